@@ -1,0 +1,108 @@
+"""What a report must be before it may touch a model: the answer to its task, of the right shape, and finite.
+
+`admit_payload` looks at the references alone, so that a wrong report costs no byte of tensors;
+`admit_message` looks at the values.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fedcore.errors import BadPayload
+from fedcore.messages import Built, Describe, Described, Evaluate, Evaluated, Message, Train, Trained
+from fedcore.parts import Descriptor
+from fedcore.payload import Payload, decode, fields_of
+from fedcore.tensors import Manifest, check_finite, check_manifest, digest, layout, manifest_of
+from fedcore.types import Tensors
+
+MAX_EXAMPLES = 1 << 40
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a report may weigh. model: bytes of initial weights, where a device is asked for them."""
+
+    model: int = 1 << 30
+
+
+def largest_upload(task: Message, limits: Limits = Limits()) -> int:
+    """Bytes of the largest blob that an answer to `task` can need: nothing bigger is to be taken."""
+    if task.reply is Built:
+        return limits.model
+    sizes = [layout(manifest)[1] for manifest in _manifests(task)]
+    return max(sizes, default=0)
+
+
+def admit_payload(task: Message, payload: Payload) -> None:
+    """Check the shape of an answer before its tensors are opened. Raises BadPayload."""
+    if payload.kind != task.reply.kind:
+        raise BadPayload(f"a {payload.kind!r} report answers a {task.kind!r} task", f"due: {task.reply.kind}")
+    decode(payload, {payload.kind: task.reply}, lambda weights: {})
+    expected = _manifests(task)
+    for weights in payload.weights():
+        if layout(weights.manifest)[1] != weights.blob.size:
+            raise BadPayload("the model's blob is not as long as its manifest says", "send it again")
+        if isinstance(task, Train):
+            check_manifest(weights.manifest, expected[0])
+
+
+def admit_message(task: Message, reply: Message) -> None:
+    """Check the values of an answer. Raises BadPayload, naming what is wrong."""
+    for name in fields_of(type(reply)):
+        value = getattr(reply, name)
+        if isinstance(value, Mapping):
+            check_finite(value, f"{reply.kind}.{name}")
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise BadPayload(f"{reply.kind}.{name} is {value}", "lower the learning rate or look at the data")
+    examples = getattr(reply, "examples", 1)
+    if not 1 <= examples <= MAX_EXAMPLES:
+        raise BadPayload(f"{reply.kind}.examples is {examples}", "a device needs at least one sample")
+    if isinstance(reply, Evaluated) and not 0.0 <= reply.accuracy <= 1.0:
+        raise BadPayload(f"{reply.kind}.accuracy is {reply.accuracy}, not between 0 and 1")
+    if isinstance(task, Evaluate) and isinstance(reply, Evaluated):
+        _admit_bounds(task, reply)
+    if isinstance(task, Train) and isinstance(reply, Trained):
+        _admit_descriptor(task.projector, task.classes, task.privacy, reply.descriptor)
+    if isinstance(task, Describe) and isinstance(reply, Described):
+        _admit_descriptor(task.projector, task.classes, task.privacy, reply.descriptor)
+
+
+def _admit_bounds(task: Evaluate, reply: Evaluated) -> None:
+    if bool(task.bounds) != (reply.bounds is not None):
+        raise BadPayload(f"latent bounds were {'' if task.bounds else 'not '}asked for")
+    if reply.bounds and task.bounds == "scalar" and reply.bounds.low.size != 1:
+        raise BadPayload(f"one pair of latent bounds was asked for, {reply.bounds.low.size} came")
+
+
+def _admit_descriptor(
+    projector: Tensors | None, classes: int, privacy: object, descriptor: Descriptor | None
+) -> None:
+    if projector is None or descriptor is None:
+        if (projector is None) != (descriptor is None):
+            raise BadPayload(f"a descriptor was {'not ' if projector is None else ''}asked for")
+        return
+    if descriptor.projector != digest(projector):
+        raise BadPayload("the descriptor was made with another projector", "fetch the task's own projector")
+    dims = projector["components"].shape[0]
+    if descriptor.classes != classes or descriptor.means.shape[1] != dims:
+        raise BadPayload(
+            f"the descriptor has {descriptor.classes} classes and {descriptor.means.shape[1]} dimensions, "
+            f"{classes} and {dims} are due"
+        )
+    if descriptor.privacy != privacy:
+        raise BadPayload(f"the descriptor was released with {descriptor.privacy}, {privacy} was asked for")
+    negative = (descriptor.counts < 0).any() or (descriptor.deviations < 0).any()
+    if negative and descriptor.privacy.mode == "off":  # noise may take a small value below zero
+        raise BadPayload("the descriptor has negative counts or deviations")
+
+
+def _manifests(task: Message) -> list[Manifest]:
+    """The manifests of the models in a task, the one to train first."""
+    found: list[Manifest] = []
+    for name in fields_of(type(task)):
+        value = getattr(task, name)
+        if isinstance(value, Mapping) and name != "projector":
+            found.append(manifest_of(value))
+        elif isinstance(value, tuple):
+            found += [manifest_of(item) for item in value if isinstance(item, Mapping)]
+    return found

@@ -1,0 +1,160 @@
+"""What an algorithm is. One lives in one folder of `fedcore/algorithms/` (or in another distribution, under
+the entry point group `shoal.algorithms`), and is found there: no list is edited.
+
+    algorithms/<name>/__init__.py   ALGORITHM = Algorithm(...), its parameters and presets
+                      central.py    the server half: start, plan, reduce, place
+                      local.py      the device half: perform
+                      messages.py   what they say to each other, where the standard messages do not do
+
+A half is loaded by name and only where it runs: a device never imports scikit-learn, a server never torch.
+"""
+
+import importlib
+import pkgutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fedcore.errors import ConfigError, near
+from fedcore.messages import STANDARD, Describe, Evaluated, Message
+from fedcore.parts import ClusterAssignment, Descriptor
+from fedcore.types import DeviceId, ModelKey, Tensors
+
+if TYPE_CHECKING:
+    from fedcore.local.bench import Bench
+
+
+class State(Protocol):
+    """What every algorithm's state shows. A frozen dataclass, and all there is to resume from.
+
+    models: the models of the run by key. assignments: which of them each device is trained with.
+    metrics: what each device measured last, for reports. progress: rounds of training done.
+    """
+
+    @property
+    def models(self) -> Mapping[ModelKey, Tensors]: ...
+    @property
+    def assignments(self) -> Mapping[DeviceId, ModelKey]: ...
+    @property
+    def metrics(self) -> Mapping[DeviceId, Evaluated]: ...
+    @property
+    def progress(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One round: a task for each device that is to take part, and a title for people."""
+
+    tasks: Mapping[DeviceId, Message]
+    title: str
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """What a device answered. Tensors in it may be views of a spooled file: read, never keep or write."""
+
+    device: DeviceId
+    message: Message
+
+
+class Central(Protocol):
+    """The server half: pure functions over one frozen state, in a module."""
+
+    def start(self, model: Tensors, parameters: Any) -> Any:
+        """The first state of a run."""
+        ...
+
+    def plan(self, state: Any, present: Sequence[DeviceId]) -> Plan | None:
+        """The next round for these devices (sorted), or None when the run is done. Cheap."""
+        ...
+
+    def reduce(self, state: Any, reports: Sequence[Report]) -> Any:
+        """The next state, from at least one report, in device-id order. May be slow; may read twice.
+
+        The reports were admitted (`fedcore.admit`): each answers its task, is finite and of the right shape.
+        """
+        ...
+
+    def place(self, state: Any, descriptor: Descriptor | None) -> ClusterAssignment | Describe:
+        """Which model fits a device that was never seen: the answer, or what it must compute first.
+
+        Raises Refused when the run cannot place yet, or cannot without labels; says what would work.
+        """
+        ...
+
+
+class Local(Protocol):
+    """The device half, a module."""
+
+    def perform(self, message: Message, bench: "Bench") -> Message:
+        """Do what a message asks, with what the bench holds."""
+        ...
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """The card of an algorithm. parameters: a frozen dataclass type whose defaults are what we recommend.
+
+    presets: named changes to the defaults. variants: names of their own for such changes ("flux-soft").
+    """
+
+    name: str
+    summary: str
+    parameters: type
+    central_module: str
+    local_module: str
+    presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    messages: Sequence[type[Message]] = ()
+
+    def central(self) -> Central:
+        return importlib.import_module(self.central_module)
+
+    def local(self) -> Local:
+        return importlib.import_module(self.local_module)
+
+    def messages_by_kind(self) -> dict[str, type[Message]]:
+        return {message.kind: message for message in (*STANDARD, *self.messages)}
+
+    def configure(self, preset: str = "default", changes: Mapping[str, Any] | None = None) -> Any:
+        """The parameters of a preset with `changes` on top; a wrong name or type is a ConfigError."""
+        if preset != "default" and preset not in self.presets:
+            known = ["default", *self.presets]
+            raise ConfigError(f"algorithm {self.name} has no preset {preset!r}", near(preset, known))
+        parameters = replace(self.parameters(), **self.presets.get(preset, {}))
+        names = [item.name for item in fields(self.parameters)]
+        for name, value in (changes or {}).items():
+            if name not in names:
+                raise ConfigError(f"algorithm {self.name} has no parameter {name!r}", near(name, names))
+            default = getattr(parameters, name)
+            if type(default) is float and type(value) is int:
+                value = float(value)
+            if type(value) is not type(default):
+                wanted = type(default).__name__
+                raise ConfigError(f"parameter {name} of {self.name}: {wanted} is due, not {value!r}")
+            parameters = replace(parameters, **{name: value})
+        return parameters
+
+
+def find(name: str) -> tuple[Algorithm, Mapping[str, Any]]:
+    """The algorithm of that name, and the changes to its parameters that a variant's name stands for."""
+    algorithms = discover()
+    for algorithm in algorithms.values():
+        if name == algorithm.name:
+            return algorithm, {}
+        if name in algorithm.variants:
+            return algorithm, algorithm.variants[name]
+    known = [*algorithms, *(variant for a in algorithms.values() for variant in a.variants)]
+    raise ConfigError(f"there is no algorithm {name!r}", near(name, known))
+
+
+def discover() -> dict[str, Algorithm]:
+    """Every installed algorithm by name: the folders here, then other distributions' entry points."""
+    package = importlib.import_module("fedcore.algorithms")
+    cards = [
+        importlib.import_module(f"{package.__name__}.{module.name}").ALGORITHM
+        for module in pkgutil.iter_modules(package.__path__)
+    ]
+    cards += [point.load() for point in entry_points(group="shoal.algorithms")]
+    return {card.name: card for card in cards}

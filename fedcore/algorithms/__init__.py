@@ -1,0 +1,1 @@
+"""One folder for each algorithm; `fedcore.algorithm.discover` finds them."""

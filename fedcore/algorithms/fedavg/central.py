@@ -1,0 +1,71 @@
+"""The server half of FedAvg."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from fedcore.algorithm import Plan, Report
+from fedcore.algorithms.fedavg import Parameters
+from fedcore.central.standard import mean_loss, mean_model, metrics_of, training
+from fedcore.messages import Describe, Evaluate, Evaluated, Train
+from fedcore.parts import ClusterAssignment, Descriptor
+from fedcore.types import DeviceId, ModelKey, Tensors
+
+GLOBAL = "global"
+
+
+@dataclass(frozen=True)
+class State:
+    """phase: train, measure (held-out loss of this round's model), evaluate (test parts), done."""
+
+    parameters: Parameters
+    models: Mapping[ModelKey, Tensors]
+    phase: str = "train"
+    progress: int = 0
+    assignments: Mapping[DeviceId, ModelKey] = field(default_factory=dict)
+    metrics: Mapping[DeviceId, Evaluated] = field(default_factory=dict)
+    best: Tensors | None = None
+    best_loss: float = float("inf")
+
+
+def start(model: Tensors, parameters: Parameters) -> State:
+    return State(parameters, {GLOBAL: model})
+
+
+def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:
+    parameters, model = state.parameters, state.models[GLOBAL]
+    if state.phase == "train":
+        task = Train(model, training(parameters), cluster=GLOBAL)
+        return Plan(
+            dict.fromkeys(present, task), f"training round {state.progress + 1} of {parameters.rounds}"
+        )
+    if state.phase == "measure":
+        return Plan(dict.fromkeys(present, Evaluate(model)), f"held-out loss after round {state.progress}")
+    if state.phase == "evaluate":
+        return Plan(dict.fromkeys(present, Evaluate(model, part="test", cluster=GLOBAL)), "final evaluation")
+    return None
+
+
+def reduce(state: State, reports: Sequence[Report]) -> State:
+    if state.phase == "train":
+        assigned = {**state.assignments, **{report.device: GLOBAL for report in reports}}
+        state = replace(
+            state, models={GLOBAL: mean_model(reports)}, progress=state.progress + 1, assignments=assigned
+        )
+        return replace(state, phase="measure" if state.parameters.select == "lowest_loss" else _next(state))
+    if state.phase == "measure":
+        if (loss := mean_loss(reports)) < state.best_loss:
+            state = replace(state, best=state.models[GLOBAL], best_loss=loss)
+        if _next(state) != "train" and state.best is not None:
+            state = replace(state, models={GLOBAL: state.best})
+        return replace(state, phase=_next(state))
+    return replace(state, metrics={**state.metrics, **metrics_of(reports)}, phase="done")
+
+
+def place(state: State, descriptor: Descriptor | None) -> ClusterAssignment | Describe:
+    return ClusterAssignment(GLOBAL, reason="the run has one model")
+
+
+def _next(state: State) -> str:
+    if state.progress < state.parameters.rounds:
+        return "train"
+    return "evaluate" if state.parameters.evaluate else "done"

@@ -1,0 +1,55 @@
+"""Where the server has no initial weights, round 1 asks one device for them; then the algorithm starts.
+
+`Bootstrap` wraps an algorithm's server half and is one itself, so the engine needs to know nothing of it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedcore.algorithm import Central, Plan, Report
+from fedcore.errors import Refused
+from fedcore.messages import Build, Built, Describe, Evaluated
+from fedcore.parts import ClusterAssignment, Descriptor
+from fedcore.types import DeviceId, ModelKey, Tensors
+
+
+@dataclass(frozen=True)
+class Unstarted:
+    """The state of a run that has no model yet."""
+
+    models: Mapping[ModelKey, Tensors] = field(default_factory=dict)
+    assignments: Mapping[DeviceId, ModelKey] = field(default_factory=dict)
+    metrics: Mapping[DeviceId, Evaluated] = field(default_factory=dict)
+    progress: int = 0
+
+
+@dataclass(frozen=True)
+class Bootstrap:
+    """The server half `inner` with its parameters, for runs that begin as `Unstarted`."""
+
+    inner: Central
+    parameters: Any
+
+    def start(self, model: Tensors, parameters: Any) -> Any:
+        return self.inner.start(model, parameters)
+
+    def plan(self, state: Any, present: Sequence[DeviceId]) -> Plan | None:
+        if isinstance(state, Unstarted):
+            return Plan({present[0]: Build()}, "initial weights from the first device")
+        return self.inner.plan(state, present)
+
+    def reduce(self, state: Any, reports: Sequence[Report]) -> Any:
+        if not isinstance(state, Unstarted):
+            return self.inner.reduce(state, reports)
+        message = reports[0].message
+        assert isinstance(message, Built)
+        # A copy: what a report holds is a view of a spooled file that goes away with the round.
+        return self.inner.start(
+            {name: array.copy() for name, array in message.model.items()}, self.parameters
+        )
+
+    def place(self, state: Any, descriptor: Descriptor | None) -> ClusterAssignment | Describe:
+        if isinstance(state, Unstarted):
+            raise Refused("the run has no model yet", "try again after its first round")
+        return self.inner.place(state, descriptor)

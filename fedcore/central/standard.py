@@ -1,0 +1,57 @@
+"""What most server halves do with standard reports."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from fedcore.algorithm import Report
+from fedcore.messages import Evaluated, Trained, TrainingSettings
+from fedcore.tensors import weighted_mean
+from fedcore.types import DeviceId, Tensors
+
+
+def training(parameters: Any) -> TrainingSettings:
+    """The training settings among an algorithm's parameters, by name."""
+    return TrainingSettings(
+        **{item.name: getattr(parameters, item.name) for item in fields(TrainingSettings)}
+    )
+
+
+def trained(reports: Sequence[Report]) -> dict[DeviceId, Trained]:
+    """The reports of training, by device."""
+    return {report.device: report.message for report in reports if isinstance(report.message, Trained)}
+
+
+def metrics_of(reports: Sequence[Report]) -> dict[DeviceId, Evaluated]:
+    """The reports of evaluation, by device."""
+    return {report.device: report.message for report in reports if isinstance(report.message, Evaluated)}
+
+
+def mean_model(
+    reports: Sequence[Report], weight: Callable[[DeviceId], float] = lambda device: 1.0
+) -> Tensors:
+    """Mean of the trained models, each by its number of samples times `weight` of its device.
+
+    FedAvg, Algorithm 1; FLUX Algorithm 1, "weighted aggregation". One model's memory.
+    """
+    updates = trained(reports)
+    return weighted_mean(
+        (update.model, update.examples * weight(device))
+        for device, update in sorted(updates.items())
+        if weight(device) > 0.0
+    )
+
+
+def mean_loss(reports: Sequence[Report]) -> float:
+    """Mean of the measured losses, each by its number of samples."""
+    return _mean(metrics_of(reports), lambda measured: measured.loss)
+
+
+def mean_accuracy(reports: Sequence[Report]) -> float:
+    """Mean of the measured accuracies, each by its number of samples."""
+    return _mean(metrics_of(reports), lambda measured: measured.accuracy)
+
+
+def _mean(measured: Mapping[DeviceId, Evaluated], value: Callable[[Evaluated], float]) -> float:
+    total = sum(item.examples for item in measured.values())
+    return sum(value(item) * item.examples for _, item in sorted(measured.items())) / total

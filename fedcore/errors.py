@@ -1,0 +1,87 @@
+"""Every error a person can meet, split by who has to act.
+
+    ShoalError
+    |- ConfigError        a setting is wrong             -> the person who wrote it
+    |- DeviceFault        a device broke the contract    -> its owner; the round goes on without it
+    |  |- BadPayload      shape, dtype, name, NaN, size, unknown field
+    |  `- StaleReport     a report for a round, attempt or run that is over
+    |- LearnerFault       the author's own code failed   -> the author; carries the traceback
+    |- DataFault          a data file is not usable      -> the device's owner
+    |- Refused            the peer may not, or cannot have that
+    |- NotFound           no such run, blob or device
+    |- Unavailable        the other side is not there, or not now: try again
+    `- IllegalEvent       our own bug: an event that the table does not allow
+
+`code` is stable and is what machines match on; `exit_code` is what a command ends with.
+"""
+
+from typing import ClassVar
+
+
+class ShoalError(Exception):
+    """What went wrong (`message`) and what to do about it (`mend`)."""
+
+    code: ClassVar[str] = "failed"
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, mend: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.mend = mend
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.mend})" if self.mend else self.message
+
+
+class ConfigError(ShoalError):
+    code, exit_code = "bad-config", 3
+
+
+class DeviceFault(ShoalError):
+    code, exit_code = "device-fault", 8
+
+
+class BadPayload(DeviceFault):
+    code = "bad-payload"
+
+
+class StaleReport(DeviceFault):
+    code = "stale-report"
+
+
+class LearnerFault(ShoalError):
+    """`details` is the author's traceback, bounded in length."""
+
+    code, exit_code = "learner-failed", 8
+
+    def __init__(self, message: str, mend: str = "", details: str = "") -> None:
+        super().__init__(message, mend)
+        self.details = details
+
+
+class DataFault(ShoalError):
+    code, exit_code = "bad-data", 8
+
+
+class Refused(ShoalError):
+    code, exit_code = "refused", 5
+
+
+class NotFound(ShoalError):
+    code, exit_code = "not-found", 1
+
+
+class Unavailable(ShoalError):
+    code, exit_code = "unavailable", 4
+
+
+class IllegalEvent(ShoalError):
+    code, exit_code = "bug", 70
+
+
+def near(word: str, known: list[str]) -> str:
+    """' Did you mean "x"?' when a known word is close to `word`, else the words there are."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(word, known, n=1)
+    return f'did you mean "{close[0]}"?' if close else f"known: {', '.join(sorted(known))}"

@@ -1,0 +1,174 @@
+"""The typed things that travel between a device and the server, besides tensors and plain numbers.
+
+Each has a message of its own in `proto/fed/v1/payload.proto`. The constructors check what they are given,
+so that a part in hand is a sane part, whoever sent it.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from fedcore.errors import BadPayload
+
+Vector = npt.NDArray[np.float64]
+
+MAX_LATENTS, MAX_ROWS, MAX_DIMS, MAX_MODELS = 1 << 17, 4097, 1024, 1024
+
+
+@dataclass(frozen=True)
+class PrivacySettings:
+    """How a descriptor is protected: what the server asks for, and what the device says it did.
+
+    mode: "off", or "paper": the mechanism of the FLUX and FEROMA papers, kept for comparisons only.
+    "paper" is NOT a privacy guarantee: see docs/privacy.md.
+    epsilon: the papers' per-coordinate parameter; 0 where the mode has none. It is what the papers
+    claim, not what holds.
+    """
+
+    mode: str = "off"
+    epsilon: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("off", "paper"):
+            raise BadPayload(f"privacy mode {self.mode!r} is not known", "use off or paper")
+        if self.mode == "paper" and not 0.0 < self.epsilon < float("inf"):
+            raise BadPayload(f"privacy mode paper needs epsilon above 0, not {self.epsilon}")
+
+
+@dataclass(frozen=True, eq=False)
+class LatentBounds:
+    """Lowest and highest latent value, coordinate by coordinate, or one pair for all coordinates.
+
+    low, high: (v,) or (1,) float64, low <= high, finite (FLUX appendix C.1.1, step S1).
+    provenance: "raw" (exact extremes: they give away values of real records), "public" or "private".
+    epoch: counts the encoders of a run; bounds of another encoder mean nothing.
+    """
+
+    low: Vector
+    high: Vector
+    provenance: str = "raw"
+    epoch: int = 0
+
+    def __post_init__(self) -> None:
+        _check_array("latent bounds", self.low, 1, MAX_LATENTS)
+        _check_array("latent bounds", self.high, 1, MAX_LATENTS)
+        if self.low.shape != self.high.shape or self.low.size == 0:
+            raise BadPayload(f"latent bounds: {self.low.size} low values and {self.high.size} high ones")
+        if (self.low > self.high).any():
+            raise BadPayload("latent bounds: a low value is above its high value")
+        if self.provenance not in ("raw", "public", "private"):
+            raise BadPayload(f"latent bounds: provenance {self.provenance!r} is not known")
+
+
+@dataclass(frozen=True, eq=False)
+class Descriptor:
+    """What a device tells of its data: moments of its projected latents (FLUX eq. 7), already released.
+
+    means, deviations: (rows, l) float64. Row 0 is over all samples, P(X); rows 1..U, if there, are over
+    the samples of class 0..U-1. A label-free descriptor has row 0 alone. The rows of a class with fewer
+    than two samples carry no meaning; `counts` says which.
+    counts: (rows,) float64, samples behind each row.
+    projector: SHA-256 of the projector that was used, 64 hex digits.
+    privacy: what the device did before this left it.
+    """
+
+    means: Vector
+    deviations: Vector
+    counts: Vector
+    projector: str
+    privacy: PrivacySettings = field(default_factory=PrivacySettings)
+
+    def __post_init__(self) -> None:
+        for array in (self.means, self.deviations):
+            _check_array("descriptor", array, 2, MAX_ROWS * MAX_DIMS)
+        _check_array("descriptor", self.counts, 1, MAX_ROWS)
+        if self.means.shape != self.deviations.shape or self.counts.shape != self.means.shape[:1]:
+            raise BadPayload(
+                f"descriptor: means {self.means.shape}, deviations {self.deviations.shape} and counts "
+                f"{self.counts.shape} do not fit together"
+            )
+        if self.means.size == 0:
+            raise BadPayload("descriptor: it is empty")
+
+    @property
+    def classes(self) -> int:
+        """Number of classes it speaks of; 0 when it is label-free."""
+        return len(self.means) - 1
+
+
+@dataclass(frozen=True)
+class ClusterAssignment:
+    """Which cluster a device was put in, and how sure that is.
+
+    distance, runner_up_distance: in the algorithm's own descriptor space; NaN where there is no such thing.
+    confidence: 0 (the runner-up is as near) to 1 (it is infinitely farther).
+    abstained: no cluster fits; `cluster` then names the nearest all the same, and `reason` says why not.
+    """
+
+    cluster: str
+    distance: float = float("nan")
+    runner_up: str = ""
+    runner_up_distance: float = float("nan")
+    confidence: float = 1.0
+    abstained: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Mean loss of each of K models on a device's own data. losses: (K,) float64; examples: how many."""
+
+    losses: Vector
+    examples: int
+
+    def __post_init__(self) -> None:
+        _check_array("scores", self.losses, 1, MAX_MODELS)
+
+
+@dataclass(frozen=True, eq=False)
+class Prototypes:
+    """Mean embedding of each class that a device holds (FMCL).
+
+    classes: (c,) float64 whole numbers, ascending; means: (c, d) float64; counts: (c,) float64.
+    """
+
+    classes: Vector
+    means: Vector
+    counts: Vector
+
+    def __post_init__(self) -> None:
+        _check_array("prototypes", self.classes, 1, MAX_ROWS)
+        _check_array("prototypes", self.means, 2, MAX_ROWS * MAX_DIMS)
+        _check_array("prototypes", self.counts, 1, MAX_ROWS)
+        if not len(self.classes) == len(self.means) == len(self.counts):
+            raise BadPayload("prototypes: classes, means and counts differ in length")
+
+
+@dataclass(frozen=True, eq=False)
+class MixtureCounts:
+    """Responsibility mass of each of K models for each of C classes (FedRC). counts: (K, C) float64."""
+
+    counts: Vector
+
+    def __post_init__(self) -> None:
+        _check_array("mixture counts", self.counts, 2, MAX_MODELS * MAX_ROWS)
+
+
+@dataclass(frozen=True)
+class Extension:
+    """Bytes of an algorithm outside this tree; `type` names their meaning, such as "acme.nova.v1.Sketch"."""
+
+    type: str
+    data: bytes
+
+
+def _check_array(what: str, array: Vector, rank: int, most: int) -> None:
+    if array.dtype != np.float64 or array.ndim != rank:
+        raise BadPayload(
+            f"{what}: a float64 array of rank {rank} is due, not {array.dtype} of rank {array.ndim}"
+        )
+    if array.size > most:
+        raise BadPayload(f"{what}: {array.size} numbers, at most {most} are taken")
+    if not np.isfinite(array).all():
+        raise BadPayload(f"{what}: it holds NaN or infinity", "look at the device's data and its model")
