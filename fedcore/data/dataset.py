@@ -1,0 +1,48 @@
+"""A data set in memory: examples and, where they are known, their classes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Examples and their classes. The arrays are shared with the caller, not copied.
+
+    `x`: (n, ...) any dtype, one example per row.
+    `y`: (n,) int64, the class of each row, 0 or more; None where the data are unlabelled. Any integer dtype
+    is taken and kept as int64.
+
+    Raises ValueError when the lengths differ, or when `y` is not one integer class per row.
+    """
+
+    x: npt.NDArray[Any]
+    y: npt.NDArray[np.int64] | None = None
+
+    def __post_init__(self) -> None:
+        if self.x.ndim == 0:
+            raise ValueError("x is a single number: give an array with one example per row")
+        if self.y is None:
+            return
+        if not np.issubdtype(self.y.dtype, np.integer):
+            raise ValueError(f"y holds {self.y.dtype}, not integers: give the class number of each example")
+        if self.y.ndim != 1:
+            raise ValueError(f"y has shape {self.y.shape}: give one class number per example, shape (n,)")
+        if len(self.x) != len(self.y):
+            raise ValueError(
+                f"x has {len(self.x)} examples but y has {len(self.y)} labels: they must pair up"
+            )
+        object.__setattr__(self, "y", self.y.astype(np.int64, copy=False))
+        if self.y.min(initial=0) < 0:
+            raise ValueError(f"y has the negative class {self.y.min()}: number the classes from 0")
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def subset(self, indices: npt.NDArray[np.integer[Any]] | npt.NDArray[np.bool_] | slice) -> Dataset:
+        """The rows at `indices`, in that order, repeats kept. A slice shares memory, an array copies."""
+        return Dataset(self.x[indices], None if self.y is None else self.y[indices])
