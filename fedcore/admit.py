@@ -5,13 +5,12 @@
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fedcore.errors import BadPayload
 from fedcore.messages import Built, Describe, Described, Evaluate, Evaluated, Message, Train, Trained
 from fedcore.parts import Descriptor
-from fedcore.payload import Payload, decode, fields_of
+from fedcore.payload import Payload, decode, fields_of, tensors_of
 from fedcore.tensors import Manifest, check_finite, check_manifest, digest, layout, manifest_of
 from fedcore.types import Tensors
 
@@ -42,17 +41,17 @@ def admit_payload(task: Message, payload: Payload) -> None:
     for weights in payload.weights():
         if layout(weights.manifest)[1] != weights.blob.size:
             raise BadPayload("the model's blob is not as long as its manifest says", "send it again")
-        if isinstance(task, Train):
+        if task.reply is not Built:
             check_manifest(weights.manifest, expected[0])
 
 
 def admit_message(task: Message, reply: Message) -> None:
     """Check the values of an answer. Raises BadPayload, naming what is wrong."""
+    for name, tensors in tensors_of(reply):
+        check_finite(tensors, f"{reply.kind}.{name}")
     for name in fields_of(type(reply)):
         value = getattr(reply, name)
-        if isinstance(value, Mapping):
-            check_finite(value, f"{reply.kind}.{name}")
-        elif isinstance(value, float) and not math.isfinite(value):
+        if isinstance(value, float) and not math.isfinite(value):
             raise BadPayload(f"{reply.kind}.{name} is {value}", "lower the learning rate or look at the data")
     examples = getattr(reply, "examples", 1)
     if not 1 <= examples <= MAX_EXAMPLES:
@@ -98,11 +97,4 @@ def _admit_descriptor(
 
 def _manifests(task: Message) -> list[Manifest]:
     """The manifests of the models in a task, the one to train first."""
-    found: list[Manifest] = []
-    for name in fields_of(type(task)):
-        value = getattr(task, name)
-        if isinstance(value, Mapping) and name != "projector":
-            found.append(manifest_of(value))
-        elif isinstance(value, tuple):
-            found += [manifest_of(item) for item in value if isinstance(item, Mapping)]
-    return found
+    return [manifest_of(tensors) for name, tensors in tensors_of(task) if name != "projector"]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fedcore.errors import ConfigError, near
 from fedcore.messages import STANDARD, Describe, Evaluated, Message
 from fedcore.parts import ClusterAssignment, Descriptor
-from fedcore.types import DeviceId, ModelKey, Tensors
+from fedcore.types import DeviceId, ModelKey, Scalar, Tensors
 
 if TYPE_CHECKING:
     from fedcore.local.bench import Bench
@@ -30,6 +30,7 @@ class State(Protocol):
 
     models: the models of the run by key. assignments: which of them each device is trained with.
     metrics: what each device measured last, for reports. progress: rounds of training done.
+    facts: what else people may want to know, such as the round that formed the clusters.
     """
 
     @property
@@ -40,6 +41,8 @@ class State(Protocol):
     def metrics(self) -> Mapping[DeviceId, Evaluated]: ...
     @property
     def progress(self) -> int: ...
+    @property
+    def facts(self) -> Mapping[str, Scalar]: ...
 
 
 @dataclass(frozen=True)

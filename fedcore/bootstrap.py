@@ -11,7 +11,7 @@ from fedcore.algorithm import Central, Plan, Report
 from fedcore.errors import Refused
 from fedcore.messages import Build, Built, Describe, Evaluated
 from fedcore.parts import ClusterAssignment, Descriptor
-from fedcore.types import DeviceId, ModelKey, Tensors
+from fedcore.types import DeviceId, ModelKey, Scalar, Tensors
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,10 @@ class Unstarted:
     assignments: Mapping[DeviceId, ModelKey] = field(default_factory=dict)
     metrics: Mapping[DeviceId, Evaluated] = field(default_factory=dict)
     progress: int = 0
+
+    @property
+    def facts(self) -> Mapping[str, Scalar]:
+        return {}
 
 
 @dataclass(frozen=True)

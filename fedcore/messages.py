@@ -82,13 +82,17 @@ class Train(Message):
 
 @dataclass(frozen=True, eq=False)
 class Evaluated(Message):
-    """How good the model is there. accuracy: 0 to 1; examples: size of the part it was measured on."""
+    """How good the model is there. accuracy: 0 to 1; examples: size of the part it was measured on.
+
+    bounds, latents: of the model's latent values and their number of coordinates, where asked for.
+    """
 
     kind: ClassVar[str] = "evaluated"
     accuracy: float
     loss: float
     examples: int
     bounds: LatentBounds | None = None
+    latents: int = 0
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,8 +32,10 @@ class PrivacySettings:
     def __post_init__(self) -> None:
         if self.mode not in ("off", "paper"):
             raise BadPayload(f"privacy mode {self.mode!r} is not known", "use off or paper")
-        if self.mode == "paper" and not 0.0 < self.epsilon < float("inf"):
-            raise BadPayload(f"privacy mode paper needs epsilon above 0, not {self.epsilon}")
+        if not 0.0 <= self.epsilon < float("inf") or (self.mode == "paper" and self.epsilon == 0.0):
+            raise BadPayload(
+                f"privacy mode {self.mode}: {self.epsilon} is no epsilon", "a finite one, above 0 for paper"
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +61,8 @@ class LatentBounds:
             raise BadPayload("latent bounds: a low value is above its high value")
         if self.provenance not in ("raw", "public", "private"):
             raise BadPayload(f"latent bounds: provenance {self.provenance!r} is not known")
+        if self.epoch < 0:
+            raise BadPayload(f"latent bounds: epoch {self.epoch} is below 0")
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +118,12 @@ class ClusterAssignment:
     abstained: bool = False
     reason: str = ""
 
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.confidence <= 1.0:
+            raise BadPayload(f"cluster assignment: confidence {self.confidence} is not between 0 and 1")
+        if np.isinf((self.distance, self.runner_up_distance)).any():
+            raise BadPayload("cluster assignment: a distance is infinite")
+
 
 @dataclass(frozen=True, eq=False)
 class Scores:
@@ -124,6 +134,8 @@ class Scores:
 
     def __post_init__(self) -> None:
         _check_array("scores", self.losses, 1, MAX_MODELS)
+        if self.examples < 0:
+            raise BadPayload(f"scores: {self.examples} examples")
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,6 +155,11 @@ class Prototypes:
         _check_array("prototypes", self.counts, 1, MAX_ROWS)
         if not len(self.classes) == len(self.means) == len(self.counts):
             raise BadPayload("prototypes: classes, means and counts differ in length")
+        if self.means.size == 0:
+            raise BadPayload("prototypes: there are none")
+        whole = (self.classes == np.floor(self.classes)).all() and self.classes[0] >= 0
+        if not whole or (np.diff(self.classes) <= 0).any() or self.classes[-1] >= 1 << 32:
+            raise BadPayload("prototypes: classes are whole numbers from 0 on, ascending")
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,6 +170,8 @@ class MixtureCounts:
 
     def __post_init__(self) -> None:
         _check_array("mixture counts", self.counts, 2, MAX_MODELS * MAX_ROWS)
+        if self.counts.size == 0:
+            raise BadPayload("mixture counts: there are none")
 
 
 @dataclass(frozen=True)

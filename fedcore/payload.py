@@ -132,6 +132,17 @@ def decode(payload: Payload, allowed: Mapping[str, type[Message]], load: Load) -
     return cls(**values)
 
 
+def tensors_of(message: Message) -> list[tuple[str, Tensors]]:
+    """Every tensor set in a message, with the name of its field."""
+    found: list[tuple[str, Tensors]] = []
+    for name in fields_of(type(message)):
+        value = getattr(message, name)
+        for item in value if isinstance(value, tuple) else (value,):
+            if isinstance(item, Mapping):
+                found.append((name, item))
+    return found
+
+
 def fields_of(cls: type[Message]) -> dict[str, tuple[tuple[Any, ...], bool]]:
     """Field name -> (the types it may have, whether it must be there)."""
     hints = typing.get_type_hints(cls)
@@ -145,8 +156,10 @@ def fields_of(cls: type[Message]) -> dict[str, tuple[tuple[Any, ...], bool]]:
 
 
 def _encode_part(value: Any, keep: Keep) -> Part:
-    if isinstance(value, (*TYPED_PARTS, bool, int, float, str)):
+    if isinstance(value, (*TYPED_PARTS, bool, int, str)):
         return value
+    if isinstance(value, float):
+        return float(value)  # a numpy float64 is one too, and would not be taken for one at the other end
     if isinstance(value, Mapping):
         return keep(value)
     if isinstance(value, tuple):

@@ -133,9 +133,7 @@ class RoundEngine:
     def expects(self, device: DeviceId, round: int, attempt: int) -> Message:
         """The task that a report of this device would answer; StaleReport, saying why, when there is none."""
         if self.stage is not Stage.OPEN or round != self.round:
-            raise StaleReport(
-                f"round {round} is over", f"the run is in round {self.round}: ask for the next task"
-            )
+            raise StaleReport(f"round {round} is not open", "ask for the next task")
         if device not in self.plan.tasks:
             raise StaleReport(f"device {device} has no task in round {round}", "ask for the next task")
         session = self.sessions.get(device, Session())

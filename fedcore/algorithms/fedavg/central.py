@@ -8,7 +8,7 @@ from fedcore.algorithms.fedavg import Parameters
 from fedcore.central.standard import mean_loss, mean_model, metrics_of, training
 from fedcore.messages import Describe, Evaluate, Evaluated, Train
 from fedcore.parts import ClusterAssignment, Descriptor
-from fedcore.types import DeviceId, ModelKey, Tensors
+from fedcore.types import DeviceId, ModelKey, Scalar, Tensors
 
 GLOBAL = "global"
 
@@ -25,6 +25,10 @@ class State:
     metrics: Mapping[DeviceId, Evaluated] = field(default_factory=dict)
     best: Tensors | None = None
     best_loss: float = float("inf")
+
+    @property
+    def facts(self) -> Mapping[str, Scalar]:
+        return {}
 
 
 def start(model: Tensors, parameters: Parameters) -> State:

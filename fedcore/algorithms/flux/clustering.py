@@ -1,0 +1,119 @@
+"""FLUX's decisions, without the exchange around them: when to cluster, how, and where a device belongs."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from fedcore.algorithms.flux import Parameters
+from fedcore.algorithms.flux.state import Clustering
+from fedcore.central import assign, cluster, descriptors
+from fedcore.errors import ConfigError
+from fedcore.parts import ClusterAssignment, Descriptor, Vector
+from fedcore.types import DeviceId, ModelKey, Tensors
+
+
+def warm_up_is_over(parameters: Parameters, accuracies: Mapping[str, float], progress: int) -> bool:
+    """Eq. 14, at the end of round `progress`: the global model gained less than `threshold` in some round,
+    or little time is left. One round is always left to cluster in."""
+    if progress >= min(parameters.latest * parameters.rounds, parameters.rounds - 1):
+        return True
+    if progress < parameters.earliest:
+        return False
+    first = 2 if parameters.history == "whole" else parameters.earliest
+    gains = [
+        accuracies[str(later)] - accuracies[str(later - 1)]
+        for later in range(first, progress + 1)
+        if str(later) in accuracies and str(later - 1) in accuracies
+    ]
+    return min(gains, default=np.inf) < parameters.threshold
+
+
+def form_clusters(
+    parameters: Parameters,
+    round: int,
+    encoder: Tensors,
+    projector: Tensors,
+    described: Mapping[DeviceId, Descriptor],
+) -> tuple[Clustering, dict[DeviceId, ModelKey]]:
+    """Cluster the devices by their descriptors (section 4.2.1). Devices in id order, whatever came first."""
+    devices = sorted(described)
+    raw = [descriptors.vector(described[device]) for device in devices]
+    scaler = descriptors.BlockScaler.fit(raw, projector["components"].shape[0], parameters.absent)
+    points = np.stack([scaler.transform(vector) for vector in raw])
+    labels = find_groups(parameters, points)
+    centroids = cluster.centroids(points, labels)
+    free = 2 * scaler.width
+    names = tuple(f"c{number}" for number in range(len(centroids)))
+    found = Clustering(
+        round=round,
+        encoder=encoder,
+        projector=projector,
+        scaler=scaler,
+        names=names,
+        vectors=dict(zip(devices, points, strict=True)),
+        centroids=centroids,
+        reach=assign.reach(points[:, :free], labels, centroids[:, :free]),
+    )
+    return found, {device: names[label] for device, label in zip(devices, labels, strict=True)}
+
+
+def find_groups(parameters: Parameters, points: Vector) -> cluster.Labels:
+    """K-means where the number of clusters is known (FLUX-prior), else by density (D.2)."""
+    if parameters.clusters:
+        return cluster.kmeans(points, parameters.clusters)
+    return cluster.adaptive_dbscan(points, parameters.scaling)
+
+
+def add_device(
+    clustering: Clustering, device: DeviceId, descriptor: Descriptor
+) -> tuple[Clustering, ModelKey]:
+    """A late joiner goes to the nearest centroid by its full descriptor (Algorithm 1, line 26)."""
+    point = clustering.scaler.transform(descriptors.vector(descriptor))
+    chosen = assign.nearest(point, clustering.centroids, list(clustering.names)).cluster
+    return replace(clustering, vectors={**clustering.vectors, device: point}), chosen
+
+
+def place(parameters: Parameters, clustering: Clustering, descriptor: Descriptor) -> ClusterAssignment:
+    """Where a newcomer without labels belongs (eq. 9, Algorithm 2), or that it fits nowhere."""
+    free = clustering.label_free
+    point = clustering.scaler.transform(descriptors.vector(descriptor)[:free])
+    answer = assign.nearest(point, clustering.centroids[:, :free], list(clustering.names))
+    reach = float(clustering.reach[clustering.names.index(answer.cluster)])
+    if parameters.abstain_beyond and answer.distance > parameters.abstain_beyond * reach:
+        reason = (
+            f"its data are {answer.distance:.2f} away from the nearest cluster {answer.cluster}, "
+            f"which reaches {reach:.2f}: no cluster has seen such data"
+        )
+        return replace(answer, abstained=True, reason=reason)
+    if len(clustering.names) > 1 and answer.confidence < parameters.least_confidence:
+        reason = f"clusters {answer.cluster} and {answer.runner_up} are equally near"
+        return replace(answer, abstained=True, reason=reason)
+    return answer
+
+
+def mixing_weights(clustering: Clustering, device: DeviceId) -> dict[ModelKey, float]:
+    """FLUX-soft: how much of each cluster's model suits a device; only those above 0."""
+    row = assign.mixing_weights(clustering.vectors[device][None], clustering.centroids)[0]
+    return {name: float(weight) for name, weight in zip(clustering.names, row, strict=True) if weight > 0.0}
+
+
+def check(parameters: Parameters) -> None:
+    """Refuse parameters that cannot work, before a run starts. Raises ConfigError naming the parameter."""
+    choices = {
+        "history": ("whole", "from_earliest"),
+        "bounds": ("scalar", "coordinate"),
+        "solver": ("auto", "full"),
+        "absent": ("minus_one", "beyond"),
+        "mixing": ("hard", "soft"),
+    }
+    for name, allowed in choices.items():
+        if (value := getattr(parameters, name)) not in allowed:
+            raise ConfigError(f"flux parameter {name} cannot be {value!r}", f"use {' or '.join(allowed)}")
+    for name in ("rounds", "epochs", "batch_size", "classes", "dims", "earliest"):
+        if (value := getattr(parameters, name)) < 1:
+            raise ConfigError(f"flux parameter {name} must be at least 1, not {value}")
+    if parameters.clusters < 0:
+        raise ConfigError("flux-prior must be told the number of clusters", "set clusters=K, or use flux")
+    if parameters.scaling <= 0.0 or parameters.margin < 1.0:
+        raise ConfigError("flux needs scaling above 0 and margin of at least 1")

@@ -1,0 +1,61 @@
+"""The state of a FLUX run: one frozen value, which is also its checkpoint."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fedcore.algorithms.flux import Parameters
+from fedcore.central.descriptors import BlockScaler
+from fedcore.messages import Evaluated
+from fedcore.parts import LatentBounds, Vector
+from fedcore.types import DeviceId, ModelKey, Scalar, Tensors
+
+GLOBAL = "global"
+
+
+@dataclass(frozen=True, eq=False)
+class Clustering:
+    """What was found in the clustering round, and what it takes to place another device.
+
+    encoder: the frozen global model that describes. projector: "mean" (v,), "components" (l, v).
+    vectors: every described device's scaled descriptor, (2 (U+1) l,). centroids: (M, 2 (U+1) l), one row
+    for each of `names`. reach: (M,), in label-free coordinates; see `fedcore.central.assign.reach`.
+    """
+
+    round: int
+    encoder: Tensors
+    projector: Tensors
+    scaler: BlockScaler
+    names: tuple[ModelKey, ...]
+    vectors: Mapping[DeviceId, Vector]
+    centroids: Vector
+    reach: Vector
+
+    @property
+    def label_free(self) -> int:
+        """How many leading coordinates a device without labels can give: 2 l."""
+        return 2 * self.scaler.width
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """phase: train, measure, bounds, cluster, clustered, evaluate or done.
+
+    progress: rounds of training done. accuracies: of the global model after each measured round, by round.
+    """
+
+    parameters: Parameters
+    models: Mapping[ModelKey, Tensors]
+    phase: str
+    progress: int = 0
+    accuracies: Mapping[str, float] = field(default_factory=dict)
+    bounds: LatentBounds | None = None
+    latents: int = 0
+    clustering: Clustering | None = None
+    assignments: Mapping[DeviceId, ModelKey] = field(default_factory=dict)
+    metrics: Mapping[DeviceId, Evaluated] = field(default_factory=dict)
+
+    @property
+    def facts(self) -> Mapping[str, Scalar]:
+        if self.clustering is None:
+            return {}
+        return {"clustering_round": self.clustering.round, "clusters": len(self.clustering.names)}

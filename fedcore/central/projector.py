@@ -1,0 +1,46 @@
+"""Latent bounds merged, and the one projector of a run made from them: on the server, never on a device."""
+
+from collections.abc import Iterable
+from typing import Literal
+
+import numpy as np
+from sklearn.decomposition import PCA
+
+from fedcore.errors import BadPayload
+from fedcore.parts import LatentBounds
+from fedcore.types import Tensors
+
+POINTS = 200
+SEED = 1
+
+
+def merge_bounds(bounds: Iterable[LatentBounds], margin: float) -> LatentBounds:
+    """Coordinate-wise lowest low and highest high (FLUX C.1.1, S1), both moved outwards by a factor `margin`.
+
+    The order of the parts does not matter. Raises BadPayload when they are of different encoders or widths.
+    """
+    parts = list(bounds)
+    if len({(part.low.size, part.epoch) for part in parts}) != 1:
+        raise BadPayload("latent bounds of different widths or encoders cannot be merged")
+    low = np.min([part.low for part in parts], axis=0)
+    high = np.max([part.high for part in parts], axis=0)
+    spread = margin - 1.0
+    provenance = "raw" if any(part.provenance == "raw" for part in parts) else parts[0].provenance
+    return LatentBounds(low - spread * np.abs(low), high + spread * np.abs(high), provenance, parts[0].epoch)
+
+
+def make_projector(
+    bounds: LatentBounds, latents: int, dims: int, solver: Literal["auto", "full"] = "full"
+) -> Tensors:
+    """PCA of 200 points drawn uniformly between the bounds (FLUX C.1.1, S2): v latents to l dims.
+
+    bounds: (v,) or (1,), one pair for all. Returns "mean" (v,) and "components" (l, v), float64; l is at
+    most `dims`, 200 and v. The points come from the legacy generator with seed 1, as in the authors' code.
+
+    solver: "full" gives the same projector with every version of scikit-learn; "auto", what the authors
+    ran, is randomised above 500 latents and then goes on with the same generator.
+    """
+    chance = np.random.RandomState(SEED)
+    points = chance.uniform(bounds.low, bounds.high, (POINTS, latents))
+    fitted = PCA(min(dims, POINTS, latents), svd_solver=solver, random_state=chance).fit(points)
+    return {"mean": fitted.mean_, "components": np.ascontiguousarray(fitted.components_)}

@@ -1,0 +1,176 @@
+"""What both command lines share: one envelope for machines, plain text for people, honest exit codes.
+
+    @click.group(cls=Commands)
+    def main() -> None: ...
+
+    @main.command()
+    @verb
+    def status(console: Console) -> Result: ...
+
+With `--json` stdout holds exactly one object, {"schema", "status", "data", "error"}, and people's text goes
+to stderr. Without it the text goes to stdout and progress to stderr. Exit codes: a ShoalError's own, 2 for a
+wrong command line, 130 when interrupted, 70 for a bug of ours. Nothing is ever coloured.
+"""
+
+import functools
+import json
+import math
+import os
+import shutil
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from fedcore.errors import ShoalError
+
+SCHEMA = 1
+USAGE = 2
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a verb found. data: for machines; text: for people.
+
+    error: set when the verb did its work and the answer is a refusal all the same; it gives the exit code.
+    """
+
+    data: Mapping[str, Any]
+    text: str
+    error: ShoalError | None = None
+
+
+class Interrupted(ShoalError):
+    """Somebody pressed Ctrl-C."""
+
+    code, exit_code = "interrupted", 130
+
+
+class Bug(ShoalError):
+    """What no error of ours foresaw."""
+
+    code, exit_code = "bug", 70
+
+
+class Console:
+    """Where a verb says how it goes, always on stderr: stdout is for its result."""
+
+    def __init__(self) -> None:
+        self._live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._last = ""
+
+    def progress(self, text: str) -> None:
+        """What is going on now: one line that is overwritten on a terminal, else a line for each change."""
+        if text == self._last:
+            return
+        if self._live:
+            width = shutil.get_terminal_size().columns - 1
+            sys.stderr.write(f"\r\x1b[2K{text[:width]}")
+            sys.stderr.flush()
+        else:
+            click.echo(text, err=True)
+        self._last = text
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self.clear()
+        click.echo(text, err=True)
+
+    def clear(self) -> None:
+        """Take the live line away."""
+        if self._live and self._last:
+            sys.stderr.write("\r\x1b[2K")
+            sys.stderr.flush()
+            self._last = ""
+
+
+def verb(function: Callable[..., Result]) -> Callable[..., int]:
+    """Make a click callback of a function that takes a Console first and returns a Result. Adds --json."""
+
+    @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout, for programs.")
+    @functools.wraps(function)
+    def callback(*arguments: Any, as_json: bool, **options: Any) -> int:
+        console = Console()
+        try:
+            result = function(console, *arguments, **options)
+        finally:
+            console.clear()
+        if result.text:
+            click.echo(result.text, err=as_json)
+        if result.error is not None:
+            return _fail(result.error, as_json, result.data)
+        if as_json:
+            _envelope("ok", result.data, None)
+        return 0
+
+    return callback
+
+
+class Commands(click.Group):
+    """A group of verbs that ends every run with the right exit code, and as an envelope where one is due."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        arguments = list(sys.argv[1:] if args is None else args)
+        run = functools.partial(
+            super().main, arguments, prog_name, complete_var, False, windows_expand_args, **extra
+        )
+        if not standalone_mode:
+            return run()
+        sys.exit(_exit_code(run, "--json" in arguments))
+
+
+def _exit_code(run: Callable[[], Any], as_json: bool) -> int:
+    """Run a command line; say what stopped it, if anything did."""
+    try:
+        code = run()
+    except ShoalError as error:
+        return _fail(error, as_json)
+    except click.ClickException as error:
+        error.show()
+        if as_json:
+            context = getattr(error, "ctx", None)
+            hint = f"see {context.command_path} --help" if context else ""
+            _envelope("error", {}, {"code": "usage", "message": error.format_message(), "hint": hint})
+        return USAGE
+    except (click.Abort, KeyboardInterrupt):
+        return _fail(Interrupted("interrupted"), as_json)
+    except Exception as error:
+        traceback.print_exc()
+        return _fail(Bug(f"{type(error).__name__}: {error}", "please report it, with this text"), as_json)
+    return code if isinstance(code, int) else 0
+
+
+def _fail(error: ShoalError, as_json: bool, data: Mapping[str, Any] | None = None) -> int:
+    click.echo(f"error[{error.code}]: {error.message}", err=True)
+    if error.mend:
+        click.echo(f"  hint: {error.mend}", err=True)
+    if as_json:
+        _envelope("error", data or {}, {"code": error.code, "message": error.message, "hint": error.mend})
+    return error.exit_code
+
+
+def _envelope(status: str, data: Mapping[str, Any], error: Mapping[str, str] | None) -> None:
+    envelope = {"schema": SCHEMA, "status": status, "data": _plain(data), "error": error}
+    click.echo(json.dumps(envelope, ensure_ascii=False, allow_nan=False, default=str))
+
+
+def _plain(value: Any) -> Any:
+    """`value` as JSON has it: there is no NaN and no infinity there, so they become null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
