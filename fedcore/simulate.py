@@ -19,7 +19,6 @@ from fedcore.events import (
     Joined,
     Left,
     Offer,
-    Opened,
     Reduce,
     Reduced,
     Reported,
@@ -71,30 +70,34 @@ def simulate(
     policy: RoundPolicy,
     seed: int,
     *,
+    round: int = 1,
     keep: Keep = lambda tensors: tensors,
-    watch: Callable[[str], None] = lambda title: None,
+    watch: Callable[[Effect], None] = lambda effect: None,
 ) -> Outcome:
-    """Run until the algorithm is done or has failed. watch: told the title of each round as it opens."""
-    return _Simulation(central, state, devices, policy, seed, keep, watch).run()
+    """Run until the algorithm is done or has failed.
+
+    round: where to go on from, with the state that was saved for it. watch: shown every effect before it is
+    carried out: Opened has the title of a round, Save the state after one.
+    """
+    engine = RoundEngine(central, policy, seed, state, round=round)
+    return _Simulation(central, engine, devices, keep, watch).run()
 
 
 class _Simulation:
     def __init__(
         self,
         central: Central,
-        state: State,
+        engine: RoundEngine,
         devices: Mapping[DeviceId, Device],
-        policy: RoundPolicy,
-        seed: int,
         keep: Keep,
-        watch: Callable[[str], None],
+        watch: Callable[[Effect], None],
     ) -> None:
-        self._engine = RoundEngine(central, policy, seed, state)
-        self._central, self._devices, self._keep, self._watch = central, devices, keep, watch
+        self._central, self._engine, self._devices = central, engine, devices
+        self._keep, self._watch = keep, watch
         self._effects: deque[Effect] = deque()
         self._reports: dict[DeviceId, Message] = {}
         self._cached: dict[DeviceId, deque[Tensors]] = {device: deque(maxlen=CACHED) for device in devices}
-        self._outcome = Outcome(state, up=dict.fromkeys(devices, 0), down=dict.fromkeys(devices, 0))
+        self._outcome = Outcome(engine.state, up=dict.fromkeys(devices, 0), down=dict.fromkeys(devices, 0))
 
     def run(self) -> Outcome:
         for device in sorted(self._devices):
@@ -118,9 +121,8 @@ class _Simulation:
                 raise Unavailable(f"the simulation waits for ever: {self._engine.waiting().text}")
 
     def _carry_out(self, effect: Effect) -> None:
-        if isinstance(effect, Opened):
-            self._watch(effect.title)
-        elif isinstance(effect, Offer):
+        self._watch(effect)
+        if isinstance(effect, Offer):
             self._perform(effect)
         elif isinstance(effect, Reduce):
             reports = [Report(device, self._reports[device]) for device in effect.devices]

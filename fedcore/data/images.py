@@ -2,8 +2,8 @@
 
 | name            | from                                        | train  | test   | pixels             |
 |-----------------|---------------------------------------------|--------|--------|--------------------|
-| `mnist`         | four idx files in `<data_dir>/mnist`         | 60,000 | 10,000 | 28x28 uint8 0..255 |
-| `fashion-mnist` | four idx files in `<data_dir>/fashion-mnist` | 60,000 | 10,000 | 28x28 uint8 0..255 |
+| `mnist`         | four idx files in `data_dir`                | 60,000 | 10,000 | 28x28 uint8 0..255 |
+| `fashion-mnist` | four idx files in `data_dir`                | 60,000 | 10,000 | 28x28 uint8 0..255 |
 | `digits`        | scikit-learn, bundled                       | 1,438  | 359    | 8x8 uint8 0..255   |
 
 All have 10 classes. `digits` comes as one set of 1,797 images with values 0..16: they are scaled by 255/16
@@ -30,7 +30,8 @@ _DIGITS_TRAIN = 1438
 def load(name: str, data_dir: Path | str | None = None) -> tuple[Dataset, Dataset]:
     """Train and test set `name` (one of `NAMES`): x (n, h, w) uint8, y (n,) int64 in 0..9.
 
-    `data_dir`: the folder that holds a folder per data set; `digits` needs none.
+    `data_dir`: the folder with the four idx files, or one that holds a folder for each data set; `digits`
+    needs none.
 
     Raises ValueError for an unknown name, a missing `data_dir` or a damaged file; FileNotFoundError for
     missing files.
@@ -43,7 +44,8 @@ def load(name: str, data_dir: Path | str | None = None) -> tuple[Dataset, Datase
         return _digits()
     if data_dir is None:
         raise ValueError(f"{name} is read from files: say which data_dir holds the folder {name}")
-    folder = Path(data_dir) / name
+    inner = Path(data_dir) / name
+    folder = inner if inner.is_dir() else Path(data_dir)
     return _pair(folder, "train"), _pair(folder, "t10k")
 
 
@@ -76,7 +78,7 @@ def _find(folder: Path, *names: str) -> list[Path]:
     missing = [name for name, path in zip(names, found, strict=True) if path is None]
     if missing:
         raise FileNotFoundError(
-            f"{folder} lacks {' and '.join(missing)} (with or without .gz): download the four idx files of "
-            f"{folder.name} into that folder, or point data_dir at the folder above it"
+            f"{folder} lacks {' and '.join(missing)} (with or without .gz): download the four idx "
+            "files into that folder, or point data_dir at the folder that has them"
         )
     return [path for path in found if path is not None]

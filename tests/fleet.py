@@ -1,0 +1,47 @@
+"""A small real fleet for tests: rotated digits on devices that take turns in one small network."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from fedcore.algorithm import Algorithm
+from fedcore.data import images
+from fedcore.data.dataset import Dataset
+from fedcore.data.views import Views
+from fedcore.local.bench import Bench
+from fedcore.local.learner import Learner, builtin
+from fedcore.local.weights import initial_weights
+from fedcore.messages import Message
+from fedcore.shifts.base import rotate, unit
+from fedcore.types import DeviceId, Tensors
+
+
+def learner() -> Learner:
+    return builtin("mlp", {"inputs": 64, "hidden": (16,), "classes": 10})
+
+
+def first_model() -> Tensors:
+    return initial_weights(learner(), 42)
+
+
+def data(device: int, angles: tuple[int, ...] = (0, 90), samples: int = 60) -> Dataset:
+    """Digits of one device alone; device i turns its images by the i-th angle, and round again."""
+    train, _ = images.load("digits")
+    own = train.subset(slice(device * samples, (device + 1) * samples))
+    turned = rotate(own.x, angles[device % len(angles)])
+    return Dataset(unit(turned), own.y)
+
+
+def fleet(
+    algorithm: Algorithm, devices: int = 6, angles: tuple[int, ...] = (0, 90)
+) -> dict[DeviceId, Callable[[Message, int], Message]]:
+    """Devices for `fedcore.simulate`, in the algorithm's own device half."""
+    local, shared = algorithm.local(), learner()
+    network = shared.module(seed=0)
+
+    def device(number: int) -> Callable[[Message, int], Message]:
+        noise = np.random.default_rng(number)
+        bench = Bench(shared, Views.of(data(number, angles)), "cpu", 0, noise, model=network)
+        return lambda message, seed: local.perform(message, bench.for_task(seed))
+
+    return {f"d{number}": device(number) for number in range(devices)}
