@@ -25,7 +25,7 @@ from typing import Any
 
 import click
 
-from fedcore.errors import ShoalError
+from fedcore.errors import LearnerFault, ShoalError
 
 SCHEMA = 1
 USAGE = 2
@@ -152,6 +152,8 @@ def _exit_code(run: Callable[[], Any], as_json: bool) -> int:
 
 
 def _fail(error: ShoalError, as_json: bool, data: Mapping[str, Any] | None = None) -> int:
+    if isinstance(error, LearnerFault) and error.details:
+        click.echo(error.details.rstrip(), err=True)
     click.echo(f"error[{error.code}]: {error.message}", err=True)
     if error.mend:
         click.echo(f"  hint: {error.mend}", err=True)
@@ -162,7 +164,7 @@ def _fail(error: ShoalError, as_json: bool, data: Mapping[str, Any] | None = Non
 
 def _envelope(status: str, data: Mapping[str, Any], error: Mapping[str, str] | None) -> None:
     envelope = {"schema": SCHEMA, "status": status, "data": _plain(data), "error": error}
-    click.echo(json.dumps(envelope, ensure_ascii=False, allow_nan=False, default=str))
+    click.echo(json.dumps(envelope, allow_nan=False, default=str))
 
 
 def _plain(value: Any) -> Any:

@@ -1,6 +1,7 @@
 """Which points belong together. Labels are 0, 1, ... for each point, in the order of the points."""
 
 import warnings
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,9 @@ from sklearn.neighbors import NearestNeighbors
 from fedcore.parts import Vector
 
 Labels = npt.NDArray[np.int64]
+
+SLACK = 1e-9
+"""Relative: far above rounding, far below any difference between devices."""
 
 
 def adaptive_dbscan(points: Vector, scaling: float = 1.0) -> Labels:
@@ -25,7 +29,9 @@ def adaptive_dbscan(points: Vector, scaling: float = 1.0) -> Labels:
     if len(points) < 2:
         return np.zeros(len(points), np.int64)
     distances, _ = NearestNeighbors(n_neighbors=2).fit(points).kneighbors(points)
-    radius = elbow(np.sort(distances[:, 1])) * scaling
+    # The elbow is some point's own distance to its neighbour: without slack the last bit would decide whether
+    # the two join, and another machine would decide otherwise.
+    radius = elbow(np.sort(distances[:, 1])) * scaling * (1.0 + SLACK)
     if radius <= 0.0:  # the elbow lies among points that are the same: those, and only those, join
         radius = np.finfo(np.float64).tiny
     labels: Labels = DBSCAN(eps=radius, min_samples=2).fit_predict(points).astype(np.int64)
@@ -55,6 +61,14 @@ def with_singletons(labels: Labels) -> Labels:
     result = labels.copy()
     noise = np.flatnonzero(labels < 0)
     result[noise] = np.arange(len(noise)) + labels.max(initial=-1) + 1
+    return result
+
+
+def renumbered(labels: npt.NDArray[np.integer[Any]]) -> Labels:
+    """The same groups, numbered 0, 1, ... in the order in which each is first met."""
+    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    rank = np.argsort(np.argsort(first))
+    result: Labels = rank[inverse].astype(np.int64)
     return result
 
 

@@ -19,6 +19,8 @@ differ in:
     restart_momentum   True       False         the code built a new optimiser for every epoch
     history            whole      from_earliest eq. 14 says r' >= 3; the code also looks at rounds 1 to 3,
                                                 where a slow start looks like "it gains little"
+    grouping           density    test          the elbow chains unlike devices together where many differ,
+                                                and splits like ones: see `fedcore.central.same`
     absent             minus_one  beyond        -1 is a place among real means: where it lies depends on the
                                                 latents' scale, so two unlike devices may look alike
     solver             auto       full          "auto" is randomised above 500 latents and gives another
@@ -47,6 +49,7 @@ class Parameters:
         both cluster alike, and "scalar" gives away one value of one record instead of one for each latent.
     margin: factor by which the merged bounds are widened. solver: of the projector's PCA. absent: how a
         class that a device lacks enters its vector; see `fedcore.central.descriptors`.
+    grouping: "test" asks of each pair whether their data could be of one distribution, "density" is D.2.
     clusters: 0 finds their number; K > 0 is told (FLUX-prior, whose own default -1 asks for it).
     scaling: of the density radius (D.2).
     mixing: "hard", or "soft": a device starts each round from a mixture of the clusters' models, and its
@@ -75,6 +78,7 @@ class Parameters:
     margin: float = 1.02
     solver: str = "full"
     absent: str = "beyond"
+    grouping: str = "test"
     clusters: int = 0
     scaling: float = 1.0
     mixing: str = "hard"
@@ -89,6 +93,7 @@ class Parameters:
 PAPER = {
     "restart_momentum": True,
     "history": "whole",
+    "grouping": "density",
     "absent": "minus_one",
     "solver": "auto",
     "noise_at_test": False,

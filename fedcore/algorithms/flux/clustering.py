@@ -1,13 +1,13 @@
 """FLUX's decisions, without the exchange around them: when to cluster, how, and where a device belongs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from fedcore.algorithms.flux import Parameters
 from fedcore.algorithms.flux.state import Clustering
-from fedcore.central import assign, cluster, descriptors
+from fedcore.central import assign, cluster, descriptors, same
 from fedcore.errors import ConfigError
 from fedcore.parts import ClusterAssignment, Descriptor, Vector
 from fedcore.types import DeviceId, ModelKey, Tensors
@@ -41,7 +41,7 @@ def form_clusters(
     raw = [descriptors.vector(described[device]) for device in devices]
     scaler = descriptors.BlockScaler.fit(raw, projector["components"].shape[0], parameters.absent)
     points = np.stack([scaler.transform(vector) for vector in raw])
-    labels = find_groups(parameters, points)
+    labels = find_groups(parameters, points, [described[device] for device in devices])
     centroids = cluster.centroids(points, labels)
     free = 2 * scaler.width
     names = tuple(f"c{number}" for number in range(len(centroids)))
@@ -58,10 +58,12 @@ def form_clusters(
     return found, {device: names[label] for device, label in zip(devices, labels, strict=True)}
 
 
-def find_groups(parameters: Parameters, points: Vector) -> cluster.Labels:
-    """K-means where the number of clusters is known (FLUX-prior), else by density (D.2)."""
+def find_groups(parameters: Parameters, points: Vector, described: Sequence[Descriptor]) -> cluster.Labels:
+    """K-means where the number of clusters is known (FLUX-prior), else by test, or by density (D.2)."""
     if parameters.clusters:
         return cluster.kmeans(points, parameters.clusters)
+    if parameters.grouping == "test":
+        return same.groups(same.unlikeness(described))
     return cluster.adaptive_dbscan(points, parameters.scaling)
 
 
@@ -106,6 +108,7 @@ def check(parameters: Parameters) -> None:
         "solver": ("auto", "full"),
         "absent": ("minus_one", "beyond"),
         "mixing": ("hard", "soft"),
+        "grouping": ("test", "density"),
     }
     for name, allowed in choices.items():
         if (value := getattr(parameters, name)) not in allowed:
@@ -115,5 +118,10 @@ def check(parameters: Parameters) -> None:
             raise ConfigError(f"flux parameter {name} must be at least 1, not {value}")
     if parameters.clusters < 0:
         raise ConfigError("flux-prior must be told the number of clusters", "set clusters=K, or use flux")
+    if parameters.grouping == "test" and parameters.privacy != "off" and not parameters.clusters:
+        raise ConfigError(
+            "flux cannot group by test what the papers' noise has hidden: its size is not known",
+            "set grouping=density, or privacy=off",
+        )
     if parameters.scaling <= 0.0 or parameters.margin < 1.0:
         raise ConfigError("flux needs scaling above 0 and margin of at least 1")

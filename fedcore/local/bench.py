@@ -1,0 +1,91 @@
+"""What a device half is handed: the learner, the data, a network to work in, and chance.
+
+A bench lasts as long as its data: they are converted once, and one network is used over and over. So one task
+at a time, and what a task keeps of the network it copies out (`tensors_of`).
+"""
+
+import copy
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedcore.data.views import Views
+from fedcore.errors import BadPayload, ConfigError, DeviceFault, near
+from fedcore.local.learner import Learner
+from fedcore.local.samples import Samples, convert
+from fedcore.local.weights import load_weights
+from fedcore.types import Tensors
+
+DEVICES = ("auto", "cpu", "cuda")
+PARTS = ("train", "held_out", "test")
+
+
+class Bench:
+    """learner, views: what and on what. device: where it computes.
+
+    seed: where this task's shuffling, dropout and the like start from.
+    noise: for privacy, and for nothing else. On a real device it is seeded by the operating system and not by
+    anyone's seed: whoever knew it could take the noise off.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        views: Views,
+        device: str,
+        seed: int,
+        noise: np.random.Generator,
+        model: nn.Module | None = None,
+    ) -> None:
+        """device: "auto" (a CUDA GPU if there is one), "cpu" or "cuda".
+
+        model: a network of this learner to work in, for benches that take turns, as in a simulation of many
+        devices; without one it builds its own.
+
+        Raises ConfigError for a device that is not there, LearnerFault when the learner cannot build.
+        """
+        self.learner = learner
+        self.views = views
+        self.device = choose_device(device)
+        self.seed = seed
+        self.noise = noise
+        self.model = (learner.module(seed=0) if model is None else model).to(self.device)
+        self._samples: dict[str, Samples] = {}
+
+    def for_task(self, seed: int) -> "Bench":
+        """The same bench, data and network shared, for a task with this seed."""
+        bench = copy.copy(self)
+        bench.seed = seed
+        return bench
+
+    def samples(self, part: str) -> Samples:
+        """A part of the data: "train", "held_out", or "test" (the held-out one where there is no test part).
+
+        Raises DeviceFault when that part is empty, BadPayload for another name, DataFault for unusable data.
+        """
+        if part not in PARTS:
+            raise BadPayload(f"the data have no part {part!r}", near(part, list(PARTS)))
+        if part == "test" and self.views.test is None:
+            part = "held_out"
+        if part not in self._samples:
+            data = getattr(self.views, part)
+            if len(data) == 0:
+                raise DeviceFault(f"the {part} part of the data is empty", "give at least 2 labelled samples")
+            self._samples[part] = convert(data, self.device)
+        return self._samples[part]
+
+    def load(self, weights: Tensors) -> nn.Module:
+        """The bench's network with these weights; it is theirs until the next call. Raises BadPayload."""
+        load_weights(self.model, weights)
+        return self.model
+
+
+def choose_device(name: str) -> torch.device:
+    """Where to compute. Raises ConfigError when it is not there."""
+    if name not in DEVICES:
+        raise ConfigError(f"there is no device {name!r}", near(name, list(DEVICES)))
+    found = torch.cuda.is_available()
+    if name == "cuda" and not found:
+        raise ConfigError("device cuda was asked for, and PyTorch finds no CUDA GPU", "use auto or cpu")
+    return torch.device("cuda" if found and name != "cpu" else "cpu")

@@ -1,0 +1,84 @@
+"""From a device's data to the moments of its projected latents (FLUX, appendix C.1.1, step S3; eq. 7).
+
+The projector is a tensor set of "mean" (v,) and "components" (l, v), float64, the same on every device. Only
+the projected latents (n, l) are kept at once, never the latents (n, v).
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedcore.errors import BadPayload, DataFault, LearnerFault
+from fedcore.local.latents import latents
+from fedcore.local.learner import Learner
+from fedcore.local.samples import Samples
+from fedcore.parts import MAX_ROWS, Vector
+from fedcore.privacy.moments import Moments
+from fedcore.tensors import TensorSpec, check_manifest, manifest_of
+from fedcore.types import Array, Tensors
+
+
+def describe(
+    learner: Learner, model: nn.Module, parts: Sequence[Samples], projector: Tensors, classes: int
+) -> Moments:
+    """Moments of all samples of `parts` and, for `classes` above 0, of each class. `model` is not changed.
+
+    Raises DeviceFault where labels are needed and missing, LearnerFault when the author's code fails,
+    BadPayload for a projector that does not fit the learner's latents.
+    """
+    labels = torch.cat([part.labels for part in parts]).cpu().numpy() if classes else None
+    batches = (batch for part in parts for batch in latents(learner, model, part))
+    return moments_of(project(batches, projector), labels, classes)
+
+
+def project(batches: Iterable[Tensor], projector: Tensors) -> Vector:
+    """Latents (B, v), batch by batch -> (z - mean) components^T for all of them, (n, l) float64."""
+    projected, mean, components = [], None, None
+    for batch in batches:
+        if mean is None or components is None:
+            check_projector(projector, batch.shape[1])
+            # A copy on the device that computes; torch would warn of sharing a read-only view of a file.
+            mean, components = (
+                torch.tensor(projector[name], device=batch.device) for name in ("mean", "components")
+            )
+        projected.append(((batch.double() - mean) @ components.T).cpu().numpy())
+    return np.concatenate(projected)
+
+
+def moments_of(projected: Vector, labels: Array | None, classes: int) -> Moments:
+    """Mean and population standard deviation of (n, l) projected latents, n at least 1.
+
+    Raises LearnerFault when some are NaN or infinite, DataFault for a label that is not below `classes`,
+    BadPayload for a number of classes that no descriptor can have.
+    """
+    if not 0 <= classes < MAX_ROWS:
+        raise BadPayload(f"a descriptor cannot have {classes} classes", f"0 to {MAX_ROWS - 1} can be")
+    if not np.isfinite(projected).all():
+        raise LearnerFault("some latents are NaN or infinite", "lower the learning rate or look at latent()")
+    means = np.zeros((1 + classes, projected.shape[1]))
+    deviations = np.zeros_like(means)
+    counts = np.zeros(1 + classes)
+    means[0], deviations[0], counts[0] = projected.mean(0), projected.std(0), len(projected)
+    if labels is not None:
+        if labels.max() >= classes:
+            raise DataFault(
+                f"the data have the label {labels.max()}", f"this run has the classes 0 to {classes - 1}"
+            )
+        counts[1:] = np.bincount(labels, minlength=classes)
+        for label in np.flatnonzero(counts[1:] >= 2):
+            own = projected[labels == label]
+            means[1 + label], deviations[1 + label] = own.mean(0), own.std(0)
+    return Moments(means, deviations, counts, float(projected.min()), float(projected.max()))
+
+
+def check_projector(projector: Tensors, width: int) -> None:
+    """Raise BadPayload unless this is a projector for latents of `width` values."""
+    components = projector.get("components")
+    rows = len(components) if components is not None and components.ndim == 2 else 0
+    expected = (TensorSpec("mean", "float64", (width,)), TensorSpec("components", "float64", (rows, width)))
+    found = {name: projector[name] for name in ("mean", "components") if name in projector}
+    check_manifest(manifest_of({**found, **projector}), expected, "the projector")
+    if rows == 0:
+        raise BadPayload("the projector has no components")

@@ -1,0 +1,20 @@
+"""Which of several models fits: the loss of each."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedcore.local.bench import Bench
+from fedcore.local.evaluate import evaluate
+from fedcore.parts import Scores
+from fedcore.types import Tensors
+
+
+def score(bench: Bench, models: Sequence[Tensors]) -> Scores:
+    """Mean loss of each of K models on the training part, in their order (IFCA; CORNFLQS).
+
+    Raises what `evaluate` and `Bench.load` raise.
+    """
+    samples = bench.samples("train")
+    losses = [evaluate(bench.learner, bench.load(model), samples)[1] for model in models]
+    return Scores(np.array(losses), len(samples))

@@ -1,0 +1,88 @@
+"""Domain values <-> protobuf: the only place that knows the generated code, besides the two rpc modules.
+
+`x_to_pb` takes a domain value, `x_from_pb` gives one back or raises BadPayload: what a peer sent is looked
+at here for the first time, so every limit is checked before anything of the size that the peer claims is
+made, and a value that comes out is a sane one. Two things are not checked here because a payload alone does
+not show them: whether tensors fit the run's model, and whether plain numbers are finite; `fedcore.admit`
+does. protobuf itself has made its objects before we see them: the message limit of gRPC bounds those.
+
+Payloads, blob references and placements are read strictly (an unknown field refuses them); in what is
+around them a field that is not known is passed over, so that a newer peer can add to it.
+"""
+
+from fedcore.wire.checks import MAX_ENTRIES, MAX_TEXT, seconds_from_pb, seconds_to_pb
+from fedcore.wire.faults import fault_from_pb, fault_to_pb
+from fedcore.wire.payload import payload_from_pb, payload_to_pb
+from fedcore.wire.placement import (
+    answer_from_pb,
+    answer_to_pb,
+    place_from_pb,
+    place_to_pb,
+)
+from fedcore.wire.tensors import (
+    MAX_CHUNK,
+    blob_from_pb,
+    blob_to_pb,
+    chunk_from_pb,
+    chunk_to_pb,
+    scalar_from_pb,
+    scalar_to_pb,
+    scalars_from_pb,
+    scalars_to_pb,
+    weights_from_pb,
+    weights_to_pb,
+)
+from fedcore.wire.visit import (
+    Lease,
+    hello_from_pb,
+    hello_to_pb,
+    lease_from_pb,
+    lease_to_pb,
+    next_from_pb,
+    next_to_pb,
+    receipt_from_pb,
+    receipt_to_pb,
+    report_from_pb,
+    report_to_pb,
+    welcome_from_pb,
+    welcome_to_pb,
+)
+
+__all__ = [
+    "MAX_CHUNK",
+    "MAX_ENTRIES",
+    "MAX_TEXT",
+    "Lease",
+    "answer_from_pb",
+    "answer_to_pb",
+    "blob_from_pb",
+    "blob_to_pb",
+    "chunk_from_pb",
+    "chunk_to_pb",
+    "fault_from_pb",
+    "fault_to_pb",
+    "hello_from_pb",
+    "hello_to_pb",
+    "lease_from_pb",
+    "lease_to_pb",
+    "next_from_pb",
+    "next_to_pb",
+    "payload_from_pb",
+    "payload_to_pb",
+    "place_from_pb",
+    "place_to_pb",
+    "receipt_from_pb",
+    "receipt_to_pb",
+    "report_from_pb",
+    "report_to_pb",
+    "scalar_from_pb",
+    "scalar_to_pb",
+    "scalars_from_pb",
+    "scalars_to_pb",
+    "seconds_from_pb",
+    "seconds_to_pb",
+    "weights_from_pb",
+    "weights_to_pb",
+    "welcome_from_pb",
+    "welcome_to_pb",
+]
