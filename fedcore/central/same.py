@@ -8,7 +8,8 @@ devices, over the classes that both have,
           + chi-square of the class counts ) / degrees of freedom
 
 is about 1 when their data come from one distribution, whatever the data set, the model and the number of
-samples, and grows with the number of samples when they do not.
+samples, and grows with the number of samples when they do not. Where no class can be compared, all samples
+together are.
 """
 
 from collections.abc import Sequence
@@ -16,33 +17,53 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
+from scipy.stats import chi2
 
 from fedcore.central.cluster import Labels, renumbered
 from fedcore.central.descriptors import FEWEST
 from fedcore.parts import Descriptor, Vector
 
-CHANCE = 2.0
-"""T that chance may reach: twice what it is on the average under one distribution. The coordinates of a class
-are correlated, so T spreads more than its degrees of freedom say."""
+ERROR = 0.01
+"""How often chance alone may make the most unlike of all pairs look unlike."""
+CORRELATION = 2.0
+"""The coordinates of a class are correlated, so T spreads like that of this many times fewer of them."""
+CLEAR = 2.0
+"""A step in unlikeness by this ratio parts groups. Not every step does: samples that were drawn several times
+over make all like devices look unlike, but by degrees and all about as much."""
 
 
 def unlikeness(described: Sequence[Descriptor]) -> Vector:
-    """(n, n): T of every pair, 0 on the diagonal. Descriptors with classes, all of one shape."""
-    means = np.stack([one.means[1:] for one in described])  # (n, U, l)
-    counts = np.stack([one.counts[1:] for one in described])  # (n, U)
-    spread = np.stack([one.deviations[1:] for one in described]) ** 2
-    errors = spread / np.maximum(counts, 1.0)[:, :, None]  # variance of each mean
-    # A coordinate that never moves (a dead unit) says nothing, and would divide by nothing.
-    least = 1e-12 * np.maximum(means**2, 1.0).max(axis=(0, 1))
-    result = np.zeros((len(described), len(described)))
-    for index in range(len(described)):
-        shared = (counts[index] >= FEWEST) & (counts >= FEWEST)  # (n, U)
-        terms = (means[index] - means) ** 2 / (errors[index] + errors + least)
-        moved = (terms.sum(axis=2) * shared).sum(axis=1)
-        skewed, free = _counts_differ(counts[index], counts)
-        result[index] = (moved + skewed) / np.maximum(shared.sum(axis=1) * means.shape[2] + free, 1.0)
+    """(n, n): T of every pair, as a multiple of what chance alone could make of the most unlike of as many
+    pairs under one distribution; so up to 1 means alike. 0 on the diagonal."""
+    statistic, free = statistics(described)
+    pairs = max(len(described) * (len(described) - 1) / 2, 1.0)
+    fewer = np.maximum(free / CORRELATION, 1.0)
+    result: Vector = statistic / (chi2.isf(ERROR / pairs, fewer) / fewer)
     np.fill_diagonal(result, 0.0)
     return (result + result.T) / 2.0
+
+
+def statistics(described: Sequence[Descriptor]) -> tuple[Vector, Vector]:
+    """(n, n) each: T of every pair, and its degrees of freedom. Descriptors of one shape."""
+    means = np.stack([one.means for one in described])  # (n, 1 + U, l)
+    counts = np.stack([one.counts for one in described])  # (n, 1 + U)
+    spread = np.stack([one.deviations for one in described]) ** 2
+    errors = spread / np.maximum(counts - 1.0, 1.0)[:, :, None]  # variance of each mean, without bias
+    # A coordinate that never moves (a dead unit) says nothing, and would divide by nothing.
+    least = 1e-12 * np.maximum(means**2, 1.0).max(axis=(0, 1))
+    statistic, free = np.zeros((2, len(described), len(described)))
+    for index in range(len(described)):
+        # What a squared difference of means is worth when its variance was itself estimated from few samples.
+        samples = counts[index] + counts - 2.0
+        worth = np.maximum(samples - 2.0, 0.0) / np.maximum(samples, 1.0)
+        shared = (counts[index] >= FEWEST) & (counts >= FEWEST) & (worth > 0.0)
+        shared[:, 0] = ~shared[:, 1:].any(axis=1)
+        terms = (means[index] - means) ** 2 / (errors[index] + errors + least)
+        moved = (terms.sum(axis=2) * worth * shared).sum(axis=1)
+        skewed, classes = _counts_differ(counts[index, 1:], counts[:, 1:])
+        free[index] = shared.sum(axis=1) * means.shape[2] + classes
+        statistic[index] = (moved + skewed) / free[index]
+    return statistic, free
 
 
 def _counts_differ(one: Vector, others: Vector) -> tuple[Vector, Vector]:
@@ -56,18 +77,18 @@ def _counts_differ(one: Vector, others: Vector) -> tuple[Vector, Vector]:
 
 
 def groups(unlike: Vector) -> Labels:
-    """Devices that chance alone could tell apart, grouped so that no chain can form.
+    """Devices by group, so that no chain can form. unlike: (n, n), what `unlikeness` gives.
 
-    Complete linkage: two groups are as unlike as their most unlike pair. The tree is cut where the unlikeness
-    takes its largest step, as a ratio, from what merged before (at least 1, which is "alike") to what would
-    merge next; below `CHANCE` everything merges. So it can find one group, and as many as there are devices.
+    Complete linkage: two groups are as unlike as their most unlike pair. Going up from alike (1), the tree is
+    cut at the first step that is `CLEAR`; where devices differ by degrees and no step is, at the largest one.
+    So it can find one group, and as many as there are devices.
     """
     if len(unlike) < 2:
         return np.zeros(len(unlike), np.int64)
     tree = linkage(squareform(unlike, checks=False), "complete")
     heights = np.concatenate([[1.0], np.maximum(tree[:, 2], 1.0)])
-    steps = np.where(heights[1:] > CHANCE, heights[1:] / heights[:-1], 0.0)
-    if not steps.any():
+    steps = heights[1:] / heights[:-1]
+    if steps.max() <= 1.0:
         return np.zeros(len(unlike), np.int64)
-    cut = int(np.argmax(steps))  # merges before this one are made
+    cut = int(np.argmax(steps >= CLEAR if steps.max() >= CLEAR else steps))  # earlier merges are made
     return renumbered(fcluster(tree, (heights[cut] + heights[cut + 1]) / 2.0, "distance"))

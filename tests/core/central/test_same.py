@@ -1,0 +1,85 @@
+"""The two-sample test on descriptors, on data drawn from known distributions, and the cut of its tree."""
+
+import numpy as np
+import pytest
+
+from fedcore.central.same import groups, statistics, unlikeness
+from fedcore.local.describe import moments_of
+from fedcore.parts import Descriptor, PrivacySettings, Vector
+from fedcore.privacy.release import release
+
+CLASSES, DIMS = 4, 6
+
+
+def device(
+    seed: int, shift: float = 0.0, samples: int = 200, mix: tuple[float, ...] = (1, 1, 1, 1)
+) -> Descriptor:
+    """Gaussian latents around a mean for each class, all moved by `shift`."""
+    chance = np.random.default_rng(seed)
+    labels = chance.choice(CLASSES, samples, p=np.array(mix) / sum(mix))
+    latents = labels[:, None] * 2.0 + chance.normal(size=(samples, DIMS)) + shift
+    moments = moments_of(latents, labels, CLASSES)
+    return release(moments, PrivacySettings(), "0" * 64, chance)
+
+
+def pairs(matrix: Vector) -> Vector:
+    return matrix[np.triu_indices(len(matrix), 1)]
+
+
+@pytest.mark.parametrize("samples", [20, 200, 5000])
+def test_under_one_distribution_it_is_about_one_whatever_the_number_of_samples(samples: int) -> None:
+    described = [device(seed, samples=samples) for seed in range(12)]
+    assert 0.8 < pairs(statistics(described)[0]).mean() < 1.25
+    assert pairs(unlikeness(described)).max() <= 1.0
+    assert groups(unlikeness(described)).tolist() == [0] * 12
+
+
+def test_under_two_it_grows_with_the_number_of_samples() -> None:
+    few, many = (statistics([device(0, 0.0, n), device(1, 0.5, n)])[0][0, 1] for n in (100, 1000))
+    assert many > 4 * few > 4
+
+
+def test_two_samples_a_class_are_no_evidence() -> None:
+    described = [device(seed, samples=4) for seed in range(6)]
+    assert groups(unlikeness(described)).tolist() == [0] * 6
+
+
+def test_it_is_symmetric_and_zero_on_the_diagonal() -> None:
+    found = unlikeness([device(0), device(1, 0.3), device(2, samples=50)])
+    np.testing.assert_array_equal(found, found.T)
+    assert np.diag(found).tolist() == [0.0, 0.0, 0.0]
+
+
+def test_other_shares_of_the_classes_are_seen_though_the_classes_look_alike() -> None:
+    found = groups(unlikeness([device(s, mix=(1, 1, 1, 1) if s < 3 else (5, 5, 1, 1)) for s in range(6)]))
+    assert found.tolist() == [0, 0, 0, 1, 1, 1]
+
+
+def test_devices_without_a_common_class_are_unlike() -> None:
+    found = groups(unlikeness([device(s, mix=(1, 1, 0, 0) if s % 2 else (0, 0, 1, 1)) for s in range(4)]))
+    assert found.tolist() == [0, 1, 0, 1]
+
+
+def test_groups_that_come_in_pairs_are_found_where_the_elbow_merges_them() -> None:
+    found = groups(unlikeness([device(s, shift=(s % 4) * (s % 4)) for s in range(8)]))
+    assert found.tolist() == [0, 1, 2, 3, 0, 1, 2, 3]
+
+
+def test_no_chain_forms_through_devices_half_way() -> None:
+    found = groups(unlikeness([device(s, shift=0.8 * s) for s in range(6)]))
+    assert len(set(found.tolist())) == 6
+
+
+def test_all_alike_is_one_group_and_all_different_are_as_many_as_there_are() -> None:
+    assert groups(0.9 * (np.ones((5, 5)) - np.eye(5))).tolist() == [0] * 5
+    assert sorted(groups(50 * (np.ones((4, 4)) - np.eye(4))).tolist()) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_nobody_and_one_alone(count: int) -> None:
+    assert groups(np.zeros((count, count))).tolist() == [0] * count
+
+
+def test_identical_descriptors_without_any_spread_are_alike() -> None:
+    one = Descriptor(np.ones((3, 2)), np.zeros((3, 2)), np.array([4.0, 2.0, 2.0]), "0" * 64)
+    assert unlikeness([one, one]).tolist() == [[0.0, 0.0], [0.0, 0.0]]

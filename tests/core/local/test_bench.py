@@ -1,0 +1,77 @@
+import numpy as np
+import pytest
+import torch
+
+from fedcore.data import Dataset
+from fedcore.data.views import Views
+from fedcore.errors import BadPayload, ConfigError, DeviceFault
+from fedcore.local.bench import Bench, choose_device
+from fedcore.local.weights import initial_weights, tensors_of
+
+from .conftest import DEVICES, bench_of, blobs, small
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_data_and_network_are_where_it_computes_and_are_made_once(device: str) -> None:
+    bench = bench_of(device=device)
+    samples = bench.samples("train")
+    assert samples.x.device.type == device
+    assert samples.labels.device.type == device
+    assert next(bench.model.parameters()).device.type == device
+    assert bench.samples("train") is samples
+    weights = initial_weights(bench.learner, 3)
+    assert bench.load(weights) is bench.model
+    assert all(np.array_equal(array, weights[name]) for name, array in tensors_of(bench.model).items())
+
+
+def test_the_bench_of_a_task_shares_all_but_the_seed() -> None:
+    bench = bench_of(seed=1)
+    task = bench.for_task(seed=2)
+    assert (bench.seed, task.seed) == (1, 2)
+    assert task.model is bench.model
+    assert task.noise is bench.noise
+    assert task.samples("train") is bench.samples("train")
+
+
+def test_benches_may_take_turns_with_one_network() -> None:
+    network = small().module(0)
+    benches = [
+        Bench(small(), Views.of(blobs(5)), "cpu", 0, np.random.default_rng(0), network) for _ in range(2)
+    ]
+    assert benches[0].model is benches[1].model
+
+
+def test_parts_of_the_data() -> None:
+    views = Views.of(blobs(50), test=blobs(7))
+    bench = Bench(small(), views, "cpu", 0, np.random.default_rng(0))
+    assert [len(bench.samples(part)) for part in ("train", "held_out", "test")] == [40, 10, 7]
+
+
+def test_without_a_test_part_the_held_out_one_stands_for_it() -> None:
+    bench = bench_of()
+    assert bench.samples("test") is bench.samples("held_out")
+
+
+def test_an_empty_part_is_the_owners_to_mend() -> None:
+    bench = bench_of(data=Dataset(blobs(5).x))
+    with pytest.raises(DeviceFault, match="held_out part of the data is empty"):
+        bench.samples("held_out")
+
+
+def test_an_unknown_part_gets_the_nearest_one() -> None:
+    with pytest.raises(BadPayload, match='did you mean "held_out"'):
+        bench_of().samples("heldout")
+
+
+def test_an_unknown_device_gets_the_nearest_one() -> None:
+    with pytest.raises(ConfigError, match='did you mean "cuda"'):
+        choose_device("cuda:0")
+
+
+def test_auto_takes_the_gpu_when_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert [choose_device(name).type for name in ("auto", "cpu", "cuda")] == ["cuda", "cpu", "cuda"]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert [choose_device(name).type for name in ("auto", "cpu")] == ["cpu", "cpu"]
+    with pytest.raises(ConfigError, match="no CUDA GPU"):
+        choose_device("cuda")

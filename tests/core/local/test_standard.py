@@ -1,0 +1,207 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from fedcore.data import Dataset
+from fedcore.errors import BadPayload, DeviceFault
+from fedcore.local.bench import Bench
+from fedcore.local.describe import describe
+from fedcore.local.evaluate import evaluate
+from fedcore.local.latents import latents
+from fedcore.local.standard import perform
+from fedcore.local.weights import initial_weights
+from fedcore.messages import (
+    Build,
+    Built,
+    Describe,
+    Described,
+    Evaluate,
+    Evaluated,
+    Score,
+    Scored,
+    Train,
+    Trained,
+    TrainingSettings,
+)
+from fedcore.parts import PrivacySettings
+from fedcore.tensors import digest, manifest_of
+from fedcore.types import Tensors
+
+from .conftest import DEVICES, bench_of, blobs, small
+
+SETTINGS = TrainingSettings(epochs=1, batch_size=8, learning_rate=0.1)
+PROJECTOR: Tensors = {"mean": np.ones(5), "components": np.random.default_rng(2).normal(size=(2, 5))}
+
+
+def same(left: Tensors, right: Tensors) -> bool:
+    return list(left) == list(right) and all(np.array_equal(left[name], right[name]) for name in left)
+
+
+def exact(bench: Bench, weights: Tensors, parts: list[str], classes: int) -> Tensors:
+    samples = [bench.samples(part) for part in parts]
+    moments = describe(bench.learner, bench.load(weights), samples, PROJECTOR, classes)
+    return {"means": moments.means, "deviations": moments.deviations, "counts": moments.counts}
+
+
+def test_build_gives_the_weights_of_the_tasks_seed() -> None:
+    answer = perform(Build(), bench_of(seed=42))
+    assert isinstance(answer, Built)
+    assert same(answer.model, initial_weights(small(), 42))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_train_answers_with_a_better_model_of_the_same_shape(device: str) -> None:
+    bench, weights = bench_of(device=device), initial_weights(small(), 0)
+    answer = perform(Train(weights, SETTINGS), bench)
+    assert isinstance(answer, Trained)
+    assert manifest_of(answer.model) == manifest_of(weights)
+    assert answer.examples == 40
+    assert answer.descriptor is None
+    held_out = bench.samples("held_out")
+    before = evaluate(bench.learner, bench.load(weights), held_out)[1]
+    assert evaluate(bench.learner, bench.load(answer.model), held_out)[1] < before
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_train_is_near_what_a_processor_makes_of_it(device: str) -> None:
+    weights = initial_weights(small(), 0)
+    here, there = (perform(Train(weights, SETTINGS), bench_of(device=name)) for name in ("cpu", device))
+    assert isinstance(here, Trained)
+    assert isinstance(there, Trained)
+    assert there.loss == pytest.approx(here.loss, rel=1e-4)
+    assert all(np.allclose(there.model[name], here.model[name], atol=1e-4) for name in weights)
+
+
+def test_a_task_leaves_nothing_behind_for_the_next() -> None:
+    weights = initial_weights(small(), 0)
+    bench = bench_of()
+    first = perform(Train(weights, SETTINGS), bench)
+    assert isinstance(first, Trained)
+    kept = {name: array.copy() for name, array in first.model.items()}
+    second = perform(Train(weights, SETTINGS), bench)
+    other = perform(Train(weights, SETTINGS), bench.for_task(seed=2))
+    assert isinstance(second, Trained)
+    assert isinstance(other, Trained)
+    assert same(first.model, kept)
+    assert same(second.model, kept)
+    assert second.loss == first.loss
+    assert not same(other.model, kept)
+
+
+def test_train_describes_the_training_part_by_the_model_as_received() -> None:
+    bench, weights = bench_of(), initial_weights(small(), 0)
+    answer = perform(Train(weights, SETTINGS, projector=PROJECTOR, classes=3), bench)
+    assert isinstance(answer, Trained)
+    assert answer.descriptor is not None
+    expected = exact(bench, weights, ["train"], 3)
+    assert np.array_equal(answer.descriptor.means, expected["means"])
+    assert np.array_equal(answer.descriptor.deviations, expected["deviations"])
+    assert np.array_equal(answer.descriptor.counts, expected["counts"])
+    assert answer.descriptor.projector == digest(PROJECTOR)
+    assert not np.allclose(exact(bench, answer.model, ["train"], 3)["means"], expected["means"])
+
+
+def test_describing_does_not_change_what_is_trained() -> None:
+    weights = initial_weights(small(), 0)
+    plain = perform(Train(weights, SETTINGS), bench_of())
+    described = perform(Train(weights, SETTINGS, projector=PROJECTOR, classes=3), bench_of())
+    assert isinstance(plain, Trained)
+    assert isinstance(described, Trained)
+    assert same(plain.model, described.model)
+
+
+def test_evaluate_measures_the_part_that_is_asked_for() -> None:
+    weights = initial_weights(small(), 0)
+    bench = bench_of()
+    answer = perform(Evaluate(weights), bench)
+    assert isinstance(answer, Evaluated)
+    expected = evaluate(bench.learner, bench.load(weights), bench.samples("held_out"))
+    assert (answer.accuracy, answer.loss, answer.examples, answer.bounds) == (*expected, 10, None)
+
+
+def test_evaluate_on_a_test_part_gives_bounds_of_the_held_out_one() -> None:
+    weights = initial_weights(small(), 0)
+    bench = bench_of()
+    bench.views = type(bench.views)(bench.views.train, bench.views.held_out, blobs(7))
+    answer = perform(Evaluate(weights, part="test", bounds="coordinate"), bench)
+    assert isinstance(answer, Evaluated)
+    assert answer.examples == 7
+    (z,) = latents(bench.learner, bench.load(weights), bench.samples("held_out"))
+    assert answer.bounds is not None
+    assert answer.bounds.low.tolist() == z.amin(0).tolist()
+    assert answer.bounds.high.tolist() == z.amax(0).tolist()
+    assert answer.latents == 5
+
+
+def test_describe_with_classes_speaks_of_the_training_part() -> None:
+    bench, weights = bench_of(), initial_weights(small(), 0)
+    answer = perform(Describe(weights, PROJECTOR, classes=3), bench)
+    assert isinstance(answer, Described)
+    assert answer.examples == 40
+    assert np.array_equal(answer.descriptor.means, exact(bench, weights, ["train"], 3)["means"])
+
+
+def test_describe_without_labels_speaks_of_all_data() -> None:
+    weights = initial_weights(small(), 0)
+    labelled, unlabelled = bench_of(), bench_of(data=Dataset(blobs(50).x))
+    answers = [perform(Describe(weights, PROJECTOR), bench) for bench in (labelled, unlabelled)]
+    for answer in answers:
+        assert isinstance(answer, Described)
+        assert answer.examples == 50
+        assert answer.descriptor.classes == 0
+        # The same 50 rows, in another order.
+        assert np.allclose(answer.descriptor.means, exact(unlabelled, weights, ["train"], 0)["means"])
+
+
+def test_describe_by_class_needs_labels() -> None:
+    bench = bench_of(data=Dataset(blobs(50).x))
+    with pytest.raises(DeviceFault, match="needs labels"):
+        perform(Describe(initial_weights(small(), 0), PROJECTOR, classes=3), bench)
+
+
+def test_a_descriptor_is_released_with_the_benchs_noise() -> None:
+    weights, paper = initial_weights(small(), 0), PrivacySettings("paper", 1.0)
+    bench = bench_of()
+    answers = [perform(Describe(weights, PROJECTOR, 3, paper), bench) for _ in range(2)]
+    for answer in answers:
+        assert isinstance(answer, Described)
+        assert answer.descriptor.privacy == paper
+    first, second = (answer.descriptor for answer in answers if isinstance(answer, Described))
+    # Neither the task's seed nor the data make the noise: the second is another.
+    assert not np.isclose(first.means, second.means, rtol=0, atol=1e-9).any()
+
+
+def test_score_gives_a_loss_for_each_model() -> None:
+    bench = bench_of()
+    models = tuple(initial_weights(small(), seed) for seed in (0, 1))
+    answer = perform(Score(models), bench)
+    assert isinstance(answer, Scored)
+    samples = bench.samples("train")
+    expected = [evaluate(bench.learner, bench.load(model), samples)[1] for model in models]
+    assert answer.scores.losses.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("module", "unwanted"),
+    [
+        ("fedcore.local.standard", {"sklearn", "scipy", "grpc", "google.protobuf"}),
+        ("fedcore.privacy.release", {"torch", "fedcore.local"}),
+    ],
+)
+def test_a_device_loads_no_more_than_it_needs(module: str, unwanted: set[str]) -> None:
+    script = f"import sys, {module}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert module in loaded.stdout.split()
+    assert not unwanted & set(loaded.stdout.split())
+
+
+def test_a_message_of_another_kind_is_refused() -> None:
+    with pytest.raises(BadPayload, match="does not answer 'trained'"):
+        perform(Trained({}, 1, 0.0), bench_of())
+
+
+def test_weights_of_another_model_are_refused() -> None:
+    with pytest.raises(BadPayload, match="lacks tensor"):
+        perform(Evaluate({}), bench_of())

@@ -1,0 +1,289 @@
+"""FLUX (Fenoglio et al. 2025), section by section, on a real fleet of rotated digits."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import adjusted_rand_score
+
+from fedcore.algorithm import Report, find
+from fedcore.algorithms.flux import ALGORITHM, Parameters, central, clustering
+from fedcore.algorithms.flux.state import State
+from fedcore.data.dataset import Dataset
+from fedcore.data.views import Views
+from fedcore.errors import ConfigError, Refused
+from fedcore.local import standard
+from fedcore.local.bench import Bench
+from fedcore.messages import Describe, Described, Evaluate, Train
+from fedcore.parts import ClusterAssignment, Descriptor
+from fedcore.rounds import RoundPolicy
+from fedcore.simulate import simulate
+from fedcore.tensors import digest
+from tests.fleet import data, first_model, fleet, learner
+
+SMALL = {"rounds": 6, "epochs": 3, "learning_rate": 0.1, "batch_size": 16}
+ANGLES = (0, 90)
+TRUTH = [0, 1, 0, 1, 0, 1]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def finish(**changes: Any) -> State:
+    parameters = ALGORITHM.configure("default", {**SMALL, **changes})
+    state = central.start(first_model(), parameters)
+    outcome = simulate(central, state, fleet(ALGORITHM, 6, ANGLES), RoundPolicy(minimum=6), 3)
+    assert not outcome.failed
+    assert isinstance(outcome.state, State)
+    return outcome.state
+
+
+@pytest.fixture(scope="module")
+def finished() -> State:
+    return finish()
+
+
+def newcomer(number: int, angles: tuple[int, ...] = ANGLES, samples: int = 90) -> Bench:
+    return Bench(
+        learner(), Views.of(Dataset(data(number, angles, samples).x)), "cpu", 0, np.random.default_rng(0)
+    )
+
+
+def place(state: State, bench: Bench) -> ClusterAssignment:
+    question = central.place(state, None)
+    assert isinstance(question, Describe)
+    assert question.classes == 0
+    answer = standard.perform(question, bench)
+    assert isinstance(answer, Described)
+    assignment = central.place(state, answer.descriptor)
+    assert isinstance(assignment, ClusterAssignment)
+    return assignment
+
+
+# -- section 4.2.1 and appendix D: the training phase ---------------------------------------------------
+
+
+def test_devices_of_one_distribution_share_a_cluster_without_anyone_being_told(finished: State) -> None:
+    found = [finished.assignments[f"d{i}"] for i in range(6)]
+    assert adjusted_rand_score(TRUTH, found) == 1.0
+    assert finished.facts["clusters"] == 2
+
+
+def test_clustered_models_beat_the_one_global_model_for_every_device(finished: State) -> None:
+    assert finished.clustering is not None
+    shared = finished.clustering.encoder
+    for number in range(6):
+        bench = Bench(learner(), Views.of(data(number)), "cpu", 0, np.random.default_rng(0))
+        own = finished.models[finished.assignments[f"d{number}"]]
+        accuracy = [standard.perform(Evaluate(model), bench).accuracy for model in (own, shared)]  # type: ignore[attr-defined]
+        assert accuracy[0] >= accuracy[1]
+
+
+def test_algorithm_1_the_encoder_is_the_model_before_the_clustering_round_and_stays_frozen(
+    finished: State,
+) -> None:
+    assert finished.clustering is not None
+    assert finished.clustering.round == finished.facts["clustering_round"]
+    assert digest(finished.clustering.encoder) not in {digest(model) for model in finished.models.values()}
+
+
+@pytest.mark.parametrize(
+    ("history", "accuracies", "expected"),
+    [
+        ("whole", [0.136, 0.152, 0.27], True),  # a slow start fires it: what the authors' code does
+        ("from_earliest", [0.136, 0.152, 0.27], False),  # eq. 14 looks at r' >= 3 alone
+        ("from_earliest", [0.2, 0.5, 0.55], True),
+        ("whole", [0.2, 0.5], False),  # r >= 3
+        ("from_earliest", [0.1, 0.3, 0.5, 0.7], False),
+        ("from_earliest", [0.1, 0.3, 0.5, 0.52], True),
+    ],
+)
+def test_equation_14_when_warm_up_ends(history: str, accuracies: list[float], expected: bool) -> None:
+    measured = {str(r + 1): value for r, value in enumerate(accuracies)}
+    parameters = Parameters(rounds=10, history=history)
+    assert clustering.warm_up_is_over(parameters, measured, len(accuracies)) is expected
+
+
+def test_equation_14_no_later_than_four_fifths_of_the_rounds_and_never_too_late_to_cluster() -> None:
+    climbing = {str(r): 0.1 * r for r in range(1, 11)}
+    over = [clustering.warm_up_is_over(Parameters(rounds=10), climbing, r) for r in range(1, 10)]
+    assert over == [False] * 7 + [True] * 2
+    assert clustering.warm_up_is_over(Parameters(rounds=2), climbing, 1)
+    assert clustering.warm_up_is_over(Parameters(rounds=1), {}, 0)
+
+
+def test_a_run_of_one_round_clusters_in_it() -> None:
+    state = finish(rounds=1)
+    assert state.progress == 1
+    assert state.facts["clustering_round"] == 1
+
+
+def test_c11_the_descriptor_is_made_with_the_servers_projector_on_every_device(finished: State) -> None:
+    assert finished.clustering is not None
+    question = central.place(finished, None)
+    assert isinstance(question, Describe)
+    answer = standard.perform(question, newcomer(0))
+    assert isinstance(answer, Described)
+    assert answer.descriptor.projector == digest(finished.clustering.projector)
+
+
+@pytest.mark.parametrize("bounds", ["scalar", "coordinate"])
+def test_c11_bounds_of_either_kind_give_the_same_groups(bounds: str) -> None:
+    state = finish(bounds=bounds)
+    assert state.bounds is not None
+    assert state.bounds.low.size == (1 if bounds == "scalar" else 32)
+    assert adjusted_rand_score(TRUTH, [state.assignments[f"d{i}"] for i in range(6)]) == 1.0
+
+
+def test_section_421_a_device_unlike_all_others_is_a_cluster_of_its_own() -> None:
+    parameters = ALGORITHM.configure("default", SMALL)
+    angles = (0, 0, 0, 90, 90, 180)
+    devices = fleet(ALGORITHM, 6, angles)
+    state = central.start(first_model(), parameters)
+    outcome = simulate(central, state, devices, RoundPolicy(minimum=6), 3)
+    found = [outcome.state.assignments[f"d{i}"] for i in range(6)]
+    assert found.count(found[5]) == 1
+
+
+def test_flux_prior_forms_the_number_of_clusters_that_it_is_told() -> None:
+    card, changes = find("flux-prior")
+    assert card is ALGORITHM
+    with pytest.raises(ConfigError, match="told the number of clusters"):
+        central.start(first_model(), card.configure("default", changes))
+    assert finish(clusters=3).facts["clusters"] == 3
+
+
+def test_d3_soft_mixing_trains_devices_of_one_group_mostly_with_its_model() -> None:
+    state = finish(mixing="soft")
+    assert state.clustering is not None
+    for device in state.assignments:
+        weights = clustering.mixing_weights(state.clustering, device)
+        assert max(weights, key=weights.__getitem__) == state.assignments[device]
+        assert sum(weights.values()) == pytest.approx(1.0)
+
+
+# -- late joiners -----------------------------------------------------------------------------------------
+
+
+def test_algorithm_1_line_26_a_late_joiner_describes_and_then_trains_with_its_group(finished: State) -> None:
+    running = replace(
+        finished, phase="clustered", progress=4, parameters=replace(finished.parameters, rounds=9)
+    )
+    plan = central.plan(running, ["d0", "late"])
+    assert plan is not None
+    assert isinstance(plan.tasks["d0"], Train)
+    task = plan.tasks["late"]
+    assert isinstance(task, Describe)
+    assert task.classes == 10
+    bench = Bench(learner(), Views.of(data(7)), "cpu", 0, np.random.default_rng(0))  # rotated by 90 degrees
+    after = central.reduce(running, [Report("late", standard.perform(task, bench))])
+    assert after.assignments["late"] == finished.assignments["d1"]
+    assert after.progress == running.progress, "nobody trained, so the round is still to come"
+    again = central.plan(after, ["late"])
+    assert again is not None
+    assert isinstance(again.tasks["late"], Train)
+
+
+# -- section 4.2.2 and Algorithm 2: the inference phase ---------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [6, 7, 8, 9])
+def test_algorithm_2_an_unlabelled_newcomer_gets_its_groups_model(finished: State, number: int) -> None:
+    answer = place(finished, newcomer(number))
+    assert answer.cluster == finished.assignments[f"d{number % 2}"]
+    assert not answer.abstained
+    assert answer.distance < answer.runner_up_distance
+    assert 0.0 < answer.confidence <= 1.0
+
+
+def test_a_newcomer_unlike_anything_seen_is_told_so_and_the_paper_preset_always_answers(
+    finished: State,
+) -> None:
+    noise = np.random.default_rng(0).uniform(0, 40, (60, 1, 8, 8)).astype(np.float32)
+    stranger = Bench(learner(), Views.of(Dataset(noise)), "cpu", 0, np.random.default_rng(0))
+    answer = place(finished, stranger)
+    assert answer.abstained
+    assert "no cluster has seen such data" in answer.reason
+    paper = replace(
+        finished, parameters=replace(finished.parameters, abstain_beyond=0.0, least_confidence=0.0)
+    )
+    assert not place(paper, stranger).abstained
+
+
+def test_a_newcomer_half_way_between_two_clusters_is_told_so(finished: State) -> None:
+    assert finished.clustering is not None
+    free = finished.clustering.label_free
+    centroids = finished.clustering.centroids.copy()
+    centroids[:, :free] = centroids[:1, :free]  # both clusters look the same without labels
+    answer = place(
+        replace(finished, clustering=replace(finished.clustering, centroids=centroids)), newcomer(6)
+    )
+    assert answer.abstained
+    assert "equally near" in answer.reason
+
+
+def test_a_run_without_clusters_refuses_to_place_and_says_when_to_come_back() -> None:
+    state = central.start(first_model(), Parameters())
+    with pytest.raises(Refused, match="not formed its clusters"):
+        central.place(state, None)
+
+
+# -- appendix C.1.3, S4: the papers' noise ----------------------------------------------------------------
+
+
+def test_noise_is_asked_of_devices_and_newcomers_and_the_paper_preset_spares_newcomers() -> None:
+    for preset, expected in (("default", "paper"), ("paper", "off")):
+        changes = {**SMALL, "privacy": "paper", "epsilon": 1e6, "grouping": "density"}
+        parameters = ALGORITHM.configure(preset, changes)
+        state = central.start(first_model(), parameters)
+        outcome = simulate(central, state, fleet(ALGORITHM), RoundPolicy(minimum=6), 3)
+        question = central.place(outcome.state, None)
+        assert isinstance(question, Describe)
+        assert question.privacy.mode == expected
+
+
+def test_grouping_by_test_refuses_noise_of_unknown_size() -> None:
+    with pytest.raises(ConfigError, match="grouping=density"):
+        central.start(first_model(), Parameters(privacy="paper", epsilon=1.0))
+
+
+def test_wrong_parameters_are_refused_before_the_run_starts() -> None:
+    for name, value in (("mixing", "mild"), ("bounds", "vector"), ("classes", 0), ("scaling", -1.0)):
+        with pytest.raises(ConfigError, match=name):
+            central.start(first_model(), ALGORITHM.configure("default", {name: value}))
+
+
+# -- edges: few devices, few samples ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_one_or_two_devices_are_no_special_case(devices: int) -> None:
+    parameters = ALGORITHM.configure("default", SMALL)
+    state = central.start(first_model(), parameters)
+    outcome = simulate(central, state, fleet(ALGORITHM, devices, (0,)), RoundPolicy(minimum=devices), 3)
+    assert not outcome.failed
+    assert len(outcome.state.assignments) == devices
+
+
+def test_descriptors_of_one_sample_a_class_still_cluster() -> None:
+    chance = np.random.default_rng(0)
+    described = {
+        f"d{i}": Descriptor(
+            np.vstack([chance.normal(size=(1, 4)) + 10 * (i % 2), np.zeros((3, 4))]),
+            np.vstack([np.ones((1, 4)), np.zeros((3, 4))]),
+            np.array([3.0, 1.0, 1.0, 1.0]),
+            "0" * 64,
+        )
+        for i in range(4)
+    }
+    projector = {"mean": np.zeros(4), "components": np.eye(4)}
+    found, assignments = clustering.form_clusters(Parameters(classes=3), 1, {}, projector, described)
+    assert assignments["d0"] == assignments["d2"] != assignments["d1"] == assignments["d3"]
+    assert np.isfinite(found.centroids).all()
