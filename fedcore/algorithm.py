@@ -62,7 +62,7 @@ class Report:
 
 
 class Central(Protocol):
-    """The server half: pure functions over one frozen state, in a module."""
+    """The server half, a module: pure functions over one frozen value, whose type it names `State`."""
 
     def start(self, model: Tensors, parameters: Any) -> Any:
         """The first state of a run."""

@@ -97,7 +97,7 @@ def _where(error: yaml.YAMLError) -> str:
 
 def _dataclass(data: Any, cls: Any, source: str, key: str) -> Any:
     if not isinstance(data, Mapping):
-        raise _wrong(source, key, "settings", data)
+        raise _wrong(source, key, "a group of settings", data)
     hints = typing.get_type_hints(cls)
     fields = [item for item in dataclasses.fields(cls) if item.init]
     known = [item.name for item in fields]
@@ -178,14 +178,14 @@ _NAMES = {bool: "true or false", int: "a whole number", float: "a finite number"
 def _due(hint: Any) -> str:
     if typing.get_origin(hint) is tuple:
         return "a list"
-    return str(_NAMES.get(hint, "settings"))
+    return str(_NAMES.get(hint, "a group of settings"))
 
 
 def _found(data: Any) -> str:
     if data is None:
         return "nothing"
     if isinstance(data, dict | list):
-        return "settings" if isinstance(data, dict) else "a list"
+        return "a group of settings" if isinstance(data, dict) else "a list"
     return str(data).lower() if isinstance(data, bool) else f"{data!r}"[:80]
 
 

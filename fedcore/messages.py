@@ -5,9 +5,11 @@ or a tuple of tensors or of numbers. `reply` names the answer. These cover most 
 more brings its own in its folder.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from fedcore.errors import BadPayload
 from fedcore.parts import Descriptor, LatentBounds, PrivacySettings, Scores
 from fedcore.types import Tensors
 
@@ -32,6 +34,18 @@ class TrainingSettings:
     momentum: float = 0.9
     weight_decay: float = 0.0
     restart_momentum: bool = False
+
+    def __post_init__(self) -> None:
+        sane = {
+            "epochs": self.epochs >= 1,
+            "batch_size": self.batch_size >= 1,
+            "learning_rate": 0.0 < self.learning_rate < math.inf,
+            "momentum": 0.0 <= self.momentum < 1.0,
+            "weight_decay": 0.0 <= self.weight_decay < math.inf,
+        }
+        for name, holds in sane.items():
+            if not holds:
+                raise BadPayload(f"{name} is {getattr(self, name)}: nothing can be trained with that")
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +127,7 @@ class Evaluate(Message):
 
 @dataclass(frozen=True, eq=False)
 class Described(Message):
-    """The descriptor of the training part, or of all data when there are no labels."""
+    """The descriptor. examples: samples behind it."""
 
     kind: ClassVar[str] = "described"
     descriptor: Descriptor
@@ -122,7 +136,10 @@ class Described(Message):
 
 @dataclass(frozen=True, eq=False)
 class Describe(Message):
-    """Describe your data by the frozen `encoder`. classes: 0 for the label-free part alone."""
+    """Describe your data by the frozen `encoder`.
+
+    classes: U, of the training part; 0 asks for the label-free descriptor, of all data but a test part.
+    """
 
     kind: ClassVar[str] = "describe"
     reply: ClassVar[type[Message]] = Described

@@ -94,6 +94,8 @@ class Descriptor:
             )
         if self.means.size == 0:
             raise BadPayload("descriptor: it is empty")
+        if len(self.projector) != 64 or set(self.projector) - set("0123456789abcdef"):
+            raise BadPayload("descriptor: a projector is named by 64 hex digits")
 
     @property
     def classes(self) -> int:

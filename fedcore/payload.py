@@ -23,7 +23,7 @@ from fedcore.parts import (
     Prototypes,
     Scores,
 )
-from fedcore.tensors import Manifest
+from fedcore.tensors import Manifest, layout
 from fedcore.types import Scalar, Tensors
 
 T = typing.TypeVar("T")
@@ -49,6 +49,10 @@ class Weights:
 
     manifest: Manifest
     blob: BlobRef
+
+    def __post_init__(self) -> None:
+        if (size := layout(self.manifest)[1]) != self.blob.size:
+            raise BadPayload(f"a set of tensors of {size} bytes names a blob of {self.blob.size}")
 
 
 @dataclass(frozen=True)
@@ -165,7 +169,9 @@ def _encode_part(value: Any, keep: Keep) -> Part:
     if isinstance(value, tuple):
         return tuple(keep(item) if isinstance(item, Mapping) else float(item) for item in value)  # type: ignore[return-value]
     if dataclasses.is_dataclass(value):
-        return Settings({f.name: getattr(value, f.name) for f in dataclasses.fields(value)})
+        values = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        if all(isinstance(item, (bool, int, float, str)) for item in values.values()):
+            return Settings(values)
     raise TypeError(f"{type(value).__name__} cannot leave in a message")
 
 

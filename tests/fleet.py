@@ -17,14 +17,14 @@ from fedcore.types import DeviceId, Tensors
 
 
 def learner() -> Learner:
-    return builtin("mlp", {"inputs": 64, "hidden": (16,), "classes": 10})
+    return builtin("mlp", {"inputs": 64, "hidden": (32,), "classes": 10})
 
 
 def first_model() -> Tensors:
     return initial_weights(learner(), 42)
 
 
-def data(device: int, angles: tuple[int, ...] = (0, 90), samples: int = 60) -> Dataset:
+def data(device: int, angles: tuple[int, ...] = (0, 90), samples: int = 90) -> Dataset:
     """Digits of one device alone; device i turns its images by the i-th angle, and round again."""
     train, _ = images.load("digits")
     own = train.subset(slice(device * samples, (device + 1) * samples))

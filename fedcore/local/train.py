@@ -5,7 +5,7 @@ import math
 import torch
 from torch import nn
 
-from fedcore.errors import BadPayload, LearnerFault
+from fedcore.errors import LearnerFault
 from fedcore.local.chance import seeded
 from fedcore.local.faults import authors
 from fedcore.local.learner import Learner, Loss
@@ -21,10 +21,9 @@ def train(
 
     On a processor, with the same number of threads, the same seed gives the same bits.
 
-    Raises DeviceFault without labels, BadPayload for settings that cannot be, LearnerFault when the author's
-    code fails or the loss does not stay finite.
+    Raises DeviceFault without labels, LearnerFault when the author's code fails or the loss does not stay
+    finite.
     """
-    check_settings(settings)
     batches = Batches(samples, settings.batch_size, seed)
     model.train()
     with seeded(seed, samples.x.device), authors("train()" if learner.train else "training"):
@@ -61,20 +60,6 @@ def descend(model: nn.Module, batches: Batches, settings: TrainingSettings, loss
                 f"lower learning_rate (it is {settings.learning_rate}), or look at the data's scale",
             )
     return mean
-
-
-def check_settings(settings: TrainingSettings) -> None:
-    """Raise BadPayload, naming the setting, for values with which nothing can be trained."""
-    sane = {
-        "epochs": settings.epochs >= 1,
-        "batch_size": settings.batch_size >= 1,
-        "learning_rate": 0.0 < settings.learning_rate < math.inf,
-        "momentum": 0.0 <= settings.momentum < 1.0,
-        "weight_decay": 0.0 <= settings.weight_decay < math.inf,
-    }
-    for name, holds in sane.items():
-        if not holds:
-            raise BadPayload(f"{name} is {getattr(settings, name)}: nothing can be trained with that")
 
 
 def _sgd(model: nn.Module, settings: TrainingSettings) -> torch.optim.SGD:

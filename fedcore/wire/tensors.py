@@ -6,7 +6,7 @@ from collections.abc import Mapping, MutableMapping
 from fedcore._pb.fed.v1 import payload_pb2, tensor_pb2
 from fedcore.errors import BadPayload
 from fedcore.payload import BlobRef, Weights
-from fedcore.tensors import DTYPES, MAX_RANK, MAX_TENSORS, TensorSpec, layout
+from fedcore.tensors import DTYPES, MAX_RANK, MAX_TENSORS, TensorSpec
 from fedcore.types import Scalar
 from fedcore.wire.checks import MAX_ENTRIES, limited, meaning, name, present, text
 
@@ -118,11 +118,7 @@ def weights_from_pb(pb: payload_pb2.Weights) -> Weights:
     """Raises BadPayload also where the blob does not have the size that the manifest asks for."""
     present(pb, "blob", "a set of tensors")
     limited(len(pb.manifest), MAX_TENSORS, "a set of tensors")
-    manifest = tuple(_spec_from_pb(spec) for spec in pb.manifest)
-    blob, size = blob_from_pb(pb.blob), layout(manifest)[1]
-    if blob.size != size:
-        raise BadPayload(f"a set of tensors of {size} bytes names a blob of {blob.size}")
-    return Weights(manifest, blob)
+    return Weights(tuple(_spec_from_pb(spec) for spec in pb.manifest), blob_from_pb(pb.blob))
 
 
 def _spec_from_pb(pb: tensor_pb2.TensorSpec) -> TensorSpec:

@@ -39,6 +39,7 @@ from fedcore.payload import (
     settings_from,
     tensors_of,
 )
+from fedcore.privacy.moments import Moments
 from fedcore.types import Tensors
 from tests.core.wire_values import Blobs, same
 
@@ -149,8 +150,8 @@ def test_a_whole_number_does_for_a_number() -> None:
 
 
 def test_settings_are_checked_name_by_name() -> None:
-    assert settings_from({"epochs": 3, "momentum": 1}, TrainingSettings, "train") == TrainingSettings(
-        epochs=3, momentum=1
+    assert settings_from({"epochs": 3, "momentum": 0}, TrainingSettings, "train") == TrainingSettings(
+        epochs=3, momentum=0
     )
     with pytest.raises(BadPayload, match=r"has no setting 'epoch' \(did you mean \"epochs\""):
         settings_from({"epoch": 3}, TrainingSettings, "train")
@@ -224,3 +225,21 @@ def test_a_part_in_hand_is_a_sane_part(make: Any, words: str) -> None:
 def test_a_descriptor_counts_its_classes() -> None:
     assert Descriptor(TABLE, TABLE, ROW, "0" * 64).classes == 1
     assert Descriptor(TABLE[:1], TABLE[:1], ROW[:1], "0" * 64).classes == 0
+
+
+def test_a_descriptor_names_its_projector_by_a_hash() -> None:
+    with pytest.raises(BadPayload, match="64 hex digits"):
+        Descriptor(np.ones((1, 1)), np.ones((1, 1)), np.ones(1), "not a hash")
+
+
+def test_what_has_not_been_released_cannot_leave() -> None:
+    """A dataclass of arrays has no part: raw moments do not slip out as if they were settings."""
+
+    @dataclass(frozen=True, eq=False)
+    class Leak(Message):
+        kind: ClassVar[str] = "leak"
+        moments: Moments
+
+    moments = Moments(np.ones((1, 2)), np.ones((1, 2)), np.ones(1), 0.0, 1.0)
+    with pytest.raises(TypeError, match="Moments cannot leave"):
+        encode(Leak(moments), lambda tensors: pytest.fail("nothing is to be kept"))

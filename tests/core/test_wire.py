@@ -5,7 +5,6 @@ import subprocess
 import sys
 from typing import Any
 
-import numpy as np
 import pytest
 from google.protobuf.message import Message as Protobuf
 from hypothesis import example, given
@@ -16,7 +15,7 @@ from fedcore._pb.fed.v1 import fault_pb2, payload_pb2, tensor_pb2
 from fedcore.errors import BadPayload, DeviceFault, Refused, ShoalError
 from fedcore.link import Failure, Hello, Idle, Placement, Question, Receipt, Report, Task, Welcome
 from fedcore.messages import STANDARD, Message
-from fedcore.parts import ClusterAssignment, Descriptor, Extension
+from fedcore.parts import ClusterAssignment, Extension
 from fedcore.payload import Payload, Settings, Weights, decode, encode
 from fedcore.types import Scalar
 from fedcore.wire.checks import MAX_SECONDS
@@ -169,7 +168,6 @@ def test_a_value_that_cannot_travel_is_refused_by_the_sender(value: Scalar) -> N
         Payload("k", {"p": Settings({str(i): i for i in range(65)})}),
         Payload("k", {"p": Settings({"": 1})}),
         Payload("k", {"p": Extension("", b"")}),
-        Payload("k", {"p": Descriptor(np.ones((1, 1)), np.ones((1, 1)), np.ones(1), "not a hash")}),
     ],
 )
 def test_a_payload_that_a_peer_would_refuse_is_refused_by_the_sender(payload: Payload) -> None:

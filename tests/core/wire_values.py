@@ -196,7 +196,15 @@ PARTS: Mapping[str, st.SearchStrategy[Part]] = {
 """By the arm of `Part` in which it travels."""
 payloads = st.builds(Payload, names, st.dictionaries(names, st.one_of(*PARTS.values()), max_size=4))
 
-settings = st.builds(TrainingSettings, counts, counts, finite, finite, finite, restart_momentum=st.booleans())
+settings = st.builds(
+    TrainingSettings,
+    st.integers(1, 1 << 40),
+    st.integers(1, 1 << 40),
+    st.floats(1e-9, 1e9),
+    st.floats(0.0, 0.999),
+    st.floats(0.0, 1e9),
+    restart_momentum=st.booleans(),
+)
 messages: Mapping[type[Message], st.SearchStrategy[Message]] = {
     Build: st.builds(Build),
     Built: st.builds(Built, tensors),

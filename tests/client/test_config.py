@@ -1,0 +1,113 @@
+"""The settings of a device: a file, flags before it, and no plain text to other machines."""
+
+from pathlib import Path
+
+import pytest
+
+from fedclient.config import ClientConfig, DataConfig, LearnerConfig, address, read
+from fedcore.errors import ConfigError
+
+FILE = """
+server: 127.0.0.1:50051
+insecure_loopback: true
+learner: {builtin: lenet5, options: {classes: 10}}
+data: {npz: train.npz, test: /data/test.npz, shape: [1, 28, 28], divide_by: 255}
+compute: {threads: 2, nice: 10}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "device.yaml"
+    path.write_text(FILE)
+    return path
+
+
+def test_paths_are_relative_to_the_file(file: Path) -> None:
+    settings = read(file, {})
+    assert settings.data == DataConfig(
+        npz=file.parent / "train.npz", test=Path("/data/test.npz"), shape=(1, 28, 28), divide_by=255.0
+    )
+    assert settings.state == file.parent / "state"
+    assert settings.learner == LearnerConfig(builtin="lenet5", options={"classes": 10})
+    assert (settings.compute.device, settings.compute.threads) == ("auto", 2)
+
+
+def test_flags_come_before_the_file(file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path.parent)
+    settings = read(file, {"server": "127.0.0.1:1", "state": Path("elsewhere"), "device": None})
+    assert settings.server == "127.0.0.1:1"
+    assert settings.state == tmp_path.parent / "elsewhere"  # a flag is relative to where it was typed
+    assert settings.device is None
+
+
+def test_without_a_file_there_are_the_flags() -> None:
+    assert read(None, {"device": "pi-17"}).device == "pi-17"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("learner: {}", "learner: one of builtin, file and module is due, found none"),
+        ("learner: {builtin: a, file: b}", "found builtin and file"),
+        ("learner: {file: a.py, options: {x: 1}}", "options are for a builtin learner alone"),
+        ("data: {npz: a, csv: b}", "one of npz, csv, idx and module is due, found npz and csv"),
+        ("data: {npz: a, label: y}", "label goes with csv, not with npz"),
+        ("data: {csv: a, labels: y}", "labels goes with idx, not with csv"),
+        ("data: {module: a, shape: [1]}", "test, shape and divide_by are for files"),
+        ("data: {idx: a, test_labels: b}", "test_labels is there, test is not"),
+        ("data: {npz: a, divide_by: 0}", "divide_by is 0.0"),
+        ("data: {npz: a, shape: [0]}", "shape [0] is not possible"),
+        ("compute: {threads: 0}", "threads is 0"),
+        ("compute: {nice: 20}", "nice is 20"),
+        ("compute: {device: tpu}", "compute.device: auto or cpu or cuda is due, found 'tpu'"),
+        ("limits: {download_bytes: 0}", "limits are numbers of bytes"),
+        ("device: ../../etc", "device '../../etc' is not a name"),
+        ("device: a b", "device 'a b' is not a name"),
+        ("sever: x", 'there is no setting sever (did you mean "server"?)'),
+    ],
+)
+def test_what_does_not_fit_is_named(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "device.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        read(path, {})
+    assert said in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        read(tmp_path / "none.yaml", {})
+    (tmp_path / "latin.yaml").write_bytes(b"device: \xe9")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        read(tmp_path / "latin.yaml", {})
+
+
+@pytest.mark.parametrize("server", ["127.0.0.1:50051", "localhost:1", "[::1]:65535"])
+def test_plain_text_goes_to_this_machine(server: str) -> None:
+    assert address(ClientConfig(server=server, insecure_loopback=True)) == server
+
+
+@pytest.mark.parametrize(
+    "server", ["fl.example.org:50051", "127.0.0.1.example.org:1", "10.0.0.5:443", "0.0.0.0:1", "[fe80::1]:1"]
+)
+def test_plain_text_goes_to_no_other_machine(server: str) -> None:
+    with pytest.raises(ConfigError, match="ssh tunnel until certificates are there"):
+        address(ClientConfig(server=server, insecure_loopback=True))
+
+
+def test_plain_text_must_be_allowed() -> None:
+    with pytest.raises(ConfigError, match="insecure_loopback: true"):
+        address(ClientConfig(server="127.0.0.1:50051"))
+
+
+@pytest.mark.parametrize("server", ["", "localhost", "localhost:", "localhost:0", "localhost:70000", "a/b:1"])
+def test_what_is_no_address_is_said(server: str) -> None:
+    with pytest.raises(ConfigError, match="host:port"):
+        address(ClientConfig(server=server, insecure_loopback=True))
+
+
+def test_no_server_is_said() -> None:
+    with pytest.raises(ConfigError, match="--server"):
+        address(ClientConfig())

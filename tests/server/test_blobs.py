@@ -1,0 +1,156 @@
+"""Uploads: taken up where they were cut off, checked at the end, never more than was announced."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedcore.errors import BadPayload, NotFound, Unavailable
+from fedcore.payload import BlobRef, Weights
+from fedcore.tensors import manifest_of, nbytes
+from fedcore.types import Tensors
+from fedserver.blobs import Blobs
+from fedserver.mapped import MappedTensors
+
+TENSORS: Tensors = {"w": np.arange(100, dtype=np.float32), "empty": np.zeros((0, 2)), "n": np.array(3)}
+ROOM = 1 << 20
+
+
+@pytest.fixture
+def blobs(tmp_path: Path) -> Blobs:
+    return Blobs(tmp_path)
+
+
+def sample(blobs: Blobs, value: float = 0.0) -> tuple[BlobRef, bytes]:
+    """A blob, and its bytes; the server does not have it."""
+    weights = blobs.keep({"w": np.full(100, value, np.float32)})
+    data = blobs.path(weights.blob.sha256).read_bytes()
+    blobs.remove([weights.blob.sha256])
+    return weights.blob, data
+
+
+def test_an_upload_goes_on_where_it_was_cut_off(blobs: Blobs) -> None:
+    blob, data = sample(blobs)
+    first = blobs.receive("d", blob, 0, ROOM)
+    first.append(data[:150])
+    first.close()
+    assert blobs.uploaded("d", blob) == 150
+    assert blobs.uploaded("other", blob) == 0
+    second = blobs.receive("d", blob, 150, ROOM)
+    second.append(data[150:])
+    assert second.finish() == blob.size
+    second.close()
+    assert blobs.uploaded("d", blob) == blob.size
+    blobs.accept("d", [blob.sha256])
+    assert blobs.path(blob.sha256).read_bytes() == data
+    assert blobs.uploaded("d", blob) == 0
+
+
+def test_a_part_is_synced_and_counted_when_its_stream_ends(blobs: Blobs) -> None:
+    blob, data = sample(blobs)
+    upload = blobs.receive("d", blob, 0, ROOM)
+    upload.append(data[:10])
+    assert upload.finish() == 10
+    upload.close()
+    again = blobs.receive("d", blob, 4, ROOM)
+    again.append(data[4:])
+    assert again.finish() == blob.size
+    again.close()
+
+
+def test_an_upload_cannot_begin_beyond_what_is_here(blobs: Blobs) -> None:
+    blob, _ = sample(blobs)
+    with pytest.raises(BadPayload, match="goes on at byte 5, but 0 bytes are here"):
+        blobs.receive("d", blob, 5, ROOM)
+
+
+def test_wrong_bytes_are_found_and_forgotten(blobs: Blobs) -> None:
+    blob, data = sample(blobs)
+    upload = blobs.receive("d", blob, 0, ROOM)
+    upload.append(b"\xff" + data[1:])
+    with pytest.raises(BadPayload, match="not those of blob"):
+        upload.finish()
+    upload.close()
+    assert blobs.uploaded("d", blob) == 0
+    assert not blobs.arrived("d", blob.sha256).exists()
+
+
+def test_more_than_was_announced_is_not_taken(blobs: Blobs) -> None:
+    blob, data = sample(blobs)
+    upload = blobs.receive("d", blob, 0, ROOM)
+    upload.append(data)
+    with pytest.raises(BadPayload, match="longer than the 400 bytes"):
+        upload.append(b"x")
+    upload.close()
+    assert blobs.uploaded("d", blob) == 0
+
+
+def test_a_part_of_full_size_that_was_never_checked_is_not_taken_for_whole(blobs: Blobs) -> None:
+    blob, data = sample(blobs)
+    upload = blobs.receive("d", blob, 0, ROOM)
+    upload.append(b"\xff" + data[1:])
+    upload.close()
+    held = blobs.uploaded("d", blob)
+    assert held == blob.size - 1
+    again = blobs.receive("d", blob, held, ROOM)
+    again.append(data[held:])
+    with pytest.raises(BadPayload, match="not those of blob"):
+        again.finish()
+    again.close()
+
+
+def test_an_upload_that_was_replaced_says_so(blobs: Blobs) -> None:
+    blob, data = sample(blobs)
+    upload = blobs.receive("d", blob, 0, ROOM)
+    upload.close()
+    with pytest.raises(Unavailable, match="another upload"):
+        upload.append(data)
+    with pytest.raises(Unavailable, match="another upload"):
+        upload.finish()
+
+
+def test_older_uploads_of_a_device_give_way(blobs: Blobs) -> None:
+    (old, data), (new, _) = sample(blobs, 1.0), sample(blobs, 2.0)
+    for device in ("d", "other"):
+        upload = blobs.receive(device, old, 0, ROOM)
+        upload.append(data[:300])
+        upload.close()
+    blobs.receive("d", new, 0, 500).close()
+    assert blobs.uploaded("d", old) == 0
+    assert blobs.uploaded("other", old) == 300
+
+
+def test_an_empty_blob_is_one_too(blobs: Blobs) -> None:
+    weights = blobs.keep({})
+    assert weights.blob.size == 0
+    assert blobs.load(weights) == {}
+    upload = blobs.receive("d", weights.blob, 0, ROOM)
+    assert upload.finish() == 0
+    upload.close()
+    assert blobs.arrived("d", weights.blob.sha256).is_file()
+
+
+def test_mapped_tensors_are_the_stored_ones(blobs: Blobs) -> None:
+    weights = blobs.keep(TENSORS)
+    found = MappedTensors(blobs.path(weights.blob.sha256), weights.manifest)
+    assert list(found) == list(TENSORS)
+    assert len(found) == 3
+    assert {name: array.tobytes() for name, array in found.items()} == {
+        name: array.tobytes() for name, array in TENSORS.items()
+    }
+    assert found["empty"].shape == (0, 2)
+    with pytest.raises(ValueError, match="read-only"):
+        found["w"][0] = 1.0
+    with pytest.raises(KeyError):
+        found["v"]
+
+
+def test_mapped_tensors_must_fit_their_file(blobs: Blobs, tmp_path: Path) -> None:
+    weights = blobs.keep(TENSORS)
+    longer = manifest_of({**TENSORS, "more": np.zeros(1)})
+    with pytest.raises(BadPayload, match="the blob has"):
+        MappedTensors(blobs.path(weights.blob.sha256), longer)
+    with pytest.raises(BadPayload, match="the data have"):
+        blobs.load(Weights(longer, BlobRef(weights.blob.sha256, nbytes(TENSORS))))
+    with pytest.raises(NotFound, match="is not here"):
+        MappedTensors(blobs.path("ab" * 32), weights.manifest)
