@@ -1,0 +1,41 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+# Each builds its own environment in .venv/ from requirements.lock.
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: help demo test check format proto lock clean
+
+help:
+	@sed -n 's/^## //p' $(MAKEFILE_LIST)
+
+## make demo    one server, eight trainers, two unlabelled newcomers, over gRPC on this machine
+demo: .venv/built
+	@$(BIN)/fedserver demo
+
+## make test    every test
+test: .venv/built
+	@scripts/test
+
+## make check   ruff, mypy, import floors, the contract and its generated code
+check: .venv/built
+	@scripts/check
+
+## make format  let ruff put the code into shape
+format: .venv/built
+	@$(BIN)/ruff check --fix-only --quiet . && $(BIN)/ruff format .
+
+## make proto   generate fedcore/_pb from proto/
+proto: .venv/built
+	@scripts/generate
+
+## make lock    write requirements.lock anew from what .venv/ holds
+lock:
+	@scripts/lock
+
+## make clean   remove the environment and what runs left behind
+clean:
+	rm -rf .venv runs build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis node_modules
+
+.venv/built: requirements.lock pyproject.toml scripts/environment
+	@PYTHON=$(PYTHON) scripts/environment
