@@ -26,7 +26,7 @@ from fedcore.errors import ConfigError
     "--shift",
     default="px",
     show_default=True,
-    help="How devices differ: px (images), py (classes), pyx (names of classes), pxy (images of some classes).",
+    help="How devices differ: px images, py classes, pyx names of classes, pxy images of some classes.",
 )
 @click.option("--level", type=int, default=5, show_default=True, help="How much they differ, 1 to 8.")
 @click.option("--clients", type=int, default=10, show_default=True, help="Number of devices.")
