@@ -12,6 +12,7 @@ to stderr. Without it the text goes to stdout and progress to stderr. Exit codes
 wrong command line, 130 when interrupted, 70 for a bug of ours. Nothing is ever coloured.
 """
 
+import contextlib
 import functools
 import json
 import math
@@ -19,7 +20,7 @@ import os
 import shutil
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,7 +96,8 @@ def verb(function: Callable[..., Result]) -> Callable[..., int]:
     def callback(*arguments: Any, as_json: bool, **options: Any) -> int:
         console = Console()
         try:
-            result = function(console, *arguments, **options)
+            with _stdout_kept_free() if as_json else contextlib.nullcontext():
+                result = function(console, *arguments, **options)
         finally:
             console.clear()
         if result.text:
@@ -107,6 +109,20 @@ def verb(function: Callable[..., Result]) -> Callable[..., int]:
         return 0
 
     return callback
+
+
+@contextlib.contextmanager
+def _stdout_kept_free() -> Iterator[None]:
+    """Inside, what goes to standard output, from an author's code or a native library, goes to stderr."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 class Commands(click.Group):

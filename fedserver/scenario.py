@@ -10,8 +10,8 @@ from typing import Any
 
 from fedcore.data import images
 from fedcore.data.dataset import Dataset
+from fedcore.data.pixels import rotate
 from fedcore.rounds import RoundPolicy
-from fedcore.shifts.base import rotate
 from fedcore.types import DeviceId
 
 ANGLES = (0, 90, 180, 270)

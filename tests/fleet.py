@@ -7,12 +7,12 @@ import numpy as np
 from fedcore.algorithm import Algorithm
 from fedcore.data import images
 from fedcore.data.dataset import Dataset
+from fedcore.data.pixels import rotate, unit
 from fedcore.data.views import Views
 from fedcore.local.bench import Bench
 from fedcore.local.learner import Learner, builtin
 from fedcore.local.weights import initial_weights
 from fedcore.messages import Message
-from fedcore.shifts.base import rotate, unit
 from fedcore.types import DeviceId, Tensors
 
 

@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedcore.data.dataset import Dataset
-from fedcore.shifts.base import DeviceData, class_count, colour, first_seen, labels, rotate, split_basic
+from fedcore.data.pixels import colour, rotate
+from fedcore.shifts.base import DeviceData, class_count, first_seen, labels, split_basic
 
 ANGLES = (0, 90, 180, 270)
 

@@ -21,7 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedcore.data.dataset import Dataset
-from fedcore.shifts.base import DeviceData, class_count, first_seen, labels, split_basic, unit
+from fedcore.data.pixels import unit
+from fedcore.shifts.base import DeviceData, class_count, first_seen, labels, split_basic
 
 
 def renamings(level: int, clients: int, seed: int, classes: int) -> npt.NDArray[np.int64]:

@@ -18,7 +18,8 @@ import itertools
 import numpy as np
 
 from fedcore.data.dataset import Dataset
-from fedcore.shifts.base import DeviceData, colour, rotate, split_basic
+from fedcore.data.pixels import colour, rotate
+from fedcore.shifts.base import DeviceData, split_basic
 
 
 def patterns(level: int) -> list[tuple[float, str]]:

@@ -19,7 +19,8 @@ from __future__ import annotations
 import numpy as np
 
 from fedcore.data.dataset import Dataset
-from fedcore.shifts.base import DeviceData, class_count, labels, split_basic, unit
+from fedcore.data.pixels import unit
+from fedcore.shifts.base import DeviceData, class_count, labels, split_basic
 
 SETS = 5
 

@@ -1,6 +1,8 @@
 """The envelope, the streams and the exit codes that both command lines promise."""
 
 import json
+import os
+import subprocess
 import sys
 
 import click
@@ -24,6 +26,15 @@ def greet(console: Console, name: str) -> Result:
     console.progress("greeting")
     console.progress("greeting")
     return Result({"name": name, "ratio": float("nan"), "deep": [{"x": float("inf")}]}, f"hello {name}")
+
+
+@cli.command()
+@verb
+def noisy(console: Console) -> Result:
+    print("an author's print")
+    os.write(1, b"a library's message\n")
+    subprocess.run(["echo", "a child's words"], check=True)
+    return Result({"a": 1}, "done")
 
 
 @cli.command()
@@ -67,6 +78,15 @@ def test_json_has_stdout_for_itself_and_no_nan() -> None:
     assert (outcome.exit_code, found["status"], found["error"]) == (0, "ok", None)
     assert found["data"] == {"name": "you", "ratio": None, "deep": [{"x": None}]}
     assert outcome.stderr == "greeting\nhello you\n"
+
+
+def test_what_else_prints_cannot_spoil_the_json() -> None:
+    """In a process of its own: the real file descriptors count."""
+    command = [sys.executable, "-c", "from tests.core.test_console import cli; cli()", "noisy", "--json"]
+    outcome = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(outcome.stdout)["data"] == {"a": 1}
+    for words in ("an author's print", "a library's message", "a child's words", "done"):
+        assert words in outcome.stderr
 
 
 def test_an_error_says_code_and_mend_and_has_its_exit_code() -> None:

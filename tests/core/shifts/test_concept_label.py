@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 
 from fedcore.data import Dataset
+from fedcore.data.pixels import unit
 from fedcore.shifts import make
-from fedcore.shifts.base import split_basic, unit
+from fedcore.shifts.base import split_basic
 from fedcore.shifts.concept_label import renamings
 
 Pair = tuple[Dataset, Dataset]

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from fedcore.data import Dataset
+from fedcore.data.pixels import colour, rotate
 from fedcore.shifts import make
-from fedcore.shifts.base import colour, rotate, split_basic
+from fedcore.shifts.base import split_basic
 from fedcore.shifts.feature import patterns
 
 Pair = tuple[Dataset, Dataset]

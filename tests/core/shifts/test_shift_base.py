@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from fedcore.data import Dataset
-from fedcore.shifts.base import colour, first_seen, rotate, split_basic, unit
+from fedcore.data.pixels import colour, rotate, unit
+from fedcore.shifts.base import first_seen, split_basic
 
 Pair = tuple[Dataset, Dataset]
 

@@ -65,6 +65,11 @@ class OperatorServiceStub:
                 request_serializer=fed_dot_v1_dot_operator__service__pb2.WatchRunRequest.SerializeToString,
                 response_deserializer=fed_dot_v1_dot_operator__service__pb2.WatchRunResponse.FromString,
                 _registered_method=True)
+        self.ReadLog = channel.unary_unary(
+                '/fed.v1.OperatorService/ReadLog',
+                request_serializer=fed_dot_v1_dot_operator__service__pb2.ReadLogRequest.SerializeToString,
+                response_deserializer=fed_dot_v1_dot_operator__service__pb2.ReadLogResponse.FromString,
+                _registered_method=True)
 
 
 class OperatorServiceServicer:
@@ -113,6 +118,13 @@ class OperatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadLog(self, request, context):
+        """What happened in a run, line by line. Called again with the last line's number it gives what came since.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OperatorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -145,6 +157,11 @@ def add_OperatorServiceServicer_to_server(servicer, server):
                     servicer.WatchRun,
                     request_deserializer=fed_dot_v1_dot_operator__service__pb2.WatchRunRequest.FromString,
                     response_serializer=fed_dot_v1_dot_operator__service__pb2.WatchRunResponse.SerializeToString,
+            ),
+            'ReadLog': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadLog,
+                    request_deserializer=fed_dot_v1_dot_operator__service__pb2.ReadLogRequest.FromString,
+                    response_serializer=fed_dot_v1_dot_operator__service__pb2.ReadLogResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -310,6 +327,33 @@ class OperatorService:
             '/fed.v1.OperatorService/WatchRun',
             fed_dot_v1_dot_operator__service__pb2.WatchRunRequest.SerializeToString,
             fed_dot_v1_dot_operator__service__pb2.WatchRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadLog(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fed.v1.OperatorService/ReadLog',
+            fed_dot_v1_dot_operator__service__pb2.ReadLogRequest.SerializeToString,
+            fed_dot_v1_dot_operator__service__pb2.ReadLogResponse.FromString,
             options,
             channel_credentials,
             insecure,

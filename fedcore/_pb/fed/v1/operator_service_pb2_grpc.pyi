@@ -49,6 +49,8 @@ class OperatorServiceStub:
     """The daemon, its devices, and what each run waits for."""
     WatchRun: _grpc.UnaryStreamMultiCallable[_operator_service_pb2.WatchRunRequest, _operator_service_pb2.WatchRunResponse]
     """One run, now and whenever something of it changes. The stream ends when the run is over."""
+    ReadLog: _grpc.UnaryUnaryMultiCallable[_operator_service_pb2.ReadLogRequest, _operator_service_pb2.ReadLogResponse]
+    """What happened in a run, line by line. Called again with the last line's number it gives what came since."""
 
 @_typing.type_check_only
 class OperatorServiceAsyncStub(OperatorServiceStub):
@@ -67,6 +69,8 @@ class OperatorServiceAsyncStub(OperatorServiceStub):
     """The daemon, its devices, and what each run waits for."""
     WatchRun: _aio.UnaryStreamMultiCallable[_operator_service_pb2.WatchRunRequest, _operator_service_pb2.WatchRunResponse]  # type: ignore[assignment]
     """One run, now and whenever something of it changes. The stream ends when the run is over."""
+    ReadLog: _aio.UnaryUnaryMultiCallable[_operator_service_pb2.ReadLogRequest, _operator_service_pb2.ReadLogResponse]  # type: ignore[assignment]
+    """What happened in a run, line by line. Called again with the last line's number it gives what came since."""
 
 class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
     """For people and their scripts."""
@@ -118,5 +122,13 @@ class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_operator_service_pb2.WatchRunResponse], _abc.AsyncIterator[_operator_service_pb2.WatchRunResponse]]:
         """One run, now and whenever something of it changes. The stream ends when the run is over."""
+
+    @_abc_1.abstractmethod
+    def ReadLog(
+        self,
+        request: _operator_service_pb2.ReadLogRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_service_pb2.ReadLogResponse, _abc.Awaitable[_operator_service_pb2.ReadLogResponse]]:
+        """What happened in a run, line by line. Called again with the last line's number it gives what came since."""
 
 def add_OperatorServiceServicer_to_server(servicer: OperatorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
