@@ -45,7 +45,7 @@ def train(model, batches, settings):
             loss = nn.functional.cross_entropy(model(x), y)
             loss.backward()
             optimizer.step()
-    return float(loss)
+    return loss.item()
 """
 
 

@@ -169,8 +169,8 @@ def test_trim_keeps_the_newest_and_what_is_in_use(store: BlobStore) -> None:
 
 def test_use_makes_a_blob_young(store: BlobStore) -> None:
     old, new = (store.keep({"w": np.full(100, value)}).blob for value in range(2))
-    for blob in (old, new):
-        os.utime(store.path(blob), (1_000_000, 1_000_000))
+    for age, blob in enumerate((new, old)):
+        os.utime(store.path(blob), (1_000_000 - age, 1_000_000 - age))
     assert store.has(old)
     store.trim(800)
     assert names(store) == {old.sha256}

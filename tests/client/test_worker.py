@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,12 @@ def answer(payload: Payload | Failure, cls: type[Message], store: BlobStore) -> 
 async def initial(performer: Performer, store: BlobStore) -> Tensors:
     built: Tensors = answer(await performer.perform(task(Build(), store)), Built, store).model
     return built
+
+
+def wait_for(mark: Path) -> None:
+    """Until the author's code, which hangs then, has written who it is."""
+    while not mark.is_file() or not mark.read_text():
+        time.sleep(0.02)
 
 
 def with_performer(work: WorkConfig, steps: Callable[[Spawned], Awaitable[None]]) -> None:
@@ -145,8 +152,7 @@ def test_cancelled_work_is_killed(
         hanging = asyncio.create_task(
             performer.perform(task(Train(model, TrainingSettings(epochs=99)), store))
         )
-        while not mark.is_file() or not mark.read_text():
-            await asyncio.sleep(0.02)
+        await asyncio.to_thread(wait_for, mark)
         hanging.cancel()
         with pytest.raises(asyncio.CancelledError):
             await hanging
@@ -171,8 +177,7 @@ def test_it_ends_with_the_agent(
         hanging = asyncio.create_task(
             performer.perform(task(Train(model, TrainingSettings(epochs=99)), store))
         )
-        while not mark.is_file() or not mark.read_text():
-            await asyncio.sleep(0.02)
+        await asyncio.to_thread(wait_for, mark)
         process.stdin.close()
         assert await asyncio.wait_for(process.wait(), 30) == 0
         assert isinstance(await hanging, Failure)
@@ -194,8 +199,6 @@ def test_what_it_cannot_start_with_is_raised_as_what_it_is(work: WorkConfig, tmp
         performer = Spawned(changed)
         with pytest.raises(kind, match=said):
             await performer.start()
-        failed = await performer.perform(Task("r1", 1, 1, 0, "", Payload("build", {})))
-        assert isinstance(failed, Failure)  # and as a task's failure it does not end the agent
         assert performer._process is None
 
     async def steps() -> None:
@@ -205,6 +208,9 @@ def test_what_it_cannot_start_with_is_raised_as_what_it_is(work: WorkConfig, tmp
         await raises(replace(work, learner=LearnerConfig(builtin="nonet")), ConfigError, "nonet")
         missing = replace(work, data=DataConfig(npz=tmp_path / "none.npz"))
         await raises(missing, DataFault, "No such file")
+        failed = await Spawned(missing).perform(Task("r1", 1, 1, 0, "", Payload("build", {})))
+        assert isinstance(failed, Failure)  # in a task it does not end the agent
+        assert failed.code == "bad-data"
 
     asyncio.run(steps())
 

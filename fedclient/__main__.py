@@ -1,0 +1,174 @@
+"""The command line of a device: run, enroll, predict, status.
+
+What a verb needs is imported when it is used, so that `status` and `--help` are quick and need no PyTorch.
+"""
+
+import asyncio
+import functools
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fedclient.config import ClientConfig, read
+from fedcore import __version__
+from fedcore.console import Commands, Console, Result, verb
+
+if TYPE_CHECKING:
+    from fedclient.enroll import Enrolment
+
+PATH = click.Path(path_type=Path)
+
+
+@click.group(cls=Commands)
+@click.version_option(__version__, prog_name="fedclient")
+def main() -> None:
+    """A device of a Shoal: it trains on its own data, which never leave it, or gets the model that fits them.
+
+    \b
+    Exit codes: 0 done; 1 not found or abstained; 2 wrong command line; 3 wrong settings; 4 no server;
+    5 refused; 7 wrong version; 8 data, learner or device at fault; 70 a bug of ours; 130, 143 by a signal.
+    """
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what matters reaches people as our own errors
+
+
+def configured(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Add the options that every verb has; the function gets the settings that they make."""
+
+    @click.option("-c", "--config", "path", type=PATH, envvar="FEDCLIENT_CONFIG", help="The settings, YAML.")
+    @click.option("--server", metavar="HOST:PORT", help="Where the server is.")
+    @click.option("--device", metavar="NAME", help="This device's name; by default one is made and kept.")
+    @click.option("--state", type=PATH, metavar="FOLDER", help="The device's folder.  [default: state]")
+    @click.option("--insecure-loopback", is_flag=True, default=None, help="Allow plain text to this machine.")
+    @functools.wraps(function)
+    def wrapper(console: Console, path: Path | None, **options: Any) -> Result:
+        names = ("server", "device", "state", "insecure_loopback")
+        settings = read(path, {name: options.pop(name) for name in names})
+        return function(console, settings, **options)
+
+    return wrapper
+
+
+@main.command(epilog="Example: fedclient run --config device.yaml --until-finished")
+@verb
+@configured
+@click.option("--once", is_flag=True, help="End after one task.")
+@click.option("--until-finished", is_flag=True, help="End when no run needs this device any more.")
+@click.option(
+    "--patience",
+    type=click.FloatRange(min=0.0),
+    metavar="SECONDS",
+    help="Give up when the server is away so long.  [default: 60 if there is an end, else never]",
+)
+def run(
+    console: Console, settings: ClientConfig, once: bool, until_finished: bool, patience: float | None
+) -> Result:
+    """Train for a server, task by task, until stopped."""
+    if once and until_finished:
+        raise click.UsageError("--once and --until-finished exclude each other")
+    from fedclient.agent import Until
+    from fedclient.service import serve
+
+    until = Until.ONCE if once else Until.FINISHED if until_finished else Until.STOPPED
+    if patience is None:
+        patience = float("inf") if until is Until.STOPPED else 60.0
+    watcher = asyncio.run(serve(settings, console, until, patience))
+    done = watcher.status
+    names = ("device", "server", "run", "round", "cluster", "outcome")
+    data = {name: getattr(done, name) or None for name in names} | {"tasks": done.tasks}
+    failure = None if until is Until.STOPPED else watcher.failure
+    return Result(data, f"{done.device}: {done.tasks} tasks reported", failure)
+
+
+@main.command(epilog="Example: fedclient enroll new.npz --config device.yaml")
+@verb
+@configured
+@click.argument("data", type=PATH, required=False)
+@click.option("--run", default="", metavar="RUN", help="Which run.  [default: the newest that can place]")
+@click.option("--accept-nearest", is_flag=True, help="Take the nearest model when none fits well.")
+@click.option(
+    "--patience",
+    type=click.FloatRange(min=0.0),
+    metavar="SECONDS",
+    default=10.0,
+    show_default=True,
+    help="Give up when the server is away so long.",
+)
+def enroll(
+    console: Console,
+    settings: ClientConfig,
+    data: Path | None,
+    run: str,
+    accept_nearest: bool,
+    patience: float,
+) -> Result:
+    """Get the model that fits DATA (by default the data of the settings); labels are not needed.
+
+    Writes model/model.safetensors and model/placement.json into the device's folder.
+    """
+    from fedclient.faults import Abstained
+    from fedclient.service import enroll as bring
+
+    found, path = asyncio.run(bring(settings, console, data, run, accept_nearest, patience))
+    error = None
+    if path is None:
+        reason = found.assignment.reason or "no cluster fits these data"
+        mend = "" if accept_nearest else "--accept-nearest takes the nearest one all the same"
+        error = Abstained(f"no model was written: {reason}", mend)
+    return Result({**found.facts(), "path": path}, _placed(found, path), error)
+
+
+def _placed(found: "Enrolment", path: Path | None) -> str:
+    """Where a device was put, for people."""
+    where = found.assignment
+    words = [f"cluster {where.cluster} of run {found.run}"]
+    if not math.isnan(where.distance):
+        words.append(f"distance {where.distance:.4g}")
+    if where.runner_up:
+        words.append(f"the next is {where.runner_up} at {where.runner_up_distance:.4g}")
+    traffic = f"{found.seconds:.1f} s, {found.received} bytes received, {found.sent} sent"
+    lines = [", ".join(words), f"confidence {where.confidence:.2f}", traffic]
+    return "\n".join([*lines, *([f"model: {path}"] if path else [])])
+
+
+@main.command(epilog="Example: fedclient predict new.npz --config device.yaml --out classes.csv")
+@verb
+@configured
+@click.argument("data", type=PATH, required=False)
+@click.option("--model", type=PATH, help="A safetensors file.  [default: the enrolled model]")
+@click.option("--out", type=PATH, help="Write classes and probabilities: .npz, or else csv.")
+def predict(
+    console: Console, settings: ClientConfig, data: Path | None, model: Path | None, out: Path | None
+) -> Result:
+    """Classify DATA (by default the file of the settings) with the enrolled model."""
+    from fedclient.predict import classify
+
+    model = model or settings.state / "model" / "model.safetensors"
+    console.progress(f"classifying with {model}")
+    found = classify(settings, data, model, out)
+    counts = {str(label): count for label, count in found.counts().items()}
+    lines = [f"{len(found.classes)} samples: " + ", ".join(f"{n} of class {c}" for c, n in counts.items())]
+    if found.accuracy is not None:
+        lines.append(f"accuracy by the labels that are there: {found.accuracy:.4f}")
+    if out is not None:
+        lines.append(f"written to {out}")
+    facts = {"samples": len(found.classes), "classes": counts, "accuracy": found.accuracy}
+    return Result({**facts, "model": model, "out": out}, "\n".join(lines))
+
+
+@main.command(epilog="Example: fedclient status --config device.yaml --json")
+@verb
+@configured
+def status(console: Console, settings: ClientConfig) -> Result:
+    """Say what this device did last, and whether its server answers."""
+    from fedclient import status as last
+
+    found = last.status(settings)
+    return Result(found, last.text(found))
+
+
+if __name__ == "__main__":
+    main(prog_name="fedclient")

@@ -1,0 +1,278 @@
+"""A device's visit: hello, a task, its blobs, its work, its report, and again.
+
+    hello --> next_task --task--> fetch --> perform --> outbox --> upload --> report --> next_task
+                        --idle--> wait in the server's window ------------------------> next_task
+
+Whatever is cut off is taken up where it was: a call is tried again until the server is there, downloads and
+uploads go on at the last chunk, and a finished result waits on the disk until the server has taken it. When
+the session is lost the work goes on, and finds its lease again after a new hello.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from enum import Enum
+from random import Random
+from typing import TypeVar
+
+from fedclient.backoff import Backoff, patiently
+from fedclient.blobs import BlobStore
+from fedclient.faults import SessionLost, TaskFailed
+from fedclient.frames import work_key
+from fedclient.performer import Performer
+from fedclient.state import Outbox
+from fedclient.watcher import Watcher
+from fedcore import __version__
+from fedcore.errors import BadPayload, ConfigError, Refused, ShoalError, Unavailable
+from fedcore.link import Failure, Hello, Idle, Link, Outcome, Report, Task, Welcome
+from fedcore.payload import BlobRef, Payload
+
+T = TypeVar("T")
+
+SOFTWARE = f"shoal fedclient {__version__}"
+FAREWELL = 5.0
+"""Seconds that a leave may take."""
+
+
+class Until(Enum):
+    """When the agent ends by itself: never, after one report, or when no run needs this device any more."""
+
+    STOPPED = "stopped"
+    ONCE = "once"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """What the owner allows. download_bytes: of one model. kept_bytes: of all kept models and results.
+
+    patience: seconds without a server after which the agent gives up.
+    """
+
+    download_bytes: int = 2 << 30
+    kept_bytes: int = 8 << 30
+    patience: float = float("inf")
+
+
+@dataclass(frozen=True)
+class _Work:
+    key: str
+    result: "asyncio.Task[Payload | Failure]"
+
+
+class _NotWantedError(Exception):
+    """The server does not want the result any more."""
+
+
+class Agent:
+    """Serves one server over one link, one task at a time."""
+
+    def __init__(
+        self,
+        link: Link,
+        performer: Performer,
+        store: BlobStore,
+        outbox: Outbox,
+        watcher: Watcher,
+        allowance: Allowance = Allowance(),
+        chance: Random | None = None,
+    ) -> None:
+        self._link, self._performer, self._store, self._outbox = link, performer, store, outbox
+        self._watcher, self._allowance = watcher, allowance
+        self._calls, self._faults = Backoff(chance), Backoff(chance)
+        self._welcome: Welcome | None = None
+        self._work: _Work | None = None
+
+    async def run(self, until: Until = Until.STOPPED) -> None:
+        """Serve. Cancelled, it takes leave, and keeps what is finished in the outbox.
+
+        Raises Refused when the server does not want this device; and, where `until` gives it an end, whatever
+        keeps it from getting there, such as Unavailable after the patience.
+        """
+        try:
+            while await self._step(until):
+                pass
+        finally:
+            await self._give_up()
+            if self._welcome is not None:
+                with contextlib.suppress(ShoalError, TimeoutError):
+                    await asyncio.wait_for(self._link.leave(), FAREWELL)
+
+    async def _step(self, until: Until) -> bool:
+        """One task, or one wait for it. False when there is nothing left to do."""
+        try:
+            if self._welcome is None:
+                self._watcher.doing("saying hello to the server")
+                self._welcome = await self._patiently(lambda: self._link.hello(Hello(SOFTWARE)))
+            poll, heartbeat = self._welcome.poll, self._welcome.heartbeat
+            answer = await self._patiently(lambda: self._link.next_task(poll))
+            if isinstance(answer, Task):
+                reported = await self._serve(answer, heartbeat)
+                return not (reported and until is Until.ONCE)
+            if answer.finished and until is not Until.STOPPED:
+                return False
+            await self._idle(answer)
+        except SessionLost:
+            self._watcher.doing("the server does not know this session any more; saying hello again")
+            self._welcome = None
+            await asyncio.sleep(self._calls.next())
+        except (Unavailable, Refused, ConfigError):
+            raise
+        except ShoalError as error:
+            if until is not Until.STOPPED:
+                raise
+            await self._recover(error)
+        return True
+
+    async def _idle(self, idle: Idle) -> None:
+        self._watcher.doing(f"waiting: {idle.reason}" if idle.reason else "waiting for a task")
+        self._faults.window(idle.earliest, idle.latest)
+        await asyncio.sleep(self._calls.window(idle.earliest, idle.latest))
+
+    async def _recover(self, error: ShoalError) -> None:
+        self._watcher.failed(error)
+        await asyncio.sleep(self._faults.next())
+
+    # -- one task ---------------------------------------------------------------------------------------
+
+    async def _serve(self, task: Task, heartbeat: float) -> bool:
+        """Do a task, or go on with it under a new lease. Whether it came to a report."""
+        key = work_key(task)
+        if self._work is not None and self._work.key != key:
+            await self._give_up()
+        if self._work is None:
+            self._watcher.began(task)
+            self._work = _Work(key, asyncio.create_task(self._do(key, task)))
+        work = self._work
+        try:
+            result = await self._while_wanted(task, heartbeat, work.result)
+            try:
+                await self._while_wanted(task, heartbeat, asyncio.create_task(self._upload_all(result)))
+            except (Unavailable, SessionLost):
+                raise
+            except ShoalError as error:  # what the server does not take, it must hear of
+                result = Failure(error.code, str(error))
+            await self._report(task, result)
+        except _NotWantedError:
+            self._watcher.doing(f"round {task.round} goes on without this device")
+            await self._give_up()
+            return False
+        except SessionLost:
+            if work.result.done() and work.result.exception() is not None:
+                self._work = None
+            raise  # else the work goes on
+        except BaseException:
+            await self._give_up()
+            raise
+        return True
+
+    async def _do(self, key: str, task: Task) -> Payload | Failure:
+        """The result of a task: the one that waits in the outbox, or a new one, which waits there then."""
+        kept = self._kept(key)
+        if kept is not None:
+            return kept
+        try:
+            self._outbox.clear()
+            for weights in task.payload.weights():
+                await self._fetch(weights.blob)
+            result = await self._performer.perform(task)
+            if isinstance(result, Payload):
+                self._outbox.keep(key, Report(task.run, task.round, task.attempt, result))
+        except (Unavailable, SessionLost):
+            raise
+        except ShoalError as error:
+            return Failure(error.code, str(error))
+        return result
+
+    def _kept(self, key: str) -> Payload | None:
+        """The result that waits in the outbox, if it is of this work and whole."""
+        pending = self._outbox.pending()
+        if pending is None or pending[0] != key or isinstance(pending[1].result, Failure):
+            return None
+        payload = pending[1].result
+        return payload if all(self._store.has(weights.blob) for weights in payload.weights()) else None
+
+    async def _report(self, task: Task, result: Payload | Failure) -> None:
+        report = Report(task.run, task.round, task.attempt, result)
+        receipt = await self._patiently(lambda: self._link.report(report))
+        self._work = None
+        self._outbox.clear()
+        self._store.trim(self._allowance.kept_bytes)
+        self._watcher.ended(task, receipt)
+        if isinstance(result, Failure):
+            await self._recover(TaskFailed(result))
+        elif receipt.outcome is Outcome.REFUSED:
+            await self._recover(Refused(f"round {task.round}: {receipt.reason}", "ask the server's operator"))
+        else:
+            self._faults.reset()
+
+    async def _while_wanted(self, task: Task, heartbeat: float, step: "asyncio.Task[T]") -> T:
+        """The outcome of a step, with heartbeats until then. Raises _NotWantedError, SessionLost.
+
+        A step that is not the work itself is cancelled with whatever else happens here.
+        """
+        try:
+            while not step.done():
+                await asyncio.wait({step}, timeout=heartbeat)
+                if step.done():
+                    break
+                with contextlib.suppress(Unavailable):
+                    if not await _heard(self._link.alive(task.run, task.round, task.attempt)):
+                        raise _NotWantedError
+            return step.result()
+        finally:
+            if self._work is None or step is not self._work.result:
+                step.cancel()
+
+    async def _give_up(self) -> None:
+        """End the work in progress, if any."""
+        work, self._work = self._work, None
+        if work is not None:
+            work.result.cancel()
+            await asyncio.gather(work.result, return_exceptions=True)
+
+    # -- blobs ------------------------------------------------------------------------------------------
+
+    async def _fetch(self, blob: BlobRef) -> None:
+        if blob.size > self._allowance.download_bytes:
+            raise Refused(
+                f"a model of {blob.size} bytes, and this device takes {self._allowance.download_bytes}",
+                "raise limits.download_bytes in its settings",
+            )
+        try:
+            await self._patiently(lambda: self._store.fetch(blob, self._link.fetch))
+        except BadPayload:  # perhaps the part that was here before: once more from the beginning
+            await self._patiently(lambda: self._store.fetch(blob, self._link.fetch))
+
+    async def _upload_all(self, result: Payload | Failure) -> None:
+        if isinstance(result, Payload):
+            for weights in result.weights():
+                blob = weights.blob
+                await self._patiently(lambda blob=blob: self._upload(blob))  # type: ignore[misc]
+
+    async def _upload(self, blob: BlobRef) -> None:
+        held = await self._link.uploaded(blob)
+        while held < blob.size:
+            before, held = held, await self._link.upload(blob, held, self._chunks(blob, held))
+            if held <= before:
+                raise Unavailable(f"the server took no byte of a result after {before} of {blob.size}")
+
+    async def _chunks(self, blob: BlobRef, start: int) -> AsyncIterator[bytes]:
+        for chunk in self._store.chunks(blob, start):
+            yield chunk
+
+    async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Call until the server is there, or until the owner's patience is over."""
+        patience, doing = self._allowance.patience, self._watcher.doing
+        return await patiently(lambda: _heard(call()), self._calls, patience, doing)
+
+
+async def _heard(answer: Awaitable[T]) -> T:
+    """The answer. A void session is known by its code, for it is the server's own error where no wire is."""
+    try:
+        return await answer
+    except ShoalError as error:
+        if error.code == SessionLost.code:
+            raise SessionLost(error.message, error.mend) from None
+        raise

@@ -1,0 +1,226 @@
+"""The settings of a device: one YAML file; the flags of the command line come before it.
+
+    server: 127.0.0.1:50051
+    insecure_loopback: true
+    learner: {builtin: lenet5, options: {classes: 10}}
+    data: {npz: train.npz, test: test.npz, shape: [1, 28, 28], divide_by: 255}
+
+Paths are relative to the file that names them.
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from fedcore.config import MAX_TEXT, convert, load
+from fedcore.errors import ConfigError
+
+T = TypeVar("T")
+
+KINDS = ("npz", "csv", "idx", "module")
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+@dataclass(frozen=True)
+class LearnerConfig:
+    """The network: exactly one of the three.
+
+    builtin: a network of ours; options: its arguments. file: the author's own Python file. module: the name
+    of an installed module. See `fedcore/local/learner.py` for what goes into it.
+    """
+
+    builtin: str | None = None
+    file: Path | None = None
+    module: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        given = [name for name in ("builtin", "file", "module") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ConfigError(
+                f"one of builtin, file and module is due, found {' and '.join(given) or 'none'}",
+                "learner: {file: learner.py}",
+            )
+        if self.options and self.builtin is None:
+            raise ConfigError("options are for a builtin learner alone", "write them into your build()")
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Where the device's data are: exactly one of npz, csv, idx and module. See `fedclient/data.py`.
+
+    test: a second file of the same kind, to measure on at the end.
+    labels, test_labels: the idx files of classes that go with idx and test.
+    label: the csv column that holds the class; unset: the data are unlabelled.
+    shape: of one example; unset: as it is in the file.
+    divide_by: every value is divided by it; unset: bytes by 255, nothing else.
+    """
+
+    npz: Path | None = None
+    csv: Path | None = None
+    idx: Path | None = None
+    module: str | None = None
+    test: Path | None = None
+    labels: Path | None = None
+    test_labels: Path | None = None
+    label: str | None = None
+    shape: tuple[int, ...] = ()
+    divide_by: float | None = None
+
+    def __post_init__(self) -> None:
+        given = [name for name in KINDS if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ConfigError(
+                f"one of npz, csv, idx and module is due, found {' and '.join(given) or 'none'}",
+                "data: {npz: train.npz}",
+            )
+        for name, owner in (("labels", "idx"), ("test_labels", "idx"), ("label", "csv")):
+            if getattr(self, name) is not None and self.kind != owner:
+                raise ConfigError(f"{name} goes with {owner}, not with {self.kind}", f"leave {name} out")
+        if self.kind == "module" and (self.test is not None or self.shape or self.divide_by is not None):
+            raise ConfigError("test, shape and divide_by are for files", "let your function do it")
+        if self.test_labels is not None and self.test is None:
+            raise ConfigError("test_labels is there, test is not", "test: the idx file of images")
+        if self.divide_by is not None and self.divide_by <= 0.0:
+            raise ConfigError(f"divide_by is {self.divide_by}", "use a number above 0, such as 255")
+        if any(size < 1 for size in self.shape):
+            raise ConfigError(f"shape {list(self.shape)} is not possible", "use sizes of at least 1")
+
+    @property
+    def kind(self) -> str:
+        """Which of npz, csv, idx and module was given."""
+        return next(name for name in KINDS if getattr(self, name) is not None)
+
+    @property
+    def path(self) -> Path:
+        """The file; not for `module`."""
+        path = self.npz or self.csv or self.idx
+        assert path is not None
+        return path
+
+
+@dataclass(frozen=True)
+class ComputeConfig:
+    """device: where to train. threads: of the processor; more are faster, and another number of them gives
+    results that differ in the last bits. nice: how much the training gives way to other programs, 0 to 19.
+    """
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    threads: int = 1
+    nice: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.threads <= 1024:
+            raise ConfigError(f"threads is {self.threads}", "use at least 1 and at most 1024")
+        if not 0 <= self.nice <= 19:
+            raise ConfigError(f"nice is {self.nice}", "use 0 to 19; 19 gives way to everything")
+
+
+@dataclass(frozen=True)
+class LimitsConfig:
+    """What the owner of the device allows. download_bytes: for one model. kept_bytes: for all kept ones."""
+
+    download_bytes: int = 2 << 30
+    kept_bytes: int = 8 << 30
+
+    def __post_init__(self) -> None:
+        if min(self.download_bytes, self.kept_bytes) < 1:
+            raise ConfigError("limits are numbers of bytes, 1 or more", "leave them out for the defaults")
+
+
+@dataclass(frozen=True)
+class ClientConfig:
+    """server: "host:port". device: its name; unset: one is made and kept in `state`, the device's folder."""
+
+    server: str | None = None
+    device: str | None = None
+    state: Path = Path("state")
+    insecure_loopback: bool = False
+    learner: LearnerConfig | None = None
+    data: DataConfig | None = None
+    compute: ComputeConfig = field(default_factory=ComputeConfig)
+    limits: LimitsConfig = field(default_factory=LimitsConfig)
+
+    def __post_init__(self) -> None:
+        if self.device is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", self.device):
+            raise ConfigError(
+                f"device {self.device!r} is not a name",
+                "use 1 to 64 letters, digits, dots, dashes and underscores, a letter or digit first",
+            )
+
+
+@dataclass(frozen=True)
+class WorkConfig:
+    """What the training process is told. blobs: the folder of models that come and go.
+
+    data: the device's data; file: in their place, one file, read as `data` says, whose labels do not matter.
+    """
+
+    blobs: Path
+    learner: LearnerConfig
+    data: DataConfig | None = None
+    file: Path | None = None
+    labels: bool = True
+    compute: ComputeConfig = field(default_factory=ComputeConfig)
+
+
+def read(path: Path | None, flags: Mapping[str, Any]) -> ClientConfig:
+    """The settings of the file `path`, if any, with the `flags` that are not None before them.
+
+    Raises ConfigError, naming the file and the setting.
+    """
+    given = {name: value for name, value in flags.items() if value is not None}
+    for name, value in given.items():
+        if isinstance(value, Path):
+            given[name] = str(value.absolute())
+    if path is None:
+        return _anchored(convert(given, ClientConfig, "the command line"), Path.cwd())
+    try:
+        with path.open("rb") as file:
+            text = file.read(MAX_TEXT + 1).decode()
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: {error.strerror}", "give the path of the settings with --config"
+        ) from None
+    except UnicodeDecodeError:
+        raise ConfigError(
+            f"{path} is not UTF-8 text", "give the path of the settings with --config"
+        ) from None
+    settings = convert({**load(text, str(path)), **given}, ClientConfig, str(path))
+    return _anchored(settings, path.absolute().parent)
+
+
+def address(config: ClientConfig) -> str:
+    """Where the server is. Raises ConfigError unless it is a loopback address, and plain text is allowed."""
+    if config.server is None:
+        raise ConfigError("no server is given", "set `server: host:port`, or use --server")
+    found = re.fullmatch(r"(?:\[([0-9a-fA-F:]+)\]|([^\s:\[\]/]+)):([0-9]{1,5})", config.server)
+    if found is None or not 1 <= int(found[3]) <= 65535:
+        raise ConfigError(f"server {config.server!r} is not an address", "write host:port, or [::1]:port")
+    if not config.insecure_loopback:
+        raise ConfigError(
+            "connections are not encrypted yet, and that was not allowed",
+            "set `insecure_loopback: true`; it is taken for a server on this machine only",
+        )
+    host = found[1] or found[2]
+    if host not in LOOPBACK:
+        raise ConfigError(
+            f"{host} is another machine, and connections are not encrypted yet",
+            f"use an ssh tunnel until certificates are there: ssh -L {found[3]}:127.0.0.1:{found[3]} {host}",
+        )
+    return config.server
+
+
+def _anchored(settings: T, folder: Path) -> T:
+    """`settings` with every relative path in them made absolute from `folder`."""
+    changes: dict[str, Any] = {}
+    for item in dataclasses.fields(settings):  # type: ignore[arg-type]
+        value = getattr(settings, item.name)
+        if isinstance(value, Path):
+            changes[item.name] = folder / value.expanduser()
+        elif dataclasses.is_dataclass(value):
+            changes[item.name] = _anchored(value, folder)
+    return dataclasses.replace(settings, **changes)  # type: ignore[type-var]

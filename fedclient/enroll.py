@@ -1,0 +1,135 @@
+"""The right model for a device that does not train: one question and one answer, without labels if possible.
+
+    place(nothing) --> question: describe your data --> fetch encoder and projector --> describe
+    place(descriptor) --> placement --> fetch the model --> <state>/model/
+
+What is sent is the descriptor, released by the device half as the question asks, and nothing else.
+"""
+
+import json
+import math
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fedclient.backoff import Backoff, patiently
+from fedclient.blobs import BlobStore
+from fedclient.disk import settle, storing, temporary, write
+from fedclient.faults import TaskFailed
+from fedclient.frames import payload_to_bytes
+from fedclient.performer import Performer
+from fedcore.errors import BadPayload, Refused
+from fedcore.link import Failure, Link, Placement, Question, Task
+from fedcore.parts import ClusterAssignment, Descriptor
+from fedcore.payload import BlobRef, Payload, Weights
+from fedcore.types import RunId
+
+T = TypeVar("T")
+
+MODEL, PLACEMENT = "model.safetensors", "placement.json"
+
+
+@dataclass(frozen=True)
+class Enrolment:
+    """What came of it. seconds: from the first call to the last byte. received, sent: bytes of models and of
+    the descriptor; the few hundred around them are not counted.
+    """
+
+    run: RunId
+    assignment: ClusterAssignment
+    model: Weights | None
+    seconds: float
+    received: int
+    sent: int
+
+    def facts(self) -> dict[str, Any]:
+        """For machines; a distance that there is none of is None."""
+        found = asdict(self.assignment)
+        for name, value in found.items():
+            if isinstance(value, float) and math.isnan(value):
+                found[name] = None
+        blob = self.model.blob.sha256 if self.model else None
+        seconds = round(self.seconds, 3)
+        traffic = {"seconds": seconds, "received": self.received, "sent": self.sent}
+        return {"run": self.run, **found, "model": blob, **traffic}
+
+
+class Enroller:
+    """Asks one server. download_bytes: most that one model may have. patience: seconds without a server."""
+
+    def __init__(
+        self,
+        link: Link,
+        performer: Performer,
+        store: BlobStore,
+        doing: Callable[[str], None],
+        download_bytes: int,
+        patience: float,
+    ) -> None:
+        self._link, self._performer, self._store, self._doing = link, performer, store, doing
+        self._download_bytes, self._patience = download_bytes, patience
+        self._backoff = Backoff()
+        self._received = self._sent = 0
+
+    async def enroll(self, run: RunId = "", accept_nearest: bool = False) -> Enrolment:
+        """Find the model and fetch it; where the server abstained, only if `accept_nearest`.
+
+        Raises Refused when the run cannot place, a fault of the data or the learner, Unavailable.
+        """
+        began = time.monotonic()
+        self._doing("asking the server which model fits")
+        answer = await self._patiently(lambda: self._link.place(run, None))
+        if isinstance(answer, Question):
+            descriptor = await self._describe(answer)
+            self._doing("asking the server which model fits these data")
+            asked = answer.run
+            answer = await self._patiently(lambda: self._link.place(asked, descriptor))
+        if not isinstance(answer, Placement):
+            raise BadPayload("the server asks the same question again", "update the server or this device")
+        model = answer.model if accept_nearest or not answer.assignment.abstained else None
+        if model is not None:
+            self._doing(f"fetching the model of {answer.assignment.cluster}")
+            await self._fetch(model.blob)
+        seconds = time.monotonic() - began
+        return Enrolment(answer.run, answer.assignment, model, seconds, self._received, self._sent)
+
+    async def _describe(self, question: Question) -> Descriptor:
+        self._doing("fetching what is needed to describe the data")
+        for weights in question.payload.weights():
+            await self._fetch(weights.blob)
+        self._doing("describing the data")
+        result = await self._performer.perform(Task(question.run, 1, 0, 0, "describe", question.payload))
+        if isinstance(result, Failure):
+            raise TaskFailed(result)
+        descriptor = result.parts.get("descriptor")
+        if not isinstance(descriptor, Descriptor):
+            raise BadPayload(f"the server asks for {question.payload.kind!r}", "update this device")
+        self._sent += len(payload_to_bytes(Payload("descriptor", {"descriptor": descriptor})))
+        return descriptor
+
+    async def _fetch(self, blob: BlobRef) -> None:
+        if blob.size > self._download_bytes:
+            problem = f"the server sends {blob.size} bytes, and this device takes {self._download_bytes}"
+            raise Refused(problem, "raise limits.download_bytes in its settings")
+        if not self._store.has(blob):
+            await self._patiently(lambda: self._store.fetch(blob, self._link.fetch))
+            self._received += blob.size
+
+    async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
+        return await patiently(call, self._backoff, self._patience, self._doing)
+
+
+def save(enrolment: Enrolment, store: BlobStore, folder: Path) -> Path:
+    """Write the model where `fedclient predict` finds it; the path. Raises StorageFault."""
+    from safetensors.numpy import save_file
+
+    assert enrolment.model is not None
+    path = folder / MODEL
+    facts = {"run": enrolment.run, "cluster": enrolment.assignment.cluster}
+    with storing(path), temporary(folder) as file:
+        save_file(dict(store.load(enrolment.model)), file.name, facts)
+        settle(file, path)
+    write(folder / PLACEMENT, json.dumps(enrolment.facts()).encode())
+    return path

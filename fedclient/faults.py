@@ -1,0 +1,54 @@
+"""What can go wrong on a device, besides what `fedcore.errors` has."""
+
+import signal
+
+from fedcore.errors import LearnerFault, Refused, ShoalError
+from fedcore.link import Failure
+
+
+class StorageFault(ShoalError):
+    """The device's own disk refused: full, read-only, broken."""
+
+    code, exit_code = "storage", 8
+
+
+class WorkerDied(ShoalError):
+    """The training process ended by itself; the message says how."""
+
+    code, exit_code = "worker-died", 8
+
+
+class SessionLost(ShoalError):
+    """The session is void (the server started anew, or the device did): say hello again."""
+
+    code, exit_code = "say-hello", 4
+
+
+class WrongVersion(Refused):
+    """The two sides have no version of the exchange in common."""
+
+    code, exit_code = "wrong-version", 7
+
+
+class TaskFailed(LearnerFault):
+    """A task that this device could not do, with the code of what it failed for."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message, "", failure.details)
+        self.code = failure.code  # type: ignore[misc]
+
+
+class Abstained(ShoalError):
+    """No cluster fits the device's data."""
+
+    code, exit_code = "abstained", 1
+
+
+class Stopped(ShoalError):
+    """A signal ended the agent before its work was done; the exit code is the one of shells, 128 and more."""
+
+    code, exit_code = "stopped", 130
+
+    def __init__(self, number: signal.Signals) -> None:
+        super().__init__(f"stopped by {number.name}")
+        self.exit_code = 128 + number  # type: ignore[misc]

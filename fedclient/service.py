@@ -1,0 +1,117 @@
+"""What the verbs of the command line do, put together from the parts: link, training process, folder."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from fedclient import enroll as enrolling
+from fedclient.agent import Agent, Allowance, Until
+from fedclient.blobs import BlobStore
+from fedclient.config import ClientConfig, WorkConfig, address
+from fedclient.enroll import Enroller, Enrolment
+from fedclient.faults import Stopped
+from fedclient.performer import Spawned
+from fedclient.rpc import RpcLink
+from fedclient.state import DeviceFolder, Outbox, Status
+from fedclient.watcher import Watcher
+from fedcore.console import Console
+from fedcore.errors import ConfigError, DataFault, ShoalError
+
+
+async def serve(settings: ClientConfig, console: Console, until: Until, patience: float) -> Watcher:
+    """Run an agent until it ends; what it did. Raises Stopped when a signal ended it too early."""
+    folder, server = DeviceFolder(settings.state), address(settings)
+    with folder.locked():
+        device = folder.device(settings.device)
+        watcher = Watcher(Status(device, server), folder.root, console.progress, console.say)
+        performer = Spawned(work_config(settings))
+        async with _link(server, device) as link, _stopped_at_the_end(performer):
+            watcher.doing("loading the learner and the data")
+            if not (await performer.start()).labelled:
+                raise DataFault("the data have no labels to train on", "use `fedclient enroll` for such data")
+            store, outbox = BlobStore(folder.blobs), Outbox(folder.outbox)
+            limits = settings.limits
+            allowance = Allowance(limits.download_bytes, limits.kept_bytes, patience)
+            try:
+                await _until_signal(Agent(link, performer, store, outbox, watcher, allowance), until)
+            except ShoalError as error:
+                watcher.note(error)
+                raise
+            finally:
+                watcher.doing("stopped")
+        return watcher
+
+
+async def enroll(
+    settings: ClientConfig,
+    console: Console,
+    file: Path | None,
+    run: str,
+    accept_nearest: bool,
+    patience: float,
+) -> tuple[Enrolment, Path | None]:
+    """Find the model for the data and store it; where it is, None if the server abstained."""
+    folder, server = DeviceFolder(settings.state), address(settings)
+    with folder.locked():
+        device = folder.device(settings.device)
+        store, performer = BlobStore(folder.blobs), Spawned(work_config(settings, file, labels=False))
+        async with _link(server, device) as link, _stopped_at_the_end(performer):
+            limit = settings.limits.download_bytes
+            enroller = Enroller(link, performer, store, console.progress, limit, patience)
+            enrolment = await enroller.enroll(run, accept_nearest)
+        path = enrolling.save(enrolment, store, folder.model) if enrolment.model else None
+        store.trim(settings.limits.kept_bytes)
+        return enrolment, path
+
+
+def work_config(settings: ClientConfig, file: Path | None = None, labels: bool = True) -> WorkConfig:
+    """What the training process is told. Raises ConfigError where the settings lack it."""
+    if settings.learner is None:
+        raise ConfigError("no learner is given", "set `learner`, for example learner: {file: learner.py}")
+    if settings.data is None and file is None:
+        raise ConfigError("no data are given", "set `data`, for example data: {npz: train.npz}")
+    blobs = DeviceFolder(settings.state).blobs
+    return WorkConfig(blobs, settings.learner, settings.data, file, labels, settings.compute)
+
+
+async def _until_signal(agent: Agent, until: Until) -> None:
+    """Run the agent; on SIGTERM or SIGINT it takes leave."""
+    caught: list[signal.Signals] = []
+    serving = asyncio.ensure_future(agent.run(until))
+
+    def stop(number: signal.Signals) -> None:
+        caught.append(number)
+        serving.cancel()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop, number)
+    try:
+        await serving
+    except asyncio.CancelledError:
+        if not caught:
+            raise
+        if until is not Until.STOPPED:
+            raise Stopped(caught[0]) from None
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+@asynccontextmanager
+async def _link(server: str, device: str) -> AsyncIterator[RpcLink]:
+    link = RpcLink(server, device)
+    try:
+        yield link
+    finally:
+        await link.close()
+
+
+@asynccontextmanager
+async def _stopped_at_the_end(performer: Spawned) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        await performer.stop()

@@ -1,0 +1,150 @@
+"""The device's folder: its name, the result that is not yet taken, what it did last, the model it was given.
+
+device          its name, where the settings give none
+lock            held by the one agent that works here
+status.json     what it did last, for `fedclient status`
+outbox/         the result that the server has not taken yet
+blobs/          models that came and results that go
+model/          the model that `fedclient enroll` brought
+"""
+
+import fcntl
+import json
+import secrets
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedclient.disk import storing, sync_folder, write
+from fedclient.frames import report_from_bytes, report_to_bytes
+from fedcore.errors import BadPayload, Refused
+from fedcore.link import Report
+
+STATUS = "status.json"
+
+
+class DeviceFolder:
+    """The folder `root`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @property
+    def blobs(self) -> Path:
+        return self.root / "blobs"
+
+    @property
+    def outbox(self) -> Path:
+        return self.root / "outbox"
+
+    @property
+    def model(self) -> Path:
+        return self.root / "model"
+
+    def known_device(self) -> str | None:
+        """The name that is kept here, if one is."""
+        with suppress(OSError, UnicodeDecodeError), (self.root / "device").open() as file:
+            return file.read(64).strip() or None
+        return None
+
+    def device(self, given: str | None) -> str:
+        """The device's name: the given one, or the one that is kept here, or a new one, kept from now on."""
+        if (known := given or self.known_device()) is not None:
+            return known
+        host = "".join(c if c.isascii() and c.isalnum() else "-" for c in socket.gethostname())
+        name = f"{host.strip('-')[:40] or 'device'}-{secrets.token_hex(3)}"
+        write(self.root / "device", f"{name}\n".encode())
+        return name
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Work here alone. The folder is made, for its owner's eyes. Raises Refused when another has it."""
+        path = self.root / "lock"
+        with storing(path):
+            self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+            file = path.open("w")
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise Refused(
+                    f"another fedclient works in {self.root}", "stop it, or give this one another `state`"
+                ) from None
+            yield
+
+    def busy(self) -> bool:
+        """Whether an agent works here now."""
+        try:
+            with (self.root / "lock").open() as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
+
+class Outbox:
+    """Holds one finished result, with the key of the work that it came from, until the server has it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def keep(self, key: str, report: Report) -> None:
+        """On return it outlives this process and the power. Raises StorageFault."""
+        self.clear()
+        write(self._folder / key, report_to_bytes(report))
+
+    def pending(self) -> tuple[str, Report] | None:
+        """What is there. A damaged file is thrown away: the work is done again."""
+        for path in sorted(self._folder.glob("[!.]*")):
+            try:
+                return path.name, report_from_bytes(path.read_bytes())
+            except (OSError, BadPayload):
+                path.unlink(missing_ok=True)
+        return None
+
+    def clear(self) -> None:
+        if self._folder.is_dir():
+            with storing(self._folder):
+                for path in self._folder.iterdir():
+                    path.unlink()
+                sync_folder(self._folder)
+
+
+@dataclass
+class Status:
+    """What the agent does and did last. doing: one line; at: seconds since 1970, by this device's clock.
+
+    error: {"code", "message", "mend"} of what went wrong last.
+    """
+
+    device: str
+    server: str
+    doing: str = ""
+    run: str = ""
+    round: int = 0
+    title: str = ""
+    cluster: str = ""
+    outcome: str = ""
+    tasks: int = 0
+    error: dict[str, str] = field(default_factory=dict)
+    at: float = 0.0
+
+    def save(self, root: Path) -> None:
+        """For `fedclient status`."""
+        self.at = time.time()
+        write(root / STATUS, json.dumps(asdict(self)).encode())
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """What was saved there last; empty when there is nothing, or nothing that can be read."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

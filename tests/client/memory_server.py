@@ -1,0 +1,161 @@
+"""A server in memory with a link to it: sessions, leases with attempts, blobs by chunk, receipts.
+
+It keeps the promises of `fedcore.link` and nothing more, and does on demand what networks and servers do:
+be away, forget sessions, cut transfers, take a round back.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field, replace
+
+from fedcore.errors import BadPayload, NotFound, Refused, ShoalError, Unavailable
+from fedcore.link import Hello, Idle, Outcome, Placement, Question, Receipt, Report, Task, Welcome
+from fedcore.parts import Descriptor
+from fedcore.payload import BlobRef, Payload, Weights
+from fedcore.tensors import manifest_of, pack
+from fedcore.types import RunId, Tensors
+
+
+class SayHello(ShoalError):
+    """As the real server has it: known by its code."""
+
+    code = "say-hello"
+
+
+@dataclass
+class MemoryServer:
+    """tasks: what is due, in order; one is over when its report came. log: calls and what became of them.
+
+    away: this many of the next calls fail, of the kinds in `away_from` (all, when empty). forget: void the
+    session at the next call. cut: bytes after which the next transfers end, one for each.
+    """
+
+    tasks: list[Task]
+    chunk: int = 1000
+    log: list[str] = field(default_factory=list)
+    away: int = 0
+    away_from: tuple[str, ...] = ()
+    forget: bool = False
+    cut: list[int] = field(default_factory=list)
+    refuse_hello: bool = False
+    outcomes: list[Receipt] = field(default_factory=list)
+    reports: list[Report] = field(default_factory=list)
+    blobs: dict[str, bytes] = field(default_factory=dict)
+    uploads: dict[str, bytes] = field(default_factory=dict)
+    attempt: int = 0
+    session: str = ""
+    finished: bool = True
+    wanted: bool = True
+    question: Question | None = None
+    placement: Placement | None = None
+    placed: list[Descriptor] = field(default_factory=list)
+
+    def keep(self, tensors: Tensors) -> Weights:
+        data = b"".join(pack(tensors))
+        blob = BlobRef(hashlib.sha256(data).hexdigest(), len(data))
+        self.blobs[blob.sha256] = data
+        return Weights(manifest_of(tensors), blob)
+
+    def calls(self, *kinds: str) -> list[str]:
+        return [line for line in self.log if line.split()[0] in kinds]
+
+
+class MemoryLink:
+    """One device's link to a MemoryServer; a new one is a new process of the same device."""
+
+    def __init__(self, server: MemoryServer) -> None:
+        self._server, self._session = server, ""
+
+    def _call(self, kind: str, detail: object = "", session: bool = True) -> None:
+        server = self._server
+        server.log.append(f"{kind} {detail}".strip())
+        if server.away and (not server.away_from or kind in server.away_from):
+            server.away -= 1
+            raise Unavailable("nobody there")
+        if server.forget:
+            server.session, server.forget = "", False
+        if session and (not self._session or self._session != server.session):
+            raise SayHello("no such session", "say hello")
+
+    async def hello(self, hello: Hello) -> Welcome:
+        self._call("hello", session=False)
+        if self._server.refuse_hello:
+            raise Refused("this device may not", "ask the operator")
+        self._server.attempt += 1
+        self._session = self._server.session = f"session {self._server.attempt}"
+        return Welcome("memory", hello.newest_protocol, self._session, 0.0, 0.01)
+
+    async def next_task(self, wait: float) -> Task | Idle:
+        self._call("next_task")
+        if self._server.tasks:
+            return replace(self._server.tasks[0], attempt=self._server.attempt)
+        return Idle("nothing to do", 0.0, 0.0, self._server.finished)
+
+    async def alive(self, run: RunId, round: int, attempt: int) -> bool:
+        self._call("alive", attempt)
+        return self._server.wanted
+
+    async def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[bytes]:
+        self._call("fetch", start, session=False)
+        if blob.sha256 not in self._server.blobs:
+            raise NotFound("no such blob")
+        data = self._server.blobs[blob.sha256]
+        most = self._server.cut.pop(0) if self._server.cut else len(data)
+        for position in range(start, len(data), self._server.chunk):
+            if position - start >= most:
+                raise Unavailable("the line was cut")
+            yield data[position : position + self._server.chunk]
+
+    async def uploaded(self, blob: BlobRef) -> int:
+        self._call("uploaded")
+        return len(self._server.uploads.get(blob.sha256, b""))
+
+    async def upload(self, blob: BlobRef, start: int, chunks: AsyncIterator[bytes]) -> int:
+        self._call("upload", start)
+        held = self._server.uploads.get(blob.sha256, b"")
+        assert start <= len(held)
+        held = held[:start]
+        most = self._server.cut.pop(0) if self._server.cut else blob.size + 1
+        async for chunk in chunks:
+            held += chunk
+            if len(held) - start >= most:
+                self._server.uploads[blob.sha256] = held[: start + most]
+                raise Unavailable("the line was cut")
+        if hashlib.sha256(held).hexdigest() != blob.sha256:
+            raise BadPayload("these are not the bytes")
+        self._server.uploads[blob.sha256] = held
+        return len(held)
+
+    async def report(self, report: Report) -> Receipt:
+        self._call("report", f"{report.round} {report.attempt}")
+        if any((report.run, report.round) == (known.run, known.round) for known in self._server.reports):
+            return Receipt(Outcome.DUPLICATE)
+        due = self._server.tasks[0] if self._server.tasks else None
+        if due is None or (report.run, report.round) != (due.run, due.round):
+            return Receipt(Outcome.LATE, "that round is over")
+        if isinstance(report.result, Payload):
+            for weights in report.result.weights():
+                assert len(self._server.uploads[weights.blob.sha256]) == weights.blob.size
+        self._server.reports.append(report)
+        self._server.tasks.pop(0)
+        return self._server.outcomes.pop(0) if self._server.outcomes else Receipt(Outcome.ACCEPTED)
+
+    async def leave(self) -> None:
+        self._call("leave")
+
+    async def place(self, run: RunId, descriptor: Descriptor | None) -> Question | Placement:
+        self._call("place", run, session=False)
+        if descriptor is None and self._server.question is not None:
+            return self._server.question
+        if descriptor is not None:
+            self._server.placed.append(descriptor)
+        if self._server.placement is None:
+            raise Refused("the run has no model yet", "try again after its first round")
+        return self._server.placement
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let others run until it is so."""
+    while not condition():  # noqa: ASYNC110 - what is waited for is no event, but anything
+        await asyncio.sleep(0.001)

@@ -1,0 +1,191 @@
+"""Enrolment against a server in memory: what is asked, what is sent, what is stored; then prediction."""
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedclient.blobs import BlobStore
+from fedclient.config import ClientConfig, WorkConfig
+from fedclient.enroll import MODEL, PLACEMENT, Enroller, Enrolment, save
+from fedclient.faults import TaskFailed
+from fedclient.performer import InProcess
+from fedclient.predict import classify, read_model
+from fedclient.workshop import Workshop
+from fedcore.errors import BadPayload, ConfigError, DataFault, NotFound, Refused, Unavailable
+from fedcore.link import Placement, Question
+from fedcore.local.weights import initial_weights
+from fedcore.messages import Describe
+from fedcore.parts import ClusterAssignment
+from fedcore.payload import encode
+from fedcore.tensors import digest
+from fedcore.types import Tensors
+from tests.client.memory_server import MemoryLink, MemoryServer
+
+PROJECTOR = {"mean": np.zeros(8), "components": np.eye(2, 8)}
+ASSIGNMENT = ClusterAssignment("c1", 0.5, "c0", 2.0, 0.75)
+
+
+@pytest.fixture
+def workshop(work: WorkConfig, tmp_path: Path) -> Workshop:
+    np.savez(tmp_path / "new.npz", x=np.ones((30, 4), np.float32))
+    return Workshop.open(replace(work, file=tmp_path / "new.npz"))
+
+
+@pytest.fixture
+def model(workshop: Workshop) -> Tensors:
+    return initial_weights(workshop._bench.learner, 5)
+
+
+@pytest.fixture
+def server(model: Tensors) -> MemoryServer:
+    server = MemoryServer([])
+    server.question = Question("r1", encode(Describe(model, PROJECTOR), server.keep))
+    server.placement = Placement("r1", ASSIGNMENT, server.keep(model))
+    return server
+
+
+def enroll(
+    server: MemoryServer,
+    workshop: Workshop,
+    store: BlobStore,
+    accept_nearest: bool = False,
+    limit: int = 1 << 20,
+) -> Enrolment:
+    doing: list[str] = []
+    link, performer = MemoryLink(server), InProcess(workshop)
+    enroller = Enroller(link, performer, store, doing.append, limit, patience=0.05)
+    return asyncio.run(enroller.enroll("", accept_nearest))
+
+
+def test_a_question_an_answer_and_a_model(
+    server: MemoryServer, workshop: Workshop, store: BlobStore, model: Tensors, tmp_path: Path
+) -> None:
+    found = enroll(server, workshop, store)
+    assert server.log == ["place", "fetch 0", "fetch 0", "place r1"]  # the model is the encoder: not fetched
+    assert (found.run, found.assignment) == ("r1", ASSIGNMENT)
+    (descriptor,) = server.placed
+    assert descriptor.classes == 0  # nothing about labels
+    assert descriptor.projector == digest(PROJECTOR)
+    assert descriptor.counts.tolist() == [30.0]
+    assert found.received == sum(len(data) for data in server.blobs.values())
+    assert found.sent > 0
+    path = save(found, store, tmp_path / "model")
+    assert path == tmp_path / "model" / MODEL
+    stored = read_model(path)
+    assert {name: array.tolist() for name, array in stored.items()} == {
+        name: array.tolist() for name, array in model.items()
+    }
+    facts = json.loads((tmp_path / "model" / PLACEMENT).read_text())
+    assert (facts["cluster"], facts["distance"], facts["runner_up"]) == ("c1", 0.5, "c0")
+    assert facts["model"] == digest(model)
+
+
+def test_a_run_with_one_model_asks_nothing(
+    server: MemoryServer, workshop: Workshop, store: BlobStore, tmp_path: Path
+) -> None:
+    assert server.placement is not None
+    server.question = None
+    server.placement = replace(server.placement, assignment=ClusterAssignment("global"))
+    found = enroll(server, workshop, store)
+    assert server.placed == []
+    save(found, store, tmp_path / "model")
+    assert json.loads((tmp_path / "model" / PLACEMENT).read_text())["distance"] is None
+
+
+def test_an_abstention_brings_no_model_unless_the_owner_takes_the_nearest(
+    server: MemoryServer, workshop: Workshop, store: BlobStore
+) -> None:
+    assert server.placement is not None
+    far = replace(ASSIGNMENT, abstained=True, reason="farther than any member")
+    server.placement = replace(server.placement, assignment=far)
+    assert enroll(server, workshop, store).model is None
+    assert enroll(server, workshop, store, accept_nearest=True).model == server.placement.model
+    server.placement = replace(server.placement, model=None)
+    assert enroll(server, workshop, store, accept_nearest=True).model is None
+
+
+def test_what_can_go_wrong_is_said(server: MemoryServer, workshop: Workshop, store: BlobStore) -> None:
+    with pytest.raises(Refused, match=r"limits\.download_bytes"):
+        enroll(server, workshop, store, limit=10)
+    assert server.question is not None
+    wrong = encode(Describe({"x": np.zeros(3, np.float32)}, PROJECTOR), server.keep)
+    server.question = Question("r1", wrong)
+    with pytest.raises(TaskFailed, match="tensor"):
+        enroll(server, workshop, store)
+    server.question = Question("r1", replace(wrong, kind="horoscope"))
+    with pytest.raises(TaskFailed, match="'horoscope'"):
+        enroll(server, workshop, store)
+    server.question, server.placement = None, None
+    with pytest.raises(Refused, match="no model yet"):
+        enroll(server, workshop, store)
+    server.away = 1 << 30
+    with pytest.raises(Unavailable):
+        enroll(server, workshop, store)
+
+
+def test_a_question_after_the_answer_is_refused(
+    server: MemoryServer, workshop: Workshop, store: BlobStore
+) -> None:
+    class Asking(MemoryLink):
+        async def place(self, run: str, descriptor: object) -> Question | Placement:
+            return await super().place(run, None)
+
+    enroller = Enroller(Asking(server), InProcess(workshop), store, lambda text: None, 1 << 20, 0.05)
+    with pytest.raises(BadPayload, match="the same question again"):
+        asyncio.run(enroller.enroll())
+
+
+# -- prediction -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def settings(
+    work: WorkConfig, server: MemoryServer, workshop: Workshop, store: BlobStore, tmp_path: Path
+) -> ClientConfig:
+    save(enroll(server, workshop, store), store, tmp_path / "model")
+    return ClientConfig(learner=work.learner, data=work.data, state=tmp_path)
+
+
+def test_classes_and_probabilities(settings: ClientConfig, tmp_path: Path) -> None:
+    model = tmp_path / "model" / MODEL
+    found = classify(settings, tmp_path / "new.npz", model, tmp_path / "out.csv")
+    assert found.probabilities.shape == (30, 3)
+    assert found.accuracy is None
+    np.testing.assert_allclose(found.probabilities.sum(1), 1.0, rtol=1e-5)
+    lines = (tmp_path / "out.csv").read_text().splitlines()
+    assert lines[0] == "row,class,p0,p1,p2"
+    assert lines[1].split(",")[:2] == ["0", str(found.classes[0])]
+    assert len(lines) == 31
+    classify(settings, tmp_path / "new.npz", model, tmp_path / "out.npz")
+    with np.load(tmp_path / "out.npz") as written:
+        assert written["classes"].tolist() == found.classes.tolist()
+        assert written["probabilities"].tolist() == found.probabilities.tolist()
+    assert sum(found.counts().values()) == 30
+
+
+def test_the_file_of_the_settings_in_its_own_order(settings: ClientConfig, tmp_path: Path) -> None:
+    found = classify(settings, None, tmp_path / "model" / MODEL, None)
+    with np.load(tmp_path / "train.npz") as data:
+        assert found.accuracy == (found.classes == data["y"]).mean()
+        other = classify(settings, tmp_path / "train.npz", tmp_path / "model" / MODEL, None)
+    assert found.classes.tolist() == other.classes.tolist()
+
+
+def test_a_prediction_that_cannot_be(settings: ClientConfig, tmp_path: Path) -> None:
+    model = tmp_path / "model" / MODEL
+    with pytest.raises(NotFound, match="fedclient enroll"):
+        classify(settings, None, tmp_path / "none", None)
+    (tmp_path / "cut").write_bytes(model.read_bytes()[:-4])
+    with pytest.raises(DataFault, match="is not a model"):
+        classify(settings, None, tmp_path / "cut", None)
+    with pytest.raises(ConfigError, match="no learner"):
+        classify(replace(settings, learner=None), None, model, None)
+    with pytest.raises(ConfigError, match="fedclient predict DATA"):
+        classify(replace(settings, data=None), None, model, None)
+    (tmp_path / "learner.py").write_text("from torch import nn\ndef build(): return nn.Linear(4, 2)\n")
+    with pytest.raises(BadPayload, match="tensor"):
+        classify(settings, None, model, None)

@@ -1,0 +1,52 @@
+"""What starting each part brings along: never scikit-learn, and PyTorch only where something is trained."""
+
+import subprocess
+import sys
+
+import pytest
+
+CENTRAL = ("sklearn", "scipy", "kneed")
+
+
+def imported(*arguments: str) -> set[str]:
+    """The modules that a Python with these arguments imports."""
+    command = [sys.executable, "-X", "importtime", *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    lines = [line for line in result.stderr.splitlines() if line.startswith("import time:")]
+    assert lines, result.stderr
+    return {line.rpartition("|")[2].strip() for line in lines}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("-m", "fedclient", "--help"),
+        ("-m", "fedclient", "run", "--help"),
+        ("-c", "import fedclient.__main__"),
+        ("-m", "fedclient", "status", "--server", "127.0.0.1:1", "--insecure-loopback"),
+    ],
+    ids=" ".join,
+)
+def test_the_command_line_is_light(arguments: tuple[str, ...]) -> None:
+    found = imported(*arguments)
+    assert "fedclient.config" in found
+    assert not found & {*CENTRAL, "torch"}
+
+
+def test_the_agent_is_light() -> None:
+    found = imported("-c", "import fedclient.service")
+    assert {"grpc", "fedclient.agent"} <= found
+    assert not found & {*CENTRAL, "torch"}
+
+
+def test_the_training_process_has_no_scikit_learn() -> None:
+    """With every algorithm's device half, as a task would load it."""
+    found = imported("-c", "import fedclient.worker, fedclient.workshop as w; w.halves()")
+    assert "torch" in found
+    assert not found & set(CENTRAL)
+    assert not found & {"grpc", "fedclient.rpc"}
+
+
+def test_gRPC_is_in_one_module() -> None:  # noqa: N802
+    found = imported("-c", "import fedclient.agent, fedclient.enroll, fedclient.state, fedclient.status")
+    assert "grpc" not in found
