@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fedclient.config import WorkConfig
 from fedclient.faults import WorkerDied
-from fedclient.frames import LENGTH, framed, length_of, payload_from_bytes, report_from_bytes, task_to_bytes
+from fedclient.frames import LENGTH, framed, length_of
 from fedcore.errors import ConfigError, DataFault, DeviceFault, LearnerFault, ShoalError
 from fedcore.link import Failure, Task
 from fedcore.payload import Payload
+from fedcore.wire import payload_from_bytes, report_from_bytes, task_to_bytes
 
 if TYPE_CHECKING:
     from fedclient.workshop import Workshop

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from fedclient.disk import storing, sync_folder, write
-from fedclient.frames import report_from_bytes, report_to_bytes
 from fedcore.errors import BadPayload, Refused
 from fedcore.link import Report
+from fedcore.wire import report_from_bytes, report_to_bytes
 
 STATUS = "status.json"
 

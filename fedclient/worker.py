@@ -16,18 +16,12 @@ from dataclasses import asdict
 from typing import BinaryIO
 
 from fedclient.config import WorkConfig
-from fedclient.frames import (
-    LENGTH,
-    framed,
-    length_of,
-    payload_to_bytes,
-    report_to_bytes,
-    task_from_bytes,
-)
+from fedclient.frames import LENGTH, framed, length_of
 from fedcore.config import convert
 from fedcore.errors import ShoalError
 from fedcore.link import Report
 from fedcore.payload import Payload
+from fedcore.wire import payload_to_bytes, report_to_bytes, task_from_bytes
 
 
 def main() -> None:

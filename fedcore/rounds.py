@@ -258,11 +258,12 @@ class RoundEngine:
 
     def _deadline(self) -> list[Effect]:
         if len(self.reported) >= self._minimum():
-            return self._close()
+            return self._close("it did not report before the deadline")
         return self._abandon(f"{len(self.reported)} of at least {self._minimum()} reports at the deadline")
 
-    def _close(self) -> list[Effect]:
-        effects = self._release("the round is full")
+    def _close(self, reason: str = "the round is full") -> list[Effect]:
+        """Combine what is there. reason: why the others do not count."""
+        effects = self._release(reason)
         self.stage = Stage.REDUCING
         return [*effects, Reduce(self.round, tuple(sorted(self.reported)))]
 

@@ -23,12 +23,15 @@ def nearest(point: Vector, centroids: Vector, names: list[str]) -> ClusterAssign
 
 def reach(points: Vector, labels: Labels, centroids: Vector) -> Vector:
     """(M,): how far from its centroid a cluster may be taken to stretch: the farthest of its own points, or
-    half-way to the nearest other centroid where that is farther (a cluster of one has no width to go by)."""
+    half-way to the nearest other centroid where that is farther (a cluster of one has no width to go by).
+
+    One cluster alone of fewer than three points has neither: it stretches to infinity.
+    """
     own = np.array(
         [np.linalg.norm(points[labels == m] - centre, axis=1).max() for m, centre in enumerate(centroids)]
     )
     if len(centroids) == 1:
-        return own
+        return own if len(points) > 2 else np.array([np.inf])
     apart = np.linalg.norm(centroids[:, None] - centroids[None], axis=2)
     np.fill_diagonal(apart, np.inf)
     stretch: Vector = np.maximum(own, apart.min(axis=1) / 2.0)

@@ -114,10 +114,11 @@ def test_at_the_deadline_a_round_goes_on_with_the_minimum_and_says_who_was_missi
     machine = opened(3, minimum=2, deadline=10.0)
     feed(machine, Reported("d0", 1, 1), Reported("d2", 1, 1), Heard("d1"))
     effects = feed(machine, Tick(10.0))
-    assert effects == [Withdraw("d1", 1, "the round is full"), Reduce(1, ("d0", "d2"))]
+    late = "it did not report before the deadline"
+    assert effects == [Withdraw("d1", 1, late), Reduce(1, ("d0", "d2"))]
     save = feed(machine, Reduced(1, machine.state))[0]
     assert isinstance(save, Save)
-    assert save.missing == {"d1": "the round is full"}
+    assert save.missing == {"d1": late}
 
 
 def test_below_the_minimum_a_round_is_abandoned_and_planned_again_under_a_new_number() -> None:

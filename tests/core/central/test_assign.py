@@ -30,7 +30,12 @@ def test_reach_is_the_farthest_member_or_half_the_gap() -> None:
     points = np.array([[0.0, 3.0], [0.0, -3.0], [10.0, 0.0], [0.0, 4.0]])
     found = reach(points, np.array([0, 0, 1, 2]), CENTROIDS)
     np.testing.assert_allclose(found, [3.0, 5.0, 2.0])
-    assert reach(points[:2], np.array([0, 0]), CENTROIDS[:1]).tolist() == [3.0]
+
+
+def test_reach_of_one_cluster_alone_needs_three_points_to_go_by() -> None:
+    points = np.array([[0.0, 3.0], [0.0, -3.0], [0.0, 1.0]])
+    assert reach(points, np.array([0, 0, 0]), CENTROIDS[:1]).tolist() == [3.0]
+    assert reach(points[:2], np.array([0, 0]), CENTROIDS[:1]).tolist() == [np.inf]
 
 
 def test_mixing_weights_sum_to_one_leave_out_the_far_and_keep_the_nearest() -> None:
