@@ -19,7 +19,6 @@ from fedcore.payload import Payload, Weights
 from fedcore.rounds import RoundPolicy
 from fedcore.tensors import digest
 from fedcore.types import Tensors
-from fedserver import disk
 from fedserver.disk import StorageFault
 from fedserver.records import (
     DeviceRecord,
@@ -327,7 +326,7 @@ def test_a_full_disk_is_named(store: Store, monkeypatch: pytest.MonkeyPatch) -> 
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(disk.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(StorageFault, match=r"No space left on device \(free some space"):
         store.keep("mnist", model(1.0))
     monkeypatch.undo()

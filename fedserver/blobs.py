@@ -1,0 +1,177 @@
+"""Bytes by their hash on the server's disk.
+
+blobs/<aa>/<sha256>               whole, checked, synced: the only ones that the database speaks of
+partial/<device>/<sha256>.part    an upload that is under way or was cut off
+partial/<device>/<sha256>         an upload that is whole and checked; its report moves it to blobs/
+tmp/                              files that are being written
+"""
+
+import hashlib
+import os
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fedcore.errors import BadPayload, Unavailable
+from fedcore.payload import BlobRef, Weights
+from fedcore.tensors import manifest_of, pack, unpack
+from fedcore.types import DeviceId, Tensors
+from fedserver.disk import make_folder, move, settle, storing, temporary
+from fedserver.mapped import mapped
+
+CHUNK = 1 << 20
+"""Bytes at a time, in files and on the wire."""
+
+
+class Blobs:
+    """The blobs of a state folder. It knows nothing of who needs which: see `fedserver.store`."""
+
+    def __init__(self, state: Path) -> None:
+        self._blobs, self._partial, self._tmp = state / "blobs", state / "partial", state / "tmp"
+        with storing(state):
+            for folder in (self._blobs, self._partial, self._tmp):
+                make_folder(folder)
+
+    def path(self, sha256: str) -> Path:
+        return self._blobs / sha256[:2] / sha256
+
+    def keep(self, tensors: Tensors) -> Weights:
+        """Store tensors, hashed as they are written; on return they are on the disk. Raises StorageFault."""
+        sha, size = hashlib.sha256(), 0
+        with storing(self._tmp), temporary(self._tmp) as file:
+            for piece in pack(tensors):
+                sha.update(piece)
+                size += file.write(piece)
+            if not self.path(sha.hexdigest()).is_file():
+                settle(file, self.path(sha.hexdigest()))
+        return Weights(manifest_of(tensors), BlobRef(sha.hexdigest(), size))
+
+    def load(self, weights: Weights) -> Tensors:
+        """Stored tensors as views of the mapped file: nothing is read before it is used, nothing copied.
+
+        They stay usable when the blob is deleted. Raises NotFound, or BadPayload when the size is wrong.
+        """
+        return unpack(weights.manifest, mapped(self.path(weights.blob.sha256)))
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Delete blobs that nobody needs any more."""
+        for name in names:
+            with storing(self.path(name)):
+                self.path(name).unlink(missing_ok=True)
+
+    def scrub(self, needed: Collection[str], devices: Collection[DeviceId]) -> tuple[int, int]:
+        """Delete what a crash left: blobs not in `needed`, uploads of others than `devices`, temporary files.
+
+        Returns how many files that were, and their bytes.
+        """
+        doomed = [path for path in self._blobs.glob("??/*") if path.name not in needed]
+        doomed += self._tmp.iterdir()
+        doomed += [path for path in self._partial.glob("*/*") if path.parent.name not in devices]
+        freed = sum(path.stat().st_size for path in doomed)
+        with storing(self._blobs):
+            for path in doomed:
+                path.unlink()
+        return len(doomed), freed
+
+    # -- uploads --------------------------------------------------------------------------------------------
+
+    def uploaded(self, device: DeviceId, blob: BlobRef) -> int:
+        """Bytes of an upload that are here; the blob's size when it is whole and checked."""
+        if self.arrived(device, blob.sha256).is_file():
+            return blob.size
+        part = self._part(device, blob)
+        # A part of full size was never checked: its last byte is asked for again, and the check with it.
+        return min(part.stat().st_size, max(0, blob.size - 1)) if part.is_file() else 0
+
+    def arrived(self, device: DeviceId, sha256: str) -> Path:
+        """Where an upload lies once it is whole and checked."""
+        return self._partial / device / sha256
+
+    def receive(self, device: DeviceId, blob: BlobRef, start: int, room: int) -> "Upload":
+        """Go on with an upload at byte `start`.
+
+        room: bytes that the device's uploads may take in all; older ones give way.
+        """
+        part = self._part(device, blob)
+        with storing(part):
+            make_folder(part.parent)
+            part.touch(mode=0o600)
+            if start > part.stat().st_size:
+                raise BadPayload(
+                    f"an upload goes on at byte {start}, but {part.stat().st_size} bytes are here",
+                    "ask how much was uploaded",
+                )
+            others = sorted(set(part.parent.iterdir()) - {part}, key=lambda path: path.stat().st_mtime)
+            taken = blob.size + sum(path.stat().st_size for path in others)
+            for path in others:
+                if taken > room:
+                    taken -= path.stat().st_size
+                    path.unlink()
+        return Upload(part, self.arrived(device, blob.sha256), blob, start)
+
+    def accept(self, device: DeviceId, names: Iterable[str]) -> None:
+        """Make uploads that are whole and checked into blobs."""
+        for name in names:
+            with storing(self.path(name)):
+                move(self.arrived(device, name), self.path(name))
+
+    def discard(self, device: DeviceId, names: Iterable[str]) -> None:
+        """Delete uploads that were not accepted."""
+        for name in names:
+            with storing(self._partial):
+                self.arrived(device, name).unlink(missing_ok=True)
+
+    def _part(self, device: DeviceId, blob: BlobRef) -> Path:
+        return self._partial / device / f"{blob.sha256}.part"
+
+
+class Upload:
+    """One upload that is being received. A later one of the same blob takes its place: see `close`."""
+
+    def __init__(self, part: Path, target: Path, blob: BlobRef, start: int) -> None:
+        self._part, self._target, self._blob = part, target, blob
+        self._sha = hashlib.sha256()
+        self.held = 0
+        self._file = part.open("r+b")
+        while self.held < start and (chunk := self._file.read(min(CHUNK, start - self.held))):
+            self._sha.update(chunk)
+            self.held += len(chunk)
+        self._file.truncate(start)
+
+    def append(self, chunk: bytes) -> None:
+        """Take the next bytes. Raises BadPayload when they are more than was announced."""
+        with self._writing():
+            if self.held + len(chunk) > self._blob.size:
+                self._part.unlink(missing_ok=True)
+                raise BadPayload(f"an upload is longer than the {self._blob.size} bytes that were announced")
+            self._file.write(chunk)
+        self._sha.update(chunk)
+        self.held += len(chunk)
+
+    def finish(self) -> int:
+        """Sync what came, and check it if it is all. Returns how much is here; raises BadPayload."""
+        with self._writing():
+            if self.held < self._blob.size:
+                self._file.flush()
+                os.fsync(self._file.fileno())
+            elif self._sha.hexdigest() == self._blob.sha256:
+                settle(self._file, self._target)
+            else:
+                self._part.unlink(missing_ok=True)
+                raise BadPayload(
+                    f"the {self.held} uploaded bytes are not those of blob {self._blob.sha256[:12]}",
+                    "they were damaged on the way: upload them again from the beginning",
+                )
+        return self.held
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            with storing(self._part):
+                yield
+        except ValueError:  # from a file that was closed
+            raise Unavailable("another upload of the same blob has begun", "ask how much is here") from None
+
+    def close(self) -> None:
+        """No more of this. What came stays, for another attempt."""
+        self._file.close()

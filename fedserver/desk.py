@@ -1,0 +1,167 @@
+"""What an operator may ask of the coordinator."""
+
+import asyncio
+import itertools
+import re
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import fedcore
+from fedcore.errors import ConfigError
+from fedcore.payload import BlobRef, Weights
+from fedcore.types import RunId
+from fedserver import transfer
+from fedserver.coordinator import Coordinator
+from fedserver.kept import Kept
+from fedserver.recipe import Recipe, recipe_of
+from fedserver.records import LogLine, RunRecord, RunSpec, Standing
+from fedserver.runs import Run
+from fedserver.showing import clusters_of, device_of, figures_of, summary_of, unreadable
+from fedserver.store import Store
+from fedserver.views import RunStatus, RunSummary, ServerStatus
+
+OWNER = "@operator"
+"""Whose uploads an operator's are. No device can have that name."""
+LARGEST = 1 << 40
+"""Bytes of the largest blob that is taken from an operator."""
+MOMENT = 0.1
+"""Seconds from one look at a run that is watched to the next."""
+MISSED_BEATS = 3
+
+
+class Desk:
+    """Whoever holds one may do all of this. Raises ShoalErrors only."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+
+    async def start_run(self, spec: RunSpec, initial: Weights | None) -> RunId:
+        """Start a run; it is on disk on return. initial: weights that were uploaded here before.
+
+        Raises ConfigError for a specification that cannot work.
+        """
+        self._coordinator.check_serving()
+        self._check(spec)
+        recipe = await asyncio.to_thread(recipe_of, spec)
+        return await self._coordinator.in_turn(self._start(spec, recipe, initial))
+
+    async def stop_run(self, run: RunId, reason: str) -> RunStatus:
+        """End a run for good. Its last models stay. Safe to repeat."""
+        await self._coordinator.in_turn(_stop(self._coordinator.run(run), reason))
+        return await self.show(run)
+
+    def runs(self) -> list[RunSummary]:
+        """All runs, newest first; those that cannot be read last."""
+        readable = [summary_of(run) for run in reversed(self._coordinator.runs.values())]
+        return readable + [unreadable(*lost) for lost in self._coordinator.unreadable.values()]
+
+    async def show(self, run: RunId) -> RunStatus:
+        """Everything about one run. Raises NotFound."""
+        return await self._coordinator.in_turn(self._show(self._coordinator.run(run)))
+
+    async def watch(self, run: RunId) -> AsyncIterator[RunStatus]:
+        """A run now, and whenever something of it changes, until it is over."""
+        found = self._coordinator.run(run)
+        while True:
+            change = found.changed.next()
+            status = await self.show(run)
+            yield status
+            if status.summary.over:
+                return
+            await change.wait()
+            self._coordinator.check_serving()
+            await asyncio.sleep(MOMENT)
+
+    async def log(self, run: RunId, after: int) -> list[LogLine]:
+        """The next lines of a run's log with a number above `after`; none when there are no more."""
+        self._coordinator.run(run)
+        return await self._coordinator.storage(Store.log_lines, run, after)
+
+    async def status(self) -> ServerStatus:
+        """The daemon, its devices, and the runs that go on."""
+        coordinator, settings = self._coordinator, self._coordinator.settings
+        await coordinator.in_turn(coordinator.write_notes())
+        patience, active = MISSED_BEATS * max(settings.poll, settings.heartbeat), coordinator.active()
+        devices = [
+            device_of(record, coordinator.visitors.get(record.device), active, patience)
+            for record in await coordinator.storage(Store.devices)
+        ]
+        return ServerStatus(fedcore.__version__, tuple(devices), tuple(map(summary_of, active)))
+
+    # -- blobs ----------------------------------------------------------------------------------------------
+
+    def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[bytes]:
+        """The bytes of a blob from `start` on. Raises NotFound."""
+        return transfer.read(self._coordinator.storage.blobs.path(blob.sha256), blob, start)
+
+    async def uploaded(self, blob: BlobRef) -> int:
+        """How many bytes of an upload are here."""
+        return await asyncio.to_thread(self._coordinator.storage.blobs.uploaded, OWNER, blob)
+
+    async def upload(self, blob: BlobRef, start: int, chunks: AsyncIterator[bytes]) -> int:
+        """Take weights that a run is to start from; how many bytes of them are here."""
+        blobs = self._coordinator.storage.blobs
+        receiving = await asyncio.to_thread(blobs.receive, OWNER, blob, start, LARGEST)
+        return await transfer.write(receiving, chunks)
+
+    # -- inside ---------------------------------------------------------------------------------------------
+
+    def _check(self, spec: RunSpec) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}|", spec.name):
+            raise ConfigError(
+                f"{spec.name!r} is not a name for a run", "use 1 to 64 letters, digits, dots and dashes"
+            )
+        shortest = MISSED_BEATS * self._coordinator.settings.heartbeat
+        if spec.policy.silence < shortest:
+            raise ConfigError(
+                f"a silence of {spec.policy.silence:g} s is too short: devices call every "
+                f"{self._coordinator.settings.heartbeat:g} s while they work",
+                f"use {shortest:g} s or more",
+            )
+
+    async def _show(self, found: Run) -> RunStatus:
+        run, storage = found.run, self._coordinator.storage
+        await self._coordinator.write_notes()
+        rounds = await storage(Store.rounds, run)
+        traffic = {each.device: each for each in await storage(Store.traffic, run)}
+        state, models = found.engine.state, {}
+        if not found.active:
+            for key, model in state.models.items():
+                models[key] = await storage(found.kept.weights, model)
+        return RunStatus(
+            summary_of(found),
+            clusters_of(state),
+            figures_of(state, traffic),
+            {each.round: each.abandoned for each in rounds if each.abandoned},
+            rounds[-1].missing if rounds else {},
+            models,
+        )
+
+    async def _start(self, spec: RunSpec, recipe: Recipe, initial: Weights | None) -> RunId:
+        storage = self._coordinator.storage
+        run = self._free_id(spec.name or spec.algorithm)
+        spec, kept, model = replace(spec, name=spec.name or run), Kept(run), None
+        if initial is not None:
+            await storage(Store.adopt, run, OWNER, initial)
+            model = await storage(kept.load, initial)
+        try:
+            state = await asyncio.to_thread(recipe.start, model)
+        except Exception:
+            await storage(Store.let_go, run)
+            raise
+        checkpoint = await storage(kept.store_state, recipe.state, state)
+        record = RunRecord(run, spec, time.time(), Standing.ACTIVE, "", 1, (), "", 0)
+        await storage(Store.add_run, record, checkpoint)
+        await self._coordinator.add(record, recipe, state, kept)
+        return run
+
+    def _free_id(self, name: str) -> RunId:
+        taken = {*self._coordinator.runs, *self._coordinator.unreadable}
+        numbered = (f"{name}-{number}" for number in itertools.count(2))
+        return next(run for run in itertools.chain([name], numbered) if run not in taken)
+
+
+async def _stop(run: Run, reason: str) -> None:
+    if run.active:
+        await run.end(Standing.STOPPED, reason or "an operator stopped it")

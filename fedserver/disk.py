@@ -1,0 +1,92 @@
+"""Files that are whole or not there, also after a power cut: written beside, synced, then renamed."""
+
+import errno
+import fcntl
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, BinaryIO
+
+from fedcore.errors import ConfigError, ShoalError
+
+
+class StorageFault(ShoalError):
+    """The server's own disk refused: full, read-only, broken. The operator has to act."""
+
+    code = "server-storage"
+
+
+@contextmanager
+def storing(path: Path) -> Iterator[None]:
+    """Around work on `path`: an OSError becomes a StorageFault that names it."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        mend = (
+            "free some space on the disk of the state folder" if full else "look at the state folder's disk"
+        )
+        raise StorageFault(f"{error.filename or path}: {error.strerror or error}", mend) from error
+
+
+@contextmanager
+def temporary(folder: Path) -> Iterator[BinaryIO]:
+    """A new file to write in `folder`; gone at the end unless it was settled."""
+    path = folder / secrets.token_hex(8)
+    try:
+        with path.open("xb") as file:
+            yield file
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def settle(file: BinaryIO, path: Path) -> None:
+    """Give the open `file` the name `path`, for good: its bytes and its name are on the disk on return."""
+    file.flush()
+    os.fsync(file.fileno())
+    move(Path(file.name), path)
+
+
+def move(source: Path, target: Path) -> None:
+    """Rename a file whose bytes are on the disk already; its new name is there too on return."""
+    make_folder(target.parent)
+    source.rename(target)
+    sync_folder(target.parent)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder that only this user can look into, for good."""
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        sync_folder(folder.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in `folder` last."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def lock(path: Path) -> IO[str]:
+    """An exclusive lock for as long as the returned file is open. Raises ConfigError when another has it."""
+    file = path.open("a+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.seek(0)
+        owner = file.read().strip() or "unknown"
+        file.close()
+        raise ConfigError(
+            f"{path.parent} is in use by another server (process {owner})",
+            "stop that one first, or give this one another --state",
+        ) from None
+    file.truncate(0)
+    file.write(f"{os.getpid()}\n")
+    file.flush()
+    return file

@@ -1,0 +1,104 @@
+"""What a device may ask of the coordinator: `fedcore.link.Link` without a network between."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import fedcore
+from fedcore.errors import Refused, ShoalError
+from fedcore.link import PROTOCOL, Hello, Idle, Link, Placement, Question, Receipt, Report, Task, Welcome
+from fedcore.parts import Descriptor
+from fedcore.payload import BlobRef
+from fedcore.types import DeviceId, RunId
+from fedserver import intake, placing, signals, transfer
+from fedserver.coordinator import Coordinator
+from fedserver.visitor import Visitor
+
+SOFTWARE = f"fedserver {fedcore.__version__}"
+
+
+class SayHello(ShoalError):
+    """The session is void: another start of the device, or of the server, came after it."""
+
+    code = "say-hello"
+
+
+class WrongVersion(Refused):
+    """The two sides have no version of the exchange in common."""
+
+    code, exit_code = "wrong-version", 7
+
+
+class DeviceLink(Link):
+    """The calls of one device, in the session that it was last given or that `session` names."""
+
+    def __init__(self, coordinator: Coordinator, device: DeviceId, session: str = "") -> None:
+        self._coordinator, self._device, self._session = coordinator, device, session
+
+    async def hello(self, hello: Hello) -> Welcome:
+        self._coordinator.check_serving()
+        if not hello.oldest_protocol <= PROTOCOL <= hello.newest_protocol:
+            raise WrongVersion(
+                f"this server speaks version {PROTOCOL} of the exchange, "
+                f"the device {hello.oldest_protocol} to {hello.newest_protocol}",
+                "update the older of the two",
+            )
+        visitor = self._coordinator.visitor(self._device)
+        visitor.seen()
+        self._session = visitor.begin(hello.software)
+        settings = self._coordinator.settings
+        return Welcome(SOFTWARE, PROTOCOL, self._session, settings.poll, settings.heartbeat)
+
+    async def next_task(self, wait: float) -> Task | Idle:
+        until = time.monotonic() + min(wait, self._coordinator.settings.poll)
+        visitor = self._visitor()
+        with visitor.waiting():
+            while True:
+                change = visitor.changed.next()
+                await self._coordinator.join(self._visitor())
+                if task := self._coordinator.task_for(self._device):
+                    return task
+                if not visitor.told and (idle := self._coordinator.idle()).finished:
+                    visitor.told = True
+                    return idle
+                if not await signals.wait(change, until - time.monotonic()):
+                    return self._coordinator.idle()
+
+    async def alive(self, run: RunId, round: int, attempt: int) -> bool:
+        await self._coordinator.join(self._visitor())
+        known = self._coordinator.runs.get(run)
+        lease = known.lease(self._device) if known else None
+        return lease is not None and (lease.task.round, lease.task.attempt) == (round, attempt)
+
+    def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[bytes]:
+        self._coordinator.check_serving()
+        return transfer.fetch(self._coordinator, self._coordinator.visitor(self._device), blob, start)
+
+    async def uploaded(self, blob: BlobRef) -> int:
+        await self._coordinator.join(self._visitor())
+        return await asyncio.to_thread(self._coordinator.storage.blobs.uploaded, self._device, blob)
+
+    async def upload(self, blob: BlobRef, start: int, chunks: AsyncIterator[bytes]) -> int:
+        await self._coordinator.join(self._visitor())
+        return await transfer.upload(self._coordinator, self._visitor(), blob, start, chunks)
+
+    async def report(self, report: Report) -> Receipt:
+        await self._coordinator.join(self._visitor())
+        return await intake.receive(self._coordinator, self._device, report)
+
+    async def leave(self) -> None:
+        await self._coordinator.leave(self._visitor())
+
+    async def place(self, run: RunId, descriptor: Descriptor | None) -> Question | Placement:
+        self._coordinator.check_serving()
+        visitor = self._coordinator.visitor(self._device)
+        visitor.seen()
+        return await placing.place(self._coordinator, visitor, run, descriptor)
+
+    def _visitor(self) -> Visitor:
+        """Raises SayHello when this session is not the device's newest."""
+        self._coordinator.check_serving()
+        visitor = self._coordinator.visitor(self._device)
+        if not self._session or visitor.session != self._session:
+            raise SayHello(f"device {self._device} has no session here, or began a newer one", "say hello")
+        return visitor

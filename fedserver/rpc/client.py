@@ -1,0 +1,153 @@
+"""The operators' side of the Unix socket: what the command line calls."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from fedcore import wire
+from fedcore._pb.fed.v1 import blob_service_pb2 as blob_pb
+from fedcore._pb.fed.v1 import operator_service_pb2 as pb
+from fedcore._pb.fed.v1.blob_service_pb2_grpc import BlobServiceStub
+from fedcore._pb.fed.v1.fault_pb2 import Fault
+from fedcore._pb.fed.v1.operator_service_pb2_grpc import OperatorServiceStub
+from fedcore.errors import BadPayload, ShoalError, Unavailable
+from fedcore.payload import BlobRef, Weights
+from fedcore.tensors import digest, manifest_of, nbytes, pack, unpack
+from fedcore.types import RunId, Tensors
+from fedserver.records import LogLine, RunSpec
+from fedserver.rpc import operator_wire
+from fedserver.views import RunStatus, RunSummary, ServerStatus
+
+CALL = 60.0
+"""Seconds that a call may take, transfers and watching apart."""
+SOCKET = "operator.sock"
+"""The name of the operators' socket in the state folder."""
+
+
+class OperatorClient:
+    """A connection to the server of a state folder. Raises ShoalErrors only; Unavailable when none runs."""
+
+    def __init__(self, state: Path) -> None:
+        self._state = state
+        self._channel = grpc.insecure_channel(
+            f"unix:{state / SOCKET}",
+            options=(
+                ("grpc.max_receive_message_length", 4 << 20),
+                ("grpc.initial_reconnect_backoff_ms", 200),
+                ("grpc.max_reconnect_backoff_ms", 2_000),
+            ),
+        )
+        self._operator, self._blobs = OperatorServiceStub(self._channel), BlobServiceStub(self._channel)
+
+    def __enter__(self) -> "OperatorClient":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._channel.close()
+
+    def start_run(self, spec: RunSpec, initial: Tensors | None) -> RunId:
+        request = operator_wire.spec_to_pb(spec)
+        if initial is not None:
+            request.initial_model.CopyFrom(wire.weights_to_pb(self._upload(initial)))
+        with self._errors():
+            return self._operator.StartRun(request, timeout=CALL).run
+
+    def runs(self) -> list[RunSummary]:
+        with self._errors():
+            found = self._operator.ListRuns(pb.ListRunsRequest(), timeout=CALL)
+        return list(map(operator_wire.summary_from_pb, found.runs))
+
+    def show(self, run: RunId) -> RunStatus:
+        with self._errors():
+            found = self._operator.GetRun(pb.GetRunRequest(run=run), timeout=CALL)
+        return operator_wire.status_from_pb(found.status)
+
+    def stop_run(self, run: RunId, reason: str = "") -> RunStatus:
+        with self._errors():
+            found = self._operator.StopRun(pb.StopRunRequest(run=run, reason=reason), timeout=CALL)
+        return operator_wire.status_from_pb(found.status)
+
+    def status(self) -> ServerStatus:
+        with self._errors():
+            return operator_wire.server_from_pb(self._operator.GetStatus(pb.GetStatusRequest(), timeout=CALL))
+
+    def watch(self, run: RunId, timeout: float | None = None) -> Iterator[RunStatus]:
+        """The run now and at each change, until it is over. Raises Unavailable after `timeout` seconds."""
+        with self._errors():
+            for found in self._operator.WatchRun(pb.WatchRunRequest(run=run), timeout=timeout):
+                yield operator_wire.status_from_pb(found.status)
+
+    def log(self, run: RunId, after: int = 0) -> Iterator[LogLine]:
+        """The lines of a run's log with a number above `after`, all that there are."""
+        while True:
+            with self._errors():
+                found = self._operator.ReadLog(pb.ReadLogRequest(run=run, after=after), timeout=CALL)
+            for line in found.lines:
+                yield operator_wire.line_from_pb(line)
+                after = line.number
+            if not found.lines:
+                return
+
+    def fetch(self, weights: Weights) -> Tensors:
+        """A model, in memory. Raises BadPayload when its bytes are not those of its name."""
+        data = bytearray()
+        request = blob_pb.FetchRequest(blob=wire.blob_to_pb(weights.blob))
+        with self._errors():
+            for response in self._blobs.Fetch(request):
+                data += wire.chunk_from_pb(response.chunk, len(data))
+        tensors = unpack(weights.manifest, memoryview(bytes(data)))
+        if digest(tensors) != weights.blob.sha256:
+            raise BadPayload(f"the bytes of blob {weights.blob.sha256[:12]} are not those of its name")
+        return tensors
+
+    def _upload(self, tensors: Tensors) -> Weights:
+        blob = BlobRef(digest(tensors), nbytes(tensors))
+        with self._errors():
+            self._blobs.Upload(_requests(blob, tensors))
+        return Weights(manifest_of(tensors), blob)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Around a call: what gRPC raises becomes a ShoalError."""
+        try:
+            yield
+        except grpc.RpcError as error:
+            raise self._error_of(error) from None
+
+    def _error_of(self, error: Any) -> ShoalError:
+        trailing = dict(error.trailing_metadata() or ())
+        try:
+            if fault := trailing.get("shoal-fault-bin"):
+                return wire.fault_from_pb(Fault.FromString(fault))
+        except (BadPayload, DecodeError):
+            pass
+        if error.code() is grpc.StatusCode.UNAVAILABLE:
+            return Unavailable(
+                f"no server answers for {self._state}", f"start one: fedserver up --state {self._state}"
+            )
+        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return TimeIsUp("the time is up", "give it more with --timeout")
+        return ShoalError(f"{error.code().name.lower()}: {error.details()}")
+
+
+class TimeIsUp(ShoalError):
+    """What was waited for did not happen in time."""
+
+    code, exit_code = "timeout", 6
+
+
+def _requests(blob: BlobRef, tensors: Tensors) -> Iterator[blob_pb.UploadRequest]:
+    yield blob_pb.UploadRequest(start=blob_pb.UploadStart(blob=wire.blob_to_pb(blob)))
+    offset = 0
+    for piece in pack(tensors):
+        for start in range(0, len(piece), wire.MAX_CHUNK):
+            data = bytes(piece[start : start + wire.MAX_CHUNK])
+            yield blob_pb.UploadRequest(chunk=wire.chunk_to_pb(offset, data))
+            offset += len(data)

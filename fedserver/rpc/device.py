@@ -1,0 +1,114 @@
+"""What devices call: DeviceService, PlacementService and BlobService, each call handed to its link."""
+# ruff: noqa: N802 -- methods have the names that the contract gives them
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Protocol
+
+from grpc import aio
+
+from fedcore import wire
+from fedcore._pb.fed.v1 import blob_service_pb2 as blob_pb
+from fedcore._pb.fed.v1 import device_service_pb2 as device_pb
+from fedcore._pb.fed.v1 import placement_service_pb2 as placement_pb
+from fedcore._pb.fed.v1.blob_service_pb2_grpc import BlobServiceServicer
+from fedcore._pb.fed.v1.device_service_pb2_grpc import DeviceServiceServicer
+from fedcore._pb.fed.v1.placement_service_pb2_grpc import PlacementServiceServicer
+from fedcore.errors import BadPayload
+from fedcore.payload import BlobRef
+from fedserver.coordinator import Coordinator
+from fedserver.link import DeviceLink
+from fedserver.rpc.identity import identify, session
+
+Context = aio.ServicerContext[Any, Any]
+
+
+class Devices(DeviceServiceServicer):
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+
+    async def Hello(self, request: device_pb.HelloRequest, context: Context) -> device_pb.HelloResponse:
+        link = DeviceLink(self._coordinator, identify(context))
+        return wire.welcome_to_pb(await link.hello(wire.hello_from_pb(request)))
+
+    async def NextTask(
+        self, request: device_pb.NextTaskRequest, context: Context
+    ) -> device_pb.NextTaskResponse:
+        wait = wire.seconds_from_pb(request.wait, "wait")
+        return wire.next_to_pb(await self._link(request.session, context).next_task(wait))
+
+    async def Alive(self, request: device_pb.AliveRequest, context: Context) -> device_pb.AliveResponse:
+        lease = wire.lease_from_pb(request.lease)
+        return device_pb.AliveResponse(wanted=await self._link(request.session, context).alive(*lease))
+
+    async def Report(self, request: device_pb.ReportRequest, context: Context) -> device_pb.ReportResponse:
+        report = wire.report_from_pb(request.report)
+        receipt = await self._link(request.session, context).report(report)
+        return device_pb.ReportResponse(receipt=wire.receipt_to_pb(receipt))
+
+    async def Leave(self, request: device_pb.LeaveRequest, context: Context) -> device_pb.LeaveResponse:
+        await self._link(request.session, context).leave()
+        return device_pb.LeaveResponse()
+
+    def _link(self, session: str, context: Context) -> DeviceLink:
+        return DeviceLink(self._coordinator, identify(context), session)
+
+
+class Placements(PlacementServiceServicer):
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+
+    async def Place(self, request: placement_pb.PlaceRequest, context: Context) -> placement_pb.PlaceResponse:
+        run, descriptor = wire.place_from_pb(request)
+        link = DeviceLink(self._coordinator, identify(context))
+        return wire.answer_to_pb(await link.place(run, descriptor))
+
+
+class Shelf(Protocol):
+    """Blobs as one caller may have them: a device's link, or the operator's desk."""
+
+    def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[bytes]: ...
+    async def uploaded(self, blob: BlobRef) -> int: ...
+    async def upload(self, blob: BlobRef, start: int, chunks: AsyncIterator[bytes]) -> int: ...
+
+
+class Blobs(BlobServiceServicer):
+    """shelf: of whoever is calling."""
+
+    def __init__(self, shelf: Callable[[Context], Shelf]) -> None:
+        self._shelf = shelf
+
+    async def Fetch(
+        self, request: blob_pb.FetchRequest, context: Context
+    ) -> AsyncIterator[blob_pb.FetchResponse]:
+        offset = request.start
+        async for data in self._shelf(context).fetch(wire.blob_from_pb(request.blob), offset):
+            yield blob_pb.FetchResponse(chunk=wire.chunk_to_pb(offset, data))
+            offset += len(data)
+
+    async def Uploaded(self, request: blob_pb.UploadedRequest, context: Context) -> blob_pb.UploadedResponse:
+        held = await self._shelf(context).uploaded(wire.blob_from_pb(request.blob))
+        return blob_pb.UploadedResponse(held=held)
+
+    async def Upload(
+        self, request: AsyncIterator[blob_pb.UploadRequest], context: Context
+    ) -> blob_pb.UploadResponse:
+        first = await anext(request, blob_pb.UploadRequest())
+        if first.WhichOneof("step") != "start":
+            raise BadPayload("an upload begins with what is uploaded", "send start first")
+        blob, start = wire.blob_from_pb(first.start.blob), first.start.start
+        held = await self._shelf(context).upload(blob, start, _chunks(request, start))
+        return blob_pb.UploadResponse(held=held)
+
+
+async def _chunks(requests: AsyncIterator[blob_pb.UploadRequest], offset: int) -> AsyncIterator[bytes]:
+    async for request in requests:
+        if request.WhichOneof("step") != "chunk":
+            raise BadPayload("an upload goes on with chunks alone")
+        data = wire.chunk_from_pb(request.chunk, offset)
+        offset += len(data)
+        yield data
+
+
+def shelf_of_device(coordinator: Coordinator) -> Callable[[Context], Shelf]:
+    """The blobs of the device that calls."""
+    return lambda context: DeviceLink(coordinator, identify(context), session(context))

@@ -1,0 +1,204 @@
+"""What operators and the server say to each other <-> protobuf. Both are ours and of one version: what is not
+as it should be is a ConfigError of whoever wrote it, and no limits are checked but those of the parts."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+
+from fedcore import wire
+from fedcore._pb.fed.v1 import operator_service_pb2 as pb
+from fedcore.rounds import RoundPolicy
+from fedserver.records import LogLine, RunSpec
+from fedserver.views import (
+    PRESENCES,
+    STAGES,
+    DeviceFigures,
+    DeviceStatus,
+    RunStatus,
+    RunSummary,
+    ServerStatus,
+)
+
+_STAGES = {name: pb.Stage.Value(f"STAGE_{name.upper()}") for name in STAGES}
+_PRESENCES = {name: pb.Presence.Value(f"PRESENCE_{name.upper()}") for name in PRESENCES}
+_NUMBERS, _TIMES = ("minimum", "over_select", "patience"), ("gather", "deadline", "silence")
+
+
+# -- a run that is to be ------------------------------------------------------------------------------------
+
+
+def spec_to_pb(spec: RunSpec) -> pb.StartRunRequest:
+    policy = spec.policy
+    return pb.StartRunRequest(
+        name=spec.name,
+        algorithm=spec.algorithm,
+        preset=spec.preset,
+        parameters=wire.scalars_to_pb(spec.parameters, "parameters"),
+        policy=pb.RoundPolicy(
+            devices=policy.devices,
+            minimum=policy.minimum,
+            over_select=policy.over_select,
+            gather=wire.seconds_to_pb(policy.gather),
+            deadline=wire.seconds_to_pb(policy.deadline),
+            silence=wire.seconds_to_pb(policy.silence),
+            patience=policy.patience,
+        ),
+        seed=spec.seed,
+        learner=pb.Learner(
+            name=spec.learner, options=wire.scalars_to_pb(spec.learner_options, "learner options")
+        ),
+    )
+
+
+def spec_from_pb(request: pb.StartRunRequest) -> RunSpec:
+    """Raises ConfigError for a policy that cannot be, BadPayload for what cannot be read."""
+    return RunSpec(
+        request.name,
+        request.algorithm,
+        request.preset or "default",
+        wire.scalars_from_pb(request.parameters, "parameters"),
+        _policy_from_pb(request.policy),
+        request.seed,
+        request.learner.name,
+        wire.scalars_from_pb(request.learner.options, "learner options"),
+    )
+
+
+def _policy_from_pb(policy: pb.RoundPolicy) -> RoundPolicy:
+    given: dict[str, Any] = {name: getattr(policy, name) for name in _NUMBERS if policy.HasField(name)}  # type: ignore[arg-type]
+    times: dict[str, Any] = {
+        name: wire.seconds_from_pb(getattr(policy, name), name)
+        for name in _TIMES
+        if policy.HasField(name)  # type: ignore[arg-type]
+    }
+    return RoundPolicy(policy.devices, **given, **times)
+
+
+# -- what people are shown ----------------------------------------------------------------------------------
+
+
+def summary_to_pb(summary: RunSummary) -> pb.RunSummary:
+    left = summary.time_left
+    return pb.RunSummary(
+        run=summary.run,
+        name=summary.name,
+        algorithm=summary.algorithm,
+        preset=summary.preset,
+        stage=_STAGES[summary.stage],
+        round=summary.round,
+        title=summary.title,
+        waiting_for=summary.waiting_for,
+        waiting_devices=summary.waiting_devices,
+        time_left=None if left is None else wire.seconds_to_pb(left),
+    )
+
+
+def summary_from_pb(summary: pb.RunSummary) -> RunSummary:
+    return RunSummary(
+        summary.run,
+        summary.name,
+        summary.algorithm,
+        summary.preset,
+        _name(_STAGES, summary.stage),
+        summary.round,
+        summary.title,
+        summary.waiting_for,
+        tuple(summary.waiting_devices),
+        _seconds(summary, "time_left", summary.time_left),
+    )
+
+
+def status_to_pb(status: RunStatus) -> pb.RunStatus:
+    return pb.RunStatus(
+        summary=summary_to_pb(status.summary),
+        clusters=[pb.Cluster(key=key, members=members) for key, members in status.clusters.items()],
+        devices=[pb.DeviceFigures(**vars(figures)) for figures in status.devices],
+        abandoned_rounds=[
+            pb.AbandonedRound(round=number, reason=reason) for number, reason in status.abandoned.items()
+        ],
+        missing=[
+            pb.MissingDevice(device=device, reason=reason)
+            for device, reason in sorted(status.missing.items())
+        ],
+        models={key: wire.weights_to_pb(weights) for key, weights in status.models.items()},
+    )
+
+
+def status_from_pb(status: pb.RunStatus) -> RunStatus:
+    return RunStatus(
+        summary_from_pb(status.summary),
+        {cluster.key: tuple(cluster.members) for cluster in status.clusters},
+        tuple(map(_figures_from_pb, status.devices)),
+        {each.round: each.reason for each in status.abandoned_rounds},
+        {each.device: each.reason for each in status.missing},
+        {key: wire.weights_from_pb(weights) for key, weights in sorted(status.models.items())},
+    )
+
+
+def _figures_from_pb(figures: pb.DeviceFigures) -> DeviceFigures:
+    return DeviceFigures(
+        figures.device,
+        figures.cluster,
+        figures.accuracy if figures.HasField("accuracy") else None,
+        figures.loss if figures.HasField("loss") else None,
+        figures.examples,
+        figures.bytes_up,
+        figures.bytes_down,
+    )
+
+
+def server_to_pb(status: ServerStatus) -> pb.GetStatusResponse:
+    return pb.GetStatusResponse(
+        version=status.version,
+        devices=map(_device_to_pb, status.devices),
+        runs=map(summary_to_pb, status.runs),
+    )
+
+
+def server_from_pb(status: pb.GetStatusResponse) -> ServerStatus:
+    return ServerStatus(
+        status.version,
+        tuple(map(_device_from_pb, status.devices)),
+        tuple(map(summary_from_pb, status.runs)),
+    )
+
+
+def _device_to_pb(device: DeviceStatus) -> pb.DeviceStatus:
+    return pb.DeviceStatus(
+        device=device.device,
+        presence=_PRESENCES[device.presence],
+        last_seen=None if device.last_seen is None else wire.seconds_to_pb(device.last_seen),
+        software=device.software,
+        lease=wire.lease_to_pb(wire.Lease(*device.lease)) if device.lease else None,
+    )
+
+
+def _device_from_pb(device: pb.DeviceStatus) -> DeviceStatus:
+    lease = wire.lease_from_pb(device.lease) if device.HasField("lease") else None
+    return DeviceStatus(
+        device.device,
+        _name(_PRESENCES, device.presence),
+        _seconds(device, "last_seen", device.last_seen),
+        device.software,
+        lease and (lease.run, lease.round, lease.attempt),
+    )
+
+
+def line_to_pb(line: LogLine) -> pb.LogLine:
+    found = pb.LogLine(number=line.number, device=line.device, text=line.text)
+    found.at.FromNanoseconds(round(line.at * 1e9))
+    return found
+
+
+def line_from_pb(line: pb.LogLine) -> LogLine:
+    return LogLine(line.number, line.at.ToNanoseconds() / 1e9, line.device, line.text)
+
+
+def _name(table: Mapping[str, int], number: int) -> str:
+    return next((name for name, value in table.items() if value == number), "unknown")
+
+
+def _seconds(message: Message, field: str, duration: Duration) -> float | None:
+    return wire.seconds_from_pb(duration, field) if message.HasField(field) else None

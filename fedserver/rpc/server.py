@@ -1,0 +1,133 @@
+"""The listeners: one port for devices, one Unix socket for operators, the health service on both."""
+
+import asyncio
+import ipaddress
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from grpc import aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health  # type: ignore[attr-defined]
+
+from fedcore._pb.fed.v1.blob_service_pb2_grpc import add_BlobServiceServicer_to_server
+from fedcore._pb.fed.v1.device_service_pb2_grpc import add_DeviceServiceServicer_to_server
+from fedcore._pb.fed.v1.operator_service_pb2_grpc import add_OperatorServiceServicer_to_server
+from fedcore._pb.fed.v1.placement_service_pb2_grpc import add_PlacementServiceServicer_to_server
+from fedcore.errors import ConfigError
+from fedserver.coordinator import Coordinator
+from fedserver.desk import Desk
+from fedserver.rpc.device import Blobs, Devices, Placements, shelf_of_device
+from fedserver.rpc.errors import Errors
+from fedserver.rpc.operator import Operators
+
+DEVICE_CALLS, OPERATOR_CALLS = 2048, 64
+"""Calls at a time; 500 devices that wait, beat and transfer at once need 1,500."""
+LONGEST_PATH = 100
+"""Bytes that the name of a Unix socket may have."""
+
+OPTIONS = (
+    ("grpc.max_receive_message_length", 4 << 20),
+    ("grpc.max_send_message_length", 4 << 20),
+    ("grpc.max_metadata_size", 8 << 10),
+    ("grpc.max_concurrent_streams", 32),  # of one connection, so of one device
+    ("grpc.keepalive_time_ms", 120_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 30_000),
+    ("grpc.http2.max_ping_strikes", 2),
+    ("grpc.max_connection_idle_ms", 15 * 60_000),
+    ("grpc.max_connection_age_ms", 30 * 60_000),
+    ("grpc.max_connection_age_grace_ms", 5 * 60_000),
+    ("grpc.so_reuseport", 0),  # two servers on one port would share its devices
+    ("grpc.http2.bdp_probe", 0),  # 5 MB for an upload instead of 15 to 20
+    ("grpc.http2.lookahead_bytes", 1 << 20),
+)
+DEVICE_SERVICES = ("fed.v1.DeviceService", "fed.v1.BlobService", "fed.v1.PlacementService")
+
+
+class Listeners:
+    """Made by `listen`. address: "127.0.0.1:PORT", where devices call."""
+
+    def __init__(self, servers: list[aio.Server], checks: health.HealthServicer, address: str) -> None:
+        self._servers, self._checks, self.address = servers, checks, address
+
+    async def stop_accepting(self) -> None:
+        """Whoever asks is told that this server is about to end."""
+        await self._checks.enter_graceful_shutdown()
+
+    async def stop(self, grace: float) -> None:
+        """Wait for calls that are under way, at most `grace` seconds."""
+        await asyncio.gather(*(server.stop(grace) for server in self._servers))
+
+
+async def listen(coordinator: Coordinator, address: str, socket: Path) -> Listeners:
+    """Serve devices at `address` in plain text, which must be a loopback one, and operators at `socket`.
+
+    Raises ConfigError for an address that cannot be had.
+    """
+    checks = health.HealthServicer()
+    devices = aio.server(interceptors=(Errors(),), options=OPTIONS, maximum_concurrent_rpcs=DEVICE_CALLS)
+    add_DeviceServiceServicer_to_server(Devices(coordinator), devices)
+    add_PlacementServiceServicer_to_server(Placements(coordinator), devices)
+    add_BlobServiceServicer_to_server(Blobs(shelf_of_device(coordinator)), devices)
+    operators = aio.server(interceptors=(Errors(),), options=OPTIONS, maximum_concurrent_rpcs=OPERATOR_CALLS)
+    desk = Desk(coordinator)
+    add_OperatorServiceServicer_to_server(Operators(desk), operators)
+    add_BlobServiceServicer_to_server(Blobs(lambda context: desk), operators)
+    for server in (devices, operators):
+        health_pb2_grpc.add_HealthServicer_to_server(checks, server)
+    host = _loopback(address)
+    port = _bind(devices, address)
+    _bind_socket(operators, socket)
+    for server in (devices, operators):
+        await server.start()
+    for service in ("", *DEVICE_SERVICES):
+        await checks.set(service, health_pb2.HealthCheckResponse.SERVING)
+    return Listeners([devices, operators], checks, f"{host}:{port}")
+
+
+def _loopback(address: str) -> str:
+    """The host of an address that only this machine can reach."""
+    host, colon, port = address.rpartition(":")
+    try:
+        is_loopback = ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        is_loopback = False
+    if not (colon and port.isdigit() and is_loopback):
+        raise ConfigError(
+            f"{address!r} is not a loopback address, and without certificates no other is served",
+            "use --listen 127.0.0.1:PORT, with port 0 for any that is free",
+        )
+    return host
+
+
+def _bind(server: aio.Server, address: str) -> int:
+    try:
+        return server.add_insecure_port(address)
+    except RuntimeError:
+        raise ConfigError(
+            f"cannot listen on {address}: it is in use or not this machine's", "use another --listen"
+        ) from None
+
+
+def _bind_socket(server: aio.Server, socket: Path) -> None:
+    """A socket that only this user can open, from the first moment on."""
+    if len(os.fsencode(socket)) > LONGEST_PATH:
+        raise ConfigError(
+            f"the path of the operators' socket has more than {LONGEST_PATH} bytes: {socket}",
+            "use a shorter --state",
+        )
+    socket.unlink(missing_ok=True)  # of a server that did not end well: the lock says that none is running
+    with _umask(0o177):
+        _bind(server, f"unix:{socket}")
+
+
+@contextmanager
+def _umask(mask: int) -> Iterator[None]:
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)

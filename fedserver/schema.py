@@ -1,0 +1,119 @@
+"""The tables of `shoal.db`, and how a connection is opened."""
+
+import sqlite3
+from pathlib import Path
+
+from fedcore.errors import ConfigError
+from fedserver.disk import StorageFault
+
+VERSION = 1
+"""Of the tables. A later version brings the steps from this one, each in one transaction."""
+
+TABLES = """
+CREATE TABLE meta (schema_version INTEGER NOT NULL);
+
+CREATE TABLE runs (
+    run TEXT PRIMARY KEY,
+    spec TEXT NOT NULL,                  -- JSON
+    created REAL NOT NULL,
+    standing TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    round INTEGER NOT NULL,              -- the one that is open, or will open next
+    asked TEXT NOT NULL,                 -- JSON; empty while no round is open
+    title TEXT NOT NULL,
+    abandoned_in_a_row INTEGER NOT NULL
+);
+
+CREATE TABLE checkpoints (
+    run TEXT NOT NULL REFERENCES runs,
+    round INTEGER NOT NULL,              -- the one that opens with it
+    structure TEXT NOT NULL,             -- JSON, see fedcore.checkpoint
+    PRIMARY KEY (run, round)
+);
+CREATE TABLE checkpoint_blobs (
+    run TEXT NOT NULL,
+    round INTEGER NOT NULL,
+    sha256 TEXT NOT NULL,
+    PRIMARY KEY (run, round, sha256),
+    FOREIGN KEY (run, round) REFERENCES checkpoints ON DELETE CASCADE
+);
+CREATE INDEX checkpoint_blobs_by_name ON checkpoint_blobs (sha256);
+
+CREATE TABLE reports (
+    run TEXT NOT NULL REFERENCES runs,
+    round INTEGER NOT NULL,
+    device TEXT NOT NULL,
+    attempt INTEGER NOT NULL,
+    payload TEXT NOT NULL,               -- JSON
+    PRIMARY KEY (run, round, device)
+);
+CREATE TABLE report_blobs (
+    run TEXT NOT NULL,
+    round INTEGER NOT NULL,
+    device TEXT NOT NULL,
+    sha256 TEXT NOT NULL,
+    PRIMARY KEY (run, round, device, sha256),
+    FOREIGN KEY (run, round, device) REFERENCES reports ON DELETE CASCADE
+);
+CREATE INDEX report_blobs_by_name ON report_blobs (sha256);
+
+CREATE VIEW needed_blobs AS
+    SELECT run, sha256 FROM checkpoint_blobs UNION ALL SELECT run, sha256 FROM report_blobs;
+
+CREATE TABLE rounds (
+    run TEXT NOT NULL REFERENCES runs,
+    round INTEGER NOT NULL,
+    title TEXT NOT NULL,
+    asked INTEGER NOT NULL,
+    reported INTEGER NOT NULL,
+    missing TEXT NOT NULL,               -- JSON: device -> why it did not count
+    abandoned TEXT NOT NULL,             -- why there is no result; empty when there is one
+    seconds REAL NOT NULL,
+    PRIMARY KEY (run, round)
+);
+
+CREATE TABLE devices (
+    device TEXT PRIMARY KEY,
+    software TEXT NOT NULL,
+    first_seen REAL NOT NULL,
+    last_seen REAL NOT NULL
+);
+CREATE TABLE traffic (
+    run TEXT NOT NULL REFERENCES runs,
+    device TEXT NOT NULL,
+    up INTEGER NOT NULL,
+    down INTEGER NOT NULL,
+    PRIMARY KEY (run, device)
+);
+CREATE TABLE log (
+    number INTEGER PRIMARY KEY,
+    run TEXT NOT NULL REFERENCES runs,
+    at REAL NOT NULL,
+    device TEXT NOT NULL,
+    text TEXT NOT NULL
+);
+CREATE INDEX log_by_run ON log (run, number);
+"""
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """The database at `path`, made when it is new. A commit is on the disk when it returns.
+
+    Raises ConfigError when a newer version wrote it, StorageFault when it cannot be read.
+    """
+    connection = sqlite3.connect(path, isolation_level=None)
+    try:
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=5000"):
+            connection.execute(f"PRAGMA {pragma}")
+        if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
+            connection.executescript(
+                f"BEGIN; {TABLES}; INSERT INTO meta (schema_version) VALUES ({VERSION}); COMMIT;"  # noqa: S608
+            )
+        (found,) = connection.execute("SELECT schema_version FROM meta").fetchone()
+    except sqlite3.Error as error:
+        connection.close()
+        raise StorageFault(f"{path}: {error}", "restore the state folder from a backup") from error
+    if found != VERSION:
+        connection.close()
+        raise ConfigError(f"{path} has version {found}, this server reads {VERSION}", "use a newer fedserver")
+    return connection

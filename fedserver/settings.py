@@ -1,0 +1,24 @@
+"""The cadences and limits that a server sets, whoever talks to it. Times in seconds."""
+
+from dataclasses import dataclass
+
+from fedcore.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Settings:
+    """poll: how long a device may wait for a task. heartbeat: how often a working device shows that it lives.
+
+    tick: how often deadlines are looked at; nothing else waits for it. model: bytes of the largest set of
+    initial weights. grace: how long a stop waits for calls and for a round that is being combined.
+    """
+
+    poll: float = 20.0
+    heartbeat: float = 10.0
+    tick: float = 0.25
+    model: int = 1 << 30
+    grace: float = 20.0
+
+    def __post_init__(self) -> None:
+        if min(self.poll, self.heartbeat, self.tick) <= 0.0 or self.grace < 0.0 or self.model < 1:
+            raise ConfigError("poll, heartbeat, tick and model are above 0, grace at least 0")

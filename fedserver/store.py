@@ -1,0 +1,327 @@
+"""The state folder: what a run has come to is here before anybody is told of it.
+
+shoal.db   the database, one transaction for each transition     lock   held while a server uses the folder
+blobs/ partial/ tmp/   see `fedserver.blobs`
+
+A blob is on the disk before a row speaks of it, and a row is gone before its blob is. So a crash between any
+two steps leaves at most bytes that nobody needs; `scrub` removes those. Nothing here is asynchronous, and
+one thread makes all calls.
+"""
+
+import json
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedcore.checkpoint import Structure, blobs_of, decode, encode
+from fedcore.errors import NotFound
+from fedcore.payload import Payload, Weights
+from fedcore.types import DeviceId, RunId, Tensors
+from fedserver import disk
+from fedserver.blobs import Blobs
+from fedserver.records import (
+    DeviceRecord,
+    LogLine,
+    ReportRecord,
+    RoundRecord,
+    RunRecord,
+    RunSpec,
+    Standing,
+    Traffic,
+)
+from fedserver.schema import connect
+
+VERSIONS = 5
+"""How many checkpoints of a run are kept: whoever still fetches a model of an earlier round can finish."""
+LOG_LINES, PAGE = 10_000, 200
+"""How many lines of a run's log are kept, and how many are read at a time."""
+
+
+class Store:
+    """One state folder. Raises StorageFault when the disk refuses: then only a restart knows what holds."""
+
+    def __init__(self, state: Path) -> None:
+        with disk.storing(state):
+            disk.make_folder(state)
+            self._lock = disk.lock(state / "lock")
+        try:
+            self.blobs = Blobs(state)
+            self._database = connect(state / "shoal.db")
+        except BaseException:
+            self._lock.close()
+            raise
+        self._held: dict[RunId, set[str]] = {}
+
+    def close(self) -> None:
+        self._database.close()
+        self._lock.close()
+
+    def scrub(self) -> str:
+        """Remove what a crash left behind, and say what it was; "" when there was nothing."""
+        needed = {name for (name,) in self._all("SELECT sha256 FROM needed_blobs")}
+        asked = [device for record in self.runs() for device in record.asked]
+        files, size = self.blobs.scrub(needed, asked)
+        return f"removed {files} files of {size} bytes that a stop had left unfinished" if files else ""
+
+    # -- runs -----------------------------------------------------------------------------------------------
+
+    def keep(self, run: RunId, tensors: Tensors) -> Weights:
+        """Store tensors for a run's tasks. They stay until its next round, longer if that refers to them."""
+        weights = self.blobs.keep(tensors)
+        self._held.setdefault(run, set()).add(weights.blob.sha256)
+        return weights
+
+    def adopt(self, run: RunId, owner: DeviceId, weights: Weights) -> None:
+        """Make an upload of `owner` a blob that stays as with `keep`. Raises NotFound if it never arrived."""
+        name = weights.blob.sha256
+        if not self.blobs.arrived(owner, name).is_file():
+            raise NotFound(f"blob {name[:12]} is not here", "upload it first")
+        self._held.setdefault(run, set()).add(name)
+        self.blobs.accept(owner, [name])
+
+    def let_go(self, run: RunId) -> None:
+        """What was kept or adopted for this run and did not come into a checkpoint is not needed."""
+        self._remove_unneeded(self._held.pop(run, set()))
+
+    def add_run(self, record: RunRecord, checkpoint: Structure) -> None:
+        """A new run, that starts with `checkpoint`."""
+        with self._transaction():
+            self._run(
+                "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    record.run,
+                    _json(RunSpec, record.spec),
+                    record.created,
+                    record.standing.value,
+                    record.reason,
+                    record.round,
+                    json.dumps(record.asked),
+                    record.title,
+                    record.abandoned_in_a_row,
+                ),
+            )
+            self._add_checkpoint(record.run, record.round, checkpoint)
+
+    def runs(self) -> list[RunRecord]:
+        """All runs, oldest first."""
+        rows = self._all("SELECT * FROM runs ORDER BY rowid")
+        return [
+            RunRecord(
+                row["run"],
+                decode(RunSpec, json.loads(row["spec"]), _no_tensors),
+                row["created"],
+                Standing(row["standing"]),
+                row["reason"],
+                row["round"],
+                tuple(json.loads(row["asked"])),
+                row["title"],
+                row["abandoned_in_a_row"],
+            )
+            for row in rows
+        ]
+
+    def checkpoint(self, run: RunId) -> Structure:
+        """What the run's current round opens, or opened, with."""
+        (row,) = self._all(
+            "SELECT structure FROM checkpoints WHERE run = ? ORDER BY round DESC LIMIT 1", (run,)
+        )
+        structure: Structure = json.loads(row["structure"])
+        return structure
+
+    def open_round(self, run: RunId, asked: Sequence[DeviceId], title: str) -> None:
+        """The run's current round asks these devices."""
+        with self._transaction():
+            self._run("UPDATE runs SET asked = ?, title = ? WHERE run = ?", (json.dumps(asked), title, run))
+
+    def save_round(
+        self, run: RunId, closed: RoundRecord, checkpoint: Structure, abandoned_in_a_row: int
+    ) -> None:
+        """A round is over, and the next one will open with `checkpoint`."""
+        following, oldest = closed.round + 1, closed.round + 2 - VERSIONS
+        with self._transaction():
+            self._run(
+                "UPDATE runs SET round = ?, asked = '[]', title = '', abandoned_in_a_row = ? WHERE run = ?",
+                (following, abandoned_in_a_row, run),
+            )
+            self._run(
+                "INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    run,
+                    closed.round,
+                    closed.title,
+                    closed.asked,
+                    closed.reported,
+                    json.dumps(dict(closed.missing)),
+                    closed.abandoned,
+                    closed.seconds,
+                ),
+            )
+            self._add_checkpoint(run, following, checkpoint)
+            before = self._blobs_of(run)
+            self._run("DELETE FROM checkpoints WHERE run = ? AND round < ?", (run, oldest))
+            self._run("DELETE FROM report_blobs WHERE run = ?", (run,))
+            self._run("DELETE FROM reports WHERE run = ? AND round < ?", (run, oldest))
+        self._remove_unneeded(before | self._held.pop(run, set()))
+
+    def end_run(self, run: RunId, standing: Standing, reason: str) -> None:
+        """A run is over. Its last checkpoint stays."""
+        with self._transaction():
+            self._run(
+                "UPDATE runs SET standing = ?, reason = ?, asked = '[]' WHERE run = ?",
+                (standing.value, reason, run),
+            )
+            before = self._blobs_of(run)
+            self._run("DELETE FROM report_blobs WHERE run = ?", (run,))
+        self._remove_unneeded(before | self._held.pop(run, set()))
+
+    def rounds(self, run: RunId) -> list[RoundRecord]:
+        """The rounds that are over, oldest first."""
+        rows = self._all("SELECT * FROM rounds WHERE run = ? ORDER BY round", (run,))
+        return [
+            RoundRecord(
+                row["round"],
+                row["title"],
+                row["asked"],
+                row["reported"],
+                json.loads(row["missing"]),
+                row["abandoned"],
+                row["seconds"],
+            )
+            for row in rows
+        ]
+
+    # -- reports --------------------------------------------------------------------------------------------
+
+    def add_report(self, report: ReportRecord) -> None:
+        """A report counts from here on. Its blobs must have arrived."""
+        self.blobs.accept(report.device, report.blobs)
+        key = (report.run, report.round, report.device)
+        with self._transaction():
+            self._run(
+                "INSERT INTO reports VALUES (?, ?, ?, ?, ?)",
+                (*key, report.attempt, _json(Payload, report.payload)),
+            )
+            for name in set(report.blobs):
+                self._run("INSERT INTO report_blobs VALUES (?, ?, ?, ?)", (*key, name))
+
+    def reports(self, run: RunId, round: int) -> list[ReportRecord]:
+        """The reports of a round that count, in device-id order. Blobs are there while the round is."""
+        rows = self._all("SELECT * FROM reports WHERE run = ? AND round = ? ORDER BY device", (run, round))
+        return [_report_of(row) for row in rows]
+
+    def report(self, run: RunId, round: int, device: DeviceId) -> ReportRecord | None:
+        """A device's report in a round, if it counts."""
+        rows = self._all(
+            "SELECT * FROM reports WHERE run = ? AND round = ? AND device = ?", (run, round, device)
+        )
+        return _report_of(rows[0]) if rows else None
+
+    # -- for people -----------------------------------------------------------------------------------------
+
+    def note_devices(self, devices: Iterable[DeviceRecord]) -> None:
+        """What is known of these devices now."""
+        with self._transaction():
+            self._database.executemany(
+                "INSERT INTO devices VALUES (?, ?, ?, ?) ON CONFLICT (device) DO UPDATE"
+                " SET software = excluded.software, last_seen = excluded.last_seen",
+                [(each.device, each.software, each.first_seen, each.last_seen) for each in devices],
+            )
+
+    def devices(self) -> list[DeviceRecord]:
+        """Every device that ever called, by name."""
+        return [DeviceRecord(*row) for row in self._all("SELECT * FROM devices ORDER BY device")]
+
+    def add_traffic(self, traffic: Iterable[Traffic]) -> None:
+        """Add to what devices sent and fetched."""
+        with self._transaction():
+            self._database.executemany(
+                "INSERT INTO traffic VALUES (?, ?, ?, ?) ON CONFLICT (run, device) DO UPDATE"
+                " SET up = up + excluded.up, down = down + excluded.down",
+                [(each.run, each.device, each.up, each.down) for each in traffic],
+            )
+
+    def traffic(self, run: RunId) -> list[Traffic]:
+        """What each device sent and fetched in a run."""
+        rows = self._all("SELECT device, run, up, down FROM traffic WHERE run = ? ORDER BY device", (run,))
+        return [Traffic(*row) for row in rows]
+
+    def log(self, run: RunId, text: str, device: DeviceId = "") -> None:
+        """Note something that happened in a run."""
+        with self._transaction():
+            self._run(
+                "INSERT INTO log (run, at, device, text) VALUES (?, ?, ?, ?)",
+                (run, time.time(), device, text),
+            )
+            self._run(
+                "DELETE FROM log WHERE run = ?1 AND number <="
+                " (SELECT number FROM log WHERE run = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2)",
+                (run, LOG_LINES),
+            )
+
+    def log_lines(self, run: RunId, after: int = 0) -> list[LogLine]:
+        """The first lines of a run's log with a number above `after`, as many as make a page."""
+        rows = self._all(
+            "SELECT number, at, device, text FROM log WHERE run = ? AND number > ? ORDER BY number LIMIT ?",
+            (run, after, PAGE),
+        )
+        return [LogLine(*row) for row in rows]
+
+    # -- inside ---------------------------------------------------------------------------------------------
+
+    def _add_checkpoint(self, run: RunId, round: int, checkpoint: Structure) -> None:
+        self._run("INSERT INTO checkpoints VALUES (?, ?, ?)", (run, round, json.dumps(checkpoint)))
+        for name in blobs_of(checkpoint):
+            self._run("INSERT INTO checkpoint_blobs VALUES (?, ?, ?)", (run, round, name))
+
+    def _blobs_of(self, run: RunId) -> set[str]:
+        return {name for (name,) in self._all("SELECT sha256 FROM needed_blobs WHERE run = ?", (run,))}
+
+    def _remove_unneeded(self, names: set[str]) -> None:
+        """Delete those of the blobs that no row and no task speaks of any more."""
+        held = set().union(*self._held.values())
+        query = "SELECT 1 FROM needed_blobs WHERE sha256 = ? LIMIT 1"
+        self.blobs.remove(name for name in names - held if not self._all(query, (name,)))
+
+    def _run(self, statement: str, values: Sequence[object]) -> None:
+        self._database.execute(statement, values)
+
+    def _all(self, query: str, values: Sequence[object] = ()) -> list[sqlite3.Row]:
+        cursor = self._database.cursor()
+        cursor.row_factory = sqlite3.Row
+        return cursor.execute(query, values).fetchall()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """All of it or nothing, and on the disk at the end."""
+        try:
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                self._database.execute("ROLLBACK")
+                raise
+            self._database.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise disk.StorageFault(f"shoal.db: {error}", "look at the state folder's disk") from error
+
+
+def same(first: Payload, second: Payload) -> bool:
+    """Whether two payloads say the same, bit by bit."""
+    return _json(Payload, first) == _json(Payload, second)
+
+
+def _no_tensors(tensors: object) -> Any:
+    raise TypeError("neither a specification nor a payload holds tensors, only references")
+
+
+def _json(hint: type, value: object) -> str:
+    """The same text for the same value: the order of a mapping means nothing here."""
+    return json.dumps(encode(hint, value, _no_tensors), sort_keys=True)
+
+
+def _report_of(row: sqlite3.Row) -> ReportRecord:
+    payload = decode(Payload, json.loads(row["payload"]), _no_tensors)
+    return ReportRecord(row["run"], row["round"], row["device"], row["attempt"], payload)

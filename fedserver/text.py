@@ -1,0 +1,114 @@
+"""Runs and devices in words and tables for a terminal, and as plain data for programs."""
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from fedserver.records import LogLine
+from fedserver.views import RunStatus, RunSummary, ServerStatus
+
+
+def data(status: RunStatus) -> dict[str, Any]:
+    """Everything about a run, for programs."""
+    models = {
+        key: {"sha256": weights.blob.sha256, "size": weights.blob.size, "tensors": len(weights.manifest)}
+        for key, weights in status.models.items()
+    }
+    return {
+        **asdict(status.summary),
+        "clusters": status.clusters,
+        "devices": [asdict(figures) for figures in status.devices],
+        "abandoned": status.abandoned,
+        "missing": status.missing,
+        "models": models,
+    }
+
+
+def summary(found: RunSummary) -> str:
+    """A run in one line."""
+    title = f" ({found.title})" if found.title else ""
+    devices = f", from {_some(found.waiting_devices)}" if found.waiting_devices else ""
+    left = "" if found.time_left is None else f", for at most {found.time_left:.0f} s"
+    waiting = f": {found.waiting_for}{devices}{left}" if found.waiting_for else ""
+    return f"{found.run}: {found.stage}, round {found.round}{title}{waiting}"
+
+
+def runs(found: Sequence[RunSummary]) -> str:
+    if not found:
+        return "no run was started yet; start one with: fedserver run start NAME --algorithm flux"
+    rows = [(each.run, each.algorithm, each.stage, str(each.round), each.waiting_for) for each in found]
+    return _table(("run", "algorithm", "stage", "round", "waits for"), rows)
+
+
+def status(found: RunStatus) -> str:
+    """Everything about a run, for people."""
+    parts = [summary(found.summary)]
+    if found.devices:
+        rows = [
+            (
+                each.device,
+                each.cluster or "-",
+                "-" if each.accuracy is None else f"{100 * each.accuracy:.1f} %",
+                "-" if each.loss is None else f"{each.loss:.4f}",
+                str(each.examples or "-"),
+                _bytes(each.bytes_up),
+                _bytes(each.bytes_down),
+            )
+            for each in found.devices
+        ]
+        heads = ("device", "cluster", "accuracy", "loss", "samples", "sent", "fetched")
+        parts.append(_table(heads, rows))
+    parts += [f"cluster {key}: {len(members)} devices" for key, members in found.clusters.items()]
+    parts += [f"model {key}: {_bytes(weights.blob.size)}" for key, weights in found.models.items()]
+    parts += [f"missing in the last round: {device}: {why}" for device, why in found.missing.items()]
+    parts += [f"round {number} gave no result: {why}" for number, why in found.abandoned.items()]
+    return "\n".join(parts)
+
+
+def server(found: ServerStatus) -> str:
+    """The daemon, for people."""
+    here = sum(device.presence != "absent" for device in found.devices)
+    parts = [f"fedserver {found.version}: {here} of {len(found.devices)} known devices are here"]
+    parts += [summary(run) for run in found.runs] or ["no run goes on"]
+    if found.devices:
+        rows = [
+            (
+                each.device,
+                each.presence,
+                "-" if each.last_seen is None else f"{each.last_seen:.0f} s ago",
+                f"{each.lease[0]} round {each.lease[1]}" if each.lease else "-",
+                each.software or "-",
+            )
+            for each in found.devices
+        ]
+        parts.append(_table(("device", "state", "seen", "works on", "software"), rows))
+    return "\n".join(parts)
+
+
+def line(found: LogLine) -> str:
+    moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.at))
+    return f"{moment} {found.device + ': ' if found.device else ''}{found.text}"
+
+
+def _some(names: Sequence[str], most: int = 5) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def _bytes(size: int) -> str:
+    value, unit = float(size), "B"
+    for larger in ("kB", "MB", "GB"):
+        if value < 1000.0:
+            break
+        value, unit = value / 1000.0, larger
+    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [heads, *rows]
+    widths = [max(len(row[column]) for row in lines) for column in range(len(heads))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in lines
+    )

@@ -1,0 +1,28 @@
+"""How many bytes of blobs went to and fro, counted in memory and written down now and then."""
+
+from collections import Counter
+
+from fedcore.types import DeviceId, RunId
+from fedserver.records import Traffic
+
+
+class Meter:
+    """What was counted since the last `take`."""
+
+    def __init__(self) -> None:
+        self._up: Counter[tuple[RunId, DeviceId]] = Counter()
+        self._down: Counter[tuple[RunId, DeviceId]] = Counter()
+
+    def up(self, run: RunId, device: DeviceId, size: int) -> None:
+        self._up[run, device] += size
+
+    def down(self, run: RunId, device: DeviceId, size: int) -> None:
+        self._down[run, device] += size
+
+    def take(self) -> list[Traffic]:
+        """All of it; counting starts anew."""
+        keys = sorted({*self._up, *self._down})
+        taken = [Traffic(device, run, self._up[run, device], self._down[run, device]) for run, device in keys]
+        self._up.clear()
+        self._down.clear()
+        return taken

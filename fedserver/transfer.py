@@ -1,0 +1,107 @@
+"""Blobs to devices and from them: who may have which, and how much is taken."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from fedcore.admit import largest_upload
+from fedcore.errors import BadPayload, NotFound, Refused
+from fedcore.payload import BlobRef
+from fedcore.types import RunId
+from fedserver.blobs import CHUNK, Upload
+from fedserver.coordinator import Coordinator
+from fedserver.visitor import Visitor
+
+
+async def fetch(
+    coordinator: Coordinator, visitor: Visitor, blob: BlobRef, start: int
+) -> AsyncIterator[bytes]:
+    """A blob from `start` on, to a device whose task or placement names it; NotFound for all others."""
+    run = _run_of(coordinator, visitor, blob)
+    if run is None:
+        raise NotFound(
+            f"blob {blob.sha256[:12]} is not for device {visitor.device}",
+            "ask for the next task, or be placed",
+        )
+    async for chunk in read(coordinator.storage.blobs.path(blob.sha256), blob, start):
+        coordinator.heard(visitor)
+        coordinator.meter.down(run, visitor.device, len(chunk))
+        yield chunk
+
+
+def _run_of(coordinator: Coordinator, visitor: Visitor, blob: BlobRef) -> RunId | None:
+    """The run that told the device of this blob."""
+    for run in coordinator.active():
+        lease = run.lease(visitor.device)
+        if lease and any(weights.blob == blob for weights in lease.task.payload.weights()):
+            return run.run
+    return visitor.granted.get(blob.sha256)
+
+
+async def read(path: Path, blob: BlobRef, start: int) -> AsyncIterator[bytes]:
+    """The bytes of a file from `start` on, without holding up anything else."""
+    if start > blob.size:
+        raise BadPayload(f"a blob of {blob.size} bytes has no byte {start}")
+    try:
+        file = await asyncio.to_thread(path.open, "rb")
+    except FileNotFoundError:
+        raise NotFound(f"blob {blob.sha256[:12]} is gone", "ask for the next task") from None
+    with file:
+        file.seek(start)
+        while chunk := await asyncio.to_thread(file.read, CHUNK):
+            yield chunk
+
+
+async def upload(
+    coordinator: Coordinator, visitor: Visitor, blob: BlobRef, start: int, chunks: AsyncIterator[bytes]
+) -> int:
+    """Take a blob that an answer to one of the device's tasks needs. Returns how much of it is here."""
+    run, room = _room_for(coordinator, visitor, blob)
+    if older := visitor.uploads.pop(blob.sha256, None):
+        older.close()
+    blobs = coordinator.storage.blobs
+    receiving = await asyncio.to_thread(blobs.receive, visitor.device, blob, start, room)
+    visitor.uploads[blob.sha256] = receiving
+
+    async def counted() -> AsyncIterator[bytes]:
+        async for chunk in chunks:
+            _room_for(coordinator, visitor, blob)  # the lease may be over by now
+            coordinator.heard(visitor)
+            coordinator.meter.up(run, visitor.device, len(chunk))
+            yield chunk
+
+    try:
+        return await write(receiving, counted())
+    finally:
+        if visitor.uploads.get(blob.sha256) is receiving:
+            del visitor.uploads[blob.sha256]
+
+
+def _room_for(coordinator: Coordinator, visitor: Visitor, blob: BlobRef) -> tuple[RunId, int]:
+    """The run that needs the blob, and the bytes that all uploads of the device may take.
+
+    Raises Refused when the device has no task, BadPayload when no answer to it is that large.
+    """
+    leases = [lease for run in coordinator.active() if (lease := run.lease(visitor.device))]
+    if not leases:
+        raise Refused(f"device {visitor.device} has no task that needs an upload", "ask for the next task")
+    most = 0
+    for lease in leases:
+        largest = largest_upload(lease.message, coordinator.limits)
+        if blob.size <= largest:
+            return lease.task.run, largest * max(1, len(lease.task.payload.weights()))
+        most = max(most, largest)
+    raise BadPayload(
+        f"an upload of {blob.size} bytes, where the task's answer needs at most {most}",
+        "train the run's own model: same build()",
+    )
+
+
+async def write(receiving: Upload, chunks: AsyncIterator[bytes]) -> int:
+    """Take what comes until the chunks end; it is synced, and checked when it is all, on return."""
+    try:
+        async for chunk in chunks:
+            await asyncio.to_thread(receiving.append, chunk)
+        return await asyncio.to_thread(receiving.finish)
+    finally:
+        receiving.close()

@@ -1,0 +1,49 @@
+"""`fedserver up`: the daemon."""
+
+import asyncio
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fedcore.console import Console, Result, verb
+from fedserver.options import PATH
+
+
+@click.command(epilog="Example: fedserver up --state server --listen 127.0.0.1:50051 --insecure-loopback")
+@verb
+@click.option("-c", "--config", "path", type=PATH, envvar="FEDSERVER_CONFIG", help="The settings, YAML.")
+@click.option(
+    "--state",
+    type=PATH,
+    envvar="FEDSERVER_STATE",
+    metavar="DIR",
+    help="The server's folder.  [default: server]",
+)
+@click.option("--listen", metavar="HOST:PORT", help="Where devices call.  [default: 127.0.0.1:50051]")
+@click.option("--insecure-loopback", is_flag=True, default=None, help="Plain text, to this machine only.")
+@click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="What goes to stderr."
+)
+def up(console: Console, path: Path | None, **flags: Any) -> Result:
+    """Serve devices and operators until SIGTERM or Ctrl-C; runs go on where the last stop left them."""
+    from fedserver.config import read_server
+    from fedserver.daemon import serve
+
+    config = read_server(path, flags)
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=config.log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    found = {"address": ""}
+
+    def announce(address: str) -> None:
+        found["address"] = address
+        click.echo(f"listening on {address}")
+        sys.stdout.flush()
+
+    asyncio.run(serve(config, announce))
+    return Result(found, "stopped")

@@ -1,0 +1,74 @@
+"""A device as the server knows it while it runs."""
+
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from fedcore.types import DeviceId, RunId
+from fedserver.blobs import Upload
+from fedserver.records import DeviceRecord
+from fedserver.signals import Signal
+
+GRANTS = 16
+"""How many blobs a newcomer may still fetch that it was told of."""
+
+
+@dataclass
+class Visitor:
+    """session: "" before the first hello and after the device left. joined: the runs that it joined since.
+
+    granted: blobs that answers to a placement named, and their run. polling: calls that wait for a task.
+    told: it was told that no run is left. changed: something may be there for it. seen: clock times.
+    """
+
+    device: DeviceId
+    software: str = ""
+    session: str = ""
+    first_seen: float = 0.0
+    last_seen: float = 0.0
+    joined: set[RunId] = field(default_factory=set)
+    granted: dict[str, RunId] = field(default_factory=dict)
+    uploads: dict[str, Upload] = field(default_factory=dict)
+    polling: int = 0
+    told: bool = False
+    noted: bool = True
+    changed: Signal = field(default_factory=Signal)
+
+    def begin(self, software: str) -> str:
+        """A new session: whatever an earlier one had is void."""
+        self.session, self.software = secrets.token_urlsafe(24), software
+        self.joined, self.told = set(), False
+        for upload in self.uploads.values():
+            upload.close()
+        self.changed.fire()
+        return self.session
+
+    def end(self) -> None:
+        self.session = ""
+        self.changed.fire()
+
+    def seen(self) -> None:
+        self.last_seen, self.noted = time.time(), False
+        self.first_seen = self.first_seen or self.last_seen
+
+    def grant(self, names: list[str], run: RunId) -> None:
+        """It may fetch these blobs, which answers to it named."""
+        for name in names:
+            self.granted.pop(name, None)
+            self.granted[name] = run
+        for name in list(self.granted)[:-GRANTS]:
+            del self.granted[name]
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Around a call that waits: the device is there for as long as it lasts."""
+        self.polling += 1
+        try:
+            yield
+        finally:
+            self.polling -= 1
+
+    def record(self) -> DeviceRecord:
+        return DeviceRecord(self.device, self.software, self.first_seen, self.last_seen)

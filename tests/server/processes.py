@@ -1,0 +1,53 @@
+"""The server as a process of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+PATIENCE = 60.0
+"""Seconds that a process may take to start or to end, on a busy machine."""
+
+
+@dataclass
+class Daemon:
+    """A running `fedserver up`. log: its standard error. address: where devices call."""
+
+    process: subprocess.Popen[str]
+    state: Path
+    log: Path
+    address: str
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Its exit code after this signal."""
+        self.process.send_signal(number)
+        return self.process.wait(PATIENCE)
+
+
+@contextmanager
+def daemon(state: Path, program: tuple[str, ...] = ("-m", "fedserver")) -> Iterator[Daemon]:
+    """Start a server on `state`, and see to it that it ends. program: what Python is to run."""
+    log = state.with_suffix(".log")
+    up = ["up", "--state", str(state), "--listen", "127.0.0.1:0", "--insecure-loopback"]
+    with log.open("ab") as errors:
+        process = subprocess.Popen(
+            [sys.executable, *program, *up],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        assert line.startswith("listening on 127.0.0.1:"), (line, log.read_text())
+        yield Daemon(process, state, log, line.split()[-1])
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        process.stdout.close()

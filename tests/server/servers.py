@@ -1,0 +1,94 @@
+"""A coordinator for tests, devices on its links, and the run that they are to make."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from fedcore.algorithm import find
+from fedcore.rounds import RoundPolicy
+from fedcore.simulate import simulate
+from fedcore.types import ModelKey, RunId, Tensors
+from fedserver.coordinator import Coordinator
+from fedserver.desk import Desk
+from fedserver.link import DeviceLink
+from fedserver.records import RunSpec
+from fedserver.settings import Settings
+from tests.server.toys import MODEL, Hands, fleet, honest, pieces_of, serve
+
+DEVICES = 3
+ROUNDS = 3
+SETTINGS = Settings(poll=10.0, heartbeat=0.1, tick=0.05, model=1 << 20)
+
+
+@asynccontextmanager
+async def server(state: Path) -> AsyncIterator[Coordinator]:
+    coordinator = await Coordinator.open(state, SETTINGS)
+    try:
+        yield coordinator
+    finally:
+        await coordinator.close()
+
+
+async def crash(coordinator: Coordinator) -> None:
+    """Everything ends where it is; only the lock is let go, as the end of a process does."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await coordinator.storage.close()
+
+
+def spec(**changes: Any) -> RunSpec:
+    return RunSpec(
+        **{
+            "name": "toy",
+            "algorithm": "fedavg",
+            "parameters": {"rounds": ROUNDS},
+            "policy": RoundPolicy(devices=DEVICES, minimum=DEVICES),
+            "seed": 5,
+            **changes,
+        }
+    )
+
+
+async def start(coordinator: Coordinator, model: Tensors | None = MODEL, **changes: Any) -> RunId:
+    initial = None
+    if model is not None:
+        hands = Hands(Desk(coordinator))  # type: ignore[arg-type]
+        initial = hands.keep(model)
+        await hands.link.upload(initial.blob, 0, pieces_of(hands.blobs[initial.blob.sha256]))
+    return await Desk(coordinator).start_run(spec(**changes), initial)
+
+
+def link(coordinator: Coordinator, number: int) -> DeviceLink:
+    return DeviceLink(coordinator, f"d{number}")
+
+
+async def hands(coordinator: Coordinator, number: int) -> Hands:
+    return await Hands(link(coordinator, number)).hello()
+
+
+async def serve_all(coordinator: Coordinator, numbers: range = range(DEVICES)) -> None:
+    await asyncio.gather(*(serve(link(coordinator, number), honest(number)) for number in numbers))
+
+
+def expected(**parameters: Any) -> dict[ModelKey, Tensors]:
+    """The models of the same run in simulation."""
+    algorithm, _ = find("fedavg")
+    central = algorithm.central()
+    first = central.start(MODEL, algorithm.configure("default", {"rounds": ROUNDS, **parameters}))
+    return dict(simulate(central, first, fleet(DEVICES), spec().policy, spec().seed).state.models)
+
+
+def models(coordinator: Coordinator, run: RunId = "toy") -> dict[ModelKey, Tensors]:
+    return dict(coordinator.runs[run].engine.state.models)
+
+
+def scenario(story: Callable[[Coordinator], Awaitable[None]], tmp_path: Path) -> None:
+    async def play() -> None:
+        async with server(tmp_path / "state") as coordinator:
+            await story(coordinator)
+
+    asyncio.run(play())

@@ -1,0 +1,93 @@
+"""Settings of a server and of a run: files, flags before them, and errors that name the key."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedcore.errors import ConfigError
+from fedcore.rounds import RoundPolicy
+from fedserver.config import LearnerConfig, read_run, read_server
+from fedserver.records import RunSpec
+
+RUN = """
+name: digits
+algorithm: flux
+preset: paper
+parameters: {rounds: 20, privacy: "off"}
+policy: {devices: 8, minimum: 6, deadline: 600}
+seed: 7
+initial_weights: first.safetensors
+learner: {file: nets/learner.py}
+"""
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "settings.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_a_run_file_says_it_all_and_its_paths_are_its_own(tmp_path: Path) -> None:
+    config = read_run(written(tmp_path, RUN), {})
+    assert config.initial_weights == tmp_path / "first.safetensors"
+    assert config.learner == LearnerConfig(file=tmp_path / "nets" / "learner.py")
+    policy = RoundPolicy(devices=8, minimum=6, deadline=600.0)
+    parameters: dict[str, int | str] = {"rounds": 20, "privacy": "off"}
+    learner = str(tmp_path / "nets" / "learner.py")
+    assert config.spec() == RunSpec("digits", "flux", "paper", parameters, policy, 7, learner)
+
+
+def test_flags_come_before_the_file_setting_by_setting(tmp_path: Path) -> None:
+    flags: dict[str, Any] = {
+        "name": "other",
+        "seed": None,
+        "parameters": {"rounds": 3},
+        "policy": {"minimum": 8, "deadline": None},
+        "initial_weights": Path("mine.safetensors"),
+        "learner": {"builtin": None, "file": None, "options": {}, "seed": None},
+    }
+    config = read_run(written(tmp_path, RUN), flags)
+    assert (config.name, config.seed) == ("other", 7)
+    assert config.parameters == {"rounds": 3, "privacy": "off"}
+    assert config.policy == RoundPolicy(devices=8, minimum=8, deadline=600.0)
+    assert config.initial_weights == Path("mine.safetensors").absolute()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("algorithm: flux\nround: 3", "there is no setting round"),
+        ("algorithm: flux\npolicy: {minimum: 3, devices: 2}", "policy: a round of 2 devices"),
+        ("algorithm: flux\npolicy: {deadlin: 3}", 'did you mean "deadline"'),
+        ("name: x", "no algorithm is given"),
+        ("algorithm: flux\nlearner: {}", "one of builtin and file is due"),
+        ("algorithm: flux\nlearner: {file: a.py, options: {x: 1}}", "options are for a builtin"),
+        ("algorithm: flux\nseed: -1", "seed is -1"),
+        ("algorithm: flux\nparameters: {rounds: [1]}", "parameters.rounds"),
+    ],
+)
+def test_a_wrong_run_file_is_refused_by_the_key(tmp_path: Path, text: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        read_run(written(tmp_path, text), {})
+
+
+def test_a_server_file_and_its_flags(tmp_path: Path) -> None:
+    path = written(tmp_path, "state: data\ninsecure_loopback: true\ncadence: {poll: 5, grace: 1}\n")
+    config = read_server(path, {"listen": "127.0.0.1:0", "state": None, "insecure_loopback": None})
+    assert config.state == tmp_path / "data"
+    assert (config.listen, config.cadence.poll, config.cadence.heartbeat) == ("127.0.0.1:0", 5.0, 10.0)
+    with pytest.raises(ConfigError, match="poll, heartbeat"):
+        read_server(written(tmp_path, "insecure_loopback: true\ncadence: {poll: 0}"), {})
+    with pytest.raises(ConfigError, match=r"settings\.yaml: there is no setting states"):
+        read_server(written(tmp_path, "states: x"), {})
+    with pytest.raises(ConfigError, match="no certificates"):
+        read_server(None, {})
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.yaml: No such file"):
+        read_run(tmp_path / "none.yaml", {})
+    (tmp_path / "latin.yaml").write_bytes(b"name: \xff")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        read_run(tmp_path / "latin.yaml", {})

@@ -1,0 +1,142 @@
+"""The real process: it starts, stops when it is told to, and goes on where it was however it ended."""
+
+import asyncio
+import signal
+from pathlib import Path
+
+import pytest
+from grpc import aio
+
+from fedcore.errors import ConfigError, Unavailable
+from fedcore.link import Outcome
+from fedserver.config import ServerConfig
+from fedserver.coordinator import Coordinator
+from fedserver.daemon import serve as serve_until_stopped
+from fedserver.disk import StorageFault
+from fedserver.rpc.client import OperatorClient
+from fedserver.runs import Run
+from tests.server.processes import daemon
+from tests.server.servers import DEVICES, ROUNDS, expected, spec
+from tests.server.toys import MODEL, Hands, honest, same_models, serve
+from tests.server.wire_link import WireLink
+
+
+async def some_reports(address: str, count: int) -> None:
+    """Devices that send so many reports and then are heard of no more."""
+    async with aio.insecure_channel(address) as channel:
+        devices = [await Hands(WireLink(channel, f"d{number}")).hello() for number in range(DEVICES)]
+        for device in devices:
+            await device.link.next_task(0.0)
+        for report in range(count):
+            number = report % DEVICES
+            receipt = await devices[number].do(await devices[number].task(), honest(number))
+            assert receipt.outcome is Outcome.ACCEPTED
+
+
+async def all_devices(address: str) -> None:
+    async with aio.insecure_channel(address) as channel:
+        devices = (serve(WireLink(channel, f"d{number}"), honest(number)) for number in range(DEVICES))
+        await asyncio.gather(*devices)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_the_next_process_goes_on_where_one_ended(tmp_path: Path, number: signal.Signals) -> None:
+    state = tmp_path / "s"
+    with daemon(state) as first, OperatorClient(state) as operator:
+        assert (state / "address").read_text().strip() == first.address
+        operator.start_run(spec(), MODEL)
+        asyncio.run(some_reports(first.address, DEVICES + 1))
+        code = first.stop(number)
+        assert code == (-signal.SIGKILL if number is signal.SIGKILL else 0)
+        with pytest.raises(Unavailable, match="no server answers"):
+            operator.runs()
+    with daemon(state) as second, OperatorClient(state) as operator:
+        before = operator.show("toy").summary
+        assert (before.stage, before.round, before.waiting_for) == ("open", 2, "1 of 3 reports are in")
+        asyncio.run(all_devices(second.address))
+        *_, status = operator.watch("toy")
+        assert status.summary.stage == "finished"
+        assert status.summary.round == ROUNDS + 2
+        assert same_models({"global": operator.fetch(status.models["global"])}, expected())
+        assert second.stop() == 0
+    assert not (state / "address").exists()
+
+
+def test_a_second_server_on_the_same_folder_says_which_process_has_it(tmp_path: Path) -> None:
+    with daemon(tmp_path / "s") as first:
+        config = ServerConfig(tmp_path / "s", "127.0.0.1:0", True)
+        with pytest.raises(ConfigError, match=f"in use by another server .process {first.process.pid}"):
+            asyncio.run(serve_until_stopped(config, lambda address: None))
+        assert first.stop() == 0
+
+
+def test_a_waiting_device_is_answered_when_the_server_ends(tmp_path: Path) -> None:
+    async def wait(address: str, stop: "asyncio.Event") -> str:
+        async with aio.insecure_channel(address) as channel:
+            device = await Hands(WireLink(channel, "d0")).hello()
+            polling = asyncio.create_task(device.link.next_task(20.0))
+            await asyncio.sleep(0.1)
+            stop.set()
+            with pytest.raises(aio.AioRpcError) as caught:
+                await polling
+            return caught.value.details() or ""
+
+    async def play(address: str) -> str:
+        stop = asyncio.Event()
+        waiting = asyncio.create_task(wait(address, stop))
+        await stop.wait()
+        running.process.send_signal(signal.SIGTERM)
+        return await waiting
+
+    with daemon(tmp_path / "s") as running:
+        assert "the server is stopping" in asyncio.run(play(running.address))
+        assert running.process.wait(30.0) == 0
+
+
+def test_a_disk_that_gives_way_ends_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was decided could not be put on disk: only a start from the disk knows what holds."""
+
+    async def broken(self: Run, *arguments: object) -> None:
+        raise StorageFault("shoal.db: disk I/O error")
+
+    def start(address: str) -> None:
+        monkeypatch.setattr(Run, "_open", broken)
+
+        async def devices() -> None:
+            async with aio.insecure_channel(address) as channel:
+                with pytest.raises(aio.AioRpcError):
+                    await serve(WireLink(channel, "d0"), honest(0))
+
+        def ask() -> None:
+            from fedcore.rounds import RoundPolicy
+
+            with OperatorClient(tmp_path) as operator:
+                operator.start_run(spec(policy=RoundPolicy(devices=1, minimum=1)), MODEL)
+
+        async def play() -> None:
+            await asyncio.to_thread(ask)
+            await devices()
+
+        playing.append(asyncio.ensure_future(play()))
+
+    playing: list[asyncio.Future[None]] = []
+
+    async def story() -> None:
+        await serve_until_stopped(ServerConfig(tmp_path, "127.0.0.1:0", True), start)
+
+    with pytest.raises(StorageFault, match="disk I/O error"):
+        asyncio.run(story())
+    assert not (tmp_path / "address").exists()
+
+    async def again() -> None:
+        monkeypatch.undo()
+        coordinator = await Coordinator.open(tmp_path, ServerConfig(tmp_path, insecure_loopback=True).cadence)
+        assert coordinator.runs["toy"].active
+        await coordinator.close()
+
+    asyncio.run(again())
+
+
+def test_without_the_flag_nothing_is_served() -> None:
+    with pytest.raises(ConfigError, match="cannot prove who they are"):
+        ServerConfig()

@@ -1,0 +1,186 @@
+"""What an operator asks for, sees, and is refused."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedcore.errors import BadPayload, ConfigError, NotFound, ShoalError, Unavailable
+from fedcore.link import Failure, Report
+from fedcore.payload import BlobRef
+from fedcore.rounds import RoundPolicy
+from fedserver.coordinator import Coordinator
+from fedserver.desk import Desk
+from fedserver.views import RunStatus
+from tests.server.servers import DEVICES, ROUNDS, hands, scenario, serve_all, spec, start
+from tests.server.toys import MODEL, Hands, honest, pieces_of
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"algorithm": "flx"}, 'did you mean "flux"'),
+        ({"preset": "papr"}, 'did you mean "paper"'),
+        ({"parameters": {"round": 3}}, 'did you mean "rounds"'),
+        ({"parameters": {"rounds": "3"}}, "int is due"),
+        ({"name": "../x"}, "not a name for a run"),
+        ({"policy": RoundPolicy(silence=0.01)}, "too short"),
+    ],
+)
+def test_a_run_that_cannot_work_is_refused(tmp_path: Path, changes: dict[str, Any], reason: str) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        with pytest.raises(ConfigError, match=reason):
+            await Desk(coordinator).start_run(spec(**changes), None)
+        assert coordinator.runs == {}
+
+    scenario(story, tmp_path)
+
+
+def test_initial_weights_are_uploaded_before_and_must_be_finite(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        desk = Desk(coordinator)
+        weights = Hands(desk).keep(MODEL)  # type: ignore[arg-type]
+        with pytest.raises(NotFound, match="upload it first"):
+            await desk.start_run(spec(), weights)
+        with pytest.raises(BadPayload, match="initial model, tensor 'w'"):
+            await start(coordinator, {"w": np.array([np.nan])})
+        assert coordinator.runs == {}
+        assert await desk.uploaded(weights.blob) == 0
+        await start(coordinator)
+
+    scenario(story, tmp_path)
+
+
+def test_names_are_made_unique(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        for expected in ("toy", "toy-2", "toy-3"):
+            assert await start(coordinator, None) == expected
+        assert await start(coordinator, None, name="", algorithm="flux-soft") == "flux-soft"
+        assert [run.run for run in Desk(coordinator).runs()] == ["flux-soft", "toy-3", "toy-2", "toy"]
+
+    scenario(story, tmp_path)
+
+
+def test_a_run_says_what_it_waits_for_and_from_whom(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator)
+        devices = [await hands(coordinator, number) for number in range(DEVICES)]
+        await devices[0].link.next_task(0.0)
+        (summary,) = (await Desk(coordinator).status()).runs
+        assert (summary.stage, summary.round, summary.waiting_for) == (
+            "waiting",
+            1,
+            "1 of 3 devices are here",
+        )
+        for device in devices:
+            await device.link.next_task(0.0)
+        await devices[1].do(await devices[1].task(), honest(1))
+        status = await Desk(coordinator).status()
+        (summary,) = status.runs
+        assert (summary.stage, summary.title) == ("open", "training round 1 of 3")
+        assert (summary.waiting_for, summary.waiting_devices) == ("1 of 3 reports are in", ("d0", "d2"))
+        assert summary.time_left is not None
+        assert {each.device: each.presence for each in status.devices} == {
+            "d0": "working",
+            "d1": "idle",
+            "d2": "working",
+        }
+        assert status.devices[0].lease == ("toy", 1, 1)
+        assert status.devices[0].software == "toy"
+        await devices[0].link.leave()
+        assert (await Desk(coordinator).status()).devices[0].presence == "absent"
+
+    scenario(story, tmp_path)
+
+
+def test_a_stopped_run_wants_nothing_any_more_and_keeps_its_models(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator)
+        devices = [await hands(coordinator, number) for number in range(DEVICES)]
+        for device in devices:
+            await device.link.next_task(0.0)
+        task = await devices[0].task()
+        status = await Desk(coordinator).stop_run("toy", "wrong data")
+        assert (status.summary.stage, status.summary.waiting_for) == ("stopped", "wrong data")
+        assert list(status.models) == ["global"]
+        assert not await devices[0].link.alive(task.run, task.round, task.attempt)
+        assert await Desk(coordinator).stop_run("toy", "again") == status
+        with pytest.raises(NotFound):
+            await Desk(coordinator).stop_run("other", "")
+
+    scenario(story, tmp_path)
+
+
+def test_who_watches_sees_each_round_and_the_end(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator)
+        seen: list[RunStatus] = []
+
+        async def look() -> None:
+            async for status in Desk(coordinator).watch("toy"):
+                seen.append(status)
+
+        watching = asyncio.create_task(look())
+        await serve_all(coordinator)
+        await watching
+        assert seen[-1].summary.stage == "finished"
+        rounds = [status.summary.round for status in seen]
+        assert rounds == sorted(rounds)
+        assert rounds[-1] == ROUNDS + 2
+
+    scenario(story, tmp_path)
+
+
+def test_a_stop_of_the_server_ends_watching(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator)
+        watched = Desk(coordinator).watch("toy")
+        await anext(watched)
+        coordinator.stop_serving()
+        with pytest.raises(Unavailable, match="is stopping"):
+            await anext(watched)
+        with pytest.raises(Unavailable, match="is stopping"):
+            await Desk(coordinator).start_run(spec(), None)
+
+    scenario(story, tmp_path)
+
+
+def test_an_operator_may_fetch_any_blob_and_resume_an_upload(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        desk = Desk(coordinator)
+        own = Hands(desk)  # type: ignore[arg-type]
+        blob = own.keep(MODEL).blob
+        data = own.blobs[blob.sha256]
+        assert await desk.upload(blob, 0, pieces_of(data[:100])) == 100
+        assert await desk.uploaded(blob) == 100
+        assert await desk.upload(blob, 100, pieces_of(data[100:])) == blob.size
+        await desk.start_run(spec(), own.keep(MODEL))
+        assert b"".join([piece async for piece in desk.fetch(blob, 0)]) == data
+        with pytest.raises(NotFound, match="is gone"):
+            await anext(desk.fetch(BlobRef("ab" * 32, 5), 0))
+
+    scenario(story, tmp_path)
+
+
+def test_the_log_is_read_page_by_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedserver.store.PAGE", 2)
+
+    async def story(coordinator: Coordinator) -> None:
+        desk = Desk(coordinator)
+        await start(coordinator, policy=RoundPolicy(devices=1, minimum=1))
+        device = await hands(coordinator, 0)
+        task = await device.task()
+        failure = Failure("learner-failed", "no memory", "MemoryError")
+        await device.link.report(Report(task.run, task.round, task.attempt, failure))
+        first = await desk.log("toy", 0)
+        assert len(first) == 2
+        assert "round 1 is open" in first[0].text
+        second = await desk.log("toy", first[-1].number)
+        assert "round 1 gave no result: every device that is left has failed" in second[0].text
+        assert await desk.log("toy", 1_000) == []
+        with pytest.raises(ShoalError, match="no run 'other'"):
+            await desk.log("other", 0)
+
+    scenario(story, tmp_path)

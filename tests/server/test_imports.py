@@ -1,0 +1,39 @@
+"""The server process loads neither PyTorch nor any data set, whatever it is asked to run."""
+
+import asyncio
+from pathlib import Path
+
+from fedserver.rpc.client import OperatorClient
+from tests.server.processes import daemon
+from tests.server.servers import spec
+from tests.server.test_daemon import all_devices
+from tests.server.toys import MODEL
+
+PROGRAM = """
+import atexit, sys
+from fedserver.__main__ import main
+atexit.register(lambda: print(*sorted(sys.modules), file=sys.stderr))
+main()
+"""
+FORBIDDEN = (
+    "torch",
+    "fedcore.local",
+    "fedcore.models",
+    "fedcore.shifts",
+    "fedcore.data",
+    "fedserver.experiment",
+)
+
+
+def test_a_server_that_runs_flux_loads_no_torch_and_no_data(tmp_path: Path) -> None:
+    with daemon(tmp_path / "s", ("-c", PROGRAM)) as server, OperatorClient(tmp_path / "s") as operator:
+        operator.start_run(spec(name="flux", algorithm="flux"), None)
+        operator.stop_run("flux")
+        operator.start_run(spec(), MODEL)
+        asyncio.run(all_devices(server.address))
+        assert operator.show("toy").summary.stage == "finished"
+        assert server.stop() == 0
+    loaded = set(server.log.read_text().splitlines()[-1].split())
+    assert {"fedcore.algorithms.flux.central", "fedcore.algorithms.fedavg.central", "numpy"} <= loaded
+    wrong = [name for name in loaded if any(f"{name}.".startswith(f"{each}.") for each in FORBIDDEN)]
+    assert wrong == []

@@ -1,0 +1,420 @@
+"""A device's visit: sessions, leases, what it may fetch and send, and placement."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedcore.errors import BadPayload, NotFound, Refused, Unavailable
+from fedcore.link import Hello, Idle, Outcome, Placement, Question, Report, Task
+from fedcore.parts import ClusterAssignment, Descriptor
+from fedcore.payload import BlobRef
+from fedcore.rounds import RoundPolicy
+from fedcore.tensors import digest
+from fedserver.coordinator import Coordinator
+from fedserver.desk import Desk
+from fedserver.link import DeviceLink, SayHello, WrongVersion
+from fedserver.placing import CannotPlace
+from tests.server.servers import (
+    DEVICES,
+    SETTINGS,
+    expected,
+    hands,
+    link,
+    models,
+    scenario,
+    serve_all,
+    start,
+)
+from tests.server.toys import MODEL, Hands, honest, pieces_of, same_models
+
+ALONE = RoundPolicy(devices=1, minimum=1)
+
+
+def test_a_later_hello_makes_the_earlier_session_void(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator, policy=ALONE)
+        first = await hands(coordinator, 0)
+        task = await first.task()
+        second = await hands(coordinator, 0)
+        again = await second.task()
+        assert (again.round, again.attempt) == (task.round, task.attempt + 1)
+        for call in (
+            first.link.next_task(0.0),
+            first.link.alive(task.run, task.round, task.attempt),
+            first.link.uploaded(BlobRef("ab" * 32, 3)),
+            first.link.report(Report(task.run, task.round, task.attempt, again.payload)),
+            first.link.leave(),
+        ):
+            with pytest.raises(SayHello, match="began a newer one"):
+                await call
+        assert await second.link.alive(again.run, again.round, again.attempt)
+        assert not await second.link.alive(task.run, task.round, task.attempt)
+        assert (await second.do(again, honest(0))).outcome is Outcome.ACCEPTED
+
+    scenario(story, tmp_path)
+
+
+def test_a_poll_of_an_earlier_session_ends_at_once(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        first = await hands(coordinator, 0)
+        polling = asyncio.create_task(first.link.next_task(10.0))
+        await asyncio.sleep(0.02)
+        await hands(coordinator, 0)
+        with pytest.raises(SayHello):
+            await polling
+
+    scenario(story, tmp_path)
+
+
+def test_who_never_said_hello_is_asked_to(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        with pytest.raises(SayHello):
+            await link(coordinator, 0).next_task(0.0)
+        with pytest.raises(SayHello):
+            await DeviceLink(coordinator, "d0", "made-up").next_task(0.0)
+        welcome = await link(coordinator, 0).hello(Hello("toy"))
+        assert (welcome.poll, welcome.heartbeat) == (SETTINGS.poll, SETTINGS.heartbeat)
+        assert isinstance(await DeviceLink(coordinator, "d0", welcome.session).next_task(0.0), Idle)
+
+    scenario(story, tmp_path)
+
+
+def test_a_device_of_another_version_is_told_both(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        with pytest.raises(WrongVersion, match="speaks version 1 of the exchange, the device 2 to 3"):
+            await link(coordinator, 0).hello(Hello("toy", 2, 3))
+
+    scenario(story, tmp_path)
+
+
+def test_a_lease_is_given_again_until_it_is_answered(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator, policy=ALONE)
+        device = await hands(coordinator, 0)
+        assert await device.task() == await device.task()
+
+    scenario(story, tmp_path)
+
+
+def test_a_withdrawn_task_is_not_wanted_any_more(tmp_path: Path) -> None:
+    """The round is full without the slowest device."""
+
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator, policy=RoundPolicy(devices=2, minimum=2, over_select=1.5, gather=0.0))
+        devices = [await hands(coordinator, number) for number in range(DEVICES)]
+        tasks = []
+        for device in devices:
+            await device.link.next_task(0.0)
+        for device in devices:
+            found = await device.link.next_task(0.0)
+            if isinstance(found, Task):
+                tasks.append((device, found))
+        if len(tasks) < DEVICES:  # it opened with the first two: all three are asked from the next round on
+            for device, task in tasks:
+                await device.do(task, honest(0))
+            tasks = [(device, await device.task()) for device in devices]
+        (slow, its_task), *others = tasks
+        payload = slow.payload(honest(0)(await slow.open(its_task), its_task.seed))
+        for device, task in others:
+            await device.do(task, honest(1))
+        assert not await slow.link.alive(its_task.run, its_task.round, its_task.attempt)
+        receipt = await slow.link.report(Report(its_task.run, its_task.round, its_task.attempt, payload))
+        assert receipt.outcome is Outcome.LATE
+
+    scenario(story, tmp_path)
+
+
+def test_a_device_that_leaves_is_not_waited_for(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator, policy=RoundPolicy(devices=2, minimum=1, gather=5.0))
+        devices = [await hands(coordinator, number) for number in range(2)]
+        for device in devices:
+            await device.link.next_task(0.0)
+        await devices[0].task()
+        await devices[0].link.leave()
+        await devices[1].do(await devices[1].task(), honest(1))
+        status = await Desk(coordinator).show("toy")
+        while status.summary.round == 1:
+            status = await Desk(coordinator).show("toy")
+        assert status.missing == {"d0": "it left"}
+        with pytest.raises(SayHello):
+            await devices[0].link.next_task(0.0)
+
+    scenario(story, tmp_path)
+
+
+def test_a_silent_device_is_gone_and_may_come_back(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator, policy=RoundPolicy(devices=2, minimum=1, silence=0.4, gather=1.0))
+        devices = [await hands(coordinator, number) for number in range(2)]
+        for device in devices:
+            await device.link.next_task(0.0)
+        silent = await devices[0].task()
+        await devices[1].do(await devices[1].task(), honest(1))
+        assert (await devices[1].task(8.0)).round == 2
+        status = await Desk(coordinator).show("toy")
+        assert "not heard of" in status.missing["d0"]
+        assert not await devices[0].link.alive(silent.run, silent.round, silent.attempt)
+        assert (await devices[0].link.next_task(0.0)) is not None
+        assert coordinator.runs["toy"].present("d0")
+
+    scenario(story, tmp_path)
+
+
+def test_a_device_that_waits_for_a_task_is_not_silent(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator, policy=RoundPolicy(devices=2, minimum=2, silence=0.4))
+        waiting = asyncio.create_task((await hands(coordinator, 0)).link.next_task(1.0))
+        assert isinstance(await waiting, Idle)
+        assert coordinator.runs["toy"].present("d0")
+
+    scenario(story, tmp_path)
+
+
+def test_the_end_is_told_once_at_once_and_a_new_run_again(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        device = await hands(coordinator, 0)
+        before = await device.link.next_task(0.0)
+        assert isinstance(before, Idle)
+        assert not before.finished
+        await start(coordinator, policy=ALONE, parameters={"rounds": 1, "evaluate": False})
+        await device.do(await device.task(), honest(0))
+        after = await device.link.next_task(9.0)
+        assert isinstance(after, Idle)
+        assert after.finished
+        waiting = asyncio.create_task(device.link.next_task(9.0))
+        await asyncio.sleep(0.02)
+        assert not waiting.done()
+        await start(coordinator, policy=ALONE, name="next")
+        task = await waiting
+        assert isinstance(task, Task)
+        assert task.run == "next"
+
+    scenario(story, tmp_path)
+
+
+# -- blobs -------------------------------------------------------------------------------------------------
+
+
+def test_a_blob_is_for_those_whose_task_names_it(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator, policy=ALONE)
+        device, stranger = await hands(coordinator, 0), await hands(coordinator, 1)
+        blob = (await device.task()).payload.weights()[0].blob
+        with pytest.raises(NotFound, match="is not for device d1"):
+            await anext(stranger.link.fetch(blob, 0))
+        with pytest.raises(NotFound, match="is not for device d0"):
+            await anext(device.link.fetch(BlobRef("ab" * 32, blob.size), 0))
+        with pytest.raises(BadPayload, match="has no byte"):
+            await anext(device.link.fetch(blob, blob.size + 1))
+        rest = b"".join([piece async for piece in device.link.fetch(blob, blob.size - 5)])
+        assert len(rest) == 5
+        assert [piece async for piece in device.link.fetch(blob, blob.size)] == []
+
+    scenario(story, tmp_path)
+
+
+def test_an_upload_needs_a_task_and_fits_its_answer(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator, policy=ALONE)
+        device, stranger = await hands(coordinator, 0), await hands(coordinator, 1)
+        await device.task()
+        small, large = BlobRef("ab" * 32, 10), BlobRef("cd" * 32, 1 << 40)
+        with pytest.raises(Refused, match="device d1 has no task"):
+            await stranger.link.upload(small, 0, pieces_of(b"x" * 10))
+        with pytest.raises(BadPayload, match="needs at most 136"):
+            await device.link.upload(large, 0, pieces_of(b"x"))
+        with pytest.raises(BadPayload, match="goes on at byte 5"):
+            await device.link.upload(small, 5, pieces_of(b"x"))
+        with pytest.raises(BadPayload, match="longer than the 10 bytes"):
+            await device.link.upload(small, 0, pieces_of(b"x" * 200))
+
+    scenario(story, tmp_path)
+
+
+def test_an_upload_that_is_cut_off_goes_on(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator, policy=ALONE)
+        device = await hands(coordinator, 0)
+        task = await device.task()
+        payload = device.payload(honest(0)(await device.open(task), task.seed))
+        blob = payload.weights()[0].blob
+        data = device.blobs[blob.sha256]
+
+        async def cut() -> AsyncIterator[bytes]:
+            yield data[:70]
+            raise ConnectionResetError
+
+        with pytest.raises(ConnectionResetError):
+            await device.link.upload(blob, 0, cut())
+        assert await device.link.uploaded(blob) == 70
+        receipt = await device.send(task, payload)
+        assert receipt.outcome is Outcome.ACCEPTED
+
+    scenario(story, tmp_path)
+
+
+def test_a_second_upload_of_a_blob_takes_the_place_of_the_first(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator, policy=ALONE)
+        device = await hands(coordinator, 0)
+        task = await device.task()
+        payload = device.payload(honest(0)(await device.open(task), task.seed))
+        blob = payload.weights()[0].blob
+        data, go_on = device.blobs[blob.sha256], asyncio.Event()
+
+        async def stalled() -> AsyncIterator[bytes]:
+            yield data[:64]
+            await go_on.wait()
+            yield data[64:]
+
+        first = asyncio.create_task(device.link.upload(blob, 0, stalled()))
+        while await device.link.uploaded(blob) < 64:
+            await asyncio.sleep(0.01)
+            coordinator.visitor("d0").uploads[blob.sha256]._file.flush()
+        assert (await device.send(task, payload)).outcome is Outcome.ACCEPTED
+        go_on.set()
+        with pytest.raises((Unavailable, Refused, BadPayload)):
+            await first
+        assert coordinator.runs["toy"].active
+
+    scenario(story, tmp_path)
+
+
+# -- placement ---------------------------------------------------------------------------------------------
+
+
+def test_a_newcomer_is_given_the_model_and_may_fetch_it(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator)
+        await serve_all(coordinator)
+        newcomer = Hands(DeviceLink(coordinator, "newcomer"))
+        answer = await newcomer.link.place("", None)
+        assert isinstance(answer, Placement)
+        assert answer.run == "toy"
+        assert answer.model is not None
+        pieces = [piece async for piece in newcomer.link.fetch(answer.model.blob, 0)]
+        newcomer.blobs[answer.model.blob.sha256] = b"".join(pieces)
+        assert same_models({"global": newcomer._load(answer.model)}, expected())
+        with pytest.raises(NotFound):
+            await anext(DeviceLink(coordinator, "another").fetch(answer.model.blob, 0))
+        assert not coordinator.runs["toy"].present("newcomer")
+
+    scenario(story, tmp_path)
+
+
+def test_a_run_that_cannot_place_says_so_and_an_older_one_may(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        newcomer = DeviceLink(coordinator, "newcomer")
+        with pytest.raises(CannotPlace, match="no run that could place"):
+            await newcomer.place("", None)
+        with pytest.raises(NotFound, match="no run 'other'"):
+            await newcomer.place("other", None)
+        await start(coordinator, name="older")
+        await start(coordinator, None, name="newer")
+        with pytest.raises(CannotPlace, match="has no model yet"):
+            await newcomer.place("newer", None)
+        answer = await newcomer.place("", None)
+        assert isinstance(answer, Placement)
+        assert answer.run == "older"
+
+    scenario(story, tmp_path)
+
+
+def test_a_question_names_blobs_that_the_newcomer_may_fetch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedcore.algorithms.fedavg import central
+    from fedcore.messages import Describe
+
+    projector = {"mean": np.zeros(2), "components": np.ones((1, 2))}
+
+    def place(state: central.State, descriptor: Descriptor | None) -> ClusterAssignment | Describe:
+        if descriptor is None:
+            return Describe(state.models["global"], projector)
+        return ClusterAssignment("global", distance=float(descriptor.means[0, 0]))
+
+    monkeypatch.setattr(central, "place", place)
+
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator)
+        newcomer = Hands(DeviceLink(coordinator, "newcomer"))
+        question = await newcomer.link.place("", None)
+        assert isinstance(question, Question)
+        message = await newcomer.open(Task(question.run, 1, 0, 0, "", question.payload))
+        assert isinstance(message, Describe)
+        assert digest(message.projector) == digest(projector)
+        assert digest(message.encoder) == digest(MODEL)
+        descriptor = Descriptor(np.array([[2.5]]), np.array([[1.0]]), np.array([9.0]), digest(projector))
+        answer = await newcomer.link.place(question.run, descriptor)
+        assert isinstance(answer, Placement)
+        assert answer.assignment.distance == 2.5
+
+    scenario(story, tmp_path)
+
+
+# -- the server's own end ----------------------------------------------------------------------------------
+
+
+def test_a_server_that_stops_answers_who_waits(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        device = await hands(coordinator, 0)
+        polling = asyncio.create_task(device.link.next_task(10.0))
+        await asyncio.sleep(0.02)
+        coordinator.stop_serving()
+        with pytest.raises(Unavailable, match="is stopping"):
+            await polling
+        for call in (device.link.hello(Hello("toy")), device.link.place("", None)):
+            with pytest.raises(Unavailable, match="is stopping"):
+                await call
+
+    scenario(story, tmp_path)
+
+
+def test_an_error_in_the_algorithm_fails_its_run_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedcore.algorithms.fedavg import central
+
+    real = central.reduce
+
+    def reduce(state: central.State, reports: object) -> central.State:
+        if state.parameters.rounds == 7:
+            raise ZeroDivisionError("float division by zero")
+        return real(state, reports)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(central, "reduce", reduce)
+
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator, name="bad", parameters={"rounds": 7})
+        await start(coordinator, name="good")
+        await serve_all(coordinator)
+        bad = (await Desk(coordinator).show("bad")).summary
+        assert bad.stage == "failed"
+        assert "round 1 cannot be combined: ZeroDivisionError: float division by zero" in bad.waiting_for
+        assert same_models(models(coordinator, "good"), expected())
+
+    scenario(story, tmp_path)
+
+
+def test_a_combined_model_that_is_not_finite_is_never_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedcore.algorithms.fedavg import central
+
+    monkeypatch.setattr(
+        central, "mean_model", lambda reports: {**MODEL, "layer.bias": np.full(3, np.inf, np.float32)}
+    )
+
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator)
+        await serve_all(coordinator)
+        status = await Desk(coordinator).show("toy")
+        assert status.summary.stage == "failed"
+        assert "the combined model global" in status.summary.waiting_for
+        assert same_models(models(coordinator), {"global": MODEL})
+
+    scenario(story, tmp_path)

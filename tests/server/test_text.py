@@ -1,0 +1,68 @@
+"""What people read: tables and sentences, with everything in them that they need."""
+
+from fedcore.payload import BlobRef, Weights
+from fedserver import text
+from fedserver.records import LogLine
+from fedserver.views import DeviceFigures, DeviceStatus, RunStatus, RunSummary, ServerStatus
+
+OPEN = RunSummary(
+    "digits", "digits", "flux", "default", "open", 3, "training round 3 of 10", "1 of 8 reports are in",
+    tuple(f"d{number}" for number in range(7)), 12.4,
+)  # fmt: skip
+OVER = RunSummary("old", "old", "fedavg", "paper", "failed", 9, waiting_for="no memory")
+
+
+def test_a_run_in_a_line_says_for_whom_and_until_when() -> None:
+    assert text.summary(OPEN) == (
+        "digits: open, round 3 (training round 3 of 10): 1 of 8 reports are in, "
+        "from d0, d1, d2, d3, d4 and 2 more, for at most 12 s"
+    )
+    assert text.summary(OVER) == "old: failed, round 9: no memory"
+
+
+def test_all_runs_are_a_table() -> None:
+    assert text.runs([OPEN, OVER]).splitlines() == [
+        "run     algorithm  stage   round  waits for",
+        "digits  flux       open    3      1 of 8 reports are in",
+        "old     fedavg     failed  9      no memory",
+    ]
+    assert "fedserver run start" in text.runs([])
+
+
+def test_a_run_in_full_names_who_is_missing_and_what_gave_no_result() -> None:
+    status = RunStatus(
+        OVER,
+        {"c0": ("d0",), "c1": ()},
+        (DeviceFigures("d0", "c0", 0.934, 0.25, 40, 1_500_000, 999), DeviceFigures("d1")),
+        {2: "0 of at least 2 reports at the deadline"},
+        {"d1": "it left"},
+        {"c0": Weights((), BlobRef("ab" * 32, 0))},
+    )
+    assert text.status(status).splitlines()[1:] == [
+        "device  cluster  accuracy  loss    samples  sent    fetched",
+        "d0      c0       93.4 %    0.2500  40       1.5 MB  999 B",
+        "d1      -        -         -       -        0 B     0 B",
+        "cluster c0: 1 devices",
+        "cluster c1: 0 devices",
+        "model c0: 0 B",
+        "missing in the last round: d1: it left",
+        "round 2 gave no result: 0 of at least 2 reports at the deadline",
+    ]
+    assert text.data(status)["models"] == {"c0": {"sha256": "ab" * 32, "size": 0, "tensors": 0}}
+
+
+def test_the_server_and_its_devices() -> None:
+    devices = (DeviceStatus("d0", "working", 2.6, "toy 1", ("digits", 3, 1)), DeviceStatus("d1", "absent"))
+    lines = text.server(ServerStatus("1.2", devices, (OPEN,))).splitlines()
+    assert lines[0] == "fedserver 1.2: 1 of 2 known devices are here"
+    assert lines[1] == text.summary(OPEN)
+    assert lines[3:] == [
+        "d0      working  3 s ago  digits round 3  toy 1",
+        "d1      absent   -        -               -",
+    ]
+    assert text.server(ServerStatus("1.2", (), ())).splitlines()[1] == "no run goes on"
+
+
+def test_a_line_of_the_log() -> None:
+    assert text.line(LogLine(1, 86400.0, "d0", "it failed")).endswith(" d0: it failed")
+    assert text.line(LogLine(1, 86400.0, "", "round 1 is open")).endswith(" round 1 is open")

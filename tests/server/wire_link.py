@@ -1,0 +1,72 @@
+"""A device that speaks the contract by hand, so that these tests need no `fedclient`."""
+
+from collections.abc import AsyncIterator
+
+from grpc import aio
+
+from fedcore import wire
+from fedcore._pb.fed.v1 import blob_service_pb2 as blob_pb
+from fedcore._pb.fed.v1 import device_service_pb2 as device_pb
+from fedcore._pb.fed.v1.blob_service_pb2_grpc import BlobServiceStub
+from fedcore._pb.fed.v1.device_service_pb2_grpc import DeviceServiceStub
+from fedcore._pb.fed.v1.placement_service_pb2_grpc import PlacementServiceStub
+from fedcore.link import Hello, Idle, Placement, Question, Receipt, Report, Task, Welcome
+from fedcore.parts import Descriptor
+from fedcore.payload import BlobRef
+from fedcore.types import RunId
+
+
+class WireLink:
+    """A `fedcore.link.Link`. It raises what gRPC raises."""
+
+    def __init__(self, channel: aio.Channel, device: str) -> None:
+        self._device, self._blobs = DeviceServiceStub(channel), BlobServiceStub(channel)
+        self._placement = PlacementServiceStub(channel)
+        self.metadata: tuple[tuple[str, str], ...] = (("shoal-device", device),)
+        self._session = ""
+
+    async def hello(self, hello: Hello) -> Welcome:
+        answer = await self._device.Hello(wire.hello_to_pb(hello), metadata=self.metadata)
+        self._session = answer.session
+        self.metadata = (self.metadata[0], ("shoal-session", self._session))
+        return wire.welcome_from_pb(answer)
+
+    async def next_task(self, wait: float) -> Task | Idle:
+        request = device_pb.NextTaskRequest(session=self._session, wait=wire.seconds_to_pb(wait))
+        return wire.next_from_pb(await self._device.NextTask(request, metadata=self.metadata))
+
+    async def alive(self, run: RunId, round: int, attempt: int) -> bool:
+        lease = wire.lease_to_pb(wire.Lease(run, round, attempt))
+        request = device_pb.AliveRequest(session=self._session, lease=lease)
+        return (await self._device.Alive(request, metadata=self.metadata)).wanted
+
+    async def report(self, report: Report) -> Receipt:
+        request = device_pb.ReportRequest(session=self._session, report=wire.report_to_pb(report))
+        return wire.receipt_from_pb((await self._device.Report(request, metadata=self.metadata)).receipt)
+
+    async def leave(self) -> None:
+        await self._device.Leave(device_pb.LeaveRequest(session=self._session), metadata=self.metadata)
+
+    async def place(self, run: RunId, descriptor: Descriptor | None) -> Question | Placement:
+        request = wire.place_to_pb(run, descriptor)
+        return wire.answer_from_pb(await self._placement.Place(request, metadata=self.metadata))
+
+    async def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[bytes]:
+        request = blob_pb.FetchRequest(blob=wire.blob_to_pb(blob), start=start)
+        async for response in self._blobs.Fetch(request, metadata=self.metadata):
+            yield wire.chunk_from_pb(response.chunk, start)
+            start += len(response.chunk.data)
+
+    async def uploaded(self, blob: BlobRef) -> int:
+        request = blob_pb.UploadedRequest(blob=wire.blob_to_pb(blob))
+        return (await self._blobs.Uploaded(request, metadata=self.metadata)).held
+
+    async def upload(self, blob: BlobRef, start: int, chunks: AsyncIterator[bytes]) -> int:
+        async def requests() -> AsyncIterator[blob_pb.UploadRequest]:
+            at = start
+            yield blob_pb.UploadRequest(start=blob_pb.UploadStart(blob=wire.blob_to_pb(blob), start=at))
+            async for chunk in chunks:
+                yield blob_pb.UploadRequest(chunk=wire.chunk_to_pb(at, chunk))
+                at += len(chunk)
+
+        return (await self._blobs.Upload(requests(), metadata=self.metadata)).held
