@@ -22,7 +22,7 @@ from fedserver.disk import StorageFault
 from fedserver.kept import Kept
 from fedserver.recipe import Recipe, recipe_of
 from fedserver.records import RunRecord, Standing
-from fedserver.runs import Run
+from fedserver.runs import Lease, Run
 from fedserver.settings import Settings
 from fedserver.signals import Signal
 from fedserver.storage import Storage
@@ -204,6 +204,11 @@ class Coordinator:
             if lease := run.lease(device):
                 return lease.task
         return None
+
+    def leases(self, visitor: Visitor) -> list[Lease]:
+        """The tasks of a device: the one that it was given last, and then those that still wait for it."""
+        runs = sorted(self.active(), key=lambda run: run.run != visitor.given)
+        return [lease for run in runs if (lease := run.lease(visitor.device))]
 
     def idle(self) -> Idle:
         """What a device is told that has no task."""

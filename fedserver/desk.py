@@ -83,10 +83,11 @@ class Desk:
         coordinator, settings = self._coordinator, self._coordinator.settings
         await coordinator.in_turn(coordinator.write_notes())
         patience, active = MISSED_BEATS * max(settings.poll, settings.heartbeat), coordinator.active()
-        devices = [
-            device_of(record, coordinator.visitors.get(record.device), active, patience)
-            for record in await coordinator.storage(Store.devices)
-        ]
+        devices = []
+        for record in await coordinator.storage(Store.devices):
+            visitor = coordinator.visitors.get(record.device)
+            leases = coordinator.leases(visitor) if visitor else []
+            devices.append(device_of(record, visitor, leases, patience))
         return ServerStatus(fedcore.__version__, tuple(devices), tuple(map(summary_of, active)))
 
     # -- blobs ----------------------------------------------------------------------------------------------

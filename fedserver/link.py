@@ -57,6 +57,7 @@ class DeviceLink(Link):
                 change = visitor.changed.next()
                 await self._coordinator.join(self._visitor())
                 if task := self._coordinator.task_for(self._device):
+                    visitor.given = task.run
                     return task
                 if not visitor.told and (idle := self._coordinator.idle()).finished:
                     visitor.told = True

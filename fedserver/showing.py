@@ -1,13 +1,13 @@
 """Runs and devices as people are shown them."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from fedcore.algorithm import State
 from fedcore.rounds import Stage
 from fedcore.types import DeviceId, ModelKey
 from fedserver.records import DeviceRecord, RunRecord, Standing, Traffic
-from fedserver.runs import Run
+from fedserver.runs import Lease, Run
 from fedserver.views import DeviceFigures, DeviceStatus, RunSummary
 from fedserver.visitor import Visitor
 
@@ -66,18 +66,17 @@ def figures_of(state: State, traffic: Mapping[DeviceId, Traffic]) -> tuple[Devic
 
 
 def device_of(
-    record: DeviceRecord, visitor: Visitor | None, runs: list[Run], patience: float
+    record: DeviceRecord, visitor: Visitor | None, leases: Sequence[Lease], patience: float
 ) -> DeviceStatus:
     """A device as the server sees it. patience: seconds without a word after which it counts as gone."""
     if visitor is None:
         return DeviceStatus(record.device, "absent", software=record.software)
     ago = max(0.0, time.time() - visitor.last_seen)
-    tasks = [lease.task for run in runs if (lease := run.lease(record.device))]
     here = bool(visitor.session) and ago < patience
     return DeviceStatus(
         record.device,
-        ("working" if tasks else "idle") if here else "absent",
+        ("working" if leases else "idle") if here else "absent",
         ago,
         record.software,
-        (tasks[0].run, tasks[0].round, tasks[0].attempt) if here and tasks else None,
+        (leases[0].task.run, leases[0].task.round, leases[0].task.attempt) if here and leases else None,
     )

@@ -31,10 +31,9 @@ async def fetch(
 
 def _run_of(coordinator: Coordinator, visitor: Visitor, blob: BlobRef) -> RunId | None:
     """The run that told the device of this blob."""
-    for run in coordinator.active():
-        lease = run.lease(visitor.device)
-        if lease and any(weights.blob == blob for weights in lease.task.payload.weights()):
-            return run.run
+    for lease in coordinator.leases(visitor):
+        if any(weights.blob == blob for weights in lease.task.payload.weights()):
+            return lease.task.run
     return visitor.granted.get(blob.sha256)
 
 
@@ -82,7 +81,7 @@ def _room_for(coordinator: Coordinator, visitor: Visitor, blob: BlobRef) -> tupl
 
     Raises Refused when the device has no task, BadPayload when no answer to it is that large.
     """
-    leases = [lease for run in coordinator.active() if (lease := run.lease(visitor.device))]
+    leases = coordinator.leases(visitor)
     if not leases:
         raise Refused(f"device {visitor.device} has no task that needs an upload", "ask for the next task")
     most = 0

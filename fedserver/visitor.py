@@ -19,8 +19,10 @@ GRANTS = 16
 class Visitor:
     """session: "" before the first hello and after the device left. joined: the runs that it joined since.
 
-    granted: blobs that answers to a placement named, and their run. polling: calls that wait for a task.
-    told: it was told that no run is left. changed: something may be there for it. seen: clock times.
+    given: the run whose task it was given last, which is the one that it works on.
+    granted: blobs that answers to a placement named, and their run.
+    polling: calls that wait for a task. told: it was told that no run is left.
+    changed: something may be there for it. first_seen, last_seen: clock times; noted: they are on disk.
     """
 
     device: DeviceId
@@ -29,6 +31,7 @@ class Visitor:
     first_seen: float = 0.0
     last_seen: float = 0.0
     joined: set[RunId] = field(default_factory=set)
+    given: RunId = ""
     granted: dict[str, RunId] = field(default_factory=dict)
     uploads: dict[str, Upload] = field(default_factory=dict)
     polling: int = 0

@@ -97,6 +97,12 @@ def test_several_runs_share_their_devices_and_the_oldest_goes_first(tmp_path: Pa
         assert {run.standing.value for run in coordinator.runs.values()} == {"finished"}
         assert same_models(models(coordinator, "first"), expected())
         assert same_models(models(coordinator, "second"), expected(rounds=1))
+        for run, rounds in (("first", ROUNDS), ("second", 1)):  # each knows its own traffic
+            status = await Desk(coordinator).show(run)
+            size = status.models["global"].blob.size
+            assert {(each.bytes_up, each.bytes_down) for each in status.devices} == {
+                (rounds * size, (rounds + 1) * size)
+            }
 
     scenario(story, tmp_path)
 
