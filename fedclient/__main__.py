@@ -15,7 +15,7 @@ import click
 
 from fedclient.config import ClientConfig, read
 from fedcore import __version__
-from fedcore.console import Commands, Console, Result, verb
+from fedcore.shell.console import Commands, Console, Result, verb
 
 if TYPE_CHECKING:
     from fedclient.enroll import Enrolment

@@ -18,12 +18,12 @@ from typing import TypeVar
 
 from fedclient.backoff import Backoff, patiently
 from fedclient.blobs import BlobStore
-from fedclient.faults import SessionLost, TaskFailed
+from fedclient.faults import TaskFailed
 from fedclient.performer import Performer
 from fedclient.state import Outbox
 from fedclient.watcher import Watcher
 from fedcore import __version__
-from fedcore.errors import BadPayload, ConfigError, Refused, ShoalError, Unavailable
+from fedcore.errors import BadPayload, ConfigError, Refused, SessionLost, ShoalError, Unavailable
 from fedcore.link import Failure, Hello, Idle, Link, Outcome, Report, Task, Welcome
 from fedcore.payload import BlobRef, Payload
 from fedcore.wire import work_key

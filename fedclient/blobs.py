@@ -10,9 +10,9 @@ import os
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from pathlib import Path
 
-from fedclient.disk import TEMPORARY, settle, storing, temporary
 from fedcore.errors import BadPayload
 from fedcore.payload import BlobRef, Weights
+from fedcore.shell.disk import TEMPORARY, settle, storing, temporary
 from fedcore.tensors import manifest_of, pack, unpack
 from fedcore.types import Tensors
 

@@ -16,13 +16,13 @@ from typing import Any, TypeVar
 
 from fedclient.backoff import Backoff, patiently
 from fedclient.blobs import BlobStore
-from fedclient.disk import settle, storing, temporary, write
 from fedclient.faults import TaskFailed
 from fedclient.performer import Performer
 from fedcore.errors import BadPayload, Refused
 from fedcore.link import Failure, Link, Placement, Question, Task
 from fedcore.parts import ClusterAssignment, Descriptor
 from fedcore.payload import BlobRef, Payload, Weights
+from fedcore.shell.disk import settle, storing, temporary, write
 from fedcore.types import RunId
 from fedcore.wire import payload_to_bytes
 

@@ -2,32 +2,14 @@
 
 import signal
 
-from fedcore.errors import LearnerFault, Refused, ShoalError
+from fedcore.errors import LearnerFault, ShoalError
 from fedcore.link import Failure
-
-
-class StorageFault(ShoalError):
-    """The device's own disk refused: full, read-only, broken."""
-
-    code, exit_code = "storage", 8
 
 
 class WorkerDied(ShoalError):
     """The training process ended by itself; the message says how."""
 
     code, exit_code = "worker-died", 8
-
-
-class SessionLost(ShoalError):
-    """The session is void (the server started anew, or the device did): say hello again."""
-
-    code, exit_code = "say-hello", 4
-
-
-class WrongVersion(Refused):
-    """The two sides have no version of the exchange in common."""
-
-    code, exit_code = "wrong-version", 7
 
 
 class TaskFailed(LearnerFault):

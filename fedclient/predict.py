@@ -10,7 +10,6 @@ from safetensors import numpy as safetensors
 
 from fedclient.config import ClientConfig
 from fedclient.data import load_file
-from fedclient.disk import replacing
 from fedclient.workshop import open_learner, settle_torch
 from fedcore.data.dataset import Dataset
 from fedcore.data.views import Views
@@ -19,6 +18,7 @@ from fedcore.local.bench import Bench
 from fedcore.local.faults import authors
 from fedcore.local.learner import Learner
 from fedcore.local.losses import class_scores
+from fedcore.shell.disk import replacing
 from fedcore.types import Array, Tensors
 
 

@@ -12,7 +12,6 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc import aio
 
-from fedclient.faults import SessionLost, WrongVersion
 from fedcore import wire
 from fedcore._pb.fed.v1 import blob_service_pb2 as blobs
 from fedcore._pb.fed.v1 import device_service_pb2 as device
@@ -20,7 +19,7 @@ from fedcore._pb.fed.v1.blob_service_pb2_grpc import BlobServiceStub
 from fedcore._pb.fed.v1.device_service_pb2_grpc import DeviceServiceStub
 from fedcore._pb.fed.v1.fault_pb2 import Fault
 from fedcore._pb.fed.v1.placement_service_pb2_grpc import PlacementServiceStub
-from fedcore.errors import BadPayload, NotFound, Refused, ShoalError, Unavailable
+from fedcore.errors import BadPayload, NotFound, Refused, ShoalError, Unavailable, WrongVersion
 from fedcore.link import Hello, Idle, Placement, Question, Receipt, Report, Task, Welcome
 from fedcore.parts import Descriptor
 from fedcore.payload import BlobRef
@@ -55,7 +54,7 @@ STATUSES: dict[grpc.StatusCode, type[ShoalError]] = {
     grpc.StatusCode.PERMISSION_DENIED: Refused,
     grpc.StatusCode.ALREADY_EXISTS: Refused,
     grpc.StatusCode.UNIMPLEMENTED: Refused,
-    grpc.StatusCode.UNAUTHENTICATED: SessionLost,
+    grpc.StatusCode.UNAUTHENTICATED: Refused,
 }
 """Every other status is Unavailable: the server is away, busy or failing, and may be back."""
 

@@ -16,8 +16,8 @@ from fedclient.performer import Spawned
 from fedclient.rpc import RpcLink
 from fedclient.state import DeviceFolder, Outbox, Status
 from fedclient.watcher import Watcher
-from fedcore.console import Console
 from fedcore.errors import ConfigError, DataFault, ShoalError
+from fedcore.shell.console import Console
 
 
 async def serve(settings: ClientConfig, console: Console, until: Until, patience: float) -> Watcher:

@@ -19,9 +19,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedclient.disk import storing, sync_folder, write
 from fedcore.errors import BadPayload, Refused
 from fedcore.link import Report
+from fedcore.shell.disk import storing, sync_folder, write
 from fedcore.wire import report_from_bytes, report_to_bytes
 
 STATUS = "status.json"

@@ -8,8 +8,11 @@
     |- LearnerFault       the author's own code failed   -> the author; carries the traceback
     |- DataFault          a data file is not usable      -> the device's owner
     |- Refused            the peer may not, or cannot have that
+    |  `- WrongVersion    the two sides have no version of the exchange in common
     |- NotFound           no such run, blob or device
     |- Unavailable        the other side is not there, or not now: try again
+    |- SessionLost        the server or the device started anew: say hello again
+    |- StorageFault       our own disk refused: full, read-only, broken
     `- IllegalEvent       our own bug: an event that the table does not allow
 
 `code` is stable and is what machines match on; `exit_code` is what a command ends with.
@@ -67,12 +70,24 @@ class Refused(ShoalError):
     code, exit_code = "refused", 5
 
 
+class WrongVersion(Refused):
+    code, exit_code = "wrong-version", 7
+
+
 class NotFound(ShoalError):
     code, exit_code = "not-found", 1
 
 
 class Unavailable(ShoalError):
     code, exit_code = "unavailable", 4
+
+
+class SessionLost(ShoalError):
+    code, exit_code = "say-hello", 4
+
+
+class StorageFault(ShoalError):
+    code, exit_code = "storage", 8
 
 
 class IllegalEvent(ShoalError):

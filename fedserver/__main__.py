@@ -6,7 +6,7 @@ What a verb needs is imported when it is used, so that `--help` is quick and the
 import click
 
 from fedcore import __version__
-from fedcore.console import Commands
+from fedcore.shell.console import Commands
 from fedserver.demo import demo
 from fedserver.run_verbs import run
 from fedserver.simulate import simulate

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from fedcore.errors import BadPayload, Unavailable
 from fedcore.payload import BlobRef, Weights
+from fedcore.shell.disk import make_folder, move, settle, storing, temporary
 from fedcore.tensors import manifest_of, pack, unpack
 from fedcore.types import DeviceId, Tensors
-from fedserver.disk import make_folder, move, settle, storing, temporary
 from fedserver.mapped import mapped
 
 CHUNK = 1 << 20

@@ -13,12 +13,11 @@ from typing import Any, TypeVar
 
 from fedcore.admit import Limits
 from fedcore.algorithm import State
-from fedcore.errors import NotFound, ShoalError, Unavailable
+from fedcore.errors import NotFound, ShoalError, StorageFault, Unavailable
 from fedcore.events import Event, Heard, Joined, Left
 from fedcore.link import Idle, Task
 from fedcore.rounds import Stage
 from fedcore.types import DeviceId, RunId
-from fedserver.disk import StorageFault
 from fedserver.kept import Kept
 from fedserver.recipe import Recipe, recipe_of
 from fedserver.records import RunRecord, Standing

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fedcore.shell.disk import settle, storing, temporary
 from fedserver.config import ServerConfig
 from fedserver.coordinator import Coordinator
-from fedserver.disk import settle, storing, temporary
 from fedserver.rpc.client import SOCKET
 from fedserver.rpc.server import Listeners, listen
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from fedcore.console import Console, Result, verb
+from fedcore.shell.console import Console, Result, verb
 
 
 @click.command(epilog="Example: fedserver demo --directory runs/demo")

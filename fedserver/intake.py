@@ -3,7 +3,7 @@
 import asyncio
 
 from fedcore.admit import admit_message, admit_payload
-from fedcore.errors import BadPayload, NotFound, StaleReport, Unavailable
+from fedcore.errors import BadPayload, NotFound, StaleReport, StorageFault, Unavailable
 from fedcore.events import Failed, Reported
 from fedcore.link import Failure, Outcome, Receipt, Report
 from fedcore.messages import Message
@@ -11,7 +11,6 @@ from fedcore.payload import Payload, Weights, decode
 from fedcore.types import DeviceId, Tensors
 from fedserver.blobs import Blobs
 from fedserver.coordinator import Coordinator
-from fedserver.disk import StorageFault
 from fedserver.mapped import MappedTensors
 from fedserver.records import ReportRecord
 from fedserver.runs import Run

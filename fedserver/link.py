@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncIterator
 
 import fedcore
-from fedcore.errors import Refused, ShoalError
+from fedcore.errors import SessionLost, WrongVersion
 from fedcore.link import PROTOCOL, Hello, Idle, Link, Placement, Question, Receipt, Report, Task, Welcome
 from fedcore.parts import Descriptor
 from fedcore.payload import BlobRef
@@ -15,18 +15,6 @@ from fedserver.coordinator import Coordinator
 from fedserver.visitor import Visitor
 
 SOFTWARE = f"fedserver {fedcore.__version__}"
-
-
-class SayHello(ShoalError):
-    """The session is void: another start of the device, or of the server, came after it."""
-
-    code = "say-hello"
-
-
-class WrongVersion(Refused):
-    """The two sides have no version of the exchange in common."""
-
-    code, exit_code = "wrong-version", 7
 
 
 class DeviceLink(Link):
@@ -97,9 +85,9 @@ class DeviceLink(Link):
         return await placing.place(self._coordinator, visitor, run, descriptor)
 
     def _visitor(self) -> Visitor:
-        """Raises SayHello when this session is not the device's newest."""
+        """Raises SessionLost when this session is not the device's newest."""
         self._coordinator.check_serving()
         visitor = self._coordinator.visitor(self._device)
         if not self._session or visitor.session != self._session:
-            raise SayHello(f"device {self._device} has no session here, or began a newer one", "say hello")
+            raise SessionLost(f"device {self._device} has no session here, or began a newer one", "say hello")
         return visitor

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedcore.console import Console, Result
+from fedcore.shell.console import Console, Result
 
 if TYPE_CHECKING:
     pass

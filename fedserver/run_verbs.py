@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedcore.console import Console, Result, verb
 from fedcore.errors import ShoalError, Unavailable
+from fedcore.shell.console import Console, Result, verb
 from fedserver import text
 from fedserver.options import PATH, connected
 from fedserver.records import LogLine

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedcore.algorithm import State
-from fedcore.errors import ShoalError, StaleReport, Unavailable
+from fedcore.errors import ShoalError, StaleReport, StorageFault, Unavailable
 from fedcore.events import (
     Abandon,
     Effect,
@@ -28,7 +28,6 @@ from fedcore.messages import Message
 from fedcore.rounds import RoundEngine
 from fedcore.sessions import Presence
 from fedcore.types import DeviceId
-from fedserver.disk import StorageFault
 from fedserver.kept import Kept
 from fedserver.recipe import Recipe
 from fedserver.records import RoundRecord, RunRecord, Standing

@@ -3,8 +3,7 @@
 import sqlite3
 from pathlib import Path
 
-from fedcore.errors import ConfigError
-from fedserver.disk import StorageFault
+from fedcore.errors import ConfigError, StorageFault
 
 VERSION = 1
 """Of the tables. A later version brings the steps from this one, each in one transaction."""

@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from fedcore.console import Console, Result, verb
 from fedcore.errors import ConfigError
+from fedcore.shell.console import Console, Result, verb
 
 
 @click.command(

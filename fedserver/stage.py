@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import yaml
 
-from fedcore.console import Console
 from fedcore.data.dataset import Dataset
 from fedcore.errors import ConfigError, ShoalError, Unavailable
+from fedcore.shell.console import Console
 from fedcore.types import RunId
 from fedserver import scenario
 from fedserver.records import RunSpec

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from fedcore.checkpoint import Structure, blobs_of, decode, encode
-from fedcore.errors import NotFound
+from fedcore.errors import NotFound, StorageFault
 from fedcore.payload import Payload, Weights
+from fedcore.shell import disk
 from fedcore.types import DeviceId, RunId, Tensors
-from fedserver import disk
 from fedserver.blobs import Blobs
 from fedserver.records import (
     DeviceRecord,
@@ -305,7 +305,7 @@ class Store:
                 raise
             self._database.execute("COMMIT")
         except sqlite3.Error as error:
-            raise disk.StorageFault(f"shoal.db: {error}", "look at the state folder's disk") from error
+            raise StorageFault(f"shoal.db: {error}", "look at the state folder's disk") from error
 
 
 def same(first: Payload, second: Payload) -> bool:

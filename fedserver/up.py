@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from fedcore.console import Console, Result, verb
+from fedcore.shell.console import Console, Result, verb
 from fedserver.options import PATH
 
 

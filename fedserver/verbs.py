@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fedcore.console import Console, Result, verb
 from fedcore.errors import NotFound, Refused, near
+from fedcore.shell.console import Console, Result, verb
 from fedserver import text
 from fedserver.options import PATH, connected
 

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fedcore.errors import ConfigError
+from fedcore.shell.disk import settle, storing, temporary
 from fedcore.types import Array, Tensors
 from fedserver.config import LearnerConfig, RunConfig
-from fedserver.disk import settle, storing, temporary
 
 ORDER = "shoal_order"
 """The metadata entry that says in which order the tensors stand in the model: safetensors sorts them."""

@@ -15,18 +15,19 @@ from fedcore.errors import (
     DataFault,
     NotFound,
     Refused,
+    SessionLost,
     ShoalError,
     StaleReport,
+    StorageFault,
     Unavailable,
+    WrongVersion,
 )
-from fedserver.disk import StorageFault
-from fedserver.link import SayHello, WrongVersion
 from fedserver.placing import CannotPlace
 
 log = logging.getLogger("shoal.rpc")
 
 STATUSES: dict[type[ShoalError], grpc.StatusCode] = {
-    SayHello: grpc.StatusCode.UNAUTHENTICATED,
+    SessionLost: grpc.StatusCode.FAILED_PRECONDITION,
     WrongVersion: grpc.StatusCode.FAILED_PRECONDITION,
     CannotPlace: grpc.StatusCode.FAILED_PRECONDITION,
     StaleReport: grpc.StatusCode.FAILED_PRECONDITION,

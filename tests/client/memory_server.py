@@ -9,18 +9,12 @@ import hashlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 
-from fedcore.errors import BadPayload, NotFound, Refused, ShoalError, Unavailable
+from fedcore.errors import BadPayload, NotFound, Refused, SessionLost, Unavailable
 from fedcore.link import Hello, Idle, Outcome, Placement, Question, Receipt, Report, Task, Welcome
 from fedcore.parts import Descriptor
 from fedcore.payload import BlobRef, Payload, Weights
 from fedcore.tensors import manifest_of, pack
 from fedcore.types import RunId, Tensors
-
-
-class SayHello(ShoalError):
-    """As the real server has it: known by its code."""
-
-    code = "say-hello"
 
 
 @dataclass
@@ -76,7 +70,7 @@ class MemoryLink:
         if server.forget:
             server.session, server.forget = "", False
         if session and (not self._session or self._session != server.session):
-            raise SayHello("no such session", "say hello")
+            raise SessionLost("no such session", "say hello")
 
     async def hello(self, hello: Hello) -> Welcome:
         self._call("hello", session=False)

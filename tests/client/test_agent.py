@@ -20,7 +20,7 @@ from fedcore.errors import NotFound, Refused, Unavailable
 from fedcore.link import Failure, Outcome, Receipt, Task
 from fedcore.messages import Evaluate, Evaluated, Train, Trained, TrainingSettings
 from fedcore.payload import Payload, decode, encode
-from tests.client.memory_server import MemoryLink, MemoryServer, SayHello, until
+from tests.client.memory_server import MemoryLink, MemoryServer, SessionLost, until
 
 
 class NoJitter(Random):
@@ -330,7 +330,7 @@ def test_a_session_that_is_lost_in_an_upload_is_no_failure(device: Device, serve
     class Forgetful(MemoryLink):
         async def upload(self, blob: Any, start: int, chunks: Any) -> int:
             if server.attempt == 1:
-                raise SayHello("no such session", "say hello")
+                raise SessionLost("no such session", "say hello")
             return await super().upload(blob, start, chunks)
 
     agent = device.agent()

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from fedclient.blobs import CHUNK, BlobStore
-from fedclient.disk import TEMPORARY, replacing, write
-from fedclient.faults import StorageFault
-from fedcore.errors import BadPayload, Unavailable
+from fedcore.errors import BadPayload, StorageFault, Unavailable
 from fedcore.payload import BlobRef, Weights
+from fedcore.shell.disk import TEMPORARY, replacing, write
 from fedcore.tensors import digest, manifest_of, pack
 
 DATA = np.random.default_rng(0).bytes(3 * CHUNK + 100)

@@ -8,11 +8,19 @@ import grpc
 import numpy as np
 import pytest
 
-from fedclient.faults import SessionLost, WrongVersion
 from fedclient.rpc import OPTIONS, STATUSES, RpcLink, answers
 from fedcore._pb.fed.v1 import device_service_pb2 as device
 from fedcore._pb.fed.v1.fault_pb2 import Fault
-from fedcore.errors import BadPayload, NotFound, Refused, ShoalError, StaleReport, Unavailable
+from fedcore.errors import (
+    BadPayload,
+    NotFound,
+    Refused,
+    SessionLost,
+    ShoalError,
+    StaleReport,
+    Unavailable,
+    WrongVersion,
+)
 from fedcore.link import Failure, Hello, Idle, Outcome, Placement, Receipt, Report, Task
 from fedcore.messages import Describe, Train, TrainingSettings
 from fedcore.parts import ClusterAssignment, Descriptor
@@ -132,7 +140,7 @@ def test_every_status_means_one_error_for_every_call(status: grpc.StatusCode) ->
         "PERMISSION_DENIED": Refused,
         "ALREADY_EXISTS": Refused,
         "UNIMPLEMENTED": Refused,
-        "UNAUTHENTICATED": SessionLost,
+        "UNAUTHENTICATED": Refused,
     }.get(status.name, Unavailable)
 
     async def steps(link: RpcLink, bridge: Bridge) -> None:

@@ -19,12 +19,12 @@ from fedclient.watcher import Watcher
 from fedclient.workshop import Workshop
 from fedcore.algorithm import find
 from fedcore.bootstrap import Bootstrap, Unstarted
-from fedcore.console import Console
 from fedcore.data.dataset import Dataset
 from fedcore.data.views import Views
 from fedcore.local.bench import Bench
 from fedcore.local.learner import Learner, builtin
 from fedcore.messages import Message
+from fedcore.shell.console import Console
 from fedcore.simulate import simulate
 from fedcore.tensors import digest
 from fedserver import scenario, stage

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from fedcore.console import Console
 from fedcore.errors import Unavailable
+from fedcore.shell.console import Console
 from fedserver import run_verbs
 from fedserver.__main__ import main
 from fedserver.views import RunStatus, RunSummary

@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 from grpc import aio
 
-from fedcore.errors import ConfigError, Unavailable
+from fedcore.errors import ConfigError, StorageFault, Unavailable
 from fedcore.link import Outcome
 from fedserver.config import ServerConfig
 from fedserver.coordinator import Coordinator
 from fedserver.daemon import serve as serve_until_stopped
-from fedserver.disk import StorageFault
 from fedserver.rpc.client import OperatorClient
 from fedserver.runs import Run
 from tests.server.processes import daemon
@@ -65,7 +64,7 @@ def test_the_next_process_goes_on_where_one_ended(tmp_path: Path, number: signal
 def test_a_second_server_on_the_same_folder_says_which_process_has_it(tmp_path: Path) -> None:
     with daemon(tmp_path / "s") as first:
         config = ServerConfig(tmp_path / "s", "127.0.0.1:0", True)
-        with pytest.raises(ConfigError, match=f"in use by another server .process {first.process.pid}"):
+        with pytest.raises(ConfigError, match=f"in use by another process .{first.process.pid}"):
             asyncio.run(serve_until_stopped(config, lambda address: None))
         assert first.stop() == 0
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedcore.errors import BadPayload, NotFound, Refused, Unavailable
+from fedcore.errors import BadPayload, NotFound, Refused, SessionLost, Unavailable, WrongVersion
 from fedcore.link import Hello, Idle, Outcome, Placement, Question, Report, Task
 from fedcore.parts import ClusterAssignment, Descriptor
 from fedcore.payload import BlobRef
@@ -15,7 +15,7 @@ from fedcore.rounds import RoundPolicy
 from fedcore.tensors import digest
 from fedserver.coordinator import Coordinator
 from fedserver.desk import Desk
-from fedserver.link import DeviceLink, SayHello, WrongVersion
+from fedserver.link import DeviceLink
 from fedserver.placing import CannotPlace
 from tests.server.servers import (
     DEVICES,
@@ -48,7 +48,7 @@ def test_a_later_hello_makes_the_earlier_session_void(tmp_path: Path) -> None:
             first.link.report(Report(task.run, task.round, task.attempt, again.payload)),
             first.link.leave(),
         ):
-            with pytest.raises(SayHello, match="began a newer one"):
+            with pytest.raises(SessionLost, match="began a newer one"):
                 await call
         assert await second.link.alive(again.run, again.round, again.attempt)
         assert not await second.link.alive(task.run, task.round, task.attempt)
@@ -63,7 +63,7 @@ def test_a_poll_of_an_earlier_session_ends_at_once(tmp_path: Path) -> None:
         polling = asyncio.create_task(first.link.next_task(10.0))
         await asyncio.sleep(0.02)
         await hands(coordinator, 0)
-        with pytest.raises(SayHello):
+        with pytest.raises(SessionLost):
             await polling
 
     scenario(story, tmp_path)
@@ -71,9 +71,9 @@ def test_a_poll_of_an_earlier_session_ends_at_once(tmp_path: Path) -> None:
 
 def test_who_never_said_hello_is_asked_to(tmp_path: Path) -> None:
     async def story(coordinator: Coordinator) -> None:
-        with pytest.raises(SayHello):
+        with pytest.raises(SessionLost):
             await link(coordinator, 0).next_task(0.0)
-        with pytest.raises(SayHello):
+        with pytest.raises(SessionLost):
             await DeviceLink(coordinator, "d0", "made-up").next_task(0.0)
         welcome = await link(coordinator, 0).hello(Hello("toy"))
         assert (welcome.poll, welcome.heartbeat) == (SETTINGS.poll, SETTINGS.heartbeat)
@@ -140,7 +140,7 @@ def test_a_device_that_leaves_is_not_waited_for(tmp_path: Path) -> None:
         while status.summary.round == 1:
             status = await Desk(coordinator).show("toy")
         assert status.missing == {"d0": "it left"}
-        with pytest.raises(SayHello):
+        with pytest.raises(SessionLost):
             await devices[0].link.next_task(0.0)
 
     scenario(story, tmp_path)

@@ -21,12 +21,19 @@ from fedcore._pb.fed.v1.device_service_pb2_grpc import DeviceServiceStub
 from fedcore._pb.fed.v1.fault_pb2 import Fault
 from fedcore._pb.fed.v1.operator_service_pb2_grpc import OperatorServiceStub
 from fedcore._pb.fed.v1.placement_service_pb2_grpc import PlacementServiceStub
-from fedcore.errors import ConfigError, IllegalEvent, NotFound, Refused, ShoalError, Unavailable
+from fedcore.errors import (
+    ConfigError,
+    IllegalEvent,
+    NotFound,
+    Refused,
+    SessionLost,
+    ShoalError,
+    StorageFault,
+    Unavailable,
+)
 from fedcore.link import Hello, Outcome, Placement, Report
 from fedcore.payload import BlobRef
 from fedserver.coordinator import Coordinator
-from fedserver.disk import StorageFault
-from fedserver.link import SayHello
 from fedserver.rpc.client import SOCKET, OperatorClient, TimeIsUp
 from fedserver.rpc.errors import status_of
 from fedserver.rpc.server import Listeners, listen
@@ -88,7 +95,7 @@ def test_an_old_session_is_unauthenticated_and_told_to_say_hello(tmp_path: Path)
         for call in (device.next_task(0.0), device.uploaded(BlobRef("ab" * 32, 1)), device.leave()):
             with pytest.raises(aio.AioRpcError) as caught:
                 await call
-            assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+            assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
             assert fault_of(caught.value).code == "say-hello"
             assert fault_of(caught.value).mend == "say hello"
 
@@ -176,7 +183,7 @@ def test_a_bug_shows_a_number_and_not_the_traceback(
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (SayHello("x"), grpc.StatusCode.UNAUTHENTICATED),
+        (SessionLost("x"), grpc.StatusCode.FAILED_PRECONDITION),
         (Refused("x"), grpc.StatusCode.PERMISSION_DENIED),
         (NotFound("x"), grpc.StatusCode.NOT_FOUND),
         (Unavailable("x"), grpc.StatusCode.UNAVAILABLE),

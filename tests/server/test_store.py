@@ -13,13 +13,12 @@ import pytest
 from fedcore.algorithms.fedavg import Parameters
 from fedcore.algorithms.fedavg.central import State
 from fedcore.checkpoint import Structure, decode, encode
-from fedcore.errors import ConfigError
+from fedcore.errors import ConfigError, StorageFault
 from fedcore.parts import Descriptor
 from fedcore.payload import Payload, Weights
 from fedcore.rounds import RoundPolicy
 from fedcore.tensors import digest
 from fedcore.types import Tensors
-from fedserver.disk import StorageFault
 from fedserver.records import (
     DeviceRecord,
     ReportRecord,
@@ -153,7 +152,7 @@ def test_tensors_stay_usable_when_their_blob_is_deleted(store: Store) -> None:
 
 def test_two_servers_cannot_share_a_folder(tmp_path: Path) -> None:
     first = Store(tmp_path)
-    with pytest.raises(ConfigError, match=f"another server .process {os.getpid()}"):
+    with pytest.raises(ConfigError, match=f"another process .{os.getpid()}"):
         Store(tmp_path)
     first.close()
     Store(tmp_path).close()

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 from click.testing import Result as Outcome
 
-from fedcore.console import Commands, Console, Result, verb
 from fedcore.errors import ConfigError, LearnerFault, Refused
+from fedcore.shell.console import Commands, Console, Result, verb
 
 
 @click.group(cls=Commands)

@@ -9,13 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, BinaryIO
 
-from fedcore.errors import ConfigError, ShoalError
+from fedcore.errors import ConfigError, StorageFault
 
-
-class StorageFault(ShoalError):
-    """The server's own disk refused: full, read-only, broken. The operator has to act."""
-
-    code = "server-storage"
+TEMPORARY = ".writing-"
+"""How the names of unfinished files begin: after a crash they may go."""
 
 
 @contextmanager
@@ -25,16 +22,32 @@ def storing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        mend = (
-            "free some space on the disk of the state folder" if full else "look at the state folder's disk"
-        )
+        mend = "free some space on the state folder's disk" if full else "look at the state folder's disk"
         raise StorageFault(f"{error.filename or path}: {error.strerror or error}", mend) from error
 
 
 @contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write that takes the place of `path` in one step at the end, and only if nothing went wrong.
+
+    Raises StorageFault; then the old file is still there.
+    """
+    with storing(path), temporary(path.parent) as file:
+        yield file
+        settle(file, path)
+
+
+def write(path: Path, data: bytes) -> None:
+    """Put `data` in the place of `path` in one step. Raises StorageFault; then the old file is there."""
+    with replacing(path) as file:
+        file.write(data)
+
+
+@contextmanager
 def temporary(folder: Path) -> Iterator[BinaryIO]:
-    """A new file to write in `folder`; gone at the end unless it was settled."""
-    path = folder / secrets.token_hex(8)
+    """A new file to write in `folder`, which is made; gone at the end unless it was settled."""
+    make_folder(folder)
+    path = folder / f"{TEMPORARY}{secrets.token_hex(8)}"
     try:
         with path.open("xb") as file:
             yield file
@@ -74,7 +87,10 @@ def sync_folder(folder: Path) -> None:
 
 
 def lock(path: Path) -> IO[str]:
-    """An exclusive lock for as long as the returned file is open. Raises ConfigError when another has it."""
+    """An exclusive lock for as long as the returned file is open; others read in it which process has it.
+
+    Raises ConfigError when another has it.
+    """
     file = path.open("a+")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -83,8 +99,8 @@ def lock(path: Path) -> IO[str]:
         owner = file.read().strip() or "unknown"
         file.close()
         raise ConfigError(
-            f"{path.parent} is in use by another server (process {owner})",
-            "stop that one first, or give this one another --state",
+            f"{path.parent} is in use by another process ({owner})",
+            "stop that one first, or give this one another state folder",
         ) from None
     file.truncate(0)
     file.write(f"{os.getpid()}\n")

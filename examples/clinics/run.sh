@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# Six clinics, two kinds of instruments, one server; then a newcomer without labels. README.md explains it.
+# Leaves data/ and results/ in this folder; the latter holds what was found, as JSON, and a log of each process.
+set -euo pipefail
+cd "$(dirname "$0")"
+PATH="$PWD/../../.venv/bin:$PATH"
+export FEDSERVER_STATE=results/server # every `fedserver` below means this server
+
+started=()
+finish() {
+    local code=$?
+    kill "${started[@]:-}" 2>/dev/null || true
+    wait
+    ((code == 0)) || echo "run.sh failed; see $PWD/results/*.log" >&2
+}
+trap finish EXIT
+
+rm -rf results
+mkdir results
+python make_data.py
+
+# 1. The server, on a port that is free.
+fedserver up --listen 127.0.0.1:0 --insecure-loopback >results/server.log 2>&1 &
+started+=($!)
+until [[ -e $FEDSERVER_STATE/address ]]; do
+    kill -0 "${started[0]}"
+    sleep 0.1
+done
+server=$(<$FEDSERVER_STATE/address)
+
+# 2. Two runs side by side: one model for all, and models for the groups that FLUX finds.
+training=(--set learning_rate=0.05 --set batch_size=16 --devices 6 --minimum 6)
+fedserver run start fedavg --algorithm fedavg "${training[@]}"
+fedserver run start flux --algorithm flux --set classes=2 "${training[@]}"
+
+# 3. The clinics, each on its own data, until no run needs them.
+for clinic in clinic-{1..6}; do
+    fedclient run --config "data/$clinic/clinic.yaml" --device "$clinic" --server "$server" --until-finished \
+        >"results/$clinic.log" 2>&1 &
+    started+=($!)
+done
+for run in fedavg flux; do # also prints what `fedserver run show` does
+    fedserver run wait "$run" --timeout 120 --json >"results/$run.json"
+done
+
+# 4. The newcomer, which has no labels, asks which model fits its measurements, and uses it.
+newcomer=(--config data/newcomer/clinic.yaml --device newcomer --server "$server")
+echo
+fedclient enroll data/newcomer/measurements.csv "${newcomer[@]}" --run flux --json >results/newcomer.json
+fedclient predict data/newcomer/measurements.csv "${newcomer[@]}" --out results/classes.csv
+
+# The check, which no newcomer could make: the same measurements, with the truth.
+echo
+fedclient predict data/newcomer-truth.csv "${newcomer[@]}" --json >results/check.json

@@ -1,0 +1,1 @@
+"""What both shells share: the command line's envelope, and durable files. Nothing in the core uses it."""
