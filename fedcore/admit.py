@@ -28,8 +28,9 @@ def largest_upload(task: Message, limits: Limits = Limits()) -> int:
     """Bytes of the largest blob that an answer to `task` can need: nothing bigger is to be taken."""
     if task.reply is Built:
         return limits.model
-    sizes = [layout(manifest)[1] for manifest in _manifests(task)]
-    return max(sizes, default=0)
+    if not any(Tensors in types for types, _ in fields_of(task.reply).values()):
+        return 0
+    return max((layout(manifest)[1] for manifest in _manifests(task)), default=0)
 
 
 def admit_payload(task: Message, payload: Payload) -> None:

@@ -1,0 +1,170 @@
+"""What a report must be before it may touch a model: each thing that can be wrong, by name."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedcore.admit import Limits, admit_message, admit_payload, largest_upload
+from fedcore.algorithms.flux.messages import TrainMixture
+from fedcore.errors import BadPayload
+from fedcore.messages import (
+    Build,
+    Built,
+    Describe,
+    Described,
+    Evaluate,
+    Evaluated,
+    Message,
+    Train,
+    Trained,
+    TrainingSettings,
+)
+from fedcore.parts import Descriptor, LatentBounds, PrivacySettings
+from fedcore.payload import BlobRef, Payload, Weights, encode
+from fedcore.tensors import digest, manifest_of, nbytes
+from fedcore.types import Tensors
+
+MODEL: Tensors = {"w": np.ones((2, 3), np.float32), "b": np.zeros(2, np.float32)}
+PROJECTOR: Tensors = {"mean": np.zeros(5), "components": np.ones((4, 5))}
+TRAIN = Train(MODEL, TrainingSettings())
+CLUSTER = Train(MODEL, TrainingSettings(), projector=PROJECTOR, classes=2)
+TRAINED = Trained(MODEL, examples=10, loss=0.5)
+
+
+def keep(tensors: Tensors) -> Weights:
+    return Weights(manifest_of(tensors), BlobRef(digest(tensors), nbytes(tensors)))
+
+
+def descriptor(**changes: Any) -> Descriptor:
+    known = {
+        "means": np.zeros((3, 4)),
+        "deviations": np.ones((3, 4)),
+        "counts": np.array([10.0, 4.0, 6.0]),
+        "projector": digest(PROJECTOR),
+    }
+    return Descriptor(**{**known, **changes})
+
+
+def bounds_of(width: int) -> LatentBounds:
+    return LatentBounds(np.zeros(width), np.ones(width))
+
+
+def refused(task: Message, reply: Message) -> str:
+    """Why, by the look at the references or by that at the values."""
+    try:
+        admit_payload(task, encode(reply, keep))
+        admit_message(task, reply)
+    except BadPayload as refusal:
+        return str(refusal)
+    pytest.fail("it was admitted")
+
+
+@pytest.mark.parametrize(
+    ("task", "reply"),
+    [
+        (TRAIN, TRAINED),
+        (CLUSTER, replace(TRAINED, descriptor=descriptor())),
+        (TrainMixture((MODEL, MODEL), (0.5, 0.5), TrainingSettings()), TRAINED),
+        (Evaluate(MODEL), Evaluated(0.5, 1.0, 3)),
+        (Evaluate(MODEL, bounds="scalar"), Evaluated(0.5, 1.0, 3, LatentBounds(np.zeros(1), np.ones(1)), 5)),
+        (
+            Evaluate(MODEL, bounds="coordinate"),
+            Evaluated(0.5, 1.0, 3, LatentBounds(np.zeros(5), np.ones(5)), 5),
+        ),
+        (Describe(MODEL, PROJECTOR, 2), Described(descriptor(), 10)),
+        (Build(), Built(MODEL)),
+    ],
+)
+def test_a_right_answer_is_admitted(task: Message, reply: Message) -> None:
+    admit_payload(task, encode(reply, keep))
+    admit_message(task, reply)
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        ({"w": MODEL["w"]}, "lacks tensor 'b'"),
+        ({**MODEL, "c": MODEL["b"]}, "unknown tensor 'c'"),
+        ({"b": MODEL["b"], "w": MODEL["w"]}, "another order"),
+        ({**MODEL, "b": np.zeros(3, np.float32)}, "float32 [3] where float32 [2] is due"),
+        ({**MODEL, "b": np.zeros(2, np.float64)}, "float64 [2] where float32 [2] is due"),
+        ({**MODEL, "b": np.array([1.0, np.nan], np.float32)}, "1 of 2 values are NaN or infinite"),
+        ({**MODEL, "b": np.array([-np.inf, np.inf], np.float32)}, "2 of 2 values"),
+    ],
+)
+def test_a_wrong_model_is_named(model: Tensors, why: str) -> None:
+    assert why in refused(TRAIN, replace(TRAINED, model=model))
+    assert why in refused(TrainMixture((MODEL,), (1.0,), TrainingSettings()), replace(TRAINED, model=model))
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"loss": float("nan")}, "trained.loss is nan"),
+        ({"loss": float("inf")}, "trained.loss is inf"),
+        ({"examples": 0}, "trained.examples is 0"),
+        ({"examples": -4}, "trained.examples is -4"),
+        ({"examples": 1 << 50}, "trained.examples is"),
+        ({"descriptor": descriptor()}, "a descriptor was not asked for"),
+    ],
+)
+def test_wrong_numbers_are_named(changes: dict[str, Any], why: str) -> None:
+    assert why in refused(TRAIN, replace(TRAINED, **changes))
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (None, "a descriptor was asked for"),
+        (descriptor(projector="0" * 64), "another projector"),
+        (
+            descriptor(means=np.zeros((2, 4)), deviations=np.ones((2, 4)), counts=np.ones(2)),
+            "1 classes and 4 dimensions, 2 and 4 are due",
+        ),
+        (descriptor(means=np.zeros((3, 2)), deviations=np.ones((3, 2))), "2 classes and 2 dimensions"),
+        (descriptor(counts=np.array([1.0, -1.0, 2.0])), "negative counts"),
+        (descriptor(deviations=-np.ones((3, 4))), "negative counts or deviations"),
+        (descriptor(privacy=PrivacySettings("paper", 1.0)), "was asked for"),
+    ],
+)
+def test_a_wrong_descriptor_is_named(given: Descriptor | None, why: str) -> None:
+    assert why in refused(CLUSTER, replace(TRAINED, descriptor=given))
+
+
+def test_noise_may_take_a_small_value_below_zero() -> None:
+    privacy = PrivacySettings("paper", 1.0)
+    noisy = descriptor(deviations=-np.ones((3, 4)), privacy=privacy)
+    admit_message(replace(CLUSTER, privacy=privacy), replace(TRAINED, descriptor=noisy))
+
+
+@pytest.mark.parametrize(
+    ("task", "reply", "why"),
+    [
+        (Evaluate(MODEL), Evaluated(1.5, 0.0, 3), "accuracy is 1.5"),
+        (Evaluate(MODEL, bounds="scalar"), Evaluated(0.5, 0.0, 3), "bounds were asked for"),
+        (Evaluate(MODEL), Evaluated(0.5, 0.0, 3, LatentBounds(np.zeros(1), np.ones(1))), "not asked for"),
+        (
+            Evaluate(MODEL, bounds="scalar"),
+            Evaluated(0.5, 0.0, 3, LatentBounds(np.zeros(5), np.ones(5))),
+            "one pair of latent bounds was asked for, 5 came",
+        ),
+        (TRAIN, Evaluated(0.5, 0.0, 3), "a 'evaluated' report answers a 'train' task"),
+    ],
+)
+def test_a_wrong_measurement_is_named(task: Message, reply: Message, why: str) -> None:
+    assert why in refused(task, reply)
+
+
+def test_an_unknown_field_is_refused_before_anything_is_opened() -> None:
+    payload = encode(TRAINED, keep)
+    extended = Payload(payload.kind, {**payload.parts, "root": True})
+    with pytest.raises(BadPayload, match="has no field 'root'"):
+        admit_payload(TRAIN, extended)
+
+
+def test_no_more_is_taken_than_the_answer_can_need() -> None:
+    assert largest_upload(TRAIN) == nbytes(MODEL)
+    assert largest_upload(Evaluate(MODEL)) == 0, "a measurement has no tensors"
+    assert largest_upload(Build(), Limits(model=77)) == 77

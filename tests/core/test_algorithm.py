@@ -1,0 +1,51 @@
+"""Algorithms are found, named, and configured; initial weights are asked of the first device."""
+
+import pytest
+
+from fedcore.algorithm import Report, discover, find
+from fedcore.bootstrap import Bootstrap, Unstarted
+from fedcore.errors import ConfigError, Refused
+from fedcore.messages import Build, Built, Train
+from fedcore.tensors import digest
+from tests.core import counting
+
+
+def test_every_folder_is_found_and_a_variant_leads_to_its_algorithm() -> None:
+    found = discover()
+    assert {"fedavg", "flux"} <= set(found)
+    card, changes = find("flux-soft")
+    assert card is find("flux")[0]
+    assert changes == {"mixing": "soft"}
+
+
+def test_an_unknown_name_suggests_the_near_one() -> None:
+    with pytest.raises(ConfigError, match='did you mean "flux-soft"'):
+        find("flux-sof")
+
+
+def test_a_whole_number_is_taken_where_a_number_is_due_and_nothing_else_is_guessed() -> None:
+    card, _ = find("flux")
+    assert card.configure("default", {"learning_rate": 1}).learning_rate == 1.0
+    for name, value in (("rounds", 2.5), ("rounds", True), ("evaluate", 1), ("bounds", 3)):
+        with pytest.raises(ConfigError, match=name):
+            card.configure("default", {name: value})
+
+
+def test_without_initial_weights_the_first_device_is_asked_and_then_the_algorithm_starts() -> None:
+    central = Bootstrap(counting, 2)  # type: ignore[arg-type]
+    plan = central.plan(Unstarted(), ["d3", "d7"])
+    assert plan is not None
+    assert list(plan.tasks) == ["d3"]
+    assert isinstance(plan.tasks["d3"], Build)
+    model = counting.model(1.5)
+    state = central.reduce(Unstarted(), [Report("d3", Built(model))])
+    assert digest(state.models["global"]) == digest(model)
+    assert state.models["global"]["w"] is not model["w"], "what a report holds goes away with the round"
+    following = central.plan(state, ["d3"])
+    assert following is not None
+    assert isinstance(following.tasks["d3"], Train)
+
+
+def test_a_run_without_a_model_places_nobody() -> None:
+    with pytest.raises(Refused, match="no model yet"):
+        Bootstrap(counting, 2).place(Unstarted(), None)  # type: ignore[arg-type]
