@@ -5,9 +5,32 @@ from dataclasses import fields
 from typing import Any
 
 from fedcore.algorithm import Report
+from fedcore.errors import BadPayload, ConfigError
 from fedcore.messages import Evaluated, Trained, TrainingSettings
 from fedcore.tensors import weighted_mean
 from fedcore.types import DeviceId, Tensors
+
+
+def check_parameters(
+    algorithm: str, parameters: Any, choices: Mapping[str, Sequence[str]], positive: Sequence[str]
+) -> None:
+    """Refuse parameters that cannot work, before a run starts.
+
+    choices: what a parameter may be, by its name. positive: names of those that must be at least 1.
+    Raises ConfigError naming the parameter.
+    """
+    for name, allowed in choices.items():
+        if (value := getattr(parameters, name)) not in allowed:
+            raise ConfigError(
+                f"{algorithm} parameter {name} cannot be {value!r}", f"use {' or '.join(allowed)}"
+            )
+    for name in positive:
+        if (value := getattr(parameters, name)) < 1:
+            raise ConfigError(f"{algorithm} parameter {name} must be at least 1, not {value}")
+    try:
+        training(parameters)
+    except BadPayload as fault:
+        raise ConfigError(f"{algorithm} parameter {fault.message}") from None
 
 
 def training(parameters: Any) -> TrainingSettings:

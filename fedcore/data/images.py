@@ -43,7 +43,7 @@ def load(name: str, data_dir: Path | str | None = None) -> tuple[Dataset, Datase
     if name == "digits":
         return _digits()
     if data_dir is None:
-        raise ValueError(f"{name} is read from files: say which data_dir holds the folder {name}")
+        raise ValueError(f"{name} is read from files: give the folder that has them (--data-dir)")
     inner = Path(data_dir) / name
     folder = inner if inner.is_dir() else Path(data_dir)
     return _pair(folder, "train"), _pair(folder, "t10k")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from fedcore.algorithm import Plan, Report
 from fedcore.algorithms.fedavg import Parameters
-from fedcore.central.standard import mean_loss, mean_model, metrics_of, training
+from fedcore.central.standard import check_parameters, mean_loss, mean_model, metrics_of, training
 from fedcore.messages import Describe, Evaluate, Evaluated, Train
 from fedcore.parts import ClusterAssignment, Descriptor
 from fedcore.types import DeviceId, ModelKey, Scalar, Tensors
@@ -32,6 +32,7 @@ class State:
 
 
 def start(model: Tensors, parameters: Parameters) -> State:
+    check_parameters("fedavg", parameters, {"select": ("last", "lowest_loss")}, ("rounds",))
     return State(parameters, {GLOBAL: model})
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from fedcore.algorithms.flux import Parameters
 from fedcore.algorithms.flux.state import Clustering
 from fedcore.central import assign, cluster, descriptors, same
+from fedcore.central.standard import check_parameters
 from fedcore.errors import ConfigError
 from fedcore.parts import ClusterAssignment, Descriptor, Vector
 from fedcore.types import DeviceId, ModelKey, Tensors
@@ -110,12 +111,7 @@ def check(parameters: Parameters) -> None:
         "mixing": ("hard", "soft"),
         "grouping": ("test", "density"),
     }
-    for name, allowed in choices.items():
-        if (value := getattr(parameters, name)) not in allowed:
-            raise ConfigError(f"flux parameter {name} cannot be {value!r}", f"use {' or '.join(allowed)}")
-    for name in ("rounds", "epochs", "batch_size", "classes", "dims", "earliest"):
-        if (value := getattr(parameters, name)) < 1:
-            raise ConfigError(f"flux parameter {name} must be at least 1, not {value}")
+    check_parameters("flux", parameters, choices, ("rounds", "classes", "dims", "earliest"))
     if parameters.clusters < 0:
         raise ConfigError("flux-prior must be told the number of clusters", "set clusters=K, or use flux")
     if parameters.grouping == "test" and parameters.privacy != "off" and not parameters.clusters:

@@ -61,7 +61,7 @@ def test_missing_files_are_named_with_the_folder_and_the_mend(tmp_path: Path) ->
 
 
 def test_no_folder_said_is_asked_for() -> None:
-    with pytest.raises(ValueError, match="data_dir"):
+    with pytest.raises(ValueError, match="--data-dir"):
         load("mnist")
 
 
