@@ -115,7 +115,8 @@ class Question:
 
 @dataclass(frozen=True)
 class Placement:
-    """The answer to a newcomer. model: None only when the server abstained."""
+    """The answer to a newcomer. model: that of the cluster; when the server abstained, the nearest one's, for an
+    owner who wants it all the same, or None."""
 
     run: RunId
     assignment: ClusterAssignment

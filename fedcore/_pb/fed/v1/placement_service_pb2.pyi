@@ -126,7 +126,9 @@ class Placement(_message.Message):
 
     @_builtins.property
     def model(self) -> _payload_pb2.Weights:
-        """Set by the server: the model to use. Unset: the server abstained and gives none; the assignment says why."""
+        """Set by the server: the model of the cluster; where it abstained, the nearest one's, not to be used unless
+        the owner asks for it. Unset: it abstained and gives none; the assignment says why.
+        """
 
     def __init__(
         self,
