@@ -1,4 +1,4 @@
-"""The command line of a device: run, enroll, predict, status.
+"""The command line of a device: check, run, enroll, predict, status.
 
 What a verb needs is imported when it is used, so that `status` and `--help` are quick and need no PyTorch.
 """
@@ -40,7 +40,11 @@ def configured(function: Callable[..., Result]) -> Callable[..., Result]:
 
     @click.option("-c", "--config", "path", type=PATH, envvar="FEDCLIENT_CONFIG", help="The settings, YAML.")
     @click.option("--server", metavar="HOST:PORT", help="Where the server is.")
-    @click.option("--device", metavar="NAME", help="This device's name; by default one is made and kept.")
+    @click.option(
+        "--device",
+        metavar="NAME",
+        help="This device's name, kept from its first use.  [default: made]",
+    )
     @click.option("--state", type=PATH, metavar="FOLDER", help="The device's folder.  [default: state]")
     @click.option("--insecure-loopback", is_flag=True, default=None, help="Allow plain text to this machine.")
     @functools.wraps(function)
@@ -50,6 +54,22 @@ def configured(function: Callable[..., Result]) -> Callable[..., Result]:
         return function(console, settings, **options)
 
     return wrapper
+
+
+@main.command(epilog="Example: fedclient check --config device.yaml")
+@verb
+@configured
+def check(console: Console, settings: ClientConfig) -> Result:
+    """Try the learner on one batch of the data.
+
+    Prints what the network sees of the data and what came of each part of the learner. No server is asked.
+    """
+    from fedclient import check as checking
+    from fedclient.service import check as tried
+
+    console.progress("loading the learner and the data")
+    found = asyncio.run(tried(settings)).findings
+    return Result(found, checking.text(found))
 
 
 @main.command(epilog="Example: fedclient run --config device.yaml --until-finished")
@@ -80,7 +100,13 @@ def run(
     names = ("device", "server", "run", "round", "cluster", "outcome")
     data = {name: getattr(done, name) or None for name in names} | {"tasks": done.tasks}
     failure = None if until is Until.STOPPED else watcher.failure
-    return Result(data, f"{done.device}: {done.tasks} tasks reported", failure)
+    lines = [f"{done.device}: {done.tasks} tasks reported"]
+    if done.tasks:
+        lines.append(
+            f"To use the model: with the same settings, `fedclient enroll --run {done.run}` fetches the one "
+            "of this device's cluster, and `fedclient predict` classifies with it."
+        )
+    return Result(data, "\n".join(lines), failure)
 
 
 @main.command(epilog="Example: fedclient enroll new.npz --config device.yaml")
@@ -107,6 +133,7 @@ def enroll(
 ) -> Result:
     """Get the model that fits DATA (by default the data of the settings); labels are not needed.
 
+    A device that trained can enroll as well: so it gets the model of its cluster, for `fedclient predict`.
     Writes model/model.safetensors and model/placement.json into the device's folder.
     """
     from fedclient.faults import Abstained

@@ -21,7 +21,7 @@ from fedclient.blobs import BlobStore
 from fedclient.faults import TaskFailed
 from fedclient.performer import Performer
 from fedclient.state import Outbox
-from fedclient.watcher import Watcher
+from fedclient.watcher import Watcher, named
 from fedcore import __version__
 from fedcore.errors import BadPayload, ConfigError, Refused, SessionLost, ShoalError, Unavailable
 from fedcore.link import Failure, Hello, Idle, Link, Outcome, Report, Task, Welcome
@@ -155,7 +155,7 @@ class Agent:
                 result = Failure(error.code, str(error))
             await self._report(task, result)
         except _NotWantedError:
-            self._watcher.doing(f"round {task.round} goes on without this device")
+            self._watcher.doing(f"{named(task)}: it goes on without this device")
             await self._give_up()
             return False
         except SessionLost:
@@ -203,7 +203,7 @@ class Agent:
         if isinstance(result, Failure):
             await self._recover(TaskFailed(result))
         elif receipt.outcome is Outcome.REFUSED:
-            await self._recover(Refused(f"round {task.round}: {receipt.reason}", "ask the server's operator"))
+            await self._recover(Refused(f"{named(task)}: {receipt.reason}", "ask the server's operator"))
         else:
             self._faults.reset()
 

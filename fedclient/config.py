@@ -20,6 +20,9 @@ from fedcore.errors import ConfigError
 
 T = TypeVar("T")
 
+Trial = Literal["none", "quick", "full"]
+"""How learner and data are tried on each other once they are loaded; see `fedclient/trial.py`."""
+
 KINDS = ("npz", "csv", "idx", "module")
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -47,6 +50,11 @@ class LearnerConfig:
         if self.options and self.builtin is None:
             raise ConfigError("options are for a builtin learner alone", "write them into your build()")
 
+    @property
+    def where(self) -> str:
+        """The file or the module to look into, for errors."""
+        return str(self.file or self.module or self.builtin)
+
 
 @dataclass(frozen=True)
 class DataConfig:
@@ -55,6 +63,8 @@ class DataConfig:
     test: a second file of the same kind, to measure on at the end.
     labels, test_labels: the idx files of classes that go with idx and test.
     label: the csv column that holds the class; unset: the data are unlabelled.
+    columns: the csv columns to take as x, in this order; unset: all but `label`, as they stand in the file.
+    ignore: csv columns to leave out, whatever they hold; where `columns` is set, all others are left out.
     shape: of one example; unset: as it is in the file.
     divide_by: every value is divided by it; unset: bytes by 255, nothing else.
     """
@@ -67,6 +77,8 @@ class DataConfig:
     labels: Path | None = None
     test_labels: Path | None = None
     label: str | None = None
+    columns: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
     shape: tuple[int, ...] = ()
     divide_by: float | None = None
 
@@ -80,6 +92,7 @@ class DataConfig:
         for name, owner in (("labels", "idx"), ("test_labels", "idx"), ("label", "csv")):
             if getattr(self, name) is not None and self.kind != owner:
                 raise ConfigError(f"{name} goes with {owner}, not with {self.kind}", f"leave {name} out")
+        self._check_columns()
         if self.kind == "module" and (self.test is not None or self.shape or self.divide_by is not None):
             raise ConfigError("test, shape and divide_by are for files", "let your function do it")
         if self.test_labels is not None and self.test is None:
@@ -88,6 +101,18 @@ class DataConfig:
             raise ConfigError(f"divide_by is {self.divide_by}", "use a number above 0, such as 255")
         if any(size < 1 for size in self.shape):
             raise ConfigError(f"shape {list(self.shape)} is not possible", "use sizes of at least 1")
+
+    def _check_columns(self) -> None:
+        for name in ("columns", "ignore"):
+            given = getattr(self, name)
+            if given and self.kind != "csv":
+                raise ConfigError(f"{name} goes with csv, not with {self.kind}", f"leave {name} out")
+            if self.label is not None and self.label in given:
+                raise ConfigError(f"{name} has {self.label!r}, which is the label", f"take it out of {name}")
+        if len(set(self.columns)) < len(self.columns):
+            raise ConfigError(f"columns {list(self.columns)} has a name twice", "name each column once")
+        if both := [name for name in self.columns if name in self.ignore]:
+            raise ConfigError(f"columns and ignore both have {both[0]!r}", "take it out of one of the two")
 
     @property
     def kind(self) -> str:
@@ -133,7 +158,7 @@ class LimitsConfig:
 
 @dataclass(frozen=True)
 class ClientConfig:
-    """server: "host:port". device: its name; unset: one is made and kept in `state`, the device's folder."""
+    """server: "host:port". state: the device's folder. device: its name, kept there; unset: one is made."""
 
     server: str | None = None
     device: str | None = None
@@ -165,6 +190,7 @@ class WorkConfig:
     file: Path | None = None
     labels: bool = True
     compute: ComputeConfig = field(default_factory=ComputeConfig)
+    trial: Trial = "none"
 
 
 def read(path: Path | None, flags: Mapping[str, Any]) -> ClientConfig:

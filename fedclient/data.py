@@ -1,7 +1,8 @@
 """A device's files into `Views`. A file is not trusted: what is wrong is a DataFault that names it.
 
     npz     arrays x and, with labels, y; perhaps x_test and y_test. Pickled objects are refused.
-    csv     a line of names, then numbers; `label` names the column of classes, the other columns are x
+    csv     a line of names, then numbers; `label` names the column of classes; x is the columns that
+            `columns` names, in its order, or else all others but those that `ignore` names
     idx     the files of MNIST: images, and labels where there are any
     module  "package.module:function" of the owner's: () -> (x, y or None), a Dataset, or Views
 
@@ -29,14 +30,17 @@ MAX_CLASS = 1 << 31
 
 
 def load(config: DataConfig, labels: bool = True) -> Views:
-    """The device's data. labels: False where they are not needed, so that a csv file may lack their column.
+    """The device's data. labels: False where neither labels nor a test part are needed: files of such are
+    not opened then, and a csv file may lack its column of classes.
 
     Raises DataFault for data that are not usable, ConfigError for a module that is not there.
     """
     if config.module is not None:
         return _from_module(config.module)
     path = config.path
-    data = _dataset(path, _read(config.kind, path, config, config.labels, labels), config)
+    data = _dataset(path, _read(config.kind, path, config, config.labels if labels else None, labels), config)
+    if not labels:
+        return Views.of(data)
     test = None
     if config.test is not None:
         arrays = _read(config.kind, config.test, config, config.test_labels, labels)
@@ -66,12 +70,13 @@ def load_file(path: Path, config: DataConfig | None) -> Dataset:
 def _read(kind: str, path: Path, config: DataConfig, labels_path: Path | None, labels: bool) -> Arrays:
     try:
         if kind == "csv":
-            return read_csv(path, config.label, labels)
+            return read_csv(path, config.label, labels, config.columns, config.ignore)
         if kind == "idx":
             return read_idx(path, labels_path)
         arrays = read_npz(path)
     except OSError as error:
-        raise DataFault(f"{path}: {error.strerror or error}", "give the path of a file to read") from None
+        name = error.filename or path  # there may be a second file, of labels
+        raise DataFault(f"{name}: {error.strerror or error}", "give the path of a file to read") from None
     if arrays is None:
         raise DataFault(f"{path} has no array x", "save it with numpy.savez(path, x=..., y=...)")
     return arrays

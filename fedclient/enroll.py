@@ -76,8 +76,12 @@ class Enroller:
     async def enroll(self, run: RunId = "", accept_nearest: bool = False) -> Enrolment:
         """Find the model and fetch it; where the server abstained, only if `accept_nearest`.
 
+        The data are looked at first, also where the answer will not depend on them.
+
         Raises Refused when the run cannot place, a fault of the data or the learner, Unavailable.
         """
+        self._doing("loading the learner and the data")
+        await self._performer.start()
         began = time.monotonic()
         self._doing("asking the server which model fits")
         answer = await self._patiently(lambda: self._link.place(run, None))

@@ -9,13 +9,13 @@ import sys
 import threading
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fedclient.config import WorkConfig
 from fedclient.faults import WorkerDied
 from fedclient.frames import LENGTH, framed, length_of
-from fedcore.errors import ConfigError, DataFault, DeviceFault, LearnerFault, ShoalError
+from fedcore.errors import BadPayload, ConfigError, DataFault, DeviceFault, LearnerFault, ShoalError
 from fedcore.link import Failure, Task
 from fedcore.payload import Payload
 from fedcore.wire import payload_from_bytes, report_from_bytes, task_to_bytes
@@ -26,11 +26,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a device has. examples: all of them, tests apart. device: where it computes."""
+    """What a device has. examples: all of them, tests apart. device: where it computes.
+
+    findings: what a full trial found, as JSON has it; see `fedclient/trial.py`.
+    """
 
     examples: int
     labelled: bool
     device: str
+    findings: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Performer(Protocol):
@@ -95,7 +99,7 @@ class Spawned:
         if answer.kind == "fault":
             await self.stop()
             raise _fault(**parts)
-        self._facts = Facts(**parts)
+        self._facts = Facts(**json.loads(parts["facts"]))
         return self._facts
 
     async def perform(self, task: Task) -> Payload | Failure:
@@ -157,5 +161,5 @@ def _fault(code: str, message: str, mend: str, details: str) -> ShoalError:
     """What the training process could not start for, as it was raised there."""
     if code == LearnerFault.code:
         return LearnerFault(message, mend, details)
-    classes: list[type[ShoalError]] = [ConfigError, DataFault, DeviceFault]
+    classes: list[type[ShoalError]] = [ConfigError, DataFault, DeviceFault, BadPayload]
     return next((cls for cls in classes if cls.code == code), ShoalError)(message, mend)

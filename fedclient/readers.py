@@ -5,7 +5,7 @@ import itertools
 import math
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,8 @@ Arrays = tuple[Array, Array | None]
 
 CSV_BLOCK = 1 << 14
 """Lines that are held as text at a time."""
+MOST_NAMES = 8
+"""Columns that an error lists."""
 
 
 def read_npz(path: Path, x: str = "x", y: str = "y") -> Arrays | None:
@@ -50,62 +52,92 @@ def read_idx(path: Path, labels: Path | None) -> Arrays:
         raise DataFault(str(error)) from None
 
 
-def read_csv(path: Path, label: str | None, labels: bool) -> Arrays:
-    """The columns but `label` as x (n, columns) float64, and that one as y.
+def read_csv(
+    path: Path, label: str | None, labels: bool, columns: Sequence[str] = (), ignore: Sequence[str] = ()
+) -> Arrays:
+    """The columns that are called for as x (n, columns) float64, and `label` as y. The others may hold words.
 
-    labels: False lets the column of labels be missing. Raises DataFault, or OSError as `open` does.
+    labels: False lets the column of labels be missing. columns: what x is, in this order; by default all
+    but `label` and `ignore`, as they stand. Raises DataFault, or OSError as `open` does.
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             rows = csv.reader(file, strict=True)
             header = [name.strip() for name in next(rows, [])]
-            _check_header(path, header, label if labels else None)
-            table = np.concatenate([np.empty((0, len(header))), *_blocks(path, header, rows)])
+            _check_header(path, header, label if labels else None, {"columns": columns, "ignore": ignore})
+            left_out = {label, *ignore}
+            taken = list(columns) or [name for name in header if name not in left_out]
+            width = len(taken)
+            taken += [label] if label in header else []
+            table = np.concatenate([np.empty((0, len(taken))), *_blocks(path, header, taken, rows)])
     except UnicodeDecodeError:
         raise DataFault(f"{path} is not UTF-8 text", "save it as UTF-8") from None
     except csv.Error as error:
         raise DataFault(
             f"{path} is not a csv file: {error}", "separate by commas, quote by double quotes"
         ) from None
-    if label not in header:
-        return table, None
-    column = header.index(label)
-    return np.delete(table, column, axis=1), table[:, column]
+    return table[:, :width], table[:, width] if label in header else None
 
 
-def _check_header(path: Path, header: list[str], label: str | None) -> None:
+def _check_header(
+    path: Path, header: list[str], label: str | None, chosen: Mapping[str, Sequence[str]]
+) -> None:
+    """label: must be there, if any. chosen: names that a setting of `data` lists; they must be there too."""
     if not header:
         raise DataFault(f"{path} is empty", "it needs a line of column names, then numbers")
+    if len(header) == 1 and ";" in header[0]:
+        mend = "separate by commas, and write numbers with a point: 1.5"
+        raise DataFault(f"{path} is separated by semicolons", mend)
     for name in header:
         if header.count(name) > 1:
             raise DataFault(f"{path}: two columns are called {name!r}", "rename one")
     if label is not None and label not in header:
-        mend = f"{near(label, header)}; without labels leave `data.label` out"
+        mend = f"without labels leave `data.label` out; {_known(label, header)}"
         raise DataFault(f"{path} has no column {label!r} for the classes", mend)
+    for setting, names in chosen.items():
+        for name in names:
+            if name not in header:
+                problem = f"{path} has no column {name!r}, which `data.{setting}` names"
+                raise DataFault(problem, _known(name, header))
 
 
-def _blocks(path: Path, header: list[str], rows: Iterator[list[str]]) -> Iterator[Array]:
-    """The lines as numbers, a block at a time."""
-    line = 2
+def _known(name: str, header: list[str]) -> str:
+    """The column that is probably meant, or else the first columns that there are."""
+    hint = near(name, header)
+    if len(header) <= MOST_NAMES or not hint.startswith("known: "):
+        return hint
+    return f"known: {', '.join(header[:MOST_NAMES])} and {len(header) - MOST_NAMES} more"
+
+
+def _blocks(path: Path, header: list[str], taken: list[str], rows: Iterator[list[str]]) -> Iterator[Array]:
+    """The columns `taken` as numbers, in that order, a block of lines at a time."""
+    line, order = 2, [header.index(name) for name in taken]
     while block := list(itertools.islice(rows, CSV_BLOCK)):
-        lines = [row for row in block if row]  # without empty ones, as at the end of many files
+        if any(len(row) not in (0, len(header)) for row in block):
+            raise _bad_line(path, header, taken, block, line)
+        # Without empty lines, as at the end of many files.
+        lines = [[row[column] for column in order] for row in block if row]
         try:
-            numbers = np.array(lines or np.empty((0, len(header))), dtype=np.float64)
+            numbers = np.array(lines, dtype=np.float64).reshape(len(lines), len(taken))
         except ValueError:
-            raise _bad_line(path, header, block, line) from None
-        if numbers.shape[1:] != (len(header),) or not np.isfinite(numbers).all():
-            raise _bad_line(path, header, block, line)
+            raise _bad_line(path, header, taken, block, line) from None
+        if not np.isfinite(numbers).all():
+            raise _bad_line(path, header, taken, block, line)
         yield numbers
         line += len(block)
 
 
-def _bad_line(path: Path, header: list[str], block: list[list[str]], line: int) -> DataFault:
+def _bad_line(
+    path: Path, header: list[str], taken: list[str], block: list[list[str]], line: int
+) -> DataFault:
     """The first thing that is wrong in a block whose first line is number `line`."""
     for number, row in enumerate(block, line):
         if row and len(row) != len(header):
             problem = f"{len(row)} values where there are {len(header)} columns"
             return DataFault(f"{path}, line {number}: {problem}", "mend that line")
         for name, cell in zip(header, row, strict=False):
+            if name not in taken:
+                continue
             if not cell.strip():
                 return DataFault(
                     f"{path}, line {number}, column {name!r} is empty", "fill it, or drop the line"

@@ -4,15 +4,17 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from fedclient import enroll as enrolling
 from fedclient.agent import Agent, Allowance, Until
 from fedclient.blobs import BlobStore
-from fedclient.config import ClientConfig, WorkConfig, address
+from fedclient.config import ClientConfig, Trial, WorkConfig, address
 from fedclient.enroll import Enroller, Enrolment
 from fedclient.faults import Stopped
-from fedclient.performer import Spawned
+from fedclient.performer import Facts, Spawned
 from fedclient.rpc import RpcLink
 from fedclient.state import DeviceFolder, Outbox, Status
 from fedclient.watcher import Watcher
@@ -26,22 +28,32 @@ async def serve(settings: ClientConfig, console: Console, until: Until, patience
     with folder.locked():
         device = folder.device(settings.device)
         watcher = Watcher(Status(device, server), folder.root, console.progress, console.say)
-        performer = Spawned(work_config(settings))
-        async with _link(server, device) as link, _stopped_at_the_end(performer):
-            watcher.doing("loading the learner and the data")
-            if not (await performer.start()).labelled:
-                raise DataFault("the data have no labels to train on", "use `fedclient enroll` for such data")
-            store, outbox = BlobStore(folder.blobs), Outbox(folder.outbox)
-            limits = settings.limits
-            allowance = Allowance(limits.download_bytes, limits.kept_bytes, patience)
-            try:
+        try:
+            performer = Spawned(work_config(settings, trial="quick"))
+            async with _link(server, device) as link, _stopped_at_the_end(performer):
+                watcher.doing("loading the learner and the data")
+                if not (await performer.start()).labelled:
+                    mend = "use `fedclient enroll` for such data"
+                    raise DataFault("the data have no labels to train on", mend)
+                store, outbox = BlobStore(folder.blobs), Outbox(folder.outbox)
+                limits = settings.limits
+                allowance = Allowance(limits.download_bytes, limits.kept_bytes, patience)
                 await _until_signal(Agent(link, performer, store, outbox, watcher, allowance), until)
-            except ShoalError as error:
-                watcher.note(error)
-                raise
-            finally:
-                watcher.doing("stopped")
+        except ShoalError as error:
+            watcher.note(error)
+            raise
+        finally:
+            watcher.doing("stopped")
         return watcher
+
+
+async def check(settings: ClientConfig) -> Facts:
+    """Load the learner and the data and try them on one batch. Raises whose fault it is; asks no server."""
+    config = work_config(settings, trial="full")
+    with TemporaryDirectory(prefix="fedclient-check-") as folder:  # the device's own is left alone
+        performer = Spawned(replace(config, blobs=Path(folder)))
+        async with _stopped_at_the_end(performer):
+            return await performer.start()
 
 
 async def enroll(
@@ -66,14 +78,16 @@ async def enroll(
         return enrolment, path
 
 
-def work_config(settings: ClientConfig, file: Path | None = None, labels: bool = True) -> WorkConfig:
+def work_config(
+    settings: ClientConfig, file: Path | None = None, labels: bool = True, trial: Trial = "none"
+) -> WorkConfig:
     """What the training process is told. Raises ConfigError where the settings lack it."""
     if settings.learner is None:
         raise ConfigError("no learner is given", "set `learner`, for example learner: {file: learner.py}")
     if settings.data is None and file is None:
         raise ConfigError("no data are given", "set `data`, for example data: {npz: train.npz}")
     blobs = DeviceFolder(settings.state).blobs
-    return WorkConfig(blobs, settings.learner, settings.data, file, labels, settings.compute)
+    return WorkConfig(blobs, settings.learner, settings.data, file, labels, settings.compute, trial)
 
 
 async def _until_signal(agent: Agent, until: Until) -> None:

@@ -1,6 +1,6 @@
 """The device's folder: its name, the result that is not yet taken, what it did last, the model it was given.
 
-device          its name, where the settings give none
+device          its name, kept since the first use
 lock            held by the one agent that works here
 status.json     what it did last, for `fedclient status`
 outbox/         the result that the server has not taken yet
@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedcore.errors import BadPayload, Refused
+from fedcore.errors import BadPayload, ConfigError, Refused
 from fedcore.link import Report
 from fedcore.shell.disk import storing, sync_folder, write
 from fedcore.wire import report_from_bytes, report_to_bytes
@@ -52,13 +52,24 @@ class DeviceFolder:
         return None
 
     def device(self, given: str | None) -> str:
-        """The device's name: the given one, or the one that is kept here, or a new one, kept from now on."""
-        if (known := given or self.known_device()) is not None:
-            return known
-        host = "".join(c if c.isascii() and c.isalnum() else "-" for c in socket.gethostname())
-        name = f"{host.strip('-')[:40] or 'device'}-{secrets.token_hex(3)}"
-        write(self.root / "device", f"{name}\n".encode())
+        """The device's name: the one that is kept here; at first the given one, or else a new one is kept.
+
+        Raises ConfigError when another name is given than the one that is kept.
+        """
+        known = self.known_device()
+        if known is not None and given not in (None, known):
+            raise ConfigError(
+                f"the state folder {self.root} belongs to device {known}, and this one is called {given}",
+                "give another one with --state, or leave the name out",
+            )
+        name = known or given or self._new_name()
+        if known is None:
+            write(self.root / "device", f"{name}\n".encode())
         return name
+
+    def _new_name(self) -> str:
+        host = "".join(c if c.isascii() and c.isalnum() else "-" for c in socket.gethostname())
+        return f"{host.strip('-')[:40] or 'device'}-{secrets.token_hex(3)}"
 
     @contextmanager
     def locked(self) -> Iterator[None]:

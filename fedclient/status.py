@@ -20,7 +20,7 @@ def status(settings: ClientConfig) -> dict[str, Any]:
     last, placement = read_json(folder.root / STATUS), read_json(folder.model / PLACEMENT)
     server = settings.server or last.get("server")
     return {
-        "device": settings.device or folder.known_device(),
+        "device": folder.known_device() or settings.device,
         "state": str(folder.root),
         "server": server,
         "answers": _answers(settings),

@@ -32,14 +32,14 @@ class Watcher:
         status.run, status.round, status.title, status.outcome = task.run, task.round, task.title, ""
         if isinstance(cluster, str) and cluster:
             status.cluster = cluster
-        self.doing(f"round {task.round}: {task.title or task.payload.kind}")
+        self.doing(named(task))
 
     def ended(self, task: Task, receipt: Receipt) -> None:
         """A report was answered."""
         self.status.outcome = receipt.outcome.value
         self.status.tasks += 1
         if receipt.outcome in (Outcome.LATE, Outcome.REFUSED):
-            self._say(f"round {task.round}: the result was {receipt.outcome.value}: {receipt.reason}")
+            self._say(f"{named(task)}: the result was {receipt.outcome.value}: {receipt.reason}")
         self.status.save(self._root)
 
     def failed(self, error: ShoalError) -> None:
@@ -57,3 +57,8 @@ class Watcher:
         """Keep an error for `fedclient status`, without a word to people."""
         self.status.error = {"code": error.code, "message": error.message, "mend": error.mend}
         self.status.save(self._root)
+
+
+def named(task: Task) -> str:
+    """A task, for people. Its title counts as the run's author does; the engine's number is for machines."""
+    return f"{task.run}: {task.title or task.payload.kind}"

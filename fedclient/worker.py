@@ -38,7 +38,7 @@ def main() -> None:
         fault = {"code": error.code, "message": error.message, "mend": error.mend}
         _put(sink, payload_to_bytes(Payload("fault", {**fault, "details": getattr(error, "details", "")})))
         return
-    _put(sink, payload_to_bytes(Payload("ready", asdict(workshop.facts))))
+    _put(sink, payload_to_bytes(Payload("ready", {"facts": json.dumps(asdict(workshop.facts))})))
     while True:
         task = task_from_bytes(frames.get())
         report = Report(task.run, task.round, task.attempt, workshop.perform(task))

@@ -5,9 +5,12 @@ This is the part of the client that needs PyTorch. It runs in a process of its o
 
 import os
 import traceback
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
+from fedclient import trial
 from fedclient.blobs import BlobStore
 from fedclient.config import ComputeConfig, LearnerConfig, WorkConfig
 from fedclient.data import load, load_file
@@ -24,6 +27,7 @@ from fedcore.local.learner import Learner
 from fedcore.messages import Message
 from fedcore.payload import Payload, decode, encode
 
+NO_FINDINGS: Mapping[str, Any] = {}
 MAX_DETAILS = 4000
 """Characters of a traceback that go to the server."""
 
@@ -31,21 +35,29 @@ MAX_DETAILS = 4000
 class Workshop:
     """One device's bench, and the algorithms that may use it."""
 
-    def __init__(self, bench: Bench, store: BlobStore) -> None:
+    def __init__(self, bench: Bench, store: BlobStore, findings: Mapping[str, Any] = NO_FINDINGS) -> None:
         self._bench, self._store = bench, store
         self._halves = halves()
         views = bench.views
         examples = len(views.train) + len(views.held_out)
-        self.facts = Facts(examples, views.train.y is not None, bench.device.type)
+        self.facts = Facts(examples, views.train.y is not None, bench.device.type, findings)
 
     @classmethod
     def open(cls, config: WorkConfig) -> "Workshop":
-        """Load everything. Raises ConfigError, DataFault or LearnerFault: whose fault it is."""
+        """Load everything, and try it as `trial` says.
+
+        Raises ConfigError, DataFault, DeviceFault or LearnerFault: whose fault it is.
+        """
         settle_torch(config.compute)
         learner, views = open_learner(config.learner), open_views(config)
         # Noise for privacy comes from the operating system's entropy and from no seed that anyone knows.
         bench = Bench(learner, views, config.compute.device, seed=0, noise=np.random.default_rng())
-        return cls(bench, BlobStore(config.blobs))
+        findings: Mapping[str, Any] = NO_FINDINGS
+        if config.trial == "quick":
+            trial.quick(bench, config.learner.where)
+        elif config.trial == "full":
+            findings = trial.full(bench, config.learner.where)
+        return cls(bench, BlobStore(config.blobs), findings)
 
     def perform(self, task: Task) -> Payload | Failure:
         """The answer to a task. Raises nothing: what goes wrong is a Failure."""

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -125,6 +126,20 @@ def test_a_visit(device: Device, server: MemoryServer) -> None:
     status = device.watcher.status
     assert (status.tasks, status.round, status.cluster, status.outcome) == (2, 2, "c1", "accepted")
     assert device.said == []
+
+
+def test_people_read_the_run_and_its_own_count(device: Device, server: MemoryServer) -> None:
+    """The engine's number, which counts other rounds too, is for machines."""
+    server.tasks = [
+        replace(train(server, 9), run="digits", title="training round 4 of 10: devices describe their data"),
+        replace(train(server, 10), run="digits", title=""),
+    ]
+    server.outcomes = [Receipt(Outcome.LATE, "it was over"), Receipt(Outcome.ACCEPTED)]
+    device.run()
+    told = [text for text in device.doing if text.startswith("digits: ")]
+    assert told == ["digits: training round 4 of 10: devices describe their data", "digits: train"]
+    assert device.said == [f"{told[0]}: the result was late: it was over"]
+    assert device.watcher.status.round == 10
 
 
 def test_once_is_one_report(device: Device, server: MemoryServer) -> None:

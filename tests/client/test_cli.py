@@ -62,6 +62,13 @@ def train(server: MemoryServer, model: Tensors, round: int, epochs: int = 1) -> 
     return Task("r1", round, 0, 7, f"round {round}", encode(message, server.keep))
 
 
+def alter(path: Path, old: str, new: str) -> None:
+    """Write something else in a file, where it says `old`."""
+    before = path.read_text()
+    assert old in before
+    path.write_text(before.replace(old, new))
+
+
 async def begin(*arguments: object) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "fedclient", *map(str, arguments)),
@@ -119,6 +126,7 @@ def test_run_trains_until_nothing_is_left(settings: Path, model: Tensors, tmp_pa
             "outcome": "accepted",
         }
         assert seen.data["last_error"]["code"] == "learner-failed"
+        assert "`fedclient enroll --run r1` fetches" in ended.err
         people = await call("status", "-c", settings)
         assert "agent:      not running" in people.out
         assert "cluster:    c1" in people.out
@@ -210,6 +218,50 @@ def test_enroll_and_predict(settings: Path, model: Tensors, tmp_path: Path) -> N
         assert seen.data["enrolled"]["cluster"] == "c1"
 
     against(server, steps)
+
+
+def test_a_device_that_could_not_begin_says_so_and_keeps_its_name(settings: Path, tmp_path: Path) -> None:
+    async def steps() -> None:
+        nowhere = ("-c", settings, "--server", "127.0.0.1:1")
+        learner = tmp_path / "learner.py"
+        alter(learner, 'latent = "0"', 'latent = "O"')
+        failed = await call("run", *nowhere, "--json")
+        assert failed.code == 8
+        assert f"{learner}: latent: the network has no submodule 'O'" in failed.err
+        seen = (await call("status", *nowhere, "--json")).data
+        assert seen["last_error"]["code"] == "learner-failed"
+        assert "no submodule 'O'" in seen["last_error"]["message"]
+        alter(settings, "device: pi-17\n", "")
+        assert (await call("status", *nowhere, "--json")).data["device"] == "pi-17"
+        other = await call("enroll", *nowhere, "--device", "pi-18")
+        assert other.code == 3
+        assert "belongs to device pi-17" in other.err
+
+    asyncio.run(steps())
+
+
+def test_no_labels_is_the_last_error(settings: Path, tmp_path: Path) -> None:
+    async def steps() -> None:
+        np.savez(tmp_path / "train.npz", x=np.ones((30, 4), np.float32))
+        assert (await call("run", "-c", settings, "--server", "127.0.0.1:1")).code == 8
+        seen = await call("status", "-c", settings)
+        assert "last error: [bad-data] the data have no labels to train on" in seen.out
+
+    asyncio.run(steps())
+
+
+def test_enroll_opens_its_data_first(settings: Path, tmp_path: Path) -> None:
+    """The server, which is not there, is not asked: that would be exit code 4."""
+
+    async def steps() -> None:
+        nowhere = ("-c", settings, "--server", "127.0.0.1:1", "--patience", "0")
+        missing = await call("enroll", tmp_path / "MISSING.csv", *nowhere)
+        assert missing.code == 8
+        assert "MISSING.csv: No such file or directory\n  hint: give the path of a file" in missing.err
+        alter(settings, "train.npz", "train.npz, test: none.npz")
+        assert (await call("enroll", *nowhere)).code == Unavailable.exit_code
+
+    asyncio.run(steps())
 
 
 def test_wrong_settings_and_data_end_before_the_server_is_asked(settings: Path, tmp_path: Path) -> None:

@@ -181,6 +181,60 @@ def test_csv_that_lacks_the_label_column(tmp_path: Path) -> None:
     assert load(config, labels=False).train.y is None
 
 
+def test_csv_columns_are_taken_by_name(tmp_path: Path) -> None:
+    """Two devices whose columns come in another order give the same x; what is not taken may hold words."""
+    config = DataConfig(csv=tmp_path / "a.csv", label="label", columns=("b", "a"))
+    one = load_file(csv(tmp_path, "id,a,b,label\nP-1,1,2,0\nP-2,3,4,1\n"), config)
+    other = load_file(csv(tmp_path, "label,b,a,note\n0,2,1,\n1,4,3,old\n"), config)
+    for data in (one, other):
+        assert data.x.tolist() == [[2.0, 1.0], [4.0, 3.0]]
+        assert data.y is not None
+        assert data.y.tolist() == [0, 1]
+    unlabelled = load_file(csv(tmp_path, "a,b\n1,2\n"), config)
+    assert (unlabelled.x.tolist(), unlabelled.y) == ([[2.0, 1.0]], None)
+
+
+def test_csv_columns_to_ignore(tmp_path: Path) -> None:
+    path = csv(tmp_path, "id,a,label,b\nP-1,1,0,2\n,3,1,4\n")
+    views = load(DataConfig(csv=path, label="label", ignore=("id",)))
+    assert sorted([*views.train.x.tolist(), *views.held_out.x.tolist()]) == [[1.0, 2.0], [3.0, 4.0]]
+    assert "column 'id': 'P-1' is not a number" in fault(DataConfig(csv=path, label="label"))
+
+
+def test_csv_columns_that_are_not_there(tmp_path: Path) -> None:
+    path = csv(tmp_path, "age,weight,label\n1,2,0\n")
+    said = fault(DataConfig(csv=path, label="label", columns=("age", "wieght")))
+    assert "has no column 'wieght', which `data.columns` names" in said
+    assert 'did you mean "weight"?' in said
+    said = fault(DataConfig(csv=path, label="label", ignore=("id",)))
+    assert "has no column 'id', which `data.ignore` names (known: age, label, weight)" in said
+
+
+def test_csv_with_many_columns_names_a_few(tmp_path: Path) -> None:
+    names = [f"c{number}" for number in range(30)]
+    path = csv(tmp_path, f"{','.join(names)}\n{','.join('1' * 30)}\n")
+    with pytest.raises(DataFault) as caught:
+        load(DataConfig(csv=path, label="species"))
+    assert caught.value.mend == (
+        "without labels leave `data.label` out; known: c0, c1, c2, c3, c4, c5, c6, c7 and 22 more"
+    )
+
+
+def test_csv_that_is_separated_by_semicolons(tmp_path: Path) -> None:
+    found = fault(DataConfig(csv=csv(tmp_path, "a;b;label\n1,5;2;0\n"), label="label"))
+    assert "is separated by semicolons (separate by commas" in found
+
+
+def test_only_what_is_described_is_opened_where_labels_are_not_needed(tmp_path: Path) -> None:
+    path = csv(tmp_path, "a,b\n1,2\n")
+    assert len(load(DataConfig(csv=path, test=tmp_path / "none.csv"), labels=False).train) == 1
+    assert "none.csv" in fault(DataConfig(csv=path, test=tmp_path / "none.csv"))
+    (tmp_path / "images").write_bytes(idx_bytes(np.arange(48).reshape(3, 4, 4)))
+    config = DataConfig(idx=tmp_path / "images", labels=tmp_path / "no-labels")
+    assert load(config, labels=False).train.y is None
+    assert "no-labels" in fault(config)
+
+
 def test_csv_may_have_a_mark_empty_lines_and_quotes(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b'\xef\xbb\xbf"a", b \r\n"1",2\r\n\r\n3,4\r\n')

@@ -12,7 +12,7 @@ from fedclient.blobs import BlobStore
 from fedclient.config import ClientConfig, WorkConfig
 from fedclient.enroll import MODEL, PLACEMENT, Enroller, Enrolment, save
 from fedclient.faults import TaskFailed
-from fedclient.performer import InProcess
+from fedclient.performer import InProcess, Spawned
 from fedclient.predict import classify, read_model
 from fedclient.workshop import Workshop
 from fedcore.errors import BadPayload, ConfigError, DataFault, NotFound, Refused, Unavailable
@@ -125,6 +125,19 @@ def test_what_can_go_wrong_is_said(server: MemoryServer, workshop: Workshop, sto
     server.away = 1 << 30
     with pytest.raises(Unavailable):
         enroll(server, workshop, store)
+
+
+def test_the_data_are_looked_at_before_the_server_is_asked(
+    server: MemoryServer, work: WorkConfig, store: BlobStore, tmp_path: Path
+) -> None:
+    """Also where a run has one model, and asks nothing about the data."""
+    server.question = None
+    performer = Spawned(replace(work, file=tmp_path / "MISSING.csv"))
+    enroller = Enroller(MemoryLink(server), performer, store, lambda text: None, 1 << 20, 0.05)
+    with pytest.raises(DataFault, match=r"MISSING\.csv: No such file") as caught:
+        asyncio.run(enroller.enroll())
+    assert caught.value.mend
+    assert server.log == []
 
 
 def test_a_question_after_the_answer_is_refused(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedclient.state import STATUS, DeviceFolder, Outbox, Status, read_json
-from fedcore.errors import Refused
+from fedcore.errors import ConfigError, Refused
 from fedcore.link import Report
 from fedcore.payload import Payload
 
@@ -20,8 +20,19 @@ def test_a_name_is_made_once_and_kept(tmp_path: Path) -> None:
     name = folder.device(None)
     assert name
     assert DeviceFolder(tmp_path / "state").device(None) == name
-    assert folder.device("pi-17") == "pi-17"
+    assert folder.device(name) == name
     assert DeviceFolder(tmp_path / "other").device(None) != name
+
+
+def test_a_given_name_is_kept_and_no_other_one_is_taken(tmp_path: Path) -> None:
+    folder = DeviceFolder(tmp_path / "state")
+    assert folder.device("pi-17") == "pi-17"
+    assert DeviceFolder(folder.root).known_device() == "pi-17"
+    assert DeviceFolder(folder.root).device(None) == "pi-17"
+    with pytest.raises(ConfigError, match="belongs to device pi-17, and this one is called pi-18") as caught:
+        DeviceFolder(folder.root).device("pi-18")
+    assert "--state" in caught.value.mend
+    assert folder.known_device() == "pi-17"
 
 
 def test_one_agent_works_in_a_folder(tmp_path: Path) -> None:
