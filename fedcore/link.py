@@ -115,8 +115,11 @@ class Question:
 
 @dataclass(frozen=True)
 class Placement:
-    """The answer to a newcomer. model: that of the cluster; when the server abstained, the nearest one's, for an
-    owner who wants it all the same, or None."""
+    """The answer to a newcomer.
+
+    model: that of the cluster; when the server abstained, the nearest one's, for an owner who wants it all the
+    same, or None.
+    """
 
     run: RunId
     assignment: ClusterAssignment

@@ -6,6 +6,7 @@ Only what has a part can leave a device: there is none for raw moments or latent
 """
 
 import dataclasses
+import functools
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -147,11 +148,17 @@ def tensors_of(message: Message) -> list[tuple[str, Tensors]]:
     return found
 
 
-def fields_of(cls: type[Message]) -> dict[str, tuple[tuple[Any, ...], bool]]:
-    """Field name -> (the types it may have, whether it must be there)."""
+def fields_of(cls: type[Message]) -> Mapping[str, tuple[tuple[Any, ...], bool]]:
+    """Field name -> (the types it may have, whether it must be there). All callers share one mapping."""
+    key: Any = cls  # mypy does not see that a class can be a key
+    return _fields_of(key)
+
+
+@functools.cache
+def _fields_of(cls: Any) -> Mapping[str, tuple[tuple[Any, ...], bool]]:
     hints = typing.get_type_hints(cls)
     found = {}
-    for item in dataclasses.fields(cls):  # type: ignore[arg-type]
+    for item in dataclasses.fields(cls):
         hint = hints[item.name]
         types = typing.get_args(hint) if isinstance(hint, UnionType) else (hint,)
         required = item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING

@@ -5,11 +5,11 @@
     WAITING --the algorithm has no further plan--> OVER
 
 A round opens on a tick and never on a join, and reports are reduced in device-id order: so the order in
-which devices arrive changes nothing in the models.
+which devices arrive changes nothing in the models. That there is no further plan needs no devices at all.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -38,6 +38,9 @@ from fedcore.messages import Message
 from fedcore.seeds import derive, generator
 from fedcore.sessions import Presence, Session, Step
 from fedcore.types import DeviceId
+
+REASONS, NAMED, LETTERS = 3, 3, 200
+"""How much of why devices failed goes into the reason of a round: reasons, devices with each, characters."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +118,7 @@ class RoundEngine:
         self.missing: dict[DeviceId, str] = {}
         self._resume = tuple(asked)
         self._abandoned = abandoned_in_a_row
+        self._may_be_over = True
         self._now, self._since = 0.0, math.nan
         self._handlers: dict[type, Callable[[Any], list[Effect]]] = {
             Joined: self._joined,
@@ -220,12 +224,11 @@ class RoundEngine:
             present = self._present()
             patient = self._now - self._since < self._policy.gather
             if len(present) < (self._wanted_to_open() if patient else self._policy.minimum):
-                return []
+                return self._finish_if_over(present)
             asked = tuple(self._sample(present))
         plan = self._central.plan(self.state, asked)
         if plan is None:
-            self.stage = Stage.OVER
-            return [Finished(False, "the run is complete")]
+            return self._finish()
         if not plan.tasks:
             return []
         self.plan, self.stage, self._since, self._resume = plan, Stage.OPEN, self._now, ()
@@ -235,6 +238,18 @@ class RoundEngine:
         for device in sorted(plan.tasks):
             effects += self._offer(device)
         return effects + self._close_if_due()
+
+    def _finish_if_over(self, present: list[DeviceId]) -> list[Effect]:
+        """Ask, once for each state, whether there is a further plan for the devices that are known."""
+        known = sorted(self.plan.tasks) or sorted(self.state.assignments) or present
+        if not self._may_be_over or not known:
+            return []
+        self._may_be_over = False
+        return self._finish() if self._central.plan(self.state, known) is None else []
+
+    def _finish(self) -> list[Effect]:
+        self.stage = Stage.OVER
+        return [Finished(False, "the run is complete")]
 
     def _offer(self, device: DeviceId) -> list[Effect]:
         """Lease the open round's task to a device that is idle and still owes it."""
@@ -272,18 +287,21 @@ class RoundEngine:
             raise IllegalEvent(
                 f"round {event.round} was reduced, but round {self.round} is {self.stage.value}"
             )
-        self.state, self._abandoned = event.state, 0
+        self.state, self._abandoned, self._may_be_over = event.state, 0, True
         return [self._next_round()]
 
     def _abandon(self, reason: str) -> list[Effect]:
-        effects = [*self._release(reason), Abandon(self.round, reason)]
+        why = _reasons(self.missing)
+        effects = self._release(reason)
+        reason += f": {why}" if why else ""
+        effects.append(Abandon(self.round, reason))
         self._abandoned += 1
         effects.append(self._next_round())
         if self._abandoned >= self._policy.patience:
             self.stage = Stage.OVER
-            effects.append(
-                Finished(True, f"{self._abandoned} rounds in a row were abandoned, the last because {reason}")
-            )
+            many = f"{self._abandoned} rounds in a row were abandoned, the last"
+            what = many if self._abandoned > 1 else "a round was abandoned"
+            effects.append(Finished(True, f"{what} because {reason}"))
         return effects
 
     def _next_round(self) -> Save:
@@ -338,3 +356,18 @@ class RoundEngine:
             return present
         chosen = generator(self._seed, "sample", self.round).choice(len(present), most, replace=False)
         return sorted(present[index] for index in chosen)
+
+
+def _reasons(missing: Mapping[DeviceId, str]) -> str:
+    """Why devices are missing: each reason once with the first of its devices, bounded in length."""
+    devices: dict[str, list[DeviceId]] = {}
+    for device, reason in sorted(missing.items()):
+        devices.setdefault(" ".join(reason.split()), []).append(device)
+    parts = []
+    for reason, named in list(devices.items())[:REASONS]:
+        more = f" and {len(named) - NAMED} more" if len(named) > NAMED else ""
+        cut = f"{reason[:LETTERS]}..." if len(reason) > LETTERS else reason
+        parts.append(f"{', '.join(named[:NAMED])}{more}: {cut}")
+    if len(devices) > REASONS:
+        parts.append(f"and {len(devices) - REASONS} more reasons")
+    return "; ".join(parts)

@@ -39,7 +39,8 @@ class Desk:
     async def start_run(self, spec: RunSpec, initial: Weights | None) -> RunId:
         """Start a run; it is on disk on return. initial: weights that were uploaded here before.
 
-        Raises ConfigError for a specification that cannot work.
+        Raises ConfigError for a specification that cannot work, and for a name that is taken. Without a name
+        one is made from the algorithm.
         """
         self._coordinator.check_serving()
         self._check(spec)
@@ -141,7 +142,7 @@ class Desk:
 
     async def _start(self, spec: RunSpec, recipe: Recipe, initial: Weights | None) -> RunId:
         storage = self._coordinator.storage
-        run = self._free_id(spec.name or spec.algorithm)
+        run = self._id_of(spec)
         spec, kept, model = replace(spec, name=spec.name or run), Kept(run), None
         if initial is not None:
             await storage(Store.adopt, run, OWNER, initial)
@@ -157,10 +158,16 @@ class Desk:
         await self._coordinator.add(record, recipe, state, kept)
         return run
 
-    def _free_id(self, name: str) -> RunId:
+    def _id_of(self, spec: RunSpec) -> RunId:
         taken = {*self._coordinator.runs, *self._coordinator.unreadable}
-        numbered = (f"{name}-{number}" for number in itertools.count(2))
-        return next(run for run in itertools.chain([name], numbered) if run not in taken)
+        if spec.name in taken:
+            raise ConfigError(
+                f"there is a run {spec.name!r} already",
+                "use another name, or none at all: one is then made from the algorithm",
+            )
+        numbered = (f"{spec.algorithm}-{number}" for number in itertools.count(2))
+        names = [spec.name] if spec.name else itertools.chain([spec.algorithm], numbered)
+        return next(run for run in names if run not in taken)
 
 
 async def _stop(run: Run, reason: str) -> None:

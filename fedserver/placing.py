@@ -1,11 +1,17 @@
-"""Which model fits a newcomer: the algorithm decides, of the run that was named or the newest that can."""
+"""Which model fits a newcomer: the algorithm decides, of the run that was named or the one that fits best.
+
+That is the newest run that compares the newcomer's data with its clusters; only where there is none, the
+newest that can place at all.
+"""
 
 import asyncio
+from dataclasses import dataclass, replace
 
+from fedcore.algorithm import State
 from fedcore.errors import Refused
 from fedcore.link import Placement, Question
 from fedcore.messages import Describe
-from fedcore.parts import Descriptor
+from fedcore.parts import ClusterAssignment, Descriptor
 from fedcore.types import RunId
 from fedserver.coordinator import Coordinator
 from fedserver.runs import Run
@@ -16,35 +22,62 @@ class CannotPlace(Refused):
     """The run cannot place yet, or not without labels; the mend says what would work."""
 
 
+@dataclass(frozen=True)
+class _Answer:
+    """What a run answers, and the state that it answered from: the run may go on meanwhile."""
+
+    run: Run
+    state: State
+    found: ClusterAssignment | Describe
+
+
 async def place(
     coordinator: Coordinator, visitor: Visitor, run: RunId, descriptor: Descriptor | None
 ) -> Question | Placement:
     """Raises CannotPlace, or NotFound when there is no such run."""
     if run:
-        return await _place_in(coordinator, visitor, coordinator.run(run), descriptor)
-    refusal: Refused = CannotPlace("there is no run that could place", "start one first")
+        return await _given(coordinator, visitor, await _ask(coordinator.run(run), descriptor))
+    fallback: _Answer | None = None
+    refusal: CannotPlace | None = None
     for candidate in reversed(coordinator.runs.values()):
         try:
-            return await _place_in(coordinator, visitor, candidate, descriptor)
-        except Refused as refused:
-            refusal = refused
-    raise refusal
+            answer = await _ask(candidate, None)
+            if isinstance(answer.found, Describe):
+                if descriptor is not None:
+                    answer = await _ask(candidate, descriptor)
+                return await _given(coordinator, visitor, answer)
+        except CannotPlace as refused:
+            refusal = refusal or refused
+        else:
+            fallback = fallback or answer
+    if fallback is not None:
+        return await _given(coordinator, visitor, fallback, f"; {refusal.message}" if refusal else "")
+    raise refusal or CannotPlace("there is no run that could place", "start one first")
 
 
-async def _place_in(
-    coordinator: Coordinator, visitor: Visitor, run: Run, descriptor: Descriptor | None
-) -> Question | Placement:
+async def _ask(run: Run, descriptor: Descriptor | None) -> _Answer:
     state = run.engine.state
     try:
-        answer = await asyncio.to_thread(run.central.place, state, descriptor)
+        found = await asyncio.to_thread(run.central.place, state, descriptor)
     except Refused as refused:
         raise CannotPlace(f"run {run.run}: {refused.message}", refused.mend) from None
-    storage = coordinator.storage
-    if isinstance(answer, Describe):
-        payload = await storage(run.kept.question, answer)
+    if not isinstance(found, Describe) and len(state.models) == 1:
+        compared = "nothing was compared" if descriptor is None else found.reason
+        reason = f"run {run.run} has one model only" + (f": {compared}" if compared else "")
+        found = replace(found, reason=reason)
+    return _Answer(run, state, found)
+
+
+async def _given(
+    coordinator: Coordinator, visitor: Visitor, answer: _Answer, why: str = ""
+) -> Question | Placement:
+    """The answer for a device, with leave to fetch what it names. why: what to add to its reason."""
+    storage, run, found = coordinator.storage, answer.run, answer.found
+    if isinstance(found, Describe):
+        payload = await storage(run.kept.question, found)
         visitor.grant([weights.blob.sha256 for weights in payload.weights()], run.run)
         return Question(run.run, payload)
     # Also where it abstained: the owner may want to use the nearest model all the same.
-    model = await storage(run.kept.weights, state.models[answer.cluster])
+    model = await storage(run.kept.weights, answer.state.models[found.cluster])
     visitor.grant([model.blob.sha256], run.run)
-    return Placement(run.run, answer, model)
+    return Placement(run.run, replace(found, reason=found.reason + why), model)

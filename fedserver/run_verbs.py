@@ -1,5 +1,7 @@
 """`fedserver run ...`: start runs, look at them, wait for them, stop them."""
 
+import os
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -69,7 +71,10 @@ def start(
     model_seed: int | None,
     **flags: Any,
 ) -> Result:
-    """Start a run. Without --initial-weights and --learner the first device is asked for its weights."""
+    """Start a run. Without --initial-weights and --learner the first device is asked for its weights.
+
+    NAME must be free; without one it is made from the algorithm, with a number where one is needed.
+    """
     from fedserver.config import read_run
     from fedserver.weights import initial_weights
 
@@ -130,10 +135,10 @@ def stop(console: Console, client: "OperatorClient", name: str, reason: str) -> 
 def wait(console: Console, client: "OperatorClient", name: str, timeout: float | None) -> Result:
     """Wait until a run is over; fails when the run did. The server may start anew meanwhile."""
     status = _over(console, client, name, timeout)
-    failed = status.summary.stage != "finished"
-    error = (
-        RunFailed(f"run {name} is {status.summary.stage}: {status.summary.waiting_for}") if failed else None
-    )
+    stage, error = status.summary.stage, None
+    if stage != "finished":
+        auxiliary = "was" if stage == "stopped" else "has"
+        error = RunFailed(f"run {name} {auxiliary} {stage}: {status.summary.waiting_for}")
     return Result(text.data(status), text.status(status), error)
 
 
@@ -141,11 +146,17 @@ def _over(console: Console, client: "OperatorClient", name: str, timeout: float 
     """The run when it is over."""
     until = None if timeout is None else time.monotonic() + timeout
     status, seen = client.show(name), time.monotonic()
+    told: tuple[str, int, str] | None = None
+    live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
     while not status.summary.over:
         try:
             left = None if until is None else max(0.0, until - time.monotonic())
             for status in client.watch(name, left):
-                console.progress(text.summary(status.summary))
+                found = status.summary
+                step = (found.stage, found.round, found.title)
+                if live or step != told:
+                    console.progress(text.summary(found) if live else text.step(found))
+                told = step
                 seen = time.monotonic()
         except Unavailable:
             if time.monotonic() - seen > AWAY:

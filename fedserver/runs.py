@@ -118,7 +118,8 @@ class Run:
         """The run is over: nobody needs to work for it any more."""
         self.standing, self.reason = standing, reason
         await self._storage(Store.end_run, self.run, standing, reason)
-        await self.note(f"the run is {standing.value}: {reason}")
+        auxiliary = "was" if standing is Standing.STOPPED else "has"
+        await self.note(f"the run {auxiliary} {standing.value}: {reason}")
         for device in self.engine.sessions:
             self._wake(device)
         self.changed.fire()
@@ -182,7 +183,7 @@ class Run:
         self._opened, self.title = time.monotonic(), effect.title
         await self._storage(Store.open_round, self.run, effect.devices, effect.title)
         tasks = len(self.engine.plan.tasks)
-        await self.note(f"round {effect.round} is open: {effect.title}, tasks for {tasks} devices")
+        await self.note(f"open: {effect.title}, tasks for {tasks} {'device' if tasks == 1 else 'devices'}")
 
     async def _offer(self, effect: Offer) -> None:
         payload = await self._storage(self.kept.payload, effect.message)
@@ -226,11 +227,10 @@ class Run:
 
 def _summary(closed: RoundRecord) -> str:
     """A round that is over, in a line of the log."""
-    end = f"gave no result: {closed.abandoned}" if closed.abandoned else "is done"
+    end = f"no result: {closed.title}: {closed.abandoned}" if closed.abandoned else f"done: {closed.title}"
     named = sorted(closed.missing.items())[:NAMED]
     missing = "".join(f"; {device} is missing: {reason}" for device, reason in named)
     more = f"; {len(closed.missing) - len(named)} more are missing" if len(closed.missing) > NAMED else ""
     return (
-        f"round {closed.round} {end}; {closed.reported} of {closed.asked} devices counted, "
-        f"{closed.seconds:.1f} s{missing}{more}"
+        f"{end}; {closed.reported} of {closed.asked} devices counted, {closed.seconds:.1f} s{missing}{more}"
     )

@@ -34,6 +34,8 @@ from fedserver.records import (
 )
 from fedserver.schema import connect
 
+LOCK = "lock"
+"""The file in the state folder that a server locks while it uses the folder, with its process number."""
 VERSIONS = 5
 """How many checkpoints of a run are kept: whoever still fetches a model of an earlier round can finish."""
 LOG_LINES, PAGE = 10_000, 200
@@ -46,7 +48,7 @@ class Store:
     def __init__(self, state: Path) -> None:
         with disk.storing(state):
             disk.make_folder(state)
-            self._lock = disk.lock(state / "lock")
+            self._lock = disk.lock(state / LOCK)
         try:
             self.blobs = Blobs(state)
             self._database = connect(state / "shoal.db")

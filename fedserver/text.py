@@ -1,6 +1,7 @@
 """Runs and devices in words and tables for a terminal, and as plain data for programs."""
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -25,20 +26,25 @@ def data(status: RunStatus) -> dict[str, Any]:
     }
 
 
+def step(found: RunSummary) -> str:
+    """What a run does, without what changes from second to second. The engine's number of the round is in the
+    data alone: it counts rounds without training too, and the title has the one that people know."""
+    return f"{found.run}: {found.stage}{', ' if found.title else ''}{found.title}"
+
+
 def summary(found: RunSummary) -> str:
     """A run in one line."""
-    title = f" ({found.title})" if found.title else ""
     devices = f", from {_some(found.waiting_devices)}" if found.waiting_devices else ""
     left = "" if found.time_left is None else f", for at most {found.time_left:.0f} s"
     waiting = f": {found.waiting_for}{devices}{left}" if found.waiting_for else ""
-    return f"{found.run}: {found.stage}, round {found.round}{title}{waiting}"
+    return step(found) + waiting
 
 
 def runs(found: Sequence[RunSummary]) -> str:
     if not found:
         return "no run was started yet; start one with: fedserver run start NAME --algorithm flux"
-    rows = [(each.run, each.algorithm, each.stage, str(each.round), each.waiting_for) for each in found]
-    return _table(("run", "algorithm", "stage", "round", "waits for"), rows)
+    rows = [(each.run, each.algorithm, each.stage, each.title or "-", each.waiting_for) for each in found]
+    return _table(("run", "algorithm", "stage", "does", "waits for"), rows)
 
 
 def status(found: RunStatus) -> str:
@@ -59,10 +65,12 @@ def status(found: RunStatus) -> str:
         ]
         heads = ("device", "cluster", "accuracy", "loss", "samples", "sent", "fetched")
         parts.append(_table(heads, rows))
-    parts += [f"cluster {key}: {len(members)} devices" for key, members in found.clusters.items()]
+    if any(found.clusters.values()):
+        parts += [f"cluster {key}: {_many(len(own), 'device')}" for key, own in found.clusters.items()]
     parts += [f"model {key}: {_bytes(weights.blob.size)}" for key, weights in found.models.items()]
     parts += [f"missing in the last round: {device}: {why}" for device, why in found.missing.items()]
-    parts += [f"round {number} gave no result: {why}" for number, why in found.abandoned.items()]
+    for why, count in Counter(found.abandoned.values()).items():
+        parts.append(f"{_many(count, 'round')} gave no result: {why}")
     return "\n".join(parts)
 
 
@@ -77,7 +85,7 @@ def server(found: ServerStatus) -> str:
                 each.device,
                 each.presence,
                 "-" if each.last_seen is None else f"{each.last_seen:.0f} s ago",
-                f"{each.lease[0]} round {each.lease[1]}" if each.lease else "-",
+                each.lease[0] if each.lease else "-",
                 each.software or "-",
             )
             for each in found.devices
@@ -89,6 +97,10 @@ def server(found: ServerStatus) -> str:
 def line(found: LogLine) -> str:
     moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.at))
     return f"{moment} {found.device + ': ' if found.device else ''}{found.text}"
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what if count == 1 else what + 's'}"
 
 
 def _some(names: Sequence[str], most: int = 5) -> str:

@@ -169,6 +169,7 @@ def test_settings_that_the_constructor_refuses_are_refused() -> None:
 
 
 def test_fields_say_their_types_and_whether_they_must_be_there() -> None:
+    assert fields_of(Trained) is fields_of(Trained)  # found once
     assert fields_of(Trained) == {
         "model": ((Tensors,), True),
         "examples": ((int,), True),

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from fedcore.algorithm import Report
 from fedcore.errors import ConfigError, IllegalEvent, StaleReport
 from fedcore.events import (
     Abandon,
@@ -22,6 +23,7 @@ from fedcore.events import (
     Tick,
     Withdraw,
 )
+from fedcore.messages import Trained
 from fedcore.rounds import RoundEngine, RoundPolicy, Stage
 from tests.core import counting
 
@@ -37,6 +39,13 @@ def feed(machine: RoundEngine, *events: Event) -> list[Effect]:
 
 def kinds(effects: list[Effect]) -> list[str]:
     return [type(effect).__name__ for effect in effects]
+
+
+def combined(machine: RoundEngine, *devices: str) -> counting.State:
+    """The next state, of what these devices would answer."""
+    assert isinstance(machine.state, counting.State)
+    update = Trained({"w": np.ones(3, np.float32)}, examples=1, loss=0.5)
+    return counting.reduce(machine.state, [Report(device, update) for device in devices])
 
 
 def opened(devices: int = 3, **policy: float) -> RoundEngine:
@@ -88,6 +97,33 @@ def test_the_run_finishes_when_the_algorithm_plans_no_more() -> None:
     assert machine.stage is Stage.OVER
 
 
+def test_the_run_finishes_though_every_device_left_right_after_the_last_report() -> None:
+    machine = engine(rounds=1, minimum=2)
+    devices = ("d0", "d1")
+    feed(machine, *map(Joined, devices), Tick(0.0), *(Reported(device, 1, 1) for device in devices))
+    feed(machine, *map(Left, devices))
+    state = combined(machine, *devices)
+    assert feed(machine, Reduced(1, state)) == [Save(2, state, 0, {})]
+    assert feed(machine, Tick(1.0)) == [Finished(False, "the run is complete")]
+
+
+def test_too_few_devices_neither_open_a_further_round_nor_end_a_run_that_has_one() -> None:
+    machine = engine(rounds=2, minimum=2)
+    devices = ("d0", "d1")
+    feed(machine, *map(Joined, devices), Tick(0.0), *(Reported(device, 1, 1) for device in devices))
+    feed(machine, Left("d0"))
+    effects = feed(machine, Reduced(1, combined(machine, *devices)), Tick(1.0))
+    assert kinds(effects) == ["Save"]
+    assert feed(machine, Tick(2.0), Joined("d0")) == []
+    assert kinds(feed(machine, Tick(3.0))) == ["Opened", "Offer", "Offer"]
+
+
+def test_a_restored_run_that_was_complete_finishes_with_the_first_device_whatever_its_minimum() -> None:
+    machine = engine(rounds=0, minimum=3)
+    assert feed(machine, Tick(0.0), Joined("d0")) == []
+    assert feed(machine, Tick(1.0)) == [Finished(False, "the run is complete")]
+
+
 def test_over_selection_asks_more_and_withdraws_from_those_not_needed() -> None:
     machine = engine(devices=2, over_select=1.5)
     feed(machine, *(Joined(f"d{i}") for i in range(5)))
@@ -127,7 +163,7 @@ def test_below_the_minimum_a_round_is_abandoned_and_planned_again_under_a_new_nu
     effects = feed(machine, Tick(10.0))
     assert kinds(effects) == ["Withdraw", "Withdraw", "Abandon", "Save"]
     assert isinstance(effects[2], Abandon)
-    assert "1 of at least 3 reports" in effects[2].reason
+    assert effects[2].reason == "1 of at least 3 reports at the deadline"
     effects = feed(machine, Tick(11.0))
     assert effects[0] == Opened(2, ("d0", "d1", "d2"), "round 1")
     with pytest.raises(StaleReport):
@@ -155,6 +191,25 @@ def test_when_every_device_fails_the_round_is_abandoned_at_once() -> None:
     machine = opened(2)
     effects = feed(machine, Failed("d0", 1, 1, "a"), Failed("d1", 1, 1, "b"))
     assert kinds(effects) == ["Abandon", "Save"]
+
+
+def test_a_run_that_fails_says_why_its_devices_did_each_reason_once() -> None:
+    machine = opened(6, patience=1)
+    reasons = ["the loss is NaN"] * 4 + ["no memory\n  at all", "x" * 1000]
+    effects = feed(machine, *(Failed(f"d{i}", 1, 1, reason) for i, reason in enumerate(reasons)))
+    because = (
+        "every device that is left has failed: d0, d1, d2 and 1 more: the loss is NaN; "
+        f"d4: no memory at all; d5: {'x' * 200}..."
+    )
+    assert effects[0] == Abandon(1, because)
+    assert effects[-1] == Finished(True, f"a round was abandoned because {because}")
+
+
+def test_only_the_first_few_of_many_reasons_are_named() -> None:
+    machine = opened(9, patience=1)
+    effects = feed(machine, *(Failed(f"d{i}", 1, 1, f"reason {i}") for i in range(9)))
+    assert isinstance(effects[0], Abandon)
+    assert effects[0].reason.endswith("d2: reason 2; and 6 more reasons")
 
 
 def test_a_silent_device_counts_as_gone_and_one_that_is_heard_does_not() -> None:

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from grpc import aio
 from safetensors.numpy import load_file, save_file
 
 from fedcore.errors import Unavailable
+from fedcore.link import Failure, Report
 from fedcore.shell.console import Console
 from fedserver import run_verbs
 from fedserver.__main__ import main
@@ -19,7 +21,8 @@ from fedserver.views import RunStatus, RunSummary
 from tests.server.processes import Daemon, daemon
 from tests.server.servers import DEVICES, ROUNDS, expected
 from tests.server.test_daemon import all_devices
-from tests.server.toys import MODEL
+from tests.server.toys import MODEL, Hands
+from tests.server.wire_link import WireLink
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -70,7 +73,7 @@ def test_a_run_from_its_start_to_its_model(command: Command, server: Daemon, tmp
     in_order(tmp_path / "first.safetensors")
     (tmp_path / "run.yaml").write_text(FILE)
     assert data(command("run", "start", "whole", "-f", tmp_path / "run.yaml", "--json"))["run"] == "whole"
-    assert "whole: waiting, round 1: 0 of 3 devices are here" in command("status")[1]
+    assert "whole: waiting: 0 of 3 devices are here" in command("status")[1]
     assert command("model", "export", "whole", "--out", tmp_path / "x")[0] == 5
 
     devices = threading.Thread(target=lambda: asyncio.run(all_devices(server.address)))
@@ -95,7 +98,7 @@ def test_a_run_from_its_start_to_its_model(command: Command, server: Daemon, tmp
     }
     code, out, _ = command("run", "logs", "whole")
     assert code == 0
-    assert "round 1 is open: training round 1 of 3" in out
+    assert "open: training round 1 of 3, tasks for 3 devices" in out
     followed = data(command("run", "logs", "whole", "--follow", "--json"))["lines"]
     assert "finished" in followed[-1]["text"]
     assert {device["device"] for device in data(command("status", "--json"))["devices"]} == {"d0", "d1", "d2"}
@@ -115,7 +118,7 @@ def test_options_alone_start_a_run_too(command: Command) -> None:
     assert (stopped["stage"], stopped["waiting_for"]) == ("stopped", "only a test")
     code, _, err = command("run", "wait", run)
     assert code == 1
-    assert "only a test" in err
+    assert f"run {run} was stopped: only a test" in err
 
 
 @pytest.mark.parametrize(
@@ -148,6 +151,39 @@ def test_what_is_wrong_is_said_with_its_mend_and_its_code(
     assert message in err
 
 
+def test_a_name_that_is_taken_is_refused_and_without_one_a_number_is_added(command: Command) -> None:
+    start = ("run", "start", "--algorithm", "fedavg", "--preset", "paper", "--json")
+    first = data(command(*start, "taken"))["run"]
+    code, out, err = command(*start, "taken")
+    assert (first, code) == ("taken", 3)
+    assert "there is a run 'taken' already" in err
+    assert "or none at all" in json.loads(out)["error"]["hint"]
+    names = [data(command(*start))["run"] for _ in range(2)]
+    assert len(set(names)) == 2
+    assert all(name.startswith("fedavg") for name in names)
+    for run in (first, *names):
+        command("run", "stop", run)
+
+
+def test_a_wait_says_why_the_devices_of_a_run_failed(command: Command, server: Daemon) -> None:
+    policy = ("--devices", 1, "--minimum", 1, "--patience", 1)
+    command("run", "start", "nan", "--algorithm", "fedavg", *policy)
+
+    async def fail() -> None:
+        async with aio.insecure_channel(server.address) as channel:
+            device = await Hands(WireLink(channel, "d0")).hello()
+            task = await device.task()
+            failure = Failure("learner-failed", "the loss is NaN")
+            await device.link.report(Report(task.run, task.round, task.attempt, failure))
+
+    asyncio.run(fail())
+    code, out, err = command("run", "wait", "nan", "--timeout", 60)
+    assert code == 1
+    assert "run nan has failed: a round was abandoned because every device that is left has failed" in err
+    assert "d0: it failed: the loss is NaN" in err
+    assert "0 devices" not in out
+
+
 def test_a_wait_outlasts_a_server_that_starts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server goes away twice while somebody waits, and is back each time."""
     summary = RunSummary("r", "r", "fedavg", "default", "open", 1)
@@ -170,6 +206,30 @@ def test_a_wait_outlasts_a_server_that_starts_anew(monkeypatch: pytest.MonkeyPat
     watched = iter([[]])
     with pytest.raises(Unavailable):
         run_verbs._over(Console(), Restarting(), "r", None)  # type: ignore[arg-type]
+
+
+def test_without_a_terminal_a_wait_prints_each_step_once(capfd: pytest.CaptureFixture[str]) -> None:
+    first = RunSummary("r", "r", "fedavg", "default", "waiting", 1, "", "0 of 2 devices are here")
+    working = replace(first, stage="open", title="training round 1 of 1", time_left=30.0)
+    evaluating = replace(working, round=2, title="final evaluation")
+    over = replace(first, stage="finished", round=3, waiting_for="the run is complete")
+
+    class Watched:
+        def show(self, run: str) -> RunStatus:
+            return RunStatus(first)
+
+        def watch(self, run: str, timeout: float | None) -> Iterator[RunStatus]:
+            seconds = [replace(working, time_left=left, waiting_for=f"{left} reports") for left in (9.0, 8.0)]
+            here = replace(first, waiting_for="1 of 2 devices are here")
+            yield from map(RunStatus, [first, here, working, *seconds, evaluating, over])
+
+    run_verbs._over(Console(), Watched(), "r", None)  # type: ignore[arg-type]
+    assert capfd.readouterr().err.splitlines() == [
+        "r: waiting",
+        "r: open, training round 1 of 1",
+        "r: open, final evaluation",
+        "r: finished",
+    ]
 
 
 def test_the_time_can_be_up(command: Command) -> None:

@@ -142,7 +142,7 @@ def test_a_restart_after_any_report_gives_the_same_models(tmp_path: Path, counte
         async with server(tmp_path) as second:
             await serve_all(second)
             assert same_models(models(second), expected())
-            numbers = [each.number for each in await Desk(second).log("toy", 0) if "is done" in each.text]
+            numbers = [each.number for each in await Desk(second).log("toy", 0) if "done: " in each.text]
             assert len(numbers) == ROUNDS + 1
 
     asyncio.run(play())

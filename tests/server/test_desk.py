@@ -53,12 +53,16 @@ def test_initial_weights_are_uploaded_before_and_must_be_finite(tmp_path: Path) 
     scenario(story, tmp_path)
 
 
-def test_names_are_made_unique(tmp_path: Path) -> None:
+def test_a_name_is_had_once_and_without_one_it_is_made_from_the_algorithm(tmp_path: Path) -> None:
     async def story(coordinator: Coordinator) -> None:
-        for expected in ("toy", "toy-2", "toy-3"):
-            assert await start(coordinator, None) == expected
-        assert await start(coordinator, None, name="", algorithm="flux-soft") == "flux-soft"
-        assert [run.run for run in Desk(coordinator).runs()] == ["flux-soft", "toy-3", "toy-2", "toy"]
+        assert await start(coordinator, None) == "toy"
+        with pytest.raises(ConfigError, match="there is a run 'toy' already"):
+            await start(coordinator, None)
+        for expected in ("flux-soft", "flux-soft-2", "flux-soft-3"):
+            assert await start(coordinator, None, name="", algorithm="flux-soft") == expected
+        assert [run.run for run in Desk(coordinator).runs()] == [
+            "flux-soft-3", "flux-soft-2", "flux-soft", "toy"
+        ]  # fmt: skip
 
     scenario(story, tmp_path)
 
@@ -176,9 +180,10 @@ def test_the_log_is_read_page_by_page(tmp_path: Path, monkeypatch: pytest.Monkey
         await device.link.report(Report(task.run, task.round, task.attempt, failure))
         first = await desk.log("toy", 0)
         assert len(first) == 2
-        assert "round 1 is open" in first[0].text
+        assert first[0].text.startswith("open: training round 1 of 3, tasks for 1 device")
         second = await desk.log("toy", first[-1].number)
-        assert "round 1 gave no result: every device that is left has failed" in second[0].text
+        because = "every device that is left has failed: d0: it failed: no memory"
+        assert second[0].text.startswith(f"no result: training round 1 of 3: {because}; 0 of 1")
         assert await desk.log("toy", 1_000) == []
         with pytest.raises(ShoalError, match="no run 'other'"):
             await desk.log("other", 0)

@@ -8,15 +8,12 @@ import numpy as np
 import pytest
 
 from fedcore.errors import BadPayload, NotFound, Refused, SessionLost, Unavailable, WrongVersion
-from fedcore.link import Hello, Idle, Outcome, Placement, Question, Report, Task
-from fedcore.parts import ClusterAssignment, Descriptor
+from fedcore.link import Hello, Idle, Outcome, Report, Task
 from fedcore.payload import BlobRef
 from fedcore.rounds import RoundPolicy
-from fedcore.tensors import digest
 from fedserver.coordinator import Coordinator
 from fedserver.desk import Desk
 from fedserver.link import DeviceLink
-from fedserver.placing import CannotPlace
 from tests.server.servers import (
     DEVICES,
     SETTINGS,
@@ -28,7 +25,7 @@ from tests.server.servers import (
     serve_all,
     start,
 )
-from tests.server.toys import MODEL, Hands, honest, pieces_of, same_models
+from tests.server.toys import MODEL, honest, pieces_of, same_models
 
 ALONE = RoundPolicy(devices=1, minimum=1)
 
@@ -280,78 +277,6 @@ def test_a_second_upload_of_a_blob_takes_the_place_of_the_first(tmp_path: Path) 
         with pytest.raises((Unavailable, Refused, BadPayload)):
             await first
         assert coordinator.runs["toy"].active
-
-    scenario(story, tmp_path)
-
-
-# -- placement ---------------------------------------------------------------------------------------------
-
-
-def test_a_newcomer_is_given_the_model_and_may_fetch_it(tmp_path: Path) -> None:
-    async def story(coordinator: Coordinator) -> None:
-        await start(coordinator)
-        await serve_all(coordinator)
-        newcomer = Hands(DeviceLink(coordinator, "newcomer"))
-        answer = await newcomer.link.place("", None)
-        assert isinstance(answer, Placement)
-        assert answer.run == "toy"
-        assert answer.model is not None
-        pieces = [piece async for piece in newcomer.link.fetch(answer.model.blob, 0)]
-        newcomer.blobs[answer.model.blob.sha256] = b"".join(pieces)
-        assert same_models({"global": newcomer._load(answer.model)}, expected())
-        with pytest.raises(NotFound):
-            await anext(DeviceLink(coordinator, "another").fetch(answer.model.blob, 0))
-        assert not coordinator.runs["toy"].present("newcomer")
-
-    scenario(story, tmp_path)
-
-
-def test_a_run_that_cannot_place_says_so_and_an_older_one_may(tmp_path: Path) -> None:
-    async def story(coordinator: Coordinator) -> None:
-        newcomer = DeviceLink(coordinator, "newcomer")
-        with pytest.raises(CannotPlace, match="no run that could place"):
-            await newcomer.place("", None)
-        with pytest.raises(NotFound, match="no run 'other'"):
-            await newcomer.place("other", None)
-        await start(coordinator, name="older")
-        await start(coordinator, None, name="newer")
-        with pytest.raises(CannotPlace, match="has no model yet"):
-            await newcomer.place("newer", None)
-        answer = await newcomer.place("", None)
-        assert isinstance(answer, Placement)
-        assert answer.run == "older"
-
-    scenario(story, tmp_path)
-
-
-def test_a_question_names_blobs_that_the_newcomer_may_fetch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from fedcore.algorithms.fedavg import central
-    from fedcore.messages import Describe
-
-    projector = {"mean": np.zeros(2), "components": np.ones((1, 2))}
-
-    def place(state: central.State, descriptor: Descriptor | None) -> ClusterAssignment | Describe:
-        if descriptor is None:
-            return Describe(state.models["global"], projector)
-        return ClusterAssignment("global", distance=float(descriptor.means[0, 0]))
-
-    monkeypatch.setattr(central, "place", place)
-
-    async def story(coordinator: Coordinator) -> None:
-        await start(coordinator)
-        newcomer = Hands(DeviceLink(coordinator, "newcomer"))
-        question = await newcomer.link.place("", None)
-        assert isinstance(question, Question)
-        message = await newcomer.open(Task(question.run, 1, 0, 0, "", question.payload))
-        assert isinstance(message, Describe)
-        assert digest(message.projector) == digest(projector)
-        assert digest(message.encoder) == digest(MODEL)
-        descriptor = Descriptor(np.array([[2.5]]), np.array([[1.0]]), np.array([9.0]), digest(projector))
-        answer = await newcomer.link.place(question.run, descriptor)
-        assert isinstance(answer, Placement)
-        assert answer.assignment.distance == 2.5
 
     scenario(story, tmp_path)
 

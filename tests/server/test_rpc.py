@@ -293,7 +293,7 @@ def test_an_operator_starts_a_run_watches_it_and_fetches_its_model(
         assert last.devices[0].accuracy is not None
         assert same_models({"global": operator.fetch(last.models["global"])}, expected())
         assert [device.device for device in operator.status().devices] == ["d0", "d1", "d2"]
-        assert any("round 1 is open" in line.text for line in operator.log("toy"))
+        assert any("open: training round 1" in line.text for line in operator.log("toy"))
 
     async def story(coordinator: Coordinator, channel: aio.Channel) -> None:
         await asyncio.to_thread(start_and_look)

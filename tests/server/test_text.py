@@ -14,17 +14,17 @@ OVER = RunSummary("old", "old", "fedavg", "paper", "failed", 9, waiting_for="no 
 
 def test_a_run_in_a_line_says_for_whom_and_until_when() -> None:
     assert text.summary(OPEN) == (
-        "digits: open, round 3 (training round 3 of 10): 1 of 8 reports are in, "
+        "digits: open, training round 3 of 10: 1 of 8 reports are in, "
         "from d0, d1, d2, d3, d4 and 2 more, for at most 12 s"
     )
-    assert text.summary(OVER) == "old: failed, round 9: no memory"
+    assert text.summary(OVER) == "old: failed: no memory"
 
 
 def test_all_runs_are_a_table() -> None:
     assert text.runs([OPEN, OVER]).splitlines() == [
-        "run     algorithm  stage   round  waits for",
-        "digits  flux       open    3      1 of 8 reports are in",
-        "old     fedavg     failed  9      no memory",
+        "run     algorithm  stage   does                    waits for",
+        "digits  flux       open    training round 3 of 10  1 of 8 reports are in",
+        "old     fedavg     failed  -                       no memory",
     ]
     assert "fedserver run start" in text.runs([])
 
@@ -34,7 +34,7 @@ def test_a_run_in_full_names_who_is_missing_and_what_gave_no_result() -> None:
         OVER,
         {"c0": ("d0",), "c1": ()},
         (DeviceFigures("d0", "c0", 0.934, 0.25, 40, 1_500_000, 999), DeviceFigures("d1")),
-        {2: "0 of at least 2 reports at the deadline"},
+        {2: "0 of at least 2 reports at the deadline", 3: "no memory", 4: "no memory"},
         {"d1": "it left"},
         {"c0": Weights((), BlobRef("ab" * 32, 0))},
     )
@@ -42,13 +42,19 @@ def test_a_run_in_full_names_who_is_missing_and_what_gave_no_result() -> None:
         "device  cluster  accuracy  loss    samples  sent    fetched",
         "d0      c0       93.4 %    0.2500  40       1.5 MB  999 B",
         "d1      -        -         -       -        0 B     0 B",
-        "cluster c0: 1 devices",
+        "cluster c0: 1 device",
         "cluster c1: 0 devices",
         "model c0: 0 B",
         "missing in the last round: d1: it left",
-        "round 2 gave no result: 0 of at least 2 reports at the deadline",
+        "1 round gave no result: 0 of at least 2 reports at the deadline",
+        "2 rounds gave no result: no memory",
     ]
+    assert text.data(status)["abandoned"] == dict(status.abandoned)
     assert text.data(status)["models"] == {"c0": {"sha256": "ab" * 32, "size": 0, "tensors": 0}}
+
+
+def test_clusters_in_which_nobody_is_are_not_listed() -> None:
+    assert text.status(RunStatus(OVER, {"global": ()})) == text.summary(OVER)
 
 
 def test_the_server_and_its_devices() -> None:
@@ -57,8 +63,8 @@ def test_the_server_and_its_devices() -> None:
     assert lines[0] == "fedserver 1.2: 1 of 2 known devices are here"
     assert lines[1] == text.summary(OPEN)
     assert lines[3:] == [
-        "d0      working  3 s ago  digits round 3  toy 1",
-        "d1      absent   -        -               -",
+        "d0      working  3 s ago  digits    toy 1",
+        "d1      absent   -        -         -",
     ]
     assert text.server(ServerStatus("1.2", (), ())).splitlines()[1] == "no run goes on"
 

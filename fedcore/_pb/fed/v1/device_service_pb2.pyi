@@ -11,7 +11,8 @@ Statuses, the same for all services of this contract:
   UNAUTHENTICATED     no valid certificate: renew it or join anew
   PERMISSION_DENIED   this peer may not do that, or was revoked: stop and tell the owner
   FAILED_PRECONDITION from Hello: no common protocol version; from Place: the run cannot place yet;
-                      from any other call of DeviceService: the session is void, say Hello anew, once
+                      with the code "say-hello" in the fault (see fault.proto), from any other call of
+                      DeviceService and from uploads: the session is void, say Hello anew, once
   NOT_FOUND           no such run or blob, or not for this peer
   RESOURCE_EXHAUSTED  too much or too often: back off and try again
   UNAVAILABLE         not now: try the same call again later

@@ -131,7 +131,9 @@ class StartRunRequest(_message.Message):
     LEARNER_FIELD_NUMBER: _builtins.int
     INITIAL_MODEL_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Set by the operator: a name for people, at most 256 characters. Unset: the server makes one up."""
+    """Set by the operator: a name that no run has yet: 1 to 64 letters, digits, dots, dashes and underscores,
+    the first a letter or a digit. Unset: the server makes one of the algorithm's.
+    """
     algorithm: _builtins.str
     """Set by the operator: an algorithm or a variant of one, such as "flux". Unset: refused."""
     preset: _builtins.str

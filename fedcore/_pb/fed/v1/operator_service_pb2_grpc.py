@@ -77,7 +77,8 @@ class OperatorServiceServicer:
     """
 
     def StartRun(self, request, context):
-        """Starts a run and answers as soon as it is on disk. Not safe to repeat: each call starts one more.
+        """Starts a run and answers as soon as it is on disk. Not safe to repeat: without a name each call starts one
+        more, and a name that is taken is refused.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

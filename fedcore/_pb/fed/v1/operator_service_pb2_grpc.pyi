@@ -38,7 +38,9 @@ class OperatorServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> OperatorServiceAsyncStub: ...
     StartRun: _grpc.UnaryUnaryMultiCallable[_operator_service_pb2.StartRunRequest, _operator_service_pb2.StartRunResponse]
-    """Starts a run and answers as soon as it is on disk. Not safe to repeat: each call starts one more."""
+    """Starts a run and answers as soon as it is on disk. Not safe to repeat: without a name each call starts one
+    more, and a name that is taken is refused.
+    """
     ListRuns: _grpc.UnaryUnaryMultiCallable[_operator_service_pb2.ListRunsRequest, _operator_service_pb2.ListRunsResponse]
     """All runs that the server knows, newest first."""
     GetRun: _grpc.UnaryUnaryMultiCallable[_operator_service_pb2.GetRunRequest, _operator_service_pb2.GetRunResponse]
@@ -58,7 +60,9 @@ class OperatorServiceAsyncStub(OperatorServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     StartRun: _aio.UnaryUnaryMultiCallable[_operator_service_pb2.StartRunRequest, _operator_service_pb2.StartRunResponse]  # type: ignore[assignment]
-    """Starts a run and answers as soon as it is on disk. Not safe to repeat: each call starts one more."""
+    """Starts a run and answers as soon as it is on disk. Not safe to repeat: without a name each call starts one
+    more, and a name that is taken is refused.
+    """
     ListRuns: _aio.UnaryUnaryMultiCallable[_operator_service_pb2.ListRunsRequest, _operator_service_pb2.ListRunsResponse]  # type: ignore[assignment]
     """All runs that the server knows, newest first."""
     GetRun: _aio.UnaryUnaryMultiCallable[_operator_service_pb2.GetRunRequest, _operator_service_pb2.GetRunResponse]  # type: ignore[assignment]
@@ -81,7 +85,9 @@ class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _operator_service_pb2.StartRunRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_operator_service_pb2.StartRunResponse, _abc.Awaitable[_operator_service_pb2.StartRunResponse]]:
-        """Starts a run and answers as soon as it is on disk. Not safe to repeat: each call starts one more."""
+        """Starts a run and answers as soon as it is on disk. Not safe to repeat: without a name each call starts one
+        more, and a name that is taken is refused.
+        """
 
     @_abc_1.abstractmethod
     def ListRuns(

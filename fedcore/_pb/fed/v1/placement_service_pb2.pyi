@@ -26,7 +26,9 @@ class PlaceRequest(_message.Message):
     RUN_FIELD_NUMBER: _builtins.int
     DESCRIPTOR_FIELD_NUMBER: _builtins.int
     run: _builtins.str
-    """Set by the device: the run, at most 256 characters. Unset: the newest run that can place."""
+    """Set by the device: the run, at most 256 characters. Unset: the newest run that
+    asks to describe; where there is none, the newest that can place.
+    """
     @_builtins.property
     def descriptor(self) -> _payload_pb2.Descriptor:
         """The answer to a question that asked to describe."""
