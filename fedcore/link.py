@@ -117,8 +117,8 @@ class Question:
 class Placement:
     """The answer to a newcomer.
 
-    model: that of the cluster; when the server abstained, that of the nearest one, for an owner who wants it all
-    the same, or None.
+    model: that of the cluster; when the server abstained, that of the nearest one, for an owner who wants it
+    all the same, or None.
     """
 
     run: RunId
