@@ -7,6 +7,8 @@ import pytest
 
 from fedclient.blobs import BlobStore
 from fedclient.config import DataConfig, LearnerConfig, WorkConfig
+from tests.client.memory_server import MemoryServer
+from tests.client.visits import Device, train
 
 LEARNER = """
 import os, signal, sys
@@ -66,3 +68,15 @@ def work(tmp_path: Path) -> WorkConfig:
 @pytest.fixture
 def store(work: WorkConfig) -> BlobStore:
     return BlobStore(work.blobs)
+
+
+@pytest.fixture
+def server() -> MemoryServer:
+    server = MemoryServer([])
+    server.tasks += [train(server, 1), train(server, 2, 3.0)]
+    return server
+
+
+@pytest.fixture
+def device(tmp_path: Path, server: MemoryServer) -> Device:
+    return Device(tmp_path, server)

@@ -1,0 +1,78 @@
+"""An agent that is ended at any point and started again sends what it had finished, once."""
+
+import asyncio
+import os
+from typing import Any
+
+import pytest
+
+from fedclient.agent import Until
+from fedcore.errors import Unavailable
+from tests.client.memory_server import MemoryLink, MemoryServer
+from tests.client.visits import Device, train, trained
+
+
+def crash(device: Device, server: MemoryServer, kind: str) -> None:
+    """End the agent without ceremony at the first call of this kind after the work is done."""
+
+    def away() -> None:
+        server.away, server.away_from = 1 << 30, (kind, "leave")
+
+    device.performer.before = [away]
+    with pytest.raises(Unavailable):
+        device.run(patience=0.05)
+    server.away, server.away_from = 0, ()
+
+
+@pytest.mark.parametrize("kind", ["uploaded", "upload", "report"])
+def test_a_finished_result_survives_a_restart(device: Device, server: MemoryServer, kind: str) -> None:
+    crash(device, server, kind)
+    assert server.reports == []
+    restarted = Device(device.root, server)
+    restarted.run()
+    assert restarted.performer.performed == [2]  # round 1 was not trained again
+    assert [(r.round, r.attempt) for r in server.reports] == [(1, 2), (2, 2)]
+    assert trained(server, 0) == [0.0, 2.0, 4.0]
+
+
+def test_a_result_of_other_work_is_thrown_away(device: Device, server: MemoryServer) -> None:
+    crash(device, server, "report")
+    server.tasks = [train(server, 1, 5.0)]  # the same round of the same run, and another model
+    restarted = Device(device.root, server)
+    restarted.run()
+    assert restarted.performer.performed == [1]
+    assert trained(server, 0) == [0.0, 10.0, 20.0]
+
+
+def test_a_damaged_outbox_costs_the_work_and_no_more(device: Device, server: MemoryServer) -> None:
+    crash(device, server, "report")
+    (name,) = os.listdir(device.root / "outbox")
+    (device.root / "outbox" / name).write_bytes(b"\xff" * 20)
+    restarted = Device(device.root, server)
+    restarted.run(Until.ONCE)
+    assert restarted.performer.performed == [1]
+    assert os.listdir(device.root / "outbox") == []
+
+
+def test_a_result_whose_blob_is_gone_is_made_again(device: Device, server: MemoryServer) -> None:
+    crash(device, server, "report")
+    device.performer.store.trim(0)
+    server.uploads.clear()
+    restarted = Device(device.root, server)
+    restarted.run(Until.ONCE)
+    assert restarted.performer.performed == [1]
+    assert trained(server, 0) == [0.0, 2.0, 4.0]
+
+
+def test_the_result_is_on_the_disk_before_anything_is_sent(device: Device, server: MemoryServer) -> None:
+    seen: list[bool] = []
+
+    class Looking(MemoryLink):
+        async def uploaded(self, blob: Any) -> int:
+            seen.append(device.outbox.pending() is not None)
+            return await super().uploaded(blob)
+
+    agent = device.agent()
+    agent._link = Looking(server)
+    asyncio.run(agent.run(Until.ONCE))
+    assert seen == [True]

@@ -1,0 +1,137 @@
+"""Sessions that are lost, work that nobody wants any more, and the end of a visit."""
+
+import asyncio
+import os
+from typing import Any
+
+import pytest
+
+from fedclient.agent import Until
+from fedcore.errors import Refused
+from fedcore.link import Task
+from fedcore.messages import Evaluate
+from fedcore.payload import Payload, encode
+from tests.client.memory_server import MemoryLink, MemoryServer, SessionLost, until
+from tests.client.visits import MODEL, Device
+
+
+@pytest.mark.parametrize("kind", ["next_task", "fetch", "uploaded", "upload", "report"])
+def test_a_lost_session_is_begun_again(device: Device, server: MemoryServer, kind: str) -> None:
+    class Forgetful(MemoryLink):
+        def _call(self, name: str, detail: object = "", session: bool = True) -> None:
+            lost = name == kind and server.attempt == 1
+            server.forget = server.forget or lost
+            super()._call(name, detail, session or lost)
+
+    agent = device.agent()
+    agent._link = Forgetful(server)
+    asyncio.run(agent.run(Until.FINISHED))
+    assert [(r.round, r.attempt) for r in server.reports] == [(1, 2), (2, 2)]
+    assert device.performer.performed == [1, 2]
+
+
+def test_a_session_that_is_lost_in_an_upload_is_no_failure(device: Device, server: MemoryServer) -> None:
+    class Forgetful(MemoryLink):
+        async def upload(self, blob: Any, start: int, chunks: Any) -> int:
+            if server.attempt == 1:
+                raise SessionLost("no such session", "say hello")
+            return await super().upload(blob, start, chunks)
+
+    agent = device.agent()
+    agent._link = Forgetful(server)
+    asyncio.run(agent.run(Until.ONCE))
+    assert isinstance(server.reports[0].result, Payload)
+    assert device.performer.performed == [1]
+
+
+def test_work_goes_on_over_a_lost_session(device: Device, server: MemoryServer) -> None:
+    async def until_a_new_session() -> None:
+        server.forget = True
+        await until(lambda: server.attempt == 2 and "alive 2" in server.log)
+
+    device.performer.before = [until_a_new_session]
+    device.run()
+    assert device.performer.performed == [1, 2]
+    assert device.performer.abandoned == 0
+    assert [(r.round, r.attempt) for r in server.reports] == [(1, 2), (2, 2)]
+    assert "alive 2" in server.log  # under the new lease
+
+
+def test_other_work_after_a_lost_session_ends_the_old(device: Device, server: MemoryServer) -> None:
+    async def never() -> None:
+        server.tasks.pop(0)
+        server.forget = True
+        await asyncio.sleep(600)
+
+    device.performer.before = [never]
+    device.run()
+    assert device.performer.abandoned == 1
+    assert device.performer.performed == [1, 2]
+    assert [r.round for r in server.reports] == [2]
+
+
+def test_work_that_nobody_wants_is_ended(device: Device, server: MemoryServer) -> None:
+    async def never() -> None:
+        server.wanted = False
+        await asyncio.sleep(600)
+
+    def again() -> None:
+        server.wanted = True
+
+    device.performer.before = [never, again]
+    server.tasks.pop()
+    device.run()
+    assert device.performer.abandoned == 1
+    assert device.performer.performed == [1, 1]
+    assert len(server.reports) == 1
+
+
+def test_heartbeats_that_find_no_server_do_not_end_the_work(device: Device, server: MemoryServer) -> None:
+    async def a_while() -> None:
+        server.away, server.away_from = 3, ("alive",)
+        await until(lambda: not server.away)
+
+    device.performer.before = [a_while]
+    device.run(Until.ONCE)
+    assert device.performer.performed == [1]
+    assert len(server.reports) == 1
+
+
+def test_a_device_that_is_not_let_in_ends(device: Device, server: MemoryServer) -> None:
+    server.refuse_hello = True
+    with pytest.raises(Refused, match="this device may not"):
+        device.run(Until.STOPPED)
+
+
+def test_stopping_ends_the_work_and_says_goodbye(device: Device, server: MemoryServer) -> None:
+    async def stopped() -> None:
+        began = asyncio.Event()
+
+        async def never() -> None:
+            began.set()
+            await asyncio.sleep(600)
+
+        device.performer.before = [never]
+        serving = asyncio.create_task(device.agent().run())
+        await began.wait()
+        serving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await serving
+
+    asyncio.run(stopped())
+    assert device.performer.abandoned == 1
+    assert server.log[-1] == "leave"
+
+
+def test_old_models_are_thrown_away(device: Device, server: MemoryServer) -> None:
+    device.run(kept_bytes=4000)
+    assert len(os.listdir(device.root / "blobs")) == 1
+
+
+def test_a_task_without_tensors(device: Device, server: MemoryServer) -> None:
+    server.tasks = [Task("r1", 1, 0, 0, "", encode(Evaluate(MODEL), server.keep))]
+    device.run(Until.ONCE)
+    result = server.reports[0].result
+    assert isinstance(result, Payload)
+    assert result.parts["accuracy"] == 0.5
+    assert server.calls("uploaded", "upload") == []
