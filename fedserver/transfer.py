@@ -10,6 +10,7 @@ from fedcore.payload import BlobRef
 from fedcore.types import RunId
 from fedserver.blobs import CHUNK, Upload
 from fedserver.coordinator import Coordinator
+from fedserver.runs import Lease
 from fedserver.visitor import Visitor
 
 
@@ -55,7 +56,7 @@ async def upload(
     coordinator: Coordinator, visitor: Visitor, blob: BlobRef, start: int, chunks: AsyncIterator[bytes]
 ) -> int:
     """Take a blob that an answer to one of the device's tasks needs. Returns how much of it is here."""
-    run, room = _room_for(coordinator, visitor, blob)
+    lease, room = _room_for(coordinator, visitor, blob)
     if older := visitor.uploads.pop(blob.sha256, None):
         older.close()
     blobs = coordinator.storage.blobs
@@ -63,10 +64,12 @@ async def upload(
     visitor.uploads[blob.sha256] = receiving
 
     async def counted() -> AsyncIterator[bytes]:
+        nonlocal lease
         async for chunk in chunks:
-            _room_for(coordinator, visitor, blob)  # the lease may be over by now
+            if not any(each is lease for each in coordinator.leases(visitor)):
+                lease, _ = _room_for(coordinator, visitor, blob)  # it is over: perhaps another needs the blob
             coordinator.heard(visitor)
-            coordinator.meter.up(run, visitor.device, len(chunk))
+            coordinator.meter.up(lease.task.run, visitor.device, len(chunk))
             yield chunk
 
     try:
@@ -76,8 +79,8 @@ async def upload(
             del visitor.uploads[blob.sha256]
 
 
-def _room_for(coordinator: Coordinator, visitor: Visitor, blob: BlobRef) -> tuple[RunId, int]:
-    """The run that needs the blob, and the bytes that all uploads of the device may take.
+def _room_for(coordinator: Coordinator, visitor: Visitor, blob: BlobRef) -> tuple[Lease, int]:
+    """The lease that needs the blob, and the bytes that all uploads of the device may take.
 
     Raises Refused when the device has no task, BadPayload when no answer to it is that large.
     """
@@ -88,7 +91,7 @@ def _room_for(coordinator: Coordinator, visitor: Visitor, blob: BlobRef) -> tupl
     for lease in leases:
         largest = largest_upload(lease.message, coordinator.limits)
         if blob.size <= largest:
-            return lease.task.run, largest * max(1, len(lease.task.payload.weights()))
+            return lease, largest * max(1, len(lease.task.payload.weights()))
         most = max(most, largest)
     raise BadPayload(
         f"an upload of {blob.size} bytes, where the task's answer needs at most {most}",

@@ -82,7 +82,13 @@ def test_json_has_stdout_for_itself_and_no_nan() -> None:
 
 def test_what_else_prints_cannot_spoil_the_json() -> None:
     """In a process of its own: the real file descriptors count."""
-    command = [sys.executable, "-c", "from tests.core.shell.test_console import cli; cli()", "noisy", "--json"]
+    command = [
+        sys.executable,
+        "-c",
+        "from tests.core.shell.test_console import cli; cli()",
+        "noisy",
+        "--json",
+    ]
     outcome = subprocess.run(command, capture_output=True, text=True, check=True)
     assert json.loads(outcome.stdout)["data"] == {"a": 1}
     for words in ("an author's print", "a library's message", "a child's words", "done"):
