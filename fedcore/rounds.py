@@ -155,22 +155,14 @@ class RoundEngine:
         present = self._present()
         if self.stage is Stage.WAITING:
             wanted = self._wanted_to_open()
-            left = (
-                max(0.0, self._since + self._policy.gather - self._now)
-                if wanted != self._policy.minimum
-                else None
-            )
+            left = self._seconds_left(self._policy.gather) if wanted != self._policy.minimum else None
             return Waiting(f"{len(present)} of {wanted} devices are here", (), left)
         if self.stage is Stage.OPEN:
-            waited = tuple(
-                d for d in sorted(self.plan.tasks) if d not in self.reported and d not in self.missing
-            )
-            left = max(0.0, self._since + self._policy.deadline - self._now)
             text = f"{len(self.reported)} of {self._goal()} reports are in"
-            return Waiting(text, waited, left)
-        return Waiting(
-            "the server is combining reports" if self.stage is Stage.REDUCING else "nothing: it is over"
-        )
+            return Waiting(text, tuple(self._owing()), self._seconds_left(self._policy.deadline))
+        if self.stage is Stage.REDUCING:
+            return Waiting("the server is combining reports")
+        return Waiting("nothing: it is over")
 
     # -- devices ----------------------------------------------------------------------------------------
 

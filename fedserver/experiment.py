@@ -5,6 +5,8 @@ test: the same with the model that each device is given as a newcomer who shows 
 """
 
 import contextlib
+import mmap
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,13 +26,14 @@ from fedcore.events import Effect, Opened
 from fedcore.local.bench import Bench
 from fedcore.local.learner import Learner, builtin
 from fedcore.local.weights import initial_weights
-from fedcore.messages import Describe, Described, Evaluate, Evaluated, Message, Train
+from fedcore.messages import Describe, Described, Evaluate, Evaluated, Message, Trained
 from fedcore.parts import ClusterAssignment
 from fedcore.rounds import RoundPolicy
 from fedcore.seeds import generator
 from fedcore.shifts import DeviceData, make
 from fedcore.simulate import Outcome, simulate
-from fedcore.types import DeviceId
+from fedcore.tensors import manifest_of, pack, unpack
+from fedcore.types import DeviceId, Tensors
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ def run(experiment: Experiment, progress: Callable[[str], None] = lambda text: N
         if isinstance(effect, Opened):
             progress(effect.title)
 
-    outcome = simulate(central, state, fleet.devices(), policy, experiment.seed, watch=watch)
+    outcome = simulate(central, state, fleet.devices(), policy, experiment.seed, keep=spooled, watch=watch)
     if outcome.failed:
         raise Refused(f"the run failed: {outcome.reason}")
     progress("placing every device as a newcomer without labels")
@@ -93,6 +96,18 @@ def run(experiment: Experiment, progress: Callable[[str], None] = lambda text: N
         "seconds": {"total": time.perf_counter() - started, "training": fleet.training_seconds},
         "bytes": {"up": sum(outcome.up.values()), "down": sum(outcome.down.values())},
     }
+
+
+def spooled(tensors: Tensors) -> Tensors:
+    """The same tensors in a mapped file that goes when they do: memory does not grow with the devices."""
+    with tempfile.TemporaryFile() as file:
+        for piece in pack(tensors):
+            file.write(piece)
+        if not file.tell():  # an empty file cannot be mapped
+            return tensors
+        file.flush()
+        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return unpack(manifest_of(tensors), memoryview(data))
 
 
 class Fleet:
@@ -131,7 +146,7 @@ class Fleet:
         def perform(message: Message, seed: int) -> Message:
             started = time.perf_counter()
             answer = self._local.perform(message, bench.for_task(seed))
-            if isinstance(message, Train):
+            if message.reply is Trained:
                 self.training_seconds += time.perf_counter() - started
             return answer
 

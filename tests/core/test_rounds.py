@@ -74,6 +74,13 @@ def test_waiting_says_what_is_missing_and_from_whom() -> None:
     assert machine.waiting().seconds == RoundPolicy().deadline
 
 
+def test_before_the_first_tick_the_whole_time_to_gather_is_left() -> None:
+    machine = engine(devices=3, minimum=1, gather=30.0)
+    assert machine.waiting().seconds == 30.0
+    feed(machine, Tick(100.0), Tick(112.0))
+    assert machine.waiting().seconds == 18.0
+
+
 def test_the_last_report_closes_the_round_and_reports_are_reduced_in_device_order() -> None:
     machine = opened(3)
     assert feed(machine, Reported("d2", 1, 1), Reported("d0", 1, 1)) == []
