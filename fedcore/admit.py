@@ -7,14 +7,18 @@
 import math
 from dataclasses import dataclass
 
+import numpy as np
+
 from fedcore.errors import BadPayload
 from fedcore.messages import Built, Describe, Described, Evaluate, Evaluated, Message, Train, Trained
-from fedcore.parts import Descriptor
+from fedcore.parts import MAX_LATENTS, Descriptor, Vector
 from fedcore.payload import Payload, decode, fields_of, tensors_of
 from fedcore.tensors import Manifest, check_finite, check_manifest, digest, layout, manifest_of
 from fedcore.types import Tensors
 
 MAX_EXAMPLES = 1 << 40
+MAX_VALUE = 1e40
+"""Above every float32, which latents are; squares of such values and sums of them still fit."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +72,16 @@ def admit_message(task: Message, reply: Message) -> None:
 def _admit_bounds(task: Evaluate, reply: Evaluated) -> None:
     if bool(task.bounds) != (reply.bounds is not None):
         raise BadPayload(f"latent bounds were {'' if task.bounds else 'not '}asked for")
-    if reply.bounds and task.bounds == "scalar" and reply.bounds.low.size != 1:
-        raise BadPayload(f"one pair of latent bounds was asked for, {reply.bounds.low.size} came")
+    if reply.bounds is None:
+        return
+    if not 1 <= reply.latents <= MAX_LATENTS:
+        raise BadPayload(f"{reply.latents} latents", f"1 to {MAX_LATENTS} are taken")
+    pairs = 1 if task.bounds == "scalar" else reply.latents
+    if reply.bounds.low.size != pairs:
+        raise BadPayload(f"{pairs} pairs of latent bounds are due, {reply.bounds.low.size} came")
+    if reply.bounds.epoch != 0:
+        raise BadPayload(f"latent bounds of encoder {reply.bounds.epoch}, where 0 is due")
+    _check_range("latent bounds", reply.bounds.low, reply.bounds.high)
 
 
 def _admit_descriptor(
@@ -89,9 +101,18 @@ def _admit_descriptor(
         )
     if descriptor.privacy != privacy:
         raise BadPayload(f"the descriptor was released with {descriptor.privacy}, {privacy} was asked for")
+    _check_range("the descriptor", descriptor.means, descriptor.deviations)
+    if (descriptor.counts > MAX_EXAMPLES).any():
+        raise BadPayload("the descriptor counts more samples than a device can have")
     negative = (descriptor.counts < 0).any() or (descriptor.deviations < 0).any()
     if negative and descriptor.privacy.mode == "off":  # noise may take a small value below zero
         raise BadPayload("the descriptor has negative counts or deviations")
+
+
+def _check_range(what: str, *arrays: Vector) -> None:
+    for array in arrays:
+        if (np.abs(array) > MAX_VALUE).any():
+            raise BadPayload(f"{what} has values above {MAX_VALUE:g}", "look at the device's data")
 
 
 def _manifests(task: Message) -> list[Manifest]:

@@ -16,8 +16,8 @@ from fedcore.data.views import Views
 from fedcore.errors import ConfigError, Refused
 from fedcore.local import standard
 from fedcore.local.bench import Bench
-from fedcore.messages import Describe, Described, Evaluate, Train
-from fedcore.parts import ClusterAssignment, Descriptor
+from fedcore.messages import Describe, Described, Evaluate, Evaluated, Train
+from fedcore.parts import ClusterAssignment, Descriptor, LatentBounds
 from fedcore.rounds import RoundPolicy
 from fedcore.simulate import simulate
 from fedcore.tensors import digest
@@ -140,6 +140,19 @@ def test_c11_bounds_of_either_kind_give_the_same_groups(bounds: str) -> None:
     assert state.bounds is not None
     assert state.bounds.low.size == (1 if bounds == "scalar" else 32)
     assert adjusted_rand_score(TRUTH, [state.assignments[f"d{i}"] for i in range(6)]) == 1.0
+
+
+def test_one_device_with_another_network_does_not_spoil_the_bounds_of_all() -> None:
+    state = replace(central.start(first_model(), Parameters()), phase="bounds")
+
+    def measured(device: str, width: int) -> Report:
+        bounds = LatentBounds(np.zeros(1), np.full(1, float(width)))
+        return Report(device, Evaluated(0.5, 1.0, 3, bounds, width))
+
+    after = central.reduce(state, [measured("d0", 32), measured("d1", 999), measured("d2", 32)])
+    assert after.latents == 32
+    assert after.bounds is not None
+    assert after.bounds.high[0] == pytest.approx(32 * 1.02)
 
 
 def test_section_421_a_device_unlike_all_others_is_a_cluster_of_its_own() -> None:

@@ -1,5 +1,6 @@
 """The server half of FLUX. Read `PHASES` first: what each phase asks, and what it makes of the answers."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, cast
@@ -85,9 +86,14 @@ def _ask_bounds(state: State, present: Sequence[DeviceId]) -> Plan:
 
 
 def _take_bounds(state: State, reports: Sequence[Report]) -> State:
-    measured = metrics_of(reports).values()
-    bounds = merge_bounds((each.bounds for each in measured if each.bounds), state.parameters.margin)
-    return replace(state, bounds=bounds, latents=max(each.latents for each in measured), phase="cluster")
+    measured = [each for _, each in sorted(metrics_of(reports).items()) if each.bounds is not None]
+    # One device with another network must not spoil the projector of all others.
+    width = Counter(each.latents for each in measured).most_common(1)[0][0]
+    bounds = merge_bounds(
+        (each.bounds for each in measured if each.bounds is not None and each.latents == width),
+        state.parameters.margin,
+    )
+    return replace(state, bounds=bounds, latents=width, phase="cluster")
 
 
 # -- the clustering round -----------------------------------------------------------------------------------
