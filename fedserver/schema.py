@@ -1,15 +1,14 @@
 """The tables of `shoal.db`, and how a connection is opened."""
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 from fedcore.errors import ConfigError, StorageFault
 
-VERSION = 1
-"""Of the tables. A later version brings the steps from this one, each in one transaction."""
-
-TABLES = """
+FIRST = """
 CREATE TABLE meta (schema_version INTEGER NOT NULL);
+INSERT INTO meta VALUES (0);
 
 CREATE TABLE runs (
     run TEXT PRIMARY KEY,
@@ -94,25 +93,44 @@ CREATE TABLE log (
 CREATE INDEX log_by_run ON log (run, number);
 """
 
+STEPS: tuple[str, ...] = (FIRST,)
+"""How the tables came to be: step n takes version n - 1 to n. A step that was released never changes."""
+VERSION = len(STEPS)
+
 
 def connect(path: Path) -> sqlite3.Connection:
-    """The database at `path`, made when it is new. A commit is on the disk when it returns.
+    """The database at `path`, made when it is new, brought up to date when an older version wrote it.
 
-    Raises ConfigError when a newer version wrote it, StorageFault when it cannot be read.
+    A commit is on the disk when it returns. What was there before an update stays beside it, as
+    shoal.db.version-N. Raises ConfigError when a newer version wrote it, StorageFault when it cannot be read.
     """
     connection = sqlite3.connect(path, isolation_level=None)
     try:
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=5000"):
             connection.execute(f"PRAGMA {pragma}")
-        if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
-            connection.executescript(
-                f"BEGIN; {TABLES}; INSERT INTO meta (schema_version) VALUES ({VERSION}); COMMIT;"  # noqa: S608
-            )
-        (found,) = connection.execute("SELECT schema_version FROM meta").fetchone()
+        found = _version(connection)
+        if 0 < found < VERSION:
+            _back_up(connection, path.with_name(f"{path.name}.version-{found}"))
+        for number, step in enumerate(STEPS[found:], found + 1):
+            written = f"UPDATE meta SET schema_version = {number}"  # noqa: S608 - a number of ours
+            connection.executescript(f"BEGIN; {step}; {written}; COMMIT;")
     except sqlite3.Error as error:
         connection.close()
         raise StorageFault(f"{path}: {error}", "restore the state folder from a backup") from error
-    if found != VERSION:
+    if found > VERSION:
         connection.close()
         raise ConfigError(f"{path} has version {found}, this server reads {VERSION}", "use a newer fedserver")
     return connection
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    """Of the tables that are there; 0 when there are none."""
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
+        return 0
+    (found,) = connection.execute("SELECT schema_version FROM meta").fetchone()
+    return int(found)
+
+
+def _back_up(connection: sqlite3.Connection, copy: Path) -> None:
+    with closing(sqlite3.connect(copy)) as target:
+        connection.backup(target)
