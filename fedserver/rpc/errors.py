@@ -19,6 +19,9 @@ from fedcore.errors import (
     ShoalError,
     StaleReport,
     StorageFault,
+    Taken,
+    TooOften,
+    Unauthenticated,
     Unavailable,
     WrongVersion,
 )
@@ -34,8 +37,11 @@ STATUSES: dict[type[ShoalError], grpc.StatusCode] = {
     BadPayload: grpc.StatusCode.INVALID_ARGUMENT,
     ConfigError: grpc.StatusCode.INVALID_ARGUMENT,
     DataFault: grpc.StatusCode.INVALID_ARGUMENT,
+    Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
+    Taken: grpc.StatusCode.ALREADY_EXISTS,
     Refused: grpc.StatusCode.PERMISSION_DENIED,
     NotFound: grpc.StatusCode.NOT_FOUND,
+    TooOften: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Unavailable: grpc.StatusCode.UNAVAILABLE,
     StorageFault: grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
