@@ -55,6 +55,11 @@ class Identity:
         return certs.certificate(self.certificate)
 
     @property
+    def begins(self) -> datetime:
+        """When the certificate does, UTC."""
+        return self.parsed.not_valid_before_utc
+
+    @property
     def ends(self) -> datetime:
         """When the certificate does, UTC."""
         return self.parsed.not_valid_after_utc
@@ -63,6 +68,17 @@ class Identity:
     def fingerprint(self) -> str:
         """Of the device's key, as people compare it."""
         return fingerprint_of(self.key)
+
+    def facts(self) -> dict[str, Any]:
+        """For machines, and without the key."""
+        return {
+            "device": self.device,
+            "federation": self.federation,
+            "role": self.role.value,
+            "server": self.address,
+            "ends": self.ends.isoformat(),
+            "fingerprint": self.fingerprint,
+        }
 
 
 @dataclass(frozen=True)
@@ -88,7 +104,9 @@ def identity_of(asking: Asking, enrolled: Enrolled, enrol: EnrolPort) -> Identit
     try:
         x509.load_pem_x509_certificates(enrolled.authorities)
     except ValueError:
-        raise BadPayload("the server sent authorities that are no certificates", "update the server") from None
+        raise BadPayload(
+            "the server sent authorities that are no certificates", "update the server"
+        ) from None
     return Identity(
         asking.key,
         enrolled.certificate,

@@ -1,4 +1,4 @@
-"""The certificate of a port of which nothing is known but its key's hash: looked at before anything is sent."""
+"""The certificate of a port of which only its key's hash is known: looked at before anything is sent."""
 
 import asyncio
 import ssl
@@ -8,8 +8,9 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
+from fedclient.faults import SomeoneElse
 from fedclient.identity.keyring import EnrolPort
-from fedcore.errors import Refused, Unavailable
+from fedcore.errors import Unavailable
 from fedcore.identity.certificates import pin_of
 
 HANDSHAKE = 15.0
@@ -20,7 +21,7 @@ async def shown(port: EnrolPort) -> x509.Certificate:
     """The certificate that is shown at `port`, if its key has the pin: from then on that is whom to trust.
 
     A handshake of TLS 1.3 and nothing else: no name, no token, no byte of ours.
-    Raises Unavailable when nobody answers, Refused when somebody else does.
+    Raises Unavailable when nobody answers, SomeoneElse when it is another.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # the pin is checked instead
@@ -30,7 +31,7 @@ async def shown(port: EnrolPort) -> x509.Certificate:
         async with asyncio.timeout(HANDSHAKE):
             _, writer = await asyncio.open_connection(port.host.strip("[]"), port.port, ssl=context)
     except ssl.SSLError:
-        raise Refused(
+        raise SomeoneElse(
             f"{port.address} is no enrolment port: it speaks no TLS 1.3", "ask for a new join string"
         ) from None
     except (OSError, TimeoutError) as error:
@@ -45,7 +46,7 @@ async def shown(port: EnrolPort) -> x509.Certificate:
     except (ValueError, UnsupportedAlgorithm):
         found = b""
     if found != port.pin:
-        raise Refused(
+        raise SomeoneElse(
             f"someone else answers at {port.address}: its key is not the one that the join string names",
             "nothing was sent; ask the server's operator for a new join string, and how it can be that",
         )
