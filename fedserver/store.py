@@ -19,6 +19,7 @@ from fedcore.errors import NotFound
 from fedcore.payload import Payload, Weights
 from fedcore.shell import disk
 from fedcore.types import DeviceId, RunId, Tensors
+from fedserver.authority.admission import Admissions
 from fedserver.blobs import Blobs
 from fedserver.notes import Notes
 from fedserver.records import ReportRecord, RoundRecord, RunRecord, RunSpec, Standing
@@ -29,7 +30,7 @@ VERSIONS = 5
 """How many checkpoints of a run are kept: whoever still fetches a model of an earlier round can finish."""
 
 
-class Store(Notes):
+class Store(Notes, Admissions):
     """One state folder. Raises StorageFault when the disk refuses: then only a restart knows what holds."""
 
     def __init__(self, state: Path) -> None:
