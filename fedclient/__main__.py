@@ -69,8 +69,7 @@ def configured(function: Callable[..., Result]) -> Callable[..., Result]:
 @placed
 @click.argument("string", metavar="STRING")
 @click.option("--wait/--no-wait", default=True, help="Wait until an operator has approved.  [default: wait]")
-@click.option("--anew", is_flag=True, help="Replace the identity that this device has.")
-def join(console: Console, settings: ClientConfig, string: str, wait: bool, anew: bool) -> Result:
+def join(console: Console, settings: ClientConfig, string: str, wait: bool) -> Result:
     """Get an identity by STRING, the line that `fedserver token create` printed.
 
     STRING may also be a file that holds it, or - to read it from standard input: so it does not show in the
@@ -80,7 +79,7 @@ def join(console: Console, settings: ClientConfig, string: str, wait: bool, anew
     from fedclient.state import DeviceFolder
 
     line, folder = joining.read_line(string), DeviceFolder(settings.state)
-    identity, new = asyncio.run(joining.join(folder, line, settings.device, console, wait, anew))
+    identity, new = asyncio.run(joining.join(folder, line, settings.device, console, wait))
     done = "joined" if new else "has joined already, and nothing was changed:"
     text = (
         f"{identity.device} {done} federation {identity.federation} as {identity.role.value}; "

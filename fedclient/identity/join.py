@@ -45,9 +45,8 @@ async def join(
     device: DeviceId | None,
     console: Console,
     wait: bool = True,
-    anew: bool = False,
 ) -> tuple[Identity, bool]:
-    """The identity of a device folder, and whether it is new: one that is there stays, unless `anew`.
+    """The identity of a device folder, and whether it is new: one that is there stays.
 
     device: the name to ask for; None for one that is made from the key. wait: until an operator has approved.
     Raises ConfigError, Refused, Unavailable, NotApproved; the same call again goes on where this one ended.
@@ -55,14 +54,14 @@ async def join(
     keyring = Keyring(folder.identity)
     with folder.locked():
         name, known = folder.agreed(device), keyring.identity()
-        if known is None or anew:
+        if known is None:
             identity = await _ask_until_answered(line, keyring, name, wait, console)
             folder.device(identity.device)
             return identity, True
         if name not in (None, known.device) or line.pin != known.enrol.pin:
             raise ConfigError(
                 f"{folder.root} holds the identity of {known.device} in federation {known.federation}",
-                "for another device or server give another --state; to replace the identity here, add --anew",
+                "for another device or server give another --state",
             )
         folder.device(known.device)
         return known, False

@@ -21,7 +21,10 @@ from fedcore.identity.enrolled import Enrolled, Role
 from fedcore.shell.disk import storing, sync_folder, write
 from fedcore.types import DeviceId
 
-ANEW = "join anew with a new join string: fedclient join STRING --anew"
+ANEW = (
+    "ask for a new join string, and join under another name: fedclient join STRING --device NAME --state DIR"
+)
+"""A name is given once, so a device that has lost its identity comes back as another one."""
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,8 @@ from fedcore.identity.enrolled import Enrolled, Rejoining
 from fedcore.identity.proof import sign
 from fedcore.link import Hello, Welcome
 
+SOONEST = 60.0
+"""Seconds between two renewals at least, whatever the server says."""
 JITTER = 0.1
 """Of the time until the renewal: so much more at most, so that a fleet does not come all at once."""
 DAY = 86_400.0
@@ -75,7 +77,7 @@ class SecureLink(RpcLink):
             while True:
                 await asyncio.sleep(seconds * (1.0 + JITTER * self._chance.random()))
                 enrolled = await patiently(self._renew, self._backoff, float("inf"), lambda text: None)
-                seconds = enrolled.renew_in
+                seconds = max(enrolled.renew_in, SOONEST)
         except ShoalError as error:
             self._say(f"the certificate could not be renewed: {error}; trying again at the next hello")
 

@@ -147,17 +147,7 @@ def test_another_name_or_server_is_an_error(federation: Federation, folder: Devi
         ask(federation, folder, "cellar")
     with pytest.raises(ConfigError, match="holds the identity of attic") as caught:
         ask(Federation(), folder)
-    assert "--anew" in caught.value.mend
-
-
-def test_anew_replaces_the_identity_by_one_with_another_key(
-    federation: Federation, folder: DeviceFolder
-) -> None:
-    first, _ = ask(federation, folder)
-    second, new = ask(federation, folder, anew=True)
-    assert new
-    assert first.key != second.key
-    assert Keyring(folder.identity).identity() == second
+    assert "--state" in caught.value.mend
 
 
 def test_two_at_once_are_one(federation: Federation, folder: DeviceFolder) -> None:

@@ -70,7 +70,7 @@ def test_a_damaged_identity_is_an_error_with_a_mend(identity: Identity, tmp_path
         path.write_text(json.dumps({**whole, **change}))
         with pytest.raises(StorageFault, match=r"identity\.json is damaged") as caught:
             keyring.identity()
-        assert "--anew" in caught.value.mend
+        assert "under another name" in caught.value.mend
     path.write_text("{")
     with pytest.raises(StorageFault, match="is damaged"):
         keyring.identity()

@@ -132,8 +132,9 @@ def test_the_certificate_is_renewed_in_time_and_the_link_goes_on_with_it(
     assert "attic has a new certificate" in said[0]
 
 
-def test_renewals_under_work_lose_nothing(tmp_path: Path) -> None:
+def test_renewals_under_work_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks, heartbeats and uploads of many chunks go on while the certificate changes again and again."""
+    monkeypatch.setattr(links, "SOONEST", 0.01)
     federation, memory = Federation(renew_in=0.02), MemoryServer([], chunk=40, renew_in=0.0)
     memory.tasks = [train(memory, number, float(number)) for number in range(1, 9)]
     device, keyring = Device(tmp_path, memory), Keyring(tmp_path / "identity")
@@ -443,7 +444,7 @@ def test_a_server_of_another_federation_is_told(federation: Federation, keyring:
             async with joined(federation, keyring) as link:
                 error = await failure(link)
                 assert "not of an authority that this device trusts" in error.message
-                assert "fedclient join STRING --anew" in error.mend
+                assert "ask for a new join string" in error.mend
 
     run(steps)
 
