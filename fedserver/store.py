@@ -20,6 +20,7 @@ from fedcore.payload import Payload, Weights
 from fedcore.shell import disk
 from fedcore.types import DeviceId, RunId, Tensors
 from fedserver.authority.admission import Admissions
+from fedserver.authority.chain import Event
 from fedserver.blobs import Blobs
 from fedserver.notes import Notes
 from fedserver.records import ReportRecord, RoundRecord, RunRecord, RunSpec, Standing
@@ -94,6 +95,7 @@ class Store(Notes, Admissions):
                 ),
             )
             self._add_checkpoint(record.run, record.round, checkpoint)
+            self._audit(Event.RUN_STARTED, run=record.run, algorithm=record.spec.algorithm)
 
     def runs(self) -> list[RunRecord]:
         """All runs, oldest first."""
@@ -163,6 +165,7 @@ class Store(Notes, Admissions):
                 "UPDATE runs SET standing = ?, reason = ?, asked = '[]' WHERE run = ?",
                 (standing.value, reason, run),
             )
+            self._audit(Event.RUN_ENDED, run=run, standing=standing.value, reason=reason)
             before = self._blobs_of(run)
             self._run("DELETE FROM report_blobs WHERE run = ?", (run,))
         self._remove_unneeded(before | self._held.pop(run, set()))

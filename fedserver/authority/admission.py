@@ -140,7 +140,8 @@ class Admissions(Registry):
         if known.standing is DeviceStanding.PENDING:
             return Admission(known)
         found = self._same_key(known.device, pin_of(key).hex(), authority)
-        return Admission(self._identity(known.device), found or self._certify(known.device, key, authority))
+        certified = found or self._certify(known.device, key, authority)
+        return Admission(self._identity(known.device), certified)
 
     def rejoin(
         self,

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedserver.authority.chain import Event, Head, follow, head_of, link
+from fedserver.authority.chain import Event, Head, head_of, link
 from fedserver.database import Database
 
 log = logging.getLogger("shoal.audit")
@@ -108,13 +108,3 @@ def _last_line(path: Path) -> str:
         if rest:
             file.truncate(size - len(rest))
         return whole.rpartition(b"\n")[2].decode(errors="replace") if newline else ""
-
-
-def verify(lines: Iterator[str]) -> tuple[Head, str]:
-    """Follow a log from its first line: the last sound line, and what is wrong with the next, or ""."""
-    head = Head()
-    for line in lines:
-        head, wrong = follow(head, line)
-        if wrong:
-            return head, f"line {head.number + 1}: {wrong}"
-    return head, ""

@@ -1,14 +1,16 @@
 """Devices that join and call over real TLS by hand, so that these tests need no `fedclient`."""
 
 import asyncio
+import json
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import grpc
+import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 from grpc import aio
@@ -16,11 +18,14 @@ from grpc import aio
 from fedcore import wire
 from fedcore._pb.fed.v1 import enrollment_service_pb2 as pb
 from fedcore._pb.fed.v1.enrollment_service_pb2_grpc import EnrollmentServiceStub, IdentityServiceStub
+from fedcore._pb.fed.v1.fault_pb2 import Fault
 from fedcore.identity import proof
 from fedcore.identity.certificates import key_to_pem, new_key, pin_of, request
 from fedcore.identity.enrolled import Enrolled, Joining, Pending, Rejoining
 from fedcore.identity.join import JoinString, parse
 from fedserver.authority import setup
+from fedserver.authority.audit import FILE
+from fedserver.authority.chain import Event
 from fedserver.authority.issuing import Key
 from fedserver.authority.keeper import Keeper
 from fedserver.authority.office import Office
@@ -34,6 +39,8 @@ from tests.server.servers import server
 from tests.server.wire_link import WireLink
 
 HOST = "127.0.0.1"
+OWN = (("grpc.use_local_subchannel_pool", 1),)
+"""A connection for each channel, as devices on machines of their own have it."""
 
 
 @dataclass
@@ -55,9 +62,6 @@ class World:
         peer = Peer(await self.token(**terms), name, self.listeners.address)
         await peer.join()
         return peer
-
-    async def again(self) -> None:
-        """The same office and keeper over what is on disk."""
 
 
 @asynccontextmanager
@@ -89,17 +93,12 @@ class Peer:
 
     async def join(self, **changes: Any) -> Enrolled | Pending:
         """Ask for a certificate. changes: to what is sent."""
+        key, pin = proof.key_of(self.string.secret), self.string.pin
         async with self.enrolling() as stub:
             nonce = (await stub.Challenge(pb.ChallengeRequest())).nonce
-            key = proof.key_of(self.string.secret)
-            joining = Joining(
-                self.string.token,
-                nonce,
-                self.csr,
-                proof.prove(key, nonce, self.string.pin, self.csr),
-                self.name,
-            )
-            answer = wire.joined_from_pb(await stub.Join(wire.joining_to_pb(replace(joining, **changes))))
+            shown = proof.prove(key, nonce, pin, self.csr)
+            joining = replace(Joining(self.string.token, nonce, self.csr, shown, self.name), **changes)
+            answer = wire.joined_from_pb(await stub.Join(wire.joining_to_pb(joining)))
         if isinstance(answer, Enrolled):
             self.enrolled = answer
             self.address = self.address or answer.address
@@ -148,7 +147,7 @@ class Peer:
         key: Any = found.public_key()
         assert pin_of(key) == self.string.pin
         credentials = grpc.ssl_channel_credentials(found.public_bytes(Encoding.PEM))
-        async with aio.secure_channel(self.string.address, credentials) as channel:
+        async with aio.secure_channel(self.string.address, credentials, OWN) as channel:
             yield EnrollmentServiceStub(channel)
 
 
@@ -157,4 +156,18 @@ def channel_of(
 ) -> aio.Channel:
     """A channel that trusts these roots, with a certificate if one is given."""
     pem = None if key is None else key_to_pem(key)
-    return aio.secure_channel(address, grpc.ssl_channel_credentials(roots, pem, certificate))
+    return aio.secure_channel(address, grpc.ssl_channel_credentials(roots, pem, certificate), OWN)
+
+
+async def refused(call: Awaitable[Any]) -> tuple[aio.AioRpcError, Fault]:
+    """How a call fails that has to."""
+    with pytest.raises(aio.AioRpcError) as caught:
+        await call
+    trailing: dict[str, Any] = dict(caught.value.trailing_metadata() or ())  # type: ignore[arg-type]
+    return caught.value, Fault.FromString(trailing["shoal-fault-bin"])
+
+
+def lines_of(state: Path, event: Event) -> list[dict[str, Any]]:
+    """The lines of the audit log about one kind of event."""
+    found = map(json.loads, (state / FILE).read_text().splitlines())
+    return [line for line in found if line["event"] == event.value]
