@@ -139,6 +139,12 @@ class Peer:
 
     @asynccontextmanager
     async def enrolling(self) -> AsyncIterator[Any]:
+        """EnrollmentService, as this device finds it."""
+        async with self.enrolling_channel() as channel:
+            yield EnrollmentServiceStub(channel)
+
+    @asynccontextmanager
+    async def enrolling_channel(self) -> AsyncIterator[aio.Channel]:
         """To where devices join: the certificate there is believed for its pin alone."""
         pem = await asyncio.to_thread(
             ssl.get_server_certificate, (self.string.host.strip("[]"), self.string.port)
@@ -148,7 +154,7 @@ class Peer:
         assert pin_of(key) == self.string.pin
         credentials = grpc.ssl_channel_credentials(found.public_bytes(Encoding.PEM))
         async with aio.secure_channel(self.string.address, credentials, OWN) as channel:
-            yield EnrollmentServiceStub(channel)
+            yield channel
 
 
 def channel_of(
