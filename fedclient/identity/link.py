@@ -25,7 +25,7 @@ from fedcore.identity.enrolled import Enrolled, Rejoining
 from fedcore.identity.proof import sign
 from fedcore.link import Hello, Welcome
 
-SOONEST = 60.0
+SOONEST = 1.0
 """Seconds between two renewals at least, whatever the server says."""
 JITTER = 0.1
 """Of the time until the renewal: so much more at most, so that a fleet does not come all at once."""
