@@ -126,7 +126,7 @@ def _check_role(way: Access) -> None:
     if way.identity is not None and way.identity.role is not Role.TRAIN:
         raise Refused(
             f"{way.device} joined as {way.identity.role.value}, and may not train",
-            "use `fedclient enroll`, or join anew with a token for --role train",
+            "use `fedclient enroll`; to train, join as another device by a token for --role train",
         )
 
 
