@@ -112,7 +112,7 @@ def test_files_that_are_damaged_are_named(tmp_path: Path) -> None:
     good = path.read_bytes()
     for damaged in (b"", good[:200], good[: good.index(b"-----BEGIN CERT")], b"\xff" * 99):
         path.write_bytes(damaged)
-        with pytest.raises(StorageFault, match="server.pem"):
+        with pytest.raises(StorageFault, match=r"server\.pem"):
             Authority.open(tmp_path / "s", HOSTS)
     other = files.load(folder / roots.ENROLMENT)
     path.write_bytes(other.key_pem + files.load(next(folder.glob("root-*"))).pem)
@@ -173,7 +173,7 @@ def test_more_than_four_roots_are_not_trusted(tmp_path: Path) -> None:
         found.add(*roots.new_root("clinic"))
     with pytest.raises(NotFound, match="no authority 'nope'"):
         found.use("nope")
-    assert list(Authority.open(tmp_path / "s", HOSTS).roots) == list(found.roots)
+    assert set(Authority.open(tmp_path / "s", HOSTS).roots) == set(found.roots)
 
 
 def test_the_change_from_one_root_to_the_next_without_a_restart(tmp_path: Path) -> None:
@@ -197,12 +197,10 @@ def test_the_change_from_one_root_to_the_next_without_a_restart(tmp_path: Path) 
             assert new.untold == ("d0", "d1")
             assert await hello(first) == 0.0  # it is told to renew at once
             await renew(first)
-            with pytest.raises(Refused, match="2 devices do not trust authority .* yet: d0, d1"):
-                await found.office.use_root(
-                    new.name, False
-                )  # told, but nobody knows whether it has stored it
+            with pytest.raises(Refused, match=r"2 devices do not trust authority .* yet: d0, d1"):
+                await found.office.use_root(new.name, False)  # told, but has it stored that?
             await hello(first)
-            with pytest.raises(Refused, match="1 devices do not trust authority .* yet: d1"):
+            with pytest.raises(Refused, match=r"1 devices do not trust authority .* yet: d1"):
                 await found.office.use_root(new.name, False)
             await renew(second)
             await hello(second)
@@ -229,8 +227,8 @@ def test_the_change_from_one_root_to_the_next_without_a_restart(tmp_path: Path) 
                 assert await hello(device) > 1.0
             await found.office.drop_root(old.name, False)
             assert [root.name for root in await found.office.roots()] == [new.name]
-            assert await hello(first) == 0.0  # the old root is out of the next bundle
-            assert await hello(left_behind) >= 0.0
+            assert await hello(first) == 0.0  # so that it trusts the old root no more
+            assert await hello(left_behind) == 0.0
             events = (Event.AUTHORITY_ADDED, Event.AUTHORITY_USED, Event.AUTHORITY_DROPPED)
             assert [len(lines_of(found.state, event)) for event in events] == [1, 1, 1]
         async with world(tmp_path / "s") as again:
