@@ -50,8 +50,10 @@ def init(
 
     made = setup.init(state.absolute(), hosts, listen, enroll, name)
     what = f"made {', '.join(made.made)}" if made.made else "everything was there; nothing was changed"
+    stays = f"\nthe hosts stay as they are: change them in {state}/fedserver.yaml, then start it anew"
     text = (
-        f"{state}: federation {made.federation}, for {', '.join(made.hosts)}; {what}\n"
+        f"{state}: federation {made.federation}, for {', '.join(made.hosts)}; {what}"
+        f"{stays if hosts and hosts != made.hosts else ''}\n"
         f"next:\n  fedserver up --state {state}\n  fedserver token create --state {state}"
     )
     return Result({"state": str(state), **asdict(made)}, text)

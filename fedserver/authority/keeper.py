@@ -95,8 +95,7 @@ class Keeper:
 
     def due(self, certified: Certified) -> float:
         """Seconds until the certificate after this one is due, a little different for each device."""
-        outdated = certified.root != self.authority.issuing
-        if outdated or not set(self.authority.roots) <= set(certified.bundle):
+        if certified.root != self.authority.issuing or set(certified.bundle) != set(self.authority.roots):
             return 0.0
         share = RENEW_AT - SPREAD * (zlib.crc32(certified.serial.encode()) / (1 << 32))
         return max(0.0, certified.issued + share * DEVICE_LIFE - time.time())

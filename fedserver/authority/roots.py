@@ -50,7 +50,7 @@ class Authority:
     def __init__(self, folder: Path, hosts: Sequence[str]) -> None:
         self._folder, self._hosts = folder, tuple(hosts)
         found = [(path.stem.removeprefix("root-"), files.load(path)) for path in folder.glob("root-*.pem")]
-        self.roots = dict(sorted(found, key=lambda item: item[1].certificate.not_valid_before_utc))
+        self.roots = dict(sorted(found, key=lambda item: (item[1].certificate.not_valid_before_utc, item[0])))
         self.issuing = (folder / ISSUING).read_text().strip()
         if self.issuing not in self.roots:
             raise ConfigError(

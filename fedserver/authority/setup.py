@@ -62,7 +62,7 @@ def init(state: Path, hosts: Sequence[str], listen: str | None, enroll: str | No
 def _found(state: Path, made: tuple[str, ...]) -> Made:
     config = read_server(None, {"state": state})
     authority = Authority.open(state, config.hosts)
-    return Made(authority.federation, authority.hosts, config.listen, config.enroll, made)
+    return Made(authority.federation, config.hosts or authority.hosts, config.listen, config.enroll, made)
 
 
 def _write(state: Path, hosts: Sequence[str], listen: str | None, enroll: str | None) -> str:

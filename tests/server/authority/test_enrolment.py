@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -328,4 +329,4 @@ def test_the_secret_is_kept_nowhere(tmp_path: Path) -> None:
 def moved(join: JoinString, found: World) -> JoinString:
     """The same join string where the server is now: ports differ from start to start here."""
     host, _, port = found.listeners.enroll.rpartition(":")
-    return JoinString(host, int(port), join.pin, join.token, join.secret)
+    return replace(join, host=host, port=int(port))
