@@ -1,13 +1,10 @@
-"""A link over real TLS both ways: renewal under work, a certificate that is over, and what goes wrong."""
+"""A link over real TLS both ways: who calls, renewal under work, and a change of authority."""
 
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import grpc
@@ -15,66 +12,19 @@ import pytest
 
 from fedclient.agent import Agent, Allowance, Until
 from fedclient.identity import link as links
-from fedclient.identity.keyring import EnrolPort, Identity, Keyring
-from fedclient.identity.link import SecureLink
+from fedclient.identity.keyring import Keyring
 from fedclient.identity.rpc import credentials
 from fedclient.rpc import answers
 from fedclient.state import Status
 from fedclient.watcher import Watcher
 from fedcore._pb.fed.v1.fault_pb2 import Fault
-from fedcore.errors import Refused, Revoked, ShoalError, Unavailable
-from fedcore.link import Hello, Outcome
-from tests.client.bridge import serving
+from fedcore.errors import Revoked
+from fedcore.link import Outcome
 from tests.client.crashes import Crash, Steps
-from tests.client.federation import DAY, Authority, Federation, devices_port, enrolment_port
+from tests.client.federation import Authority, Federation, devices_port
 from tests.client.memory_server import MemoryServer, until
+from tests.client.secure import HELLO, failure, joined, kept, run
 from tests.client.visits import MODEL, Device, NoJitter, train
-
-HELLO = Hello("test")
-
-
-@pytest.fixture
-def federation() -> Federation:
-    return Federation()
-
-
-@pytest.fixture
-def keyring(tmp_path: Path) -> Keyring:
-    return Keyring(tmp_path / "identity")
-
-
-def run(steps: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(steps(), 60))
-
-
-@asynccontextmanager
-async def joined(
-    federation: Federation, keyring: Keyring, said: list[str] | None = None, address: str | None = None
-) -> AsyncIterator[SecureLink]:
-    """A link of a device that has joined; its identity is kept."""
-    if keyring.identity() is None:
-        keyring.keep(federation.identity_for("attic"))
-    say = (said if said is not None else []).append
-    link = SecureLink(keyring, kept(keyring), say, address, Random(1))
-    try:
-        yield link
-    finally:
-        await link.close()
-
-
-def kept(keyring: Keyring) -> Identity:
-    identity = keyring.identity()
-    assert identity is not None
-    return identity
-
-
-async def failure(link: SecureLink) -> ShoalError:
-    with pytest.raises(ShoalError) as caught:
-        await link.hello(HELLO)
-    return caught.value
-
-
-# -- who calls ------------------------------------------------------------------------------------------
 
 
 def test_who_calls_is_the_certificate_and_no_metadata(federation: Federation, keyring: Keyring) -> None:
@@ -105,9 +55,6 @@ def test_a_revoked_device_is_told_so(federation: Federation, keyring: Keyring) -
 
     run(steps)
     assert federation.log == []  # it does not try to get back in
-
-
-# -- renewal --------------------------------------------------------------------------------------------
 
 
 def test_the_certificate_is_renewed_in_time_and_the_link_goes_on_with_it(
@@ -247,235 +194,6 @@ def test_a_renewal_that_ends_between_any_two_steps_leaves_an_identity_that_works
         crashed += 1
         asyncio.run(after(keyring))
     assert crashed > 10
-
-
-# -- too late -------------------------------------------------------------------------------------------
-
-
-def test_a_device_that_slept_too_long_rejoins_by_itself(federation: Federation, keyring: Keyring) -> None:
-    federation.life, said = -DAY, list[str]()
-
-    async def steps() -> None:
-        async with (
-            enrolment_port(federation),
-            devices_port(federation, MemoryServer([])) as bridge,
-            joined(federation, keyring, said) as link,
-        ):
-            first, federation.life = link.identity, DAY
-            error = await failure(link)
-            assert (type(error), error.message) == (
-                Unavailable,
-                "the certificate was over, and has been replaced",
-            )
-            await link.hello(HELLO)
-            assert bridge.serials == [link.identity.parsed.serial_number]
-            assert kept(keyring) == link.identity
-            assert link.identity.key != first.key
-
-    run(steps)
-    assert federation.log == ["challenge", "challenge", "rejoin"]
-    assert "ended on" in said[0]
-
-
-def test_a_lost_answer_to_a_rejoin_is_asked_for_again(federation: Federation, keyring: Keyring) -> None:
-    federation.life, federation.lose = -DAY, 2
-
-    async def steps() -> None:
-        async with (
-            enrolment_port(federation),
-            devices_port(federation, MemoryServer([])),
-            joined(federation, keyring) as link,
-        ):
-            federation.life = DAY
-            for _ in range(3):
-                await failure(link)
-            await link.hello(HELLO)
-
-    run(steps)
-    assert len(federation.answered) == 1
-
-
-def test_a_device_that_may_not_come_back_ends(federation: Federation, keyring: Keyring) -> None:
-    federation.life = -DAY
-    federation.refuse = lambda context: context.abort(grpc.StatusCode.PERMISSION_DENIED, "gone too long")
-
-    async def steps() -> None:
-        async with (
-            enrolment_port(federation),
-            devices_port(federation, MemoryServer([])),
-            joined(federation, keyring) as link,
-        ):
-            error = await failure(link)
-            assert (type(error), error.message) == (Refused, "gone too long")
-
-    run(steps)
-
-
-def test_the_servers_clock_decides_and_no_other(
-    federation: Federation, keyring: Keyring, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A certificate that is over by this machine's clock, and not by the server's, is not replaced."""
-    federation.life, federation.slow = -DAY, 3 * DAY
-
-    async def steps() -> None:
-        async with (
-            enrolment_port(federation),
-            devices_port(federation, MemoryServer([])),
-            joined(federation, keyring) as link,
-        ):
-            assert isinstance(await failure(link), Unavailable)
-            federation.slow = 60 * DAY
-            error = await failure(link)
-            assert "begins in 30.0 days" in error.message
-            assert "set back" in error.mend
-
-    run(steps)
-    assert "rejoin" not in federation.log
-
-
-def test_nothing_is_decided_by_the_devices_clock(
-    federation: Federation, keyring: Keyring, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It has none here. TLS itself looks at one, so the server's certificates are good for years."""
-    for module in ("link", "rpc"):
-        monkeypatch.setattr(f"fedclient.identity.{module}.time", None)
-    federation.life = -DAY
-
-    async def steps() -> None:
-        memory = MemoryServer([], renew_in=0.0)
-        async with (
-            enrolment_port(federation),
-            devices_port(federation, memory),
-            joined(federation, keyring) as link,
-        ):
-            federation.life = DAY
-            await failure(link)
-            second = link.identity
-            await link.hello(HELLO)
-            await until(lambda: link.identity != second)
-
-    run(steps)
-    assert federation.log == ["challenge", "challenge", "rejoin", "renew"]
-
-
-def test_who_hangs_up_may_be_someone_else_so_the_pin_is_asked(
-    federation: Federation, keyring: Keyring
-) -> None:
-    """The device goes on trying: a stranger on the way must not end an agent that nobody can visit."""
-    federation.life = -DAY
-
-    async def steps() -> None:
-        async with devices_port(federation, MemoryServer([])):
-            async with enrolment_port(federation):
-                keyring.keep(federation.identity_for("attic"))
-                federation.life, port = DAY, federation.line.port
-            stranger = Federation()
-            async with joined(federation, keyring) as link:
-                error = await failure(link)
-                assert isinstance(error, Unavailable)
-                assert f"127.0.0.1:{port} does not answer" in error.message
-            async with enrolment_port(stranger):
-                identity = kept(keyring)
-                enrol = EnrolPort("127.0.0.1", stranger.line.port, identity.enrol.pin)
-                keyring.keep(replace(identity, enrol=enrol))
-                async with joined(federation, keyring) as link:
-                    error = await failure(link)
-                    assert isinstance(error, Unavailable)
-                    assert "someone else answers" in error.message
-            assert stranger.log == []
-
-    run(steps)
-
-
-# -- what keeps hands apart -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("port", "said", "mend"),
-    [
-        ({"hosts": ["fl.example.org"]}, "for another name than the one that was called", "by a name of"),
-        ({"days": (3, 30)}, "is not good today", "its operator has to renew it"),
-        ({"days": (-30, -3)}, "is not good today", "its operator has to renew it"),
-    ],
-)
-def test_a_certificate_of_the_server_that_is_not_good(
-    federation: Federation, keyring: Keyring, port: dict[str, Any], said: str, mend: str
-) -> None:
-    async def steps() -> None:
-        async with (
-            enrolment_port(federation),
-            devices_port(federation, MemoryServer([]), **port),
-            joined(federation, keyring) as link,
-        ):
-            error = await failure(link)
-            assert isinstance(error, Unavailable)
-            assert said in error.message
-            assert mend in error.mend
-
-    run(steps)
-
-
-@pytest.mark.parametrize(("slow", "said"), [(5, "5 days ahead of"), (-5, "5 days behind")])
-def test_how_far_a_clock_is_off_is_said(
-    federation: Federation, keyring: Keyring, slow: int, said: str
-) -> None:
-    federation.slow = slow * DAY
-
-    async def steps() -> None:
-        async with (
-            enrolment_port(federation),
-            devices_port(federation, MemoryServer([]), days=(3, 30)),
-            joined(federation, keyring) as link,
-        ):
-            error = await failure(link)
-            assert f"this device's clock is {said} the server's" in error.message
-            assert error.mend == "set this device's clock"
-
-    run(steps)
-
-
-@pytest.mark.parametrize("name", ["authority", "another"])
-def test_a_server_of_another_federation_is_told(federation: Federation, keyring: Keyring, name: str) -> None:
-    other = Federation(authority=Authority.made(name))
-
-    async def steps() -> None:
-        async with devices_port(other, MemoryServer([])):
-            federation.address = other.address
-            async with joined(federation, keyring) as link:
-                error = await failure(link)
-                assert "not of an authority that this device trusts" in error.message
-                assert "ask for a new join string" in error.mend
-
-    run(steps)
-
-
-def test_a_server_that_does_not_know_our_authority_is_tried_again(
-    federation: Federation, keyring: Keyring
-) -> None:
-    async def steps() -> None:
-        async with (
-            enrolment_port(federation),
-            devices_port(federation, MemoryServer([]), trusting=Authority.made()),
-            joined(federation, keyring) as link,
-        ):
-            assert isinstance(await failure(link), Unavailable)
-
-    run(steps)
-    assert federation.log == ["challenge"]
-
-
-def test_a_port_in_plain_text_is_told(federation: Federation, keyring: Keyring) -> None:
-    async def steps() -> None:
-        async with serving(MemoryServer([])) as (plain, _):
-            federation.address = plain.address
-            async with joined(federation, keyring) as link:
-                error = await failure(link)
-                assert "speaks no TLS" in error.message
-
-    run(steps)
-
-
-# -- another authority ----------------------------------------------------------------------------------
 
 
 def test_a_new_authority_comes_with_a_renewal_and_the_server_may_then_use_it(
