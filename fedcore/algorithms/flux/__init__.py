@@ -54,6 +54,7 @@ class Parameters:
     scaling: of the density radius (D.2).
     mixing: "hard", or "soft": a device starts each round from a mixture of the clusters' models, and its
         update counts in each by the same weights (D.3).
+    aggregation: how updates become a model, and what a hostile one can do; see `fedcore.central.robust`.
     privacy, epsilon: of the descriptors; see `fedcore.parts.PrivacySettings`. noise_at_test: newcomers too.
     abstain_beyond: a newcomer farther from its centroid than this many times the cluster's reach is placed
         nowhere; 0: never. least_confidence: likewise when the runner-up is as near. Both are explained in
@@ -82,6 +83,7 @@ class Parameters:
     clusters: int = 0
     scaling: float = 1.0
     mixing: str = "hard"
+    aggregation: str = "auto"
     privacy: str = "off"
     epsilon: float = 0.0
     noise_at_test: bool = True
@@ -92,6 +94,7 @@ class Parameters:
 
 PAPER = {
     "restart_momentum": True,
+    "aggregation": "mean",
     "history": "whole",
     "grouping": "density",
     "absent": "minus_one",

@@ -1,0 +1,221 @@
+"""One model from many updates, of which some may be hostile. It knows nothing of rounds and reports.
+
+An update is what a device reported minus the model that its round began with. Before every rule but `mean`
+
+- its L2 norm is cut to `BOUND` times a reference: the median norm of the round, which is itself at most
+  `BOUND` times the reference of the round before, so that a cluster of one has a bound too;
+- its weight is cut to `SHARE` of the cluster's: how many samples it has is the device's own word.
+
+Then the rule: `clipped`, their weighted mean; `trimmed`, the mean of each coordinate without its highest and
+lowest tenth; `median`, of each coordinate. The last two count every device once, whatever it claims. `auto`
+chooses among these by the number of updates. What is promised, when updates are of norm B at most:
+
+    clipped   it is at most a (B + |h|) away from h, the mean of the honest; a: the hostile share of weight
+    trimmed   each coordinate lies between the honest values, while no more are hostile than are left out
+    median    each coordinate lies between the honest values, while fewer than half are hostile
+
+Whole numbers (the counter of a batch norm) have no norm to cut: every rule but `mean` takes their median.
+
+Norm bound: Sun et al., Can You Really Backdoor Federated Learning?, 2019. Trimmed mean and median: Yin et
+al., Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates, ICML 2018.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+import numpy as np
+
+from fedcore.tensors import BLOCK, weighted_mean
+from fedcore.types import Array, DeviceId, Tensors
+
+RULES = ("auto", "mean", "clipped", "trimmed", "median")
+BOUND = 3.0
+"""Times the reference: the longest norm that counts, and how much the reference may grow in a round."""
+SHARE = 0.2
+"""Of the weight of all, the most that one update has; 2 / n of it where that is more."""
+FEW, MANY = 5, 10
+"""`auto`: the clipped mean below FEW updates, the median below MANY, from there on the trimmed mean."""
+TENTH = 10
+MATRIX = 1 << 25
+"""Bytes that are sorted at a time: a row for each update, as many coordinates as fit."""
+
+
+@dataclass(frozen=True, eq=False)
+class Update:
+    """What a device reported, read several times. weight: above 0, in any unit."""
+
+    model: Tensors
+    weight: float
+
+
+@dataclass(frozen=True, eq=False)
+class Combined:
+    """reference: the norm by which updates were measured; 0 when nothing was.
+
+    clipped: of each update that was cut, how many references long it was. capped: whose weight was cut.
+    """
+
+    model: Tensors
+    reference: float = 0.0
+    clipped: Mapping[DeviceId, float] = field(default_factory=dict)
+    capped: tuple[DeviceId, ...] = ()
+
+
+def combine(rule: str, base: Tensors, updates: Mapping[DeviceId, Update], before: float = 0.0) -> Combined:
+    """The next model, from at least one update; the same bits whatever order they came in.
+
+    base: what the round began with. before: the reference of the last round; 0 when there was none.
+    Memory: of one model, one tensor and `MATRIX`, however many updates there are.
+    """
+    devices = sorted(updates)
+    weights = {device: updates[device].weight for device in devices}
+    if rule == "mean":
+        return Combined(weighted_mean((updates[device].model, weights[device]) for device in devices))
+    norms = {device: norm(updates[device].model, base) for device in devices}
+    usual = reference(norms.values(), before)
+    clipped = {device: size / usual for device, size in norms.items() if 0.0 < BOUND * usual < size}
+    parts: dict[DeviceId, Tensors] = {device: updates[device].model for device in devices}
+    parts |= {device: Clipped(parts[device], base, BOUND / times) for device, times in clipped.items()}
+    rule = chosen(rule, len(devices))
+    if rule != "clipped":
+        cut = _tenth(len(devices)) if rule == "trimmed" else _half(len(devices))
+        return Combined(middle(list(parts.values()), base, cut), usual, clipped)
+    allowed = capped(weights)
+    model = weighted_mean((parts[device], allowed[device]) for device in devices)
+    whole = {name: array for name, array in base.items() if array.dtype.kind != "f"}
+    model |= middle(list(parts.values()), whole, _half(len(devices)))
+    return Combined(model, usual, clipped, tuple(d for d in devices if allowed[d] < weights[d]))
+
+
+def chosen(rule: str, updates: int) -> str:
+    """The rule for so many updates, where it is left to us."""
+    if rule != "auto":
+        return rule
+    return "clipped" if updates < FEW else "median" if updates < MANY else "trimmed"
+
+
+# -- before the rule ----------------------------------------------------------------------------------------
+
+
+def norm(model: Tensors, base: Tensors) -> float:
+    """L2 norm of the update, over all tensors of floats; infinite where it is beyond float64."""
+    total = 0.0
+    with np.errstate(over="ignore"):
+        for name, origin in base.items():
+            if origin.dtype.kind == "f":
+                values, start = model[name].reshape(-1), origin.reshape(-1)
+                for block in _blocks(origin.size, BLOCK):
+                    step = values[block].astype(np.float64) - start[block]
+                    total += float(np.square(step, out=step).sum())
+    return math.sqrt(total)
+
+
+def reference(norms: Iterable[float], before: float) -> float:
+    """The median of the norms, at most `BOUND` times `before` where there was one. 0: nothing to go by.
+
+    Devices that did not move their model say nothing about how far training goes.
+    """
+    moved = [each for each in norms if each > 0.0]
+    usual = median(moved) if moved else 0.0
+    return min(usual, BOUND * before) if before > 0.0 else usual
+
+
+def capped(weights: Mapping[DeviceId, float]) -> dict[DeviceId, float]:
+    """The weights, none above max(`SHARE`, 2 / n) of what they then are together.
+
+    With the k heaviest at the limit, a share of s each, the limit is s / (1 - k s) of the others' sum.
+    """
+    share = max(SHARE, 2.0 / len(weights))
+    heaviest = sorted(weights.values(), reverse=True)
+    above = 0
+    while True:
+        limit = share / (1.0 - above * share) * math.fsum(heaviest[above:])
+        if heaviest[above] <= limit or (above + 1) * share >= 1.0:
+            return {device: min(weight, limit) for device, weight in weights.items()}
+        above += 1
+
+
+class Clipped(Mapping[str, Array]):
+    """What a device would have reported, had its update been `scale` times as long: 0 to 1.
+
+    A tensor is made when it is asked for. Whole numbers are as reported.
+    """
+
+    def __init__(self, model: Tensors, base: Tensors, scale: float) -> None:
+        self._model, self._base, self._scale = model, base, scale
+
+    def part(self, name: str, block: slice) -> Array:
+        """Some coordinates of a tensor."""
+        reported, start = _values(self._model, name, block), _values(self._base, name, block)
+        if start.dtype.kind != "f":
+            return reported
+        if self._scale == 0.0:  # nothing times an infinite step would be no number
+            return start
+        step = reported.astype(np.float64) - start
+        return (start + self._scale * step).astype(start.dtype)
+
+    def __getitem__(self, name: str) -> Array:
+        like = self._base[name]
+        found = np.empty(like.size, like.dtype)
+        for block in _blocks(like.size, BLOCK):
+            found[block] = self.part(name, block)
+        return found.reshape(like.shape)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._model)
+
+    def __len__(self) -> int:
+        return len(self._model)
+
+
+# -- rules over coordinates ---------------------------------------------------------------------------------
+
+
+def middle(parts: Sequence[Tensors], like: Tensors, cut: int) -> dict[str, Array]:
+    """For each tensor of `like`: the mean of each coordinate without its `cut` lowest and highest values.
+
+    cut: below half of the parts. Whole numbers get the median, to the nearest, whatever `cut` is.
+    """
+    return {
+        name: _middle(parts, name, array, cut if array.dtype.kind == "f" else _half(len(parts)))
+        for name, array in like.items()
+    }
+
+
+def _middle(parts: Sequence[Tensors], name: str, like: Array, cut: int) -> Array:
+    result = np.empty(like.size, like.dtype)
+    for block in _blocks(like.size, MATRIX // (8 * len(parts))):
+        rows = np.empty((len(parts), result[block].size))
+        for row, part in zip(
+            rows, parts, strict=True
+        ):  # a mapped file is let go again, whole tensors never pile up
+            row[:] = _values(part, name, block)
+        rows.sort(axis=0)
+        left = rows[cut : len(parts) - cut]
+        with np.errstate(over="ignore"):
+            mean = left.sum(axis=0) / len(left)
+        np.clip(mean, left[0], left[-1], out=mean)  # rounding must not leave the range
+        result[block] = mean if like.dtype.kind == "f" else np.rint(mean)
+    return result.reshape(like.shape)
+
+
+def _tenth(count: int) -> int:
+    """How many of so many to leave out at each end; at least one, as long as one remains."""
+    return min(max(count // TENTH, 1), _half(count))
+
+
+def _half(count: int) -> int:
+    """How many of so many to leave out at each end so that one or two remain."""
+    return (count - 1) // 2
+
+
+def _values(tensors: Tensors, name: str, block: slice) -> Array:
+    """Some coordinates of a tensor, in the order of its bytes."""
+    return tensors.part(name, block) if isinstance(tensors, Clipped) else tensors[name].reshape(-1)[block]
+
+
+def _blocks(size: int, most: int) -> Iterator[slice]:
+    """Slices of at most `most` coordinates, at least one, that cover `size` of them."""
+    return (slice(start, start + max(most, 1)) for start in range(0, size, max(most, 1)))
