@@ -6,6 +6,11 @@ An update is what a device reported minus the model that its round began with. B
   `BOUND` times the reference of the round before, so that a cluster of one has a bound too;
 - its weight is cut to `SHARE` of the cluster's: how many samples it has is the device's own word.
 
+In that median a device counts by its samples, since who has more takes more steps and goes further: if each
+counted once, many tiny devices would hold back the few that have the data. But none counts more than twice
+its equal share, nor more than a third. So one device of three or more, or less than a quarter of them, cannot
+move the reference out of the range of the others' norms, whatever it claims.
+
 Then the rule: `clipped`, their weighted mean; `trimmed`, the mean of each coordinate without its highest and
 lowest tenth; `median`, of each coordinate. The last two count every device once, whatever it claims. `auto`
 chooses among these by the number of updates. What is promised, when updates are of norm B at most:
@@ -23,7 +28,7 @@ al., Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates, I
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median
+from itertools import pairwise
 
 import numpy as np
 
@@ -35,6 +40,8 @@ BOUND = 3.0
 """Times the reference: the longest norm that counts, and how much the reference may grow in a round."""
 SHARE = 0.2
 """Of the weight of all, the most that one update has; 2 / n of it where that is more."""
+ROUNDING = 1e-9
+"""Relative: sums of weights that differ by less are the same."""
 FEW, MANY = 5, 10
 """`auto`: the clipped mean below FEW updates, the median below MANY, from there on the trimmed mean."""
 TENTH = 10
@@ -74,7 +81,7 @@ def combine(rule: str, base: Tensors, updates: Mapping[DeviceId, Update], before
     if rule == "mean":
         return Combined(weighted_mean((updates[device].model, weights[device]) for device in devices))
     norms = {device: norm(updates[device].model, base) for device in devices}
-    usual = reference(norms.values(), before)
+    usual = reference(norms, weights, before)
     clipped = {device: size / usual for device, size in norms.items() if 0.0 < BOUND * usual < size}
     parts: dict[DeviceId, Tensors] = {device: updates[device].model for device in devices}
     parts |= {device: Clipped(parts[device], base, BOUND / times) for device, times in clipped.items()}
@@ -82,7 +89,7 @@ def combine(rule: str, base: Tensors, updates: Mapping[DeviceId, Update], before
     if rule != "clipped":
         cut = _tenth(len(devices)) if rule == "trimmed" else _half(len(devices))
         return Combined(middle(list(parts.values()), base, cut), usual, clipped)
-    allowed = capped(weights)
+    allowed = capped(weights, max(SHARE, 2.0 / len(devices)))
     model = weighted_mean((parts[device], allowed[device]) for device in devices)
     whole = {name: array for name, array in base.items() if array.dtype.kind != "f"}
     model |= middle(list(parts.values()), whole, _half(len(devices)))
@@ -112,22 +119,37 @@ def norm(model: Tensors, base: Tensors) -> float:
     return math.sqrt(total)
 
 
-def reference(norms: Iterable[float], before: float) -> float:
+def reference(norms: Mapping[DeviceId, float], weights: Mapping[DeviceId, float], before: float) -> float:
     """The median of the norms, at most `BOUND` times `before` where there was one. 0: nothing to go by.
 
     Devices that did not move their model say nothing about how far training goes.
     """
-    moved = [each for each in norms if each > 0.0]
-    usual = median(moved) if moved else 0.0
+    moved = sorted(device for device, size in norms.items() if size > 0.0)
+    if not moved:
+        return 0.0
+    share = max(1.0 / len(moved), min(2.0 / len(moved), 1.0 / 3.0))
+    counted = capped({device: weights[device] for device in moved}, share)
+    usual = _median([(norms[device], counted[device]) for device in moved])
     return min(usual, BOUND * before) if before > 0.0 else usual
 
 
-def capped(weights: Mapping[DeviceId, float]) -> dict[DeviceId, float]:
-    """The weights, none above max(`SHARE`, 2 / n) of what they then are together.
+def _median(values: Iterable[tuple[float, float]]) -> float:
+    """Of values with weights; half-way between the two where the weight parts evenly."""
+    ordered = sorted(values)
+    half = math.fsum(weight for _, weight in ordered) / 2.0
+    reached = 0.0
+    for (value, weight), (following, _) in pairwise([*ordered, ordered[-1]]):
+        reached += weight
+        if reached >= half * (1.0 - ROUNDING):
+            return (value + following) / 2.0 if reached <= half * (1.0 + ROUNDING) else value
+    return ordered[-1][0]
+
+
+def capped(weights: Mapping[DeviceId, float], share: float) -> dict[DeviceId, float]:
+    """The weights, none above a share of what they then are together. share: 1 / n at least.
 
     With the k heaviest at the limit, a share of s each, the limit is s / (1 - k s) of the others' sum.
     """
-    share = max(SHARE, 2.0 / len(weights))
     heaviest = sorted(weights.values(), reverse=True)
     above = 0
     while True:

@@ -27,7 +27,7 @@ class Parameters:
     weight_decay: float = 0.0
     restart_momentum: bool = False
     select: str = "last"
-    aggregation: str = "auto"
+    aggregation: str = "clipped"
     evaluate: bool = True
 
 

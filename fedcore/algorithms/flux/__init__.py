@@ -16,6 +16,8 @@ Presets. `paper` is what the authors' code ran when it made the tables; `default
 differ in:
 
     parameter          paper      default       why
+    aggregation        mean       clipped       a hostile device must not carry the model away; a fleet
+                                                without one gets the same model
     restart_momentum   True       False         the code built a new optimiser for every epoch
     history            whole      from_earliest eq. 14 says r' >= 3; the code also looks at rounds 1 to 3,
                                                 where a slow start looks like "it gains little"
@@ -83,7 +85,7 @@ class Parameters:
     clusters: int = 0
     scaling: float = 1.0
     mixing: str = "hard"
-    aggregation: str = "auto"
+    aggregation: str = "clipped"
     privacy: str = "off"
     epsilon: float = 0.0
     noise_at_test: bool = True
