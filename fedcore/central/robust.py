@@ -208,11 +208,12 @@ def middle(parts: Sequence[Tensors], like: Tensors, cut: int) -> dict[str, Array
 
 def _middle(parts: Sequence[Tensors], name: str, like: Array, cut: int) -> Array:
     result = np.empty(like.size, like.dtype)
-    for block in _blocks(like.size, MATRIX // (8 * len(parts))):
-        rows = np.empty((len(parts), result[block].size))
-        for row, part in zip(
-            rows, parts, strict=True
-        ):  # a mapped file is let go again, whole tensors never pile up
+    most = min(max(MATRIX // (8 * len(parts)), 1), like.size)
+    matrix = np.empty((len(parts), most))
+    for block in _blocks(like.size, most):
+        rows = matrix[:, : result[block].size]
+        # Mapped files are opened anew for each block and let go again: tensors never pile up.
+        for row, part in zip(rows, parts, strict=True):
             row[:] = _values(part, name, block)
         rows.sort(axis=0)
         left = rows[cut : len(parts) - cut]
