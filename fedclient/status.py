@@ -8,9 +8,8 @@ from fedclient.config import ClientConfig, address
 from fedclient.enroll import PLACEMENT
 from fedclient.state import STATUS, DeviceFolder, Outbox, read_json
 from fedcore.errors import ConfigError
+from fedcore.patience import MOMENT
 
-ANSWER = 3.0
-"""Seconds that a server has to answer."""
 TASK = ("run", "round", "title", "outcome")
 
 
@@ -44,7 +43,7 @@ def _answers(settings: ClientConfig) -> bool | None:
         return None
     from fedclient.rpc import answers
 
-    return asyncio.run(answers(server, ANSWER))
+    return asyncio.run(answers(server, MOMENT))
 
 
 def text(found: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from fedcore.errors import ConfigError
+from fedcore.patience import GRACE
 
 
 @dataclass(frozen=True)
@@ -11,14 +12,16 @@ class Settings:
 
     tick: how often deadlines are looked at; nothing else waits for it. model: bytes of the largest set of
     initial weights. grace: how long a stop waits for calls and for a round that is being combined.
+    age: after how long a device has to make a new connection; a sixth more for what is under way.
     """
 
     poll: float = 20.0
     heartbeat: float = 10.0
     tick: float = 0.25
     model: int = 1 << 30
-    grace: float = 20.0
+    grace: float = GRACE
+    age: float = 1800.0
 
     def __post_init__(self) -> None:
-        if min(self.poll, self.heartbeat, self.tick) <= 0.0 or self.grace < 0.0 or self.model < 1:
-            raise ConfigError("poll, heartbeat, tick and model are above 0, grace at least 0")
+        if min(self.poll, self.heartbeat, self.tick, self.age) <= 0.0 or self.grace < 0.0 or self.model < 1:
+            raise ConfigError("poll, heartbeat, tick, model and age are above 0, grace at least 0")

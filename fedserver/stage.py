@@ -19,6 +19,7 @@ import yaml
 
 from fedcore.data.dataset import Dataset
 from fedcore.errors import ConfigError, ShoalError, Unavailable
+from fedcore.patience import ANSWER, GRACE
 from fedcore.shell.console import Console
 from fedcore.types import RunId
 from fedserver import scenario
@@ -30,8 +31,6 @@ from fedserver.views import RunStatus, RunSummary
 
 MARK = ".shoal-demo"
 """Lies in a folder that the demo made, and may therefore empty."""
-START = 60.0
-"""Seconds that the server may take to listen."""
 LOOK = 0.2
 """Seconds between two looks at the runs."""
 ALGORITHMS = ("fedavg", "flux")
@@ -89,11 +88,11 @@ class Stage:
         up = ["fedserver", "up", "--state", str(state), "--listen", "127.0.0.1:0", "--insecure-loopback"]
         with self._process("server", up):
             self._console.progress("starting the server")
-            until = time.monotonic() + START
+            until = time.monotonic() + ANSWER
             while not (state / "address").exists():
                 self._check_alive("server")
                 if time.monotonic() > until:
-                    raise Unavailable(f"the server does not listen after {START:.0f} s", self._log("server"))
+                    raise Unavailable(f"the server does not listen after {ANSWER:.0f} s", self._log("server"))
                 time.sleep(0.05)
             self._address = (state / "address").read_text().strip()
             yield
@@ -190,7 +189,7 @@ class Stage:
                 del self._processes[name]
                 process.terminate()
                 try:
-                    process.wait(10)
+                    process.wait(GRACE)
                 except subprocess.TimeoutExpired:
                     process.kill()
                     process.wait()

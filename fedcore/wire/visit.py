@@ -64,6 +64,7 @@ def welcome_to_pb(welcome: Welcome) -> device_service_pb2.HelloResponse:
         session=welcome.session,
         poll=seconds_to_pb(welcome.poll),
         heartbeat=seconds_to_pb(welcome.heartbeat),
+        spread=seconds_to_pb(welcome.spread),
     )
 
 
@@ -76,6 +77,7 @@ def welcome_from_pb(pb: device_service_pb2.HelloResponse) -> Welcome:
         name(pb.session, "a session"),
         seconds_from_pb(pb.poll, "poll"),
         seconds_from_pb(pb.heartbeat, "heartbeat"),
+        seconds_from_pb(pb.spread, "spread") if pb.HasField("spread") else 1.0,
     )
 
 

@@ -1,16 +1,25 @@
-"""What a caller sees of an error: a status, and the fault beside it. One table, for every service."""
+"""What a caller sees of an error: a status, and the fault beside it. One table, for every service.
 
+Also what stands between the bytes of any call and its behaviour: requests are read within bounds, and a
+caller that takes nothing of what it asked for is let go.
+"""
+
+import asyncio
+import contextlib
+import inspect
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
 
 import grpc
+from google.protobuf.message import Message
 from grpc import aio
 
 from fedcore import wire
 from fedcore.errors import (
     BadPayload,
+    Busy,
     ConfigError,
     DataFault,
     NotFound,
@@ -22,8 +31,11 @@ from fedcore.errors import (
     Unavailable,
     WrongVersion,
 )
+from fedcore.patience import STALL
 from fedserver.placing import CannotPlace
 
+M = TypeVar("M", bound=Message)
+Behaviour = Callable[[Any, Any], Awaitable[Any]]
 log = logging.getLogger("shoal.rpc")
 
 STATUSES: dict[type[ShoalError], grpc.StatusCode] = {
@@ -36,6 +48,7 @@ STATUSES: dict[type[ShoalError], grpc.StatusCode] = {
     DataFault: grpc.StatusCode.INVALID_ARGUMENT,
     Refused: grpc.StatusCode.PERMISSION_DENIED,
     NotFound: grpc.StatusCode.NOT_FOUND,
+    Busy: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Unavailable: grpc.StatusCode.UNAVAILABLE,
     StorageFault: grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
@@ -61,41 +74,77 @@ class Errors(aio.ServerInterceptor):  # type: ignore[type-arg]
         handler = await continuation(handler_call_details)
         if handler is None:  # there is no such method
             return None
-        if handler.response_streaming:
-            streams = "stream_stream" if handler.request_streaming else "unary_stream"
-            return handler._replace(**{streams: _stream(getattr(handler, streams))})
-        unary = "stream_unary" if handler.request_streaming else "unary_unary"
-        return handler._replace(**{unary: _unary(getattr(handler, unary))})
+        return around(_reading(handler), _answered)
 
 
-def _unary(behaviour: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
+def around(handler: Any, wrap: Callable[[Behaviour], Behaviour]) -> Any:
+    """The handler of a call with something around its behaviour, which is a coroutine in all four forms."""
+    name = (
+        f"{'stream' if handler.request_streaming else 'unary'}_"
+        f"{'stream' if handler.response_streaming else 'unary'}"
+    )
+    behaviour = getattr(handler, name)
+    return handler._replace(
+        **{name: wrap(_written(behaviour) if inspect.isasyncgenfunction(behaviour) else behaviour)}
+    )
+
+
+def _written(behaviour: Callable[[Any, Any], AsyncGenerator[Any, None]]) -> Behaviour:
+    """A stream of answers as a coroutine that writes them: an end from outside reaches a slow write too."""
+
+    async def written(request: Any, context: aio.ServicerContext[Any, Any]) -> None:
+        async with contextlib.aclosing(behaviour(request, context)) as responses:
+            async for response in responses:
+                await _write(response, context)
+
+    return written
+
+
+async def _write(response: Any, context: aio.ServicerContext[Any, Any]) -> None:
+    """Raises Unavailable for a caller that takes nothing; gRPC takes what the caller has room for."""
+    try:
+        async with asyncio.timeout(STALL):
+            await context.write(response)
+    except TimeoutError:
+        raise Unavailable(f"nothing was taken for {STALL:.0f} s", "go on where it was cut") from None
+
+
+def _reading(handler: Any) -> Any:
+    """A handler that is given bytes and reads them: what gRPC cannot read it answers in its own words."""
+    cls: type[Message] = handler.request_deserializer.__self__
+
+    def read(behaviour: Behaviour) -> Behaviour:
+        async def given(request: Any, context: aio.ServicerContext[Any, Any]) -> Any:
+            if handler.request_streaming:
+                return await behaviour(_each(cls, request), context)
+            return await behaviour(wire.message_from_bytes(cls, request), context)
+
+        return given
+
+    return around(handler, read)._replace(request_deserializer=None)
+
+
+async def _each(cls: type[M], requests: AsyncIterator[bytes]) -> AsyncIterator[M]:
+    async for request in requests:
+        yield wire.message_from_bytes(cls, request)
+
+
+def _answered(behaviour: Behaviour) -> Behaviour:
     async def answered(request: Any, context: aio.ServicerContext[Any, Any]) -> Any:
         try:
             return await behaviour(request, context)
         except Exception as error:
-            await _abort(context, error)
+            await abort(context, error)
 
     return answered
 
 
-def _stream(behaviour: Callable[[Any, Any], AsyncIterator[Any]]) -> Callable[[Any, Any], AsyncIterator[Any]]:
-    async def answered(request: Any, context: aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
-        try:
-            async for response in behaviour(request, context):
-                yield response
-        except Exception as error:
-            await _abort(context, error)
-
-    return answered
-
-
-async def _abort(context: aio.ServicerContext[Any, Any], error: Exception) -> None:
+async def abort(context: aio.ServicerContext[Any, Any], error: Exception) -> None:
+    """End a call with what its caller may know of an error."""
     if isinstance(error, aio.AbortError):
         raise error
     if isinstance(error, ShoalError) and status_of(error) is not grpc.StatusCode.INTERNAL:
-        cut = ShoalError(error.message[:MESSAGE], error.mend[:MEND])
-        cut.code = error.code  # type: ignore[misc]
-        fault = wire.fault_to_pb(cut).SerializeToString()
+        fault = wire.fault_to_pb(error, MESSAGE, MEND).SerializeToString()
         context.set_trailing_metadata((("shoal-fault-bin", fault),))
         await context.abort(status_of(error), error.message[:DETAILS])
     number = secrets.token_hex(4)

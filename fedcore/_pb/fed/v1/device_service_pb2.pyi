@@ -86,6 +86,7 @@ class HelloResponse(_message.Message):
     SESSION_FIELD_NUMBER: _builtins.int
     POLL_FIELD_NUMBER: _builtins.int
     HEARTBEAT_FIELD_NUMBER: _builtins.int
+    SPREAD_FIELD_NUMBER: _builtins.int
     software: _builtins.str
     """Set by the server: name and version of its software, at most 256 characters, for people. Unset: it does
     not say.
@@ -104,6 +105,12 @@ class HelloResponse(_message.Message):
     def heartbeat(self) -> _duration_pb2.Duration:
         """Set by the server: how often to call Alive while working. Unset: refused."""
 
+    @_builtins.property
+    def spread(self) -> _duration_pb2.Duration:
+        """Set by the server: a device that loses its connection waits for a random moment up to this long before it
+        comes back, so that a fleet does not come back at one moment. Unset: a second.
+        """
+
     def __init__(
         self,
         *,
@@ -112,10 +119,11 @@ class HelloResponse(_message.Message):
         session: _builtins.str = ...,
         poll: _duration_pb2.Duration | None = ...,
         heartbeat: _duration_pb2.Duration | None = ...,
+        spread: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat", b"heartbeat", "poll", b"poll"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat", b"heartbeat", "poll", b"poll", "spread", b"spread"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat", b"heartbeat", "poll", b"poll", "protocol", b"protocol", "session", b"session", "software", b"software"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat", b"heartbeat", "poll", b"poll", "protocol", b"protocol", "session", b"session", "software", b"software", "spread", b"spread"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
