@@ -24,7 +24,7 @@ from fedcore._pb.fed.v1.placement_service_pb2_grpc import PlacementServiceStub
 from fedcore.errors import BadPayload, NotFound, Refused, ShoalError, Unavailable, WrongVersion
 from fedcore.link import Hello, Idle, Placement, Question, Receipt, Report, Task, Welcome
 from fedcore.parts import Descriptor
-from fedcore.patience import ANSWER, CONNECTION, STALL, Progress
+from fedcore.patience import CONNECTION, Progress
 from fedcore.payload import BlobRef
 from fedcore.types import RunId
 
@@ -35,6 +35,9 @@ if TYPE_CHECKING:  # the same classes at run time: only types tell calls that ar
 
 T = TypeVar("T")
 
+WINDOW = 1 << 19
+"""Bytes that may be under way: 40 Mbit/s where an answer takes a tenth of a second, and on the slowest lines
+that a transfer may have, what moves within the patience of both sides."""
 OPTIONS = (
     ("grpc.max_receive_message_length", 4 << 20),
     ("grpc.max_send_message_length", 4 << 20),
@@ -46,6 +49,8 @@ OPTIONS = (
     ("grpc.http2.max_pings_without_data", 0),  # or a device that computes for an hour would stop asking
     ("grpc.min_reconnect_backoff_ms", int(CONNECTION * 1000)),  # how long a dial may take
     ("grpc.use_local_subchannel_pool", 1),  # or a new channel would be given the old one's connection
+    ("grpc.http2.bdp_probe", 0),  # a window that grows would hide for minutes whether a slow line moves
+    ("grpc.http2.lookahead_bytes", WINDOW),
     ("grpc.enable_retries", 0),
     ("grpc.enable_http_proxy", 0),  # a loopback address is never another machine's to reach
 )
@@ -96,7 +101,7 @@ class RpcLink:
 
     async def next_task(self, wait: float) -> Task | Idle:
         request = device.NextTaskRequest(session=self._session, wait=wire.seconds_to_pb(wait))
-        answer = await self._ask(lambda to: to.device.NextTask(request, **self._call(wait + ANSWER)))
+        answer = await self._ask(lambda to: to.device.NextTask(request, **self._call(wait)))
         return wire.next_from_pb(answer)
 
     async def alive(self, run: RunId, round: int, attempt: int) -> bool:
@@ -106,8 +111,7 @@ class RpcLink:
 
     async def report(self, report: Report) -> Receipt:
         request = device.ReportRequest(session=self._session, report=wire.report_to_pb(report))
-        seconds = patience.answer(request.ByteSize())
-        answer = await self._ask(lambda to: to.device.Report(request, **self._call(seconds)))
+        answer = await self._ask(lambda to: to.device.Report(request, **self._call(size=request.ByteSize())))
         return wire.receipt_from_pb(answer.receipt)
 
     async def leave(self) -> None:
@@ -116,8 +120,9 @@ class RpcLink:
 
     async def place(self, run: RunId, descriptor: Descriptor | None) -> Question | Placement:
         request = wire.place_to_pb(run, descriptor)
-        seconds = patience.answer(request.ByteSize())
-        answer = await self._ask(lambda to: to.placement.Place(request, **self._call(seconds)))
+        answer = await self._ask(
+            lambda to: to.placement.Place(request, **self._call(size=request.ByteSize()))
+        )
         return wire.answer_from_pb(answer)
 
     async def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[bytes]:
@@ -167,9 +172,9 @@ class RpcLink:
         session = (("shoal-session", self._session),) if self._session else ()
         return (("shoal-device", self._name), *session)
 
-    def _call(self, seconds: float = ANSWER) -> dict[str, Any]:
-        """Who calls, and how long an answer may take."""
-        return {"metadata": self._identity(), "timeout": seconds}
+    def _call(self, wait: float = 0.0, size: int = 0) -> dict[str, Any]:
+        """Who calls, and how long an answer may take: after `wait` seconds, for a request of `size` bytes."""
+        return {"metadata": self._identity(), "timeout": wait + patience.answer(size)}
 
     async def _ask(self, call: Callable[[Stubs], Awaitable[T]]) -> T:
         async with self._calling() as to:
@@ -184,7 +189,7 @@ class RpcLink:
         except aio.AioRpcError as error:
             raise error_of(error, self.address) from None
         except TimeoutError:
-            problem = f"nothing moved to or from {self.address} for {STALL:.0f} s"
+            problem = f"nothing moved to or from {self.address} for {patience.STALL:.0f} s"
             raise Unavailable(problem, "the transfer goes on where it was") from None
 
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from grpc import aio
 
-from fedcore import wire
+from fedcore import patience, wire
 from fedcore._pb.fed.v1 import blob_service_pb2 as blob_pb
 from fedcore._pb.fed.v1 import device_service_pb2 as device_pb
 from fedcore._pb.fed.v1 import placement_service_pb2 as placement_pb
@@ -16,7 +16,7 @@ from fedcore._pb.fed.v1.blob_service_pb2_grpc import BlobServiceServicer
 from fedcore._pb.fed.v1.device_service_pb2_grpc import DeviceServiceServicer
 from fedcore._pb.fed.v1.placement_service_pb2_grpc import PlacementServiceServicer
 from fedcore.errors import BadPayload, Unavailable
-from fedcore.patience import LEAST, STALL, Progress
+from fedcore.patience import LEAST, Progress
 from fedcore.payload import BlobRef
 from fedserver.coordinator import Coordinator
 from fedserver.link import DeviceLink
@@ -114,7 +114,7 @@ async def _moving(requests: AsyncIterator[blob_pb.UploadRequest]) -> AsyncIterat
                 async with asyncio.timeout_at(progress.until()):
                     request = await anext(requests)
             except TimeoutError:
-                problem = f"less than {LEAST} bytes of an upload came in {STALL:.0f} s"
+                problem = f"less than {LEAST} bytes of an upload came in {patience.STALL:.0f} s"
                 raise Unavailable(problem, "go on where it was cut") from None
             progress.moved(len(request.chunk.data), clock())
             yield request

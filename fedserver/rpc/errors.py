@@ -16,7 +16,7 @@ import grpc
 from google.protobuf.message import Message
 from grpc import aio
 
-from fedcore import wire
+from fedcore import patience, wire
 from fedcore.errors import (
     BadPayload,
     Busy,
@@ -31,7 +31,6 @@ from fedcore.errors import (
     Unavailable,
     WrongVersion,
 )
-from fedcore.patience import STALL
 from fedserver.placing import CannotPlace
 
 M = TypeVar("M", bound=Message)
@@ -103,10 +102,10 @@ def _written(behaviour: Callable[[Any, Any], AsyncGenerator[Any, None]]) -> Beha
 async def _write(response: Any, context: aio.ServicerContext[Any, Any]) -> None:
     """Raises Unavailable for a caller that takes nothing; gRPC takes what the caller has room for."""
     try:
-        async with asyncio.timeout(STALL):
+        async with asyncio.timeout(patience.STALL):
             await context.write(response)
     except TimeoutError:
-        raise Unavailable(f"nothing was taken for {STALL:.0f} s", "go on where it was cut") from None
+        raise Unavailable(f"nothing was taken for {patience.STALL:.0f} s", "go on where it was cut") from None
 
 
 def _reading(handler: Any) -> Any:
