@@ -159,10 +159,15 @@ class RpcLink:
                 with suppress(RuntimeError):  # the call has just ended
                     limit.reschedule(progress.until())
 
-            requests = _requests(blob, start, chunks, taken)
+            broken: list[Exception] = []
+            requests = _requests(blob, start, _noting(chunks, broken), taken)
             call = to.blobs.Upload(requests, metadata=self._identity())
             try:
                 response = await call
+            except asyncio.CancelledError:
+                if broken:  # gRPC cancels a call whose requests cannot be had, and does not say why
+                    raise broken[0] from None
+                raise
             finally:
                 call.cancel()
         return _held(blob, response.held)
@@ -254,3 +259,13 @@ async def _requests(
         yield blobs.UploadRequest(chunk=wire.chunk_to_pb(start, data))
         start += len(data)
         taken(len(data))
+
+
+async def _noting(chunks: AsyncIterator[bytes], broken: list[Exception]) -> AsyncIterator[bytes]:
+    """The same chunks; what they break off with is put into `broken`, for gRPC would keep it to itself."""
+    try:
+        async for chunk in chunks:
+            yield chunk
+    except Exception as error:
+        broken.append(error)
+        raise

@@ -33,6 +33,7 @@ OPTIONS = (
     ("grpc.max_receive_message_length", 4 << 20),
     ("grpc.max_send_message_length", 4 << 20),
     ("grpc.max_metadata_size", 8 << 10),
+    ("grpc.absolute_max_metadata_size", 8 << 10),  # above the one before, gRPC refuses some by chance
     ("grpc.compression_enabled_algorithms_bitset", 1),  # none: a small message cannot become a large one
     ("grpc.max_concurrent_streams", 32),  # of one connection, so of one device
     ("grpc.server_handshake_timeout_ms", int(CONNECTION * 1000)),

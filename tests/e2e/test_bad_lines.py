@@ -25,6 +25,7 @@ from fedcore._pb.fed.v1.blob_service_pb2_grpc import BlobServiceStub
 from fedcore.errors import Unavailable
 from tests.e2e.visit_on_a_line import BLOB, DATA, fetch, leased, report, served, upload
 from tests.relay import Relay, relay
+from tests.server.toys import pieces_of
 
 MINUTE, SLOW = 2.0, 1_000_000.0
 Story = Callable[[RpcLink, Relay], Awaitable[None]]
