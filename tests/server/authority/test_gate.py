@@ -453,6 +453,29 @@ def test_revocation_cuts_a_download_and_a_long_poll(tmp_path: Path) -> None:
     play(story, tmp_path / "s")
 
 
+def test_a_report_that_was_on_its_way_when_its_device_was_revoked_does_not_count(tmp_path: Path) -> None:
+    async def story(found: World) -> None:
+        await start(found.coordinator, policy=RoundPolicy(devices=1, minimum=1))
+        device = await found.device("d0")
+        async with device.channel() as channel:
+            hands = await Hands(device.link(channel)).hello()
+            task = await hands.task()
+            payload = hands.payload(honest(0)(await hands.open(task), task.seed))
+            await hands.upload(payload)
+            async with found.coordinator._turn:  # something else is going on: the report waits, past the gate
+                report = Report(task.run, task.round, task.attempt, payload)
+                reporting = asyncio.create_task(hands.link.report(report))
+                await asyncio.sleep(0.3)
+                revoking = asyncio.create_task(found.office.revoke("d0", ""))
+                with pytest.raises(aio.AioRpcError, match="was revoked"):
+                    await reporting
+            ended = await revoking
+        assert ended.counted == ()
+        assert await found.coordinator.storage(Store.reports, "toy", 1) == []
+
+    play(story, tmp_path / "s")
+
+
 def test_a_caller_that_goes_away_is_not_a_revoked_one(tmp_path: Path) -> None:
     async def story(found: World) -> None:
         device = await found.device("d0")
