@@ -25,9 +25,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedcore.parts import Vector
+from fedcore.parts import Integers, Vector
 
-Integers = npt.NDArray[np.int64]
 Labels = npt.NDArray[np.integer[Any]]
 
 GRID = 1 << 20
