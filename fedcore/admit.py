@@ -13,7 +13,7 @@ from fedcore.errors import BadPayload
 from fedcore.messages import Built, Describe, Described, Evaluate, Evaluated, Message, Train, Trained
 from fedcore.parts import MAX_LATENTS, Descriptor, NoisySums, PrivacySettings, Vector
 from fedcore.payload import Payload, decode, fields_of, tensors_of
-from fedcore.privacy.accounting import rho_for, sigma_of
+from fedcore.privacy.accounting import epsilon_of, group, rho_of
 from fedcore.tensors import Manifest, check_finite, check_manifest, digest, layout, manifest_of
 from fedcore.types import Tensors
 
@@ -117,11 +117,9 @@ def _admit_descriptor(
 def _admit_sums(projector: Tensors, privacy: PrivacySettings, sums: NoisySums) -> None:
     if "radius" not in projector or sums.radius != float(projector["radius"]):
         raise BadPayload(f"latents were shortened to {sums.radius}, which is not the projector's radius")
-    least = sigma_of(rho_for(privacy.epsilon, privacy.delta) / privacy.group_size**2)
-    if sums.sigma < least * (1.0 - 1e-9):
-        raise BadPayload(
-            f"noise of {sums.sigma:g} does not hold the privacy that it claims", f"{least:g} does"
-        )
+    holds = epsilon_of(group(rho_of(sums.sigma), privacy.group_size), privacy.delta)
+    if holds > privacy.epsilon * (1.0 + 1e-9):
+        raise BadPayload(f"noise of {sums.sigma:g} gives epsilon {holds:g}, not {privacy.epsilon:g}")
 
 
 def _check_range(what: str, *arrays: Vector) -> None:

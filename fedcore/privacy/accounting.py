@@ -96,7 +96,7 @@ def _least(value: Callable[[float], float]) -> float:
     log(alpha - 1)."""
     low, high = math.log(1e-9), math.log(1e12)
     ratio = (math.sqrt(5.0) - 1.0) / 2.0
-    for _ in range(100):
+    for _ in range(70):
         left, right = high - ratio * (high - low), low + ratio * (high - low)
         if value(1.0 + math.exp(left)) <= value(1.0 + math.exp(right)):
             high = right
