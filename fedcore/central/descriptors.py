@@ -8,24 +8,70 @@ so the first 2 l coordinates are what a device without labels can give. A class 
 has no moments: its blocks are NaN here, and get their value when the vector is scaled.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from fedcore.parts import Descriptor, Vector
-
-FEWEST = 2
-"""Samples below which a class has no moments."""
+from fedcore.privacy.estimates import noise_of
 
 
 def vector(descriptor: Descriptor) -> Vector:
-    """One descriptor as a vector of 2 (U+1) l float64, NaN where a class is absent."""
-    means, deviations = descriptor.means.copy(), descriptor.deviations.copy()
-    absent = descriptor.counts < FEWEST
-    absent[0] = False
-    means[absent] = deviations[absent] = np.nan
+    """One descriptor as a vector of 2 (U+1) l float64, NaN where a class is absent, or within noise."""
+    known = noise_of(descriptor).known
+    known[0] = True
+    means, deviations = (
+        np.where(known[:, None], moments, np.nan) for moments in (descriptor.means, descriptor.deviations)
+    )
+    return _laid_out(means, deviations)
+
+
+def noise_vector(descriptor: Descriptor) -> Vector:
+    """Variances of the noise in `vector`, coordinate by coordinate, infinite where nothing is known."""
+    noise = noise_of(descriptor)
+    return _laid_out(noise.means, noise.deviations)
+
+
+def _laid_out(means: Vector, deviations: Vector) -> Vector:
     return np.concatenate([means[0], deviations[0], means[1:].ravel(), deviations[1:].ravel()])
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Descriptors side by side, (n, 1 + U, l) or (n, 1 + U). Noise as variances; where a descriptor lacks the
+    rows of classes, these are not known, and their noise is infinite."""
+
+    means: Vector
+    variances: Vector
+    counts: Vector
+    mean_noise: Vector
+    count_noise: Vector
+    known: npt.NDArray[np.bool_]
+
+
+def aligned(described: Sequence[Descriptor]) -> Table:
+    """Descriptors of one number of dimensions, and of one number of classes or none."""
+    rows = max(len(one.means) for one in described)
+    noises = [noise_of(one) for one in described]
+
+    def stacked(arrays: Iterable[Vector], missing: float) -> Vector:
+        return np.stack(
+            [
+                np.concatenate([array, np.full((rows - len(array), *array.shape[1:]), missing)])
+                for array in arrays
+            ]
+        )
+
+    return Table(
+        stacked((one.means for one in described), 0.0),
+        stacked((one.deviations**2 for one in described), 0.0),
+        stacked((one.counts for one in described), 0.0),
+        stacked((noise.means for noise in noises), np.inf),
+        stacked((noise.counts for noise in noises), np.inf),
+        stacked((noise.known.astype(np.float64) for noise in noises), 0.0) > 0.0,
+    )
 
 
 @dataclass(frozen=True, eq=False)
