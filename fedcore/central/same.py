@@ -87,8 +87,10 @@ def _counts_differ(one: Vector, others: Vector, noise: Vector, noises: Vector) -
     return terms.sum(axis=1), np.maximum(counted.sum(axis=1) - 1.0, 0.0)
 
 
-def groups(unlike: Vector) -> Labels:
+def groups(unlike: Vector, clusters: int = 0) -> Labels:
     """Devices by group, so that no chain can form. unlike: (n, n), what `unlikeness` gives.
+
+    clusters: how many groups, at most; 0 where that is to be found.
 
     Complete linkage: two groups are as unlike as their most unlike pair. Going up from alike (1), the tree is
     cut at the first step that is `CLEAR`; where devices differ by degrees and no step is, at the largest one.
@@ -97,6 +99,8 @@ def groups(unlike: Vector) -> Labels:
     if len(unlike) < 2:
         return np.zeros(len(unlike), np.int64)
     tree = linkage(squareform(unlike, checks=False), "complete")
+    if clusters:
+        return renumbered(fcluster(tree, clusters, "maxclust"))
     heights = np.concatenate([[1.0], np.maximum(tree[:, 2], 1.0)])
     steps = heights[1:] / heights[:-1]
     if steps.max() <= 1.0:

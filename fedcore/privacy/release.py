@@ -6,6 +6,7 @@ from secrets import token_bytes
 
 import numpy as np
 
+from fedcore.errors import BadPayload
 from fedcore.parts import Descriptor, NoisySums, PrivacySettings, Vector
 from fedcore.privacy.chance import Chance, Entropy
 from fedcore.privacy.discrete_gaussian import draw
@@ -41,7 +42,7 @@ def release(
     noise: on a device, a generator that the operating system's entropy has seeded; never one of a known seed.
     """
     if settings.calibrated:
-        raise ValueError(f"privacy mode {settings.mode} releases sums, not moments")
+        raise BadPayload(f"privacy mode {settings.mode} releases sums, not moments")
     means, deviations = _MECHANISMS[settings.mode](moments, settings.epsilon, noise)
     return Descriptor(means, deviations, moments.counts.copy(), projector, settings)
 

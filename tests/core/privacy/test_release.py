@@ -3,6 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedcore.errors import BadPayload
 from fedcore.parts import Integers, PrivacySettings
 from fedcore.privacy.modes import terms
 from fedcore.privacy.moments import Moments
@@ -114,5 +115,5 @@ def test_classes_that_the_terms_leave_out_cannot_be_released() -> None:
 
 
 def test_moments_cannot_be_released_in_a_calibrated_mode() -> None:
-    with pytest.raises(ValueError, match="releases sums, not moments"):
+    with pytest.raises(BadPayload, match="releases sums, not moments"):
         release(moments(), BALANCED, PROJECTOR, np.random.default_rng(0))
