@@ -53,8 +53,8 @@ def public_projector(latents: int, dims: int, radius: float = 0.0) -> Tensors:
     "components" are l random orthonormal rows, "mean" is 0. "radius" () says that latents are standardised
     before (`fedcore.local.describe`), to length 1 each, and projected ones shortened to it.
 
-    radius: 0 for sqrt((l + 2 sqrt(2 l)) / v), at most 1: the mean squared length that is left, and two standard
-    deviations. So it is public, and few samples are shortened.
+    radius: 0 for sqrt((l + 2 sqrt(2 l)) / v), at most 1: the mean squared length that is left, and twice its
+    standard deviation. So it is public, and few samples are shortened.
     """
     dims = min(dims, latents)
     normal = np.random.RandomState(SEED).standard_normal((latents, dims))

@@ -1,8 +1,8 @@
 """From a device's data to the moments of its projected latents (FLUX, appendix C.1.1, step S3; eq. 7).
 
-The projector is a tensor set of "mean" (v,) and "components" (l, v), float64, the same on every device. In the
-calibrated privacy modes it has a "radius" () too, and latents are standardised first. Only the projected ones,
-(n, l), are kept at once, never the latents (n, v).
+The projector is a tensor set of "mean" (v,) and "components" (l, v), float64, the same on every device. In
+the calibrated privacy modes it has a "radius" () too, and latents are standardised first. Only the projected
+ones, (n, l), are kept at once, never the latents (n, v).
 """
 
 from collections.abc import Iterable, Sequence
