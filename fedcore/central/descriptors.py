@@ -9,7 +9,7 @@ has no moments: its blocks are NaN here, and get their value when the vector is 
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -54,6 +54,15 @@ class Table:
     mean_noise: Vector
     count_noise: Vector
     known: npt.NDArray[np.bool_]
+
+    @property
+    def noisy(self) -> npt.NDArray[np.bool_]:
+        """(n,): which descriptors were released with noise of a known size."""
+        return self.count_noise[:, 0] > 0.0
+
+    def without_classes(self) -> "Table":
+        """All samples together alone."""
+        return Table(*(getattr(self, field.name)[:, :1] for field in fields(self)))
 
 
 def aligned(described: Sequence[Descriptor]) -> Table:

@@ -20,7 +20,7 @@ from scipy.spatial.distance import squareform
 from scipy.stats import chi2
 
 from fedcore.central.cluster import Labels, renumbered
-from fedcore.central.descriptors import aligned
+from fedcore.central.descriptors import Table, aligned
 from fedcore.parts import Descriptor, Vector
 
 ERROR = 0.01
@@ -34,31 +34,37 @@ over make all like devices look unlike, but by degrees and all about as much."""
 
 def unlikeness(described: Sequence[Descriptor]) -> Vector:
     """(n, n): T of every pair, as a multiple of what chance alone could make of the most unlike of as many
-    pairs under one distribution; so up to 1 means alike. 0 on the diagonal."""
-    statistic, free = statistics(described)
+    pairs under one distribution; so up to 1 means alike. 0 on the diagonal.
+
+    Where noise makes classes faint, a shift of all samples would drown in them: it is then tested apart too.
+    """
+    table = aligned(described)
+    tables = [table, table.without_classes()] if table.noisy.any() else [table]
     pairs = max(len(described) * (len(described) - 1) / 2, 1.0)
-    fewer = np.maximum(free / CORRELATION, 1.0)
-    result: Vector = statistic / (chi2.isf(ERROR / pairs, fewer) / fewer)
+    found = []
+    for each in tables:
+        statistic, free = statistics(each)
+        fewer = np.maximum(free / CORRELATION, 1.0)
+        found.append(statistic / (chi2.isf(ERROR / pairs / len(tables), fewer) / fewer))
+    result: Vector = np.max(found, axis=0)
     np.fill_diagonal(result, 0.0)
     return (result + result.T) / 2.0
 
 
-def statistics(described: Sequence[Descriptor]) -> tuple[Vector, Vector]:
+def statistics(table: Table) -> tuple[Vector, Vector]:
     """(n, n) each: T of every pair, and its degrees of freedom.
 
     Of a descriptor with noise, the noise's variances are known: they are added to those of means and counts.
-    Classes within noise are left out; all samples together are then compared as well, since classes alone may
-    be few and faint. Descriptors may lack the rows of classes.
+    Classes within noise are left out, and all samples together are compared as well.
     """
-    table = aligned(described)
     means, counts, known = table.means, table.counts, table.known  # (n, 1 + U, ...)
     errors = table.variances / np.maximum(counts - 1.0, 1.0)[:, :, None]  # of each mean, without bias
     errors += table.mean_noise
     # A coordinate that never moves (a dead unit) says nothing, and would divide by nothing.
     least = 1e-12 * np.maximum(means**2, 1.0).max(axis=(0, 1))
-    noisy = table.count_noise.max(axis=1) > 0.0
-    statistic, free = np.zeros((2, len(described), len(described)))
-    for index in range(len(described)):
+    noisy = table.noisy
+    statistic, free = np.zeros((2, len(means), len(means)))
+    for index in range(len(means)):
         # What a squared difference of means is worth when its variance was itself estimated from few samples.
         samples = counts[index] + counts - 2.0
         worth = np.maximum(samples - 2.0, 0.0) / np.maximum(samples, 1.0)
