@@ -3,7 +3,7 @@
 import asyncio
 
 from fedcore.admit import admit_message, admit_payload
-from fedcore.errors import BadPayload, StaleReport, StorageFault, Unavailable
+from fedcore.errors import BadPayload, StaleReport
 from fedcore.events import Failed, Reported
 from fedcore.link import Failure, Outcome, Receipt, Report
 from fedcore.messages import Message
@@ -84,10 +84,7 @@ async def _count(
         await _drop(coordinator, device, report)
         return Receipt(Outcome.LATE, str(stale))
     record = ReportRecord(report.run, report.round, device, report.attempt, payload)
-    try:
-        await coordinator.storage(Store.add_report, record)
-    except StorageFault as fault:
-        raise Unavailable(f"the server cannot store the report: {fault.message}", "send it again") from None
+    await coordinator.storage(Store.add_report, record)
     await run.advance(Reported(device, report.round, report.attempt))
     return Receipt(Outcome.ACCEPTED)
 

@@ -1,5 +1,6 @@
 """What a report must be to count, and what its sender is told when it does not; the round goes on."""
 
+import asyncio
 import errno
 import re
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedcore.errors import BadPayload, NotFound, ShoalError
+from fedcore.errors import BadPayload, NotFound, StorageFault, Unavailable
 from fedcore.link import Failure, Outcome, Report, Task
 from fedcore.messages import Trained
 from fedcore.payload import Payload
@@ -19,7 +20,7 @@ from fedcore.shell import disk
 from fedcore.types import Tensors
 from fedserver.coordinator import Coordinator
 from fedserver.desk import Desk
-from tests.server.servers import DEVICES, expected, hands, models, scenario, serve_all, start
+from tests.server.servers import DEVICES, expected, hands, models, scenario, serve_all, server, start
 from tests.server.toys import Hands, honest, pieces_of, same_models
 
 FORGIVING = RoundPolicy(devices=DEVICES, minimum=DEVICES - 1)
@@ -137,28 +138,36 @@ def test_a_report_whose_blob_never_came_or_only_half_can_be_made_again(tmp_path:
     scenario(story, tmp_path)
 
 
-def test_a_disk_that_fails_while_a_report_is_stored_costs_an_upload_and_no_more(
+def test_whether_a_report_counts_that_a_failing_disk_took_only_a_restart_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failing(folder: Path) -> None:
         if folder.parent.name == "blobs":  # the blob has its new name by then
             raise OSError(errno.EIO, "Input/output error")
 
-    async def story(coordinator: Coordinator) -> None:
-        devices, task = await at_work(coordinator)
-        payload = devices[0].payload(await trained(devices[0], task))
-        await devices[0].upload(payload)
-        report = Report(task.run, task.round, task.attempt, payload)
-        with monkeypatch.context() as patched:
-            patched.setattr(disk, "sync_folder", failing)
-            with pytest.raises(ShoalError):
-                await devices[0].link.report(report)
-        with pytest.raises(NotFound, match="upload it first"):
-            await devices[0].link.report(report)
-        await devices[0].upload(payload)
-        assert (await devices[0].link.report(report)).outcome is Outcome.ACCEPTED
+    async def play() -> None:
+        async with server(tmp_path) as coordinator:
+            devices, task = await at_work(coordinator)
+            payload = devices[0].payload(await trained(devices[0], task))
+            await devices[0].upload(payload)
+            report = Report(task.run, task.round, task.attempt, payload)
+            with monkeypatch.context() as patched:
+                patched.setattr(disk, "sync_folder", failing)
+                with pytest.raises(StorageFault):
+                    await devices[0].link.report(report)
+            assert isinstance(await coordinator.broken, StorageFault)
+            with pytest.raises(Unavailable, match="the server has stopped"):
+                await devices[1].link.report(
+                    replace(report, result=Failure("x", "nothing is decided any more"))
+                )
+        async with server(tmp_path) as coordinator:
+            again = await hands(coordinator, 0)
+            again.blobs = devices[0].blobs
+            for number in range(1, DEVICES):
+                await (await hands(coordinator, number)).link.next_task(0.0)
+            assert (await again.send(await again.task(), payload)).outcome is Outcome.ACCEPTED
 
-    scenario(story, tmp_path)
+    asyncio.run(play())
 
 
 def test_damaged_bytes_are_refused_at_once_and_can_be_sent_again(tmp_path: Path) -> None:
