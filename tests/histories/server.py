@@ -9,6 +9,7 @@ from fedcore.errors import ShoalError
 from fedserver.coordinator import Coordinator
 from fedserver.desk import Desk
 from fedserver.rpc.device import Blobs, Devices, shelf_of_device
+from fedserver.rpc.identity import Believed
 from tests.histories.invariants import check
 from tests.histories.processes import SERVER, Process
 from tests.histories.serving import SimServer
@@ -35,13 +36,14 @@ class Server:
         """The life of the server's process, as `fedserver.daemon` has it."""
         world = self._world
         coordinator = await Coordinator.open(world.folders[SERVER], world.plan.settings)
+        callers = Believed()
         server = SimServer(process, world.observe, world.bug)
         try:
             self.coordinator = coordinator
             check(not coordinator.unreadable, f"runs cannot be read: {coordinator.unreadable}")
             check(world.invariants.started <= coordinator.runs.keys(), "I1: a run that was started is lost")
-            add_DeviceServiceServicer_to_server(Devices(coordinator), server)
-            add_BlobServiceServicer_to_server(Blobs(shelf_of_device(coordinator)), server)
+            add_DeviceServiceServicer_to_server(Devices(coordinator, callers), server)
+            add_BlobServiceServicer_to_server(Blobs(shelf_of_device(coordinator, callers)), server)
             await server.start()
             world.network.server = server
             process.on_death.append(self._nobody_listens)

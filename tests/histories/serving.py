@@ -99,8 +99,7 @@ class Handling:
         process.step("received", self._path.rpartition("/")[2])
         read, write = handler.request_deserializer, handler.response_serializer
         if handler.response_streaming:
-            async for response in handler.unary_stream(read(requests), self):
-                await self._answers.put(write(response))
+            await handler.unary_stream(read(requests), self)
             answer = b""
         elif handler.request_streaming:
             answer = write(await handler.stream_unary(_each(requests, read), self))
@@ -128,6 +127,9 @@ class Handling:
         self.outcome.exception()  # it is not always asked for
 
     # -- what a servicer may ask of its context -------------------------------------------------------------
+
+    async def write(self, response: Any) -> None:
+        await self._answers.put(self._handler.response_serializer(response))
 
     def invocation_metadata(self) -> Any:
         return self._metadata

@@ -13,7 +13,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 COUNT = int(os.environ.get("SHOAL_HISTORIES", "300"))
 PROCESSES = 2
-REGRESSIONS: dict[int, str] = {}
 
 
 def started(*arguments: object, hash_seed: str = "random") -> "subprocess.Popen[str]":
