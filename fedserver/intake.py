@@ -86,6 +86,9 @@ async def _count(
     except StaleReport as stale:
         await _drop(coordinator, device, report)
         return Receipt(Outcome.LATE, str(stale))
+    if device in coordinator.barred:  # its call was on its way when it was revoked
+        await _drop(coordinator, device, report)
+        return Receipt(Outcome.REFUSED, "the device was revoked")
     record = ReportRecord(report.run, report.round, device, report.attempt, payload)
     await coordinator.storage(Store.add_report, record)
     await run.advance(Reported(device, report.round, report.attempt))
