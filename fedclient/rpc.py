@@ -74,7 +74,7 @@ class RpcLink:
         await self._channel.close(None)
 
     async def hello(self, hello: Hello) -> Welcome:
-        self._session = ""
+        """The session before this one stays until then: who still calls in it is told that it is void."""
         call = self._device.Hello(wire.hello_to_pb(hello), metadata=self._identity(), timeout=CALL)
         welcome = wire.welcome_from_pb(await self._answer(call))
         if not hello.oldest_protocol <= welcome.protocol <= hello.newest_protocol:

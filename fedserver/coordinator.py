@@ -106,7 +106,7 @@ class Coordinator:
 
     async def _alone(self, work: Coroutine[Any, Any, T]) -> T:
         async with self._turn:
-            if self.closed:
+            if self.closed or self.broken.done():  # what a disk that failed has taken, only a restart knows
                 work.close()
                 raise Unavailable("the server has stopped", "try again in a minute")
             try:

@@ -59,9 +59,13 @@ class DeviceLink(Link):
         lease = known.lease(self._device) if known else None
         return lease is not None and (lease.task.round, lease.task.attempt) == (round, attempt)
 
-    def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[bytes]:
+    async def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[bytes]:
         self._coordinator.check_serving()
-        return transfer.fetch(self._coordinator, self._coordinator.visitor(self._device), blob, start)
+        visitor = self._coordinator.visitor(self._device)
+        if self._session:  # a newcomer has none; whoever has one is told when it is void, and not "not found"
+            await self._coordinator.join(self._visitor())
+        async for chunk in transfer.fetch(self._coordinator, visitor, blob, start):
+            yield chunk
 
     async def uploaded(self, blob: BlobRef) -> int:
         await self._coordinator.join(self._visitor())

@@ -108,6 +108,18 @@ def test_a_placement_over_a_socket() -> None:
     assert question.kind == "describe"
 
 
+def test_a_hello_that_fails_leaves_the_session_that_was(server: MemoryServer) -> None:
+    async def steps(link: RpcLink, bridge: Bridge) -> None:
+        await link.hello(HELLO)
+        server.away = 1
+        with pytest.raises(Unavailable):
+            await link.hello(HELLO)
+        await link.uploaded(BlobRef("0" * 64, 10))
+        assert bridge.callers[-1]["shoal-session"] == "session 1"
+
+    against(server, steps)
+
+
 async def _failing(link: RpcLink, server: MemoryServer) -> list[ShoalError]:
     """What each call raises."""
     blob = BlobRef("0" * 64, 10)

@@ -9,6 +9,7 @@ import pytest
 
 from fedcore.central.averaging import Guard
 from fedcore.errors import BadPayload, NotFound, Refused, SessionLost, Unavailable, WrongVersion
+from fedcore.events import Left
 from fedcore.link import Hello, Idle, Outcome, Report, Task
 from fedcore.payload import BlobRef
 from fedcore.rounds import RoundPolicy
@@ -45,12 +46,25 @@ def test_a_later_hello_makes_the_earlier_session_void(tmp_path: Path) -> None:
             first.link.uploaded(BlobRef("ab" * 32, 3)),
             first.link.report(Report(task.run, task.round, task.attempt, again.payload)),
             first.link.leave(),
+            anext(first.link.fetch(task.payload.weights()[0].blob, 0)),
         ):
             with pytest.raises(SessionLost, match="began a newer one"):
                 await call
         assert await second.link.alive(again.run, again.round, again.attempt)
         assert not await second.link.alive(task.run, task.round, task.attempt)
         assert (await second.do(again, honest(0))).outcome is Outcome.ACCEPTED
+
+    scenario(story, tmp_path)
+
+
+def test_a_device_that_fell_silent_finds_its_task_again_when_it_fetches(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator, policy=ALONE)
+        device = await hands(coordinator, 0)
+        task = await device.task()
+        await coordinator.runs["toy"].advance(Left("d0"))
+        await device.open(task)
+        assert (await device.task()).attempt == task.attempt + 1
 
     scenario(story, tmp_path)
 
