@@ -60,7 +60,7 @@ class DeviceLink(Link):
         return lease is not None and (lease.task.round, lease.task.attempt) == (round, attempt)
 
     async def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[bytes]:
-        """In a session it is for a task, which a server that started anew leases again when the device joins."""
+        """In a session it is for a task; a server that started anew leases it again when the device joins."""
         self._coordinator.check_serving()
         if self._session:
             await self._coordinator.join(self._visitor())

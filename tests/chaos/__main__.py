@@ -11,10 +11,14 @@ from tests.chaos import grounds
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description="Real processes under real faults.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.chaos", description="Real processes under real faults."
+    )
     parser.add_argument("--runs", type=int, default=100, help="how many trials  [default: 100]")
     parser.add_argument("--seed", type=int, default=42, help="of everything that is drawn  [default: 42]")
-    parser.add_argument("--kind", action="append", default=[], help="only this kind of fault; may be repeated")
+    parser.add_argument(
+        "--kind", action="append", default=[], help="only this kind of fault; may be repeated"
+    )
     parser.add_argument("--out", type=Path, default=Path("runs/chaos"), help="folder of what comes out")
     parser.add_argument("--list", action="store_true", help="name the kinds of faults and end")
     arguments = parser.parse_args()

@@ -1,7 +1,7 @@
 """`fedclient`, unchanged, that also writes down every receipt: `python -m tests.chaos.device run ...`.
 
-A line goes to the file RECEIPTS as soon as the receipt is off the wire, before the device acts on it. So what is
-written there was acknowledged, whatever happens to the process a moment later.
+A line goes to the file RECEIPTS as soon as the receipt is off the wire, before the device acts on it. So what
+is written there was acknowledged, whatever happens to the process a moment later.
 """
 
 import json

@@ -168,4 +168,3 @@ def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as trial:
         port: int = trial.getsockname()[1]
         return port
-

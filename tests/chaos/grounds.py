@@ -1,7 +1,7 @@
 """What this machine permits: namespaces of our own, file systems of a limited size, failing system calls.
 
-The harness starts itself again inside its own namespaces of mounts, network and processes, where they are permitted:
-so its load stays in there, and whatever it leaves behind ends with it.
+Where they are permitted, the harness starts itself again inside namespaces of its own for mounts, network and
+processes: so its load stays in there, and whatever it leaves behind ends with it.
 """
 
 import os
@@ -27,7 +27,9 @@ def enter() -> None:
     command = [sys.executable, "-m", "tests.chaos", *sys.argv[1:]]
     options = [] if os.geteuid() == 0 else ["--map-root-user"]
     unshare = ["unshare", *options, *OWN]
-    possible = all(map(shutil.which, ("unshare", "ip"))) and _works([*unshare, "ip", "link", "set", "lo", "up"])
+    possible = all(map(shutil.which, ("unshare", "ip"))) and _works(
+        [*unshare, "ip", "link", "set", "lo", "up"]
+    )
     environment = {**os.environ, **ONE_THREAD, INSIDE: "namespaces" if possible else "plain"}
     line = [*unshare, *command] if possible else command
     os.execvpe(line[0], line, environment)
@@ -44,15 +46,18 @@ def no_strace() -> str:
     """Why no system call can be made to fail; "" when they can."""
     if shutil.which("strace") is None:
         return "there is no strace"
-    if not _works([*failing("fsync", "EIO", 1), "true"]):
+    if not _works([*failing("fsync", "EIO", 1, Path(os.devnull)), "true"]):
         return "strace may not trace here"
     return ""
 
 
-def failing(call: str, error: str, number: int) -> tuple[str, ...]:
-    """What to put in front of a command so that this system call fails, once in each of its threads."""
+def failing(call: str, error: str, number: int, log: Path) -> tuple[str, ...]:
+    """What to put in front of a command so that this system call fails, once in each of its threads.
+
+    log: where it writes down each call; those that failed so are INJECTED.
+    """
     inject = f"inject={call}:error={error}:when={number}"
-    return ("strace", "-f", "-qq", "--seccomp-bpf", "-o", os.devnull, "-e", f"trace={call}", "-e", inject)
+    return ("strace", "-f", "-qq", "--seccomp-bpf", "-o", str(log), "-e", f"trace={call}", "-e", inject)
 
 
 @contextmanager

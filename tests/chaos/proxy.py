@@ -33,15 +33,15 @@ class Trap:
 class Proxy:
     """target: where the server is now. carried: bytes that were passed on, by direction.
 
-    latency: seconds that a byte is on the way. rate: bytes a second in each direction, 0: no limit. silent:
-    directions in which everything is held back. refusing: new connections are reset at once.
+    latency: seconds that a byte is on the way. rate: bytes a second in each direction, 0: no limit.
+    refusing: new connections are reset at once.
     """
 
     def __init__(self, target: Callable[[], tuple[str, int]]) -> None:
         self._target = target
         self.address = ""
         self.carried = {UP: 0, DOWN: 0}
-        self.silent: set[str] = set()
+        self._flowing = {UP: asyncio.Event(), DOWN: asyncio.Event()}
         self._traps: list[Trap] = []
         self._connections: dict[Connection, asyncio.Task[None] | None] = {}
         self._listening: asyncio.Server | None = None
@@ -62,8 +62,14 @@ class Proxy:
     def heal(self) -> None:
         """From here on it is a good network again."""
         self.latency, self.rate, self.refusing = 0.0, 0.0, False
-        self.silent.clear()
         self._traps.clear()
+        for flowing in self._flowing.values():
+            flowing.set()
+
+    def silence(self, *ways: str) -> None:
+        """Hold back everything in these directions, until it is healed."""
+        for way in ways:
+            self._flowing[way].clear()
 
     def cut(self) -> int:
         """Reset every connection; how many there were."""
@@ -111,16 +117,15 @@ class Proxy:
         while True:
             due, data = await segments.get()
             await asyncio.sleep(max(0.0, due - clock(), len(data) / self.rate if self.rate else 0.0))
-            while way in self.silent:
-                await asyncio.sleep(0.01)
-            data = self._spring(connection, way, data) if data else data
-            if way in connection.closed:
-                continue
-            if not data:
+            over = not data
+            data = self._spring(connection, way, data)
+            await self._flowing[way].wait()
+            if over:
                 connection.half_close(way)
                 return
-            self._pass_on(sink, way, data)
-            await sink.drain()
+            if way not in connection.closed and not sink.is_closing():
+                self._pass_on(sink, way, data)
+                await sink.drain()
 
     def _spring(self, connection: "Connection", way: str, data: bytes) -> bytes:
         """What is passed on of these bytes, after the traps that they run into."""
@@ -164,7 +169,7 @@ def _reset(writer: asyncio.StreamWriter) -> None:
     writer.transport.abort()
 
 
-# -- what a trap may do ---------------------------------------------------------------------------------------
+# -- what a trap may do --------------------------------------------------------------------------------------
 
 
 def reset(connection: Connection, data: bytes) -> bytes:
@@ -177,7 +182,7 @@ def half_close(way: str) -> Callable[[Connection, bytes], bytes]:
 
     def action(connection: Connection, data: bytes) -> bytes:
         connection.half_close(way)
-        return data
+        return b""
 
     return action
 
@@ -191,7 +196,7 @@ def silence(proxy: Proxy, *ways: str) -> Callable[[Connection, bytes], bytes]:
     """Hold back everything in these directions, from the byte on, until the proxy is healed."""
 
     def action(connection: Connection, data: bytes) -> bytes:
-        proxy.silent.update(ways)
+        proxy.silence(*ways)
         return data
 
     return action

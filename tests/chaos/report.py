@@ -13,18 +13,21 @@ COLUMNS = (
     *("fault", "runs", "struck", "reports", "lost", "twice", "equal", "whole"),
     *("resumed p50", "p95", "max", "restarted p50", "p95", "max", "re-sent"),
 )
-"""whole: runs without an abandoned round or a missing device. Seconds; re-sent: the most by one device in a run."""
+"""whole: runs in which no round was given up or went on without a device. Times in seconds. re-sent: the most
+that one device sent beyond its results in a run."""
 
 
 def table(campaign: Campaign) -> str:
     groups: dict[str, list[Facts]] = {}
     for facts in campaign.trials:
         groups.setdefault(facts.kind.partition(":")[0], []).append(facts)
-    rows = [COLUMNS, *(_row(kind, found) for kind, found in sorted(groups.items())), _row("all", campaign.trials)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join([cells[0].ljust(widths[0]), *map(str.rjust, cells[1:], widths[1:])]) for cells in rows
+    rows = [
+        COLUMNS,
+        *(_row(kind, found) for kind, found in sorted(groups.items())),
+        _row("all", campaign.trials),
     ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join([cells[0].ljust(widths[0]), *map(str.rjust, cells[1:], widths[1:])]) for cells in rows]
     lines += [f"{kind}: not tried: {why}" for kind, why in campaign.skipped.items()]
     return "\n".join(lines)
 
@@ -78,4 +81,7 @@ def _spread(ordered: Sequence[float]) -> dict[str, float | None]:
     """Median, 95th percentile and maximum of ordered values; None where there are none."""
     shares = {"p50": 0.5, "p95": 0.95, "max": 1.0}
     last = len(ordered) - 1
-    return {name: ordered[min(last, int(share * len(ordered)))] if ordered else None for name, share in shares.items()}
+    return {
+        name: ordered[min(last, int(share * len(ordered)))] if ordered else None
+        for name, share in shares.items()
+    }

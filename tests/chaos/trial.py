@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from random import Random
 from typing import Any
@@ -122,17 +123,17 @@ class Trial:
     def moment(self, *devices: str) -> Moment:
         """A random instant in a random phase of the run, as seen from one of these devices."""
         chance = self.chance
-        device, round = chance.choice(devices or work.NAMES), chance.randint(1, 3)
-        whole, model = int(chance.uniform(0.0, 0.95) * 3 * work.MODEL), round * work.MODEL
+        device, number = chance.choice(devices or work.NAMES), chance.randint(1, 3)
+        whole, model = int(chance.uniform(0.0, 0.95) * 3 * work.MODEL), number * work.MODEL
         return chance.choice(
             [
                 Moment("start", delay=chance.uniform(0.0, 1.0)),
-                Moment("opened", round, delay=chance.uniform(0.0, 0.1)),
+                Moment("opened", number, delay=chance.uniform(0.0, 0.1)),
                 Moment(DOWN, whole, device),
                 Moment(DOWN, model, device, chance.uniform(0.0, 0.3)),  # it trains
                 Moment(UP, whole, device),
                 Moment(UP, model, device, chance.uniform(0.0, 0.1)),  # it reports
-                Moment("closed", round, delay=chance.uniform(0.0, 0.1)),
+                Moment("closed", number, delay=chance.uniform(0.0, 0.1)),
             ]
         )
 
@@ -146,7 +147,14 @@ class Trial:
         await asyncio.sleep(moment.delay)
         return not self.over.is_set()
 
-    def struck(self, what: str, whom: tuple[str, ...], moment: Moment | None = None, **details: Any) -> Strike:
+    async def until_over(self, unless: Callable[[], bool]) -> None:
+        """Wait for the end of the run, or for something else."""
+        while not self.over.is_set() and not unless():  # noqa: ASYNC110 - it is seen by looking
+            await asyncio.sleep(LOOK)
+
+    def struck(
+        self, what: str, whom: tuple[str, ...], moment: Moment | None = None, **details: Any
+    ) -> Strike:
         """A fault begins."""
         strike = Strike(what, whom, moment, details)
         self.strikes.append(strike)
@@ -185,4 +193,3 @@ class Trial:
         devices = self.fleet.devices.values()
         log = {"log": self.fleet.server.log.stat().st_size}
         return {**{each.name: dict(each.proxy.carried) for each in devices}, "server": log}
-

@@ -1,8 +1,8 @@
 """What the fleet works at, and which models must come out of it.
 
-The model has a little more than two chunks, so that a cut can fall into any of them. The truth is the simulator's:
-it plays the rounds that the server says it had, with the devices that it says were missing, and nothing else
-may come out of real processes, whatever befell them.
+The model has a little more than two chunks, so that a cut can fall into any of them. The truth is the
+simulator's: it plays the rounds that the server says it had, with the devices that it says were missing, and
+nothing else may come out of real processes, whatever befell them.
 """
 
 from collections.abc import Callable, Mapping
@@ -61,13 +61,14 @@ class Truth:
 
 Missing = Mapping[int, frozenset[DeviceId]]
 """Who did not count, by round."""
+NOBODY: Missing = {}
 
 
 def spec(name: str, algorithm: str, seed: int) -> RunSpec:
     return RunSpec(name, algorithm, parameters=PARAMETERS[algorithm], policy=POLICY, seed=seed)
 
 
-def truth(algorithm: str, seed: int, missing: Missing = {}) -> Truth:
+def truth(algorithm: str, seed: int, missing: Missing = NOBODY) -> Truth:
     """What a run must come to when these devices were missing in these rounds."""
     card, _ = find(algorithm)
     current = 0

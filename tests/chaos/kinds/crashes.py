@@ -1,9 +1,6 @@
 """Named crash points: the process dies by SIGKILL at exactly this line, on its first to third passage."""
 
-import asyncio
-
 from tests.chaos.kinds.kind import Kind
-from tests.chaos.programs import LOOK
 from tests.chaos.trial import Trial
 
 try:
@@ -25,8 +22,7 @@ def at(point: str) -> Kind:
         strike = trial.struck(f"{point}:{passage}", (program.name,))
         await trial.fleet.answering()
         await trial.begin()
-        while len(program.ends) == known + 1 and not trial.over.is_set():
-            await asyncio.sleep(LOOK)
+        await trial.until_over(lambda: len(program.ends) > known + 1)
         if len(program.ends) == known + 1:
             trial.strikes.remove(strike)
             trial.notes.append(f"{point}:{passage} was never passed")

@@ -14,8 +14,8 @@ def permitted() -> str:
 class Kind:
     """strike: begins the trial's run and strikes; the run ends without it.
 
-    weight: how often it comes in a campaign, compared with others. small_disks: it needs a fleet whose state folders
-    lie on file systems of a limited size. forbidden: why it cannot be tried on this machine; "" when it can.
+    weight: how often it comes in a campaign, compared with others. small_disks: it needs a fleet whose state
+    folders lie on file systems of a limited size. forbidden: why it cannot be tried here; "" when it can.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Processes that die or stand still: the server, a device's agent, its training process, and several at once."""
+"""Processes that die or stand still: the server, a device's agent, its training process, several at once."""
 
 import asyncio
 from signal import Signals
