@@ -8,9 +8,13 @@
     |- LearnerFault       the author's own code failed   -> the author; carries the traceback
     |- DataFault          a data file is not usable      -> the device's owner
     |- Refused            the peer may not, or cannot have that
+    |  |- Unauthenticated no valid certificate: renew it, or join anew
+    |  |- Revoked         an operator has ended this identity
+    |  |- Taken           another has that name
     |  `- WrongVersion    the two sides have no version of the exchange in common
     |- NotFound           no such run, blob or device
     |- Unavailable        the other side is not there, or not now: try again
+    |  `- TooOften         more calls than are allowed: wait, then try again
     |- SessionLost        the server or the device started anew: say hello again
     |- StorageFault       our own disk refused: full, read-only, broken
     `- IllegalEvent       our own bug: an event that the table does not allow
@@ -70,6 +74,18 @@ class Refused(ShoalError):
     code, exit_code = "refused", 5
 
 
+class Unauthenticated(Refused):
+    code = "unauthenticated"
+
+
+class Revoked(Refused):
+    code = "revoked"
+
+
+class Taken(Refused):
+    code = "name-taken"
+
+
 class WrongVersion(Refused):
     code, exit_code = "wrong-version", 7
 
@@ -80,6 +96,10 @@ class NotFound(ShoalError):
 
 class Unavailable(ShoalError):
     code, exit_code = "unavailable", 4
+
+
+class TooOften(Unavailable):
+    code = "too-often"
 
 
 class SessionLost(ShoalError):

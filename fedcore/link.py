@@ -32,6 +32,7 @@ class Welcome:
 
     session: opaque; a later hello of the same device makes it void.
     poll: how long one `next_task` may wait. heartbeat: call `alive` this often while you work.
+    renew_in: from now until the next certificate is due; None: there are none.
     """
 
     software: str
@@ -39,6 +40,7 @@ class Welcome:
     session: str
     poll: float
     heartbeat: float
+    renew_in: float | None = None
 
 
 @dataclass(frozen=True)

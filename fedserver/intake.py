@@ -9,6 +9,7 @@ from fedcore.link import Failure, Outcome, Receipt, Report
 from fedcore.messages import Message
 from fedcore.payload import Payload, Weights, decode
 from fedcore.types import DeviceId, Tensors
+from fedserver.authority.chain import Event
 from fedserver.blobs import Blobs
 from fedserver.coordinator import Coordinator
 from fedserver.mapped import MappedTensors
@@ -38,6 +39,8 @@ async def receive(coordinator: Coordinator, device: DeviceId, report: Report) ->
         await asyncio.to_thread(_admit, coordinator.storage.blobs, device, task, report.result)
     except BadPayload as bad:
         await _drop(coordinator, device, report)
+        facts = {"run": run.run, "round": report.round, "device": device, "reason": bad.message}
+        await coordinator.storage(Store.note_event, Event.UPDATE_REFUSED, **facts)
         return await coordinator.in_turn(_refused(run, device, report, bad))
     return await coordinator.in_turn(_count(coordinator, run, device, report, report.result))
 

@@ -44,7 +44,7 @@ def runs(found: Sequence[RunSummary]) -> str:
     if not found:
         return "no run was started yet; start one with: fedserver run start NAME --algorithm flux"
     rows = [(each.run, each.algorithm, each.stage, each.title or "-", each.waiting_for) for each in found]
-    return _table(("run", "algorithm", "stage", "does", "waits for"), rows)
+    return table(("run", "algorithm", "stage", "does", "waits for"), rows)
 
 
 def status(found: RunStatus) -> str:
@@ -64,7 +64,7 @@ def status(found: RunStatus) -> str:
             for each in found.devices
         ]
         heads = ("device", "cluster", "accuracy", "loss", "samples", "sent", "fetched")
-        parts.append(_table(heads, rows))
+        parts.append(table(heads, rows))
     if any(found.clusters.values()):
         parts += [f"cluster {key}: {_many(len(own), 'device')}" for key, own in found.clusters.items()]
     parts += [f"model {key}: {_bytes(weights.blob.size)}" for key, weights in found.models.items()]
@@ -90,13 +90,28 @@ def server(found: ServerStatus) -> str:
             )
             for each in found.devices
         ]
-        parts.append(_table(("device", "state", "seen", "works on", "software"), rows))
+        parts.append(table(("device", "state", "seen", "works on", "software"), rows))
     return "\n".join(parts)
 
 
 def line(found: LogLine) -> str:
-    moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.at))
-    return f"{moment} {found.device + ': ' if found.device else ''}{found.text}"
+    return f"{clock(found.at)} {found.device + ': ' if found.device else ''}{found.text}"
+
+
+def clock(at: float) -> str:
+    """A clock time, in this machine's zone."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+
+
+def ago(at: float | None) -> str:
+    """How long ago a clock time was; "-" if it never was."""
+    seconds = None if at is None else max(0.0, time.time() - at)
+    if seconds is None:
+        return "-"
+    for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"
 
 
 def _many(count: int, what: str) -> str:
@@ -117,7 +132,8 @@ def _bytes(size: int) -> str:
     return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Columns as wide as their widest cell."""
     lines = [heads, *rows]
     widths = [max(len(row[column]) for row in lines) for column in range(len(heads))]
     return "\n".join(

@@ -21,7 +21,7 @@ from fedserver.views import (
     ServerStatus,
 )
 
-_STAGES = {name: pb.Stage.Value(f"STAGE_{name.upper()}") for name in STAGES}
+STAGE_OF = {name: pb.Stage.Value(f"STAGE_{name.upper()}") for name in STAGES}
 _PRESENCES = {name: pb.Presence.Value(f"PRESENCE_{name.upper()}") for name in PRESENCES}
 _NUMBERS, _TIMES = ("minimum", "over_select", "patience"), ("gather", "deadline", "silence")
 
@@ -86,7 +86,7 @@ def summary_to_pb(summary: RunSummary) -> pb.RunSummary:
         name=summary.name,
         algorithm=summary.algorithm,
         preset=summary.preset,
-        stage=_STAGES[summary.stage],
+        stage=STAGE_OF[summary.stage],
         round=summary.round,
         title=summary.title,
         waiting_for=summary.waiting_for,
@@ -101,7 +101,7 @@ def summary_from_pb(summary: pb.RunSummary) -> RunSummary:
         summary.name,
         summary.algorithm,
         summary.preset,
-        _name(_STAGES, summary.stage),
+        _name(STAGE_OF, summary.stage),
         summary.round,
         summary.title,
         summary.waiting_for,

@@ -16,7 +16,8 @@ token. SECRET (32 bytes) is never sent: see JoinRequest.proof. PIN and SECRET ar
 Statuses, beside those of device_service.proto:
   PERMISSION_DENIED   no such token, or it is used up, expired or locked, or the proof is wrong: all the same
   ALREADY_EXISTS      another device has that name
-  RESOURCE_EXHAUSTED  too many attempts from this address
+  UNAVAILABLE         also: the nonce is not good any more; begin again with Challenge
+  RESOURCE_EXHAUSTED  too many refused attempts from this address
 """
 
 from collections import abc as _abc
