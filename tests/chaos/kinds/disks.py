@@ -1,6 +1,7 @@
 """Disks that are full for a while, and system calls that fail once."""
 
 import asyncio
+import contextlib
 import os
 import shutil
 from pathlib import Path
@@ -50,11 +51,19 @@ async def _fill(trial: Trial, program: Program, folder: Path, *device: str) -> N
     trial.expect(program.name, STORAGE)
     strike = trial.struck("disk full", (program.name,), moment, left=left, seconds=seconds)
     filler = folder / "filler"
-    with filler.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, max(1, shutil.disk_usage(folder).free - left))
+    _take_all_but(left, filler)
     await asyncio.sleep(seconds)
     filler.unlink()
     strike.heal()
+
+
+def _take_all_but(left: int, filler: Path) -> None:
+    """Leave so many bytes of a file system, give or take what others write at the same time."""
+    with filler.open("wb") as file:
+        for spare in range(left, left + (8 << 20), 1 << 16):
+            with contextlib.suppress(OSError):
+                os.posix_fallocate(file.fileno(), 0, max(1, shutil.disk_usage(filler.parent).free - spare))
+                return
 
 
 async def _fail(trial: Trial, program: Program, calls: tuple[tuple[str, str, int], ...]) -> None:
