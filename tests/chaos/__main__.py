@@ -3,8 +3,10 @@
 import argparse
 import asyncio
 import logging
+import signal
 import sys
 import time
+from collections.abc import Coroutine
 from pathlib import Path
 
 from tests.chaos import grounds
@@ -40,11 +42,21 @@ def main() -> int:
     campaign = Campaign(arguments.out, arguments.seed, lambda text: print(text, flush=True))
     began = time.monotonic()
     try:
-        asyncio.run(campaign.play(campaign.plan(arguments.runs, arguments.kind)))
+        asyncio.run(until_told(campaign.play(campaign.plan(arguments.runs, arguments.kind))))
+    except asyncio.CancelledError:
+        campaign.say("ended by a signal")
+        return 128 + signal.SIGTERM
     finally:
         write(arguments.out / "chaos.json", campaign, time.monotonic() - began)
         print(f"\n{table(campaign)}\n\n{arguments.out / 'chaos.json'}")
     return 0 if campaign.good else 1
+
+
+async def until_told(work: Coroutine[None, None, None]) -> None:
+    """Do this until it is done, or SIGTERM comes: the first process of a namespace hears only what it handles."""
+    task = asyncio.ensure_future(work)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    await task
 
 
 if __name__ == "__main__":
