@@ -53,7 +53,7 @@ def main() -> int:
 
 
 async def until_told(work: Coroutine[None, None, None]) -> None:
-    """Do this until it is done, or SIGTERM comes: the first process of a namespace hears only what it handles."""
+    """Do this until it is done, or SIGTERM comes, which the first process of a namespace must handle."""
     task = asyncio.ensure_future(work)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     await task
