@@ -9,6 +9,7 @@ from fedcore import __version__
 from fedcore.shell.console import Commands
 from fedserver.audit_verbs import audit
 from fedserver.authority_verbs import authority
+from fedserver.cluster_verbs import cluster
 from fedserver.demo import demo
 from fedserver.device_verbs import device
 from fedserver.init_verb import init
@@ -30,7 +31,7 @@ def main() -> None:
     """
 
 
-for command in (init, up, token, device, authority, audit, run, status, model, simulate, demo):
+for command in (init, up, token, device, authority, audit, run, status, cluster, model, simulate, demo):
     main.add_command(command)
 
 if __name__ == "__main__":

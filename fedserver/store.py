@@ -28,7 +28,8 @@ from fedserver.records import ReportRecord, RoundRecord, RunRecord, RunSpec, Sta
 LOCK = "lock"
 """The file in the state folder that a server locks while it uses the folder, with its process number."""
 VERSIONS = 5
-"""How many checkpoints of a run are kept: whoever still fetches a model of an earlier round can finish."""
+"""How many checkpoints of a run are kept: whoever still fetches a model of an earlier round can finish,
+and an operator can go back to one."""
 
 
 class Store(Notes, Admissions):
@@ -115,13 +116,20 @@ class Store(Notes, Admissions):
             for row in rows
         ]
 
-    def checkpoint(self, run: RunId) -> Structure:
-        """What the run's current round opens, or opened, with."""
+    def checkpoint(self, run: RunId, round: int | None = None) -> Structure:
+        """What a round of a run opens, or opened, with: the current one, or another of `versions`."""
         (row,) = self._all(
-            "SELECT structure FROM checkpoints WHERE run = ? ORDER BY round DESC LIMIT 1", (run,)
+            "SELECT structure FROM checkpoints WHERE run = ?1 AND round = coalesce(?2,"
+            " (SELECT max(round) FROM checkpoints WHERE run = ?1))",
+            (run, round),
         )
         structure: Structure = json.loads(row["structure"])
         return structure
+
+    def versions(self, run: RunId) -> list[int]:
+        """The rounds of a run whose checkpoints are kept, oldest first; the last is the current one."""
+        rows = self._all("SELECT round FROM checkpoints WHERE run = ? ORDER BY round", (run,))
+        return [number for (number,) in rows]
 
     def open_round(self, run: RunId, asked: Sequence[DeviceId], title: str) -> None:
         """The run's current round asks these devices."""

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from fedserver.records import LogLine
-from fedserver.views import RunStatus, RunSummary, ServerStatus
+from fedserver.views import ClusterVersions, RunStatus, RunSummary, ServerStatus
 
 
 def data(status: RunStatus) -> dict[str, Any]:
@@ -72,6 +72,21 @@ def status(found: RunStatus) -> str:
     for why, count in Counter(found.abandoned.values()).items():
         parts.append(f"{_many(count, 'round')} gave no result: {why}")
     return "\n".join(parts)
+
+
+def clusters(found: Sequence[ClusterVersions]) -> str:
+    if not found:
+        return "the run has no model yet"
+    rows = [
+        (
+            each.key,
+            str(len(each.members)),
+            list(each.versions.values())[-1].sha256[:12],
+            ", ".join(f"{number}: {blob.sha256[:8]}" for number, blob in each.versions.items()),
+        )
+        for each in found
+    ]
+    return table(("cluster", "devices", "model", "as round N opened"), rows)
 
 
 def server(found: ServerStatus) -> str:

@@ -14,6 +14,7 @@ from fedserver.records import LogLine, RunSpec
 from fedserver.views import (
     PRESENCES,
     STAGES,
+    ClusterVersions,
     DeviceFigures,
     DeviceStatus,
     RunStatus,
@@ -147,6 +148,21 @@ def _figures_from_pb(figures: pb.DeviceFigures) -> DeviceFigures:
         figures.bytes_up,
         figures.bytes_down,
     )
+
+
+def versions_to_pb(cluster: ClusterVersions) -> pb.ClusterVersions:
+    return pb.ClusterVersions(
+        cluster=pb.Cluster(key=cluster.key, members=cluster.members),
+        versions=[
+            pb.ModelVersion(round=number, model=wire.blob_to_pb(blob))
+            for number, blob in cluster.versions.items()
+        ],
+    )
+
+
+def versions_from_pb(cluster: pb.ClusterVersions) -> ClusterVersions:
+    versions = {each.round: wire.blob_from_pb(each.model) for each in cluster.versions}
+    return ClusterVersions(cluster.cluster.key, tuple(cluster.cluster.members), versions)
 
 
 def server_to_pb(status: ServerStatus) -> pb.GetStatusResponse:
