@@ -134,3 +134,25 @@ def test_a_caller_that_goes_away_is_not_a_revoked_one(tmp_path: Path) -> None:
         assert found.keeper.cut("d0") == 0
 
     play(story, tmp_path / "s")
+
+
+@pytest.mark.parametrize("steps", range(4))
+def test_an_operator_that_goes_away_leaves_nothing_half_done(tmp_path: Path, steps: int) -> None:
+    async def story(found: World) -> None:
+        device = await found.device("d0")
+        async with device.channel() as channel:
+            link = device.link(channel)
+            await link.hello(Hello("toy"))
+            revoking = asyncio.ensure_future(found.office.revoke("d0", ""))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            revoking.cancel()
+            await asyncio.wait([revoking])
+            await asyncio.sleep(0.3)
+            known = await found.coordinator.storage(Store.identity, "d0")
+            assert known.standing == found.keeper.known()[0].standing
+            if steps:
+                _, fault = await refused(link.hello(Hello("toy")))
+                assert fault.code == "revoked"
+
+    play(story, tmp_path / "s")
