@@ -88,7 +88,7 @@ class RpcLink:
         self._change_if_idle()
 
     async def hello(self, hello: Hello) -> Welcome:
-        self._session = ""
+        """Until the welcome is here, calls that go on beside this one are still of the former session."""
         call = self._device.Hello(wire.hello_to_pb(hello), metadata=self._identity(), timeout=CALL)
         welcome = wire.welcome_from_pb(await self._answer(call))
         if not hello.oldest_protocol <= welcome.protocol <= hello.newest_protocol:

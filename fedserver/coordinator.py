@@ -39,7 +39,8 @@ NOTES = 5.0
 class Coordinator:
     """Made by `open`. broken: why the process must start anew, such as a decision that the disk refused.
 
-    unreadable: runs whose state this version cannot read, and why.
+    unreadable: runs whose state this version cannot read, and why. barred: devices that were revoked since
+    the start: what they reported and has not counted yet will not count.
     """
 
     def __init__(self, storage: Storage, settings: Settings) -> None:
@@ -48,6 +49,7 @@ class Coordinator:
         self.runs: dict[RunId, Run] = {}
         self.unreadable: dict[RunId, tuple[RunRecord, str]] = {}
         self.visitors: dict[DeviceId, Visitor] = {}
+        self.barred: set[DeviceId] = set()
         self.meter = Meter()
         self.changed = Signal()
         self.stopping = self.closed = False
@@ -104,7 +106,7 @@ class Coordinator:
 
     async def _alone(self, work: Coroutine[Any, Any, T]) -> T:
         async with self._turn:
-            if self.closed:
+            if self.closed or self.broken.done():  # what a disk that failed has taken, only a restart knows
                 work.close()
                 raise Unavailable("the server has stopped", "try again in a minute")
             try:

@@ -96,9 +96,18 @@ class Office:
 
     async def revoke(self, device: DeviceId, reason: str) -> Ended:
         """End an identity: refused from the next call on, open calls cut, its leases withdrawn."""
-        known = await self._changed(await self._storage(Store.revoke, device, reason[:LONGEST_REASON]))
+        await self._storage(Store.identity, device)  # or there is nothing to revoke
+        barred = self._coordinator.barred
+        barred.add(device)  # before the disk has it: no report can slip in between the two
+        try:
+            revoked = await self._storage(Store.revoke, device, reason[:LONGEST_REASON])
+        except BaseException:
+            barred.discard(device)
+            raise
+        self._keeper.learn(revoked)
         cut = self._keeper.cut(device)
-        await self._coordinator.leave(self._coordinator.visitor(device))
+        if visitor := self._coordinator.visitors.get(device):
+            await self._coordinator.leave(visitor)
         counted = []
         for run in self._coordinator.active():
             rounds = await self._storage(Store.rounds_with, run.run, device)
@@ -106,11 +115,14 @@ class Office:
             named = ", ".join(map(str, rounds)) or "none that is still known"
             note = run.note(f"revoked; its updates that count, by round: {named}", device)
             await self._coordinator.in_turn(note)
-        return Ended(known, cut, tuple(counted))
+        return Ended(await self._seen(device), cut, tuple(counted))
 
     async def _changed(self, device: Registered) -> Known:
         self._keeper.learn(device)
-        return next(each for each in await self.devices() if each.device.device == device.device)
+        return await self._seen(device.device)
+
+    async def _seen(self, device: DeviceId) -> Known:
+        return next(each for each in await self.devices() if each.device.device == device)
 
     # -- authorities ----------------------------------------------------------------------------------------
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,23 +18,13 @@ from fedcore.link import Hello
 from fedserver.authority import admission, issuing, nonces, sparing
 from fedserver.authority.chain import Event
 from fedserver.authority.records import DeviceStanding
-from tests.server.authority.peers import Peer, World, lines_of, refused, world
-
-Story = Callable[[World], Awaitable[None]]
+from tests.server.authority.peers import Peer, World, lines_of, play, refused, world
 
 
 @pytest.fixture
 def unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
     """Addresses are never told to wait."""
     monkeypatch.setattr(sparing, "MINUTE", 0.0)
-
-
-def play(story: Story, state: Path) -> None:
-    async def run() -> None:
-        async with world(state) as found:
-            await story(found)
-
-    asyncio.run(run())
 
 
 def test_a_device_joins_and_says_hello(tmp_path: Path) -> None:
