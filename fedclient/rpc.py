@@ -5,7 +5,7 @@ Every call has a deadline. Which call may be tried again is not decided here: `U
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Iterator
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import TypeVar
 
 import grpc
@@ -60,18 +60,32 @@ STATUSES: dict[grpc.StatusCode, type[ShoalError]] = {
 
 
 class RpcLink:
-    """A device's calls to the server at `address` ("host:port"), under the name `device_name`."""
+    """A device's calls to the server at `address` ("host:port").
 
-    def __init__(self, address: str, device_name: str) -> None:
+    credentials: who calls, and whom it trusts; without them `device_name` is told in plain text.
+    """
+
+    def __init__(
+        self, address: str, device_name: str, credentials: grpc.ChannelCredentials | None = None
+    ) -> None:
         self.address = address
-        self._name, self._session = device_name, ""
-        self._channel = aio.insecure_channel(address, options=OPTIONS)
-        self._device = DeviceServiceStub(self._channel)
-        self._blobs = BlobServiceStub(self._channel)
-        self._placement = PlacementServiceStub(self._channel)
+        self._name, self._session = ("" if credentials else device_name), ""
+        self._calls = 0
+        self._next: tuple[str, grpc.ChannelCredentials] | None = None
+        self._open(channel(address, credentials))
+
+    def _open(self, channel: aio.Channel) -> None:
+        self._channel = channel
+        self._device, self._blobs = DeviceServiceStub(channel), BlobServiceStub(channel)
+        self._placement = PlacementServiceStub(channel)
 
     async def close(self) -> None:
         await self._channel.close(None)
+
+    def change(self, address: str, credentials: grpc.ChannelCredentials) -> None:
+        """Call on a new channel from the next moment on at which no call is under way."""
+        self._next = (address, credentials)
+        self._change_if_idle()
 
     async def hello(self, hello: Hello) -> Welcome:
         """Until the welcome is here, calls that go on beside this one are still of the former session."""
@@ -111,7 +125,7 @@ class RpcLink:
         request = blobs.FetchRequest(blob=wire.blob_to_pb(blob), start=start)
         call = self._blobs.Fetch(request, metadata=self._identity(), timeout=_transfer(blob.size - start))
         try:
-            with self._errors():
+            async with self._errors():
                 async for response in call:
                     chunk = wire.chunk_from_pb(response.chunk, start)
                     start += len(chunk)
@@ -131,21 +145,48 @@ class RpcLink:
         return _held(blob, (await self._answer(call)).held)
 
     def _identity(self) -> tuple[tuple[str, str], ...]:
-        """Who calls. Only for plain text on loopback: with certificates it is the TLS peer instead."""
+        """Which session calls; who calls is the TLS peer, and told here in plain text on loopback alone."""
+        device = (("shoal-device", self._name),) if self._name else ()
         session = (("shoal-session", self._session),) if self._session else ()
-        return (("shoal-device", self._name), *session)
+        return (*device, *session)
 
     async def _answer(self, call: Awaitable[T]) -> T:
-        with self._errors():
+        async with self._errors():
             return await call
 
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
+    @asynccontextmanager
+    async def _errors(self) -> AsyncIterator[None]:
         """Around a call: what gRPC raises becomes a ShoalError."""
+        with self._under_way():
+            try:
+                yield
+            except aio.AioRpcError as error:
+                raise await self._meaning(error) from None
+
+    @contextmanager
+    def _under_way(self) -> Iterator[None]:
+        """Around a call: the channel stays until its end."""
+        self._calls += 1
         try:
             yield
-        except aio.AioRpcError as error:
-            raise error_of(error, self.address) from None
+        finally:
+            self._calls -= 1
+            self._change_if_idle()
+
+    async def _meaning(self, error: aio.AioRpcError) -> ShoalError:
+        return error_of(error, self.address)
+
+    def _change_if_idle(self) -> None:
+        if self._next is not None and not self._calls:
+            (self.address, credentials), self._next = self._next, None
+            self._closing = asyncio.ensure_future(self._channel.close(None))
+            self._open(channel(self.address, credentials))
+
+
+def channel(address: str, credentials: grpc.ChannelCredentials | None) -> aio.Channel:
+    if credentials is None:
+        return aio.insecure_channel(address, options=OPTIONS)
+    return aio.secure_channel(address, credentials, options=OPTIONS)
 
 
 def error_of(error: aio.AioRpcError, address: str) -> ShoalError:
@@ -178,11 +219,11 @@ def _said(error: aio.AioRpcError) -> ShoalError:
     return ShoalError(details)
 
 
-async def answers(address: str, seconds: float) -> bool:
+async def answers(address: str, seconds: float, credentials: grpc.ChannelCredentials | None = None) -> bool:
     """Whether a server accepts connections there, within so many seconds."""
-    async with aio.insecure_channel(address, options=OPTIONS) as channel:
+    async with channel(address, credentials) as tried:
         try:
-            await asyncio.wait_for(channel.channel_ready(), seconds)
+            await asyncio.wait_for(tried.channel_ready(), seconds)
         except TimeoutError:
             return False
         return True
