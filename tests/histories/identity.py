@@ -5,6 +5,7 @@ handed to the server with each call; the rest, from the gate to the registry, is
 """
 
 import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -69,10 +70,8 @@ class Identities:
     async def revoke(self, office: Office, device: DeviceId) -> None:
         """An operator ends an identity."""
         self.ending.add(device)
-        try:
+        with contextlib.suppress(ShoalError):  # the server ends, or its disk fails: then it may hold or not
             await office.revoke(device, "somebody stole it")
-        except ShoalError:  # the server ends, or its disk fails: the operator would see it, and try again
-            self.ending.discard(device)
 
     def shown(self, device: DeviceId) -> Mapping[str, Any]:
         """What TLS knows of a device's connection."""
