@@ -74,7 +74,7 @@ class RpcLink:
         await self._channel.close(None)
 
     async def hello(self, hello: Hello) -> Welcome:
-        """The session before this one stays until then: who still calls in it is told that it is void."""
+        """Until the welcome is here, calls that go on beside this one are still of the former session."""
         call = self._device.Hello(wire.hello_to_pb(hello), metadata=self._identity(), timeout=CALL)
         welcome = wire.welcome_from_pb(await self._answer(call))
         if not hello.oldest_protocol <= welcome.protocol <= hello.newest_protocol:

@@ -60,10 +60,11 @@ class DeviceLink(Link):
         return lease is not None and (lease.task.round, lease.task.attempt) == (round, attempt)
 
     async def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[bytes]:
+        """In a session it is for a task; a server that started anew leases it again when the device joins."""
         self._coordinator.check_serving()
-        visitor = self._coordinator.visitor(self._device)
-        if self._session:  # a newcomer has none; whoever has one is told when it is void, and not "not found"
+        if self._session:
             await self._coordinator.join(self._visitor())
+        visitor = self._coordinator.visitor(self._device)
         async for chunk in transfer.fetch(self._coordinator, visitor, blob, start):
             yield chunk
 

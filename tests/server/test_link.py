@@ -19,12 +19,14 @@ from fedserver.link import DeviceLink
 from tests.server.servers import (
     DEVICES,
     SETTINGS,
+    crash,
     expected,
     hands,
     link,
     models,
     scenario,
     serve_all,
+    server,
     start,
 )
 from tests.server.toys import MODEL, honest, pieces_of, same_models
@@ -227,6 +229,25 @@ def test_a_blob_is_for_those_whose_task_names_it(tmp_path: Path) -> None:
         assert [piece async for piece in device.link.fetch(blob, blob.size)] == []
 
     scenario(story, tmp_path)
+
+
+def test_a_download_goes_on_when_the_server_started_anew(tmp_path: Path) -> None:
+    async def story() -> None:
+        state = tmp_path / "state"
+        coordinator = await Coordinator.open(state, SETTINGS)
+        await start(coordinator, policy=ALONE)
+        device = await hands(coordinator, 0)
+        blob = (await device.task()).payload.weights()[0].blob
+        session = (await device.link.hello(Hello("toy"))).session
+        await crash(coordinator)
+        async with server(state) as restarted:
+            with pytest.raises(SessionLost):  # and not that the blob is not for this device
+                await anext(DeviceLink(restarted, "d0", session).fetch(blob, 5))
+            welcome = await link(restarted, 0).hello(Hello("toy"))
+            again = DeviceLink(restarted, "d0", welcome.session)
+            assert len(b"".join([piece async for piece in again.fetch(blob, 5)])) == blob.size - 5
+
+    asyncio.run(story())
 
 
 def test_an_upload_needs_a_task_and_fits_its_answer(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from fedcore.link import Hello
 from fedserver.authority import issuing
 from fedserver.authority.chain import Event
 from fedserver.authority.records import DeviceStanding
+from fedserver.rpc.identity import network_of
 from tests.server.authority.peers import World, channel_of, lines_of, play, refused, world
 from tests.server.servers import DEVICES, expected, start
 from tests.server.toys import honest, same_models, serve
@@ -125,6 +126,22 @@ def test_a_device_that_is_not_approved_is_refused(tmp_path: Path) -> None:
         assert "waits for approval" in fault.message
 
     play(story, tmp_path / "s")
+
+
+@pytest.mark.parametrize(
+    ("peer", "network"),
+    [
+        ("ipv4:10.0.0.7:50051", "10.0.0.7"),
+        ("ipv6:%5B::1%5D:50051", "::/64"),
+        ("ipv6:[2001:db8::1:2]:50051", "2001:db8::/64"),
+        ("ipv6:%5B2001:db8:0:0:ffff::9%5D:1", "2001:db8::/64"),
+        ("ipv6:%5Bfe80::1%25eth0%5D:1", "fe80::/64"),
+        ("ipv6:%5B::ffff:10.0.0.7%5D:1", "10.0.0.7"),
+        ("unix:", ""),
+    ],
+)
+def test_limits_go_by_the_network_of_a_caller(peer: str, network: str) -> None:
+    assert network_of(peer) == network
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_3, ssl.TLSVersion.TLSv1_2])
