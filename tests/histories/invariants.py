@@ -3,8 +3,10 @@
 I1  a report that was acknowledged is on disk, stays, and counts once, or its round is abandoned
 I2  the next state is what the algorithm makes of the last one and of the reports that count, bit for bit
 I3  what counts was made by that device, for that round, from that round's models
+I4  nothing counts of a device after its identity was ended
 I6  once faults stop, every run comes to its end
 I7  what is kept is what is needed; nothing grows with the number of crashes
+I8  the audit log is whole
 and: rounds and standings never go back, no run gets lost, nobody is blamed for what others did, no report is
 told two different things.
 """
@@ -50,6 +52,7 @@ class Invariants:
         self.counted: dict[Key, str] = {}
         self.acknowledged: set[Key] = set()
         self.started: set[RunId] = set()
+        self.revoked: set[DeviceId] = set()
         self.missed = 0
         self._performed: dict[Key, list[tuple[Payload, Message, str]]] = {}
         self._database: sqlite3.Connection | None = None
@@ -77,7 +80,7 @@ class Invariants:
         stood = self.runs.get(report.run)
         if receipt.outcome is Outcome.LATE and stood is not None and report.round + 2 > stood.round:
             check(key not in self.counted, f"I1: {key} counts, and was called late: {receipt.reason}")
-        if receipt.outcome is Outcome.REFUSED and "twin" not in self._world.troubles:
+        if receipt.outcome is Outcome.REFUSED and not (self.revoked or "twin" in self._world.troubles):
             raise Violation(f"a sound report of {key} was refused: {receipt.reason}")
 
     # -- the database ---------------------------------------------------------------------------------------
@@ -98,6 +101,8 @@ class Invariants:
             return
         for row in rows:
             self._look_at(row)
+        ended = self._database.execute("SELECT device FROM identities WHERE standing = 'revoked'")
+        self.revoked = {device for (device,) in ended}
 
     def close(self) -> None:
         if self._database is not None:
@@ -168,6 +173,7 @@ class Invariants:
     def _add(self, run: RunId, expected: Expected, device: DeviceId, text: str) -> None:
         key = (run, expected.round, device)
         check(device in expected.plan.tasks, f"I3: {key} counts, and has no task")
+        check(device not in self.revoked, f"I4: {key} counts, and its identity was ended before")
         payload = checkpoint.decode(Payload, json.loads(text), _none)
         base = base_of(expected.plan.tasks[device])
         performed = self._performed.get(key, [])

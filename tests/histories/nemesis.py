@@ -130,6 +130,15 @@ class Nemesis:
             after = self._chance.uniform(10.0, 40.0)
             self._later(place * 2.0, lambda machine=machine, after=after: self._part(machine, after))  # type: ignore[misc]
 
+    def _revoke(self) -> None:
+        """An operator ends the identity of a device, once, where the runs can do without it."""
+        world, identities = self._world, self._world.identities
+        spare = all(run.policy.minimum < world.plan.devices for run in world.plan.runs)
+        if identities is None or identities.ending or identities.office is None or not spare:
+            return
+        device = self._chance.choice(world.devices())
+        world.processes[SERVER].spawn(identities.revoke(identities.office, device))
+
     def _twin(self) -> None:
         """A second process with a device's name, on a machine of its own: a copied disk image."""
         world = self._world

@@ -72,7 +72,7 @@ class Network:
         """Hand a call to the server. Raises what a refused connection is."""
         if self.server is None:
             raise broken("connection refused")
-        return self.server.handle(call.path, call.metadata, requests)
+        return self.server.handle(call.path, call.process.identity, call.metadata, requests)
 
     def call_off(self, handling: Handling) -> None:
         """The caller is gone: the server hears of it now, or late."""
@@ -155,7 +155,7 @@ class Call:
 
     def _arrive_late(self, request: bytes) -> None:
         if self.network.server is not None:
-            self.network.server.handle(self.path, self.metadata, request)
+            self.network.server.handle(self.path, self.process.identity, self.metadata, request)
 
     async def _answer(self, handling: Handling) -> bytes:
         """What the server answers, unless that is lost: before it is ready, or on the way back."""

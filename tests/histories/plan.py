@@ -23,9 +23,11 @@ TROUBLES = (
     "clog",
     "swizzle",
     "twin",
+    "revoke",
 )
 """What the nemesis does. "cut" takes the power, "clog" parts one device from the server, "swizzle" one after
-another and back in another order, "twin" starts a second process with a device's name and another disk."""
+another and back in another order, "twin" starts a second process with a device's name and another disk,
+"revoke" ends its identity; with that one, devices have certificates, else they are believed."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +73,12 @@ def plan_of(seed: int) -> Plan:
     some = chance.sample(TROUBLES, chance.choice((0, 1, 2, 3, 4, 6, len(TROUBLES))))
     runs, work, weather = 2 if chance.random() < 0.1 else 1, chance.choice((0.1, 3.0, 30.0)), _weather(chance)
     least = 20.0 + 4.0 * runs * work + 60.0 * weather.latency
+    # An hour shows what only a deadline would mend; whoever was asked and then revoked is mended by no other.
+    deadlines = (least, 3.0 * least, 3.0 * least if "revoke" in some else 3600.0)
     return Plan(
         seed=seed,
         devices=devices,
-        runs=tuple(_run(chance, devices, heartbeat, least, number) for number in range(runs)),
+        runs=tuple(_run(chance, devices, heartbeat, deadlines, number) for number in range(runs)),
         settings=Settings(
             poll=chance.choice((5.0, 20.0)),
             heartbeat=heartbeat,
@@ -96,8 +100,9 @@ def plan_of(seed: int) -> Plan:
     )
 
 
-def _run(chance: Random, devices: int, heartbeat: float, least: float, number: int) -> RunSpec:
-    """least: seconds in which a round can be done when nothing goes wrong."""
+def _run(
+    chance: Random, devices: int, heartbeat: float, deadlines: tuple[float, ...], number: int
+) -> RunSpec:
     wanted = chance.choice((0, 0, devices, max(1, devices - 1)))
     minimum = chance.randint(1, wanted or devices)
     policy = RoundPolicy(
@@ -105,7 +110,7 @@ def _run(chance: Random, devices: int, heartbeat: float, least: float, number: i
         minimum=minimum,
         over_select=chance.choice((1.0, 1.3, 2.0)),
         gather=chance.choice((1.0, 10.0)),
-        deadline=chance.choice((least, 3.0 * least, 3600.0)),
+        deadline=chance.choice(deadlines),
         silence=chance.choice((3.0 * heartbeat, 60.0)),
         patience=10_000,
     )

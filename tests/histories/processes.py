@@ -21,6 +21,7 @@ class Process:
     """One life of a server or a device.
 
     machine: whose disk it uses. identity: the device it says it is. fuse: steps until it dies, 0 for none.
+    clock_error: seconds that its clock is off; the server's is right, for certificates need it.
     power: whether the machine loses its power with it. says: told what happens, for the trace.
     open: files and databases that the operating system closes at its end.
     """
@@ -29,7 +30,7 @@ class Process:
         self, machine: str, identity: str, chance: Random, says: Callable[[str, str, str], None]
     ) -> None:
         self.machine, self.identity = machine, identity
-        self.clock_error = chance.choice((0.0, chance.uniform(-YEAR, YEAR)))
+        self.clock_error = 0.0 if machine == SERVER else chance.choice((0.0, chance.uniform(-YEAR, YEAR)))
         self.uptime = chance.uniform(0.0, 1e6)
         self.alive, self.paused, self.power, self.fuse = True, False, False, 0
         self.tasks: dict[asyncio.Task[Any], None] = {}

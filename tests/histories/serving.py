@@ -1,15 +1,17 @@
 """The server's end of the simulated network: gRPC's servicers as they ship, called without gRPC."""
 
 import asyncio
+import functools
 import sys
 import traceback
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
 from grpc import aio
 
-from fedserver.rpc.errors import Errors
+from fedcore.types import DeviceId
 from tests.histories.processes import Process
 
 END = b"end of stream"
@@ -19,10 +21,19 @@ Observer = Callable[[str, str, Any, Any], None]
 
 
 class SimServer:
-    """The calls of one life of the server. bug: told of what no error of ours foresaw."""
+    """The calls of one life of the server.
 
-    def __init__(self, process: Process, observe: Observer, bug: Callable[[str], None]) -> None:
-        self.process, self.observe, self.bug = process, observe, bug
+    shown: what a device's connection shows of it. bug: told of what no error of ours foresaw.
+    """
+
+    def __init__(
+        self,
+        process: Process,
+        shown: Callable[[DeviceId], Mapping[str, Any]],
+        observe: Observer,
+        bug: Callable[[str], None],
+    ) -> None:
+        self.process, self.shown, self.observe, self.bug = process, shown, observe, bug
         self._handlers: dict[str, Any] = {}
         self._open: dict[Handling, None] = {}
 
@@ -33,14 +44,13 @@ class SimServer:
         for name, handler in handlers.items():
             self._handlers[f"/{service}/{name}"] = handler
 
-    async def start(self) -> None:
-        """Errors become statuses as on the real one."""
+    async def start(self, *interceptors: Any) -> None:
+        """interceptors: what stands around every call, the outermost first."""
         for path, handler in self._handlers.items():
-
-            async def found(_: Any, handler: Any = handler) -> Any:
-                return handler
-
-            self._handlers[path] = await Errors().intercept_service(found, None)  # type: ignore[arg-type]
+            for interceptor in reversed(interceptors):
+                inner = functools.partial(_found, handler)
+                handler = await interceptor.intercept_service(inner, SimpleNamespace(method=path))
+            self._handlers[path] = handler
 
     async def stop(self, grace: float) -> None:
         """Wait for calls that are under way, at most `grace` seconds."""
@@ -50,8 +60,10 @@ class SimServer:
         for handling in list(self._open):
             handling.cancel()
 
-    def handle(self, path: str, metadata: tuple[tuple[str, str], ...], requests: Any) -> "Handling":
-        handling = Handling(self, path, self._handlers[path], metadata)
+    def handle(
+        self, path: str, identity: DeviceId, metadata: tuple[tuple[str, str], ...], requests: Any
+    ) -> "Handling":
+        handling = Handling(self, path, self._handlers[path], identity, metadata)
         self._open[handling] = None
         handling.start(requests)
         return handling
@@ -63,8 +75,9 @@ class SimServer:
 class Handling:
     """One call at the server, and its servicer's context. outcome: the answer or the error."""
 
-    def __init__(self, server: SimServer, path: str, handler: Any, metadata: Any) -> None:
-        self._server, self._path, self._handler, self._metadata = server, path, handler, metadata
+    def __init__(self, server: SimServer, path: str, handler: Any, identity: DeviceId, metadata: Any) -> None:
+        self._server, self._path, self._handler = server, path, handler
+        self._identity, self._metadata = identity, metadata
         self.outcome: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._answers: asyncio.Queue[bytes] = asyncio.Queue(2)
         self._trailing: tuple[tuple[str, Any], ...] = ()
@@ -106,7 +119,7 @@ class Handling:
         else:
             request = read(requests)
             response = await handler.unary_unary(request, self)
-            self._server.observe(self._path, dict(self._metadata)["shoal-device"], request, response)
+            self._server.observe(self._path, self._identity, request, response)
             answer = write(response)
         process.step("answered", self._path.rpartition("/")[2])
         if not self.outcome.done():
@@ -131,6 +144,12 @@ class Handling:
     async def write(self, response: Any) -> None:
         await self._answers.put(self._handler.response_serializer(response))
 
+    def auth_context(self) -> Mapping[str, Any]:
+        return self._server.shown(self._identity)
+
+    def peer(self) -> str:
+        return f"ipv4:{self._identity}:50000"
+
     def invocation_metadata(self) -> Any:
         return self._metadata
 
@@ -142,6 +161,10 @@ class Handling:
             self._server.bug(f"{self._path}: {traceback.format_exc()}")
         self._error = aio.AioRpcError(code, aio.Metadata(), aio.Metadata(*self._trailing), details)
         raise aio.AbortError(details)
+
+
+async def _found(handler: Any, _: Any) -> Any:
+    return handler
 
 
 async def _each(queue: "asyncio.Queue[bytes]", read: Callable[[bytes], Any]) -> AsyncIterator[Any]:

@@ -16,10 +16,12 @@ from typing import Any
 from unittest.mock import patch
 
 from fedcore import algorithm
-from fedcore.errors import ShoalError, StorageFault
+from fedcore.errors import Refused, ShoalError, StorageFault
+from fedserver.authority.verifying import verify
 from fedserver.coordinator import Coordinator
 from tests.histories.devices import KEPT, Worker, model_of, serve
 from tests.histories.disk import Disk
+from tests.histories.identity import Identities
 from tests.histories.invariants import Invariants, Violation, check
 from tests.histories.loop import SimLoop
 from tests.histories.nemesis import Nemesis
@@ -56,6 +58,7 @@ class World:
         for path in self.folders.values():
             path.mkdir()
         self.initial = model_of(plan.values) if plan.initial else None
+        self.identities = Identities(self.devices()) if "revoke" in plan.troubles else None
         self.invariants = Invariants(plan, self.folders[SERVER], self.initial)
         self.loop.after_work = self.look
         self.processes: dict[str, Process] = {}
@@ -99,6 +102,8 @@ class World:
     async def keep(self, machine: str, identity: str, main: Callable[[Process], Awaitable[None]]) -> None:
         """Start a process again whenever it has ended."""
         chance = self.chance(f"supervisor {machine}")
+        if self.identities is not None and identity:
+            await self.identities.joined[identity].wait()
         while True:
             process = self.processes[machine] = Process(machine, identity, chance, self.say)
             over: asyncio.Future[None] = self.loop.create_future()
@@ -121,7 +126,9 @@ class World:
     def _ended_with(self, machine: str, error: BaseException) -> None:
         """A process ended with an error: only a disk that failed is a reason."""
         self.say(machine, "ended", f"{type(error).__name__}: {error}")
-        if not (isinstance(error, StorageFault | OSError) and self.disk_may_fail(machine)):
+        if self.identities is not None and isinstance(error, Refused):
+            check(machine.removesuffix("-twin") in self.identities.ending, f"{machine} was refused: {error}")
+        elif not (isinstance(error, StorageFault | OSError) and self.disk_may_fail(machine)):
             self.bug(f"{machine} ended with {type(error).__name__}: {error}")
 
     def disk_may_fail(self, machine: str) -> bool:
@@ -196,6 +203,9 @@ class World:
         ends = {run.run: (run.standing.value, run.reason) for run in coordinator.runs.values()}
         check({standing for standing, _ in ends.values()} == {"finished"}, f"I6: {ends}")
         await coordinator.close()
+        if self.identities is not None:
+            verdict = verify(self.folders[SERVER])
+            check(not verdict.wrong, f"I8: the audit log: {verdict.wrong}")
         folders = {name: self.folders[name] for name in self.devices()}
         self.invariants.rest(folders, KEPT)
         self.equalled = self.invariants.compare_with_simulation()
