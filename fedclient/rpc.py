@@ -104,7 +104,7 @@ class RpcLink:
         await self._line.replace()
 
     async def hello(self, hello: Hello) -> Welcome:
-        self._session = ""
+        """Until the welcome is here, calls that go on beside this one are still of the former session."""
         request = wire.hello_to_pb(hello)
         answer = await self._ask(lambda to: to.device.Hello(request, **self._call()))
         welcome = wire.welcome_from_pb(answer)

@@ -22,7 +22,7 @@ from typing import Any
 
 from fedcore.errors import BadPayload, ConfigError, Refused
 from fedcore.link import Report
-from fedcore.shell.disk import storing, sync_folder, write
+from fedcore.shell.disk import storing, sweep, sync_folder, write
 from fedcore.wire import report_from_bytes, report_to_bytes
 
 STATUS = "status.json"
@@ -94,6 +94,8 @@ class DeviceFolder:
                 raise Refused(
                     f"another fedclient works in {self.root}", "stop it, or give this one another `state`"
                 ) from None
+            for folder in (self.root, self.outbox, self.blobs, self.model):
+                sweep(folder)
             yield
 
     def busy(self) -> bool:

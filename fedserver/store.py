@@ -234,7 +234,7 @@ class Store(Notes, Admissions):
         """Delete those of the blobs that no row and no task speaks of any more."""
         held = set().union(*self._held.values())
         query = "SELECT 1 FROM needed_blobs WHERE sha256 = ? LIMIT 1"
-        self.blobs.remove(name for name in names - held if not self._all(query, (name,)))
+        self.blobs.remove(name for name in sorted(names - held) if not self._all(query, (name,)))
 
 
 def same(first: Payload, second: Payload) -> bool:

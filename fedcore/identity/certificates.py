@@ -82,7 +82,7 @@ def key_of_request(csr: bytes) -> ec.EllipticCurvePublicKey:
     try:
         asked = x509.load_der_x509_csr(csr)
         key, sound = asked.public_key(), asked.is_signature_valid
-    except (ValueError, TypeError, UnsupportedAlgorithm, InvalidSignature):
+    except (ValueError, TypeError, UnsupportedAlgorithm, InvalidSignature, x509.InvalidVersion):
         raise BadPayload("that is not a certificate request", "send PKCS #10, DER") from None
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
         raise BadPayload("the key of the certificate request is not on the curve P-256", "make such a key")
@@ -95,7 +95,7 @@ def certificate(pem: bytes) -> x509.Certificate:
     """The first certificate in `pem`. Raises BadPayload."""
     try:
         return x509.load_pem_x509_certificate(pem)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, x509.InvalidVersion):
         raise BadPayload("that is not a certificate", "send PEM") from None
 
 

@@ -56,6 +56,13 @@ def temporary(folder: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
         path.unlink(missing_ok=True)
 
 
+def sweep(folder: Path) -> None:
+    """Remove what a crash left unfinished in `folder`. Nobody may be writing there."""
+    with storing(folder):
+        for path in folder.glob(f"{TEMPORARY}*"):
+            path.unlink()
+
+
 def settle(file: BinaryIO, path: Path) -> None:
     """Give the open `file` the name `path`, for good: its bytes and its name are on the disk on return."""
     file.flush()

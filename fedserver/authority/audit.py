@@ -9,11 +9,12 @@ people and their tools; it is completed after each commit, and at the start afte
 every line, whoever removes or changes lines in one of them is found by `fedserver audit verify`.
 """
 
+import contextlib
 import logging
 import os
+import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ class Audit(Database):
         self._run("INSERT INTO audit VALUES (?, ?)", (head.number, line))
         self._audited = True
 
-    @contextmanager
+    @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
         self._audited = False
         with super()._transaction():
@@ -65,34 +66,34 @@ class Audit(Database):
 
     def _complete(self) -> None:
         """Add to the file what the table has more. What fails now is made up for next time."""
-        rows = self._all("SELECT number, line FROM audit WHERE number > ? ORDER BY number", (self._written,))
-        if not rows:
-            return
+        query = "SELECT number, line FROM audit WHERE number > ? ORDER BY number"
         try:
+            rows = self._all(query, (self._written,))
             descriptor = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             with os.fdopen(descriptor, "ab") as file:
                 file.write("".join(f"{row['line']}\n" for row in rows).encode())
-        except OSError as error:
+        except (OSError, sqlite3.Error) as error:
             log.error("%s cannot be written, and is behind: %s", self._file, error)
-            self._take_up(complete=False)
+            with contextlib.suppress(OSError):
+                self._written = head_of(_last_line(self._file)).number
         else:
-            self._written = rows[-1]["number"]
+            self._written = rows[-1]["number"] if rows else self._written
 
-    def _take_up(self, complete: bool = True) -> None:
-        """Find out how much of the table the file has; a file that is not of this table is set aside."""
+    def _take_up(self) -> None:
+        """Go on with the file of the last start; one that is not of this table is set aside and kept."""
         try:
             last = _last_line(self._file)
         except OSError as error:
             log.error("%s cannot be read: %s", self._file, error)
             return
-        self._written = head_of(last).number if last else 0
+        self._written = head_of(last).number
         kept = [line for (line,) in self._all("SELECT line FROM audit WHERE number = ?", (self._written,))]
         if last and kept != [last]:
             aside = self._file.with_name(f"{FILE}.{time.time_ns()}")
             self._file.rename(aside)
             self._written = 0
             self.note_event(Event.LOG_SET_ASIDE, reason="its end is not in the database", kept_as=aside.name)
-        elif complete:
+        else:
             self._complete()
 
 

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import time
 import zlib
-from collections import defaultdict
 from collections.abc import Iterator
 
 from fedcore.errors import Revoked, Unauthenticated
@@ -32,7 +31,7 @@ class Keeper:
     def __init__(self, storage: Storage, authority: Authority, known: list[Registered]) -> None:
         self.storage, self.authority = storage, authority
         self._known = {each.device: each for each in known}
-        self._calls: dict[DeviceId, set[asyncio.Task[object]]] = defaultdict(set)
+        self._calls: dict[DeviceId, set[asyncio.Task[object]]] = {}
 
     @classmethod
     async def open(cls, storage: Storage, authority: Authority) -> "Keeper":
@@ -89,9 +88,9 @@ class Keeper:
 
     def renew_in(self, device: DeviceId, serial: str) -> float:
         """Seconds until the next certificate is due: at once if the roots have changed since this one."""
-        known = self._known[device]
-        certified = next(each for each in known.certificates if each.serial == serial)
-        return self.due(certified)
+        certificates = self._known[device].certificates
+        certified = next((each for each in certificates if each.serial == serial), None)
+        return 0.0 if certified is None else self.due(certified)
 
     def due(self, certified: Certified) -> float:
         """Seconds until the certificate after this one is due, a little different for each device."""
@@ -107,24 +106,24 @@ class Keeper:
         """Around a call of a device; raises Revoked in it as soon as the device is revoked."""
         task = asyncio.current_task()
         assert task is not None
-        self._calls[device].add(task)
+        calls = self._calls.setdefault(device, set())
+        calls.add(task)
         try:
             yield
         except asyncio.CancelledError:
-            if task in self._calls[device]:
+            if self._calls.get(device) is calls:
                 raise  # the caller went away
             task.uncancel()
             self._check_standing(self._known[device])
             raise
         finally:
-            self._calls[device].discard(task)
-            if not self._calls[device]:
+            calls.discard(task)
+            if not calls and self._calls.get(device) is calls:
                 del self._calls[device]
 
     def cut(self, device: DeviceId) -> int:
         """End the calls that a device has open; how many there were."""
-        calls = self._calls[device].copy()
-        self._calls[device].clear()
+        calls = self._calls.pop(device, set())
         for task in calls:
             task.cancel()
         return len(calls)

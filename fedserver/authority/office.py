@@ -1,7 +1,15 @@
-"""What operators do about who may call. Whoever holds one may do all of this. Raises ShoalErrors only."""
+"""What operators do about who may call. Whoever holds one may do all of this. Raises ShoalErrors only.
 
+What changes something is done to its end, also when the operator goes away in the middle of it: what is on
+disk and what the keeper knows never part.
+"""
+
+import asyncio
+import functools
 import time
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
+from typing import Any, ParamSpec, TypeVar
 
 from fedcore.errors import Refused
 from fedcore.identity.certificates import NAME
@@ -18,6 +26,20 @@ from fedserver.store import Store
 RECENT = 90 * DAY
 """Who was not seen for so long is not waited for."""
 LONGEST_REASON = 500
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def to_the_end(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Awaitable[T]]:
+    """A caller that is cancelled does not cancel this."""
+
+    @functools.wraps(method)
+    async def whole(*args: P.args, **kwargs: P.kwargs) -> T:
+        return await asyncio.shield(asyncio.create_task(method(*args, **kwargs)))
+
+    return whole
 
 
 @dataclass(frozen=True)
@@ -83,9 +105,11 @@ class Office:
         seen = {each.device: each.last_seen for each in await self._storage(Store.devices)}
         return [Known(each, seen.get(each.device)) for each in self._keeper.known()]
 
+    @to_the_end
     async def approve(self, device: DeviceId) -> Known:
         return await self._changed(await self._storage(Store.approve, device))
 
+    @to_the_end
     async def rename(self, device: DeviceId, display: str) -> Known:
         if not NAME.fullmatch(display):
             raise Refused(
@@ -94,11 +118,21 @@ class Office:
             )
         return await self._changed(await self._storage(Store.rename, device, display))
 
+    @to_the_end
     async def revoke(self, device: DeviceId, reason: str) -> Ended:
         """End an identity: refused from the next call on, open calls cut, its leases withdrawn."""
-        known = await self._changed(await self._storage(Store.revoke, device, reason[:LONGEST_REASON]))
+        await self._storage(Store.identity, device)  # or there is nothing to revoke
+        barred = self._coordinator.barred
+        barred.add(device)  # before the disk has it: no report can slip in between the two
+        try:
+            revoked = await self._storage(Store.revoke, device, reason[:LONGEST_REASON])
+        except BaseException:
+            barred.discard(device)
+            raise
+        self._keeper.learn(revoked)
         cut = self._keeper.cut(device)
-        await self._coordinator.leave(self._coordinator.visitor(device))
+        if visitor := self._coordinator.visitors.get(device):
+            await self._coordinator.leave(visitor)
         counted = []
         for run in self._coordinator.active():
             rounds = await self._storage(Store.rounds_with, run.run, device)
@@ -106,11 +140,14 @@ class Office:
             named = ", ".join(map(str, rounds)) or "none that is still known"
             note = run.note(f"revoked; its updates that count, by round: {named}", device)
             await self._coordinator.in_turn(note)
-        return Ended(known, cut, tuple(counted))
+        return Ended(await self._seen(device), cut, tuple(counted))
 
     async def _changed(self, device: Registered) -> Known:
         self._keeper.learn(device)
-        return next(each for each in await self.devices() if each.device.device == device.device)
+        return await self._seen(device.device)
+
+    async def _seen(self, device: DeviceId) -> Known:
+        return next(each for each in await self.devices() if each.device.device == device)
 
     # -- authorities ----------------------------------------------------------------------------------------
 
@@ -119,6 +156,7 @@ class Office:
         devices = [each for each in await self.devices() if _counts(each)]
         return [self._root(name, devices) for name in self._authority.roots]
 
+    @to_the_end
     async def add_root(self) -> Root:
         name, pair = new_root(self._authority.federation)
         self._authority.check_room()
@@ -126,6 +164,7 @@ class Office:
         self._authority.add(name, pair)
         return await self._found(name)
 
+    @to_the_end
     async def use_root(self, name: str, force: bool) -> Root:
         """Raises Refused while devices that may call were not told of it."""
         found = await self._found(name)
@@ -140,6 +179,7 @@ class Office:
         self._authority.use(name)
         return replace(found, signs=True)
 
+    @to_the_end
     async def drop_root(self, name: str, force: bool) -> None:
         """Raises Refused for the one that signs, and while certificates of it are in use."""
         found = await self._found(name)

@@ -59,17 +59,18 @@ class Gate(aio.ServerInterceptor):  # type: ignore[type-arg]
 
     async def _admitted(self, method: str, context: Context) -> Registered:
         """Raises Unauthenticated, Revoked or Refused, and has it noted."""
-        peer = peer_of(context)
+        device = ""
         try:
+            peer = peer_of(context)
+            device = peer.device
             known = await self._keeper.admit(peer)
             check_allowed(known.role, method)
         except ShoalError as error:
-            if self._noted.allow(f"{peer.device} {method}"):
-                log.warning("denied: %s of %s: %s", method, peer.device, error.message)
-                facts = {"device": peer.device, "call": method, "reason": error.code}
-                await self._keeper.storage(
-                    Store.note_event, Event.DENIED, **facts, address=address_of(context)
-                )
+            address = address_of(context)
+            if self._noted.allow(f"{device or address} {method}"):
+                log.warning("denied: %s of %s at %s: %s", method, device or "nobody", address, error.message)
+                facts = {"device": device, "call": method, "reason": error.code, "address": address}
+                await self._keeper.storage(Store.note_event, Event.DENIED, **facts)
             raise
         return known
 

@@ -1,8 +1,9 @@
 """Who is calling. The one place: it is the TLS peer, or on plain loopback whoever the caller says."""
 
 import functools
-import re
+import ipaddress
 from typing import Any, Protocol
+from urllib.parse import unquote
 
 from grpc import aio
 
@@ -92,10 +93,23 @@ def require_tls(context: Context) -> None:
 
 
 def address_of(context: Context) -> str:
-    """The network address of a caller, without its port; of IPv6 the half that a network owns."""
-    kind, _, rest = context.peer().partition(":")
-    host = re.sub(r"%5B|%5D|[\[\]]", "", rest.rpartition(":")[0])
-    return ":".join(host.split(":")[:4]) if kind == "ipv6" else host
+    """Where a caller is in the network, as limits go by it."""
+    return network_of(context.peer())
+
+
+def network_of(peer: str) -> str:
+    """The address in gRPC's name of a peer, such as "ipv4:10.0.0.7:50051".
+
+    Of an IPv6 address the network of 64 bits, since whoever has one of its addresses has all of them.
+    """
+    host = unquote(peer.partition(":")[2].rpartition(":")[0]).strip("[]").partition("%")[0]
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is None:
+        return str(ipaddress.ip_network((address, 64), strict=False))
+    return str(getattr(address, "ipv4_mapped", None) or address)
 
 
 def session(context: Context) -> str:

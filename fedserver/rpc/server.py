@@ -173,7 +173,11 @@ def bind(server: aio.Server, address: str, credentials: grpc.ServerCredentials |
 
 
 def _bind_socket(server: aio.Server, socket: Path) -> None:
-    """A socket that only this user can open, from the first moment on."""
+    """A socket that only this user can open, from the first moment on.
+
+    gRPC does not tell who is at the other end of a Unix socket, so nothing is asked of them here: the mode of
+    the socket is what the kernel holds callers to.
+    """
     if len(os.fsencode(socket)) > LONGEST_PATH:
         raise ConfigError(
             f"the path of the operators' socket has more than {LONGEST_PATH} bytes: {socket}",

@@ -20,6 +20,8 @@ class Clustering:
     encoder: the frozen global model that describes. projector: "mean" (v,), "components" (l, v).
     vectors: every described device's scaled descriptor, (2 (U+1) l,). centroids: (M, 2 (U+1) l), one row
     for each of `names`. reach: (M,), in label-free coordinates; see `fedcore.central.assign.reach`.
+    noise: (M, 2 (U+1) l), variances of the privacy noise in the centroids; None without a guarantee. Where a
+    cluster knows nothing of a class, its noise is infinite, and the centroid there is a stopgap.
     """
 
     round: int
@@ -30,6 +32,7 @@ class Clustering:
     vectors: Mapping[DeviceId, Vector]
     centroids: Vector
     reach: Vector
+    noise: Vector | None = None
 
     @property
     def label_free(self) -> int:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -177,3 +177,13 @@ def lines_of(state: Path, event: Event) -> list[dict[str, Any]]:
     """The lines of the audit log about one kind of event."""
     found = map(json.loads, (state / FILE).read_text().splitlines())
     return [line for line in found if line["event"] == event.value]
+
+
+def play(story: Callable[[World], Awaitable[None]], state: Path) -> None:
+    """Let a story happen to a server on a state folder."""
+
+    async def run() -> None:
+        async with world(state) as found:
+            await story(found)
+
+    asyncio.run(run())

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,23 +18,13 @@ from fedcore.link import Hello
 from fedserver.authority import admission, issuing, nonces, sparing
 from fedserver.authority.chain import Event
 from fedserver.authority.records import DeviceStanding
-from tests.server.authority.peers import Peer, World, lines_of, refused, world
-
-Story = Callable[[World], Awaitable[None]]
+from tests.server.authority.peers import Peer, World, lines_of, play, refused, world
 
 
 @pytest.fixture
 def unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
     """Addresses are never told to wait."""
     monkeypatch.setattr(sparing, "MINUTE", 0.0)
-
-
-def play(story: Story, state: Path) -> None:
-    async def run() -> None:
-        async with world(state) as found:
-            await story(found)
-
-    asyncio.run(run())
 
 
 def test_a_device_joins_and_says_hello(tmp_path: Path) -> None:
@@ -256,6 +245,8 @@ def test_the_old_certificate_ends_when_the_new_one_is_used(tmp_path: Path) -> No
                 await device.link(new).hello(Hello("toy"))
         error, _ = await refused(device.renew(key))
         assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+        error, _ = await refused(device.join())  # with the first key, as from an old copy of its disk
+        assert error.code() is grpc.StatusCode.PERMISSION_DENIED
         assert len(lines_of(found.state, Event.RENEWED)) == 1
 
     play(story, tmp_path / "s")
