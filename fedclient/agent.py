@@ -26,6 +26,7 @@ from fedcore import __version__
 from fedcore.errors import BadPayload, ConfigError, Refused, SessionLost, ShoalError, Unavailable
 from fedcore.link import Failure, Hello, Idle, Link, Outcome, Report, Task, Welcome
 from fedcore.payload import BlobRef, Payload
+from fedcore.shell import crash
 from fedcore.wire import work_key
 
 T = TypeVar("T")
@@ -105,9 +106,11 @@ class Agent:
             if self._welcome is None:
                 self._watcher.doing("saying hello to the server")
                 self._welcome = await self._patiently(lambda: self._link.hello(Hello(SOFTWARE)))
+                crash.point("device.welcomed")
             poll, heartbeat = self._welcome.poll, self._welcome.heartbeat
             answer = await self._patiently(lambda: self._link.next_task(poll))
             if isinstance(answer, Task):
+                crash.point("device.task-taken")
                 reported = await self._serve(answer, heartbeat)
                 return not (reported and until is Until.ONCE)
             if answer.finished and until is not Until.STOPPED:
@@ -174,11 +177,15 @@ class Agent:
             return kept
         try:
             self._outbox.clear()
+            crash.point("device.outbox-emptied")
             for weights in task.payload.weights():
                 await self._fetch(weights.blob)
+            crash.point("device.fetched")
             result = await self._performer.perform(task)
+            crash.point("device.performed")
             if isinstance(result, Payload):
                 self._outbox.keep(key, Report(task.run, task.round, task.attempt, result))
+                crash.point("device.result-kept")
         except (Unavailable, SessionLost):
             raise
         except ShoalError as error:
@@ -195,10 +202,14 @@ class Agent:
 
     async def _report(self, task: Task, result: Payload | Failure) -> None:
         report = Report(task.run, task.round, task.attempt, result)
+        crash.point("device.uploaded")
         receipt = await self._patiently(lambda: self._link.report(report))
+        crash.point("device.receipt-came")
         self._work = None
         self._outbox.clear()
+        crash.point("device.outbox-cleared")
         self._store.trim(self._allowance.kept_bytes)
+        crash.point("device.trimmed")
         self._watcher.ended(task, receipt)
         if isinstance(result, Failure):
             await self._recover(TaskFailed(result))
@@ -253,6 +264,7 @@ class Agent:
 
     async def _upload(self, blob: BlobRef) -> None:
         held = await self._link.uploaded(blob)
+        crash.point("device.upload-asked")
         while held < blob.size:
             before, held = held, await self._link.upload(blob, held, self._chunks(blob, held))
             if held <= before:
@@ -261,6 +273,7 @@ class Agent:
     async def _chunks(self, blob: BlobRef, start: int) -> AsyncIterator[bytes]:
         for chunk in self._store.chunks(blob, start):
             yield chunk
+            crash.point("device.chunk-sent")
 
     async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
         """Call until the server is there, or until the owner's patience is over."""

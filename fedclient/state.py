@@ -21,6 +21,7 @@ from typing import Any
 
 from fedcore.errors import BadPayload, ConfigError, Refused
 from fedcore.link import Report
+from fedcore.shell import crash
 from fedcore.shell.disk import storing, sync_folder, write
 from fedcore.wire import report_from_bytes, report_to_bytes
 
@@ -65,6 +66,7 @@ class DeviceFolder:
         name = known or given or self._new_name()
         if known is None:
             write(self.root / "device", f"{name}\n".encode())
+            crash.point("device.named")
         return name
 
     def _new_name(self) -> str:

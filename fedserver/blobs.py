@@ -14,6 +14,7 @@ from pathlib import Path
 
 from fedcore.errors import BadPayload, Unavailable
 from fedcore.payload import BlobRef, Weights
+from fedcore.shell import crash
 from fedcore.shell.disk import make_folder, move, settle, storing, temporary
 from fedcore.tensors import manifest_of, pack, unpack
 from fedcore.types import DeviceId, Tensors
@@ -145,6 +146,7 @@ class Upload:
                 self._part.unlink(missing_ok=True)
                 raise BadPayload(f"an upload is longer than the {self._blob.size} bytes that were announced")
             self._file.write(chunk)
+        crash.point("server.chunk-written")
         self._sha.update(chunk)
         self.held += len(chunk)
 
@@ -156,6 +158,7 @@ class Upload:
                 os.fsync(self._file.fileno())
             elif self._sha.hexdigest() == self._blob.sha256:
                 settle(self._file, self._target)
+                crash.point("server.upload-whole")
             else:
                 self._part.unlink(missing_ok=True)
                 raise BadPayload(

@@ -17,6 +17,7 @@ from fedcore.errors import NotFound, ShoalError, StorageFault, Unavailable
 from fedcore.events import Event, Heard, Joined, Left
 from fedcore.link import Idle, Task
 from fedcore.rounds import Stage
+from fedcore.shell import crash
 from fedcore.types import DeviceId, RunId
 from fedserver.kept import Kept
 from fedserver.recipe import Recipe, recipe_of
@@ -64,6 +65,7 @@ class Coordinator:
         try:
             if found := await storage(Store.scrub):
                 log.info(found)
+            crash.point("server.scrubbed")
             for record in await storage(Store.runs):
                 await coordinator._restore(record)
         except BaseException:

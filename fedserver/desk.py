@@ -10,6 +10,7 @@ from dataclasses import replace
 import fedcore
 from fedcore.errors import ConfigError
 from fedcore.payload import BlobRef, Weights
+from fedcore.shell import crash
 from fedcore.types import RunId
 from fedserver import transfer
 from fedserver.coordinator import Coordinator
@@ -155,6 +156,7 @@ class Desk:
         checkpoint = await storage(kept.store_state, recipe.state, state)
         record = RunRecord(run, spec, time.time(), Standing.ACTIVE, "", 1, (), "", 0)
         await storage(Store.add_run, record, checkpoint)
+        crash.point("server.run-stored")
         await self._coordinator.add(record, recipe, state, kept)
         return run
 

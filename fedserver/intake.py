@@ -8,6 +8,7 @@ from fedcore.events import Failed, Reported
 from fedcore.link import Failure, Outcome, Receipt, Report
 from fedcore.messages import Message
 from fedcore.payload import Payload, Weights, decode
+from fedcore.shell import crash
 from fedcore.types import DeviceId, Tensors
 from fedserver.blobs import Blobs
 from fedserver.coordinator import Coordinator
@@ -82,12 +83,15 @@ async def _count(
     except StaleReport as stale:
         await _drop(coordinator, device, report)
         return Receipt(Outcome.LATE, str(stale))
+    crash.point("server.report-checked")
     record = ReportRecord(report.run, report.round, device, report.attempt, payload)
     try:
         await coordinator.storage(Store.add_report, record)
     except StorageFault as fault:
         raise Unavailable(f"the server cannot store the report: {fault.message}", "send it again") from None
+    crash.point("server.report-stored")
     await run.advance(Reported(device, report.round, report.attempt))
+    crash.point("server.report-counted")
     return Receipt(Outcome.ACCEPTED)
 
 

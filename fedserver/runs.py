@@ -27,6 +27,7 @@ from fedcore.link import Task
 from fedcore.messages import Message
 from fedcore.rounds import RoundEngine
 from fedcore.sessions import Presence
+from fedcore.shell import crash
 from fedcore.types import DeviceId
 from fedserver.kept import Kept
 from fedserver.recipe import Recipe
@@ -118,6 +119,7 @@ class Run:
         """The run is over: nobody needs to work for it any more."""
         self.standing, self.reason = standing, reason
         await self._storage(Store.end_run, self.run, standing, reason)
+        crash.point("server.run-ended")
         auxiliary = "was" if standing is Standing.STOPPED else "has"
         await self.note(f"the run {auxiliary} {standing.value}: {reason}")
         for device in self.engine.sessions:
@@ -182,6 +184,7 @@ class Run:
     async def _open(self, effect: Opened) -> None:
         self._opened, self.title = time.monotonic(), effect.title
         await self._storage(Store.open_round, self.run, effect.devices, effect.title)
+        crash.point("server.opened")
         tasks = len(self.engine.plan.tasks)
         await self.note(f"open: {effect.title}, tasks for {tasks} {'device' if tasks == 1 else 'devices'}")
 
@@ -189,6 +192,7 @@ class Run:
         payload = await self._storage(self.kept.payload, effect.message)
         task = Task(self.run, effect.round, effect.attempt, effect.seed, effect.title, payload)
         self._offered[effect.device] = Lease(task, effect.message)
+        crash.point("server.offered")
         self._wake(effect.device)
 
     async def _save(self, effect: Save) -> None:
@@ -202,7 +206,9 @@ class Run:
             seconds=time.monotonic() - self._opened,
         )
         checkpoint = await self._storage(self.kept.store_state, self._state_type, effect.state)
+        crash.point("server.state-stored")
         await self._storage(Store.save_round, self.run, closed, checkpoint, effect.abandoned_in_a_row)
+        crash.point("server.round-tidied")
         self._abandoned, self.title = "", ""
         self._offered.clear()
         await self.note(_summary(closed))
@@ -222,7 +228,10 @@ class Run:
         records = await self._storage(Store.reports, self.run, effect.round)
         counted = [record for record in records if record.device in effect.devices]
         reports = StoredReports(counted, tasks, self._storage.blobs)
-        return await in_thread(lambda: reduce(central, state, reports))
+        crash.point("server.reducing")
+        following = await in_thread(lambda: reduce(central, state, reports))
+        crash.point("server.reduced")
+        return following
 
 
 def _summary(closed: RoundRecord) -> str:

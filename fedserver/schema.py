@@ -5,6 +5,8 @@ from contextlib import closing
 from pathlib import Path
 
 from fedcore.errors import ConfigError, StorageFault
+from fedcore.shell import crash
+from fedcore.shell.disk import settle, temporary
 
 FIRST = """
 CREATE TABLE meta (schema_version INTEGER NOT NULL);
@@ -111,12 +113,15 @@ def connect(path: Path) -> sqlite3.Connection:
         found = _version(connection)
         if 0 < found < VERSION:
             _back_up(connection, path.with_name(f"{path.name}.version-{found}"))
+            crash.point("server.migrating")
         for number, step in enumerate(STEPS[found:], found + 1):
             written = f"UPDATE meta SET schema_version = {number}"  # noqa: S608 - a number of ours
             connection.executescript(f"BEGIN; {step}; {written}; COMMIT;")
     except sqlite3.Error as error:
         connection.close()
         raise StorageFault(f"{path}: {error}", "restore the state folder from a backup") from error
+    if 0 < found < VERSION:
+        crash.point("server.migrated")
     if found > VERSION:
         connection.close()
         raise ConfigError(f"{path} has version {found}, this server reads {VERSION}", "use a newer fedserver")
@@ -132,5 +137,8 @@ def _version(connection: sqlite3.Connection) -> int:
 
 
 def _back_up(connection: sqlite3.Connection, copy: Path) -> None:
-    with closing(sqlite3.connect(copy)) as target:
-        connection.backup(target)
+    """A copy of the whole database in the file `copy`, which is whole or not there."""
+    with temporary(copy.parent) as file:
+        with closing(sqlite3.connect(file.name)) as target:
+            connection.backup(target)
+        settle(file, copy)

@@ -17,7 +17,7 @@ from typing import Any
 from fedcore.checkpoint import Structure, blobs_of, decode, encode
 from fedcore.errors import NotFound
 from fedcore.payload import Payload, Weights
-from fedcore.shell import disk
+from fedcore.shell import crash, disk
 from fedcore.types import DeviceId, RunId, Tensors
 from fedserver.blobs import Blobs
 from fedserver.notes import Notes
@@ -153,6 +153,8 @@ class Store(Notes):
             self._run("DELETE FROM checkpoints WHERE run = ? AND round < ?", (run, oldest))
             self._run("DELETE FROM report_blobs WHERE run = ?", (run,))
             self._run("DELETE FROM reports WHERE run = ? AND round < ?", (run, oldest))
+            crash.point("server.round-committing")
+        crash.point("server.round-saved")
         self._remove_unneeded(before | self._held.pop(run, set()))
 
     def end_run(self, run: RunId, standing: Standing, reason: str) -> None:
@@ -187,6 +189,7 @@ class Store(Notes):
     def add_report(self, report: ReportRecord) -> None:
         """A report counts from here on. Its blobs must have arrived."""
         self.blobs.accept(report.device, report.blobs)
+        crash.point("server.report-blobs-moved")
         key = (report.run, report.round, report.device)
         with self._transaction():
             self._run(
@@ -195,6 +198,7 @@ class Store(Notes):
             )
             for name in set(report.blobs):
                 self._run("INSERT INTO report_blobs VALUES (?, ?, ?, ?)", (*key, name))
+            crash.point("server.report-committing")
 
     def reports(self, run: RunId, round: int) -> list[ReportRecord]:
         """The reports of a round that count, in device-id order. Blobs are there while the round is."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, BinaryIO
 
 from fedcore.errors import ConfigError, StorageFault
+from fedcore.shell import crash
 
 TEMPORARY = ".writing-"
 """How the names of unfinished files begin: after a crash they may go."""
@@ -58,7 +59,9 @@ def temporary(folder: Path) -> Iterator[BinaryIO]:
 def settle(file: BinaryIO, path: Path) -> None:
     """Give the open `file` the name `path`, for good: its bytes and its name are on the disk on return."""
     file.flush()
+    crash.point("disk.written")
     os.fsync(file.fileno())
+    crash.point("disk.synced")
     move(Path(file.name), path)
 
 
@@ -66,6 +69,7 @@ def move(source: Path, target: Path) -> None:
     """Rename a file whose bytes are on the disk already; its new name is there too on return."""
     make_folder(target.parent)
     source.rename(target)
+    crash.point("disk.renamed")
     sync_folder(target.parent)
 
 
