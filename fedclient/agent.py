@@ -5,7 +5,8 @@
 
 Whatever is cut off is taken up where it was: a call is tried again until the server is there, downloads and
 uploads go on at the last chunk, and a finished result waits on the disk until the server has taken it. When
-the session is lost the work goes on, and finds its lease again after a new hello.
+the session is lost the work goes on, and finds its lease again after a new hello. While the disk is full the
+device says so, keeps what it has, and tries again: the server closes the round without it if it must.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ from fedclient.performer import Performer
 from fedclient.state import Outbox
 from fedclient.watcher import Watcher, named
 from fedcore import __version__
-from fedcore.errors import BadPayload, ConfigError, Refused, SessionLost, ShoalError, Unavailable
+from fedcore.errors import BadPayload, ConfigError, DiskFull, Refused, SessionLost, ShoalError, Unavailable
 from fedcore.link import Failure, Hello, Idle, Link, Outcome, Report, Task, Welcome
 from fedcore.payload import BlobRef, Payload
 from fedcore.shell import crash
@@ -81,6 +82,7 @@ class Agent:
     ) -> None:
         self._link, self._performer, self._store, self._outbox = link, performer, store, outbox
         self._watcher, self._allowance = watcher, allowance
+        self._chance = chance
         self._calls, self._faults = Backoff(chance), Backoff(chance)
         self._welcome: Welcome | None = None
         self._work: _Work | None = None
@@ -179,18 +181,40 @@ class Agent:
             self._outbox.clear()
             crash.point("device.outbox-emptied")
             for weights in task.payload.weights():
-                await self._fetch(weights.blob)
+                await self._with_room(lambda blob=weights.blob: self._fetch(blob))  # type: ignore[misc]
             crash.point("device.fetched")
-            result = await self._performer.perform(task)
+            result = await self._with_room(lambda: self._perform(task))
             crash.point("device.performed")
             if isinstance(result, Payload):
-                self._outbox.keep(key, Report(task.run, task.round, task.attempt, result))
+                report = Report(task.run, task.round, task.attempt, result)
+                await self._with_room(lambda: self._keep(key, report))
                 crash.point("device.result-kept")
         except (Unavailable, SessionLost):
             raise
         except ShoalError as error:
             return Failure(error.code, str(error))
         return result
+
+    async def _perform(self, task: Task) -> Payload | Failure:
+        result = await self._performer.perform(task)
+        if isinstance(result, Failure) and result.code == DiskFull.code:
+            raise DiskFull(result.message)
+        return result
+
+    async def _keep(self, key: str, report: Report) -> None:
+        self._outbox.keep(key, report)
+
+    async def _with_room(self, step: Callable[[], Awaitable[T]]) -> T:
+        """Do this; while the disk has no room for it, say so and try again."""
+        full = Backoff(self._chance)
+        while True:
+            try:
+                return await step()
+            except DiskFull as error:
+                wait = full.next()
+                self._watcher.note(error)
+                self._watcher.doing(f"waiting for room on the disk: {error}; next try in {wait:.0f} s")
+                await asyncio.sleep(wait)
 
     def _kept(self, key: str) -> Payload | None:
         """The result that waits in the outbox, if it is of this work and whole."""
@@ -206,7 +230,8 @@ class Agent:
         receipt = await self._patiently(lambda: self._link.report(report))
         crash.point("device.receipt-came")
         self._work = None
-        self._outbox.clear()
+        if receipt.outcome is not Outcome.LATE:  # the same task may come again under another lease
+            self._outbox.clear()
         crash.point("device.outbox-cleared")
         self._store.trim(self._allowance.kept_bytes)
         crash.point("device.trimmed")

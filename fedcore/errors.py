@@ -11,8 +11,10 @@
     |  `- WrongVersion    the two sides have no version of the exchange in common
     |- NotFound           no such run, blob or device
     |- Unavailable        the other side is not there, or not now: try again
+    |  `- ServerFull      the server's disk has no room for more
     |- SessionLost        the server or the device started anew: say hello again
-    |- StorageFault       our own disk refused: full, read-only, broken
+    |- StorageFault       our own disk refused: read-only, broken
+    |  `- DiskFull        it has no room: nothing was written, the same can be tried again
     `- IllegalEvent       our own bug: an event that the table does not allow
 
 `code` is stable and is what machines match on; `exit_code` is what a command ends with.
@@ -82,12 +84,20 @@ class Unavailable(ShoalError):
     code, exit_code = "unavailable", 4
 
 
+class ServerFull(Unavailable):
+    code = "server-full"
+
+
 class SessionLost(ShoalError):
     code, exit_code = "say-hello", 4
 
 
 class StorageFault(ShoalError):
     code, exit_code = "storage", 8
+
+
+class DiskFull(StorageFault):
+    code = "disk-full"
 
 
 class IllegalEvent(ShoalError):

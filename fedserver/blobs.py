@@ -9,10 +9,10 @@ tmp/                              files that are being written
 import hashlib
 import os
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from fedcore.errors import BadPayload, Unavailable
+from fedcore.errors import BadPayload, NotFound, Unavailable
 from fedcore.payload import BlobRef, Weights
 from fedcore.shell import crash
 from fedcore.shell.disk import make_folder, move, settle, storing, temporary
@@ -111,8 +111,10 @@ class Blobs:
         return Upload(part, self.arrived(device, blob.sha256), blob, start)
 
     def accept(self, device: DeviceId, names: Iterable[str]) -> None:
-        """Make uploads that are whole and checked into blobs."""
-        for name in names:
+        """Make uploads that are whole and checked into blobs. Raises NotFound when one gave way to others."""
+        for name in dict.fromkeys(names):
+            if not self.arrived(device, name).is_file():
+                raise NotFound(f"blob {name[:12]} is not here", "upload it first")
             with storing(self.path(name)):
                 move(self.arrived(device, name), self.path(name))
 
@@ -154,8 +156,7 @@ class Upload:
         """Sync what came, and check it if it is all. Returns how much is here; raises BadPayload."""
         with self._writing():
             if self.held < self._blob.size:
-                self._file.flush()
-                os.fsync(self._file.fileno())
+                self._sync()
             elif self._sha.hexdigest() == self._blob.sha256:
                 settle(self._file, self._target)
                 crash.point("server.upload-whole")
@@ -167,6 +168,14 @@ class Upload:
                 )
         return self.held
 
+    def _sync(self) -> None:
+        try:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError:
+            self._part.unlink(missing_ok=True)  # what of it is on the disk, nobody knows any more
+            raise
+
     @contextmanager
     def _writing(self) -> Iterator[None]:
         try:
@@ -177,4 +186,5 @@ class Upload:
 
     def close(self) -> None:
         """No more of this. What came stays, for another attempt."""
-        self._file.close()
+        with suppress(OSError):  # it wrote what a full disk had not taken before
+            self._file.close()

@@ -8,12 +8,13 @@ import logging
 import time
 from collections.abc import Coroutine
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from fedcore.admit import Limits
 from fedcore.algorithm import State
-from fedcore.errors import NotFound, ShoalError, StorageFault, Unavailable
+from fedcore.errors import DiskFull, NotFound, ServerFull, ShoalError, StorageFault, Unavailable
 from fedcore.events import Event, Heard, Joined, Left
 from fedcore.link import Idle, Task
 from fedcore.rounds import Stage
@@ -24,10 +25,12 @@ from fedserver.recipe import Recipe, recipe_of
 from fedserver.records import RunRecord, Standing
 from fedserver.runs import Lease, Run
 from fedserver.settings import Settings
+from fedserver.showing import summary_of
 from fedserver.signals import Signal
 from fedserver.storage import Storage
 from fedserver.store import Store
 from fedserver.traffic import Meter
+from fedserver.views import RunSummary
 from fedserver.visitor import Visitor
 
 T = TypeVar("T")
@@ -71,6 +74,7 @@ class Coordinator:
         except BaseException:
             await storage.close()
             raise
+        await asyncio.to_thread(storage.room.hold, coordinator.low_water())
         coordinator._ticking = asyncio.create_task(coordinator._tick())
         coordinator._ticking.add_done_callback(coordinator._time_stands_still)
         return coordinator
@@ -78,6 +82,7 @@ class Coordinator:
     async def close(self) -> None:
         """Answer whoever waits, let a running reduction finish, and write everything down."""
         self.stop_serving()
+        self.storage.wait_no_more()
         await asyncio.gather(*(run.settle(self.settings.grace) for run in self.active()))
         if self._ticking is not None:
             self._ticking.cancel()
@@ -100,6 +105,35 @@ class Coordinator:
         if self.stopping:
             raise Unavailable("the server is stopping", "try again in a minute")
 
+    def check_deciding(self) -> None:
+        """Raises ServerFull while what was decided last waits for room on the disk."""
+        if self.storage.full:
+            raise ServerFull(
+                f"the server's disk is full: {self.storage.full.message}",
+                "its operator can free some; try again in a minute",
+            )
+
+    def low_water(self) -> int:
+        """Bytes that are to stay free: a round's end stores models before it removes older ones."""
+        models = (model for run in self.active() for model in run.engine.state.models.values())
+        size = sum(array.nbytes for model in models for array in model.values())
+        return max(self.settings.low_water, 2 * size)
+
+    def summary(self, run: Run) -> RunSummary:
+        """A run for people, with what it waits for."""
+        found = summary_of(run)
+        if self.storage.full and not found.over:
+            return replace(found, waiting_for="room on the server's disk", waiting_devices=(), time_left=None)
+        return found
+
+    def notices(self) -> tuple[str, ...]:
+        """What keeps the server from its work and needs a person."""
+        if self.storage.full:
+            return (f"nothing goes on before there is room on the disk: {self.storage.full}",)
+        if lacking := self.storage.room.lacks(self.low_water()):
+            return (f"uploads are refused: the disk lacks {lacking} bytes; free some",)
+        return ()
+
     async def in_turn(self, work: Coroutine[Any, Any, T]) -> T:
         """Do this when nothing else is going on, and to the end, even if the caller goes away."""
         return await asyncio.shield(asyncio.create_task(self._alone(work)))
@@ -111,6 +145,8 @@ class Coordinator:
                 raise Unavailable("the server has stopped", "try again in a minute")
             try:
                 return await work
+            except DiskFull:  # nothing was decided, see `fedserver.room`
+                raise
             except StorageFault as fault:
                 self._break(fault)
                 raise
@@ -239,6 +275,7 @@ class Coordinator:
                     await self.in_turn(run.advance())
             if time.monotonic() - noted > NOTES:
                 await self.in_turn(self.write_notes())
+                await asyncio.to_thread(self.storage.room.hold, self.low_water())
                 noted = time.monotonic()
 
     def _time_stands_still(self, ticking: "asyncio.Task[None]") -> None:
@@ -247,11 +284,19 @@ class Coordinator:
             self._break(error)
 
     async def write_notes(self) -> None:
-        """Who was seen, and how much was moved."""
+        """Who was seen, and how much was moved. On a full disk both wait for the next time."""
         seen = [visitor for visitor in self.visitors.values() if not visitor.noted]
         if seen:
+            records = [visitor.record() for visitor in seen]
             for visitor in seen:
                 visitor.noted = True
-            await self.storage(Store.note_devices, [visitor.record() for visitor in seen])
+            try:
+                await self.storage(Store.note_devices, records)
+            except DiskFull:
+                for visitor in seen:
+                    visitor.noted = False
         if traffic := self.meter.take():
-            await self.storage(Store.add_traffic, traffic)
+            try:
+                await self.storage(Store.add_traffic, traffic)
+            except DiskFull:
+                self.meter.give_back(traffic)

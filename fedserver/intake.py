@@ -3,7 +3,7 @@
 import asyncio
 
 from fedcore.admit import admit_message, admit_payload
-from fedcore.errors import BadPayload, NotFound, StaleReport, StorageFault, Unavailable
+from fedcore.errors import BadPayload, DiskFull, NotFound, StaleReport, Unavailable
 from fedcore.events import Failed, Reported
 from fedcore.link import Failure, Outcome, Receipt, Report
 from fedcore.messages import Message
@@ -87,7 +87,7 @@ async def _count(
     record = ReportRecord(report.run, report.round, device, report.attempt, payload)
     try:
         await coordinator.storage(Store.add_report, record)
-    except StorageFault as fault:
+    except (NotFound, DiskFull) as fault:
         raise Unavailable(f"the server cannot store the report: {fault.message}", "send it again") from None
     crash.point("server.report-stored")
     await run.advance(Reported(device, report.round, report.attempt))

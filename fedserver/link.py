@@ -43,6 +43,7 @@ class DeviceLink(Link):
         with visitor.waiting():
             while True:
                 change = visitor.changed.next()
+                self._coordinator.check_deciding()
                 await self._coordinator.join(self._visitor())
                 if task := self._coordinator.task_for(self._device):
                     visitor.given = task.run
@@ -54,7 +55,11 @@ class DeviceLink(Link):
                     return self._coordinator.idle()
 
     async def alive(self, run: RunId, round: int, attempt: int) -> bool:
-        await self._coordinator.join(self._visitor())
+        visitor = self._visitor()
+        if self._coordinator.storage.full:  # it is as it was, and will be for as long
+            self._coordinator.heard(visitor)
+        else:
+            await self._coordinator.join(visitor)
         known = self._coordinator.runs.get(run)
         lease = known.lease(self._device) if known else None
         return lease is not None and (lease.task.round, lease.task.attempt) == (round, attempt)
@@ -64,18 +69,22 @@ class DeviceLink(Link):
         return transfer.fetch(self._coordinator, self._coordinator.visitor(self._device), blob, start)
 
     async def uploaded(self, blob: BlobRef) -> int:
+        self._coordinator.check_deciding()
         await self._coordinator.join(self._visitor())
         return await asyncio.to_thread(self._coordinator.storage.blobs.uploaded, self._device, blob)
 
     async def upload(self, blob: BlobRef, start: int, chunks: AsyncIterator[bytes]) -> int:
+        self._coordinator.check_deciding()
         await self._coordinator.join(self._visitor())
         return await transfer.upload(self._coordinator, self._visitor(), blob, start, chunks)
 
     async def report(self, report: Report) -> Receipt:
+        self._coordinator.check_deciding()
         await self._coordinator.join(self._visitor())
         return await intake.receive(self._coordinator, self._device, report)
 
     async def leave(self) -> None:
+        self._coordinator.check_deciding()
         await self._coordinator.leave(self._visitor())
 
     async def place(self, run: RunId, descriptor: Descriptor | None) -> Question | Placement:

@@ -109,7 +109,8 @@ class Run:
         """Tell the engine what happened and what time it is, and do what it asks for.
 
         Raises StaleReport for a report that nobody waits for; StorageFault when what the engine decided
-        cannot be put on disk: then only a restart can go on. A run that is over hears nothing any more.
+        cannot be put on disk: then only a restart can go on. A full disk is waited for (`fedserver.room`).
+        A run that is over hears nothing any more.
         """
         for event in (*events, Tick(time.monotonic())):
             if self.active:
@@ -118,7 +119,7 @@ class Run:
     async def end(self, standing: Standing, reason: str) -> None:
         """The run is over: nobody needs to work for it any more."""
         self.standing, self.reason = standing, reason
-        await self._storage(Store.end_run, self.run, standing, reason)
+        await self._storage.insist(Store.end_run, self.run, standing, reason)
         crash.point("server.run-ended")
         auxiliary = "was" if standing is Standing.STOPPED else "has"
         await self.note(f"the run {auxiliary} {standing.value}: {reason}")
@@ -129,7 +130,7 @@ class Run:
     async def note(self, text: str, device: DeviceId = "") -> None:
         """A line of the run's log."""
         log.info("run %s: %s%s", self.run, f"{device}: " if device else "", text)
-        await self._storage(Store.log, self.run, text, device)
+        await self._storage.insist(Store.log, self.run, text, device)
 
     async def settle(self, seconds: float) -> None:
         """Wait for a reduction that is under way, but not longer than that."""
@@ -183,13 +184,13 @@ class Run:
 
     async def _open(self, effect: Opened) -> None:
         self._opened, self.title = time.monotonic(), effect.title
-        await self._storage(Store.open_round, self.run, effect.devices, effect.title)
+        await self._storage.insist(Store.open_round, self.run, effect.devices, effect.title)
         crash.point("server.opened")
         tasks = len(self.engine.plan.tasks)
         await self.note(f"open: {effect.title}, tasks for {tasks} {'device' if tasks == 1 else 'devices'}")
 
     async def _offer(self, effect: Offer) -> None:
-        payload = await self._storage(self.kept.payload, effect.message)
+        payload = await self._storage.insist(self.kept.payload, effect.message)
         task = Task(self.run, effect.round, effect.attempt, effect.seed, effect.title, payload)
         self._offered[effect.device] = Lease(task, effect.message)
         crash.point("server.offered")
@@ -205,9 +206,9 @@ class Run:
             abandoned=self._abandoned,
             seconds=time.monotonic() - self._opened,
         )
-        checkpoint = await self._storage(self.kept.store_state, self._state_type, effect.state)
+        checkpoint = await self._storage.insist(self.kept.store_state, self._state_type, effect.state)
         crash.point("server.state-stored")
-        await self._storage(Store.save_round, self.run, closed, checkpoint, effect.abandoned_in_a_row)
+        await self._storage.insist(Store.save_round, self.run, closed, checkpoint, effect.abandoned_in_a_row)
         crash.point("server.round-tidied")
         self._abandoned, self.title = "", ""
         self._offered.clear()
@@ -217,6 +218,8 @@ class Run:
         with suppress(StorageFault, Unavailable):  # who gives the turns knows, or is closed
             try:
                 following = await self._combined(effect)
+            except StorageFault as fault:
+                await self._in_turn(_refused_by_the_disk(fault))
             except Exception as error:
                 what = f"the reports of round {effect.round} cannot be combined"
                 await self._in_turn(self._fail(what, error))
@@ -232,6 +235,11 @@ class Run:
         following = await in_thread(lambda: reduce(central, state, reports))
         crash.point("server.reduced")
         return following
+
+
+async def _refused_by_the_disk(fault: StorageFault) -> None:
+    """Raised in turn, where it is known what follows from it."""
+    raise fault
 
 
 def _summary(closed: RoundRecord) -> str:

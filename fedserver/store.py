@@ -11,11 +11,12 @@ one thread makes all calls.
 import json
 import sqlite3
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from fedcore.checkpoint import Structure, blobs_of, decode, encode
-from fedcore.errors import NotFound
+from fedcore.errors import DiskFull, NotFound
 from fedcore.payload import Payload, Weights
 from fedcore.shell import crash, disk
 from fedcore.types import DeviceId, RunId, Tensors
@@ -66,8 +67,6 @@ class Store(Notes):
     def adopt(self, run: RunId, owner: DeviceId, weights: Weights) -> None:
         """Make an upload of `owner` a blob that stays as with `keep`. Raises NotFound if it never arrived."""
         name = weights.blob.sha256
-        if not self.blobs.arrived(owner, name).is_file():
-            raise NotFound(f"blob {name[:12]} is not here", "upload it first")
         self._held.setdefault(run, set()).add(name)
         self.blobs.accept(owner, [name])
 
@@ -187,9 +186,19 @@ class Store(Notes):
     # -- reports --------------------------------------------------------------------------------------------
 
     def add_report(self, report: ReportRecord) -> None:
-        """A report counts from here on. Its blobs must have arrived."""
-        self.blobs.accept(report.device, report.blobs)
-        crash.point("server.report-blobs-moved")
+        """A report counts from here on. Raises NotFound when its blobs have not arrived.
+
+        After NotFound or DiskFull it does not count, and its blobs are to be uploaded again.
+        """
+        try:
+            self.blobs.accept(report.device, report.blobs)
+            crash.point("server.report-blobs-moved")
+            self._add_report(report)
+        except (NotFound, DiskFull):
+            self._remove_unneeded(set(report.blobs))
+            raise
+
+    def _add_report(self, report: ReportRecord) -> None:
         key = (report.run, report.round, report.device)
         with self._transaction():
             self._run(
@@ -226,7 +235,8 @@ class Store(Notes):
         """Delete those of the blobs that no row and no task speaks of any more."""
         held = set().union(*self._held.values())
         query = "SELECT 1 FROM needed_blobs WHERE sha256 = ? LIMIT 1"
-        self.blobs.remove(name for name in names - held if not self._all(query, (name,)))
+        with suppress(DiskFull):  # there are disks where deleting takes room; the next start removes them
+            self.blobs.remove(name for name in names - held if not self._all(query, (name,)))
 
 
 def same(first: Payload, second: Payload) -> bool:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, BinaryIO
 
-from fedcore.errors import ConfigError, StorageFault
+from fedcore.errors import ConfigError, DiskFull, StorageFault
 from fedcore.shell import crash
 
 TEMPORARY = ".writing-"
@@ -18,13 +18,14 @@ TEMPORARY = ".writing-"
 
 @contextmanager
 def storing(path: Path) -> Iterator[None]:
-    """Around work on `path`: an OSError becomes a StorageFault that names it."""
+    """Around work on `path`: an OSError becomes a StorageFault that names it, a full disk a DiskFull."""
     try:
         yield
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        mend = "free some space on the state folder's disk" if full else "look at the state folder's disk"
-        raise StorageFault(f"{error.filename or path}: {error.strerror or error}", mend) from error
+        what = f"{error.filename or path}: {error.strerror or error}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFull(what, "free some space on the state folder's disk") from error
+        raise StorageFault(what, "look at the state folder's disk") from error
 
 
 @contextmanager

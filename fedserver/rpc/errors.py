@@ -15,6 +15,7 @@ from fedcore.errors import (
     DataFault,
     NotFound,
     Refused,
+    ServerFull,
     SessionLost,
     ShoalError,
     StaleReport,
@@ -37,6 +38,7 @@ STATUSES: dict[type[ShoalError], grpc.StatusCode] = {
     Refused: grpc.StatusCode.PERMISSION_DENIED,
     NotFound: grpc.StatusCode.NOT_FOUND,
     Unavailable: grpc.StatusCode.UNAVAILABLE,
+    ServerFull: grpc.StatusCode.RESOURCE_EXHAUSTED,
     StorageFault: grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
 """An error has the status of the nearest of its classes; what is not here is a bug of ours."""

@@ -28,7 +28,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x66\x65\x64/v1/operator_service.proto\x12\x06\x66\x65\x64.v1\x1a\x14\x66\x65\x64/v1/payload.proto\x1a\x11\x66\x65\x64/v1/task.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbf\x02\n\x0fStartRunRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\talgorithm\x18\x02 \x01(\t\x12\x0e\n\x06preset\x18\x03 \x01(\t\x12;\n\nparameters\x18\x04 \x03(\x0b\x32\'.fed.v1.StartRunRequest.ParametersEntry\x12#\n\x06policy\x18\x05 \x01(\x0b\x32\x13.fed.v1.RoundPolicy\x12\x0c\n\x04seed\x18\x06 \x01(\x04\x12 \n\x07learner\x18\x07 \x01(\x0b\x32\x0f.fed.v1.Learner\x12&\n\rinitial_model\x18\x08 \x01(\x0b\x32\x0f.fed.v1.Weights\x1a\x41\n\x0fParametersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x1d\n\x05value\x18\x02 \x01(\x0b\x32\x0e.fed.v1.Scalar:\x02\x38\x01\"\x92\x02\n\x0bRoundPolicy\x12\x0f\n\x07\x64\x65vices\x18\x01 \x01(\r\x12\x14\n\x07minimum\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x18\n\x0bover_select\x18\x03 \x01(\x01H\x01\x88\x01\x01\x12)\n\x06gather\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08\x64\x65\x61\x64line\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07silence\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\x08patience\x18\x07 \x01(\rH\x02\x88\x01\x01\x42\n\n\x08_minimumB\x0e\n\x0c_over_selectB\x0b\n\t_patience\"\x86\x01\n\x07Learner\x12\x0c\n\x04name\x18\x01 \x01(\t\x12-\n\x07options\x18\x02 \x03(\x0b\x32\x1c.fed.v1.Learner.OptionsEntry\x1a>\n\x0cOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x1d\n\x05value\x18\x02 \x01(\x0b\x32\x0e.fed.v1.Scalar:\x02\x38\x01\"\x1f\n\x10StartRunResponse\x12\x0b\n\x03run\x18\x01 \x01(\t\"\x11\n\x0fListRunsRequest\"4\n\x10ListRunsResponse\x12 \n\x04runs\x18\x01 \x03(\x0b\x32\x12.fed.v1.RunSummary\"\x1c\n\rGetRunRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\"3\n\x0eGetRunResponse\x12!\n\x06status\x18\x01 \x01(\x0b\x32\x11.fed.v1.RunStatus\"-\n\x0eStopRunRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"4\n\x0fStopRunResponse\x12!\n\x06status\x18\x01 \x01(\x0b\x32\x11.fed.v1.RunStatus\"\x12\n\x10GetStatusRequest\"m\n\x11GetStatusResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12%\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32\x14.fed.v1.DeviceStatus\x12 \n\x04runs\x18\x03 \x03(\x0b\x32\x12.fed.v1.RunSummary\"\x1e\n\x0fWatchRunRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\"5\n\x10WatchRunResponse\x12!\n\x06status\x18\x01 \x01(\x0b\x32\x11.fed.v1.RunStatus\",\n\x0eReadLogRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\x04\"1\n\x0fReadLogResponse\x12\x1e\n\x05lines\x18\x01 \x03(\x0b\x32\x0f.fed.v1.LogLine\"_\n\x07LogLine\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12&\n\x02\x61t\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06\x64\x65vice\x18\x03 \x01(\t\x12\x0c\n\x04text\x18\x04 \x01(\t\"\xa0\x01\n\x0c\x44\x65viceStatus\x12\x0e\n\x06\x64\x65vice\x18\x01 \x01(\t\x12\"\n\x08presence\x18\x02 \x01(\x0e\x32\x10.fed.v1.Presence\x12,\n\tlast_seen\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08software\x18\x04 \x01(\t\x12\x1c\n\x05lease\x18\x05 \x01(\x0b\x32\r.fed.v1.Lease\"\xe2\x01\n\nRunSummary\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\talgorithm\x18\x03 \x01(\t\x12\x0e\n\x06preset\x18\x04 \x01(\t\x12\x1c\n\x05stage\x18\x05 \x01(\x0e\x32\r.fed.v1.Stage\x12\r\n\x05round\x18\x06 \x01(\r\x12\r\n\x05title\x18\x07 \x01(\t\x12\x13\n\x0bwaiting_for\x18\x08 \x01(\t\x12\x17\n\x0fwaiting_devices\x18\t \x03(\t\x12,\n\ttime_left\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\"\xaf\x03\n\tRunStatus\x12#\n\x07summary\x18\x01 \x01(\x0b\x32\x12.fed.v1.RunSummary\x12!\n\x08\x63lusters\x18\x02 \x03(\x0b\x32\x0f.fed.v1.Cluster\x12&\n\x07\x64\x65vices\x18\x03 \x03(\x0b\x32\x15.fed.v1.DeviceFigures\x12\x30\n\x10\x61\x62\x61ndoned_rounds\x18\x04 \x03(\x0b\x32\x16.fed.v1.AbandonedRound\x12&\n\x07missing\x18\x05 \x03(\x0b\x32\x15.fed.v1.MissingDevice\x12-\n\x06models\x18\x06 \x03(\x0b\x32\x1d.fed.v1.RunStatus.ModelsEntry\x12+\n\x05\x66\x61\x63ts\x18\x07 \x03(\x0b\x32\x1c.fed.v1.RunStatus.FactsEntry\x1a>\n\x0bModelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x1e\n\x05value\x18\x02 \x01(\x0b\x32\x0f.fed.v1.Weights:\x02\x38\x01\x1a<\n\nFactsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x1d\n\x05value\x18\x02 \x01(\x0b\x32\x0e.fed.v1.Scalar:\x02\x38\x01\"\'\n\x07\x43luster\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0f\n\x07members\x18\x02 \x03(\t\"\xa8\x01\n\rDeviceFigures\x12\x0e\n\x06\x64\x65vice\x18\x01 \x01(\t\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\x12\x15\n\x08\x61\x63\x63uracy\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x11\n\x04loss\x18\x04 \x01(\x01H\x01\x88\x01\x01\x12\x10\n\x08\x65xamples\x18\x05 \x01(\x04\x12\x10\n\x08\x62ytes_up\x18\x06 \x01(\x04\x12\x12\n\nbytes_down\x18\x07 \x01(\x04\x42\x0b\n\t_accuracyB\x07\n\x05_loss\"/\n\x0e\x41\x62\x61ndonedRound\x12\r\n\x05round\x18\x01 \x01(\r\x12\x0e\n\x06reason\x18\x02 \x01(\t\"/\n\rMissingDevice\x12\x0e\n\x06\x64\x65vice\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t*b\n\x08Presence\x12\x18\n\x14PRESENCE_UNSPECIFIED\x10\x00\x12\x13\n\x0fPRESENCE_ABSENT\x10\x01\x12\x11\n\rPRESENCE_IDLE\x10\x02\x12\x14\n\x10PRESENCE_WORKING\x10\x03*\x8e\x01\n\x05Stage\x12\x15\n\x11STAGE_UNSPECIFIED\x10\x00\x12\x11\n\rSTAGE_WAITING\x10\x01\x12\x0e\n\nSTAGE_OPEN\x10\x02\x12\x12\n\x0eSTAGE_REDUCING\x10\x03\x12\x12\n\x0eSTAGE_FINISHED\x10\x04\x12\x10\n\x0cSTAGE_FAILED\x10\x05\x12\x11\n\rSTAGE_STOPPED\x10\x06\x32\xc3\x03\n\x0fOperatorService\x12=\n\x08StartRun\x12\x17.fed.v1.StartRunRequest\x1a\x18.fed.v1.StartRunResponse\x12=\n\x08ListRuns\x12\x17.fed.v1.ListRunsRequest\x1a\x18.fed.v1.ListRunsResponse\x12\x37\n\x06GetRun\x12\x15.fed.v1.GetRunRequest\x1a\x16.fed.v1.GetRunResponse\x12:\n\x07StopRun\x12\x16.fed.v1.StopRunRequest\x1a\x17.fed.v1.StopRunResponse\x12@\n\tGetStatus\x12\x18.fed.v1.GetStatusRequest\x1a\x19.fed.v1.GetStatusResponse\x12?\n\x08WatchRun\x12\x17.fed.v1.WatchRunRequest\x1a\x18.fed.v1.WatchRunResponse0\x01\x12:\n\x07ReadLog\x12\x16.fed.v1.ReadLogRequest\x1a\x17.fed.v1.ReadLogResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x66\x65\x64/v1/operator_service.proto\x12\x06\x66\x65\x64.v1\x1a\x14\x66\x65\x64/v1/payload.proto\x1a\x11\x66\x65\x64/v1/task.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbf\x02\n\x0fStartRunRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\talgorithm\x18\x02 \x01(\t\x12\x0e\n\x06preset\x18\x03 \x01(\t\x12;\n\nparameters\x18\x04 \x03(\x0b\x32\'.fed.v1.StartRunRequest.ParametersEntry\x12#\n\x06policy\x18\x05 \x01(\x0b\x32\x13.fed.v1.RoundPolicy\x12\x0c\n\x04seed\x18\x06 \x01(\x04\x12 \n\x07learner\x18\x07 \x01(\x0b\x32\x0f.fed.v1.Learner\x12&\n\rinitial_model\x18\x08 \x01(\x0b\x32\x0f.fed.v1.Weights\x1a\x41\n\x0fParametersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x1d\n\x05value\x18\x02 \x01(\x0b\x32\x0e.fed.v1.Scalar:\x02\x38\x01\"\x92\x02\n\x0bRoundPolicy\x12\x0f\n\x07\x64\x65vices\x18\x01 \x01(\r\x12\x14\n\x07minimum\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x18\n\x0bover_select\x18\x03 \x01(\x01H\x01\x88\x01\x01\x12)\n\x06gather\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08\x64\x65\x61\x64line\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12*\n\x07silence\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\x08patience\x18\x07 \x01(\rH\x02\x88\x01\x01\x42\n\n\x08_minimumB\x0e\n\x0c_over_selectB\x0b\n\t_patience\"\x86\x01\n\x07Learner\x12\x0c\n\x04name\x18\x01 \x01(\t\x12-\n\x07options\x18\x02 \x03(\x0b\x32\x1c.fed.v1.Learner.OptionsEntry\x1a>\n\x0cOptionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x1d\n\x05value\x18\x02 \x01(\x0b\x32\x0e.fed.v1.Scalar:\x02\x38\x01\"\x1f\n\x10StartRunResponse\x12\x0b\n\x03run\x18\x01 \x01(\t\"\x11\n\x0fListRunsRequest\"4\n\x10ListRunsResponse\x12 \n\x04runs\x18\x01 \x03(\x0b\x32\x12.fed.v1.RunSummary\"\x1c\n\rGetRunRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\"3\n\x0eGetRunResponse\x12!\n\x06status\x18\x01 \x01(\x0b\x32\x11.fed.v1.RunStatus\"-\n\x0eStopRunRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"4\n\x0fStopRunResponse\x12!\n\x06status\x18\x01 \x01(\x0b\x32\x11.fed.v1.RunStatus\"\x12\n\x10GetStatusRequest\"~\n\x11GetStatusResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12%\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32\x14.fed.v1.DeviceStatus\x12 \n\x04runs\x18\x03 \x03(\x0b\x32\x12.fed.v1.RunSummary\x12\x0f\n\x07notices\x18\x04 \x03(\t\"\x1e\n\x0fWatchRunRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\"5\n\x10WatchRunResponse\x12!\n\x06status\x18\x01 \x01(\x0b\x32\x11.fed.v1.RunStatus\",\n\x0eReadLogRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\x04\"1\n\x0fReadLogResponse\x12\x1e\n\x05lines\x18\x01 \x03(\x0b\x32\x0f.fed.v1.LogLine\"_\n\x07LogLine\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12&\n\x02\x61t\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0e\n\x06\x64\x65vice\x18\x03 \x01(\t\x12\x0c\n\x04text\x18\x04 \x01(\t\"\xa0\x01\n\x0c\x44\x65viceStatus\x12\x0e\n\x06\x64\x65vice\x18\x01 \x01(\t\x12\"\n\x08presence\x18\x02 \x01(\x0e\x32\x10.fed.v1.Presence\x12,\n\tlast_seen\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x10\n\x08software\x18\x04 \x01(\t\x12\x1c\n\x05lease\x18\x05 \x01(\x0b\x32\r.fed.v1.Lease\"\xe2\x01\n\nRunSummary\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\talgorithm\x18\x03 \x01(\t\x12\x0e\n\x06preset\x18\x04 \x01(\t\x12\x1c\n\x05stage\x18\x05 \x01(\x0e\x32\r.fed.v1.Stage\x12\r\n\x05round\x18\x06 \x01(\r\x12\r\n\x05title\x18\x07 \x01(\t\x12\x13\n\x0bwaiting_for\x18\x08 \x01(\t\x12\x17\n\x0fwaiting_devices\x18\t \x03(\t\x12,\n\ttime_left\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\"\xaf\x03\n\tRunStatus\x12#\n\x07summary\x18\x01 \x01(\x0b\x32\x12.fed.v1.RunSummary\x12!\n\x08\x63lusters\x18\x02 \x03(\x0b\x32\x0f.fed.v1.Cluster\x12&\n\x07\x64\x65vices\x18\x03 \x03(\x0b\x32\x15.fed.v1.DeviceFigures\x12\x30\n\x10\x61\x62\x61ndoned_rounds\x18\x04 \x03(\x0b\x32\x16.fed.v1.AbandonedRound\x12&\n\x07missing\x18\x05 \x03(\x0b\x32\x15.fed.v1.MissingDevice\x12-\n\x06models\x18\x06 \x03(\x0b\x32\x1d.fed.v1.RunStatus.ModelsEntry\x12+\n\x05\x66\x61\x63ts\x18\x07 \x03(\x0b\x32\x1c.fed.v1.RunStatus.FactsEntry\x1a>\n\x0bModelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x1e\n\x05value\x18\x02 \x01(\x0b\x32\x0f.fed.v1.Weights:\x02\x38\x01\x1a<\n\nFactsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x1d\n\x05value\x18\x02 \x01(\x0b\x32\x0e.fed.v1.Scalar:\x02\x38\x01\"\'\n\x07\x43luster\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x0f\n\x07members\x18\x02 \x03(\t\"\xa8\x01\n\rDeviceFigures\x12\x0e\n\x06\x64\x65vice\x18\x01 \x01(\t\x12\x0f\n\x07\x63luster\x18\x02 \x01(\t\x12\x15\n\x08\x61\x63\x63uracy\x18\x03 \x01(\x01H\x00\x88\x01\x01\x12\x11\n\x04loss\x18\x04 \x01(\x01H\x01\x88\x01\x01\x12\x10\n\x08\x65xamples\x18\x05 \x01(\x04\x12\x10\n\x08\x62ytes_up\x18\x06 \x01(\x04\x12\x12\n\nbytes_down\x18\x07 \x01(\x04\x42\x0b\n\t_accuracyB\x07\n\x05_loss\"/\n\x0e\x41\x62\x61ndonedRound\x12\r\n\x05round\x18\x01 \x01(\r\x12\x0e\n\x06reason\x18\x02 \x01(\t\"/\n\rMissingDevice\x12\x0e\n\x06\x64\x65vice\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t*b\n\x08Presence\x12\x18\n\x14PRESENCE_UNSPECIFIED\x10\x00\x12\x13\n\x0fPRESENCE_ABSENT\x10\x01\x12\x11\n\rPRESENCE_IDLE\x10\x02\x12\x14\n\x10PRESENCE_WORKING\x10\x03*\x8e\x01\n\x05Stage\x12\x15\n\x11STAGE_UNSPECIFIED\x10\x00\x12\x11\n\rSTAGE_WAITING\x10\x01\x12\x0e\n\nSTAGE_OPEN\x10\x02\x12\x12\n\x0eSTAGE_REDUCING\x10\x03\x12\x12\n\x0eSTAGE_FINISHED\x10\x04\x12\x10\n\x0cSTAGE_FAILED\x10\x05\x12\x11\n\rSTAGE_STOPPED\x10\x06\x32\xc3\x03\n\x0fOperatorService\x12=\n\x08StartRun\x12\x17.fed.v1.StartRunRequest\x1a\x18.fed.v1.StartRunResponse\x12=\n\x08ListRuns\x12\x17.fed.v1.ListRunsRequest\x1a\x18.fed.v1.ListRunsResponse\x12\x37\n\x06GetRun\x12\x15.fed.v1.GetRunRequest\x1a\x16.fed.v1.GetRunResponse\x12:\n\x07StopRun\x12\x16.fed.v1.StopRunRequest\x1a\x17.fed.v1.StopRunResponse\x12@\n\tGetStatus\x12\x18.fed.v1.GetStatusRequest\x1a\x19.fed.v1.GetStatusResponse\x12?\n\x08WatchRun\x12\x17.fed.v1.WatchRunRequest\x1a\x18.fed.v1.WatchRunResponse0\x01\x12:\n\x07ReadLog\x12\x16.fed.v1.ReadLogRequest\x1a\x17.fed.v1.ReadLogResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,10 +43,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RUNSTATUS_MODELSENTRY']._serialized_options = b'8\001'
   _globals['_RUNSTATUS_FACTSENTRY']._loaded_options = None
   _globals['_RUNSTATUS_FACTSENTRY']._serialized_options = b'8\001'
-  _globals['_PRESENCE']._serialized_start=2721
-  _globals['_PRESENCE']._serialized_end=2819
-  _globals['_STAGE']._serialized_start=2822
-  _globals['_STAGE']._serialized_end=2964
+  _globals['_PRESENCE']._serialized_start=2738
+  _globals['_PRESENCE']._serialized_end=2836
+  _globals['_STAGE']._serialized_start=2839
+  _globals['_STAGE']._serialized_end=2981
   _globals['_STARTRUNREQUEST']._serialized_start=148
   _globals['_STARTRUNREQUEST']._serialized_end=467
   _globals['_STARTRUNREQUEST_PARAMETERSENTRY']._serialized_start=402
@@ -74,35 +74,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETSTATUSREQUEST']._serialized_start=1173
   _globals['_GETSTATUSREQUEST']._serialized_end=1191
   _globals['_GETSTATUSRESPONSE']._serialized_start=1193
-  _globals['_GETSTATUSRESPONSE']._serialized_end=1302
-  _globals['_WATCHRUNREQUEST']._serialized_start=1304
-  _globals['_WATCHRUNREQUEST']._serialized_end=1334
-  _globals['_WATCHRUNRESPONSE']._serialized_start=1336
-  _globals['_WATCHRUNRESPONSE']._serialized_end=1389
-  _globals['_READLOGREQUEST']._serialized_start=1391
-  _globals['_READLOGREQUEST']._serialized_end=1435
-  _globals['_READLOGRESPONSE']._serialized_start=1437
-  _globals['_READLOGRESPONSE']._serialized_end=1486
-  _globals['_LOGLINE']._serialized_start=1488
-  _globals['_LOGLINE']._serialized_end=1583
-  _globals['_DEVICESTATUS']._serialized_start=1586
-  _globals['_DEVICESTATUS']._serialized_end=1746
-  _globals['_RUNSUMMARY']._serialized_start=1749
-  _globals['_RUNSUMMARY']._serialized_end=1975
-  _globals['_RUNSTATUS']._serialized_start=1978
-  _globals['_RUNSTATUS']._serialized_end=2409
-  _globals['_RUNSTATUS_MODELSENTRY']._serialized_start=2285
-  _globals['_RUNSTATUS_MODELSENTRY']._serialized_end=2347
-  _globals['_RUNSTATUS_FACTSENTRY']._serialized_start=2349
-  _globals['_RUNSTATUS_FACTSENTRY']._serialized_end=2409
-  _globals['_CLUSTER']._serialized_start=2411
-  _globals['_CLUSTER']._serialized_end=2450
-  _globals['_DEVICEFIGURES']._serialized_start=2453
-  _globals['_DEVICEFIGURES']._serialized_end=2621
-  _globals['_ABANDONEDROUND']._serialized_start=2623
-  _globals['_ABANDONEDROUND']._serialized_end=2670
-  _globals['_MISSINGDEVICE']._serialized_start=2672
-  _globals['_MISSINGDEVICE']._serialized_end=2719
-  _globals['_OPERATORSERVICE']._serialized_start=2967
-  _globals['_OPERATORSERVICE']._serialized_end=3418
+  _globals['_GETSTATUSRESPONSE']._serialized_end=1319
+  _globals['_WATCHRUNREQUEST']._serialized_start=1321
+  _globals['_WATCHRUNREQUEST']._serialized_end=1351
+  _globals['_WATCHRUNRESPONSE']._serialized_start=1353
+  _globals['_WATCHRUNRESPONSE']._serialized_end=1406
+  _globals['_READLOGREQUEST']._serialized_start=1408
+  _globals['_READLOGREQUEST']._serialized_end=1452
+  _globals['_READLOGRESPONSE']._serialized_start=1454
+  _globals['_READLOGRESPONSE']._serialized_end=1503
+  _globals['_LOGLINE']._serialized_start=1505
+  _globals['_LOGLINE']._serialized_end=1600
+  _globals['_DEVICESTATUS']._serialized_start=1603
+  _globals['_DEVICESTATUS']._serialized_end=1763
+  _globals['_RUNSUMMARY']._serialized_start=1766
+  _globals['_RUNSUMMARY']._serialized_end=1992
+  _globals['_RUNSTATUS']._serialized_start=1995
+  _globals['_RUNSTATUS']._serialized_end=2426
+  _globals['_RUNSTATUS_MODELSENTRY']._serialized_start=2302
+  _globals['_RUNSTATUS_MODELSENTRY']._serialized_end=2364
+  _globals['_RUNSTATUS_FACTSENTRY']._serialized_start=2366
+  _globals['_RUNSTATUS_FACTSENTRY']._serialized_end=2426
+  _globals['_CLUSTER']._serialized_start=2428
+  _globals['_CLUSTER']._serialized_end=2467
+  _globals['_DEVICEFIGURES']._serialized_start=2470
+  _globals['_DEVICEFIGURES']._serialized_end=2638
+  _globals['_ABANDONEDROUND']._serialized_start=2640
+  _globals['_ABANDONEDROUND']._serialized_end=2687
+  _globals['_MISSINGDEVICE']._serialized_start=2689
+  _globals['_MISSINGDEVICE']._serialized_end=2736
+  _globals['_OPERATORSERVICE']._serialized_start=2984
+  _globals['_OPERATORSERVICE']._serialized_end=3435
 # @@protoc_insertion_point(module_scope)
