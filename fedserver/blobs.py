@@ -1,11 +1,13 @@
 """Bytes by their hash on the server's disk.
 
 blobs/<aa>/<sha256>               whole, checked, synced: the only ones that the database speaks of
+quarantine/<sha256>               were among them, and are not what their names say any more
 partial/<device>/<sha256>.part    an upload that is under way or was cut off
 partial/<device>/<sha256>         an upload that is whole and checked; its report moves it to blobs/
 tmp/                              files that are being written
 """
 
+import errno
 import hashlib
 import os
 from collections.abc import Collection, Iterable, Iterator
@@ -29,6 +31,8 @@ class Blobs:
 
     def __init__(self, state: Path) -> None:
         self._blobs, self._partial, self._tmp = state / "blobs", state / "partial", state / "tmp"
+        self._quarantine = state / "quarantine"
+        self._sound: set[str] = set()
         with storing(state):
             for folder in (self._blobs, self._partial, self._tmp):
                 make_folder(folder)
@@ -57,6 +61,7 @@ class Blobs:
     def remove(self, names: Iterable[str]) -> None:
         """Delete blobs that nobody needs any more."""
         for name in names:
+            self._sound.discard(name)
             with storing(self.path(name)):
                 self.path(name).unlink(missing_ok=True)
 
@@ -73,6 +78,36 @@ class Blobs:
             for path in doomed:
                 path.unlink()
         return len(doomed), freed
+
+    def damage(self, name: str) -> str:
+        """What is wrong with a blob; "" when its bytes are those of its name. They are read once in a life.
+
+        One that is damaged goes to the quarantine, so that nothing takes it for what it was. Raises
+        StorageFault when that cannot be found out.
+        """
+        if name in self._sound:
+            return ""
+        path = self.path(name)
+        with storing(path):
+            try:
+                if _hash_of(path) == name:
+                    self._sound.add(name)
+                    return ""
+                found = "is damaged"
+            except FileNotFoundError:
+                return f"blob {name[:12]} is missing"
+            except OSError as error:
+                if error.errno != errno.EIO:  # such as too many open files: that says nothing of the blob
+                    raise
+                found = "cannot be read"
+            move(path, self._quarantine / name)
+        return f"blob {name[:12]} {found}; it is in {self._quarantine}"
+
+    def size(self, name: str) -> int:
+        """Bytes of a blob; 0 when it is not there."""
+        with suppress(OSError):
+            return self.path(name).stat().st_size
+        return 0
 
     # -- uploads --------------------------------------------------------------------------------------------
 
@@ -126,6 +161,14 @@ class Blobs:
 
     def _part(self, device: DeviceId, blob: BlobRef) -> Path:
         return self._partial / device / f"{blob.sha256}.part"
+
+
+def _hash_of(path: Path) -> str:
+    sha = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            sha.update(chunk)
+    return sha.hexdigest()
 
 
 class Upload:

@@ -14,15 +14,16 @@ from typing import Any, TypeVar
 
 from fedcore.admit import Limits
 from fedcore.algorithm import State
-from fedcore.errors import DiskFull, NotFound, ServerFull, ShoalError, StorageFault, Unavailable
+from fedcore.errors import DiskFull, NotFound, ServerFull, StorageFault, Unavailable
 from fedcore.events import Event, Heard, Joined, Left
 from fedcore.link import Idle, Task
 from fedcore.rounds import Stage
 from fedcore.shell import crash
 from fedcore.types import DeviceId, RunId
 from fedserver.kept import Kept
-from fedserver.recipe import Recipe, recipe_of
-from fedserver.records import RunRecord, Standing
+from fedserver.recipe import Recipe
+from fedserver.records import RunRecord
+from fedserver.recovery import Recovery
 from fedserver.runs import Lease, Run
 from fedserver.settings import Settings
 from fedserver.showing import summary_of
@@ -43,21 +44,21 @@ NOTES = 5.0
 class Coordinator:
     """Made by `open`. broken: why the process must start anew, such as a decision that the disk refused.
 
-    unreadable: runs whose state this version cannot read, and why.
+    recovery: the runs that are not back yet after the start, and those that cannot be read.
     """
 
     def __init__(self, storage: Storage, settings: Settings) -> None:
         self.storage, self.settings = storage, settings
         self.limits = Limits(model=settings.model)
         self.runs: dict[RunId, Run] = {}
-        self.unreadable: dict[RunId, tuple[RunRecord, str]] = {}
+        self.recovery = Recovery(storage, lambda *found: self.in_turn(self.add(*found)))
         self.visitors: dict[DeviceId, Visitor] = {}
         self.meter = Meter()
         self.changed = Signal()
         self.stopping = self.closed = False
         self.broken: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self._turn = asyncio.Lock()
-        self._ticking: asyncio.Task[None] | None = None
+        self._background: list[asyncio.Task[None]] = []
 
     @classmethod
     async def open(cls, state: Path, settings: Settings) -> "Coordinator":
@@ -69,14 +70,14 @@ class Coordinator:
             if found := await storage(Store.scrub):
                 log.info(found)
             crash.point("server.scrubbed")
-            for record in await storage(Store.runs):
-                await coordinator._restore(record)
+            coordinator._background.append(await coordinator.recovery.begin())
         except BaseException:
             await storage.close()
             raise
         await asyncio.to_thread(storage.room.hold, coordinator.low_water())
-        coordinator._ticking = asyncio.create_task(coordinator._tick())
-        coordinator._ticking.add_done_callback(coordinator._time_stands_still)
+        coordinator._background.append(asyncio.create_task(coordinator._tick()))
+        for task in coordinator._background:
+            task.add_done_callback(coordinator._ended_early)
         return coordinator
 
     async def close(self) -> None:
@@ -84,9 +85,9 @@ class Coordinator:
         self.stop_serving()
         self.storage.wait_no_more()
         await asyncio.gather(*(run.settle(self.settings.grace) for run in self.active()))
-        if self._ticking is not None:
-            self._ticking.cancel()
-            await asyncio.wait([self._ticking])
+        for task in self._background:
+            task.cancel()
+            await asyncio.wait([task])
         async with self._turn:
             self.closed = True
             with suppress(StorageFault):
@@ -162,12 +163,18 @@ class Coordinator:
         return [run for run in self.runs.values() if run.active]
 
     def run(self, run: RunId) -> Run:
-        """Raises NotFound."""
+        """Raises NotFound, or Unavailable for one that is not back yet after a start."""
         if run not in self.runs:
-            if run in self.unreadable:
-                raise NotFound(f"run {run!r} cannot be read: {self.unreadable[run][1]}")
+            self.check_recovered(run)
+            if run in self.recovery.unreadable:
+                raise NotFound(f"run {run!r} cannot be read: {self.recovery.unreadable[run][1]}")
             raise NotFound(f"there is no run {run!r}", f"known: {', '.join(self.runs) or 'none'}")
         return self.runs[run]
+
+    def check_recovered(self, run: RunId) -> None:
+        """Raises Unavailable while the files of this run are being checked after a start."""
+        if run in self.recovery.pending:
+            raise Unavailable(f"run {run} is being checked after a start", "try again in a moment")
 
     async def add(self, record: RunRecord, recipe: Recipe, state: State, kept: Kept) -> None:
         """A run that is new, or that a restart found."""
@@ -183,24 +190,12 @@ class Coordinator:
             self.in_turn,
         )
         self.runs[run.run] = run
+        self.runs = dict(sorted(self.runs.items(), key=lambda item: self.recovery.age(item[0])))
         await run.advance()
         for visitor in self.visitors.values():
             visitor.told = False
             visitor.changed.fire()
         self.changed.fire()
-
-    async def _restore(self, record: RunRecord) -> None:
-        kept = Kept(record.run)
-        try:
-            recipe = await asyncio.to_thread(recipe_of, record.spec)
-            state = await self.storage(kept.load_state, recipe.state)
-        except (ShoalError, TypeError) as error:
-            log.error("run %s cannot be read: %s", record.run, error)
-            self.unreadable[record.run] = (record, str(error))
-            return
-        if record.standing is Standing.ACTIVE:
-            log.info("run %s goes on in round %d", record.run, record.round)
-        await self.in_turn(self.add(record, recipe, state, kept))
 
     # -- devices --------------------------------------------------------------------------------------------
 
@@ -250,6 +245,8 @@ class Coordinator:
     def idle(self) -> Idle:
         """What a device is told that has no task."""
         active = self.active()
+        if not active and self.recovery.pending:
+            return Idle("the server checks its files after a start", 0.0, 1.0)
         if active:
             return Idle(f"run {active[0].run}: {active[0].engine.waiting().text}", 0.0, 1.0)
         if self.runs:
@@ -278,9 +275,9 @@ class Coordinator:
                 await asyncio.to_thread(self.storage.room.hold, self.low_water())
                 noted = time.monotonic()
 
-    def _time_stands_still(self, ticking: "asyncio.Task[None]") -> None:
-        """Without ticks no deadline would ever come."""
-        if not ticking.cancelled() and (error := ticking.exception()) is not None:
+    def _ended_early(self, task: "asyncio.Task[None]") -> None:
+        """Without ticks no deadline would ever come, and without the recovery not every run."""
+        if not task.cancelled() and (error := task.exception()) is not None:
             self._break(error)
 
     async def write_notes(self) -> None:

@@ -18,7 +18,7 @@ from fedserver.kept import Kept
 from fedserver.recipe import Recipe, recipe_of
 from fedserver.records import LogLine, RunRecord, RunSpec, Standing
 from fedserver.runs import Run
-from fedserver.showing import clusters_of, device_of, figures_of, unreadable
+from fedserver.showing import clusters_of, device_of, figures_of, unchecked, unreadable
 from fedserver.store import Store
 from fedserver.views import RunStatus, RunSummary, ServerStatus
 
@@ -56,9 +56,14 @@ class Desk:
         return await self.show(run)
 
     def runs(self) -> list[RunSummary]:
-        """All runs, newest first; those that cannot be read last."""
+        """All runs, newest first; those that are not back yet and those that cannot be read last."""
         readable = [self._coordinator.summary(run) for run in reversed(self._coordinator.runs.values())]
-        return readable + [unreadable(*lost) for lost in self._coordinator.unreadable.values()]
+        recovery = self._coordinator.recovery
+        return [
+            *readable,
+            *map(unchecked, recovery.pending.values()),
+            *(unreadable(*lost) for lost in recovery.unreadable.values()),
+        ]
 
     async def show(self, run: RunId) -> RunStatus:
         """Everything about one run. Raises NotFound."""
@@ -94,7 +99,8 @@ class Desk:
             visitor = coordinator.visitors.get(record.device)
             leases = coordinator.leases(visitor) if visitor else []
             devices.append(device_of(record, visitor, leases, patience))
-        runs = tuple(map(coordinator.summary, active))
+        pending = [unchecked(record) for record in coordinator.recovery.pending.values()]
+        runs = (*map(coordinator.summary, active), *(each for each in pending if not each.over))
         return ServerStatus(fedcore.__version__, tuple(devices), runs, coordinator.notices())
 
     # -- blobs ----------------------------------------------------------------------------------------------
@@ -174,7 +180,8 @@ class Desk:
         return run
 
     def _id_of(self, spec: RunSpec) -> RunId:
-        taken = {*self._coordinator.runs, *self._coordinator.unreadable}
+        recovery = self._coordinator.recovery
+        taken = {*self._coordinator.runs, *recovery.pending, *recovery.unreadable}
         if spec.name in taken:
             raise ConfigError(
                 f"there is a run {spec.name!r} already",

@@ -25,6 +25,7 @@ async def receive(coordinator: Coordinator, device: DeviceId, report: Report) ->
     """What becomes of a report. It counts once, and only if it is on disk."""
     run = coordinator.runs.get(report.run)
     if run is None:
+        coordinator.check_recovered(report.run)
         return Receipt(Outcome.LATE, f"there is no run {report.run!r}")
     if earlier := await _receipt_again(coordinator, device, report):
         return earlier

@@ -98,6 +98,7 @@ CREATE INDEX log_by_run ON log (run, number);
 STEPS: tuple[str, ...] = (FIRST,)
 """How the tables came to be: step n takes version n - 1 to n. A step that was released never changes."""
 VERSION = len(STEPS)
+RESTORE = "keep the folder as it is, and restore a backup: fedserver restore BACKUP --state DIR"
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -110,6 +111,7 @@ def connect(path: Path) -> sqlite3.Connection:
     try:
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=5000"):
             connection.execute(f"PRAGMA {pragma}")
+        _check(connection, path)
         found = _version(connection)
         if 0 < found < VERSION:
             _back_up(connection, path.with_name(f"{path.name}.version-{found}"))
@@ -117,15 +119,24 @@ def connect(path: Path) -> sqlite3.Connection:
         for number, step in enumerate(STEPS[found:], found + 1):
             written = f"UPDATE meta SET schema_version = {number}"  # noqa: S608 - a number of ours
             connection.executescript(f"BEGIN; {step}; {written}; COMMIT;")
-    except sqlite3.Error as error:
+    except (sqlite3.Error, StorageFault) as error:
         connection.close()
-        raise StorageFault(f"{path}: {error}", "restore the state folder from a backup") from error
+        if isinstance(error, StorageFault):
+            raise
+        raise StorageFault(f"{path}: {error}", RESTORE) from error
     if 0 < found < VERSION:
         crash.point("server.migrated")
     if found > VERSION:
         connection.close()
         raise ConfigError(f"{path} has version {found}, this server reads {VERSION}", "use a newer fedserver")
     return connection
+
+
+def _check(connection: sqlite3.Connection, path: Path) -> None:
+    """Raises StorageFault when pages of the database contradict each other."""
+    (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if found != "ok":
+        raise StorageFault(f"{path} is damaged: {found}", RESTORE)
 
 
 def _version(connection: sqlite3.Connection) -> int:

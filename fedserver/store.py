@@ -119,6 +119,25 @@ class Store(Notes):
         structure: Structure = json.loads(row["structure"])
         return structure
 
+    def checkpoints(self, run: RunId) -> list[tuple[int, list[str]]]:
+        """The rounds that a checkpoint of this run opens, newest first, each with the blobs that it needs."""
+        rounds = self._all("SELECT round FROM checkpoints WHERE run = ? ORDER BY round DESC", (run,))
+        query = "SELECT sha256 FROM checkpoint_blobs WHERE run = ? AND round = ? ORDER BY sha256"
+        return [(number, [name for (name,) in self._all(query, (run, number))]) for (number,) in rounds]
+
+    def drop_checkpoint(self, run: RunId, round: int) -> None:
+        """A checkpoint that cannot be used. If it was the newest, the run goes back to the one before it."""
+        with self._transaction():
+            self._run("DELETE FROM checkpoints WHERE run = ? AND round = ?", (run, round))
+            ((last,),) = self._all("SELECT max(round) FROM checkpoints WHERE run = ?", (run,))
+            if last is not None and last < round:
+                self._run(
+                    "UPDATE runs SET round = ?, asked = '[]', title = '' WHERE run = ? AND round > ?",
+                    (last, run, last),
+                )
+                self._run("DELETE FROM reports WHERE run = ? AND round >= ?", (run, last))
+                self._run("DELETE FROM rounds WHERE run = ? AND round >= ?", (run, last))
+
     def open_round(self, run: RunId, asked: Sequence[DeviceId], title: str) -> None:
         """The run's current round asks these devices."""
         with self._transaction():
@@ -213,6 +232,11 @@ class Store(Notes):
         """The reports of a round that count, in device-id order. Blobs are there while the round is."""
         rows = self._all("SELECT * FROM reports WHERE run = ? AND round = ? ORDER BY device", (run, round))
         return [_report_of(row) for row in rows]
+
+    def withdraw(self, run: RunId, round: int, device: DeviceId) -> None:
+        """A report does not count any more: its blobs are damaged."""
+        with self._transaction():
+            self._run("DELETE FROM reports WHERE run = ? AND round = ? AND device = ?", (run, round, device))
 
     def report(self, run: RunId, round: int, device: DeviceId) -> ReportRecord | None:
         """A device's report in a round, if it counts."""

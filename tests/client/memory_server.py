@@ -22,7 +22,8 @@ class MemoryServer:
     """tasks: what is due, in order; one is over when its report came. log: calls and what became of them.
 
     away: this many of the next calls fail, of the kinds in `away_from` (all, when empty). forget: void the
-    session at the next call. late: answers to the next reports, which do not count. cut: bytes after which the next transfers end, one for each.
+    session at the next call. late: answers to the next reports, which do not count then. cut: bytes after
+    which the next transfers end, one for each.
     """
 
     tasks: list[Task]
