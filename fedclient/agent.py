@@ -21,7 +21,7 @@ from fedclient.backoff import Backoff, patiently
 from fedclient.blobs import BlobStore
 from fedclient.faults import TaskFailed
 from fedclient.performer import Performer
-from fedclient.state import Outbox
+from fedclient.state import Mark, Outbox
 from fedclient.watcher import Watcher, named
 from fedcore import __version__
 from fedcore.errors import BadPayload, ConfigError, DiskFull, Refused, SessionLost, ShoalError, Unavailable
@@ -76,12 +76,13 @@ class Agent:
         performer: Performer,
         store: BlobStore,
         outbox: Outbox,
+        mark: Mark,
         watcher: Watcher,
         allowance: Allowance = Allowance(),
         chance: Random | None = None,
     ) -> None:
         self._link, self._performer, self._store, self._outbox = link, performer, store, outbox
-        self._watcher, self._allowance = watcher, allowance
+        self._mark, self._watcher, self._allowance = mark, watcher, allowance
         self._chance = chance
         self._calls, self._faults = Backoff(chance), Backoff(chance)
         self._welcome: Welcome | None = None
@@ -107,8 +108,10 @@ class Agent:
         try:
             if self._welcome is None:
                 self._watcher.doing("saying hello to the server")
-                self._welcome = await self._patiently(lambda: self._link.hello(Hello(SOFTWARE)))
+                hello = Hello(SOFTWARE, mark=self._mark.read())
+                self._welcome = await self._patiently(lambda: self._link.hello(hello))
                 crash.point("device.welcomed")
+                self._mark.keep(self._welcome.mark)
             poll, heartbeat = self._welcome.poll, self._welcome.heartbeat
             answer = await self._patiently(lambda: self._link.next_task(poll))
             if isinstance(answer, Task):
@@ -229,6 +232,7 @@ class Agent:
         crash.point("device.uploaded")
         receipt = await self._patiently(lambda: self._link.report(report))
         crash.point("device.receipt-came")
+        self._mark.keep(receipt.mark)
         self._work = None
         if receipt.outcome is not Outcome.LATE:  # the same task may come again under another lease
             self._outbox.clear()

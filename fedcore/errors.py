@@ -11,7 +11,8 @@
     |  `- WrongVersion    the two sides have no version of the exchange in common
     |- NotFound           no such run, blob or device
     |- Unavailable        the other side is not there, or not now: try again
-    |  `- ServerFull      the server's disk has no room for more
+    |  |- ServerFull      the server's disk has no room for more
+    |  `- InDoubt         the server seems to be restored from the past, and waits for its operator
     |- SessionLost        the server or the device started anew: say hello again
     |- StorageFault       our own disk refused: read-only, broken
     |  `- DiskFull        it has no room: nothing was written, the same can be tried again
@@ -86,6 +87,10 @@ class Unavailable(ShoalError):
 
 class ServerFull(Unavailable):
     code = "server-full"
+
+
+class InDoubt(Unavailable):
+    code = "in-doubt"
 
 
 class SessionLost(ShoalError):

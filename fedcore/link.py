@@ -18,12 +18,16 @@ PROTOCOL = 1
 
 @dataclass(frozen=True)
 class Hello:
-    """A device says what it is. capabilities: names of optional things it can do."""
+    """A device says what it is. capabilities: names of optional things it can do.
+
+    mark: the last one that this server gave it, "" for none.
+    """
 
     software: str
     oldest_protocol: int = PROTOCOL
     newest_protocol: int = PROTOCOL
     capabilities: tuple[str, ...] = ()
+    mark: str = ""
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,7 @@ class Welcome:
 
     session: opaque; a later hello of the same device makes it void.
     poll: how long one `next_task` may wait. heartbeat: call `alive` this often while you work.
+    mark: an opaque point of the server's history, to be kept on the device's disk; "" to keep the last one.
     """
 
     software: str
@@ -39,6 +44,7 @@ class Welcome:
     session: str
     poll: float
     heartbeat: float
+    mark: str = ""
 
 
 @dataclass(frozen=True)
@@ -99,10 +105,11 @@ class Outcome(Enum):
 
 @dataclass(frozen=True)
 class Receipt:
-    """What became of a report, and why when it was not taken."""
+    """What became of a report, and why when it was not taken. mark: as in a Welcome."""
 
     outcome: Outcome
     reason: str = ""
+    mark: str = ""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from fedcore.admit import Limits
 from fedcore.algorithm import State
-from fedcore.errors import DiskFull, NotFound, ServerFull, StorageFault, Unavailable
+from fedcore.errors import DiskFull, InDoubt, NotFound, ServerFull, StorageFault, Unavailable
 from fedcore.events import Event, Heard, Joined, Left
 from fedcore.link import Idle, Task
 from fedcore.rounds import Stage
@@ -41,9 +41,14 @@ NOTES = 5.0
 """Seconds between writing down who was seen and how much was moved; a crash loses no more than that."""
 
 
+DOUBTS = 3
+"""How many devices are named that have seen another history."""
+
+
 class Coordinator:
     """Made by `open`. broken: why the process must start anew, such as a decision that the disk refused.
 
+    doubts: what devices have seen of a history that is not this server's, see `fedserver.epoch`.
     recovery: the runs that are not back yet after the start, and those that cannot be read.
     """
 
@@ -51,6 +56,7 @@ class Coordinator:
         self.storage, self.settings = storage, settings
         self.limits = Limits(model=settings.model)
         self.runs: dict[RunId, Run] = {}
+        self.doubts: dict[DeviceId, str] = {}
         self.recovery = Recovery(storage, lambda *found: self.in_turn(self.add(*found)))
         self.visitors: dict[DeviceId, Visitor] = {}
         self.meter = Meter()
@@ -67,6 +73,9 @@ class Coordinator:
         await storage.open()
         coordinator = cls(storage, settings)
         try:
+            await storage.insist(Store.boot)
+            crash.point("server.booted")
+            coordinator.doubts = await storage(Store.doubts)
             if found := await storage(Store.scrub):
                 log.info(found)
             crash.point("server.scrubbed")
@@ -107,7 +116,13 @@ class Coordinator:
             raise Unavailable("the server is stopping", "try again in a minute")
 
     def check_deciding(self) -> None:
-        """Raises ServerFull while what was decided last waits for room on the disk."""
+        """Raises ServerFull while what was decided last waits for room on the disk, InDoubt while an operator
+        must say which history holds."""
+        if self.doubts:
+            raise InDoubt(
+                "the server seems to be restored from the past and takes nothing",
+                "its operator decides; try again later",
+            )
         if self.storage.full:
             raise ServerFull(
                 f"the server's disk is full: {self.storage.full.message}",
@@ -123,17 +138,34 @@ class Coordinator:
     def summary(self, run: Run) -> RunSummary:
         """A run for people, with what it waits for."""
         found = summary_of(run)
-        if self.storage.full and not found.over:
-            return replace(found, waiting_for="room on the server's disk", waiting_devices=(), time_left=None)
-        return found
+        if found.over or not (self.storage.full or self.doubts):
+            return found
+        what = "room on the server's disk" if self.storage.full else "an operator: see `fedserver status`"
+        return replace(found, waiting_for=what, waiting_devices=(), time_left=None)
 
     def notices(self) -> tuple[str, ...]:
         """What keeps the server from its work and needs a person."""
+        if self.doubts:
+            named = ", ".join(f"{device} saw {mark}" for device, mark in list(self.doubts.items())[:DOUBTS])
+            return (
+                f"this server seems to be restored from the past, and takes nothing: {named}. If its state is"
+                " the one to go on with, stop it and run: fedserver recover --accept",
+            )
         if self.storage.full:
             return (f"nothing goes on before there is room on the disk: {self.storage.full}",)
         if lacking := self.storage.room.lacks(self.low_water()):
             return (f"uploads are refused: the disk lacks {lacking} bytes; free some",)
         return ()
+
+    async def doubt(self, device: DeviceId, mark: str) -> None:
+        """Look at the mark that a device brought. From the first one on that is not of this history nothing
+        new is begun; what was begun may end."""
+        if mark and (why := await self.storage(Store.doubt, device, mark)):
+            if device not in self.doubts:
+                log.error("device %s has seen %s: this server takes nothing any more", device, why)
+            self.doubts[device] = why
+            for run in self.active():
+                run.held = True
 
     async def in_turn(self, work: Coroutine[Any, Any, T]) -> T:
         """Do this when nothing else is going on, and to the end, even if the caller goes away."""
@@ -191,6 +223,7 @@ class Coordinator:
         )
         self.runs[run.run] = run
         self.runs = dict(sorted(self.runs.items(), key=lambda item: self.recovery.age(item[0])))
+        run.held = bool(self.doubts)
         await run.advance()
         for visitor in self.visitors.values():
             visitor.told = False
@@ -268,7 +301,7 @@ class Coordinator:
                 if visitor.polling:
                     self.heard(visitor)
             for run in self.active():
-                if run.engine.stage is not Stage.REDUCING:
+                if run.engine.stage is not Stage.REDUCING and not run.held:
                     await self.in_turn(run.advance())
             if time.monotonic() - noted > NOTES:
                 await self.in_turn(self.write_notes())

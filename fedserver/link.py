@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import fedcore
 from fedcore.errors import SessionLost, WrongVersion
@@ -12,6 +13,7 @@ from fedcore.payload import BlobRef
 from fedcore.types import DeviceId, RunId
 from fedserver import intake, placing, signals, transfer
 from fedserver.coordinator import Coordinator
+from fedserver.store import Store
 from fedserver.visitor import Visitor
 
 SOFTWARE = f"fedserver {fedcore.__version__}"
@@ -34,8 +36,9 @@ class DeviceLink(Link):
         visitor = self._coordinator.visitor(self._device)
         visitor.seen()
         self._session = visitor.begin(hello.software)
-        settings = self._coordinator.settings
-        return Welcome(SOFTWARE, PROTOCOL, self._session, settings.poll, settings.heartbeat)
+        await self._coordinator.doubt(self._device, hello.mark)
+        settings, mark = self._coordinator.settings, await self._mark()
+        return Welcome(SOFTWARE, PROTOCOL, self._session, settings.poll, settings.heartbeat, mark)
 
     async def next_task(self, wait: float) -> Task | Idle:
         until = time.monotonic() + min(wait, self._coordinator.settings.poll)
@@ -56,7 +59,9 @@ class DeviceLink(Link):
 
     async def alive(self, run: RunId, round: int, attempt: int) -> bool:
         visitor = self._visitor()
-        if self._coordinator.storage.full:  # it is as it was, and will be for as long
+        if (
+            self._coordinator.storage.full or self._coordinator.doubts
+        ):  # it is as it was, and will be for as long
             self._coordinator.heard(visitor)
         else:
             await self._coordinator.join(visitor)
@@ -81,7 +86,8 @@ class DeviceLink(Link):
     async def report(self, report: Report) -> Receipt:
         self._coordinator.check_deciding()
         await self._coordinator.join(self._visitor())
-        return await intake.receive(self._coordinator, self._device, report)
+        receipt = await intake.receive(self._coordinator, self._device, report)
+        return replace(receipt, mark=await self._mark())
 
     async def leave(self) -> None:
         self._coordinator.check_deciding()
@@ -92,6 +98,10 @@ class DeviceLink(Link):
         visitor = self._coordinator.visitor(self._device)
         visitor.seen()
         return await placing.place(self._coordinator, visitor, run, descriptor)
+
+    async def _mark(self) -> str:
+        """None in doubt: a device keeps the one that shows it."""
+        return "" if self._coordinator.doubts else await self._coordinator.storage(Store.mark)
 
     def _visitor(self) -> Visitor:
         """Raises SessionLost when this session is not the device's newest."""

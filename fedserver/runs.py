@@ -55,7 +55,7 @@ class Run:
     """A run that goes on or is over. One call at a time: the coordinator sees to that.
 
     wake: called with a device that has something new to ask for. in_turn: runs what comes out of a
-    reduction when nothing else is going on.
+    reduction when nothing else is going on. held: no time passes in it, so no round opens or ends.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Run:
         )
         self.title = record.title
         self._offered: dict[DeviceId, Lease] = {}
-        self.changed = Signal()
+        self.changed, self.held = Signal(), False
         self.kept = kept
         self._state_type = recipe.state
         self._storage, self._wake, self._in_turn = storage, wake, in_turn
@@ -112,7 +112,7 @@ class Run:
         cannot be put on disk: then only a restart can go on. A full disk is waited for (`fedserver.room`).
         A run that is over hears nothing any more.
         """
-        for event in (*events, Tick(time.monotonic())):
+        for event in events if self.held else (*events, Tick(time.monotonic())):
             if self.active:
                 await self._feed(event)
 

@@ -95,7 +95,25 @@ CREATE TABLE log (
 CREATE INDEX log_by_run ON log (run, number);
 """
 
-STEPS: tuple[str, ...] = (FIRST,)
+EPOCH = """
+CREATE TABLE epoch (
+    secret BLOB NOT NULL,                -- proves that a mark is ours
+    floor INTEGER NOT NULL               -- marks of starts before this one are never doubted
+);
+INSERT INTO epoch VALUES (randomblob(32), 0);
+CREATE TABLE boots (
+    number INTEGER PRIMARY KEY,
+    boot TEXT NOT NULL,                  -- of this start alone
+    revision INTEGER NOT NULL            -- how much had happened at its end, or until now
+);
+CREATE TABLE doubts (
+    device TEXT PRIMARY KEY,
+    mark TEXT NOT NULL,
+    at REAL NOT NULL
+);
+"""
+
+STEPS: tuple[str, ...] = (FIRST, EPOCH)
 """How the tables came to be: step n takes version n - 1 to n. A step that was released never changes."""
 VERSION = len(STEPS)
 RESTORE = "keep the folder as it is, and restore a backup: fedserver restore BACKUP --state DIR"

@@ -21,6 +21,7 @@ from fedcore.payload import Payload, Weights
 from fedcore.shell import crash, disk
 from fedcore.types import DeviceId, RunId, Tensors
 from fedserver.blobs import Blobs
+from fedserver.epoch import Epoch
 from fedserver.notes import Notes
 from fedserver.records import ReportRecord, RoundRecord, RunRecord, RunSpec, Standing
 
@@ -30,7 +31,7 @@ VERSIONS = 5
 """How many checkpoints of a run are kept: whoever still fetches a model of an earlier round can finish."""
 
 
-class Store(Notes):
+class Store(Notes, Epoch):
     """One state folder. Raises StorageFault when the disk refuses: then only a restart knows what holds."""
 
     def __init__(self, state: Path) -> None:
@@ -92,6 +93,7 @@ class Store(Notes):
                 ),
             )
             self._add_checkpoint(record.run, record.round, checkpoint)
+            self._advance()
 
     def runs(self) -> list[RunRecord]:
         """All runs, oldest first."""
@@ -171,6 +173,7 @@ class Store(Notes):
             self._run("DELETE FROM checkpoints WHERE run = ? AND round < ?", (run, oldest))
             self._run("DELETE FROM report_blobs WHERE run = ?", (run,))
             self._run("DELETE FROM reports WHERE run = ? AND round < ?", (run, oldest))
+            self._advance()
             crash.point("server.round-committing")
         crash.point("server.round-saved")
         self._remove_unneeded(before | self._held.pop(run, set()))
@@ -226,6 +229,7 @@ class Store(Notes):
             )
             for name in set(report.blobs):
                 self._run("INSERT INTO report_blobs VALUES (?, ?, ?, ?)", (*key, name))
+            self._advance()
             crash.point("server.report-committing")
 
     def reports(self, run: RunId, round: int) -> list[ReportRecord]:

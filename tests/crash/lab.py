@@ -73,7 +73,8 @@ async def device(coordinator: Coordinator, root: Path, number: int) -> None:
         store, link = BlobStore(folder.blobs), Noting(coordinator, name, root / "acknowledged")
         watcher = Watcher(Status(name, "lab"), folder.root, lambda text: None, lambda text: None)
         outbox = Outbox(folder.outbox)
-        await Agent(link, Toy(number, store), store, outbox, watcher, chance=NoJitter()).run(Until.FINISHED)
+        agent = Agent(link, Toy(number, store), store, outbox, folder.mark, watcher, chance=NoJitter())
+        await agent.run(Until.FINISHED)
 
 
 async def live(root: Path) -> None:

@@ -20,7 +20,7 @@ PASSAGES = {
     "disk.written": 7,
     "disk.synced": 24,
     "disk.renamed": 40,
-    **dict.fromkeys(("server.scrubbed", "server.run-stored", "server.run-ended"), 1),
+    **dict.fromkeys(("server.booted", "server.scrubbed", "server.run-stored", "server.run-ended"), 1),
     **dict.fromkeys(("server.opened", "server.reducing", "server.reduced", "server.state-stored"), 2),
     **dict.fromkeys(("server.round-committing", "server.round-saved", "server.round-tidied"), 2),
     **dict.fromkeys(("device.named", "device.welcomed"), 2),

@@ -45,6 +45,7 @@ class HelloRequest(_message.Message):
     OLDEST_PROTOCOL_FIELD_NUMBER: _builtins.int
     NEWEST_PROTOCOL_FIELD_NUMBER: _builtins.int
     CAPABILITIES_FIELD_NUMBER: _builtins.int
+    MARK_FIELD_NUMBER: _builtins.int
     software: _builtins.str
     """Set by the device: name and version of its software, at most 256 characters, for people. Unset: it does
     not say. A server must not decide by it.
@@ -53,6 +54,10 @@ class HelloRequest(_message.Message):
     """Set by the device: the oldest version of this exchange that it speaks, at least 1. Unset: refused."""
     newest_protocol: _builtins.int
     """Set by the device: the newest version that it speaks, at least the oldest. Unset: refused."""
+    mark: _builtins.str
+    """Set by the device: the last mark that this server gave it, at most 256 characters, so that a server which
+    was restored from the past is recognised. Unset: it has none.
+    """
     @_builtins.property
     def capabilities(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Set by the device: names of optional things that it can do, at most 64 of 1 to 256 characters. Unset:
@@ -66,10 +71,11 @@ class HelloRequest(_message.Message):
         oldest_protocol: _builtins.int = ...,
         newest_protocol: _builtins.int = ...,
         capabilities: _abc.Iterable[_builtins.str] | None = ...,
+        mark: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "newest_protocol", b"newest_protocol", "oldest_protocol", b"oldest_protocol", "software", b"software"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "mark", b"mark", "newest_protocol", b"newest_protocol", "oldest_protocol", b"oldest_protocol", "software", b"software"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -86,6 +92,7 @@ class HelloResponse(_message.Message):
     SESSION_FIELD_NUMBER: _builtins.int
     POLL_FIELD_NUMBER: _builtins.int
     HEARTBEAT_FIELD_NUMBER: _builtins.int
+    MARK_FIELD_NUMBER: _builtins.int
     software: _builtins.str
     """Set by the server: name and version of its software, at most 256 characters, for people. Unset: it does
     not say.
@@ -95,6 +102,10 @@ class HelloResponse(_message.Message):
     session: _builtins.str
     """Set by the server: opaque, 1 to 256 characters; repeated in every later request. Unset: refused. It
     tells one start of a device from the next and is no proof of who calls.
+    """
+    mark: _builtins.str
+    """Set by the server: opaque, at most 256 characters: a point of its history, to be kept on the device's disk
+    in the place of an older one. Unset: keep the one that you have.
     """
     @_builtins.property
     def poll(self) -> _duration_pb2.Duration:
@@ -112,10 +123,11 @@ class HelloResponse(_message.Message):
         session: _builtins.str = ...,
         poll: _duration_pb2.Duration | None = ...,
         heartbeat: _duration_pb2.Duration | None = ...,
+        mark: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat", b"heartbeat", "poll", b"poll"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat", b"heartbeat", "poll", b"poll", "protocol", b"protocol", "session", b"session", "software", b"software"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat", b"heartbeat", "mark", b"mark", "poll", b"poll", "protocol", b"protocol", "session", b"session", "software", b"software"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
