@@ -1,4 +1,4 @@
-"""The command line of the server: up, run, status, model, simulate, demo.
+"""The command line of the server: up, run, status, model, backup, restore, recover, simulate, demo.
 
 What a verb needs is imported when it is used, so that `--help` is quick and the daemon loads no PyTorch.
 """
@@ -7,6 +7,7 @@ import click
 
 from fedcore import __version__
 from fedcore.shell.console import Commands
+from fedserver.backup_verbs import backup, recover, restore
 from fedserver.demo import demo
 from fedserver.run_verbs import run
 from fedserver.simulate import simulate
@@ -25,7 +26,7 @@ def main() -> None:
     """
 
 
-for command in (up, run, status, model, simulate, demo):
+for command in (up, run, status, model, backup, restore, recover, simulate, demo):
     main.add_command(command)
 
 if __name__ == "__main__":

@@ -189,6 +189,23 @@ class Store(Notes, Epoch):
             self._run("DELETE FROM report_blobs WHERE run = ?", (run,))
         self._remove_unneeded(before | self._held.pop(run, set()))
 
+    def recover(self) -> list[RunId]:
+        """Accept this state as the one to go on from; the runs whose open rounds are abandoned for it."""
+        doubted, found = ", ".join(self.doubts()), []
+        for record in self.runs():
+            if record.standing is Standing.ACTIVE:
+                self.log(
+                    record.run, f"the state that was restored is accepted, though others saw more: {doubted}"
+                )
+            if record.asked:
+                why = "the server was restored from the past"
+                reported = len(self.reports(record.run, record.round))
+                closed = RoundRecord(record.round, record.title, len(record.asked), reported, {}, why, 0.0)
+                self.save_round(record.run, closed, self.checkpoint(record.run), record.abandoned_in_a_row)
+                found.append(record.run)
+        self.accept()
+        return found
+
     def rounds(self, run: RunId) -> list[RoundRecord]:
         """The rounds that are over, oldest first."""
         rows = self._all("SELECT * FROM rounds WHERE run = ? ORDER BY round", (run,))

@@ -39,6 +39,8 @@ POINTS: Mapping[str, str] = {
     "server.round-saved": "the end of a round is committed, what it does not need is still there",
     "server.round-tidied": "the end of a round is committed and tidied up, nothing else was told",
     "server.run-ended": "the end of a run is committed and nobody knows",
+    "server.backup-copied": "a backup is whole and has not got its name",
+    "server.restored": "a state folder was made of a backup and has not got its name",
     "device.named": "the device has its name on the disk and has called nobody",
     "device.welcomed": "the server's welcome came and nothing of it is kept",
     "device.mark-kept": "the server's newest mark is on the disk",

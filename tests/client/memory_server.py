@@ -23,7 +23,8 @@ class MemoryServer:
 
     away: this many of the next calls fail, of the kinds in `away_from` (all, when empty). forget: void the
     session at the next call. late: answers to the next reports, which do not count then. cut: bytes after
-    which the next transfers end, one for each.
+    which the next transfers end, one for each. mark: what it gives at hello; at a report, with the round
+    after it. shown: the marks that devices brought.
     """
 
     tasks: list[Task]
@@ -46,6 +47,8 @@ class MemoryServer:
     question: Question | None = None
     placement: Placement | None = None
     placed: list[Descriptor] = field(default_factory=list)
+    mark: str = ""
+    shown: list[str] = field(default_factory=list)
 
     def keep(self, tensors: Tensors) -> Weights:
         data = b"".join(pack(tensors))
@@ -78,9 +81,10 @@ class MemoryLink:
         self._call("hello", session=False)
         if self._server.refuse_hello:
             raise Refused("this device may not", "ask the operator")
+        self._server.shown.append(hello.mark)
         self._server.attempt += 1
         self._session = self._server.session = f"session {self._server.attempt}"
-        return Welcome("memory", hello.newest_protocol, self._session, 0.0, 0.01)
+        return Welcome("memory", hello.newest_protocol, self._session, 0.0, 0.01, self._server.mark)
 
     async def next_task(self, wait: float) -> Task | Idle:
         self._call("next_task")
@@ -137,7 +141,9 @@ class MemoryLink:
                 assert len(self._server.uploads[weights.blob.sha256]) == weights.blob.size
         self._server.reports.append(report)
         self._server.tasks.pop(0)
-        return self._server.outcomes.pop(0) if self._server.outcomes else Receipt(Outcome.ACCEPTED)
+        if self._server.outcomes:
+            return self._server.outcomes.pop(0)
+        return Receipt(Outcome.ACCEPTED, mark=self._server.mark and f"{self._server.mark}.{report.round}")
 
     async def leave(self) -> None:
         self._call("leave")

@@ -12,8 +12,8 @@ from fedcore.shell import crash
 from tests.crash.lab import acknowledged, end, lived
 from tests.server.servers import DEVICES, ROUNDS
 
-ELSEWHERE = {"server.migrating", "server.migrated"}
-"""Points that a run does not pass; `test_migration.py` tries them."""
+ELSEWHERE = {"server.migrating", "server.migrated", "server.backup-copied", "server.restored"}
+"""Points that a run does not pass: `test_migration.py` and `test_backup.py` try them."""
 USUAL = 5
 """Which passage is tried: one in the second round of three, where there is one for each report."""
 PASSAGES = {
