@@ -4,9 +4,12 @@ What survives is what is on the disk: of the server under `server`, of each devi
 """
 
 import asyncio
+import itertools
 import json
 import multiprocessing
 import os
+import sys
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +25,16 @@ from fedserver.coordinator import Coordinator
 from fedserver.link import DeviceLink
 from fedserver.store import Store
 from tests.client.visits import NoJitter
-from tests.server.servers import DEVICES, expected, models, server, start
+from tests.server.servers import DEVICES, ROUNDS, expected, models, server, start
 from tests.server.toys import MESSAGES, MODEL, honest, same_models
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.crash.lab", "fedcore.algorithms.fedavg.central"])
 PIECE = 64
 """Bytes of a chunk: the model of 136 bytes has three."""
+OWNERS: dict[str, Any] = {"os": os, "Path": Path}
+Fault = tuple[str, str, int, int]
+"""Whose call, its name, at which passage it fails, and with which error."""
 LONG = 60.0
 """Seconds after which a life has hung."""
 
@@ -42,7 +48,7 @@ class Noting(DeviceLink):
 
     async def report(self, report: Report) -> Receipt:
         receipt = await super().report(report)
-        if receipt.outcome is Outcome.ACCEPTED:
+        if receipt.outcome is Outcome.ACCEPTED and isinstance(report.result, Payload):
             with self._acknowledged.open("a") as file:
                 file.write(f"{report.round} {self._name}\n")
         return receipt
@@ -77,12 +83,23 @@ async def device(coordinator: Coordinator, root: Path, number: int) -> None:
         await agent.run(Until.FINISHED)
 
 
+async def unless_broken(coordinator: Coordinator, *devices: Coroutine[Any, Any, None]) -> None:
+    """All devices to their end. Raises what ended the server, or one of them, as it would end a process."""
+    playing = asyncio.ensure_future(asyncio.gather(*devices))
+    await asyncio.wait([playing, coordinator.broken], return_when=asyncio.FIRST_COMPLETED)
+    if coordinator.broken.done():
+        playing.cancel()
+        await asyncio.gather(playing, return_exceptions=True)
+        raise coordinator.broken.result()
+    await playing
+
+
 async def live(root: Path) -> None:
     """From a start to the end of the run; what came of it is left in `root`/end.json."""
     async with server(root / "server") as coordinator:
         if "toy" not in coordinator.runs:
             await start(coordinator, MODEL)
-        await asyncio.gather(*(device(coordinator, root, number) for number in range(DEVICES)))
+        await unless_broken(coordinator, *(device(coordinator, root, number) for number in range(DEVICES)))
         storage = coordinator.storage
         rounds = await storage(Store.rounds, "toy")
         end = {
@@ -98,8 +115,8 @@ async def live(root: Path) -> None:
     (root / "end.json").write_text(json.dumps(end))
 
 
-def life(root: str, point: str) -> None:
-    """In a process of its own: live, and die where `point` says."""
+def life(root: str, point: str, fault: Fault | None = None) -> None:
+    """In a process of its own: live, and die where `point` says. fault: a call that fails once."""
     import fedclient.blobs
     import fedserver.blobs
     import fedserver.transfer
@@ -107,12 +124,27 @@ def life(root: str, point: str) -> None:
     for module in (fedclient.blobs, fedserver.blobs, fedserver.transfer):
         module.CHUNK = PIECE  # type: ignore[misc]
     os.environ[crash.VARIABLE] = point
+    if fault is not None:
+        inject(*fault)
     asyncio.run(asyncio.wait_for(live(Path(root)), LONG))
 
 
-def lived(root: Path, point: str = "") -> int:
+def inject(whose: str, name: str, passage: int, number: int) -> None:
+    """From here on the call `owner.name` fails at this passage, once, with this error."""
+    owner = OWNERS[whose]
+    real, passed = getattr(owner, name), itertools.count(1)
+
+    def failing(*arguments: Any, **options: Any) -> Any:
+        if next(passed) == passage:
+            raise OSError(number, os.strerror(number))
+        return real(*arguments, **options)
+
+    setattr(owner, name, failing)
+
+
+def lived(root: Path, point: str = "", fault: Fault | None = None) -> int:
     """The exit code of one life."""
-    process = FORKS.Process(target=life, args=(str(root), point))
+    process = FORKS.Process(target=life, args=(str(root), point, fault))
     process.start()
     process.join()
     assert process.exitcode is not None
@@ -128,3 +160,18 @@ def acknowledged(root: Path) -> list[str]:
     """Round and device of every report that a device was told counts."""
     path = root / "acknowledged"
     return path.read_text().splitlines() if path.exists() else []
+
+
+def check(root: Path) -> None:
+    """The run ended as it would have without a crash."""
+    found, told = end(root), acknowledged(root)
+    assert found["standing"] == "finished"
+    assert found["same"]
+    assert found["counted"] == [[DEVICES, DEVICES, ""]] * (ROUNDS + 1)
+    assert len(found["stored"]) == DEVICES * (ROUNDS + 1)
+    assert len(told) == len(set(told))
+    assert set(told) <= set(found["stored"])
+
+
+if __name__ == "__main__":
+    life(sys.argv[1], "")

@@ -9,7 +9,7 @@ import pytest
 import fedcore
 from fedcore.errors import ConfigError
 from fedcore.shell import crash
-from tests.crash.lab import acknowledged, end, lived
+from tests.crash.lab import acknowledged, check, lived
 from tests.server.servers import DEVICES, ROUNDS
 
 ELSEWHERE = {"server.migrating", "server.migrated", "server.backup-copied", "server.restored"}
@@ -54,17 +54,6 @@ def test_every_point_of_the_table_is_passed_somewhere_and_no_other() -> None:
 def test_a_point_that_is_not_there_is_named(value: str) -> None:
     with pytest.raises(ConfigError, match=crash.VARIABLE):
         crash._parsed(value)
-
-
-def check(root: Path) -> None:
-    """The run ended as it would have without a crash."""
-    found, told = end(root), acknowledged(root)
-    assert found["standing"] == "finished"
-    assert found["same"]
-    assert found["counted"] == [[DEVICES, DEVICES, ""]] * (ROUNDS + 1)
-    assert len(found["stored"]) == DEVICES * (ROUNDS + 1)
-    assert len(told) == len(set(told))
-    assert set(told) <= set(found["stored"])
 
 
 def test_without_a_crash(tmp_path: Path) -> None:
