@@ -21,6 +21,7 @@ from fedclient.backoff import Backoff, patiently
 from fedclient.blobs import BlobStore
 from fedclient.faults import TaskFailed
 from fedclient.performer import Performer
+from fedclient.redaction import redacted
 from fedclient.state import Mark, Outbox
 from fedclient.watcher import Watcher, named
 from fedcore import __version__
@@ -228,7 +229,8 @@ class Agent:
         return payload if all(self._store.has(weights.blob) for weights in payload.weights()) else None
 
     async def _report(self, task: Task, result: Payload | Failure) -> None:
-        report = Report(task.run, task.round, task.attempt, result)
+        sent = redacted(result) if isinstance(result, Failure) else result
+        report = Report(task.run, task.round, task.attempt, sent)
         crash.point("device.uploaded")
         receipt = await self._patiently(lambda: self._link.report(report))
         crash.point("device.receipt-came")
