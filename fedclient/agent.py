@@ -122,8 +122,8 @@ class Agent:
             if answer.finished and until is not Until.STOPPED:
                 return False
             await self._idle(answer)
-        except SessionLost:
-            self._watcher.doing("the server does not know this session any more; saying hello again")
+        except SessionLost as lost:
+            self._watcher.doing(f"the session is void: {lost}; saying hello again")
             self._welcome = None
             await asyncio.sleep(self._calls.next())
         except (Unavailable, Refused, ConfigError):

@@ -28,6 +28,8 @@ async def receive(coordinator: Coordinator, device: DeviceId, report: Report) ->
         coordinator.check_recovered(report.run)
         return Receipt(Outcome.LATE, f"there is no run {report.run!r}")
     if earlier := await _receipt_again(coordinator, device, report):
+        if earlier.outcome is Outcome.REFUSED:
+            await coordinator.in_turn(_disputed(run, device, report.round, earlier.reason))
         return earlier
     try:
         task = _expected(run, device, report)
@@ -94,6 +96,13 @@ async def _count(
     await run.advance(Reported(device, report.round, report.attempt))
     crash.point("server.report-counted")
     return Receipt(Outcome.ACCEPTED)
+
+
+async def _disputed(run: Run, device: DeviceId, round: int, reason: str) -> None:
+    """Somebody must look at that: two processes share an identity, or a device changes its mind."""
+    if (device, round) not in run.disputed:
+        run.disputed.add((device, round))
+        await run.note(f"a report of round {round} was refused: {reason}", device)
 
 
 async def _failed(run: Run, device: DeviceId, report: Report, failure: Failure) -> Receipt:

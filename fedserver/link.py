@@ -1,6 +1,7 @@
 """What a device may ask of the coordinator: `fedcore.link.Link` without a network between."""
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -16,6 +17,7 @@ from fedserver.coordinator import Coordinator
 from fedserver.store import Store
 from fedserver.visitor import Visitor
 
+log = logging.getLogger("shoal.server")
 SOFTWARE = f"fedserver {fedcore.__version__}"
 
 
@@ -107,6 +109,12 @@ class DeviceLink(Link):
         """Raises SessionLost when this session is not the device's newest."""
         self._coordinator.check_serving()
         visitor = self._coordinator.visitor(self._device)
+        if self._session and self._session in visitor.replaced:
+            log.warning("device %s: a session of it that was replaced is still in use", self._device)
+            raise SessionLost(
+                f"another process took the place of this one as device {self._device}",
+                "each device needs a name of its own: stop one of the two",
+            )
         if not self._session or visitor.session != self._session:
-            raise SessionLost(f"device {self._device} has no session here, or began a newer one", "say hello")
+            raise SessionLost(f"device {self._device} has no session here", "say hello")
         return visitor

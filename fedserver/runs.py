@@ -56,6 +56,7 @@ class Run:
 
     wake: called with a device that has something new to ask for. in_turn: runs what comes out of a
     reduction when nothing else is going on. held: no time passes in it, so no round opens or ends.
+    disputed: devices that sent two different reports in a round.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Run:
         self.title = record.title
         self._offered: dict[DeviceId, Lease] = {}
         self.changed, self.held = Signal(), False
+        self.disputed: set[tuple[DeviceId, int]] = set()
         self.kept = kept
         self._state_type = recipe.state
         self._storage, self._wake, self._in_turn = storage, wake, in_turn

@@ -45,7 +45,7 @@ def test_a_later_hello_makes_the_earlier_session_void(tmp_path: Path) -> None:
             first.link.report(Report(task.run, task.round, task.attempt, again.payload)),
             first.link.leave(),
         ):
-            with pytest.raises(SessionLost, match="began a newer one"):
+            with pytest.raises(SessionLost, match="another process took the place of this one"):
                 await call
         assert await second.link.alive(again.run, again.round, again.attempt)
         assert not await second.link.alive(task.run, task.round, task.attempt)
