@@ -8,11 +8,15 @@
     |- LearnerFault       the author's own code failed   -> the author; carries the traceback
     |- DataFault          a data file is not usable      -> the device's owner
     |- Refused            the peer may not, or cannot have that
+    |  |- Unauthenticated no valid certificate: renew it, or join anew
+    |  |- Revoked         an operator has ended this identity
+    |  |- Taken           another has that name
     |  `- WrongVersion    the two sides have no version of the exchange in common
     |- NotFound           no such run, blob or device
     |- Unavailable        the other side is not there, or not now: try again
     |  |- ServerFull      the server's disk has no room for more
-    |  `- InDoubt         the server seems to be restored from the past, and waits for its operator
+    |  |- InDoubt         the server seems to be restored from the past, and waits for its operator
+    |  `- TooOften        more calls than are allowed: wait, then try again
     |- SessionLost        the server or the device started anew: say hello again
     |- StorageFault       our own disk refused: read-only, broken
     |  `- DiskFull        it has no room: nothing was written, the same can be tried again
@@ -73,6 +77,18 @@ class Refused(ShoalError):
     code, exit_code = "refused", 5
 
 
+class Unauthenticated(Refused):
+    code = "unauthenticated"
+
+
+class Revoked(Refused):
+    code = "revoked"
+
+
+class Taken(Refused):
+    code = "name-taken"
+
+
 class WrongVersion(Refused):
     code, exit_code = "wrong-version", 7
 
@@ -91,6 +107,10 @@ class ServerFull(Unavailable):
 
 class InDoubt(Unavailable):
     code = "in-doubt"
+
+
+class TooOften(Unavailable):
+    code = "too-often"
 
 
 class SessionLost(ShoalError):

@@ -36,6 +36,7 @@ class Welcome:
 
     session: opaque; a later hello of the same device makes it void.
     poll: how long one `next_task` may wait. heartbeat: call `alive` this often while you work.
+    renew_in: from now until the next certificate is due; None: there are none.
     mark: an opaque point of the server's history, to be kept on the device's disk; "" to keep the last one.
     """
 
@@ -44,6 +45,7 @@ class Welcome:
     session: str
     poll: float
     heartbeat: float
+    renew_in: float | None = None
     mark: str = ""
 
 

@@ -50,6 +50,8 @@ class Coordinator:
 
     doubts: what devices have seen of a history that is not this server's, see `fedserver.epoch`.
     recovery: the runs that are not back yet after the start, and those that cannot be read.
+    barred: devices that were revoked since the start: what they reported and has not counted yet will not
+    count.
     """
 
     def __init__(self, storage: Storage, settings: Settings) -> None:
@@ -59,6 +61,7 @@ class Coordinator:
         self.doubts: dict[DeviceId, str] = {}
         self.recovery = Recovery(storage, lambda *found: self.in_turn(self.add(*found)))
         self.visitors: dict[DeviceId, Visitor] = {}
+        self.barred: set[DeviceId] = set()
         self.meter = Meter()
         self.changed = Signal()
         self.stopping = self.closed = False

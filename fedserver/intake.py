@@ -10,6 +10,7 @@ from fedcore.messages import Message
 from fedcore.payload import Payload, Weights, decode
 from fedcore.shell import crash
 from fedcore.types import DeviceId, Tensors
+from fedserver.authority.chain import Event
 from fedserver.blobs import Blobs
 from fedserver.coordinator import Coordinator
 from fedserver.mapped import MappedTensors
@@ -42,6 +43,8 @@ async def receive(coordinator: Coordinator, device: DeviceId, report: Report) ->
         await asyncio.to_thread(_admit, coordinator.storage.blobs, device, task, report.result)
     except BadPayload as bad:
         await _drop(coordinator, device, report)
+        facts = {"run": run.run, "round": report.round, "device": device, "reason": bad.message}
+        await coordinator.storage(Store.note_event, Event.UPDATE_REFUSED, **facts)
         return await coordinator.in_turn(_refused(run, device, report, bad))
     return await coordinator.in_turn(_count(coordinator, run, device, report, report.result))
 
@@ -86,6 +89,9 @@ async def _count(
     except StaleReport as stale:
         await _drop(coordinator, device, report)
         return Receipt(Outcome.LATE, str(stale))
+    if device in coordinator.barred:  # its call was on its way when it was revoked
+        await _drop(coordinator, device, report)
+        return Receipt(Outcome.REFUSED, "the device was revoked")
     crash.point("server.report-checked")
     record = ReportRecord(report.run, report.round, device, report.attempt, payload)
     try:

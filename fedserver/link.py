@@ -40,7 +40,7 @@ class DeviceLink(Link):
         self._session = visitor.begin(hello.software)
         await self._coordinator.doubt(self._device, hello.mark)
         settings, mark = self._coordinator.settings, await self._mark()
-        return Welcome(SOFTWARE, PROTOCOL, self._session, settings.poll, settings.heartbeat, mark)
+        return Welcome(SOFTWARE, PROTOCOL, self._session, settings.poll, settings.heartbeat, mark=mark)
 
     async def next_task(self, wait: float) -> Task | Idle:
         until = time.monotonic() + min(wait, self._coordinator.settings.poll)

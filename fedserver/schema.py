@@ -7,6 +7,7 @@ from pathlib import Path
 from fedcore.errors import ConfigError, StorageFault
 from fedcore.shell import crash
 from fedcore.shell.disk import settle, temporary
+from fedserver.authority.tables import TABLES as IDENTITIES
 
 FIRST = """
 CREATE TABLE meta (schema_version INTEGER NOT NULL);
@@ -113,7 +114,7 @@ CREATE TABLE doubts (
 );
 """
 
-STEPS: tuple[str, ...] = (FIRST, EPOCH)
+STEPS: tuple[str, ...] = (FIRST, IDENTITIES, EPOCH)
 """How the tables came to be: step n takes version n - 1 to n. A step that was released never changes."""
 VERSION = len(STEPS)
 RESTORE = "keep the folder as it is, and restore a backup: fedserver restore BACKUP --state DIR"

@@ -12,7 +12,7 @@ class Settings:
     tick: how often deadlines are looked at; nothing else waits for it. model: bytes of the largest set of
     initial weights. grace: how long a stop waits for calls and for a round that is being combined.
     low_water: bytes that stay free on the state folder's disk, and more where the models need it; uploads
-    that would take them are refused.
+    that would take them are refused. placements: how often a day a device may be placed that only infers.
     """
 
     poll: float = 20.0
@@ -21,9 +21,10 @@ class Settings:
     model: int = 1 << 30
     grace: float = 20.0
     low_water: int = 64 << 20
+    placements: int = 10
 
     def __post_init__(self) -> None:
-        if min(self.poll, self.heartbeat, self.tick) <= 0.0 or self.model < 1:
+        if min(self.poll, self.heartbeat, self.tick, self.model) <= 0.0:
             raise ConfigError("poll, heartbeat, tick and model are above 0")
-        if min(self.grace, self.low_water) < 0:
-            raise ConfigError("grace and low_water are 0 or more")
+        if min(self.grace, self.low_water, self.placements) < 0:
+            raise ConfigError("grace, low_water and placements are 0 or more")

@@ -20,6 +20,8 @@ from fedcore.errors import DiskFull, NotFound
 from fedcore.payload import Payload, Weights
 from fedcore.shell import crash, disk
 from fedcore.types import DeviceId, RunId, Tensors
+from fedserver.authority.admission import Admissions
+from fedserver.authority.chain import Event
 from fedserver.blobs import Blobs
 from fedserver.epoch import Epoch
 from fedserver.notes import Notes
@@ -28,10 +30,11 @@ from fedserver.records import ReportRecord, RoundRecord, RunRecord, RunSpec, Sta
 LOCK = "lock"
 """The file in the state folder that a server locks while it uses the folder, with its process number."""
 VERSIONS = 5
-"""How many checkpoints of a run are kept: whoever still fetches a model of an earlier round can finish."""
+"""How many checkpoints of a run are kept: whoever still fetches a model of an earlier round can finish,
+and an operator can go back to one."""
 
 
-class Store(Notes, Epoch):
+class Store(Notes, Admissions, Epoch):
     """One state folder. Raises StorageFault when the disk refuses: then only a restart knows what holds."""
 
     def __init__(self, state: Path) -> None:
@@ -94,6 +97,7 @@ class Store(Notes, Epoch):
             )
             self._add_checkpoint(record.run, record.round, checkpoint)
             self._advance()
+            self._audit(Event.RUN_STARTED, run=record.run, algorithm=record.spec.algorithm)
 
     def runs(self) -> list[RunRecord]:
         """All runs, oldest first."""
@@ -113,10 +117,12 @@ class Store(Notes, Epoch):
             for row in rows
         ]
 
-    def checkpoint(self, run: RunId) -> Structure:
-        """What the run's current round opens, or opened, with."""
+    def checkpoint(self, run: RunId, round: int | None = None) -> Structure:
+        """What a round of a run opens, or opened, with: the current one, or another of `versions`."""
         (row,) = self._all(
-            "SELECT structure FROM checkpoints WHERE run = ? ORDER BY round DESC LIMIT 1", (run,)
+            "SELECT structure FROM checkpoints WHERE run = ?1 AND round = coalesce(?2,"
+            " (SELECT max(round) FROM checkpoints WHERE run = ?1))",
+            (run, round),
         )
         structure: Structure = json.loads(row["structure"])
         return structure
@@ -139,6 +145,11 @@ class Store(Notes, Epoch):
                 )
                 self._run("DELETE FROM reports WHERE run = ? AND round >= ?", (run, last))
                 self._run("DELETE FROM rounds WHERE run = ? AND round >= ?", (run, last))
+
+    def versions(self, run: RunId) -> list[int]:
+        """The rounds of a run whose checkpoints are kept, oldest first; the last is the current one."""
+        rows = self._all("SELECT round FROM checkpoints WHERE run = ? ORDER BY round", (run,))
+        return [number for (number,) in rows]
 
     def open_round(self, run: RunId, asked: Sequence[DeviceId], title: str) -> None:
         """The run's current round asks these devices."""
@@ -185,6 +196,7 @@ class Store(Notes, Epoch):
                 "UPDATE runs SET standing = ?, reason = ?, asked = '[]' WHERE run = ?",
                 (standing.value, reason, run),
             )
+            self._audit(Event.RUN_ENDED, run=run, standing=standing.value, reason=reason)
             before = self._blobs_of(run)
             self._run("DELETE FROM report_blobs WHERE run = ?", (run,))
         self._remove_unneeded(before | self._held.pop(run, set()))

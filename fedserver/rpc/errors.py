@@ -1,8 +1,10 @@
 """What a caller sees of an error: a status, and the fault beside it. One table, for every service."""
 
+import contextlib
+import inspect
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -20,12 +22,17 @@ from fedcore.errors import (
     ShoalError,
     StaleReport,
     StorageFault,
+    Taken,
+    TooOften,
+    Unauthenticated,
     Unavailable,
     WrongVersion,
 )
 from fedserver.placing import CannotPlace
 
 log = logging.getLogger("shoal.rpc")
+
+Behaviour = Callable[[Any, Any], Awaitable[Any]]
 
 STATUSES: dict[type[ShoalError], grpc.StatusCode] = {
     SessionLost: grpc.StatusCode.FAILED_PRECONDITION,
@@ -35,8 +42,11 @@ STATUSES: dict[type[ShoalError], grpc.StatusCode] = {
     BadPayload: grpc.StatusCode.INVALID_ARGUMENT,
     ConfigError: grpc.StatusCode.INVALID_ARGUMENT,
     DataFault: grpc.StatusCode.INVALID_ARGUMENT,
+    Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
+    Taken: grpc.StatusCode.ALREADY_EXISTS,
     Refused: grpc.StatusCode.PERMISSION_DENIED,
     NotFound: grpc.StatusCode.NOT_FOUND,
+    TooOften: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Unavailable: grpc.StatusCode.UNAVAILABLE,
     ServerFull: grpc.StatusCode.RESOURCE_EXHAUSTED,
     StorageFault: grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -61,37 +71,44 @@ class Errors(aio.ServerInterceptor):  # type: ignore[type-arg]
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
         handler = await continuation(handler_call_details)
-        if handler is None:  # there is no such method
-            return None
-        if handler.response_streaming:
-            streams = "stream_stream" if handler.request_streaming else "unary_stream"
-            return handler._replace(**{streams: _stream(getattr(handler, streams))})
-        unary = "stream_unary" if handler.request_streaming else "unary_unary"
-        return handler._replace(**{unary: _unary(getattr(handler, unary))})
+        return None if handler is None else around(handler, _answered)
 
 
-def _unary(behaviour: Callable[[Any, Any], Awaitable[Any]]) -> Callable[[Any, Any], Awaitable[Any]]:
+def around(handler: Any, wrap: Callable[[Behaviour], Behaviour]) -> Any:
+    """The handler of a call with something around its behaviour, which is a coroutine in all four forms."""
+    name = (
+        f"{'stream' if handler.request_streaming else 'unary'}_"
+        f"{'stream' if handler.response_streaming else 'unary'}"
+    )
+    behaviour = getattr(handler, name)
+    return handler._replace(
+        **{name: wrap(_written(behaviour) if inspect.isasyncgenfunction(behaviour) else behaviour)}
+    )
+
+
+def _written(behaviour: Callable[[Any, Any], AsyncGenerator[Any, None]]) -> Behaviour:
+    """A stream of answers as a coroutine that writes them: an end from outside reaches a slow write too."""
+
+    async def written(request: Any, context: aio.ServicerContext[Any, Any]) -> None:
+        async with contextlib.aclosing(behaviour(request, context)) as responses:
+            async for response in responses:
+                await context.write(response)
+
+    return written
+
+
+def _answered(behaviour: Behaviour) -> Behaviour:
     async def answered(request: Any, context: aio.ServicerContext[Any, Any]) -> Any:
         try:
             return await behaviour(request, context)
         except Exception as error:
-            await _abort(context, error)
+            await abort(context, error)
 
     return answered
 
 
-def _stream(behaviour: Callable[[Any, Any], AsyncIterator[Any]]) -> Callable[[Any, Any], AsyncIterator[Any]]:
-    async def answered(request: Any, context: aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
-        try:
-            async for response in behaviour(request, context):
-                yield response
-        except Exception as error:
-            await _abort(context, error)
-
-    return answered
-
-
-async def _abort(context: aio.ServicerContext[Any, Any], error: Exception) -> None:
+async def abort(context: aio.ServicerContext[Any, Any], error: Exception) -> None:
+    """End a call with what its caller may know of an error."""
     if isinstance(error, aio.AbortError):
         raise error
     if isinstance(error, ShoalError) and status_of(error) is not grpc.StatusCode.INTERNAL:

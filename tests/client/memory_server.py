@@ -84,7 +84,7 @@ class MemoryLink:
         self._server.shown.append(hello.mark)
         self._server.attempt += 1
         self._session = self._server.session = f"session {self._server.attempt}"
-        return Welcome("memory", hello.newest_protocol, self._session, 0.0, 0.01, self._server.mark)
+        return Welcome("memory", hello.newest_protocol, self._session, 0.0, 0.01, mark=self._server.mark)
 
     async def next_task(self, wait: float) -> Task | Idle:
         self._call("next_task")

@@ -113,7 +113,7 @@ GOLDEN: Mapping[str, tuple[Any, Any]] = {
     "welcome": (Welcome("fedserver 0.1", 1, "c2Vzc2lvbg", 20.0, 7.5), wire.welcome_to_pb),
     "hello_mark": (Hello("fedclient 0.1", mark="7.a1b2.90.c3"), wire.hello_to_pb),
     "welcome_mark": (
-        Welcome("fedserver 0.1", 1, "c2Vzc2lvbg", 20.0, 7.5, "7.a1b2.91.d4"),
+        Welcome("fedserver 0.1", 1, "c2Vzc2lvbg", 20.0, 7.5, mark="7.a1b2.91.d4"),
         wire.welcome_to_pb,
     ),
     "receipt_mark": (Receipt(Outcome.ACCEPTED, mark="7.a1b2.92.e5"), wire.receipt_to_pb),

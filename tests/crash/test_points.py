@@ -1,6 +1,6 @@
 """A kill -9 at every named point: the same round goes on, what was acknowledged counts once, same models."""
 
-import ast
+import re
 import signal
 from pathlib import Path
 
@@ -30,14 +30,10 @@ CASES = [(name, PASSAGES.get(name, USUAL)) for name in crash.POINTS if name not 
 
 def passed_in(folder: Path) -> set[str]:
     """The points that the sources in `folder` pass, each a literal."""
-    found = set()
-    for path in folder.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "crash.point":
-                (argument,) = node.args
-                assert isinstance(argument, ast.Constant), path
-                found.add(argument.value)
-    return found
+    text = "".join(path.read_text() for path in folder.rglob("*.py"))
+    found = re.findall(r'\bcrash\.point\("([a-z.-]+)"\)', text)
+    assert len(found) == text.count("crash.point(")
+    return set(found)
 
 
 def test_every_point_of_the_table_is_passed_somewhere_and_no_other() -> None:

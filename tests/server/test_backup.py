@@ -123,6 +123,7 @@ def test_a_backup_of_a_server_that_is_stopped_has_all_that_lasts(tmp_path: Path)
     }
     assert {path for path in found if not path.startswith("blobs")} == {
         "shoal.db",
+        "audit.jsonl",
         "backup.json",
         "keys/authority.pem",
     }

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedcore.central.averaging import Guard
 from fedcore.errors import BadPayload, NotFound, Refused, SessionLost, Unavailable, WrongVersion
 from fedcore.link import Hello, Idle, Outcome, Report, Task
 from fedcore.payload import BlobRef
@@ -330,9 +331,8 @@ def test_a_combined_model_that_is_not_finite_is_never_saved(
 ) -> None:
     from fedcore.algorithms.fedavg import central
 
-    monkeypatch.setattr(
-        central, "mean_model", lambda reports: {**MODEL, "layer.bias": np.full(3, np.inf, np.float32)}
-    )
+    infinite = {**MODEL, "layer.bias": np.full(3, np.inf, np.float32)}
+    monkeypatch.setattr(central, "next_models", lambda *given: ({central.GLOBAL: infinite}, Guard()))
 
     async def story(coordinator: Coordinator) -> None:
         await start(coordinator)

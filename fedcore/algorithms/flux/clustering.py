@@ -8,6 +8,7 @@ import numpy as np
 from fedcore.algorithms.flux import Parameters
 from fedcore.algorithms.flux.state import Clustering
 from fedcore.central import assign, cluster, descriptors, same
+from fedcore.central.robust import RULES
 from fedcore.central.standard import check_parameters
 from fedcore.errors import ConfigError
 from fedcore.parts import ClusterAssignment, Descriptor, Vector
@@ -110,6 +111,7 @@ def check(parameters: Parameters) -> None:
         "absent": ("minus_one", "beyond"),
         "mixing": ("hard", "soft"),
         "grouping": ("test", "density"),
+        "aggregation": RULES,
     }
     check_parameters("flux", parameters, choices, ("rounds", "classes", "dims", "earliest"))
     if parameters.clusters < 0:

@@ -1,9 +1,10 @@
 """The state of a FLUX run: one frozen value, which is also its checkpoint."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fedcore.algorithms.flux import Parameters
+from fedcore.central.averaging import Guard
 from fedcore.central.descriptors import BlockScaler
 from fedcore.messages import Evaluated
 from fedcore.parts import LatentBounds, Vector
@@ -53,9 +54,14 @@ class State:
     clustering: Clustering | None = None
     assignments: Mapping[DeviceId, ModelKey] = field(default_factory=dict)
     metrics: Mapping[DeviceId, Evaluated] = field(default_factory=dict)
+    guard: Guard = field(default_factory=Guard)
 
     @property
     def facts(self) -> Mapping[str, Scalar]:
         if self.clustering is None:
             return {}
         return {"clustering_round": self.clustering.round, "clusters": len(self.clustering.names)}
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        return self.guard.remarks

@@ -93,6 +93,7 @@ class HelloResponse(_message.Message):
     POLL_FIELD_NUMBER: _builtins.int
     HEARTBEAT_FIELD_NUMBER: _builtins.int
     MARK_FIELD_NUMBER: _builtins.int
+    RENEW_IN_FIELD_NUMBER: _builtins.int
     software: _builtins.str
     """Set by the server: name and version of its software, at most 256 characters, for people. Unset: it does
     not say.
@@ -115,6 +116,12 @@ class HelloResponse(_message.Message):
     def heartbeat(self) -> _duration_pb2.Duration:
         """Set by the server: how often to call Alive while working. Unset: refused."""
 
+    @_builtins.property
+    def renew_in(self) -> _duration_pb2.Duration:
+        """Set by the server: how long from now until the device should ask IdentityService for its next certificate;
+        zero: at once. So a device needs no clock for it. Unset: there are no certificates.
+        """
+
     def __init__(
         self,
         *,
@@ -124,10 +131,11 @@ class HelloResponse(_message.Message):
         poll: _duration_pb2.Duration | None = ...,
         heartbeat: _duration_pb2.Duration | None = ...,
         mark: _builtins.str = ...,
+        renew_in: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat", b"heartbeat", "poll", b"poll"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat", b"heartbeat", "poll", b"poll", "renew_in", b"renew_in"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat", b"heartbeat", "mark", b"mark", "poll", b"poll", "protocol", b"protocol", "session", b"session", "software", b"software"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat", b"heartbeat", "mark", b"mark", "poll", b"poll", "protocol", b"protocol", "renew_in", b"renew_in", "session", b"session", "software", b"software"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
