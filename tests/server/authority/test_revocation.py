@@ -134,3 +134,22 @@ def test_a_caller_that_goes_away_is_not_a_revoked_one(tmp_path: Path) -> None:
         assert found.keeper.cut("d0") == 0
 
     play(story, tmp_path / "s")
+
+
+def test_a_revocation_that_a_failing_disk_took_ends_the_server_so_that_the_next_one_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Store.revoke
+
+    def failing(store: Store, device: str, reason: str) -> Registered:
+        real(store, device, reason)
+        raise StorageFault("shoal.db: disk I/O error")
+
+    async def story(found: World) -> None:
+        await found.device("d0")
+        monkeypatch.setattr(Store, "revoke", failing)
+        with pytest.raises(StorageFault):
+            await found.office.revoke("d0", "")
+        assert isinstance(await found.coordinator.broken, StorageFault)
+
+    play(story, tmp_path / "s")
