@@ -63,6 +63,12 @@ def pin_of(key: ec.EllipticCurvePublicKey) -> bytes:
     return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).digest()
 
 
+def fingerprint(pin: bytes) -> str:
+    """A key's hash as people compare it on two screens: hexadecimal in groups of four."""
+    digits = pin.hex()
+    return " ".join(digits[start : start + 4] for start in range(0, len(digits), 4))
+
+
 def request(key: ec.EllipticCurvePrivateKey) -> bytes:
     """A certificate request, DER. It names nobody: the server writes the names."""
     builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))

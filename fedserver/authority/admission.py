@@ -139,8 +139,10 @@ class Admissions(Registry):
             return Admission(known, error=_revoked(known.device))
         if known.standing is DeviceStanding.PENDING:
             return Admission(known)
-        found = self._same_key(known.device, pin_of(key).hex(), authority)
-        certified = found or self._certify(known.device, key, authority)
+        certified = self._same_key(known.device, known.spki, authority)
+        if certified is None and self._is_certified(known.spki):
+            return Admission(error=NoEntry())  # it has called with a later key
+        certified = certified or self._certify(known.device, key, authority)
         return Admission(self._identity(known.device), certified)
 
     def rejoin(

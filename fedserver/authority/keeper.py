@@ -88,9 +88,9 @@ class Keeper:
 
     def renew_in(self, device: DeviceId, serial: str) -> float:
         """Seconds until the next certificate is due: at once if the roots have changed since this one."""
-        known = self._known[device]
-        certified = next(each for each in known.certificates if each.serial == serial)
-        return self.due(certified)
+        certificates = self._known[device].certificates
+        certified = next((each for each in certificates if each.serial == serial), None)
+        return 0.0 if certified is None else self.due(certified)
 
     def due(self, certified: Certified) -> float:
         """Seconds until the certificate after this one is due, a little different for each device."""

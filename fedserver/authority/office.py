@@ -1,7 +1,15 @@
-"""What operators do about who may call. Whoever holds one may do all of this. Raises ShoalErrors only."""
+"""What operators do about who may call. Whoever holds one may do all of this. Raises ShoalErrors only.
 
+What changes something is done to its end, also when the operator goes away in the middle of it: what is on
+disk and what the keeper knows never part.
+"""
+
+import asyncio
+import functools
 import time
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
+from typing import Any, ParamSpec, TypeVar
 
 from fedcore.errors import Refused
 from fedcore.identity.certificates import NAME
@@ -18,6 +26,20 @@ from fedserver.store import Store
 RECENT = 90 * DAY
 """Who was not seen for so long is not waited for."""
 LONGEST_REASON = 500
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def to_the_end(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Awaitable[T]]:
+    """A caller that is cancelled does not cancel this."""
+
+    @functools.wraps(method)
+    async def whole(*args: P.args, **kwargs: P.kwargs) -> T:
+        return await asyncio.shield(asyncio.create_task(method(*args, **kwargs)))
+
+    return whole
 
 
 @dataclass(frozen=True)
@@ -83,9 +105,11 @@ class Office:
         seen = {each.device: each.last_seen for each in await self._storage(Store.devices)}
         return [Known(each, seen.get(each.device)) for each in self._keeper.known()]
 
+    @to_the_end
     async def approve(self, device: DeviceId) -> Known:
         return await self._changed(await self._storage(Store.approve, device))
 
+    @to_the_end
     async def rename(self, device: DeviceId, display: str) -> Known:
         if not NAME.fullmatch(display):
             raise Refused(
@@ -94,6 +118,7 @@ class Office:
             )
         return await self._changed(await self._storage(Store.rename, device, display))
 
+    @to_the_end
     async def revoke(self, device: DeviceId, reason: str) -> Ended:
         """End an identity: refused from the next call on, open calls cut, its leases withdrawn."""
         await self._storage(Store.identity, device)  # or there is nothing to revoke
@@ -132,6 +157,7 @@ class Office:
         devices = [each for each in await self.devices() if _counts(each)]
         return [self._root(name, devices) for name in self._authority.roots]
 
+    @to_the_end
     async def add_root(self) -> Root:
         name, pair = new_root(self._authority.federation)
         self._authority.check_room()
@@ -139,6 +165,7 @@ class Office:
         self._authority.add(name, pair)
         return await self._found(name)
 
+    @to_the_end
     async def use_root(self, name: str, force: bool) -> Root:
         """Raises Refused while devices that may call were not told of it."""
         found = await self._found(name)
@@ -153,6 +180,7 @@ class Office:
         self._authority.use(name)
         return replace(found, signs=True)
 
+    @to_the_end
     async def drop_root(self, name: str, force: bool) -> None:
         """Raises Refused for the one that signs, and while certificates of it are in use."""
         found = await self._found(name)

@@ -92,8 +92,12 @@ class Registry(Tokens):
 
     def _has_key(self, spki: str) -> bool:
         """Whether any device has that key, or had it."""
-        query = "SELECT 1 FROM certificates WHERE spki = ?1 UNION SELECT 1 FROM identities WHERE spki = ?1"
-        return bool(self._all(query, (spki,)))
+        joined = self._all("SELECT 1 FROM identities WHERE spki = ?", (spki,))
+        return bool(joined) or self._is_certified(spki)
+
+    def _is_certified(self, spki: str) -> bool:
+        """Whether there ever was a certificate for that key."""
+        return bool(self._all("SELECT 1 FROM certificates WHERE spki = ?", (spki,)))
 
     def _identity(self, device: DeviceId) -> Registered | None:
         rows = self._all("SELECT * FROM identities WHERE device = ?", (device,))

@@ -46,6 +46,7 @@ class MemoryServer:
     question: Question | None = None
     placement: Placement | None = None
     placed: list[Descriptor] = field(default_factory=list)
+    renew_in: float | None = None
 
     def keep(self, tensors: Tensors) -> Weights:
         data = b"".join(pack(tensors))
@@ -80,7 +81,9 @@ class MemoryLink:
             raise Refused("this device may not", "ask the operator")
         self._server.attempt += 1
         self._session = self._server.session = f"session {self._server.attempt}"
-        return Welcome("memory", hello.newest_protocol, self._session, 0.0, 0.01)
+        return Welcome(
+            "memory", hello.newest_protocol, self._session, 0.0, 0.01, renew_in=self._server.renew_in
+        )
 
     async def next_task(self, wait: float) -> Task | Idle:
         self._call("next_task")

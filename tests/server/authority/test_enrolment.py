@@ -245,6 +245,8 @@ def test_the_old_certificate_ends_when_the_new_one_is_used(tmp_path: Path) -> No
                 await device.link(new).hello(Hello("toy"))
         error, _ = await refused(device.renew(key))
         assert error.code() is grpc.StatusCode.INVALID_ARGUMENT
+        error, _ = await refused(device.join())  # with the first key, as from an old copy of its disk
+        assert error.code() is grpc.StatusCode.PERMISSION_DENIED
         assert len(lines_of(found.state, Event.RENEWED)) == 1
 
     play(story, tmp_path / "s")

@@ -11,10 +11,12 @@ import pytest
 from grpc import aio
 
 from fedcore._pb.fed.v1.fault_pb2 import Fault
+from fedcore.errors import StorageFault
 from fedcore.identity.certificates import new_key
 from fedcore.link import Hello, Report
 from fedcore.rounds import RoundPolicy
 from fedserver.authority.chain import Event
+from fedserver.authority.records import Registered
 from fedserver.desk import Desk
 from fedserver.store import Store
 from tests.server.authority.peers import World, lines_of, play, refused
@@ -132,6 +134,28 @@ def test_a_caller_that_goes_away_is_not_a_revoked_one(tmp_path: Path) -> None:
             await asyncio.wait([poll])
             assert await hands.link.next_task(0.0) is not None
         assert found.keeper.cut("d0") == 0
+
+    play(story, tmp_path / "s")
+
+
+@pytest.mark.parametrize("steps", range(4))
+def test_an_operator_that_goes_away_leaves_nothing_half_done(tmp_path: Path, steps: int) -> None:
+    async def story(found: World) -> None:
+        device = await found.device("d0")
+        async with device.channel() as channel:
+            link = device.link(channel)
+            await link.hello(Hello("toy"))
+            revoking = asyncio.ensure_future(found.office.revoke("d0", ""))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            revoking.cancel()
+            await asyncio.wait([revoking])
+            await asyncio.sleep(0.3)
+            known = await found.coordinator.storage(Store.identity, "d0")
+            assert known.standing == found.keeper.known()[0].standing
+            if steps:
+                _, fault = await refused(link.hello(Hello("toy")))
+                assert fault.code == "revoked"
 
     play(story, tmp_path / "s")
 

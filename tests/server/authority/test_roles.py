@@ -171,10 +171,13 @@ def test_a_session_a_lease_and_a_blob_belong_to_one_device(tmp_path: Path) -> No
 
         stub = thief.link._blobs  # type: ignore[attr-defined]
         request = blob_pb.FetchRequest(blob=wire.blob_to_pb(weights.blob))
-        for metadata in (thief.link.metadata, mine.link.metadata):  # type: ignore[attr-defined]
+        for metadata, code in (
+            (thief.link.metadata, grpc.StatusCode.NOT_FOUND),  # type: ignore[attr-defined]
+            (mine.link.metadata, grpc.StatusCode.FAILED_PRECONDITION),  # type: ignore[attr-defined]
+        ):
             with pytest.raises(aio.AioRpcError) as caught:
                 await stub.Fetch(request, metadata=metadata).read()
-            assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+            assert caught.value.code() is code
         uploaded = payload.weights()[0].blob
         assert await mine.link.uploaded(uploaded) == uploaded.size
         assert await thief.link.uploaded(uploaded) == 0
