@@ -179,18 +179,25 @@ class Coordinator:
         """Do this when nothing else is going on, and to the end, even if the caller goes away."""
         return await asyncio.shield(asyncio.create_task(self._alone(work)))
 
+    async def at_once(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do this beside whatever is going on, and to the end, even if the caller goes away."""
+        return await asyncio.shield(asyncio.create_task(self._guarded(work)))
+
     async def _alone(self, work: Coroutine[Any, Any, T]) -> T:
         async with self._turn:
-            if self.closed or self.broken.done():  # what a disk that failed has taken, only a restart knows
-                work.close()
-                raise Unavailable("the server has stopped", "try again in a minute")
-            try:
-                return await work
-            except DiskFull:  # nothing was decided, see `fedserver.room`
-                raise
-            except StorageFault as fault:
-                self._break(fault)
-                raise
+            return await self._guarded(work)
+
+    async def _guarded(self, work: Coroutine[Any, Any, T]) -> T:
+        if self.closed or self.broken.done():  # what a disk that failed has taken, only a restart knows
+            work.close()
+            raise Unavailable("the server has stopped", "try again in a minute")
+        try:
+            return await work
+        except DiskFull:  # nothing was decided, see `fedserver.room`
+            raise
+        except StorageFault as fault:
+            self._break(fault)
+            raise
 
     def _break(self, reason: BaseException) -> None:
         if not self.broken.done():
