@@ -1,6 +1,6 @@
 """How long a server takes from its start to the first call that it answers, after a kill -9 in an open round.
 
-    python benchmarks/restart.py [--devices 100] [--megabytes 100] [--repeats 3]
+    python -m benchmarks.restart [--devices 100] [--megabytes 100] [--repeats 3]
 
 It makes a state folder with so many known devices and a model of so many megabytes, five versions of it kept
 and a round open, and then times `fedserver up`: to the line that says where it listens, to the
@@ -19,14 +19,18 @@ from pathlib import Path
 import numpy as np
 from grpc import aio
 
-from fedcore.link import Hello
+from fedcore.link import Hello, Outcome, Report
+from fedcore.payload import Weights
 from fedcore.rounds import RoundPolicy
+from fedserver.blobs import CHUNK
 from fedserver.coordinator import Coordinator
+from fedserver.desk import Desk
+from fedserver.link import DeviceLink
 from fedserver.records import DeviceRecord
 from fedserver.settings import Settings
 from fedserver.store import VERSIONS, Store
-from tests.server.servers import link, start
-from tests.server.toys import Hands, honest
+from tests.server.servers import spec
+from tests.server.toys import Hands, honest, pieces_of
 from tests.server.wire_link import WireLink
 
 
@@ -36,13 +40,27 @@ async def prepare(state: Path, devices: int, size: int) -> None:
     coordinator = await Coordinator.open(state, Settings(low_water=0))
     records = [DeviceRecord(f"known-{number:05}", "toy", 1.0, 2.0) for number in range(devices)]
     await coordinator.storage(Store.note_devices, records)
-    policy = RoundPolicy(devices=1, minimum=1)
-    await start(coordinator, model, policy=policy, parameters={"rounds": VERSIONS + 2})
-    device = await Hands(link(coordinator, 0)).hello()
+    operator = Hands(Desk(coordinator))  # type: ignore[arg-type]
+    initial = operator.keep(model)
+    await send(operator, initial)
+    rounds = {"parameters": {"rounds": VERSIONS + 2}, "policy": RoundPolicy(devices=1, minimum=1)}
+    await Desk(coordinator).start_run(spec(**rounds), initial)
+    device = await Hands(DeviceLink(coordinator, "d0")).hello()
     for _ in range(VERSIONS):
-        await device.do(await device.task(60.0), honest(0))
+        task = await device.task(60.0)
+        payload = device.payload(honest(0)(await device.open(task), task.seed))
+        for weights in payload.weights():
+            await send(device, weights)
+        receipt = await device.link.report(Report(task.run, task.round, task.attempt, payload))
+        assert receipt.outcome is Outcome.ACCEPTED
+        device.blobs.clear()
     await device.task(60.0)
     await coordinator.close()
+
+
+async def send(hands: Hands, weights: Weights) -> None:
+    """Upload a model in the usual chunks."""
+    await hands.link.upload(weights.blob, 0, pieces_of(hands.blobs[weights.blob.sha256], CHUNK))
 
 
 async def first_calls(address: str, begun: float) -> tuple[float, float]:

@@ -39,11 +39,11 @@ class Recovery:
         records = await self._storage(Store.runs)
         self.pending = {record.run: record for record in records}
         self._order = list(self.pending)
-        task = asyncio.create_task(self._all(records))
-        await asyncio.wait([task], timeout=AT_ONCE)
-        if task.done():
-            task.result()
-        return task
+        restoring = asyncio.create_task(self._all(records))
+        await asyncio.wait([restoring], timeout=AT_ONCE)
+        if restoring.done():
+            restoring.result()
+        return asyncio.create_task(self._older(restoring, records))
 
     def age(self, run: RunId) -> int:
         """The runs that a start found, oldest first, and those that are new after them."""
@@ -53,6 +53,10 @@ class Recovery:
         for record in sorted(records, key=lambda record: record.standing is not Standing.ACTIVE):
             await self._one(record)
         (log.error if self._scrub.damaged else log.info)(self._scrub.summary())
+
+    async def _older(self, restoring: "asyncio.Task[None]", records: list[RunRecord]) -> None:
+        """What the runs could go back to, once they are all there."""
+        await restoring
         for record in records:
             if record.run not in self.unreadable:
                 await self._scrub.check_older(record.run)

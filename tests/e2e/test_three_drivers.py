@@ -164,9 +164,8 @@ async def visit(coordinator: Coordinator, member: Member, folder: Path) -> None:
     watcher = Watcher(status, root, lambda text: None, lambda text: None)
     performer = InProcess(Workshop(bench(member), store))
     link = DeviceLink(coordinator, member.name)
-    await Agent(link, performer, store, Outbox(root / "outbox"), Mark(root / "mark"), watcher).run(
-        Until.FINISHED
-    )
+    outbox, mark = Outbox(root / "outbox"), Mark(root / "mark")
+    await Agent(link, performer, store, outbox, mark, watcher).run(Until.FINISHED)
 
 
 async def final_models(coordinator: Coordinator) -> Models:
