@@ -61,7 +61,7 @@ async def patiently(
             if error.message != reason:
                 reason = error.message
                 doing(f"waiting for the server: {error}; it is tried again now and then")
-            await asyncio.sleep(wait)
         else:
             backoff.reset()
             return result
+        await asyncio.sleep(wait)  # not above: an error in hand keeps its call, and gRPC then dials by itself
