@@ -4,7 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test check format proto lock clean
+.PHONY: help demo test histories chaos check format proto lock clean
 
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
@@ -16,6 +16,14 @@ demo: .venv/built
 ## make test    every test
 test: .venv/built
 	@scripts/test
+
+## make histories   10,000 seeded random histories of faults, for the night; SHOAL_HISTORIES=n plays n
+histories: .venv/built
+	@SHOAL_HISTORIES=$${SHOAL_HISTORIES:-10000} scripts/test tests/histories
+
+## make chaos   real processes under real faults: 150 runs in about half an hour, and a table of what was lost
+chaos: .venv/built
+	@$(BIN)/python -m tests.chaos --runs 150 --seed 42 --out runs/chaos
 
 ## make check   ruff, mypy, import floors, the contract and its generated code
 check: .venv/built

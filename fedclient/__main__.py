@@ -1,4 +1,4 @@
-"""The command line of a device: check, run, enroll, predict, status.
+"""The command line of a device: join, check, run, enroll, predict, status.
 
 What a verb needs is imported when it is used, so that `status` and `--help` are quick and need no PyTorch.
 """
@@ -30,30 +30,62 @@ def main() -> None:
 
     \b
     Exit codes: 0 done; 1 not found or abstained; 2 wrong command line; 3 wrong settings; 4 no server;
-    5 refused; 7 wrong version; 8 data, learner or device at fault; 70 a bug of ours; 130, 143 by a signal.
+    5 refused; 6 not approved yet; 7 wrong version; 8 data, learner or device at fault; 70 a bug of ours;
+    130, 143 by a signal.
     """
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what matters reaches people as our own errors
 
 
-def configured(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Add the options that every verb has; the function gets the settings that they make."""
+def placed(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Add the options that say which device is meant; the function gets the settings that they make."""
 
     @click.option("-c", "--config", "path", type=PATH, envvar="FEDCLIENT_CONFIG", help="The settings, YAML.")
-    @click.option("--server", metavar="HOST:PORT", help="Where the server is.")
     @click.option(
         "--device",
         metavar="NAME",
         help="This device's name, kept from its first use.  [default: made]",
     )
     @click.option("--state", type=PATH, metavar="FOLDER", help="The device's folder.  [default: state]")
-    @click.option("--insecure-loopback", is_flag=True, default=None, help="Allow plain text to this machine.")
     @functools.wraps(function)
     def wrapper(console: Console, path: Path | None, **options: Any) -> Result:
         names = ("server", "device", "state", "insecure_loopback")
-        settings = read(path, {name: options.pop(name) for name in names})
+        settings = read(path, {name: options.pop(name) for name in names if name in options})
         return function(console, settings, **options)
 
     return wrapper
+
+
+def configured(function: Callable[..., Result]) -> Callable[..., Result]:
+    """The same, and where the server is when the device's identity does not say."""
+    server = click.option("--server", metavar="HOST:PORT", help="Where the server is.  [default: as it said]")
+    plain = click.option(
+        "--insecure-loopback", is_flag=True, default=None, help="Plain text, to a server on this machine."
+    )
+    return server(plain(placed(function)))
+
+
+@main.command(epilog="Example: fedclient join shoal1:... --device attic")
+@verb
+@placed
+@click.argument("string", metavar="STRING")
+@click.option("--wait/--no-wait", default=True, help="Wait until an operator has approved.  [default: wait]")
+def join(console: Console, settings: ClientConfig, string: str, wait: bool) -> Result:
+    """Get an identity by STRING, the line that `fedserver token create` printed.
+
+    STRING may also be a file that holds it, or - to read it from standard input: so it does not show in the
+    list of processes. Cut off anywhere, the same command goes on.
+    """
+    from fedclient.identity import join as joining
+    from fedclient.state import DeviceFolder
+
+    line, folder = joining.read_line(string), DeviceFolder(settings.state)
+    identity, new = asyncio.run(joining.join(folder, line, settings.device, console, wait))
+    done = "joined" if new else "has joined already, and nothing was changed:"
+    text = (
+        f"{identity.device} {done} federation {identity.federation} as {identity.role.value}; "
+        f"the certificate is good until {identity.ends:%Y-%m-%d} and renews itself"
+    )
+    return Result({**identity.facts(), "new": new, "state": str(settings.state)}, text)
 
 
 @main.command(epilog="Example: fedclient check --config device.yaml")

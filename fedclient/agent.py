@@ -23,7 +23,7 @@ from fedclient.performer import Performer
 from fedclient.state import Outbox
 from fedclient.watcher import Watcher, named
 from fedcore import __version__
-from fedcore.errors import BadPayload, ConfigError, Refused, SessionLost, ShoalError, Unavailable
+from fedcore.errors import BadPayload, ConfigError, NotFound, Refused, SessionLost, ShoalError, Unavailable
 from fedcore.link import Failure, Hello, Idle, Link, Outcome, Report, Task, Welcome
 from fedcore.patience import MOMENT
 from fedcore.payload import BlobRef, Payload
@@ -146,13 +146,7 @@ class Agent:
         work = self._work
         try:
             result = await self._while_wanted(task, heartbeat, work.result)
-            try:
-                await self._while_wanted(task, heartbeat, asyncio.create_task(self._upload_all(result)))
-            except (Unavailable, SessionLost):
-                raise
-            except ShoalError as error:  # what the server does not take, it must hear of
-                result = Failure(error.code, str(error))
-            await self._report(task, result)
+            await self._deliver(task, heartbeat, result)
         except _NotWantedError:
             self._watcher.doing(f"{named(task)}: it goes on without this device")
             await self._give_up()
@@ -191,6 +185,23 @@ class Agent:
             return None
         payload = pending[1].result
         return payload if all(self._store.has(weights.blob) for weights in payload.weights()) else None
+
+    async def _deliver(self, task: Task, heartbeat: float, result: Payload | Failure) -> None:
+        """Upload a result and report it; both again when the server lost some of it before it could count."""
+        while True:
+            try:
+                await self._while_wanted(task, heartbeat, asyncio.create_task(self._upload_all(result)))
+            except (Unavailable, SessionLost):
+                raise
+            except ShoalError as error:  # what the server does not take, it must hear of
+                result = Failure(error.code, str(error))
+            try:
+                await self._report(task, result)
+            except NotFound as error:
+                self._watcher.doing(f"{named(task)}: uploading the result again: {error.message}")
+                await asyncio.sleep(self._calls.next())
+            else:
+                return
 
     async def _report(self, task: Task, result: Payload | Failure) -> None:
         report = Report(task.run, task.round, task.attempt, result)
@@ -247,10 +258,15 @@ class Agent:
     async def _upload_all(self, result: Payload | Failure) -> None:
         if isinstance(result, Payload):
             for weights in result.weights():
-                blob = weights.blob
-                await self._patiently(lambda blob=blob: self._upload(blob))  # type: ignore[misc]
+                try:
+                    await self._upload(weights.blob)
+                except BadPayload:  # perhaps what the server had of it before: once more from the beginning
+                    await self._upload(weights.blob)
 
     async def _upload(self, blob: BlobRef) -> None:
+        await self._patiently(lambda: self._go_on_with(blob))
+
+    async def _go_on_with(self, blob: BlobRef) -> None:
         held = await self._link.uploaded(blob)
         while held < blob.size:
             before, held = held, await self._link.upload(blob, held, self._chunks(blob, held))

@@ -1,11 +1,10 @@
 """The settings of a device: one YAML file; the flags of the command line come before it.
 
-    server: 127.0.0.1:50051
-    insecure_loopback: true
     learner: {builtin: lenet5, options: {classes: 10}}
     data: {npz: train.npz, test: test.npz, shape: [1, 28, 28], divide_by: 255}
 
-Paths are relative to the file that names them.
+A device that has joined knows where its server is and what it is called itself; in plain text, without an
+identity, `server` and `insecure_loopback: true` say it. Paths are relative to the file that names them.
 """
 
 import dataclasses
@@ -24,7 +23,6 @@ Trial = Literal["none", "quick", "full"]
 """How learner and data are tried on each other once they are loaded; see `fedclient/trial.py`."""
 
 KINDS = ("npz", "csv", "idx", "module")
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 @dataclass(frozen=True)
@@ -158,7 +156,11 @@ class LimitsConfig:
 
 @dataclass(frozen=True)
 class ClientConfig:
-    """server: "host:port". state: the device's folder. device: its name, kept there; unset: one is made."""
+    """state: the device's folder.
+
+    server: "host:port"; unset: as the identity says. device: its name, kept in its folder; unset: the
+    identity's, or without one a name that is made. insecure_loopback: plain text, without an identity.
+    """
 
     server: str | None = None
     device: str | None = None
@@ -219,25 +221,12 @@ def read(path: Path | None, flags: Mapping[str, Any]) -> ClientConfig:
     return _anchored(settings, path.absolute().parent)
 
 
-def address(config: ClientConfig) -> str:
-    """Where the server is. Raises ConfigError unless it is a loopback address, and plain text is allowed."""
-    if config.server is None:
-        raise ConfigError("no server is given", "set `server: host:port`, or use --server")
-    found = re.fullmatch(r"(?:\[([0-9a-fA-F:]+)\]|([^\s:\[\]/]+)):([0-9]{1,5})", config.server)
+def host_of(server: str) -> str:
+    """The host in "host:port". Raises ConfigError."""
+    found = re.fullmatch(r"(?:\[([0-9a-fA-F:]+)\]|([^\s:\[\]/]+)):([0-9]{1,5})", server)
     if found is None or not 1 <= int(found[3]) <= 65535:
-        raise ConfigError(f"server {config.server!r} is not an address", "write host:port, or [::1]:port")
-    if not config.insecure_loopback:
-        raise ConfigError(
-            "connections are not encrypted yet, and that was not allowed",
-            "set `insecure_loopback: true`; it is taken for a server on this machine only",
-        )
-    host = found[1] or found[2]
-    if host not in LOOPBACK:
-        raise ConfigError(
-            f"{host} is another machine, and connections are not encrypted yet",
-            f"use an ssh tunnel until certificates are there: ssh -L {found[3]}:127.0.0.1:{found[3]} {host}",
-        )
-    return config.server
+        raise ConfigError(f"server {server!r} is not an address", "write host:port, or [::1]:port")
+    return found[1] or found[2]
 
 
 def _anchored(settings: T, folder: Path) -> T:

@@ -2,7 +2,7 @@
 
 import signal
 
-from fedcore.errors import LearnerFault, ShoalError
+from fedcore.errors import LearnerFault, Refused, ShoalError
 from fedcore.link import Failure
 
 
@@ -24,6 +24,18 @@ class Abstained(ShoalError):
     """No cluster fits the device's data."""
 
     code, exit_code = "abstained", 1
+
+
+class NotApproved(ShoalError):
+    """An operator has to approve this device first."""
+
+    code, exit_code = "not-approved", 6
+
+
+class SomeoneElse(Refused):
+    """Who answers is not whom the join string names."""
+
+    code = "someone-else"
 
 
 class Stopped(ShoalError):

@@ -70,27 +70,35 @@ STATUSES: dict[grpc.StatusCode, type[ShoalError]] = {
 
 
 class Stubs(NamedTuple):
+    channel: aio.Channel
     device: "DeviceServiceAsyncStub"
     blobs: "BlobServiceAsyncStub"
     placement: "PlacementServiceAsyncStub"
 
 
 class RpcLink:
-    """A device's calls to the server at `address` ("host:port"), under the name `device_name`."""
+    """A device's calls to the server at `address` ("host:port").
 
-    def __init__(self, address: str, device_name: str) -> None:
-        self.address = address
-        self._name, self._session = device_name, ""
-        self._line = Line(self._dial, _stubs)
+    credentials: who calls, and whom it trusts; without them `device_name` is told in plain text.
+    """
 
-    def _dial(self) -> aio.Channel:
-        return aio.insecure_channel(self.address, options=OPTIONS)
+    def __init__(
+        self, address: str, device_name: str, credentials: grpc.ChannelCredentials | None = None
+    ) -> None:
+        self.address, self._credentials = address, credentials
+        self._name, self._session = ("" if credentials else device_name), ""
+        self._line = Line(lambda: channel(self.address, self._credentials), _stubs)
+
+    def change(self, address: str, credentials: grpc.ChannelCredentials) -> None:
+        """Call on a new channel from the next call on; those that are under way go on on the old one."""
+        self.address, self._credentials = address, credentials
+        self._line.hang_up()
 
     async def close(self) -> None:
         await self._line.close()
 
     async def hello(self, hello: Hello) -> Welcome:
-        self._session = ""
+        """Until the welcome is here, calls that go on beside this one are still of the former session."""
         request = wire.hello_to_pb(hello)
         answer = await self._ask(lambda to: to.device.Hello(request, **self._call()))
         welcome = wire.welcome_from_pb(answer)
@@ -173,9 +181,10 @@ class RpcLink:
         return _held(blob, response.held)
 
     def _identity(self) -> tuple[tuple[str, str], ...]:
-        """Who calls. Only for plain text on loopback: with certificates it is the TLS peer instead."""
+        """Which session calls; who calls is the TLS peer, and told here in plain text on loopback alone."""
+        device = (("shoal-device", self._name),) if self._name else ()
         session = (("shoal-session", self._session),) if self._session else ()
-        return (("shoal-device", self._name), *session)
+        return (*device, *session)
 
     def _call(self, wait: float = 0.0, size: int = 0) -> dict[str, Any]:
         """Who calls, and how long an answer may take: after `wait` seconds, for a request of `size` bytes."""
@@ -192,10 +201,19 @@ class RpcLink:
             async with self._line.calling() as to:
                 yield to
         except aio.AioRpcError as error:
-            raise error_of(error, self.address) from None
+            raise await self._meaning(error) from None
         except TimeoutError:
             problem = f"nothing moved to or from {self.address} for {patience.STALL:.0f} s"
             raise Unavailable(problem, "the transfer goes on where it was") from None
+
+    async def _meaning(self, error: aio.AioRpcError) -> ShoalError:
+        return error_of(error, self.address)
+
+
+def channel(address: str, credentials: grpc.ChannelCredentials | None) -> aio.Channel:
+    if credentials is None:
+        return aio.insecure_channel(address, options=OPTIONS)
+    return aio.secure_channel(address, credentials, options=OPTIONS)
 
 
 def error_of(error: aio.AioRpcError, address: str) -> ShoalError:
@@ -230,18 +248,18 @@ def _said(error: aio.AioRpcError) -> ShoalError:
     return ShoalError(details)
 
 
-async def answers(address: str, seconds: float) -> bool:
+async def answers(address: str, seconds: float, credentials: grpc.ChannelCredentials | None = None) -> bool:
     """Whether a server accepts connections there, within so many seconds."""
-    async with aio.insecure_channel(address, options=OPTIONS) as channel:
+    async with channel(address, credentials) as tried:
         try:
-            await asyncio.wait_for(channel.channel_ready(), seconds)
+            await asyncio.wait_for(tried.channel_ready(), seconds)
         except TimeoutError:
             return False
         return True
 
 
 def _stubs(channel: aio.Channel) -> Stubs:
-    return Stubs(DeviceServiceStub(channel), BlobServiceStub(channel), PlacementServiceStub(channel))
+    return Stubs(channel, DeviceServiceStub(channel), BlobServiceStub(channel), PlacementServiceStub(channel))
 
 
 def _held(blob: BlobRef, held: int) -> int:

@@ -9,28 +9,34 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from fedclient import enroll as enrolling
+from fedclient.access import Access, access
 from fedclient.agent import Agent, Allowance, Until
 from fedclient.blobs import BlobStore
-from fedclient.config import ClientConfig, Trial, WorkConfig, address
+from fedclient.config import ClientConfig, Trial, WorkConfig
 from fedclient.enroll import Enroller, Enrolment
 from fedclient.faults import Stopped
+from fedclient.identity.keyring import Keyring
+from fedclient.identity.link import SecureLink
 from fedclient.performer import Facts, Spawned
 from fedclient.rpc import RpcLink
 from fedclient.state import DeviceFolder, Outbox, Status
 from fedclient.watcher import Watcher
-from fedcore.errors import ConfigError, DataFault, ShoalError
+from fedcore.errors import ConfigError, DataFault, Refused, ShoalError
+from fedcore.identity.enrolled import Role
 from fedcore.shell.console import Console
 
 
 async def serve(settings: ClientConfig, console: Console, until: Until, patience: float) -> Watcher:
     """Run an agent until it ends; what it did. Raises Stopped when a signal ended it too early."""
-    folder, server = DeviceFolder(settings.state), address(settings)
+    folder = DeviceFolder(settings.state)
     with folder.locked():
-        device = folder.device(settings.device)
-        watcher = Watcher(Status(device, server), folder.root, console.progress, console.say)
+        way = access(settings)
+        device = folder.device(way.device)
+        watcher = Watcher(Status(device, way.address), folder.root, console.progress, console.say)
         try:
+            _check_role(way)
             performer = Spawned(work_config(settings, trial="quick"))
-            async with _link(server, device) as link, _stopped_at_the_end(performer):
+            async with _link(way, folder, console) as link, _stopped_at_the_end(performer):
                 watcher.doing("loading the learner and the data")
                 if not (await performer.start()).labelled:
                     mend = "use `fedclient enroll` for such data"
@@ -65,11 +71,12 @@ async def enroll(
     patience: float,
 ) -> tuple[Enrolment, Path | None]:
     """Find the model for the data and store it; where it is, None if the server abstained."""
-    folder, server = DeviceFolder(settings.state), address(settings)
+    folder = DeviceFolder(settings.state)
     with folder.locked():
-        device = folder.device(settings.device)
+        way = access(settings)
+        folder.device(way.device)
         store, performer = BlobStore(folder.blobs), Spawned(work_config(settings, file, labels=False))
-        async with _link(server, device) as link, _stopped_at_the_end(performer):
+        async with _link(way, folder, console) as link, _stopped_at_the_end(performer):
             limit = settings.limits.download_bytes
             enroller = Enroller(link, performer, store, console.progress, limit, patience)
             enrolment = await enroller.enroll(run, accept_nearest)
@@ -114,9 +121,22 @@ async def _until_signal(agent: Agent, until: Until) -> None:
             loop.remove_signal_handler(number)
 
 
+def _check_role(way: Access) -> None:
+    """Said before learner and data are loaded; the server holds to it whatever is said here."""
+    if way.identity is not None and way.identity.role is not Role.TRAIN:
+        raise Refused(
+            f"{way.device} joined as {way.identity.role.value}, and may not train",
+            "use `fedclient enroll`; to train, join as another device by a token for --role train",
+        )
+
+
 @asynccontextmanager
-async def _link(server: str, device: str) -> AsyncIterator[RpcLink]:
-    link = RpcLink(server, device)
+async def _link(way: Access, folder: DeviceFolder, console: Console) -> AsyncIterator[RpcLink]:
+    """The folder has the device's name by now."""
+    if way.identity is None:
+        link = RpcLink(way.address, folder.device(way.device))
+    else:
+        link = SecureLink(Keyring(folder.identity), way.identity, console.say, way.server)
     try:
         yield link
     finally:

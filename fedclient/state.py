@@ -1,6 +1,7 @@
 """The device's folder: its name, the result that is not yet taken, what it did last, the model it was given.
 
 device          its name, kept since the first use
+identity/       who it is: its key and certificate, once it has joined
 lock            held by the one agent that works here
 status.json     what it did last, for `fedclient status`
 outbox/         the result that the server has not taken yet
@@ -21,7 +22,7 @@ from typing import Any
 
 from fedcore.errors import BadPayload, ConfigError, Refused
 from fedcore.link import Report
-from fedcore.shell.disk import storing, sync_folder, write
+from fedcore.shell.disk import storing, sweep, sync_folder, write
 from fedcore.wire import report_from_bytes, report_to_bytes
 
 STATUS = "status.json"
@@ -45,6 +46,10 @@ class DeviceFolder:
     def model(self) -> Path:
         return self.root / "model"
 
+    @property
+    def identity(self) -> Path:
+        return self.root / "identity"
+
     def known_device(self) -> str | None:
         """The name that is kept here, if one is."""
         with suppress(OSError, UnicodeDecodeError), (self.root / "device").open() as file:
@@ -56,16 +61,20 @@ class DeviceFolder:
 
         Raises ConfigError when another name is given than the one that is kept.
         """
+        name = self.agreed(given) or self._new_name()
+        if self.known_device() is None:
+            write(self.root / "device", f"{name}\n".encode())
+        return name
+
+    def agreed(self, given: str | None) -> str | None:
+        """The name that is kept here, or else the given one. Raises ConfigError when they differ."""
         known = self.known_device()
         if known is not None and given not in (None, known):
             raise ConfigError(
                 f"the state folder {self.root} belongs to device {known}, and this one is called {given}",
                 "give another one with --state, or leave the name out",
             )
-        name = known or given or self._new_name()
-        if known is None:
-            write(self.root / "device", f"{name}\n".encode())
-        return name
+        return known or given
 
     def _new_name(self) -> str:
         host = "".join(c if c.isascii() and c.isalnum() else "-" for c in socket.gethostname())
@@ -85,6 +94,8 @@ class DeviceFolder:
                 raise Refused(
                     f"another fedclient works in {self.root}", "stop it, or give this one another `state`"
                 ) from None
+            for folder in (self.root, self.outbox, self.blobs, self.model):
+                sweep(folder)
             yield
 
     def busy(self) -> bool:

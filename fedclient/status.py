@@ -4,10 +4,11 @@ import asyncio
 import time
 from typing import Any
 
-from fedclient.config import ClientConfig, address
+from fedclient.access import Access, access
+from fedclient.config import ClientConfig
 from fedclient.enroll import PLACEMENT
 from fedclient.state import STATUS, DeviceFolder, Outbox, read_json
-from fedcore.errors import ConfigError
+from fedcore.errors import ShoalError
 from fedcore.patience import MOMENT
 
 TASK = ("run", "round", "title", "outcome")
@@ -17,12 +18,17 @@ def status(settings: ClientConfig) -> dict[str, Any]:
     """For machines. running: an agent works in this folder now. at: when it wrote last, Unix seconds."""
     folder = DeviceFolder(settings.state)
     last, placement = read_json(folder.root / STATUS), read_json(folder.model / PLACEMENT)
-    server = settings.server or last.get("server")
+    try:
+        way, trouble = access(settings), ""
+    except ShoalError as error:
+        way, trouble = Access(None, None, None), str(error)
     return {
-        "device": folder.known_device() or settings.device,
+        "device": way.device or folder.known_device() or settings.device,
         "state": str(folder.root),
-        "server": server,
-        "answers": _answers(settings),
+        "identity": way.identity.facts() if way.identity else None,
+        "trouble": trouble or None,
+        "server": way.address or settings.server or last.get("server"),
+        "answers": _answers(way),
         "running": folder.busy(),
         "doing": last.get("doing"),
         "at": last.get("at"),
@@ -35,25 +41,31 @@ def status(settings: ClientConfig) -> dict[str, Any]:
     }
 
 
-def _answers(settings: ClientConfig) -> bool | None:
+def _answers(way: Access) -> bool | None:
     """None where no server may be asked."""
-    try:
-        server = address(settings)
-    except ConfigError:
+    if not way.address:
         return None
+    from fedclient.identity.rpc import credentials
     from fedclient.rpc import answers
 
-    return asyncio.run(answers(server, MOMENT))
+    return asyncio.run(answers(way.address, MOMENT, credentials(way.identity) if way.identity else None))
 
 
 def text(found: dict[str, Any]) -> str:
     """The same for people."""
-    answer = {None: "not asked: see `insecure_loopback`", True: "answers", False: "does not answer"}
-    task, error = found["last_task"], found["last_error"]
+    answer = {None: "not asked", True: "answers", False: "does not answer"}
+    task, error, identity = found["last_task"], found["last_error"], found["identity"]
     seen = time.strftime(" (%Y-%m-%d %H:%M:%S)", time.localtime(found["at"])) if found["at"] else ""
     doing = f"{found['doing']}{seen}" if found["doing"] else "has never run here"
+    known = (
+        f"{identity['role']} in federation {identity['federation']} until {identity['ends'][:10]}"
+        if identity
+        else found["trouble"] or "none: plain text"
+    )
     lines = {
         "device": found["device"] or "has no name yet",
+        "identity": known,
+        **({"fingerprint": identity["fingerprint"]} if identity else {}),
         "server": f"{found['server']}: {answer[found['answers']]}" if found["server"] else "none is set",
         "agent": doing if found["running"] else f"not running; last: {doing}",
         "last task": ", ".join(f"{key} {task[key]}" for key in TASK if task[key]) if task else "none",
@@ -61,4 +73,4 @@ def text(found: dict[str, Any]) -> str:
         "outbox": "a result waits for the server" if found["outbox"] else "empty",
         "last error": f"[{error.get('code')}] {error.get('message')}" if error else "none",
     }
-    return "\n".join(f"{name + ':':<12}{value}" for name, value in lines.items())
+    return "\n".join(f"{name + ':':<13}{value}" for name, value in lines.items())

@@ -11,8 +11,9 @@ import numpy as np
 
 from fedcore.errors import BadPayload
 from fedcore.messages import Built, Describe, Described, Evaluate, Evaluated, Message, Train, Trained
-from fedcore.parts import MAX_LATENTS, Descriptor, Vector
+from fedcore.parts import MAX_LATENTS, Descriptor, NoisySums, PrivacySettings, Vector
 from fedcore.payload import Payload, decode, fields_of, tensors_of
+from fedcore.privacy.accounting import epsilon_of, group, rho_of
 from fedcore.tensors import Manifest, check_finite, check_manifest, digest, layout, manifest_of
 from fedcore.types import Tensors
 
@@ -85,7 +86,7 @@ def _admit_bounds(task: Evaluate, reply: Evaluated) -> None:
 
 
 def _admit_descriptor(
-    projector: Tensors | None, classes: int, privacy: object, descriptor: Descriptor | None
+    projector: Tensors | None, classes: int, privacy: PrivacySettings, descriptor: Descriptor | None
 ) -> None:
     if projector is None or descriptor is None:
         if (projector is None) != (descriptor is None):
@@ -94,19 +95,31 @@ def _admit_descriptor(
     if descriptor.projector != digest(projector):
         raise BadPayload("the descriptor was made with another projector", "fetch the task's own projector")
     dims = projector["components"].shape[0]
-    if descriptor.classes != classes or descriptor.means.shape[1] != dims:
+    # A device whose classes would drown in noise sends the row of all samples alone.
+    may_be = (classes, 0) if privacy.calibrated else (classes,)
+    if descriptor.classes not in may_be or descriptor.means.shape[1] != dims:
         raise BadPayload(
             f"the descriptor has {descriptor.classes} classes and {descriptor.means.shape[1]} dimensions, "
             f"{classes} and {dims} are due"
         )
     if descriptor.privacy != privacy:
         raise BadPayload(f"the descriptor was released with {descriptor.privacy}, {privacy} was asked for")
+    if descriptor.sums is not None:
+        _admit_sums(projector, privacy, descriptor.sums)
     _check_range("the descriptor", descriptor.means, descriptor.deviations)
     if (descriptor.counts > MAX_EXAMPLES).any():
         raise BadPayload("the descriptor counts more samples than a device can have")
     negative = (descriptor.counts < 0).any() or (descriptor.deviations < 0).any()
     if negative and descriptor.privacy.mode == "off":  # noise may take a small value below zero
         raise BadPayload("the descriptor has negative counts or deviations")
+
+
+def _admit_sums(projector: Tensors, privacy: PrivacySettings, sums: NoisySums) -> None:
+    if "radius" not in projector or sums.radius != float(projector["radius"]):
+        raise BadPayload(f"latents were shortened to {sums.radius}, which is not the projector's radius")
+    holds = epsilon_of(group(rho_of(sums.sigma), privacy.group_size), privacy.delta)
+    if holds > privacy.epsilon * (1.0 + 1e-9):
+        raise BadPayload(f"noise of {sums.sigma:g} gives epsilon {holds:g}, not {privacy.epsilon:g}")
 
 
 def _check_range(what: str, *arrays: Vector) -> None:

@@ -31,6 +31,8 @@ class State(Protocol):
     models: the models of the run by key. assignments: which of them each device is trained with.
     metrics: what each device measured last, for reports. progress: rounds of training done.
     facts: what else people may want to know, such as the round that formed the clusters.
+    remarks: what an operator should be told of how the models came to be; the run's log gets each when it is
+        new, so one that holds on is written once.
     """
 
     @property
@@ -43,6 +45,8 @@ class State(Protocol):
     def progress(self) -> int: ...
     @property
     def facts(self) -> Mapping[str, Scalar]: ...
+    @property
+    def remarks(self) -> Sequence[str]: ...
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,10 @@ class Unstarted:
     def facts(self) -> Mapping[str, Scalar]:
         return {}
 
+    @property
+    def remarks(self) -> Sequence[str]:
+        return ()
+
 
 @dataclass(frozen=True)
 class Bootstrap:

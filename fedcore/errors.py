@@ -8,10 +8,14 @@
     |- LearnerFault       the author's own code failed   -> the author; carries the traceback
     |- DataFault          a data file is not usable      -> the device's owner
     |- Refused            the peer may not, or cannot have that
+    |  |- Unauthenticated no valid certificate: renew it, or join anew
+    |  |- Revoked         an operator has ended this identity
+    |  |- Taken           another has that name
     |  `- WrongVersion    the two sides have no version of the exchange in common
     |- NotFound           no such run, blob or device
     |- Unavailable        the other side is not there, or not now: try again
-    |  `- Busy            it has too much to do, or this peer asks for too much at once
+    |  `- Busy            it has too much to do: it says when to come again
+    |  `- TooOften         more calls than are allowed: wait, then try again
     |- SessionLost        the server or the device started anew: say hello again
     |- StorageFault       our own disk refused: full, read-only, broken
     `- IllegalEvent       our own bug: an event that the table does not allow
@@ -71,6 +75,18 @@ class Refused(ShoalError):
     code, exit_code = "refused", 5
 
 
+class Unauthenticated(Refused):
+    code = "unauthenticated"
+
+
+class Revoked(Refused):
+    code = "revoked"
+
+
+class Taken(Refused):
+    code = "name-taken"
+
+
 class WrongVersion(Refused):
     code, exit_code = "wrong-version", 7
 
@@ -91,6 +107,10 @@ class Unavailable(ShoalError):
 
 class Busy(Unavailable):
     code = "busy"
+
+
+class TooOften(Unavailable):
+    code = "too-often"
 
 
 class SessionLost(ShoalError):

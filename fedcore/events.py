@@ -62,13 +62,21 @@ class Reduced:
 
 
 @dataclass(frozen=True)
+class RolledBack:
+    """An operator wants the run to go on with another state, at once. reason: for people."""
+
+    state: State
+    reason: str
+
+
+@dataclass(frozen=True)
 class Tick:
     """Time, in seconds on any clock that never runs backwards."""
 
     now: float
 
 
-Event = Joined | Heard | Left | Reported | Failed | Reduced | Tick
+Event = Joined | Heard | Left | Reported | Failed | Reduced | RolledBack | Tick
 
 
 @dataclass(frozen=True)

@@ -12,30 +12,85 @@ import numpy.typing as npt
 from fedcore.errors import BadPayload
 
 Vector = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
 
 MAX_LATENTS, MAX_ROWS, MAX_DIMS, MAX_MODELS = 1 << 17, 4097, 1024, 1024
+MAX_GROUP, MAX_SUM = 1 << 20, 1 << 61
+MIN_SCALE, MAX_SCALE = 1e-9, 1e9
+"""Of noise and radius: squares and quotients of such numbers neither vanish nor overflow."""
+
+
+CALIBRATED = {"balanced": (5.0, 1e-6), "strict": (1.0, 1e-6), "explicit": None}
+"""The modes that hold what they say, with their epsilon and the most that their delta may be."""
 
 
 @dataclass(frozen=True)
 class PrivacySettings:
     """How a descriptor is protected: what the server asks for, and what the device says it did.
 
-    mode: "off", or "paper": the mechanism of the FLUX and FEROMA papers, kept for comparisons only.
-    "paper" is NOT a privacy guarantee: see docs/privacy.md.
-    epsilon: the papers' per-coordinate parameter; 0 where the mode has none. It is what the papers
-    claim, not what holds.
+    mode: "off"; "paper", the mechanism of the FLUX and FEROMA papers, kept for comparisons only; "balanced",
+    "strict" or, with numbers of one's own, "explicit". "paper" is NOT a privacy guarantee: see
+    docs/privacy.md.
+    epsilon: of the guarantee; 0 where the mode has none. Of "paper", what is claimed for each coordinate,
+    and not what holds.
+    delta: the most that it may be; 0 for "off" and "paper". A device of many samples takes less.
+    group_size: samples that may stem from one person; the guarantee is for all of them together.
     """
 
     mode: str = "off"
     epsilon: float = 0.0
+    delta: float = 0.0
+    group_size: int = 1
 
     def __post_init__(self) -> None:
-        if self.mode not in ("off", "paper"):
-            raise BadPayload(f"privacy mode {self.mode!r} is not known", "use off or paper")
-        if not 0.0 <= self.epsilon < float("inf") or (self.mode == "paper" and self.epsilon == 0.0):
+        if self.mode not in ("off", "paper", *CALIBRATED):
+            known = ", ".join(("off", "paper", *CALIBRATED))
+            raise BadPayload(f"privacy mode {self.mode!r} is not known", f"use one of {known}")
+        if not 0.0 <= self.epsilon < float("inf") or (self.mode != "off" and self.epsilon == 0.0):
             raise BadPayload(
-                f"privacy mode {self.mode}: {self.epsilon} is no epsilon", "a finite one, above 0 for paper"
+                f"privacy mode {self.mode}: {self.epsilon} is no epsilon", "a finite one, above 0 unless off"
             )
+        if not (0.0 < self.delta < 1.0 if self.calibrated else self.delta == 0.0):
+            raise BadPayload(
+                f"privacy mode {self.mode}: {self.delta} is no delta",
+                "between 0 and 1, or 0 without guarantee",
+            )
+        if not 1 <= self.group_size <= (MAX_GROUP if self.calibrated else 1):
+            raise BadPayload(f"privacy mode {self.mode}: a group of {self.group_size} samples", "at least 1")
+        fixed = CALIBRATED.get(self.mode)
+        if fixed is not None and (self.epsilon, self.delta) != fixed:
+            raise BadPayload(
+                f"privacy mode {self.mode} has epsilon {fixed[0]} and delta {fixed[1]}", "or use explicit"
+            )
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether there is a guarantee: sums with calibrated noise, and not moments, are released."""
+        return self.mode in CALIBRATED
+
+
+@dataclass(frozen=True, eq=False)
+class NoisySums:
+    """What a calibrated mode releases: `fedcore.privacy.sums`, with discrete Gaussian noise on every number.
+
+    values: (rows, 2 l + 1) int64, in steps of 2^-20 of the sensitivity, which is 1.
+    sigma: the noise's standard deviation, in the same units; public. radius: to which latents were shortened.
+    """
+
+    values: Integers
+    sigma: float
+    radius: float
+
+    def __post_init__(self) -> None:
+        if self.values.dtype != np.int64 or self.values.ndim != 2 or self.values.shape[1] % 2 == 0:
+            raise BadPayload(f"noisy sums: {self.values.dtype} of shape {self.values.shape}")
+        if self.values.shape[0] == 0 or self.values.shape[1] < 3:
+            raise BadPayload("noisy sums: they are empty")
+        if (np.abs(self.values) > MAX_SUM).any() or (self.values == np.iinfo(np.int64).min).any():
+            raise BadPayload("noisy sums: more than a device's samples can sum to")
+        for name in ("sigma", "radius"):
+            if not MIN_SCALE <= getattr(self, name) <= MAX_SCALE:
+                raise BadPayload(f"noisy sums: {name} is {getattr(self, name)}", "a finite one, above 0")
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +130,8 @@ class Descriptor:
     counts: (rows,) float64, samples behind each row.
     projector: SHA-256 of the projector that was used, 64 hex digits.
     privacy: what the device did before this left it.
+    sums: in the calibrated modes, what really left it. The moments and counts are then estimates made of them
+    (`fedcore.privacy.estimates`), by whoever holds them: counts are noisy and may be negative.
     """
 
     means: Vector
@@ -82,8 +139,13 @@ class Descriptor:
     counts: Vector
     projector: str
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
+    sums: NoisySums | None = None
 
     def __post_init__(self) -> None:
+        if (self.sums is not None) != self.privacy.calibrated:
+            raise BadPayload(
+                f"descriptor: sums {'came' if self.sums else 'are missing'} with privacy {self.privacy.mode}"
+            )
         for array in (self.means, self.deviations):
             _check_array("descriptor", array, 2, MAX_ROWS * MAX_DIMS)
         _check_array("descriptor", self.counts, 1, MAX_ROWS)

@@ -2,6 +2,7 @@
 
     WAITING --tick, enough devices--> OPEN --enough reports--> REDUCING --reduced--> WAITING (next round)
                                       OPEN --deadline, too few reports--> WAITING (planned again)
+    WAITING, OPEN --rolled back--> WAITING (planned from the earlier state)
     WAITING --the algorithm has no further plan--> OVER
 
 A round opens on a tick and never on a join, and reports are reduced in device-id order: so the order in
@@ -30,6 +31,7 @@ from fedcore.events import (
     Reduce,
     Reduced,
     Reported,
+    RolledBack,
     Save,
     Tick,
     Withdraw,
@@ -128,6 +130,7 @@ class RoundEngine:
             Reported: self._on_reported,
             Failed: self._failed,
             Reduced: self._reduced,
+            RolledBack: self._rolled_back,
             Tick: self._tick,
         }
 
@@ -282,6 +285,23 @@ class RoundEngine:
             )
         self.state, self._abandoned, self._may_be_over = event.state, 0, True
         return [self._next_round()]
+
+    def _rolled_back(self, event: RolledBack) -> list[Effect]:
+        """End the round without a result, or stand in for one, and go on from the other state.
+
+        This takes a round's number of its own: what is still on its way is late, and going back can be undone
+        in the same way. A run that is over stays over.
+        """
+        if self.stage is Stage.REDUCING:
+            raise IllegalEvent(f"round {self.round} is being combined: its state is about to change")
+        following = Stage.OVER if self.stage is Stage.OVER else Stage.WAITING
+        if self.stage is not Stage.OPEN:
+            self.plan, self.reported, self.missing = Plan({}, ""), set(), {}
+        effects = [*self._release(event.reason), Abandon(self.round, event.reason)]
+        self.state, self._abandoned, self._may_be_over, self._resume = event.state, 0, True, ()
+        effects.append(self._next_round())
+        self.stage = following
+        return effects
 
     def _abandon(self, reason: str) -> list[Effect]:
         why = _reasons(self.missing)

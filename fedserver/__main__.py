@@ -1,4 +1,4 @@
-"""The command line of the server: up, run, status, model, simulate, demo.
+"""The command line of the server: each verb in a module of its own.
 
 What a verb needs is imported when it is used, so that `--help` is quick and the daemon loads no PyTorch.
 """
@@ -7,9 +7,15 @@ import click
 
 from fedcore import __version__
 from fedcore.shell.console import Commands
+from fedserver.audit_verbs import audit
+from fedserver.authority_verbs import authority
+from fedserver.cluster_verbs import cluster
 from fedserver.demo import demo
+from fedserver.device_verbs import device
+from fedserver.init_verb import init
 from fedserver.run_verbs import run
 from fedserver.simulate import simulate
+from fedserver.token_verbs import token
 from fedserver.up import up
 from fedserver.verbs import model, status
 
@@ -25,7 +31,7 @@ def main() -> None:
     """
 
 
-for command in (up, run, status, model, simulate, demo):
+for command in (init, up, token, device, authority, audit, run, status, cluster, model, simulate, demo):
     main.add_command(command)
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ tmp/                              files that are being written
 import hashlib
 import os
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fedcore.errors import BadPayload, Unavailable
@@ -99,13 +99,13 @@ class Blobs:
                     f"an upload goes on at byte {start}, but {part.stat().st_size} bytes are here",
                     "ask how much was uploaded",
                 )
-            others = sorted(set(part.parent.iterdir()) - {part}, key=lambda path: path.stat().st_mtime)
+            others = set(part.parent.iterdir()) - {part}
             taken = blob.size + sum(path.stat().st_size for path in others)
-            for path in others:
+            for path in sorted(others, key=lambda path: (path.stat().st_mtime, path)):
                 if taken > room:
                     taken -= path.stat().st_size
                     path.unlink()
-        return Upload(part, self.arrived(device, blob.sha256), blob, start)
+            return Upload(part, self.arrived(device, blob.sha256), blob, start)
 
     def accept(self, device: DeviceId, names: Iterable[str]) -> None:
         """Make uploads that are whole and checked into blobs."""
@@ -172,4 +172,5 @@ class Upload:
 
     def close(self) -> None:
         """No more of this. What came stays, for another attempt."""
-        self._file.close()
+        with suppress(OSError):  # it wrote what a full disk had not taken before
+            self._file.close()

@@ -23,23 +23,24 @@ from fedserver.settings import Settings
 
 T = TypeVar("T")
 
+SETTINGS = "fedserver.yaml"
+"""The settings file in a state folder."""
+
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """state: the server's folder. listen: where devices call; port 0 takes any that is free."""
+    """state: the server's folder. listen: where devices call; port 0 takes any that is free.
+
+    enroll: where they join. hosts: names and addresses of this server; devices are told the first.
+    """
 
     state: Path = Path("server")
     listen: str = "127.0.0.1:50051"
     insecure_loopback: bool = False
+    enroll: str = "127.0.0.1:50052"
+    hosts: tuple[str, ...] = ()
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     cadence: Settings = field(default_factory=Settings)
-
-    def __post_init__(self) -> None:
-        if not self.insecure_loopback:
-            raise ConfigError(
-                "devices cannot prove who they are yet: there are no certificates in this version",
-                "--insecure-loopback serves plain text to devices on this machine, which are believed",
-            )
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,13 @@ class RunConfig:
 
 
 def read_server(path: Path | None, flags: Mapping[str, Any]) -> ServerConfig:
-    """The settings of the file `path`, if any, with `flags` before them. Raises ConfigError."""
+    """The settings of the file `path`, with `flags` before them. Raises ConfigError.
+
+    Without a path they are those that `fedserver init` wrote into the state folder, if it did.
+    """
+    if path is None:
+        made = (flags.get("state") or Path("server")) / SETTINGS
+        path = made if made.is_file() else None
     config, folder = _read(path, ServerConfig, flags)
     return replace(config, state=folder / config.state)
 

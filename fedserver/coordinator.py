@@ -43,7 +43,8 @@ class Coordinator:
     """Made by `open`. broken: why the process must start anew, such as a decision that the disk refused.
 
     unreadable: runs whose state this version cannot read, and why. known: how many devices were here before
-    the start.
+    the start. barred: devices that were revoked since the start: what they reported and has not counted yet
+    will not count.
     """
 
     def __init__(self, storage: Storage, settings: Settings) -> None:
@@ -53,6 +54,7 @@ class Coordinator:
         self.unreadable: dict[RunId, tuple[RunRecord, str]] = {}
         self.visitors: dict[DeviceId, Visitor] = {}
         self.known = 0
+        self.barred: set[DeviceId] = set()
         self.meter = Meter()
         self.changed = Signal()
         self.stopping = self.closed = False
@@ -110,7 +112,7 @@ class Coordinator:
 
     async def _alone(self, work: Coroutine[Any, Any, T]) -> T:
         async with self._turn:
-            if self.closed:
+            if self.closed or self.broken.done():  # what a disk that failed has taken, only a restart knows
                 work.close()
                 raise Unavailable("the server has stopped", "try again in a minute")
             try:

@@ -9,32 +9,45 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fedcore.errors import StorageFault
 from fedcore.shell.disk import settle, storing, temporary
+from fedserver.authority.chain import Event
+from fedserver.authority.keeper import Keeper
+from fedserver.authority.roots import Authority
 from fedserver.config import ServerConfig
 from fedserver.coordinator import Coordinator
+from fedserver.link import SOFTWARE
 from fedserver.rpc.client import SOCKET
+from fedserver.rpc.secure import Access
 from fedserver.rpc.server import Listeners, listen
+from fedserver.storage import Storage
+from fedserver.store import Store
 
 log = logging.getLogger("shoal.server")
 
-ADDRESS = "address"
-"""The file in the state folder that says where devices call."""
+ADDRESS, ENROLL = "address", "enroll-address"
+"""The files in the state folder that say where devices call, and where they join."""
 
 
-async def serve(config: ServerConfig, announce: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or SIGINT. announce: told the address as soon as devices can call.
+async def serve(config: ServerConfig, announce: Callable[[str, str], None]) -> None:
+    """Serve until SIGTERM or SIGINT. announce: told where devices call and join, as soon as they can.
 
     Raises ConfigError where it cannot start, StorageFault when the disk gives way: the state folder is then
     as good as after any other stop, and the next start goes on from there.
     """
     os.umask(0o077)  # what lies in the state folder is for this user alone
     stop = _stop_signal()
+    authority = None if config.insecure_loopback else Authority.open(config.state, config.hosts)
     coordinator = await Coordinator.open(config.state, config.cadence)
     listeners = None
     try:
-        listeners = await listen(coordinator, config.listen, config.state / SOCKET)
-        _write_address(config.state, listeners.address)
-        announce(listeners.address)
+        access = None if authority is None else await _access(coordinator.storage, authority, config)
+        listeners = await listen(coordinator, config.listen, config.state / SOCKET, access)
+        facts = {"software": SOFTWARE, "address": listeners.address, "plain_text": config.insecure_loopback}
+        await coordinator.storage(Store.note_event, Event.START, **facts)
+        _write_address(config.state / ADDRESS, listeners.address)
+        _write_address(config.state / ENROLL, listeners.enroll)
+        announce(listeners.address, listeners.enroll)
         ends: list[asyncio.Future[Any]] = [stop, coordinator.broken]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -50,8 +63,10 @@ async def _end(coordinator: Coordinator, listeners: Listeners | None, config: Se
     if listeners is not None:
         await listeners.stop_accepting()
         await listeners.stop(config.cadence.grace)
+    with contextlib.suppress(StorageFault):
+        await coordinator.storage(Store.note_event, Event.STOP)
     await coordinator.close()
-    for name in (ADDRESS, SOCKET):
+    for name in (ADDRESS, ENROLL, SOCKET):
         (config.state / name).unlink(missing_ok=True)
 
 
@@ -71,7 +86,16 @@ def _stop_signal() -> asyncio.Future[None]:
     return stop
 
 
-def _write_address(state: Path, address: str) -> None:
-    with storing(state), temporary(state / "tmp") as file:
-        file.write(f"{address}\n".encode())
-        settle(file, state / ADDRESS)
+def _write_address(path: Path, address: str) -> None:
+    if address:
+        with storing(path), temporary(path.parent / "tmp") as file:
+            file.write(f"{address}\n".encode())
+            settle(file, path)
+
+
+async def _access(storage: Storage, authority: Authority, config: ServerConfig) -> Access:
+    """What the listeners need where there are certificates; the server's own is renewed if it is time."""
+    if authority.refresh():
+        log.info("the server's certificate is new: it is good for %s", ", ".join(authority.hosts))
+        await storage(Store.note_event, Event.CERTIFICATE_MADE, hosts=list(authority.hosts))
+    return Access(await Keeper.open(storage, authority), config.enroll, authority.hosts[0])

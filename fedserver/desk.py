@@ -10,7 +10,7 @@ from dataclasses import replace
 import fedcore
 from fedcore.errors import ConfigError
 from fedcore.payload import BlobRef, Weights
-from fedcore.types import RunId
+from fedcore.types import ModelKey, RunId
 from fedserver import transfer
 from fedserver.coordinator import Coordinator
 from fedserver.kept import Kept
@@ -19,7 +19,7 @@ from fedserver.records import LogLine, RunRecord, RunSpec, Standing
 from fedserver.runs import Run
 from fedserver.showing import clusters_of, device_of, figures_of, summary_of, unreadable
 from fedserver.store import Store
-from fedserver.views import RunStatus, RunSummary, ServerStatus
+from fedserver.views import ClusterVersions, RunStatus, RunSummary, ServerStatus
 
 OWNER = "@operator"
 """Whose uploads an operator's are. No device can have that name."""
@@ -60,6 +60,19 @@ class Desk:
     async def show(self, run: RunId) -> RunStatus:
         """Everything about one run. Raises NotFound."""
         return await self._coordinator.in_turn(self._show(self._coordinator.run(run)))
+
+    async def roll_back(self, run: RunId, round: int, cluster: ModelKey = "") -> RunStatus:
+        """Go on with the models that a round opened with, of all clusters or of one; on disk on return.
+
+        Raises NotFound for a round that is not kept or a cluster that is not there, Refused while reports are
+        combined.
+        """
+        await self._coordinator.in_turn(self._coordinator.run(run).roll_back(round, cluster))
+        return await self.show(run)
+
+    async def clusters(self, run: RunId) -> list[ClusterVersions]:
+        """The clusters of a run, with the versions of their models that are kept. Raises NotFound."""
+        return await self._coordinator.in_turn(self._clusters(self._coordinator.run(run)))
 
     async def watch(self, run: RunId) -> AsyncIterator[RunStatus]:
         """A run now, and whenever something of it changes, until it is over."""
@@ -139,6 +152,19 @@ class Desk:
             rounds[-1].missing if rounds else {},
             models,
         )
+
+    async def _clusters(self, found: Run) -> list[ClusterVersions]:
+        storage = self._coordinator.storage
+        versions = {
+            number: await storage(found.kept.models_of, found.state_type, number)
+            for number in await storage(Store.versions, found.run)
+        }
+        return [
+            ClusterVersions(
+                key, members, {n: models[key].blob for n, models in versions.items() if key in models}
+            )
+            for key, members in clusters_of(found.engine.state).items()
+        ]
 
     async def _start(self, spec: RunSpec, recipe: Recipe, initial: Weights | None) -> RunId:
         storage = self._coordinator.storage

@@ -3,12 +3,13 @@
 import asyncio
 
 from fedcore.admit import admit_message, admit_payload
-from fedcore.errors import BadPayload, NotFound, StaleReport, StorageFault, Unavailable
+from fedcore.errors import BadPayload, StaleReport
 from fedcore.events import Failed, Reported
 from fedcore.link import Failure, Outcome, Receipt, Report
 from fedcore.messages import Message
 from fedcore.payload import Payload, Weights, decode
 from fedcore.types import DeviceId, Tensors
+from fedserver.authority.chain import Event
 from fedserver.blobs import Blobs
 from fedserver.coordinator import Coordinator
 from fedserver.mapped import MappedTensors
@@ -21,7 +22,11 @@ DETAILS, REASON = 8192, 500
 
 
 async def receive(coordinator: Coordinator, device: DeviceId, report: Report) -> Receipt:
-    """What becomes of a report. It counts once, and only if it is on disk."""
+    """What becomes of a report. It counts once, and only if it is on disk.
+
+    Raises NotFound for one whose blobs are not here: they never came, or gave way, or a disk that failed lost
+    them. The device is not to blame, and nothing is decided: it uploads them again and reports again.
+    """
     run = coordinator.runs.get(report.run)
     if run is None:
         return Receipt(Outcome.LATE, f"there is no run {report.run!r}")
@@ -38,6 +43,8 @@ async def receive(coordinator: Coordinator, device: DeviceId, report: Report) ->
         await asyncio.to_thread(_admit, coordinator.storage.blobs, device, task, report.result)
     except BadPayload as bad:
         await _drop(coordinator, device, report)
+        facts = {"run": run.run, "round": report.round, "device": device, "reason": bad.message}
+        await coordinator.storage(Store.note_event, Event.UPDATE_REFUSED, **facts)
         return await coordinator.in_turn(_refused(run, device, report, bad))
     return await coordinator.in_turn(_count(coordinator, run, device, report, report.result))
 
@@ -60,13 +67,10 @@ async def _receipt_again(coordinator: Coordinator, device: DeviceId, report: Rep
 
 
 def _admit(blobs: Blobs, device: DeviceId, task: Message, payload: Payload) -> None:
-    """Raises BadPayload. What does not need the tensors is checked before one is opened."""
+    """Raises BadPayload or NotFound. What does not need the tensors is checked before one is opened."""
 
     def arrived(weights: Weights) -> Tensors:
-        try:
-            return MappedTensors(blobs.arrived(device, weights.blob.sha256), weights.manifest)
-        except NotFound as error:
-            raise BadPayload(error.message, error.mend) from None
+        return MappedTensors(blobs.arrived(device, weights.blob.sha256), weights.manifest)
 
     admit_payload(task, payload)
     admit_message(task, decode(payload, {payload.kind: task.reply}, arrived))
@@ -82,11 +86,11 @@ async def _count(
     except StaleReport as stale:
         await _drop(coordinator, device, report)
         return Receipt(Outcome.LATE, str(stale))
+    if device in coordinator.barred:  # its call was on its way when it was revoked
+        await _drop(coordinator, device, report)
+        return Receipt(Outcome.REFUSED, "the device was revoked")
     record = ReportRecord(report.run, report.round, device, report.attempt, payload)
-    try:
-        await coordinator.storage(Store.add_report, record)
-    except StorageFault as fault:
-        raise Unavailable(f"the server cannot store the report: {fault.message}", "send it again") from None
+    await coordinator.storage(Store.add_report, record)
     await run.advance(Reported(device, report.round, report.attempt))
     return Receipt(Outcome.ACCEPTED)
 

@@ -6,7 +6,7 @@ from fedcore.checkpoint import Structure, blobs_of, decode, encode
 from fedcore.messages import Message
 from fedcore.payload import Payload, Weights
 from fedcore.payload import encode as encode_message
-from fedcore.types import RunId, Tensors
+from fedcore.types import ModelKey, RunId, Tensors
 from fedserver.store import Store
 
 
@@ -42,9 +42,21 @@ class Kept:
         self._payloads = {}
         return structure
 
-    def load_state(self, store: Store, hint: Any) -> Any:
-        """The state that the run's current round opened with."""
-        return decode(hint, store.checkpoint(self._run), lambda weights: self.load(store, weights))
+    def load_state(self, store: Store, hint: Any, round: int | None = None) -> Any:
+        """The state that a round of the run opened with: the current one, or another that is kept."""
+        return decode(hint, store.checkpoint(self._run, round), lambda weights: self.load(store, weights))
+
+    def models_of(self, store: Store, hint: Any, round: int) -> dict[ModelKey, Weights]:
+        """Where the models are that a round opened with. No tensor is opened."""
+        places: dict[int, tuple[Tensors, Weights]] = {}
+
+        def note(weights: Weights) -> Tensors:
+            stand_in: Tensors = {}
+            places[id(stand_in)] = (stand_in, weights)
+            return stand_in
+
+        state = decode(hint, store.checkpoint(self._run, round), note)
+        return {key: places[id(model)][1] for key, model in state.models.items()}
 
     def load(self, store: Store, weights: Weights) -> Tensors:
         tensors = store.blobs.load(weights)

@@ -60,9 +60,14 @@ class DeviceLink(Link):
         lease = known.lease(self._device) if known else None
         return lease is not None and (lease.task.round, lease.task.attempt) == (round, attempt)
 
-    def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[bytes]:
+    async def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[bytes]:
+        """In a session it is for a task; a server that started anew leases it again when the device joins."""
         self._coordinator.check_serving()
-        return transfer.fetch(self._coordinator, self._coordinator.visitor(self._device), blob, start)
+        if self._session:
+            await self._coordinator.join(self._visitor())
+        visitor = self._coordinator.visitor(self._device)
+        async for chunk in transfer.fetch(self._coordinator, visitor, blob, start):
+            yield chunk
 
     async def uploaded(self, blob: BlobRef) -> int:
         await self._coordinator.join(self._visitor())

@@ -36,10 +36,10 @@ def connected(function: Callable[..., Result]) -> Callable[..., Result]:
     @functools.wraps(function)
     def wrapper(console: Console, state: Path, connect_timeout: float, **options: Any) -> Result:
         from fedserver.reach import reach
-        from fedserver.rpc.client import OperatorClient
+        from fedserver.rpc.authority_client import AuthorityClient
 
         reach(state.absolute(), connect_timeout, console.progress)
-        with OperatorClient(state.absolute()) as client:
+        with AuthorityClient(state.absolute()) as client:
             return function(console, client, **options)
 
     return wrapper

@@ -7,14 +7,21 @@ from typing import Any
 
 from sklearn.metrics import adjusted_rand_score
 
+from fedcore.types import DeviceId
 from fedserver import scenario
 from fedserver.views import RunStatus
 
 
 def summary_of(
-    statuses: Mapping[str, RunStatus], placements: list[dict[str, Any]], seconds: float
+    statuses: Mapping[str, RunStatus],
+    placements: list[dict[str, Any]],
+    certified: list[DeviceId],
+    seconds: float,
 ) -> dict[str, Any]:
-    """`summary.json`. Accuracies are shares, 0 to 1; bytes are means over devices and rounds of FLUX."""
+    """`summary.json`. Accuracies are shares, 0 to 1; bytes are means over devices and rounds of FLUX.
+
+    certified: the devices that called with a certificate of their own.
+    """
     groups = {member.name: member.group for member in scenario.trainers()}
     flux = statuses["flux"]
     clusters = {device.device: device.cluster for device in flux.devices}
@@ -56,6 +63,7 @@ def summary_of(
             | {name: figure_of(status, device.device) for name, status in statuses.items()}
             for device in flux.devices
         ],
+        "certified": certified,
         "seconds": round(seconds, 1),
     }
 
@@ -101,6 +109,7 @@ def table_of(summary: Mapping[str, Any]) -> str:
     lines += [
         "",
         f"bytes for each device and round: {traffic['up']:,} up, {traffic['down']:,} down",
+        f"over mutual TLS, {len(summary['certified'])} devices with certificates of their own",
         f"{summary['seconds']:.0f} s in all",
     ]
     return "\n".join(lines)

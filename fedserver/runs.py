@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedcore.algorithm import State
-from fedcore.errors import ShoalError, StaleReport, StorageFault, Unavailable
+from fedcore.errors import NotFound, Refused, ShoalError, StaleReport, StorageFault, Unavailable
 from fedcore.events import (
     Abandon,
     Effect,
@@ -19,15 +19,17 @@ from fedcore.events import (
     Opened,
     Reduce,
     Reduced,
+    RolledBack,
     Save,
     Tick,
     Withdraw,
 )
 from fedcore.link import Task
 from fedcore.messages import Message
-from fedcore.rounds import RoundEngine
+from fedcore.rollback import rolled_back
+from fedcore.rounds import RoundEngine, Stage
 from fedcore.sessions import Presence
-from fedcore.types import DeviceId
+from fedcore.types import DeviceId, ModelKey
 from fedserver.kept import Kept
 from fedserver.recipe import Recipe
 from fedserver.records import RoundRecord, RunRecord, Standing
@@ -84,7 +86,8 @@ class Run:
         self._offered: dict[DeviceId, Lease] = {}
         self.changed = Signal()
         self.kept = kept
-        self._state_type = recipe.state
+        self.state_type = recipe.state
+        self._remarks = tuple(state.remarks)
         self._storage, self._wake, self._in_turn = storage, wake, in_turn
         self._opened, self._abandoned = time.monotonic(), ""
         self._reduction: asyncio.Task[None] | None = None
@@ -123,6 +126,28 @@ class Run:
         for device in self.engine.sessions:
             self._wake(device)
         self.changed.fire()
+
+    async def roll_back(self, round: int, cluster: ModelKey) -> None:
+        """Go on with the models that `round` opened with: see `fedcore.rollback`. An open round is abandoned.
+
+        Raises NotFound when they are not kept, Refused while reports are being combined.
+        """
+        if self.active and self.engine.stage is Stage.REDUCING:
+            raise Refused(
+                f"run {self.run} is combining the reports of round {self.engine.round}",
+                "try again in a moment",
+            )
+        kept = await self._storage(Store.versions, self.run)
+        if round not in kept:
+            raise NotFound(
+                f"run {self.run} does not keep what round {round} opened with",
+                f"rounds {', '.join(map(str, kept))} are kept",
+            )
+        earlier = await self._storage(self.kept.load_state, self.state_type, round)
+        state = rolled_back(self.engine.state, earlier, cluster)
+        what = f"the model of {cluster}" if cluster else "the run"
+        await self._feed(RolledBack(state, f"an operator took {what} back to the opening of round {round}"))
+        await self.advance()
 
     async def note(self, text: str, device: DeviceId = "") -> None:
         """A line of the run's log."""
@@ -201,11 +226,15 @@ class Run:
             abandoned=self._abandoned,
             seconds=time.monotonic() - self._opened,
         )
-        checkpoint = await self._storage(self.kept.store_state, self._state_type, effect.state)
+        checkpoint = await self._storage(self.kept.store_state, self.state_type, effect.state)
         await self._storage(Store.save_round, self.run, closed, checkpoint, effect.abandoned_in_a_row)
         self._abandoned, self.title = "", ""
         self._offered.clear()
         await self.note(_summary(closed))
+        for remark in effect.state.remarks:
+            if remark not in self._remarks and not closed.abandoned:
+                await self.note(remark)
+        self._remarks = tuple(effect.state.remarks)
 
     async def _reduce(self, effect: Reduce) -> None:
         with suppress(StorageFault, Unavailable):  # who gives the turns knows, or is closed
@@ -227,7 +256,8 @@ class Run:
 
 def _summary(closed: RoundRecord) -> str:
     """A round that is over, in a line of the log."""
-    end = f"no result: {closed.title}: {closed.abandoned}" if closed.abandoned else f"done: {closed.title}"
+    parts = ("no result", closed.title, closed.abandoned) if closed.abandoned else ("done", closed.title)
+    end = ": ".join(filter(None, parts))
     named = sorted(closed.missing.items())[:NAMED]
     missing = "".join(f"; {device} is missing: {reason}" for device, reason in named)
     more = f"; {len(closed.missing) - len(named)} more are missing" if len(closed.missing) > NAMED else ""

@@ -5,6 +5,7 @@ from contextlib import closing
 from pathlib import Path
 
 from fedcore.errors import ConfigError, StorageFault
+from fedserver.authority.tables import TABLES as IDENTITIES
 
 FIRST = """
 CREATE TABLE meta (schema_version INTEGER NOT NULL);
@@ -93,7 +94,7 @@ CREATE TABLE log (
 CREATE INDEX log_by_run ON log (run, number);
 """
 
-STEPS: tuple[str, ...] = (FIRST,)
+STEPS: tuple[str, ...] = (FIRST, IDENTITIES)
 """How the tables came to be: step n takes version n - 1 to n. A step that was released never changes."""
 VERSION = len(STEPS)
 

@@ -13,6 +13,7 @@ class Settings:
     tick: how often deadlines are looked at; nothing else waits for it. model: bytes of the largest set of
     initial weights. grace: how long a stop waits for calls and for a round that is being combined.
     age: after how long a device has to make a new connection; a sixth more for what is under way.
+    placements: how often a day a device may be placed that only infers.
     """
 
     poll: float = 20.0
@@ -21,7 +22,13 @@ class Settings:
     model: int = 1 << 30
     grace: float = GRACE
     age: float = 1800.0
+    placements: int = 10
 
     def __post_init__(self) -> None:
-        if min(self.poll, self.heartbeat, self.tick, self.age) <= 0.0 or self.grace < 0.0 or self.model < 1:
-            raise ConfigError("poll, heartbeat, tick, model and age are above 0, grace at least 0")
+        if (
+            min(self.poll, self.heartbeat, self.tick, self.model, self.age) <= 0.0
+            or min(self.grace, self.placements) < 0
+        ):
+            raise ConfigError(
+                "poll, heartbeat, tick, model and age are above 0, grace and placements at least 0"
+            )

@@ -1,4 +1,4 @@
-"""The demo's processes: one server, eight trainers, two newcomers without labels, all talking gRPC.
+"""The demo's processes: one server, eight trainers, two newcomers without labels, over mutual TLS.
 
 What comes out is measured in the run: nothing here knows the outcome beforehand.
 """
@@ -19,12 +19,16 @@ import yaml
 
 from fedcore.data.dataset import Dataset
 from fedcore.errors import ConfigError, ShoalError, Unavailable
+from fedcore.identity.enrolled import Role
 from fedcore.patience import ANSWER, GRACE
 from fedcore.shell.console import Console
 from fedcore.types import RunId
 from fedserver import scenario
+from fedserver.authority.office import Known
+from fedserver.authority.records import Terms
 from fedserver.records import RunSpec
 from fedserver.report import summary_of
+from fedserver.rpc.authority_client import AuthorityClient
 from fedserver.rpc.client import OperatorClient
 from fedserver.scenario import Member
 from fedserver.views import RunStatus, RunSummary
@@ -40,12 +44,15 @@ def play(directory: Path, console: Console) -> dict[str, Any]:
     """The whole demo; what it leaves in `directory`/summary.json."""
     started = time.monotonic()
     stage = Stage(prepared(directory), console)
-    with stage.server(), OperatorClient(stage.folder / "server") as operator:
+    operator = AuthorityClient(stage.folder / "server")
+    with stage.server(), operator:
+        stage.join(operator)
         runs = {name: operator.start_run(spec(name), None) for name in ALGORITHMS}
         with stage.trainers():
             statuses = stage.watch(operator, runs)
         placements = stage.place(runs["flux"])
-    summary = summary_of(statuses, placements, time.monotonic() - started)
+        certified = [known.device.device for known in operator.devices() if has_called(known)]
+    summary = summary_of(statuses, placements, certified, time.monotonic() - started)
     (stage.folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     return summary
 
@@ -78,24 +85,40 @@ class Stage:
 
     def __init__(self, folder: Path, console: Console) -> None:
         self.folder, self._console = folder, console
-        self._address = ""
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     @contextmanager
     def server(self) -> Iterator[None]:
-        """The daemon, on a port that the system chose."""
+        """The daemon, with an authority of its own, on ports that the system chose."""
         state = self.folder / "server"
-        up = ["fedserver", "up", "--state", str(state), "--listen", "127.0.0.1:0", "--insecure-loopback"]
-        with self._process("server", up):
-            self._console.progress("starting the server")
+        self._console.progress("starting the server")
+        ports = ["--listen", "127.0.0.1:0", "--enroll", "127.0.0.1:0"]
+        init = ["fedserver", "init", "--state", str(state), "--host", "127.0.0.1", *ports, "--json"]
+        with self._process("init", init):
+            self._answer("init")
+        with self._process("server", ["fedserver", "up", "--state", str(state)]):
             until = time.monotonic() + ANSWER
             while not (state / "address").exists():
                 self._check_alive("server")
                 if time.monotonic() > until:
                     raise Unavailable(f"the server does not listen after {ANSWER:.0f} s", self._log("server"))
                 time.sleep(0.05)
-            self._address = (state / "address").read_text().strip()
             yield
+
+    def join(self, operator: AuthorityClient) -> None:
+        """Every device gets an identity, as its owner would get it: by a join string, from its own folder."""
+        everybody = (*scenario.trainers(), *scenario.newcomers())
+        self._console.progress(f"{len(everybody)} devices join")
+        with ExitStack() as stack:
+            for role, members in ((Role.TRAIN, scenario.trainers()), (Role.INFER_ONLY, scenario.newcomers())):
+                _, line = operator.create_token(Terms(role, uses=len(members)))
+                for member in members:
+                    self._prepare(member)
+                    config = str(self._settings(member))
+                    join = ["fedclient", "join", "-", "--config", config, "--device", member.name, "--json"]
+                    stack.enter_context(self._process(member.name, join, line))
+            for member in everybody:
+                self._answer(member.name)
 
     @contextmanager
     def trainers(self) -> Iterator[None]:
@@ -151,6 +174,9 @@ class Stage:
             yield
 
     def _settings(self, member: Member) -> Path:
+        return self.folder / member.name / "device.yaml"
+
+    def _prepare(self, member: Member) -> None:
         """A device's folder with its data and its settings, as its owner would write them."""
         folder = self.folder / member.name
         folder.mkdir(exist_ok=True)
@@ -161,28 +187,23 @@ class Stage:
             write_labelled(folder / "data.npz", member.train)
             write_labelled(folder / "test.npz", member.test)
             data["test"] = "test.npz"
-        settings = {
-            "server": self._address,
-            "insecure_loopback": True,
-            "device": member.name,
-            "learner": scenario.LEARNER,
-            "data": data,
-        }
-        path = folder / "device.yaml"
-        path.write_text(yaml.safe_dump(settings, sort_keys=False))
-        return path
+        settings = {"learner": scenario.LEARNER, "data": data}
+        self._settings(member).write_text(yaml.safe_dump(settings, sort_keys=False))
 
     @contextmanager
-    def _process(self, name: str, line: list[str]) -> Iterator[None]:
-        """A process of ours: its output in a log, its end at the end of the block."""
+    def _process(self, name: str, line: list[str], given: str = "") -> Iterator[None]:
+        """A process of ours: its output in a log, its end at the end of the block. given: what it reads."""
         command = [sys.executable, "-m", *line]
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         out, log = self.folder / "logs" / f"{name}.out", self.folder / "logs" / f"{name}.log"
         with out.open("wb") as stdout, log.open("ab") as stderr:
             process = subprocess.Popen(  # noqa: S603 - our own programs, with our own arguments
-                command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=environment
+                command, stdin=subprocess.PIPE, stdout=stdout, stderr=stderr, env=environment
             )
             self._processes[name] = process
+            assert process.stdin is not None
+            process.stdin.write(given.encode())
+            process.stdin.close()
             try:
                 yield
             finally:
@@ -212,6 +233,11 @@ class Stage:
 
     def _log(self, name: str) -> str:
         return f"see {self.folder / 'logs' / name}.log"
+
+
+def has_called(known: Known) -> bool:
+    """Whether a device has used a certificate of its own, as the server saw it."""
+    return any(each.first_used is not None for each in known.device.certificates)
 
 
 def write_labelled(path: Path, data: Dataset) -> None:

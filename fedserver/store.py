@@ -10,39 +10,29 @@ one thread makes all calls.
 
 import json
 import sqlite3
-import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from fedcore.checkpoint import Structure, blobs_of, decode, encode
-from fedcore.errors import NotFound, StorageFault
+from fedcore.errors import NotFound
 from fedcore.payload import Payload, Weights
 from fedcore.shell import disk
 from fedcore.types import DeviceId, RunId, Tensors
+from fedserver.authority.admission import Admissions
+from fedserver.authority.chain import Event
 from fedserver.blobs import Blobs
-from fedserver.records import (
-    DeviceRecord,
-    LogLine,
-    ReportRecord,
-    RoundRecord,
-    RunRecord,
-    RunSpec,
-    Standing,
-    Traffic,
-)
-from fedserver.schema import connect
+from fedserver.notes import Notes
+from fedserver.records import ReportRecord, RoundRecord, RunRecord, RunSpec, Standing
 
 LOCK = "lock"
 """The file in the state folder that a server locks while it uses the folder, with its process number."""
 VERSIONS = 5
-"""How many checkpoints of a run are kept: whoever still fetches a model of an earlier round can finish."""
-LOG_LINES, PAGE = 10_000, 200
-"""How many lines of a run's log are kept, and how many are read at a time."""
+"""How many checkpoints of a run are kept: whoever still fetches a model of an earlier round can finish,
+and an operator can go back to one."""
 
 
-class Store:
+class Store(Notes, Admissions):
     """One state folder. Raises StorageFault when the disk refuses: then only a restart knows what holds."""
 
     def __init__(self, state: Path) -> None:
@@ -51,14 +41,14 @@ class Store:
             self._lock = disk.lock(state / LOCK)
         try:
             self.blobs = Blobs(state)
-            self._database = connect(state / "shoal.db")
+            super().__init__(state / "shoal.db")
         except BaseException:
             self._lock.close()
             raise
         self._held: dict[RunId, set[str]] = {}
 
     def close(self) -> None:
-        self._database.close()
+        super().close()
         self._lock.close()
 
     def scrub(self) -> str:
@@ -106,6 +96,7 @@ class Store:
                 ),
             )
             self._add_checkpoint(record.run, record.round, checkpoint)
+            self._audit(Event.RUN_STARTED, run=record.run, algorithm=record.spec.algorithm)
 
     def runs(self) -> list[RunRecord]:
         """All runs, oldest first."""
@@ -125,13 +116,20 @@ class Store:
             for row in rows
         ]
 
-    def checkpoint(self, run: RunId) -> Structure:
-        """What the run's current round opens, or opened, with."""
+    def checkpoint(self, run: RunId, round: int | None = None) -> Structure:
+        """What a round of a run opens, or opened, with: the current one, or another of `versions`."""
         (row,) = self._all(
-            "SELECT structure FROM checkpoints WHERE run = ? ORDER BY round DESC LIMIT 1", (run,)
+            "SELECT structure FROM checkpoints WHERE run = ?1 AND round = coalesce(?2,"
+            " (SELECT max(round) FROM checkpoints WHERE run = ?1))",
+            (run, round),
         )
         structure: Structure = json.loads(row["structure"])
         return structure
+
+    def versions(self, run: RunId) -> list[int]:
+        """The rounds of a run whose checkpoints are kept, oldest first; the last is the current one."""
+        rows = self._all("SELECT round FROM checkpoints WHERE run = ? ORDER BY round", (run,))
+        return [number for (number,) in rows]
 
     def open_round(self, run: RunId, asked: Sequence[DeviceId], title: str) -> None:
         """The run's current round asks these devices."""
@@ -175,6 +173,7 @@ class Store:
                 "UPDATE runs SET standing = ?, reason = ?, asked = '[]' WHERE run = ?",
                 (standing.value, reason, run),
             )
+            self._audit(Event.RUN_ENDED, run=run, standing=standing.value, reason=reason)
             before = self._blobs_of(run)
             self._run("DELETE FROM report_blobs WHERE run = ?", (run,))
         self._remove_unneeded(before | self._held.pop(run, set()))
@@ -221,56 +220,6 @@ class Store:
         )
         return _report_of(rows[0]) if rows else None
 
-    # -- for people -----------------------------------------------------------------------------------------
-
-    def note_devices(self, devices: Iterable[DeviceRecord]) -> None:
-        """What is known of these devices now."""
-        with self._transaction():
-            self._database.executemany(
-                "INSERT INTO devices VALUES (?, ?, ?, ?) ON CONFLICT (device) DO UPDATE"
-                " SET software = excluded.software, last_seen = excluded.last_seen",
-                [(each.device, each.software, each.first_seen, each.last_seen) for each in devices],
-            )
-
-    def devices(self) -> list[DeviceRecord]:
-        """Every device that ever called, by name."""
-        return [DeviceRecord(*row) for row in self._all("SELECT * FROM devices ORDER BY device")]
-
-    def add_traffic(self, traffic: Iterable[Traffic]) -> None:
-        """Add to what devices sent and fetched."""
-        with self._transaction():
-            self._database.executemany(
-                "INSERT INTO traffic VALUES (?, ?, ?, ?) ON CONFLICT (run, device) DO UPDATE"
-                " SET up = up + excluded.up, down = down + excluded.down",
-                [(each.run, each.device, each.up, each.down) for each in traffic],
-            )
-
-    def traffic(self, run: RunId) -> list[Traffic]:
-        """What each device sent and fetched in a run."""
-        rows = self._all("SELECT device, run, up, down FROM traffic WHERE run = ? ORDER BY device", (run,))
-        return [Traffic(*row) for row in rows]
-
-    def log(self, run: RunId, text: str, device: DeviceId = "") -> None:
-        """Note something that happened in a run."""
-        with self._transaction():
-            self._run(
-                "INSERT INTO log (run, at, device, text) VALUES (?, ?, ?, ?)",
-                (run, time.time(), device, text),
-            )
-            self._run(
-                "DELETE FROM log WHERE run = ?1 AND number <="
-                " (SELECT number FROM log WHERE run = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2)",
-                (run, LOG_LINES),
-            )
-
-    def log_lines(self, run: RunId, after: int = 0) -> list[LogLine]:
-        """The first lines of a run's log with a number above `after`, as many as make a page."""
-        rows = self._all(
-            "SELECT number, at, device, text FROM log WHERE run = ? AND number > ? ORDER BY number LIMIT ?",
-            (run, after, PAGE),
-        )
-        return [LogLine(*row) for row in rows]
-
     # -- inside ---------------------------------------------------------------------------------------------
 
     def _add_checkpoint(self, run: RunId, round: int, checkpoint: Structure) -> None:
@@ -285,29 +234,7 @@ class Store:
         """Delete those of the blobs that no row and no task speaks of any more."""
         held = set().union(*self._held.values())
         query = "SELECT 1 FROM needed_blobs WHERE sha256 = ? LIMIT 1"
-        self.blobs.remove(name for name in names - held if not self._all(query, (name,)))
-
-    def _run(self, statement: str, values: Sequence[object]) -> None:
-        self._database.execute(statement, values)
-
-    def _all(self, query: str, values: Sequence[object] = ()) -> list[sqlite3.Row]:
-        cursor = self._database.cursor()
-        cursor.row_factory = sqlite3.Row
-        return cursor.execute(query, values).fetchall()
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """All of it or nothing, and on the disk at the end."""
-        try:
-            self._database.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-            except BaseException:
-                self._database.execute("ROLLBACK")
-                raise
-            self._database.execute("COMMIT")
-        except sqlite3.Error as error:
-            raise StorageFault(f"shoal.db: {error}", "look at the state folder's disk") from error
+        self.blobs.remove(name for name in sorted(names - held) if not self._all(query, (name,)))
 
 
 def same(first: Payload, second: Payload) -> bool:

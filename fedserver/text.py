@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from fedserver.records import LogLine
-from fedserver.views import RunStatus, RunSummary, ServerStatus
+from fedserver.views import ClusterVersions, RunStatus, RunSummary, ServerStatus
 
 
 def data(status: RunStatus) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def runs(found: Sequence[RunSummary]) -> str:
     if not found:
         return "no run was started yet; start one with: fedserver run start NAME --algorithm flux"
     rows = [(each.run, each.algorithm, each.stage, each.title or "-", each.waiting_for) for each in found]
-    return _table(("run", "algorithm", "stage", "does", "waits for"), rows)
+    return table(("run", "algorithm", "stage", "does", "waits for"), rows)
 
 
 def status(found: RunStatus) -> str:
@@ -64,7 +64,7 @@ def status(found: RunStatus) -> str:
             for each in found.devices
         ]
         heads = ("device", "cluster", "accuracy", "loss", "samples", "sent", "fetched")
-        parts.append(_table(heads, rows))
+        parts.append(table(heads, rows))
     if any(found.clusters.values()):
         parts += [f"cluster {key}: {_many(len(own), 'device')}" for key, own in found.clusters.items()]
     parts += [f"model {key}: {_bytes(weights.blob.size)}" for key, weights in found.models.items()]
@@ -72,6 +72,21 @@ def status(found: RunStatus) -> str:
     for why, count in Counter(found.abandoned.values()).items():
         parts.append(f"{_many(count, 'round')} gave no result: {why}")
     return "\n".join(parts)
+
+
+def clusters(found: Sequence[ClusterVersions]) -> str:
+    if not found:
+        return "the run has no model yet"
+    rows = [
+        (
+            each.key,
+            str(len(each.members)),
+            list(each.versions.values())[-1].sha256[:12],
+            ", ".join(f"{number}: {blob.sha256[:8]}" for number, blob in each.versions.items()),
+        )
+        for each in found
+    ]
+    return table(("cluster", "devices", "model", "as round N opened"), rows)
 
 
 def server(found: ServerStatus) -> str:
@@ -90,13 +105,28 @@ def server(found: ServerStatus) -> str:
             )
             for each in found.devices
         ]
-        parts.append(_table(("device", "state", "seen", "works on", "software"), rows))
+        parts.append(table(("device", "state", "seen", "works on", "software"), rows))
     return "\n".join(parts)
 
 
 def line(found: LogLine) -> str:
-    moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.at))
-    return f"{moment} {found.device + ': ' if found.device else ''}{found.text}"
+    return f"{clock(found.at)} {found.device + ': ' if found.device else ''}{found.text}"
+
+
+def clock(at: float) -> str:
+    """A clock time, in this machine's zone."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+
+
+def ago(at: float | None) -> str:
+    """How long ago a clock time was; "-" if it never was."""
+    seconds = None if at is None else max(0.0, time.time() - at)
+    if seconds is None:
+        return "-"
+    for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"
 
 
 def _many(count: int, what: str) -> str:
@@ -117,7 +147,8 @@ def _bytes(size: int) -> str:
     return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Columns as wide as their widest cell."""
     lines = [heads, *rows]
     widths = [max(len(row[column]) for row in lines) for column in range(len(heads))]
     return "\n".join(

@@ -12,7 +12,7 @@ from fedcore.shell.console import Console, Result, verb
 from fedserver.options import PATH
 
 
-@click.command(epilog="Example: fedserver up --state server --listen 127.0.0.1:50051 --insecure-loopback")
+@click.command(epilog="Example: fedserver up --state server")
 @verb
 @click.option("-c", "--config", "path", type=PATH, envvar="FEDSERVER_CONFIG", help="The settings, YAML.")
 @click.option(
@@ -23,12 +23,17 @@ from fedserver.options import PATH
     help="The server's folder.  [default: server]",
 )
 @click.option("--listen", metavar="HOST:PORT", help="Where devices call.  [default: 127.0.0.1:50051]")
+@click.option("--enroll", metavar="HOST:PORT", help="Where devices join.  [default: 127.0.0.1:50052]")
 @click.option("--insecure-loopback", is_flag=True, default=None, help="Plain text, to this machine only.")
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="What goes to stderr."
 )
 def up(console: Console, path: Path | None, **flags: Any) -> Result:
-    """Serve devices and operators until SIGTERM or Ctrl-C; runs go on where the last stop left them."""
+    """Serve devices and operators until SIGTERM or Ctrl-C; runs go on where the last stop left them.
+
+    Devices call over TLS, with certificates; `fedserver init` makes the server's, and a settings file in DIR
+    that is read here. Options come before it.
+    """
     from fedserver.config import read_server
     from fedserver.daemon import serve
 
@@ -38,11 +43,13 @@ def up(console: Console, path: Path | None, **flags: Any) -> Result:
         level=config.log_level.upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
-    found = {"address": ""}
+    found = {"address": "", "enroll": ""}
 
-    def announce(address: str) -> None:
-        found["address"] = address
+    def announce(address: str, enroll: str) -> None:
+        found.update(address=address, enroll=enroll)
         click.echo(f"listening on {address}")
+        if enroll:
+            click.echo(f"devices join at {enroll}")
         sys.stdout.flush()
 
     asyncio.run(serve(config, announce))

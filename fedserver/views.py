@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fedcore.payload import Weights
+from fedcore.payload import BlobRef, Weights
 from fedcore.types import DeviceId, ModelKey, RunId
 
 STAGES = ("waiting", "open", "reducing", "finished", "failed", "stopped")
@@ -53,6 +53,15 @@ class RunStatus:
     abandoned: Mapping[int, str] = field(default_factory=dict)
     missing: Mapping[DeviceId, str] = field(default_factory=dict)
     models: Mapping[ModelKey, Weights] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ClusterVersions:
+    """A cluster, and its model as it was when each round opened that is kept; the last is the current one."""
+
+    key: ModelKey
+    members: tuple[DeviceId, ...]
+    versions: Mapping[int, BlobRef]
 
 
 @dataclass(frozen=True)

@@ -19,33 +19,38 @@ rm -rf results
 mkdir results
 python make_data.py
 
-# 1. The server, on a port that is free.
-fedserver up --listen 127.0.0.1:0 --insecure-loopback >results/server.log 2>&1 &
+# 1. The server, with an authority of its own, on ports that are free.
+fedserver init --host 127.0.0.1 --listen 127.0.0.1:0 --enroll 127.0.0.1:0
+fedserver up >results/server.log 2>&1 &
 started+=($!)
 until [[ -e $FEDSERVER_STATE/address ]]; do
     kill -0 "${started[0]}"
     sleep 0.1
 done
-server=$(<$FEDSERVER_STATE/address)
 
-# 2. Two runs side by side: one model for all, and models for the groups that FLUX finds.
+# 2. Each clinic joins: a key of its own, and a certificate for it by a join string that is good once.
+for clinic in clinic-{1..6}; do
+    fedserver token create | fedclient join - --config "data/$clinic/clinic.yaml" --device "$clinic"
+done
+
+# 3. Two runs side by side: one model for all, and models for the groups that FLUX finds.
 training=(--set learning_rate=0.05 --set batch_size=16 --devices 6 --minimum 6)
 fedserver run start fedavg --algorithm fedavg "${training[@]}"
 fedserver run start flux --algorithm flux --set classes=2 "${training[@]}"
 
-# 3. The clinics, each on its own data, until no run needs them.
+# 4. The clinics, each on its own data, until no run needs them.
 for clinic in clinic-{1..6}; do
-    fedclient run --config "data/$clinic/clinic.yaml" --device "$clinic" --server "$server" --until-finished \
-        >"results/$clinic.log" 2>&1 &
+    fedclient run --config "data/$clinic/clinic.yaml" --until-finished >"results/$clinic.log" 2>&1 &
     started+=($!)
 done
 for run in fedavg flux; do # also prints what `fedserver run show` does
     fedserver run wait "$run" --timeout 120 --json >"results/$run.json"
 done
 
-# 4. The newcomer, which has no labels, asks which model fits its measurements, and uses it.
-newcomer=(--config data/newcomer/clinic.yaml --device newcomer --server "$server")
+# 5. The newcomer, which has no labels and may not train, asks which model fits its measurements, and uses it.
+newcomer=(--config data/newcomer/clinic.yaml)
 echo
+fedserver token create --role infer-only | fedclient join - "${newcomer[@]}" --device newcomer
 fedclient enroll data/newcomer/measurements.csv "${newcomer[@]}" --run flux --json >results/newcomer.json
 fedclient predict data/newcomer/measurements.csv "${newcomer[@]}" --out results/classes.csv
 

@@ -8,24 +8,84 @@ so the first 2 l coordinates are what a device without labels can give. A class 
 has no moments: its blocks are NaN here, and get their value when the vector is scaled.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
+import numpy.typing as npt
 
 from fedcore.parts import Descriptor, Vector
-
-FEWEST = 2
-"""Samples below which a class has no moments."""
+from fedcore.privacy.estimates import noise_of
 
 
-def vector(descriptor: Descriptor) -> Vector:
-    """One descriptor as a vector of 2 (U+1) l float64, NaN where a class is absent."""
-    means, deviations = descriptor.means.copy(), descriptor.deviations.copy()
-    absent = descriptor.counts < FEWEST
-    absent[0] = False
-    means[absent] = deviations[absent] = np.nan
-    return np.concatenate([means[0], deviations[0], means[1:].ravel(), deviations[1:].ravel()])
+def vector(descriptor: Descriptor, classes: int = 0) -> Vector:
+    """One descriptor as a vector of 2 (U+1) l float64, NaN where a class is absent, or within noise.
+
+    classes: U, where the descriptor may lack the rows of classes; they are NaN then.
+    """
+    known = noise_of(descriptor).known
+    known[0] = True
+    means, deviations = (
+        np.where(known[:, None], moments, np.nan) for moments in (descriptor.means, descriptor.deviations)
+    )
+    return _laid_out(means, deviations, classes, np.nan)
+
+
+def noise_vector(descriptor: Descriptor, classes: int = 0) -> Vector:
+    """Variances of the noise in `vector`, coordinate by coordinate, infinite where nothing is known."""
+    noise = noise_of(descriptor)
+    return _laid_out(noise.means, noise.deviations, classes, np.inf)
+
+
+def _laid_out(means: Vector, deviations: Vector, classes: int, missing: float) -> Vector:
+    lacking = np.full((max(1 + classes - len(means), 0), means.shape[1]), missing)
+    blocks = [means[0], deviations[0], means[1:], lacking, deviations[1:], lacking]
+    return np.concatenate([block.ravel() for block in blocks])
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Descriptors side by side, (n, 1 + U, l) or (n, 1 + U). Noise as variances; where a descriptor lacks the
+    rows of classes, these are not known, and their noise is infinite."""
+
+    means: Vector
+    variances: Vector
+    counts: Vector
+    mean_noise: Vector
+    count_noise: Vector
+    known: npt.NDArray[np.bool_]
+
+    @property
+    def noisy(self) -> npt.NDArray[np.bool_]:
+        """(n,): which descriptors were released with noise of a known size."""
+        return self.count_noise[:, 0] > 0.0
+
+    def without_classes(self) -> "Table":
+        """All samples together alone."""
+        return Table(*(getattr(self, field.name)[:, :1] for field in fields(self)))
+
+
+def aligned(described: Sequence[Descriptor]) -> Table:
+    """Descriptors of one number of dimensions, and of one number of classes or none."""
+    rows = max(len(one.means) for one in described)
+    noises = [noise_of(one) for one in described]
+
+    def stacked(arrays: Iterable[Vector], missing: float) -> Vector:
+        return np.stack(
+            [
+                np.concatenate([array, np.full((rows - len(array), *array.shape[1:]), missing)])
+                for array in arrays
+            ]
+        )
+
+    return Table(
+        stacked((one.means for one in described), 0.0),
+        stacked((one.deviations**2 for one in described), 0.0),
+        stacked((one.counts for one in described), 0.0),
+        stacked((noise.means for noise in noises), np.inf),
+        stacked((noise.counts for noise in noises), np.inf),
+        stacked((noise.known.astype(np.float64) for noise in noises), 0.0) > 0.0,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +107,7 @@ class BlockScaler:
 
         absent: what a missing class counts as. "minus_one": -1, as the authors' code has it. "beyond": one
         range of the block's values below the lowest, which is far from any present class in every scale.
+        "unknown": nothing, since noise hides which classes are missing; it stays NaN.
         """
         stacked = np.stack(vectors)  # (devices, blocks x width)
         per_block = stacked.reshape(len(vectors), -1, width).swapaxes(0, 1)
@@ -56,6 +117,8 @@ class BlockScaler:
         high = np.where(gaps, -np.inf, blocks).max(axis=1)
         empty = gaps.all(axis=1)
         low[empty], high[empty] = 0.0, 0.0
+        if absent == "unknown":
+            return cls(width, low, high, np.full(len(blocks), np.nan))
         fill = np.full(len(blocks), -1.0) if absent == "minus_one" else low - (high - low)
         some = gaps.any(axis=1)
         low, high = np.where(some, np.minimum(low, fill), low), np.where(some, np.maximum(high, fill), high)
@@ -65,7 +128,18 @@ class BlockScaler:
         """A scaled vector; a label-free one, of the first 2 l coordinates, is taken too."""
         blocks = one.reshape(-1, self.width)
         count = len(blocks)
-        low, high, absent = self.low[:count, None], self.high[:count, None], self.absent[:count, None]
-        span = np.where(high > low, high - low, 1.0)
-        scaled: Vector = ((np.where(np.isnan(blocks), absent, blocks) - low) / span).ravel()
+        low, absent = self.low[:count, None], self.absent[:count, None]
+        scaled: Vector = ((np.where(np.isnan(blocks), absent, blocks) - low) / self._spans[:count]).ravel()
         return scaled
+
+    def transform_noise(self, variances: Vector) -> Vector:
+        """What becomes of the noise of a vector, given and returned as variances."""
+        blocks = variances.reshape(-1, self.width)
+        scaled: Vector = (blocks / self._spans[: len(blocks)] ** 2).ravel()
+        return scaled
+
+    @property
+    def _spans(self) -> Vector:
+        """(blocks, 1): the range of each block, 1 where it has none."""
+        span: Vector = np.where(self.high > self.low, self.high - self.low, 1.0)[:, None]
+        return span

@@ -1,4 +1,5 @@
-"""Latent bounds merged, and the one projector of a run made from them: on the server, never on a device."""
+"""The one projector of a run, made on the server and never on a device: from latent bounds, merged, as in the
+papers; or from nothing but public numbers, for the calibrated privacy modes."""
 
 from collections.abc import Iterable
 from typing import Literal
@@ -44,3 +45,20 @@ def make_projector(
     points = chance.uniform(bounds.low, bounds.high, (POINTS, latents))
     fitted = PCA(min(dims, POINTS, latents), svd_solver=solver, random_state=chance).fit(points)
     return {"mean": fitted.mean_, "components": np.ascontiguousarray(fitted.components_)}
+
+
+def public_projector(latents: int, dims: int, radius: float = 0.0) -> Tensors:
+    """A random projector with its radius, which takes nothing from any device: v latents to l dims.
+
+    "components" are l random orthonormal rows, "mean" is 0. "radius" () says that latents are standardised
+    before (`fedcore.local.describe`), to length 1 each, and projected ones shortened to it.
+
+    radius: 0 for sqrt((l + 2 sqrt(2 l)) / v), at most 1: the mean squared length that is left, and twice its
+    standard deviation. So it is public, and few samples are shortened.
+    """
+    dims = min(dims, latents)
+    normal = np.random.RandomState(SEED).standard_normal((latents, dims))
+    basis, upper = np.linalg.qr(normal)
+    components = np.ascontiguousarray((basis * np.sign(np.diag(upper))).T)
+    shortened = radius or min(1.0, float(np.sqrt((dims + 2.0 * np.sqrt(2.0 * dims)) / latents)))
+    return {"mean": np.zeros(latents), "components": components, "radius": np.array(shortened)}

@@ -7,8 +7,7 @@ from typing import Any
 from fedcore.algorithm import Report
 from fedcore.errors import BadPayload, ConfigError
 from fedcore.messages import Evaluated, Trained, TrainingSettings
-from fedcore.tensors import weighted_mean
-from fedcore.types import DeviceId, Tensors
+from fedcore.types import DeviceId
 
 
 def check_parameters(
@@ -48,21 +47,6 @@ def trained(reports: Sequence[Report]) -> dict[DeviceId, Trained]:
 def metrics_of(reports: Sequence[Report]) -> dict[DeviceId, Evaluated]:
     """The reports of evaluation, by device."""
     return {report.device: report.message for report in reports if isinstance(report.message, Evaluated)}
-
-
-def mean_model(
-    reports: Sequence[Report], weight: Callable[[DeviceId], float] = lambda device: 1.0
-) -> Tensors:
-    """Mean of the trained models, each by its number of samples times `weight` of its device.
-
-    FedAvg, Algorithm 1; FLUX Algorithm 1, "weighted aggregation". One model's memory.
-    """
-    updates = trained(reports)
-    return weighted_mean(
-        (update.model, update.examples * weight(device))
-        for device, update in sorted(updates.items())
-        if weight(device) > 0.0
-    )
 
 
 def mean_loss(reports: Sequence[Report]) -> float:

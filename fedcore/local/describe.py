@@ -1,7 +1,8 @@
 """From a device's data to the moments of its projected latents (FLUX, appendix C.1.1, step S3; eq. 7).
 
-The projector is a tensor set of "mean" (v,) and "components" (l, v), float64, the same on every device. Only
-the projected latents (n, l) are kept at once, never the latents (n, v).
+The projector is a tensor set of "mean" (v,) and "components" (l, v), float64, the same on every device. In
+the calibrated privacy modes it has a "radius" () too, and latents are standardised first. Only the projected
+ones, (n, l), are kept at once, never the latents (n, v).
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,9 +15,9 @@ from fedcore.errors import BadPayload, DataFault, LearnerFault
 from fedcore.local.latents import latents
 from fedcore.local.learner import Learner
 from fedcore.local.samples import Samples
-from fedcore.parts import MAX_ROWS, Vector
+from fedcore.parts import MAX_ROWS, MAX_SCALE, MIN_SCALE, Vector
 from fedcore.privacy.moments import Moments
-from fedcore.tensors import TensorSpec, check_manifest, manifest_of
+from fedcore.tensors import Manifest, TensorSpec, check_manifest, manifest_of
 from fedcore.types import Array, Tensors
 
 
@@ -43,8 +44,18 @@ def project(batches: Iterable[Tensor], projector: Tensors) -> Vector:
             mean, components = (
                 torch.tensor(projector[name], device=batch.device) for name in ("mean", "components")
             )
-        projected.append(((batch.double() - mean) @ components.T).cpu().numpy())
+        values = standardised(batch.double()) if "radius" in projector else batch.double()
+        projected.append(((values - mean) @ components.T).cpu().numpy())
     return np.concatenate(projected)
+
+
+def standardised(latents: Tensor) -> Tensor:
+    """Each of (B, v) latents less its own mean over the v values, at length 1; 0 where all are the same.
+
+    What layer normalisation does, up to a factor: the length of every latent is known without looking at any.
+    """
+    centred = latents - latents.mean(dim=1, keepdim=True)
+    return nn.functional.normalize(centred, dim=1)
 
 
 def moments_of(projected: Vector, labels: Array | None, classes: int) -> Moments:
@@ -77,8 +88,15 @@ def check_projector(projector: Tensors, width: int) -> None:
     """Raise BadPayload unless this is a projector for latents of `width` values."""
     components = projector.get("components")
     rows = len(components) if components is not None and components.ndim == 2 else 0
-    expected = (TensorSpec("mean", "float64", (width,)), TensorSpec("components", "float64", (rows, width)))
-    found = {name: projector[name] for name in ("mean", "components") if name in projector}
+    expected: Manifest = (
+        TensorSpec("mean", "float64", (width,)),
+        TensorSpec("components", "float64", (rows, width)),
+    )
+    if "radius" in projector:
+        expected = (*expected, TensorSpec("radius", "float64", ()))
+    found = {spec.name: projector[spec.name] for spec in expected if spec.name in projector}
     check_manifest(manifest_of({**found, **projector}), expected, "the projector")
     if rows == 0:
         raise BadPayload("the projector has no components")
+    if "radius" in projector and not MIN_SCALE <= float(projector["radius"]) <= MAX_SCALE:
+        raise BadPayload(f"the projector's radius is {float(projector['radius'])}", "a finite one, above 0")

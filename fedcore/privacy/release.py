@@ -1,23 +1,48 @@
-"""The one way from `Moments` to something that may leave a device."""
+"""The one way from `Moments` or `ExactSums` to something that may leave a device."""
 
 from collections.abc import Callable, Mapping
+from fractions import Fraction
+from secrets import token_bytes
 
 import numpy as np
 
-from fedcore.parts import Descriptor, PrivacySettings, Vector
+from fedcore.errors import BadPayload
+from fedcore.parts import Descriptor, NoisySums, PrivacySettings, Vector
+from fedcore.privacy.chance import Chance, Entropy
+from fedcore.privacy.discrete_gaussian import draw
+from fedcore.privacy.estimates import descriptor_of
+from fedcore.privacy.modes import Terms
 from fedcore.privacy.moments import Moments
+from fedcore.privacy.sums import GRID, ExactSums
 
 Mechanism = Callable[[Moments, float, np.random.Generator], tuple[Vector, Vector]]
+
+
+def release_sums(
+    exact: ExactSums, settings: PrivacySettings, terms: Terms, projector: str, entropy: Entropy = token_bytes
+) -> Descriptor:
+    """These sums with discrete Gaussian noise, which costs `terms.rho`. Every call draws noise anew: what may
+    be sent twice is what was released, and never the sums again.
+
+    projector: its SHA-256, 64 hex digits. entropy: on a device the operating system's, and nobody's seed.
+    """
+    if exact.values.shape[0] != 1 + terms.classes:
+        raise ValueError(f"sums of {exact.values.shape[0] - 1} classes, {terms.classes} are to be released")
+    noise = draw(Fraction(terms.sigma) ** 2 * GRID**2, exact.values.size, Chance(entropy))
+    values = exact.values + np.array(noise, np.int64).reshape(exact.values.shape)
+    return descriptor_of(NoisySums(values, terms.sigma, exact.radius), projector, settings)
 
 
 def release(
     moments: Moments, settings: PrivacySettings, projector: str, noise: np.random.Generator
 ) -> Descriptor:
-    """The descriptor of these moments, protected as `settings` say. Counts are sent as they are.
+    """The descriptor of these moments, in the modes without a guarantee. Counts are sent as they are.
 
     projector: its SHA-256, 64 hex digits.
     noise: on a device, a generator that the operating system's entropy has seeded; never one of a known seed.
     """
+    if settings.calibrated:
+        raise BadPayload(f"privacy mode {settings.mode} releases sums, not moments")
     means, deviations = _MECHANISMS[settings.mode](moments, settings.epsilon, noise)
     return Descriptor(means, deviations, moments.counts.copy(), projector, settings)
 

@@ -27,32 +27,40 @@ def storing(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def replacing(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     """A file to write that takes the place of `path` in one step at the end, and only if nothing went wrong.
 
+    mode: who may read and write it, from its first byte on, less what the umask takes away.
     Raises StorageFault; then the old file is still there.
     """
-    with storing(path), temporary(path.parent) as file:
+    with storing(path), temporary(path.parent, mode) as file:
         yield file
         settle(file, path)
 
 
-def write(path: Path, data: bytes) -> None:
+def write(path: Path, data: bytes, mode: int = 0o666) -> None:
     """Put `data` in the place of `path` in one step. Raises StorageFault; then the old file is there."""
-    with replacing(path) as file:
+    with replacing(path, mode) as file:
         file.write(data)
 
 
 @contextmanager
-def temporary(folder: Path) -> Iterator[BinaryIO]:
+def temporary(folder: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     """A new file to write in `folder`, which is made; gone at the end unless it was settled."""
     make_folder(folder)
     path = folder / f"{TEMPORARY}{secrets.token_hex(8)}"
     try:
-        with path.open("xb") as file:
+        with open(path, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             yield file
     finally:
         path.unlink(missing_ok=True)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a crash left unfinished in `folder`. Nobody may be writing there."""
+    with storing(folder):
+        for path in folder.glob(f"{TEMPORARY}*"):
+            path.unlink()
 
 
 def settle(file: BinaryIO, path: Path) -> None:

@@ -13,6 +13,18 @@ around them a field that is not known is passed over, so that a newer peer can a
 from fedcore.wire.bulk import message_from_bytes
 from fedcore.wire.checks import MAX_ENTRIES, MAX_TEXT, seconds_from_pb, seconds_to_pb
 from fedcore.wire.faults import fault_from_pb, fault_to_pb
+from fedcore.wire.identity import (
+    challenge_from_pb,
+    challenge_to_pb,
+    enrolled_from_pb,
+    enrolled_to_pb,
+    joined_from_pb,
+    joined_to_pb,
+    joining_from_pb,
+    joining_to_pb,
+    rejoining_from_pb,
+    rejoining_to_pb,
+)
 from fedcore.wire.payload import payload_from_pb, payload_to_pb
 from fedcore.wire.placement import (
     answer_from_pb,
@@ -69,12 +81,20 @@ __all__ = [
     "answer_to_pb",
     "blob_from_pb",
     "blob_to_pb",
+    "challenge_from_pb",
+    "challenge_to_pb",
     "chunk_from_pb",
     "chunk_to_pb",
+    "enrolled_from_pb",
+    "enrolled_to_pb",
     "fault_from_pb",
     "fault_to_pb",
     "hello_from_pb",
     "hello_to_pb",
+    "joined_from_pb",
+    "joined_to_pb",
+    "joining_from_pb",
+    "joining_to_pb",
     "lease_from_pb",
     "lease_to_pb",
     "message_from_bytes",
@@ -88,6 +108,8 @@ __all__ = [
     "place_to_pb",
     "receipt_from_pb",
     "receipt_to_pb",
+    "rejoining_from_pb",
+    "rejoining_to_pb",
     "report_from_bytes",
     "report_from_pb",
     "report_to_bytes",

@@ -8,7 +8,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 
 from fedcore.errors import BadPayload
-from fedcore.parts import Vector
+from fedcore.parts import Integers, Vector
 from fedcore.tensors import MAX_NAME
 
 MAX_TEXT = 1 << 16
@@ -83,10 +83,20 @@ def vector(values: Sequence[float], most: int, what: str) -> Vector:
 
 def matrix(values: Sequence[float], rows: int, most_rows: int, most: int, what: str) -> Vector:
     """A packed array of `rows` rows, (rows, n) float64, n at least 1."""
+    _divides(values, rows, most_rows, what)
+    return vector(values, most, what).reshape(rows, -1)
+
+
+def integers(values: Sequence[int], rows: int, most_rows: int, most: int, what: str) -> Integers:
+    """A packed array of `rows` rows of whole numbers, (rows, n) int64, n at least 1."""
+    _divides(values, rows, most_rows, what)
+    return np.fromiter(values, np.int64, count=limited(len(values), most, what)).reshape(rows, -1)
+
+
+def _divides(values: Sequence[float], rows: int, most_rows: int, what: str) -> None:
     limited(at_least_one(rows, f"{what}, rows"), most_rows, f"{what}, rows")
     if not values or len(values) % rows:
         raise BadPayload(f"{what}: {len(values)} numbers do not make {rows} rows")
-    return vector(values, most, what).reshape(rows, -1)
 
 
 def seconds_to_pb(seconds: float) -> Duration:

@@ -7,6 +7,7 @@ from fedcore._pb.fed.v1 import payload_pb2 as pb2
 from fedcore._pb.fed.v1 import privacy_pb2
 from fedcore.errors import BadPayload
 from fedcore.parts import (
+    CALIBRATED,
     MAX_DIMS,
     MAX_LATENTS,
     MAX_MODELS,
@@ -16,12 +17,15 @@ from fedcore.parts import (
     Extension,
     LatentBounds,
     MixtureCounts,
+    NoisySums,
     PrivacySettings,
     Prototypes,
     Scores,
 )
+from fedcore.privacy.accounting import rho_of
+from fedcore.privacy.estimates import descriptor_of
 from fedcore.tensors import MAX_NAME
-from fedcore.wire.checks import for_people, matrix, meaning, name, present, text, vector
+from fedcore.wire.checks import for_people, integers, matrix, meaning, name, present, text, vector
 from fedcore.wire.tensors import digest_from_pb, digest_to_pb
 
 _PROVENANCES: Mapping[int, str] = {
@@ -29,7 +33,13 @@ _PROVENANCES: Mapping[int, str] = {
     pb2.PROVENANCE_PUBLIC: "public",
     pb2.PROVENANCE_PRIVATE: "private",
 }
-_MODES: Mapping[int, str] = {privacy_pb2.PRIVACY_MODE_OFF: "off", privacy_pb2.PRIVACY_MODE_PAPER: "paper"}
+_MODES: Mapping[int, str] = {
+    privacy_pb2.PRIVACY_MODE_OFF: "off",
+    privacy_pb2.PRIVACY_MODE_PAPER: "paper",
+    privacy_pb2.PRIVACY_MODE_BALANCED: "balanced",
+    privacy_pb2.PRIVACY_MODE_STRICT: "strict",
+    privacy_pb2.PRIVACY_MODE_EXPLICIT: "explicit",
+}
 _CALIBRATED = ("mechanism", "delta", "sensitivity", "noise_scale", "clip_radius", "rho", "group_size")
 
 
@@ -51,41 +61,76 @@ def bounds_from_pb(pb: pb2.LatentBounds) -> LatentBounds:
     )
 
 
-def privacy_to_pb(privacy: PrivacySettings) -> privacy_pb2.PrivacyParameters:
-    mode = privacy_pb2.PrivacyMode.Value(f"PRIVACY_MODE_{privacy.mode.upper()}")
-    return privacy_pb2.PrivacyParameters(mode=mode, epsilon=privacy.epsilon)
+def privacy_to_pb(privacy: PrivacySettings, sums: NoisySums | None = None) -> privacy_pb2.PrivacyParameters:
+    pb = privacy_pb2.PrivacyParameters(
+        mode=privacy_pb2.PrivacyMode.Value(f"PRIVACY_MODE_{privacy.mode.upper()}"), epsilon=privacy.epsilon
+    )
+    if sums is not None:
+        pb.mechanism = privacy_pb2.PRIVACY_MECHANISM_DISCRETE_GAUSSIAN
+        pb.delta, pb.group_size = privacy.delta, privacy.group_size
+        pb.sensitivity, pb.noise_scale, pb.clip_radius = 1.0, sums.sigma, sums.radius
+        pb.rho = rho_of(sums.sigma)
+    return pb
 
 
 def privacy_from_pb(pb: privacy_pb2.PrivacyParameters) -> PrivacySettings:
     """Refuses a claim that PrivacySettings cannot hold: none may be dropped without a word."""
     mode = meaning(_MODES, pb.mode, "privacy mode")
     set_fields = {field.name for field, _ in pb.ListFields()}
+    if mode not in CALIBRATED:
+        for field in _CALIBRATED:
+            if field in set_fields:
+                raise BadPayload(f"privacy mode {mode} has no {field}", "update the older of the two sides")
+        return PrivacySettings(mode, pb.epsilon)
     for field in _CALIBRATED:
-        if field in set_fields:
-            raise BadPayload(f"privacy mode {mode} has no {field}", "update the older of the two sides")
-    return PrivacySettings(mode, pb.epsilon)
+        if field not in set_fields:
+            raise BadPayload(f"privacy mode {mode}: {field} is not set")
+    if pb.mechanism != privacy_pb2.PRIVACY_MECHANISM_DISCRETE_GAUSSIAN or pb.sensitivity != 1.0:
+        raise BadPayload(f"privacy mode {mode} is discrete Gaussian noise on a vector of sensitivity 1")
+    return PrivacySettings(mode, pb.epsilon, pb.delta, pb.group_size)
 
 
 def descriptor_to_pb(descriptor: Descriptor) -> pb2.Descriptor:
-    return pb2.Descriptor(
-        means=descriptor.means.ravel().tolist(),
-        deviations=descriptor.deviations.ravel().tolist(),
-        counts=descriptor.counts.tolist(),
+    pb = pb2.Descriptor(
         rows=len(descriptor.means),
         projector=digest_to_pb(descriptor.projector, "descriptor: projector"),
-        privacy=privacy_to_pb(descriptor.privacy),
+        privacy=privacy_to_pb(descriptor.privacy, descriptor.sums),
     )
+    if descriptor.sums is not None:
+        pb.sums.extend(descriptor.sums.values.ravel().tolist())
+        return pb
+    pb.means.extend(descriptor.means.ravel().tolist())
+    pb.deviations.extend(descriptor.deviations.ravel().tolist())
+    pb.counts.extend(descriptor.counts.tolist())
+    return pb
 
 
 def descriptor_from_pb(pb: pb2.Descriptor) -> Descriptor:
     present(pb, "privacy", "descriptor")
+    privacy = privacy_from_pb(pb.privacy)
+    projector = digest_from_pb(pb.projector, "descriptor: projector")
+    if privacy.calibrated:
+        if pb.means or pb.deviations or pb.counts:
+            raise BadPayload(f"descriptor: privacy mode {privacy.mode} has sums, and no moments")
+        return descriptor_of(_sums_from_pb(pb), projector, privacy)
+    if pb.sums:
+        raise BadPayload(f"descriptor: privacy mode {privacy.mode} has moments, and no sums")
     return Descriptor(
         matrix(pb.means, pb.rows, MAX_ROWS, MAX_ROWS * MAX_DIMS, "descriptor: means"),
         matrix(pb.deviations, pb.rows, MAX_ROWS, MAX_ROWS * MAX_DIMS, "descriptor: deviations"),
         vector(pb.counts, MAX_ROWS, "descriptor: counts"),
-        digest_from_pb(pb.projector, "descriptor: projector"),
-        privacy_from_pb(pb.privacy),
+        projector,
+        privacy,
     )
+
+
+def _sums_from_pb(pb: pb2.Descriptor) -> NoisySums:
+    values = integers(pb.sums, pb.rows, MAX_ROWS, MAX_ROWS * (2 * MAX_DIMS + 1), "descriptor: sums")
+    sigma = pb.privacy.noise_scale
+    sums = NoisySums(values, sigma, pb.privacy.clip_radius)
+    if not math.isclose(pb.privacy.rho, rho_of(sigma), rel_tol=1e-9):
+        raise BadPayload(f"descriptor: noise of {sigma} costs a rho of {rho_of(sigma)}, not {pb.privacy.rho}")
+    return sums
 
 
 def assignment_to_pb(assignment: ClusterAssignment) -> pb2.ClusterAssignment:

@@ -19,10 +19,10 @@ from fedcore.errors import BadPayload, ShoalError, Unavailable
 from fedcore.patience import ANSWER
 from fedcore.payload import BlobRef, Weights
 from fedcore.tensors import digest, manifest_of, nbytes, pack, unpack
-from fedcore.types import RunId, Tensors
+from fedcore.types import ModelKey, RunId, Tensors
 from fedserver.records import LogLine, RunSpec
 from fedserver.rpc import operator_wire
-from fedserver.views import RunStatus, RunSummary, ServerStatus
+from fedserver.views import ClusterVersions, RunStatus, RunSummary, ServerStatus
 
 SOCKET = "operator.sock"
 """The name of the operators' socket in the state folder."""
@@ -72,6 +72,16 @@ class OperatorClient:
         with self._errors():
             found = self._operator.StopRun(pb.StopRunRequest(run=run, reason=reason), timeout=ANSWER)
         return operator_wire.status_from_pb(found.status)
+
+    def clusters(self, run: RunId) -> list[ClusterVersions]:
+        with self._errors():
+            found = self._operator.ListClusters(pb.ListClustersRequest(run=run), timeout=ANSWER)
+        return list(map(operator_wire.versions_from_pb, found.clusters))
+
+    def roll_back(self, run: RunId, round: int, cluster: ModelKey = "") -> RunStatus:
+        request = pb.RollBackRequest(run=run, round=round, cluster=cluster)
+        with self._errors():
+            return operator_wire.status_from_pb(self._operator.RollBack(request, timeout=ANSWER).status)
 
     def status(self) -> ServerStatus:
         with self._errors():

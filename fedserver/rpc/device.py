@@ -4,9 +4,8 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from typing import Any, Protocol
-
-from grpc import aio
+from dataclasses import replace
+from typing import Protocol
 
 from fedcore import patience, wire
 from fedcore._pb.fed.v1 import blob_service_pb2 as blob_pb
@@ -16,22 +15,21 @@ from fedcore._pb.fed.v1.blob_service_pb2_grpc import BlobServiceServicer
 from fedcore._pb.fed.v1.device_service_pb2_grpc import DeviceServiceServicer
 from fedcore._pb.fed.v1.placement_service_pb2_grpc import PlacementServiceServicer
 from fedcore.errors import BadPayload, Unavailable
+from fedcore.link import Placement
 from fedcore.patience import LEAST, Progress
 from fedcore.payload import BlobRef
 from fedserver.coordinator import Coordinator
 from fedserver.link import DeviceLink
-from fedserver.rpc.identity import identify, session
-
-Context = aio.ServicerContext[Any, Any]
+from fedserver.rpc.identity import Callers, Context, session
 
 
 class Devices(DeviceServiceServicer):
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._coordinator = coordinator
+    def __init__(self, coordinator: Coordinator, callers: Callers) -> None:
+        self._coordinator, self._callers = coordinator, callers
 
     async def Hello(self, request: device_pb.HelloRequest, context: Context) -> device_pb.HelloResponse:
-        link = DeviceLink(self._coordinator, identify(context))
-        return wire.welcome_to_pb(await link.hello(wire.hello_from_pb(request)))
+        welcome = await self._link("", context).hello(wire.hello_from_pb(request))
+        return wire.welcome_to_pb(replace(welcome, renew_in=self._callers.renew_in(context)))
 
     async def NextTask(
         self, request: device_pb.NextTaskRequest, context: Context
@@ -53,17 +51,20 @@ class Devices(DeviceServiceServicer):
         return device_pb.LeaveResponse()
 
     def _link(self, session: str, context: Context) -> DeviceLink:
-        return DeviceLink(self._coordinator, identify(context), session)
+        return DeviceLink(self._coordinator, self._callers.identify(context), session)
 
 
 class Placements(PlacementServiceServicer):
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._coordinator = coordinator
+    def __init__(self, coordinator: Coordinator, callers: Callers) -> None:
+        self._coordinator, self._callers = coordinator, callers
 
     async def Place(self, request: placement_pb.PlaceRequest, context: Context) -> placement_pb.PlaceResponse:
         run, descriptor = wire.place_from_pb(request)
-        link = DeviceLink(self._coordinator, identify(context))
-        return wire.answer_to_pb(await link.place(run, descriptor))
+        link = DeviceLink(self._coordinator, self._callers.identify(context))
+        answer = await link.place(run, descriptor)
+        if isinstance(answer, Placement):
+            await self._callers.placed(context)
+        return wire.answer_to_pb(answer)
 
 
 class Shelf(Protocol):
@@ -129,6 +130,6 @@ async def _chunks(requests: AsyncIterator[blob_pb.UploadRequest], offset: int) -
         yield data
 
 
-def shelf_of_device(coordinator: Coordinator) -> Callable[[Context], Shelf]:
+def shelf_of_device(coordinator: Coordinator, callers: Callers) -> Callable[[Context], Shelf]:
     """The blobs of the device that calls."""
-    return lambda context: DeviceLink(coordinator, identify(context), session(context))
+    return lambda context: DeviceLink(coordinator, callers.identify(context), session(context))

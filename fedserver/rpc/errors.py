@@ -28,14 +28,18 @@ from fedcore.errors import (
     ShoalError,
     StaleReport,
     StorageFault,
+    Taken,
+    TooOften,
+    Unauthenticated,
     Unavailable,
     WrongVersion,
 )
 from fedserver.placing import CannotPlace
 
 M = TypeVar("M", bound=Message)
-Behaviour = Callable[[Any, Any], Awaitable[Any]]
 log = logging.getLogger("shoal.rpc")
+
+Behaviour = Callable[[Any, Any], Awaitable[Any]]
 
 STATUSES: dict[type[ShoalError], grpc.StatusCode] = {
     SessionLost: grpc.StatusCode.FAILED_PRECONDITION,
@@ -45,9 +49,12 @@ STATUSES: dict[type[ShoalError], grpc.StatusCode] = {
     BadPayload: grpc.StatusCode.INVALID_ARGUMENT,
     ConfigError: grpc.StatusCode.INVALID_ARGUMENT,
     DataFault: grpc.StatusCode.INVALID_ARGUMENT,
+    Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
+    Taken: grpc.StatusCode.ALREADY_EXISTS,
     Refused: grpc.StatusCode.PERMISSION_DENIED,
     NotFound: grpc.StatusCode.NOT_FOUND,
     Busy: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    TooOften: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Unavailable: grpc.StatusCode.UNAVAILABLE,
     StorageFault: grpc.StatusCode.RESOURCE_EXHAUSTED,
 }

@@ -1,32 +1,130 @@
-"""Who is calling. The one place: with certificates the answer will come from the TLS peer instead."""
+"""Who is calling. The one place: it is the TLS peer, or on plain loopback whoever the caller says."""
 
-import re
-from typing import Any
+import functools
+import ipaddress
+from typing import Any, Protocol
+from urllib.parse import unquote
 
 from grpc import aio
 
-from fedcore.errors import BadPayload
+from fedcore.errors import BadPayload, TooOften, Unauthenticated
+from fedcore.identity.certificates import NAME, Named, certificate, named_by
+from fedcore.identity.enrolled import Role
 from fedcore.types import DeviceId
+from fedserver.authority.keeper import Keeper
+from fedserver.store import Store
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+Context = aio.ServicerContext[Any, Any]
 
-
-def identify(context: aio.ServicerContext[Any, Any]) -> DeviceId:
-    """The device that calls, by its own word: only for plain text on loopback. Raises BadPayload."""
-    device = _entry(context, "shoal-device")
-    if not NAME.fullmatch(device):
-        raise BadPayload(
-            f"metadata shoal-device is {device[:64]!r}, which is not a device's name",
-            "use 1 to 64 letters, digits, dots, dashes and underscores, a letter or digit first",
-        )
-    return device
+TLS = [b"TLSv1.3"]
+CACHED = 4096
+"""Certificates whose reading is remembered: a device shows the same one at every call."""
 
 
-def session(context: aio.ServicerContext[Any, Any]) -> str:
+class Callers(Protocol):
+    """What the services ask about whoever calls."""
+
+    def identify(self, context: Context) -> DeviceId:
+        """Raises BadPayload or Unauthenticated."""
+
+    def renew_in(self, context: Context) -> float | None:
+        """Seconds until the caller's next certificate is due; None where there are none."""
+
+    async def placed(self, context: Context) -> None:
+        """The caller is about to be told its model. Raises TooOften."""
+
+
+class Believed:
+    """Callers in plain text on this machine, by their own word."""
+
+    def identify(self, context: Context) -> DeviceId:
+        device = _entry(context, "shoal-device")
+        if not NAME.fullmatch(device):
+            raise BadPayload(
+                f"metadata shoal-device is {device[:64]!r}, which is not a device's name",
+                "use 1 to 64 letters, digits, dots, dashes and underscores, a letter or digit first",
+            )
+        return device
+
+    def renew_in(self, context: Context) -> None:
+        return None
+
+    async def placed(self, context: Context) -> None:
+        """Nobody is counted here."""
+
+
+class Verified:
+    """Callers that the gate has let through. placements: a day, for those who only infer."""
+
+    def __init__(self, keeper: Keeper, placements: int) -> None:
+        self._keeper, self._placements = keeper, placements
+
+    def identify(self, context: Context) -> DeviceId:
+        return peer_of(context).device
+
+    def renew_in(self, context: Context) -> float:
+        peer = peer_of(context)
+        return self._keeper.renew_in(peer.device, peer.serial)
+
+    async def placed(self, context: Context) -> None:
+        device = peer_of(context).device
+        if self._keeper.role(device) is not Role.INFER_ONLY:
+            return
+        if not await self._keeper.storage(Store.spend_placement, device, self._placements):
+            raise TooOften(
+                f"device {device} has had its {self._placements} placements of today",
+                "try again tomorrow; the server's setting is cadence.placements",
+            )
+
+
+def peer_of(context: Context) -> Named:
+    """What the certificate of the TLS peer says. Raises Unauthenticated."""
+    require_tls(context)
+    found = list(context.auth_context().get("x509_pem_cert", ()))
+    if len(found) != 1:
+        raise Unauthenticated("there is no certificate", "join first: fedclient join")
+    return _named(found[0])
+
+
+def require_tls(context: Context) -> None:
+    """gRPC cannot be told to speak TLS 1.3 alone, so it is looked at here. Raises Unauthenticated."""
+    if list(context.auth_context().get("ssl_tls_version", ())) != TLS:
+        raise Unauthenticated("the connection is not TLS 1.3", "use a client that speaks TLS 1.3")
+
+
+def address_of(context: Context) -> str:
+    """Where a caller is in the network, as limits go by it."""
+    return network_of(context.peer())
+
+
+def network_of(peer: str) -> str:
+    """The address in gRPC's name of a peer, such as "ipv4:10.0.0.7:50051".
+
+    Of an IPv6 address the network of 64 bits, since whoever has one of its addresses has all of them.
+    """
+    host = unquote(peer.partition(":")[2].rpartition(":")[0]).strip("[]").partition("%")[0]
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is None:
+        return str(ipaddress.ip_network((address, 64), strict=False))
+    return str(getattr(address, "ipv4_mapped", None) or address)
+
+
+def session(context: Context) -> str:
     """The session that the caller says it is in, for calls whose request has no place for it."""
     return _entry(context, "shoal-session")
 
 
-def _entry(context: aio.ServicerContext[Any, Any], name: str) -> str:
+@functools.lru_cache(CACHED)
+def _named(pem: bytes) -> Named:
+    try:
+        return named_by(certificate(pem))
+    except BadPayload as error:
+        raise Unauthenticated(error.message, error.mend) from None
+
+
+def _entry(context: Context, name: str) -> str:
     values = [value for key, value in context.invocation_metadata() or () if key == name]
     return values[0] if len(values) == 1 and isinstance(values[0], str) else ""

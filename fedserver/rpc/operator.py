@@ -34,6 +34,16 @@ class Operators(OperatorServiceServicer):
         status = await self._desk.stop_run(request.run, request.reason)
         return pb.StopRunResponse(status=operator_wire.status_to_pb(status))
 
+    async def ListClusters(
+        self, request: pb.ListClustersRequest, context: Context
+    ) -> pb.ListClustersResponse:
+        found = await self._desk.clusters(request.run)
+        return pb.ListClustersResponse(clusters=map(operator_wire.versions_to_pb, found))
+
+    async def RollBack(self, request: pb.RollBackRequest, context: Context) -> pb.RollBackResponse:
+        status = await self._desk.roll_back(request.run, request.round, request.cluster)
+        return pb.RollBackResponse(status=operator_wire.status_to_pb(status))
+
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
         return operator_wire.server_to_pb(await self._desk.status())
 

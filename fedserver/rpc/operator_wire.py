@@ -14,6 +14,7 @@ from fedserver.records import LogLine, RunSpec
 from fedserver.views import (
     PRESENCES,
     STAGES,
+    ClusterVersions,
     DeviceFigures,
     DeviceStatus,
     RunStatus,
@@ -21,7 +22,7 @@ from fedserver.views import (
     ServerStatus,
 )
 
-_STAGES = {name: pb.Stage.Value(f"STAGE_{name.upper()}") for name in STAGES}
+STAGE_OF = {name: pb.Stage.Value(f"STAGE_{name.upper()}") for name in STAGES}
 _PRESENCES = {name: pb.Presence.Value(f"PRESENCE_{name.upper()}") for name in PRESENCES}
 _NUMBERS, _TIMES = ("minimum", "over_select", "patience"), ("gather", "deadline", "silence")
 
@@ -86,7 +87,7 @@ def summary_to_pb(summary: RunSummary) -> pb.RunSummary:
         name=summary.name,
         algorithm=summary.algorithm,
         preset=summary.preset,
-        stage=_STAGES[summary.stage],
+        stage=STAGE_OF[summary.stage],
         round=summary.round,
         title=summary.title,
         waiting_for=summary.waiting_for,
@@ -101,7 +102,7 @@ def summary_from_pb(summary: pb.RunSummary) -> RunSummary:
         summary.name,
         summary.algorithm,
         summary.preset,
-        _name(_STAGES, summary.stage),
+        _name(STAGE_OF, summary.stage),
         summary.round,
         summary.title,
         summary.waiting_for,
@@ -147,6 +148,21 @@ def _figures_from_pb(figures: pb.DeviceFigures) -> DeviceFigures:
         figures.bytes_up,
         figures.bytes_down,
     )
+
+
+def versions_to_pb(cluster: ClusterVersions) -> pb.ClusterVersions:
+    return pb.ClusterVersions(
+        cluster=pb.Cluster(key=cluster.key, members=cluster.members),
+        versions=[
+            pb.ModelVersion(round=number, model=wire.blob_to_pb(blob))
+            for number, blob in cluster.versions.items()
+        ],
+    )
+
+
+def versions_from_pb(cluster: pb.ClusterVersions) -> ClusterVersions:
+    versions = {each.round: wire.blob_from_pb(each.model) for each in cluster.versions}
+    return ClusterVersions(cluster.cluster.key, tuple(cluster.cluster.members), versions)
 
 
 def server_to_pb(status: ServerStatus) -> pb.GetStatusResponse:

@@ -1,4 +1,4 @@
-"""The listeners: one port for devices, one Unix socket for operators, the health service on both."""
+"""The listeners: a port where devices call, one where they join, a Unix socket for operators."""
 
 import asyncio
 import ipaddress
@@ -6,23 +6,37 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import grpc
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health  # type: ignore[attr-defined]
 
+from fedcore._pb.fed.v1.authority_service_pb2_grpc import add_AuthorityServiceServicer_to_server
 from fedcore._pb.fed.v1.blob_service_pb2_grpc import add_BlobServiceServicer_to_server
 from fedcore._pb.fed.v1.device_service_pb2_grpc import add_DeviceServiceServicer_to_server
+from fedcore._pb.fed.v1.enrollment_service_pb2_grpc import add_IdentityServiceServicer_to_server
+from fedcore._pb.fed.v1.observer_service_pb2_grpc import add_ObserverServiceServicer_to_server
 from fedcore._pb.fed.v1.operator_service_pb2_grpc import add_OperatorServiceServicer_to_server
 from fedcore._pb.fed.v1.placement_service_pb2_grpc import add_PlacementServiceServicer_to_server
 from fedcore.errors import ConfigError
 from fedcore.patience import CONNECTION
+from fedserver.authority.enrolment import Enrolment
+from fedserver.authority.office import Office
+from fedserver.authority.permissions import check_complete
 from fedserver.coordinator import Coordinator
 from fedserver.desk import Desk
 from fedserver.rpc.admission import Admission
+from fedserver.rpc.authority import Authorities
 from fedserver.rpc.device import Blobs, Devices, Placements, shelf_of_device
+from fedserver.rpc.enrollment import Identities
 from fedserver.rpc.errors import Errors
+from fedserver.rpc.gate import Gate, Served
+from fedserver.rpc.identity import Believed, Callers, Verified
+from fedserver.rpc.observer import Observers
 from fedserver.rpc.operator import Operators
+from fedserver.rpc.secure import Access, device_credentials, enrollment_credentials, enrollment_server
 
 DEVICE_CALLS, OPERATOR_CALLS = 2048, 64
 """Calls at a time; 500 devices that wait, beat and transfer at once need 1,500."""
@@ -51,10 +65,11 @@ DEVICE_SERVICES = ("fed.v1.DeviceService", "fed.v1.BlobService", "fed.v1.Placeme
 
 
 class Listeners:
-    """Made by `listen`. address: "127.0.0.1:PORT", where devices call."""
+    """Made by `listen`. address: "HOST:PORT", where devices call; enroll: where they join, "" if nowhere."""
 
-    def __init__(self, servers: list[aio.Server], checks: health.HealthServicer, address: str) -> None:
-        self._servers, self._checks, self.address = servers, checks, address
+    def __init__(self, servers: list[aio.Server], checks: health.HealthServicer) -> None:
+        self.servers, self._checks = servers, checks
+        self.address = self.enroll = ""
 
     async def stop_accepting(self) -> None:
         """Whoever asks is told that this server is about to end."""
@@ -62,36 +77,58 @@ class Listeners:
 
     async def stop(self, grace: float) -> None:
         """Wait for calls that are under way, at most `grace` seconds."""
-        await asyncio.gather(*(server.stop(grace) for server in self._servers))
+        await asyncio.gather(*(server.stop(grace) for server in self.servers))
 
 
-async def listen(coordinator: Coordinator, address: str, socket: Path) -> Listeners:
-    """Serve devices at `address` in plain text, which must be a loopback one, and operators at `socket`.
+async def listen(
+    coordinator: Coordinator, address: str, socket: Path, access: Access | None = None
+) -> Listeners:
+    """Serve devices at `address`, without `access` in plain text on loopback alone; operators at `socket`.
 
     Raises ConfigError for an address that cannot be had.
     """
-    checks = health.HealthServicer()
-    options = (*OPTIONS, *_ageing(coordinator.settings.age))
+    gates = () if access is None else (Gate(access.keeper),)
+    callers: Callers = Believed()
+    if access is not None:
+        callers = Verified(access.keeper, coordinator.settings.placements)
     devices = aio.server(
-        interceptors=(Errors(), Admission()), options=options, maximum_concurrent_rpcs=DEVICE_CALLS
+        interceptors=(*gates, Errors(), Admission(callers)),
+        options=(*OPTIONS, *_ageing(coordinator.settings.age)),
+        maximum_concurrent_rpcs=DEVICE_CALLS,
     )
-    add_DeviceServiceServicer_to_server(Devices(coordinator), devices)
-    add_PlacementServiceServicer_to_server(Placements(coordinator), devices)
-    add_BlobServiceServicer_to_server(Blobs(shelf_of_device(coordinator)), devices)
     operators = aio.server(interceptors=(Errors(),), options=OPTIONS, maximum_concurrent_rpcs=OPERATOR_CALLS)
-    desk = Desk(coordinator)
+    checks, desk = health.HealthServicer(), Desk(coordinator)
+    listeners = Listeners([devices, operators], checks)
+    served: Any = Served(devices)  # all of a server that generated code asks for
+    if access is None:
+        listeners.address = f"{_loopback(address)}:{bind(devices, address)}"
+    else:
+        port = bind(devices, address, device_credentials(access.keeper.authority))
+        listeners.address = access.at(port)
+        enrolment = Enrolment(access.keeper, listeners.address)
+        enrollments = enrollment_server(enrolment)
+        joining = bind(enrollments, access.enroll, enrollment_credentials(access.keeper.authority))
+        listeners.enroll = access.at(joining)
+        listeners.servers.append(enrollments)
+        add_IdentityServiceServicer_to_server(Identities(enrolment), served)
+        add_ObserverServiceServicer_to_server(Observers(desk), served)
+        office = Office(coordinator, access.keeper, access.at(joining))
+        add_AuthorityServiceServicer_to_server(Authorities(office), operators)
+    add_DeviceServiceServicer_to_server(Devices(coordinator, callers), served)
+    add_PlacementServiceServicer_to_server(Placements(coordinator, callers), served)
+    add_BlobServiceServicer_to_server(Blobs(shelf_of_device(coordinator, callers)), served)
     add_OperatorServiceServicer_to_server(Operators(desk), operators)
     add_BlobServiceServicer_to_server(Blobs(lambda context: desk), operators)
-    for server in (devices, operators):
+    for server in (served, operators):
         health_pb2_grpc.add_HealthServicer_to_server(checks, server)
-    host = _loopback(address)
-    port = _bind(devices, address)
+    if access is not None:
+        check_complete(served.calls)
     _bind_socket(operators, socket)
-    for server in (devices, operators):
-        await server.start()
+    for each in listeners.servers:
+        await each.start()
     for service in ("", *DEVICE_SERVICES):
         await checks.set(service, health_pb2.HealthCheckResponse.SERVING)
-    return Listeners([devices, operators], checks, f"{host}:{port}")
+    return listeners
 
 
 def _ageing(age: float) -> tuple[tuple[str, int], ...]:
@@ -121,17 +158,25 @@ def _loopback(address: str) -> str:
     return host
 
 
-def _bind(server: aio.Server, address: str) -> int:
+def bind(server: aio.Server, address: str, credentials: grpc.ServerCredentials | None = None) -> int:
+    """The port that was bound. Raises ConfigError."""
     try:
-        return server.add_insecure_port(address)
+        if credentials is None:
+            return server.add_insecure_port(address)
+        return server.add_secure_port(address, credentials)
     except RuntimeError:
         raise ConfigError(
-            f"cannot listen on {address}: it is in use or not this machine's", "use another --listen"
+            f"cannot listen on {address}: it is in use or not this machine's",
+            "use another --listen or --enroll",
         ) from None
 
 
 def _bind_socket(server: aio.Server, socket: Path) -> None:
-    """A socket that only this user can open, from the first moment on."""
+    """A socket that only this user can open, from the first moment on.
+
+    gRPC does not tell who is at the other end of a Unix socket, so nothing is asked of them here: the mode of
+    the socket is what the kernel holds callers to.
+    """
     if len(os.fsencode(socket)) > LONGEST_PATH:
         raise ConfigError(
             f"the path of the operators' socket has more than {LONGEST_PATH} bytes: {socket}",
@@ -139,7 +184,7 @@ def _bind_socket(server: aio.Server, socket: Path) -> None:
         )
     socket.unlink(missing_ok=True)  # of a server that did not end well: the lock says that none is running
     with _umask(0o177):
-        _bind(server, f"unix:{socket}")
+        bind(server, f"unix:{socket}")
 
 
 @contextmanager

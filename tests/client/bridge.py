@@ -20,24 +20,29 @@ from fedcore._pb.fed.v1.placement_service_pb2_grpc import (
     PlacementServiceServicer,
     add_PlacementServiceServicer_to_server,
 )
+from fedcore.identity.certificates import certificate
 from tests.client.memory_server import MemoryLink, MemoryServer
 
 
 class Bridge(DeviceServiceServicer, BlobServiceServicer, PlacementServiceServicer):
-    """Serves a MemoryServer. callers: the identity that came with each call; raising: what calls end with.
+    """Serves a MemoryServer. callers: the metadata that came with each call; raising: what calls end with.
 
+    serials: of the certificates that came with each call, over TLS.
     next_task: an answer in place of the server's.
     """
 
     def __init__(self, server: MemoryServer) -> None:
         self.link = MemoryLink(server)
         self.callers: list[dict[str, str]] = []
+        self.serials: list[int] = []
         self.raising: Callable[[Any], Awaitable[None]] | None = None
         self.next_task: Any = None
 
     async def _enter(self, context: Any, request: Any = None) -> None:
         metadata = {key: value for key, value in context.invocation_metadata() if key.startswith("shoal-")}
         self.callers.append(metadata)
+        for pem in context.auth_context().get("x509_pem_cert", []):
+            self.serials.append(certificate(pem).serial_number)
         if request is not None:
             assert request.session == metadata.get("shoal-session", "")
         if self.raising is not None:
@@ -97,12 +102,16 @@ class Bridge(DeviceServiceServicer, BlobServiceServicer, PlacementServiceService
         return wire.answer_to_pb(await self.link.place(*wire.place_from_pb(request)))
 
 
+def add_to(server: aio.Server, bridge: Bridge) -> None:
+    add_DeviceServiceServicer_to_server(bridge, server)  # type: ignore[no-untyped-call]
+    add_BlobServiceServicer_to_server(bridge, server)  # type: ignore[no-untyped-call]
+    add_PlacementServiceServicer_to_server(bridge, server)  # type: ignore[no-untyped-call]
+
+
 @asynccontextmanager
 async def serving(server: MemoryServer) -> AsyncIterator[tuple[RpcLink, Bridge]]:
     bridge, grpc_server = Bridge(server), aio.server()
-    add_DeviceServiceServicer_to_server(bridge, grpc_server)  # type: ignore[no-untyped-call]
-    add_BlobServiceServicer_to_server(bridge, grpc_server)  # type: ignore[no-untyped-call]
-    add_PlacementServiceServicer_to_server(bridge, grpc_server)  # type: ignore[no-untyped-call]
+    add_to(grpc_server, bridge)
     port = grpc_server.add_insecure_port("127.0.0.1:0")
     await grpc_server.start()
     link = RpcLink(f"127.0.0.1:{port}", "pi-17")

@@ -7,6 +7,8 @@ import pytest
 
 from fedclient.blobs import BlobStore
 from fedclient.config import DataConfig, LearnerConfig, WorkConfig
+from fedclient.identity.keyring import Keyring
+from tests.client.federation import Federation
 from tests.client.memory_server import MemoryServer
 from tests.client.visits import Device, train
 
@@ -68,6 +70,16 @@ def work(tmp_path: Path) -> WorkConfig:
 @pytest.fixture
 def store(work: WorkConfig) -> BlobStore:
     return BlobStore(work.blobs)
+
+
+@pytest.fixture
+def federation() -> Federation:
+    return Federation()
+
+
+@pytest.fixture
+def keyring(tmp_path: Path) -> Keyring:
+    return Keyring(tmp_path / "identity")
 
 
 @pytest.fixture

@@ -22,7 +22,8 @@ class MemoryServer:
     """tasks: what is due, in order; one is over when its report came. log: calls and what became of them.
 
     away: this many of the next calls fail, of the kinds in `away_from` (all, when empty). forget: void the
-    session at the next call. cut: bytes after which the next transfers end, one for each.
+    session at the next call. cut: bytes after which the next transfers end, one for each. lose: all uploads
+    before the next report.
     """
 
     tasks: list[Task]
@@ -31,6 +32,7 @@ class MemoryServer:
     away: int = 0
     away_from: tuple[str, ...] = ()
     forget: bool = False
+    lose: bool = False
     cut: list[int] = field(default_factory=list)
     refuse_hello: bool = False
     outcomes: list[Receipt] = field(default_factory=list)
@@ -44,6 +46,7 @@ class MemoryServer:
     question: Question | None = None
     placement: Placement | None = None
     placed: list[Descriptor] = field(default_factory=list)
+    renew_in: float | None = None
 
     def keep(self, tensors: Tensors) -> Weights:
         data = b"".join(pack(tensors))
@@ -78,7 +81,9 @@ class MemoryLink:
             raise Refused("this device may not", "ask the operator")
         self._server.attempt += 1
         self._session = self._server.session = f"session {self._server.attempt}"
-        return Welcome("memory", hello.newest_protocol, self._session, 0.0, 0.01)
+        return Welcome(
+            "memory", hello.newest_protocol, self._session, 0.0, 0.01, renew_in=self._server.renew_in
+        )
 
     async def next_task(self, wait: float) -> Task | Idle:
         self._call("next_task")
@@ -117,6 +122,7 @@ class MemoryLink:
                 self._server.uploads[blob.sha256] = held[: start + most]
                 raise Unavailable("the line was cut")
         if hashlib.sha256(held).hexdigest() != blob.sha256:
+            self._server.uploads.pop(blob.sha256, None)
             raise BadPayload("these are not the bytes")
         self._server.uploads[blob.sha256] = held
         return len(held)
@@ -128,9 +134,12 @@ class MemoryLink:
         due = self._server.tasks[0] if self._server.tasks else None
         if due is None or (report.run, report.round) != (due.run, due.round):
             return Receipt(Outcome.LATE, "that round is over")
+        if self._server.lose:
+            self._server.uploads, self._server.lose = {}, False
         if isinstance(report.result, Payload):
             for weights in report.result.weights():
-                assert len(self._server.uploads[weights.blob.sha256]) == weights.blob.size
+                if len(self._server.uploads.get(weights.blob.sha256, b"")) != weights.blob.size:
+                    raise NotFound("a blob is not here", "upload it first")
         self._server.reports.append(report)
         self._server.tasks.pop(0)
         return self._server.outcomes.pop(0) if self._server.outcomes else Receipt(Outcome.ACCEPTED)

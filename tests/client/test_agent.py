@@ -94,6 +94,26 @@ def test_a_cut_upload_goes_on_where_the_server_is(device: Device, server: Memory
     assert server.calls("upload") == ["upload 0", "upload 1500"]
 
 
+def test_what_the_server_lost_before_the_report_is_uploaded_again(
+    device: Device, server: MemoryServer
+) -> None:
+    server.lose = True
+    device.run(Until.ONCE)
+    assert trained(server, 0) == [0.0, 2.0, 4.0]
+    assert [call.split()[0] for call in server.calls("upload", "report")] == ["upload", "report"] * 2
+    assert any("uploading the result again" in text for text in device.doing)
+
+
+def test_what_a_power_cut_damaged_at_the_server_is_uploaded_from_the_beginning(
+    device: Device, server: MemoryServer
+) -> None:
+    doubled = server.keep({"w": MODEL["w"] * 2}).blob.sha256
+    server.uploads[doubled] = bytes(1000)
+    device.run(Until.ONCE)
+    assert server.calls("upload") == ["upload 1000", "upload 0"]
+    assert trained(server, 0) == [0.0, 2.0, 4.0]
+
+
 def test_what_the_server_has_is_not_uploaded(device: Device, server: MemoryServer) -> None:
     doubled = server.keep({"w": MODEL["w"] * 2}).blob.sha256
     server.uploads[doubled] = server.blobs[doubled]

@@ -128,8 +128,8 @@ def test_run_trains_until_nothing_is_left(settings: Path, model: Tensors, tmp_pa
         assert seen.data["last_error"]["code"] == "learner-failed"
         assert "`fedclient enroll --run r1` fetches" in ended.err
         people = await call("status", "-c", settings)
-        assert "agent:      not running" in people.out
-        assert "cluster:    c1" in people.out
+        assert "agent:       not running" in people.out
+        assert "cluster:     c1" in people.out
 
     against(server, steps)
     assert not (tmp_path / "state" / "outbox").exists() or os.listdir(tmp_path / "state" / "outbox") == []
@@ -245,7 +245,7 @@ def test_no_labels_is_the_last_error(settings: Path, tmp_path: Path) -> None:
         np.savez(tmp_path / "train.npz", x=np.ones((30, 4), np.float32))
         assert (await call("run", "-c", settings, "--server", "127.0.0.1:1")).code == 8
         seen = await call("status", "-c", settings)
-        assert "last error: [bad-data] the data have no labels to train on" in seen.out
+        assert "last error:  [bad-data] the data have no labels to train on" in seen.out
 
     asyncio.run(steps())
 
@@ -269,7 +269,7 @@ def test_wrong_settings_and_data_end_before_the_server_is_asked(settings: Path, 
         nowhere = ("-c", settings, "--server", "127.0.0.1:1")
         remote = await call("run", "-c", settings, "--server", "10.0.0.5:50051", "--json")
         assert remote.code == 3
-        assert "ssh tunnel" in json.loads(remote.out)["error"]["hint"]
+        assert "fedclient join" in json.loads(remote.out)["error"]["hint"]
         away = await call("run", *nowhere, "--once", "--patience", "0", "--json")
         assert away.code == Unavailable.exit_code == 4
         np.savez(tmp_path / "train.npz", x=np.ones((30, 4), np.float32))

@@ -1,10 +1,10 @@
-"""The settings of a device: a file, flags before it, and no plain text to other machines."""
+"""The settings of a device: a file, and flags before it."""
 
 from pathlib import Path
 
 import pytest
 
-from fedclient.config import ClientConfig, DataConfig, LearnerConfig, address, read
+from fedclient.config import DataConfig, LearnerConfig, read
 from fedcore.errors import ConfigError
 
 FILE = """
@@ -88,32 +88,3 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "latin.yaml").write_bytes(b"device: \xe9")
     with pytest.raises(ConfigError, match="not UTF-8"):
         read(tmp_path / "latin.yaml", {})
-
-
-@pytest.mark.parametrize("server", ["127.0.0.1:50051", "localhost:1", "[::1]:65535"])
-def test_plain_text_goes_to_this_machine(server: str) -> None:
-    assert address(ClientConfig(server=server, insecure_loopback=True)) == server
-
-
-@pytest.mark.parametrize(
-    "server", ["fl.example.org:50051", "127.0.0.1.example.org:1", "10.0.0.5:443", "0.0.0.0:1", "[fe80::1]:1"]
-)
-def test_plain_text_goes_to_no_other_machine(server: str) -> None:
-    with pytest.raises(ConfigError, match="ssh tunnel until certificates are there"):
-        address(ClientConfig(server=server, insecure_loopback=True))
-
-
-def test_plain_text_must_be_allowed() -> None:
-    with pytest.raises(ConfigError, match="insecure_loopback: true"):
-        address(ClientConfig(server="127.0.0.1:50051"))
-
-
-@pytest.mark.parametrize("server", ["", "localhost", "localhost:", "localhost:0", "localhost:70000", "a/b:1"])
-def test_what_is_no_address_is_said(server: str) -> None:
-    with pytest.raises(ConfigError, match="host:port"):
-        address(ClientConfig(server=server, insecure_loopback=True))
-
-
-def test_no_server_is_said() -> None:
-    with pytest.raises(ConfigError, match="--server"):
-        address(ClientConfig())

@@ -92,6 +92,21 @@ def test_a_visit_over_a_socket() -> None:
     against(server, steps)
 
 
+def test_until_the_next_welcome_a_call_is_of_the_former_session() -> None:
+    async def steps(link: RpcLink, bridge: Bridge) -> None:
+        async def away(context: Any) -> None:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "starting")
+
+        await link.hello(HELLO)
+        bridge.raising = away
+        for call in (lambda: link.hello(HELLO), lambda: collected(link.fetch(BlobRef("0" * 64, 10), 0))):
+            with pytest.raises(Unavailable):
+                await call()
+        assert bridge.callers[-1]["shoal-session"] == "session 1"
+
+    against(MemoryServer([]), steps)
+
+
 def test_a_placement_over_a_socket() -> None:
     server = MemoryServer([])
     descriptor = Descriptor(np.ones((1, 2)), np.ones((1, 2)), np.ones(1), "0" * 64)
@@ -108,6 +123,18 @@ def test_a_placement_over_a_socket() -> None:
 
     against(server, steps)
     assert question.kind == "describe"
+
+
+def test_a_hello_that_fails_leaves_the_session_that_was(server: MemoryServer) -> None:
+    async def steps(link: RpcLink, bridge: Bridge) -> None:
+        await link.hello(HELLO)
+        server.away = 1
+        with pytest.raises(Unavailable):
+            await link.hello(HELLO)
+        await link.uploaded(BlobRef("0" * 64, 10))
+        assert bridge.callers[-1]["shoal-session"] == "session 1"
+
+    against(server, steps)
 
 
 async def _failing(link: RpcLink, server: MemoryServer) -> list[ShoalError]:

@@ -48,6 +48,16 @@ def test_one_agent_works_in_a_folder(tmp_path: Path) -> None:
         assert folder.busy()
 
 
+def test_what_a_crash_left_unfinished_is_removed_by_the_next_start(tmp_path: Path) -> None:
+    folder = DeviceFolder(tmp_path)
+    Outbox(folder.outbox).keep("a" * 64, REPORT)
+    for place in (folder.root, folder.outbox):
+        (place / ".writing-1").write_bytes(b"half")
+    with folder.locked():
+        assert sorted(os.listdir(folder.root)) == ["lock", "outbox"]
+        assert os.listdir(folder.outbox) == ["a" * 64]
+
+
 def test_the_outbox_holds_one_result(tmp_path: Path) -> None:
     outbox = Outbox(tmp_path / "outbox")
     assert outbox.pending() is None

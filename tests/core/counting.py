@@ -25,6 +25,10 @@ class State:
     def facts(self) -> Mapping[str, Scalar]:
         return {}
 
+    @property
+    def remarks(self) -> Sequence[str]:
+        return ()
+
 
 def start(model: Tensors, parameters: int) -> State:
     return State(parameters, {"global": model})

@@ -21,8 +21,9 @@ from fedcore.messages import (
     Trained,
     TrainingSettings,
 )
-from fedcore.parts import Descriptor, LatentBounds, PrivacySettings
+from fedcore.parts import Descriptor, LatentBounds, NoisySums, PrivacySettings
 from fedcore.payload import BlobRef, Payload, Weights, encode
+from fedcore.privacy.estimates import descriptor_of
 from fedcore.tensors import digest, manifest_of, nbytes
 from fedcore.types import Tensors
 
@@ -134,6 +135,35 @@ def test_wrong_numbers_are_named(changes: dict[str, Any], why: str) -> None:
 )
 def test_a_wrong_descriptor_is_named(given: Descriptor | None, why: str) -> None:
     assert why in refused(CLUSTER, replace(TRAINED, descriptor=given))
+
+
+def calibrated(rows: int = 3, sigma: float = 1.04, radius: float = 0.5) -> Descriptor:
+    return descriptor_of(NoisySums(np.ones((rows, 9), np.int64), sigma, radius), digest(PUBLIC), BALANCED)
+
+
+BALANCED = PrivacySettings("balanced", 5.0, 1e-6)
+PUBLIC = {**PROJECTOR, "radius": np.array(0.5)}
+PRIVATE = replace(CLUSTER, projector=PUBLIC, privacy=BALANCED)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_noisy_sums_with_or_without_classes_are_admitted(rows: int) -> None:
+    reply = replace(TRAINED, descriptor=calibrated(rows))
+    admit_payload(PRIVATE, encode(reply, keep))
+    admit_message(PRIVATE, reply)
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (calibrated(2), "1 classes and 4 dimensions, 2 and 4 are due"),
+        (calibrated(radius=0.6), "not the projector's radius"),
+        (calibrated(sigma=1.0), "noise of 1 gives epsilon 5.2"),
+        (replace(calibrated(), projector=digest(PROJECTOR)), "another projector"),
+    ],
+)
+def test_wrong_noisy_sums_are_named(given: Descriptor, why: str) -> None:
+    assert why in refused(PRIVATE, replace(TRAINED, descriptor=given))
 
 
 def test_noise_may_take_a_small_value_below_zero() -> None:

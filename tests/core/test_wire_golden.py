@@ -40,11 +40,13 @@ from fedcore.parts import (
     Extension,
     LatentBounds,
     MixtureCounts,
+    NoisySums,
     PrivacySettings,
     Prototypes,
     Scores,
 )
 from fedcore.payload import BlobRef, Payload, Settings, Weights, decode, encode
+from fedcore.privacy.estimates import descriptor_of
 from fedcore.tensors import DTYPES, TensorSpec, layout
 from fedcore.types import Tensors
 from tests.core.wire_values import DECODERS, Blobs, same
@@ -101,10 +103,26 @@ PARTS = Payload(
         "extension": Extension("acme.nova.v1.Sketch", b"\x00\xff"),
     },
 )
+CALIBRATED = Payload(
+    "calibrated",
+    {
+        "full": descriptor_of(
+            NoisySums(np.array([[7, -1, 1 << 40], [1 << 30, 0, -(1 << 61)]]), 1.25, 0.5),
+            "cd" * 32,
+            PrivacySettings("explicit", 4.0, 1e-7, 2),
+        ),
+        "label_free": descriptor_of(
+            NoisySums(np.array([[1 << 30, -5, 1 << 29, 3, 1 << 30]]), 4.5, 1.0),
+            "cd" * 32,
+            PrivacySettings("strict", 1.0, 1e-6),
+        ),
+    },
+)
 PAYLOAD = Payload("evaluate", {"part": "test"})
 
 GOLDEN: Mapping[str, tuple[Any, Any]] = {
     "payload_every_part": (PARTS, wire.payload_to_pb),
+    "payload_calibrated": (CALIBRATED, wire.payload_to_pb),
     **{
         f"payload_{cls.kind}": (message, lambda message: wire.payload_to_pb(encode(message, Blobs().keep)))
         for cls, message in MESSAGES.items()

@@ -60,6 +60,26 @@ def privacy(**fields: Any) -> pb2.Payload:
     return descriptor(privacy=privacy_pb2.PrivacyParameters(**fields))
 
 
+def calibrated(**changes: Any) -> privacy_pb2.PrivacyParameters:
+    fields: dict[str, Any] = {
+        "mode": privacy_pb2.PRIVACY_MODE_EXPLICIT,
+        "epsilon": 2.0,
+        "delta": 1e-6,
+        "mechanism": privacy_pb2.PRIVACY_MECHANISM_DISCRETE_GAUSSIAN,
+        "sensitivity": 1.0,
+        "noise_scale": 2.0,
+        "clip_radius": 1.0,
+        "rho": 0.125,
+        "group_size": 1,
+    }
+    return privacy_pb2.PrivacyParameters(**fields | changes)
+
+
+def sums(**changes: Any) -> pb2.Payload:
+    fields: dict[str, Any] = {"sums": [5, 6, 7], "rows": 1, "projector": DIGEST, "privacy": calibrated()}
+    return payload(descriptor=pb2.Descriptor(**fields | changes))
+
+
 def assignment(**fields: Any) -> pb2.Payload:
     return payload(cluster_assignment=pb2.ClusterAssignment(**fields))
 
@@ -181,12 +201,34 @@ HOSTILE: dict[str, tuple[Protobuf, str]] = {
     "descriptor: no privacy": (descriptor(privacy=None), "privacy is not set"),
     "privacy: no mode": (privacy(epsilon=1.0), "privacy mode is not set"),
     "privacy: a mode of a newer peer": (
-        privacy(mode=privacy_pb2.PRIVACY_MODE_STRICT),
-        "value 4 is not known",
+        privacy(mode=privacy_pb2.PRIVACY_MODE_EXPLICIT + 1),
+        "value 6 is not known",
     ),
     "privacy: paper without epsilon": (privacy(mode=privacy_pb2.PRIVACY_MODE_PAPER), "no epsilon"),
     "privacy: NaN epsilon": (privacy(mode=privacy_pb2.PRIVACY_MODE_OFF, epsilon=NAN), "no epsilon"),
     "privacy: negative epsilon": (privacy(mode=privacy_pb2.PRIVACY_MODE_OFF, epsilon=-1.0), "no epsilon"),
+    "sums: of a mode without them": (descriptor(sums=[1, 2, 3]), "has moments, and no sums"),
+    "sums: none": (sums(sums=[]), "0 numbers do not make 1 rows"),
+    "sums: rows that do not divide": (sums(rows=2), "3 numbers do not make 2 rows"),
+    "sums: an even number of columns": (sums(sums=[1, 2]), "of shape (1, 2)"),
+    "sums: a count alone": (sums(sums=[1]), "they are empty"),
+    "sums: beyond all devices": (sums(sums=[1, 2, -(1 << 63)]), "more than a device's samples"),
+    "sums: with moments beside them": (sums(means=[1.0]), "has sums, and no moments"),
+    "sums: no noise": (sums(privacy=calibrated(noise_scale=0.0)), "sigma is 0.0"),
+    "sums: infinite noise": (sums(privacy=calibrated(noise_scale=INFINITY)), "sigma is inf"),
+    "sums: NaN radius": (sums(privacy=calibrated(clip_radius=NAN)), "radius is nan"),
+    "sums: another cost": (sums(privacy=calibrated(rho=0.1)), "costs a rho of 0.125, not 0.1"),
+    "sums: another sensitivity": (sums(privacy=calibrated(sensitivity=2.0)), "of sensitivity 1"),
+    "sums: another mechanism": (
+        sums(privacy=calibrated(mechanism=privacy_pb2.PRIVACY_MECHANISM_LAPLACE)),
+        "is discrete Gaussian noise",
+    ),
+    "sums: no delta": (sums(privacy=calibrated(delta=0.0)), "no delta"),
+    "sums: a group of nobody": (sums(privacy=calibrated(group_size=0)), "a group of 0"),
+    "sums: a named mode with numbers of its own": (
+        sums(privacy=calibrated(mode=privacy_pb2.PRIVACY_MODE_STRICT)),
+        "strict has epsilon 1.0",
+    ),
     "assignment: NaN distance": (assignment(distance=NAN), "distance is NaN"),
     "assignment: NaN runner-up": (assignment(runner_up_distance=NAN), "distance is NaN"),
     "assignment: infinite distance": (assignment(distance=INFINITY), "distance is infinite"),
@@ -295,7 +337,8 @@ def test_a_lie_is_named(case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "message", [bounds(), descriptor(), assignment(), prototypes(), weights(spec()), hello(), welcome()]
+    "message",
+    [bounds(), descriptor(), sums(), assignment(), prototypes(), weights(spec()), hello(), welcome()],
 )
 def test_the_messages_that_the_lies_are_made_of_are_fine(message: Protobuf) -> None:
     DECODERS[type(message)](message)
@@ -308,6 +351,16 @@ def test_no_claim_of_privacy_is_dropped_without_a_word(field: str) -> None:
     message = privacy(mode=privacy_pb2.PRIVACY_MODE_PAPER, epsilon=1.0, **{field: 1})
     with pytest.raises(BadPayload, match=f"has no {field}"):
         wire.payload_from_pb(message)
+
+
+@pytest.mark.parametrize(
+    "field", [field.name for field in privacy_pb2.PrivacyParameters.DESCRIPTOR.fields if field.number > 2]
+)
+def test_a_guarantee_says_all_that_belongs_to_it(field: str) -> None:
+    parameters = calibrated()
+    parameters.ClearField(field)  # type: ignore[arg-type]
+    with pytest.raises(BadPayload, match=f"{field} is not set"):
+        wire.payload_from_pb(sums(privacy=parameters))
 
 
 @pytest.mark.parametrize("message", [hello(), welcome(), idle(), task()])

@@ -50,12 +50,14 @@ from fedcore.parts import (
     Extension,
     LatentBounds,
     MixtureCounts,
+    NoisySums,
     PrivacySettings,
     Prototypes,
     Scores,
     Vector,
 )
 from fedcore.payload import BlobRef, Part, Payload, Settings, Weights
+from fedcore.privacy.estimates import descriptor_of
 from fedcore.tensors import DTYPES, TensorSpec, digest, layout, manifest_of, pack, unpack
 from fedcore.types import Array, Tensors
 
@@ -154,10 +156,25 @@ privacies = st.just(PrivacySettings()) | st.builds(
 )
 
 
+guarantees = st.sampled_from(
+    [PrivacySettings("balanced", 5.0, 1e-6), PrivacySettings("strict", 1.0, 1e-6)]
+) | st.builds(
+    PrivacySettings, st.just("explicit"), st.floats(1e-9, 1e9), st.floats(1e-300, 0.5), st.integers(1, 9)
+)
+whole_sums = st.integers(-(1 << 61), 1 << 61)
+scales = st.floats(1e-9, 1e9)
+
+
 @st.composite
 def descriptors(draw: st.DrawFn) -> Descriptor:
     rows, columns = draw(st.integers(1, 4)), draw(st.integers(1, 4))
     moments = matrices(rows, columns)
+    if draw(st.booleans()):
+        sums = draw(
+            st.lists(whole_sums, min_size=rows * (2 * columns + 1), max_size=rows * (2 * columns + 1))
+        )
+        noisy = NoisySums(np.array(sums).reshape(rows, -1), draw(scales), draw(scales))
+        return descriptor_of(noisy, draw(sha256s), draw(guarantees))
     return Descriptor(draw(moments), draw(moments), draw(vectors(rows)), draw(sha256s), draw(privacies))
 
 
@@ -219,7 +236,16 @@ messages: Mapping[type[Message], st.SearchStrategy[Message]] = {
 }
 
 hellos = st.builds(Hello, texts, st.just(1), st.integers(1, 9), st.lists(names, max_size=4).map(tuple))
-welcomes = st.builds(Welcome, texts, st.integers(1, 9), names, milliseconds, milliseconds)
+welcomes = st.builds(
+    Welcome,
+    texts,
+    st.integers(1, 9),
+    names,
+    milliseconds,
+    milliseconds,
+    milliseconds,
+    st.none() | milliseconds,
+)
 lease = (names, st.integers(1, 1 << 31), st.integers(0, 1 << 31))
 tasks = st.builds(Task, *lease, st.integers(0, (1 << 63) - 1), texts, payloads)
 idles = st.tuples(milliseconds, milliseconds).flatmap(

@@ -28,11 +28,19 @@ class Daemon:
         return self.process.wait(PATIENCE)
 
 
+PLAIN = ("--listen", "127.0.0.1:0", "--insecure-loopback")
+
+
 @contextmanager
-def daemon(state: Path, program: tuple[str, ...] = ("-m", "fedserver")) -> Iterator[Daemon]:
-    """Start a server on `state`, and see to it that it ends. program: what Python is to run."""
+def daemon(
+    state: Path, program: tuple[str, ...] = ("-m", "fedserver"), options: tuple[str, ...] = PLAIN
+) -> Iterator[Daemon]:
+    """Start a server on `state`, and see to it that it ends. program: what Python is to run.
+
+    options: of `fedserver up`; without any it runs as `fedserver init` has set it up.
+    """
     log = state.with_suffix(".log")
-    up = ["up", "--state", str(state), "--listen", "127.0.0.1:0", "--insecure-loopback"]
+    up = ["up", "--state", str(state), *options]
     with log.open("ab") as errors:
         process = subprocess.Popen(
             [sys.executable, *program, *up],

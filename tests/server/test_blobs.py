@@ -1,11 +1,13 @@
 """Uploads: taken up where they were cut off, checked at the end, never more than was announced."""
 
+import errno
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from fedcore.errors import BadPayload, NotFound, Unavailable
+from fedcore.errors import BadPayload, NotFound, StorageFault, Unavailable
 from fedcore.payload import BlobRef
 from fedcore.tensors import manifest_of
 from fedcore.types import Tensors
@@ -118,6 +120,24 @@ def test_older_uploads_of_a_device_give_way(blobs: Blobs) -> None:
     blobs.receive("d", new, 0, 500).close()
     assert blobs.uploaded("d", old) == 0
     assert blobs.uploaded("other", old) == 300
+
+
+def test_a_disk_that_fails_is_said_so(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    blob, data = sample(blobs)
+    real = Path.open
+
+    def failing(path: Path, mode: str = "r") -> Any:
+        if mode == "r+b":
+            raise OSError(errno.EIO, "Input/output error")
+        return real(path, mode)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", failing)
+        with pytest.raises(StorageFault, match="Input/output error"):
+            blobs.receive("d", blob, 0, ROOM)
+    receiving = blobs.receive("d", blob, 0, ROOM)
+    receiving.append(data)
+    assert receiving.finish() == blob.size
 
 
 def test_an_empty_blob_is_one_too(blobs: Blobs) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from fedcore.errors import ConfigError
 from fedcore.rounds import RoundPolicy
-from fedserver.config import LearnerConfig, read_run, read_server
+from fedserver.config import SETTINGS, LearnerConfig, read_run, read_server
 from fedserver.records import RunSpec
 
 RUN = """
@@ -81,8 +81,19 @@ def test_a_server_file_and_its_flags(tmp_path: Path) -> None:
         read_server(written(tmp_path, "insecure_loopback: true\ncadence: {poll: 0}"), {})
     with pytest.raises(ConfigError, match=r"settings\.yaml: there is no setting states"):
         read_server(written(tmp_path, "states: x"), {})
-    with pytest.raises(ConfigError, match="no certificates"):
-        read_server(None, {})
+
+
+def test_a_state_folder_brings_its_own_settings(tmp_path: Path) -> None:
+    (tmp_path / "s").mkdir()
+    assert read_server(None, {"state": tmp_path / "s"}).hosts == ()
+    (tmp_path / "s" / SETTINGS).write_text("state: .\nhosts: [shoal.example.org]\nlisten: 0.0.0.0:1\n")
+    config = read_server(None, {"state": tmp_path / "s", "listen": "0.0.0.0:2"})
+    assert (config.state, config.hosts, config.listen) == (
+        tmp_path / "s",
+        ("shoal.example.org",),
+        "0.0.0.0:2",
+    )
+    assert read_server(tmp_path / "s" / SETTINGS, {}).state == tmp_path / "s"
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

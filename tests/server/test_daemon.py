@@ -65,7 +65,7 @@ def test_a_second_server_on_the_same_folder_says_which_process_has_it(tmp_path: 
     with daemon(tmp_path / "s") as first:
         config = ServerConfig(tmp_path / "s", "127.0.0.1:0", True)
         with pytest.raises(ConfigError, match=f"in use by another process .{first.process.pid}"):
-            asyncio.run(serve_until_stopped(config, lambda address: None))
+            asyncio.run(serve_until_stopped(config, lambda address, enroll: None))
         assert first.stop() == 0
 
 
@@ -98,7 +98,7 @@ def test_a_disk_that_gives_way_ends_the_process(tmp_path: Path, monkeypatch: pyt
     async def broken(self: Run, *arguments: object) -> None:
         raise StorageFault("shoal.db: disk I/O error")
 
-    def start(address: str) -> None:
+    def start(address: str, enroll: str) -> None:
         monkeypatch.setattr(Run, "_open", broken)
 
         async def devices() -> None:
@@ -136,6 +136,8 @@ def test_a_disk_that_gives_way_ends_the_process(tmp_path: Path, monkeypatch: pyt
     asyncio.run(again())
 
 
-def test_without_the_flag_nothing_is_served() -> None:
-    with pytest.raises(ConfigError, match="cannot prove who they are"):
-        ServerConfig()
+def test_without_certificates_and_the_flag_nothing_is_served(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot prove who they are") as raised:
+        asyncio.run(serve_until_stopped(ServerConfig(tmp_path / "s"), lambda address, enroll: None))
+    assert "fedserver init" in raised.value.mend
+    assert not (tmp_path / "s").exists()

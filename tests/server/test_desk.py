@@ -1,6 +1,7 @@
 """What an operator asks for, sees, and is refused."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,14 @@ import pytest
 
 from fedcore.errors import BadPayload, ConfigError, NotFound, ShoalError, Unavailable
 from fedcore.link import Failure, Report
+from fedcore.messages import Message, Trained
 from fedcore.payload import BlobRef
 from fedcore.rounds import RoundPolicy
 from fedserver.coordinator import Coordinator
 from fedserver.desk import Desk
 from fedserver.views import RunStatus
-from tests.server.servers import DEVICES, ROUNDS, hands, scenario, serve_all, spec, start
-from tests.server.toys import MODEL, Hands, honest, pieces_of
+from tests.server.servers import DEVICES, ROUNDS, hands, link, models, scenario, serve_all, spec, start
+from tests.server.toys import MODEL, Hands, honest, pieces_of, serve
 
 
 @pytest.mark.parametrize(
@@ -169,7 +171,7 @@ def test_an_operator_may_fetch_any_blob_and_resume_an_upload(tmp_path: Path) -> 
 
 
 def test_the_log_is_read_page_by_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedserver.store.PAGE", 2)
+    monkeypatch.setattr("fedserver.notes.PAGE", 2)
 
     async def story(coordinator: Coordinator) -> None:
         desk = Desk(coordinator)
@@ -187,5 +189,29 @@ def test_the_log_is_read_page_by_page(tmp_path: Path, monkeypatch: pytest.Monkey
         assert await desk.log("toy", 1_000) == []
         with pytest.raises(ShoalError, match="no run 'other'"):
             await desk.log("other", 0)
+
+    scenario(story, tmp_path)
+
+
+def test_a_device_that_was_held_back_is_in_the_log_once(tmp_path: Path) -> None:
+    """What holds on is not written again; a measurement after it says nothing new."""
+
+    def hostile(message: Message, seed: int) -> Message:
+        answer = honest(2)(message, seed)
+        if not isinstance(answer, Trained):
+            return answer
+        far = {name: array * 0 + 10**6 for name, array in answer.model.items()}
+        return replace(answer, model=far, examples=10**9)
+
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator, parameters={"rounds": 2, "aggregation": "auto"})
+        answers = [honest(0), honest(1), hostile]
+        await asyncio.gather(*(serve(link(coordinator, n), answer) for n, answer in enumerate(answers)))
+        texts = [line.text for line in await Desk(coordinator).log("toy", 0)]
+        few = [text for text in texts if "fewer than 5 devices" in text]
+        cut = [text for text in texts if "cut to 3 times the usual update: d2 (" in text]
+        heavy = [text for text in texts if "too many samples for one device: d2" in text]
+        assert (len(few), len(cut), len(heavy)) == (1, 2, 1)
+        assert np.abs(models(coordinator)["global"]["layer.weight"]).max() < 1000.0
 
     scenario(story, tmp_path)

@@ -1,5 +1,7 @@
 """What a report must be to count, and what its sender is told when it does not; the round goes on."""
 
+import asyncio
+import errno
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,15 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedcore.errors import BadPayload
+from fedcore.errors import BadPayload, NotFound, StorageFault, Unavailable
 from fedcore.link import Failure, Outcome, Report, Task
 from fedcore.messages import Trained
 from fedcore.payload import Payload
 from fedcore.rounds import RoundPolicy
+from fedcore.shell import disk
 from fedcore.types import Tensors
 from fedserver.coordinator import Coordinator
 from fedserver.desk import Desk
-from tests.server.servers import DEVICES, expected, hands, models, scenario, serve_all, start
+from tests.server.servers import DEVICES, expected, hands, models, scenario, serve_all, server, start
 from tests.server.toys import Hands, honest, pieces_of, same_models
 
 FORGIVING = RoundPolicy(devices=DEVICES, minimum=DEVICES - 1)
@@ -120,18 +123,51 @@ def test_a_report_of_another_kind_is_refused(tmp_path: Path) -> None:
     scenario(story, tmp_path)
 
 
-def test_a_report_whose_blob_never_came_or_only_half_is_refused(tmp_path: Path) -> None:
+def test_a_report_whose_blob_never_came_or_only_half_can_be_made_again(tmp_path: Path) -> None:
     async def story(coordinator: Coordinator) -> None:
         devices, task = await at_work(coordinator)
         payload = devices[0].payload(await trained(devices[0], task))
         blob = payload.weights()[0].blob
         await devices[0].link.upload(blob, 0, pieces_of(devices[0].blobs[blob.sha256][:-1]))
-        receipt = await devices[0].link.report(Report(task.run, task.round, task.attempt, payload))
-        assert receipt.outcome is Outcome.REFUSED
-        assert "is not here (upload it first)" in receipt.reason
-        await goes_on_without(coordinator, devices, "is not here")
+        report = Report(task.run, task.round, task.attempt, payload)
+        with pytest.raises(NotFound, match="upload it first"):
+            await devices[0].link.report(report)
+        await devices[0].upload(payload)
+        assert (await devices[0].link.report(report)).outcome is Outcome.ACCEPTED
 
     scenario(story, tmp_path)
+
+
+def test_whether_a_report_counts_that_a_failing_disk_took_only_a_restart_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(folder: Path) -> None:
+        if folder.parent.name == "blobs":  # the blob has its new name by then
+            raise OSError(errno.EIO, "Input/output error")
+
+    async def play() -> None:
+        async with server(tmp_path) as coordinator:
+            devices, task = await at_work(coordinator)
+            payload = devices[0].payload(await trained(devices[0], task))
+            await devices[0].upload(payload)
+            report = Report(task.run, task.round, task.attempt, payload)
+            with monkeypatch.context() as patched:
+                patched.setattr(disk, "sync_folder", failing)
+                with pytest.raises(StorageFault):
+                    await devices[0].link.report(report)
+            assert isinstance(await coordinator.broken, StorageFault)
+            with pytest.raises(Unavailable, match="the server has stopped"):
+                await devices[1].link.report(
+                    replace(report, result=Failure("x", "nothing is decided any more"))
+                )
+        async with server(tmp_path) as coordinator:
+            again = await hands(coordinator, 0)
+            again.blobs = devices[0].blobs
+            for number in range(1, DEVICES):
+                await (await hands(coordinator, number)).link.next_task(0.0)
+            assert (await again.send(await again.task(), payload)).outcome is Outcome.ACCEPTED
+
+    asyncio.run(play())
 
 
 def test_damaged_bytes_are_refused_at_once_and_can_be_sent_again(tmp_path: Path) -> None:

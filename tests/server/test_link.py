@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedcore.central.averaging import Guard
 from fedcore.errors import BadPayload, NotFound, Refused, SessionLost, Unavailable, WrongVersion
+from fedcore.events import Left
 from fedcore.link import Hello, Idle, Outcome, Report, Task
 from fedcore.payload import BlobRef
 from fedcore.rounds import RoundPolicy
@@ -17,12 +19,14 @@ from fedserver.link import DeviceLink
 from tests.server.servers import (
     DEVICES,
     SETTINGS,
+    crash,
     expected,
     hands,
     link,
     models,
     scenario,
     serve_all,
+    server,
     start,
 )
 from tests.server.toys import MODEL, honest, pieces_of, same_models
@@ -44,12 +48,25 @@ def test_a_later_hello_makes_the_earlier_session_void(tmp_path: Path) -> None:
             first.link.uploaded(BlobRef("ab" * 32, 3)),
             first.link.report(Report(task.run, task.round, task.attempt, again.payload)),
             first.link.leave(),
+            anext(first.link.fetch(task.payload.weights()[0].blob, 0)),
         ):
             with pytest.raises(SessionLost, match="began a newer one"):
                 await call
         assert await second.link.alive(again.run, again.round, again.attempt)
         assert not await second.link.alive(task.run, task.round, task.attempt)
         assert (await second.do(again, honest(0))).outcome is Outcome.ACCEPTED
+
+    scenario(story, tmp_path)
+
+
+def test_a_device_that_fell_silent_finds_its_task_again_when_it_fetches(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator, policy=ALONE)
+        device = await hands(coordinator, 0)
+        task = await device.task()
+        await coordinator.runs["toy"].advance(Left("d0"))
+        await device.open(task)
+        assert (await device.task()).attempt == task.attempt + 1
 
     scenario(story, tmp_path)
 
@@ -214,6 +231,25 @@ def test_a_blob_is_for_those_whose_task_names_it(tmp_path: Path) -> None:
     scenario(story, tmp_path)
 
 
+def test_a_download_goes_on_when_the_server_started_anew(tmp_path: Path) -> None:
+    async def story() -> None:
+        state = tmp_path / "state"
+        coordinator = await Coordinator.open(state, SETTINGS)
+        await start(coordinator, policy=ALONE)
+        device = await hands(coordinator, 0)
+        blob = (await device.task()).payload.weights()[0].blob
+        session = (await device.link.hello(Hello("toy"))).session
+        await crash(coordinator)
+        async with server(state) as restarted:
+            with pytest.raises(SessionLost):  # and not that the blob is not for this device
+                await anext(DeviceLink(restarted, "d0", session).fetch(blob, 5))
+            welcome = await link(restarted, 0).hello(Hello("toy"))
+            again = DeviceLink(restarted, "d0", welcome.session)
+            assert len(b"".join([piece async for piece in again.fetch(blob, 5)])) == blob.size - 5
+
+    asyncio.run(story())
+
+
 def test_an_upload_needs_a_task_and_fits_its_answer(tmp_path: Path) -> None:
     async def story(coordinator: Coordinator) -> None:
         await start(coordinator, policy=ALONE)
@@ -330,9 +366,8 @@ def test_a_combined_model_that_is_not_finite_is_never_saved(
 ) -> None:
     from fedcore.algorithms.fedavg import central
 
-    monkeypatch.setattr(
-        central, "mean_model", lambda reports: {**MODEL, "layer.bias": np.full(3, np.inf, np.float32)}
-    )
+    infinite = {**MODEL, "layer.bias": np.full(3, np.inf, np.float32)}
+    monkeypatch.setattr(central, "next_models", lambda *given: ({central.GLOBAL: infinite}, Guard()))
 
     async def story(coordinator: Coordinator) -> None:
         await start(coordinator)

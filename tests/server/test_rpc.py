@@ -217,7 +217,10 @@ def test_the_health_service_says_when_the_server_is_about_to_end(tmp_path: Path)
             for service in ("", "fed.v1.DeviceService"):
                 request = health_pb2.HealthCheckRequest(service=service)
                 assert (await stub.Check(request)).status == health_pb2.HealthCheckResponse.SERVING
+            watching = stub.Watch(health_pb2.HealthCheckRequest())
+            assert (await watching.read()).status == health_pb2.HealthCheckResponse.SERVING
             await listeners.stop_accepting()
+            assert (await watching.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
             request = health_pb2.HealthCheckRequest()
             assert (await stub.Check(request)).status == health_pb2.HealthCheckResponse.NOT_SERVING
 

@@ -19,6 +19,7 @@ from fedcore.payload import Payload, Weights
 from fedcore.rounds import RoundPolicy
 from fedcore.tensors import digest
 from fedcore.types import Tensors
+from fedserver.notes import LOG_LINES
 from fedserver.records import (
     DeviceRecord,
     ReportRecord,
@@ -28,7 +29,7 @@ from fedserver.records import (
     Standing,
     Traffic,
 )
-from fedserver.store import LOG_LINES, VERSIONS, Store, same
+from fedserver.store import VERSIONS, Store, same
 
 SPEC = RunSpec("mnist", "fedavg", "paper", {"rounds": 3, "learning_rate": 0.5}, RoundPolicy(2, 2), 1 << 62)
 RECORD = RunRecord("mnist", SPEC, 1.5, Standing.ACTIVE, "", 1, (), "", 0)
@@ -187,7 +188,7 @@ def test_devices_traffic_and_log(store: Store, monkeypatch: pytest.MonkeyPatch) 
     store.add_traffic([Traffic("a", "mnist", 10, 1)])
     store.add_traffic([Traffic("a", "mnist", 5, 2)])
     assert store.traffic("mnist") == [Traffic("a", "mnist", 15, 3)]
-    monkeypatch.setattr("fedserver.store.LOG_LINES", 3)
+    monkeypatch.setattr("fedserver.notes.LOG_LINES", 3)
     for number in range(5):
         store.log("mnist", f"line {number}", "a")
     lines = store.log_lines("mnist")

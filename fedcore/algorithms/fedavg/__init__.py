@@ -15,6 +15,7 @@ class Parameters:
 
     select: "last" gives the last round's model; "lowest_loss" the one with the lowest held-out loss over
     the run, measured after every round, which costs one small exchange a round and no extra download.
+    aggregation: how updates become a model, and what a hostile one can do; see `fedcore.central.robust`.
     evaluate: measure the final model on the devices' test parts as the last exchange.
     """
 
@@ -26,6 +27,7 @@ class Parameters:
     weight_decay: float = 0.0
     restart_momentum: bool = False
     select: str = "last"
+    aggregation: str = "clipped"
     evaluate: bool = True
 
 
@@ -37,6 +39,6 @@ ALGORITHM = Algorithm(
     local_module="fedcore.local.standard",
     presets={
         # How the FLUX paper's tables ran it: fresh momentum each epoch, the round of lowest loss reported.
-        "paper": {"select": "lowest_loss", "restart_momentum": True},
+        "paper": {"select": "lowest_loss", "restart_momentum": True, "aggregation": "mean"},
     },
 )

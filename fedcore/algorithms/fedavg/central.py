@@ -5,7 +5,9 @@ from dataclasses import dataclass, field, replace
 
 from fedcore.algorithm import Plan, Report
 from fedcore.algorithms.fedavg import Parameters
-from fedcore.central.standard import check_parameters, mean_loss, mean_model, metrics_of, training
+from fedcore.central.averaging import Guard, next_models
+from fedcore.central.robust import RULES
+from fedcore.central.standard import check_parameters, mean_loss, metrics_of, training
 from fedcore.messages import Describe, Evaluate, Evaluated, Train
 from fedcore.parts import ClusterAssignment, Descriptor
 from fedcore.types import DeviceId, ModelKey, Scalar, Tensors
@@ -25,14 +27,20 @@ class State:
     metrics: Mapping[DeviceId, Evaluated] = field(default_factory=dict)
     best: Tensors | None = None
     best_loss: float = float("inf")
+    guard: Guard = field(default_factory=Guard)
 
     @property
     def facts(self) -> Mapping[str, Scalar]:
         return {}
 
+    @property
+    def remarks(self) -> Sequence[str]:
+        return self.guard.remarks
+
 
 def start(model: Tensors, parameters: Parameters) -> State:
-    check_parameters("fedavg", parameters, {"select": ("last", "lowest_loss")}, ("rounds",))
+    choices = {"select": ("last", "lowest_loss"), "aggregation": RULES}
+    check_parameters("fedavg", parameters, choices, ("rounds",))
     return State(parameters, {GLOBAL: model})
 
 
@@ -53,9 +61,8 @@ def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:
 def reduce(state: State, reports: Sequence[Report]) -> State:
     if state.phase == "train":
         assigned = {**state.assignments, **{report.device: GLOBAL for report in reports}}
-        state = replace(
-            state, models={GLOBAL: mean_model(reports)}, progress=state.progress + 1, assignments=assigned
-        )
+        models, guard = next_models(state.models, reports, state.parameters.aggregation, state.guard)
+        state = replace(state, models=models, guard=guard, progress=state.progress + 1, assignments=assigned)
         return replace(state, phase="measure" if state.parameters.select == "lowest_loss" else _next(state))
     if state.phase == "measure":
         if (loss := mean_loss(reports)) < state.best_loss:

@@ -16,6 +16,8 @@ Presets. `paper` is what the authors' code ran when it made the tables; `default
 differ in:
 
     parameter          paper      default       why
+    aggregation        mean       clipped       a hostile device must not carry the model away; a fleet
+                                                without one gets the same model
     restart_momentum   True       False         the code built a new optimiser for every epoch
     history            whole      from_earliest eq. 14 says r' >= 3; the code also looks at rounds 1 to 3,
                                                 where a slow start looks like "it gains little"
@@ -54,6 +56,7 @@ class Parameters:
     scaling: of the density radius (D.2).
     mixing: "hard", or "soft": a device starts each round from a mixture of the clusters' models, and its
         update counts in each by the same weights (D.3).
+    aggregation: how updates become a model, and what a hostile one can do; see `fedcore.central.robust`.
     privacy, epsilon: of the descriptors; see `fedcore.parts.PrivacySettings`. noise_at_test: newcomers too.
     abstain_beyond: a newcomer farther from its centroid than this many times the cluster's reach is placed
         nowhere; 0: never. least_confidence: likewise when the runner-up is as near. Both are explained in
@@ -82,6 +85,7 @@ class Parameters:
     clusters: int = 0
     scaling: float = 1.0
     mixing: str = "hard"
+    aggregation: str = "clipped"
     privacy: str = "off"
     epsilon: float = 0.0
     noise_at_test: bool = True
@@ -92,6 +96,7 @@ class Parameters:
 
 PAPER = {
     "restart_momentum": True,
+    "aggregation": "mean",
     "history": "whole",
     "grouping": "density",
     "absent": "minus_one",

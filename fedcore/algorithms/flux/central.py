@@ -17,8 +17,9 @@ from fedcore.algorithms.flux.clustering import (
 from fedcore.algorithms.flux.clustering import place as place_newcomer
 from fedcore.algorithms.flux.messages import TrainMixture
 from fedcore.algorithms.flux.state import GLOBAL, Clustering, State
+from fedcore.central.averaging import next_models
 from fedcore.central.projector import make_projector, merge_bounds
-from fedcore.central.standard import mean_accuracy, mean_model, metrics_of, trained, training
+from fedcore.central.standard import mean_accuracy, metrics_of, trained, training
 from fedcore.errors import Refused
 from fedcore.messages import Describe, Described, Evaluate, Message, Train
 from fedcore.parts import ClusterAssignment, Descriptor, PrivacySettings
@@ -66,7 +67,8 @@ def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:
 
 
 def _take_train(state: State, reports: Sequence[Report]) -> State:
-    return replace(state, models={GLOBAL: mean_model(reports)}, progress=state.progress + 1, phase="measure")
+    models, guard = next_models(state.models, reports, state.parameters.aggregation, state.guard)
+    return replace(state, models=models, guard=guard, progress=state.progress + 1, phase="measure")
 
 
 def _ask_measure(state: State, present: Sequence[DeviceId]) -> Plan:
@@ -126,7 +128,11 @@ def _take_cluster(state: State, reports: Sequence[Report]) -> State:
         state.parameters, state.progress + 1, encoder, _projector(state), described
     )
     state = replace(
-        state, clustering=clustering, assignments=assignments, models=dict.fromkeys(clustering.names, encoder)
+        state,
+        clustering=clustering,
+        assignments=assignments,
+        models=dict.fromkeys(clustering.names, encoder),
+        guard=state.guard.split(GLOBAL, clustering.names),
     )
     return _aggregate(state, reports)
 
@@ -165,23 +171,26 @@ def _take_clustered(state: State, reports: Sequence[Report]) -> State:
 
 
 def _aggregate(state: State, reports: Sequence[Report]) -> State:
-    """Weighted mean of the updates of each cluster; one without updates keeps its model."""
-    clustering, updates = _clustering(state), trained(reports)
+    """The next model of each cluster from its devices' updates; one without updates keeps its model."""
+    clustering = _clustering(state)
     shares: Mapping[DeviceId, Mapping[ModelKey, float]] = {
         device: mixing_weights(clustering, device)
         if state.parameters.mixing == "soft"
         else {state.assignments[device]: 1.0}
-        for device in updates
+        for device in trained(reports)
     }
-    models = dict(state.models)
-    for name in clustering.names:
-        if any(shares[device].get(name) for device in updates):
-            models[name] = mean_model(reports, lambda device, name=name: shares[device].get(name, 0.0))  # type: ignore[misc]
+    models, guard = next_models(
+        state.models,
+        reports,
+        state.parameters.aggregation,
+        state.guard,
+        lambda device, key: shares[device].get(key, 0.0),
+    )
     progress = state.progress + 1
     phase = "clustered"
     if progress >= state.parameters.rounds:
         phase = "evaluate" if state.parameters.evaluate else "done"
-    return replace(state, models=models, progress=progress, phase=phase)
+    return replace(state, models=models, guard=guard, progress=progress, phase=phase)
 
 
 # -- the end ------------------------------------------------------------------------------------------------

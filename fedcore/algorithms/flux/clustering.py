@@ -7,10 +7,11 @@ import numpy as np
 
 from fedcore.algorithms.flux import Parameters
 from fedcore.algorithms.flux.state import Clustering
-from fedcore.central import assign, cluster, descriptors, same
+from fedcore.central import assign, cluster, descriptors, noisy, same
+from fedcore.central.robust import RULES
 from fedcore.central.standard import check_parameters
 from fedcore.errors import ConfigError
-from fedcore.parts import ClusterAssignment, Descriptor, Vector
+from fedcore.parts import CALIBRATED, ClusterAssignment, Descriptor, Vector
 from fedcore.types import DeviceId, ModelKey, Tensors
 
 
@@ -39,11 +40,22 @@ def form_clusters(
 ) -> tuple[Clustering, dict[DeviceId, ModelKey]]:
     """Cluster the devices by their descriptors (section 4.2.1). Devices in id order, whatever came first."""
     devices = sorted(described)
-    raw = [descriptors.vector(described[device]) for device in devices]
-    scaler = descriptors.BlockScaler.fit(raw, projector["components"].shape[0], parameters.absent)
+    chosen = [described[device] for device in devices]
+    private = chosen[0].sums is not None
+    raw = [descriptors.vector(one, parameters.classes) for one in chosen]
+    scaler = descriptors.BlockScaler.fit(
+        raw, projector["components"].shape[0], "unknown" if private else parameters.absent
+    )
     points = np.stack([scaler.transform(vector) for vector in raw])
-    labels = find_groups(parameters, points, [described[device] for device in devices])
-    centroids = cluster.centroids(points, labels)
+    labels = find_groups(parameters, points, chosen)
+    noise = None
+    if private:
+        added = [scaler.transform_noise(descriptors.noise_vector(one, parameters.classes)) for one in chosen]
+        centroids, noise = noisy.centroids(points, np.stack(added), labels)
+        centroids = noisy.filled(centroids)
+        points = noisy.filled(points, centroids[labels])
+    else:
+        centroids = cluster.centroids(points, labels)
     free = 2 * scaler.width
     names = tuple(f"c{number}" for number in range(len(centroids)))
     found = Clustering(
@@ -55,12 +67,18 @@ def form_clusters(
         vectors=dict(zip(devices, points, strict=True)),
         centroids=centroids,
         reach=assign.reach(points[:, :free], labels, centroids[:, :free]),
+        noise=noise,
     )
     return found, {device: names[label] for device, label in zip(devices, labels, strict=True)}
 
 
 def find_groups(parameters: Parameters, points: Vector, described: Sequence[Descriptor]) -> cluster.Labels:
-    """K-means where the number of clusters is known (FLUX-prior), else by test, or by density (D.2)."""
+    """K-means where the number of clusters is known (FLUX-prior), else by test, or by density (D.2).
+
+    Descriptors with noise are always grouped by test: it alone takes the noise into account.
+    """
+    if described[0].sums is not None:
+        return same.groups(same.unlikeness(described), parameters.clusters)
     if parameters.clusters:
         return cluster.kmeans(points, parameters.clusters)
     if parameters.grouping == "test":
@@ -72,16 +90,16 @@ def add_device(
     clustering: Clustering, device: DeviceId, descriptor: Descriptor
 ) -> tuple[Clustering, ModelKey]:
     """A late joiner goes to the nearest centroid by its full descriptor (Algorithm 1, line 26)."""
-    point = clustering.scaler.transform(descriptors.vector(descriptor))
-    chosen = assign.nearest(point, clustering.centroids, list(clustering.names)).cluster
-    return replace(clustering, vectors={**clustering.vectors, device: point}), chosen
+    answer, point = _nearest(clustering, descriptor, len(clustering.scaler.low) // 2 - 1)
+    if clustering.noise is not None:
+        row = clustering.names.index(answer.cluster)
+        point = noisy.filled(point[None], clustering.centroids[row][None])[0]
+    return replace(clustering, vectors={**clustering.vectors, device: point}), answer.cluster
 
 
 def place(parameters: Parameters, clustering: Clustering, descriptor: Descriptor) -> ClusterAssignment:
     """Where a newcomer without labels belongs (eq. 9, Algorithm 2), or that it fits nowhere."""
-    free = clustering.label_free
-    point = clustering.scaler.transform(descriptors.vector(descriptor)[:free])
-    answer = assign.nearest(point, clustering.centroids[:, :free], list(clustering.names))
+    answer, _ = _nearest(clustering, descriptor, 0)
     reach = float(clustering.reach[clustering.names.index(answer.cluster)])
     if parameters.abstain_beyond and answer.distance > parameters.abstain_beyond * reach:
         reason = (
@@ -89,10 +107,25 @@ def place(parameters: Parameters, clustering: Clustering, descriptor: Descriptor
             f"which reaches {reach:.2f}: no cluster has seen such data"
         )
         return replace(answer, abstained=True, reason=reason)
+    if answer.abstained:
+        return answer
     if len(clustering.names) > 1 and answer.confidence < parameters.least_confidence:
         reason = f"clusters {answer.cluster} and {answer.runner_up} are equally near"
         return replace(answer, abstained=True, reason=reason)
     return answer
+
+
+def _nearest(
+    clustering: Clustering, descriptor: Descriptor, classes: int
+) -> tuple[ClusterAssignment, Vector]:
+    """The nearest centroid, in the coordinates of so many classes, and the scaled point."""
+    names, taken = list(clustering.names), (1 + classes) * clustering.label_free
+    point = clustering.scaler.transform(descriptors.vector(descriptor, classes)[:taken])
+    centroids = clustering.centroids[:, :taken]
+    if clustering.noise is None:
+        return assign.nearest(point, centroids, names), point
+    noise = clustering.scaler.transform_noise(descriptors.noise_vector(descriptor, classes)[:taken])
+    return noisy.nearest(point, noise, centroids, clustering.noise[:, :taken], names), point
 
 
 def mixing_weights(clustering: Clustering, device: DeviceId) -> dict[ModelKey, float]:
@@ -110,14 +143,17 @@ def check(parameters: Parameters) -> None:
         "absent": ("minus_one", "beyond"),
         "mixing": ("hard", "soft"),
         "grouping": ("test", "density"),
+        "aggregation": RULES,
     }
     check_parameters("flux", parameters, choices, ("rounds", "classes", "dims", "earliest"))
     if parameters.clusters < 0:
         raise ConfigError("flux-prior must be told the number of clusters", "set clusters=K, or use flux")
-    if parameters.grouping == "test" and parameters.privacy != "off" and not parameters.clusters:
+    if parameters.grouping == "test" and parameters.privacy == "paper" and not parameters.clusters:
         raise ConfigError(
             "flux cannot group by test what the papers' noise has hidden: its size is not known",
             "set grouping=density, or privacy=off",
         )
+    if parameters.grouping == "density" and parameters.privacy in CALIBRATED and not parameters.clusters:
+        raise ConfigError("flux cannot group noisy descriptors by density", "set grouping=test")
     if parameters.scaling <= 0.0 or parameters.margin < 1.0:
         raise ConfigError("flux needs scaling above 0 and margin of at least 1")

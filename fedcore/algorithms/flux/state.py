@@ -1,9 +1,10 @@
 """The state of a FLUX run: one frozen value, which is also its checkpoint."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fedcore.algorithms.flux import Parameters
+from fedcore.central.averaging import Guard
 from fedcore.central.descriptors import BlockScaler
 from fedcore.messages import Evaluated
 from fedcore.parts import LatentBounds, Vector
@@ -19,6 +20,8 @@ class Clustering:
     encoder: the frozen global model that describes. projector: "mean" (v,), "components" (l, v).
     vectors: every described device's scaled descriptor, (2 (U+1) l,). centroids: (M, 2 (U+1) l), one row
     for each of `names`. reach: (M,), in label-free coordinates; see `fedcore.central.assign.reach`.
+    noise: (M, 2 (U+1) l), variances of the privacy noise in the centroids; None without a guarantee. Where a
+    cluster knows nothing of a class, its noise is infinite, and the centroid there is a stopgap.
     """
 
     round: int
@@ -29,6 +32,7 @@ class Clustering:
     vectors: Mapping[DeviceId, Vector]
     centroids: Vector
     reach: Vector
+    noise: Vector | None = None
 
     @property
     def label_free(self) -> int:
@@ -53,9 +57,14 @@ class State:
     clustering: Clustering | None = None
     assignments: Mapping[DeviceId, ModelKey] = field(default_factory=dict)
     metrics: Mapping[DeviceId, Evaluated] = field(default_factory=dict)
+    guard: Guard = field(default_factory=Guard)
 
     @property
     def facts(self) -> Mapping[str, Scalar]:
         if self.clustering is None:
             return {}
         return {"clustering_round": self.clustering.round, "clusters": len(self.clustering.names)}
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        return self.guard.remarks

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 
-from fedcore.central.projector import make_projector, merge_bounds
+from fedcore.central.projector import make_projector, merge_bounds, public_projector
 from fedcore.errors import BadPayload
 from fedcore.parts import LatentBounds
+from fedcore.tensors import digest
 
 
 def bounds(low: list[float], high: list[float], epoch: int = 0) -> LatentBounds:
@@ -64,3 +65,25 @@ def test_a_latent_that_never_moves_gets_no_weight_with_coordinate_bounds() -> No
 
 def test_few_latents_give_few_dimensions() -> None:
     assert make_projector(bounds([0], [1]), 4, 10)["components"].shape == (4, 4)
+
+
+# -- for the calibrated modes ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("latents", "dims"), [(84, 10), (5, 10), (512, 20), (1, 1)])
+def test_a_public_projector_is_orthonormal_and_the_same_every_time(latents: int, dims: int) -> None:
+    first, second = public_projector(latents, dims), public_projector(latents, dims)
+    rows = first["components"]
+    assert rows.shape == (min(latents, dims), latents)
+    np.testing.assert_allclose(rows @ rows.T, np.eye(len(rows)), atol=1e-12)
+    assert digest(first) == digest(second)
+    assert 0.0 < first["radius"] <= 1.0
+
+
+def test_its_radius_shortens_few_of_random_directions() -> None:
+    projector = public_projector(84, 10)
+    points = np.random.default_rng(0).normal(size=(5000, 84))
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    lengths = np.linalg.norm(points @ projector["components"].T, axis=1)
+    assert 0.01 < (lengths > projector["radius"]).mean() < 0.06
+    assert public_projector(84, 10, radius=0.3)["radius"] == 0.3

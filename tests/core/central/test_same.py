@@ -3,12 +3,16 @@
 import numpy as np
 import pytest
 
+from fedcore.central.descriptors import aligned
 from fedcore.central.same import groups, statistics, unlikeness
 from fedcore.local.describe import moments_of
 from fedcore.parts import Descriptor, PrivacySettings, Vector
-from fedcore.privacy.release import release
+from fedcore.privacy.modes import terms
+from fedcore.privacy.release import release, release_sums
+from fedcore.privacy.sums import sums_of
 
 CLASSES, DIMS = 4, 6
+BALANCED, STRICT = PrivacySettings("balanced", 5.0, 1e-6), PrivacySettings("strict", 1.0, 1e-6)
 
 
 def device(
@@ -29,13 +33,13 @@ def pairs(matrix: Vector) -> Vector:
 @pytest.mark.parametrize("samples", [20, 200, 5000])
 def test_under_one_distribution_it_is_about_one_whatever_the_number_of_samples(samples: int) -> None:
     described = [device(seed, samples=samples) for seed in range(12)]
-    assert 0.8 < pairs(statistics(described)[0]).mean() < 1.25
+    assert 0.8 < pairs(statistics(aligned(described))[0]).mean() < 1.25
     assert pairs(unlikeness(described)).max() <= 1.0
     assert groups(unlikeness(described)).tolist() == [0] * 12
 
 
 def test_under_two_it_grows_with_the_number_of_samples() -> None:
-    few, many = (statistics([device(0, 0.0, n), device(1, 0.5, n)])[0][0, 1] for n in (100, 1000))
+    few, many = (statistics(aligned([device(0, 0.0, n), device(1, 0.5, n)]))[0][0, 1] for n in (100, 1000))
     assert many > 4 * few > 4
 
 
@@ -83,3 +87,44 @@ def test_nobody_and_one_alone(count: int) -> None:
 def test_identical_descriptors_without_any_spread_are_alike() -> None:
     one = Descriptor(np.ones((3, 2)), np.zeros((3, 2)), np.array([4.0, 2.0, 2.0]), "0" * 64)
     assert unlikeness([one, one]).tolist() == [[0.0, 0.0], [0.0, 0.0]]
+
+
+# -- with noise of a known size -------------------------------------------------------------------------
+
+
+def private(
+    seed: int, shift: float = 0.0, samples: int = 600, settings: PrivacySettings = BALANCED, turn: int = 0
+) -> Descriptor:
+    """As `device`, in a ball of radius 1; `turn` calls every class by the name of one further on."""
+    chance = np.random.default_rng(seed)
+    labels = chance.integers(0, CLASSES, samples)
+    centres = np.random.default_rng(0).normal(size=(CLASSES, DIMS)) * 0.2
+    latents = centres[labels] + 0.1 * chance.normal(size=(samples, DIMS)) + shift
+    agreed = terms(settings, samples, CLASSES)
+    exact = sums_of([(latents, (labels + turn) % CLASSES)], 1.0, DIMS, agreed.classes)
+    return release_sums(exact, settings, agreed, "0" * 64, chance.bytes)
+
+
+@pytest.mark.parametrize("settings", [BALANCED, STRICT])
+@pytest.mark.parametrize("samples", [300, 600, 6000])
+def test_noise_makes_no_groups_where_there_are_none(settings: PrivacySettings, samples: int) -> None:
+    described = [private(seed, samples=samples, settings=settings) for seed in range(12)]
+    assert 0.6 < pairs(statistics(aligned(described))[0]).mean() < 1.4
+    assert groups(unlikeness(described)).tolist() == [0] * 12
+
+
+@pytest.mark.parametrize("settings", [BALANCED, STRICT])
+def test_a_shift_of_all_samples_is_seen_through_the_noise(settings: PrivacySettings) -> None:
+    described = [private(seed, 0.1 * (seed % 2), settings=settings) for seed in range(8)]
+    assert groups(unlikeness(described)).tolist() == [0, 1] * 4
+
+
+def test_classes_of_other_names_are_seen_though_all_samples_are_alike() -> None:
+    described = [private(seed, turn=seed % 2) for seed in range(8)]
+    assert groups(unlikeness(described)).tolist() == [0, 1] * 4
+
+
+def test_devices_that_release_no_classes_are_compared_by_all_samples() -> None:
+    mixed = [private(seed, 0.2 * (seed % 2), samples=600 if seed < 4 else 80) for seed in range(8)]
+    assert {one.classes for one in mixed} == {0, CLASSES}
+    assert groups(unlikeness(mixed)).tolist() == [0, 1] * 4

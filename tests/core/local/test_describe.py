@@ -124,3 +124,16 @@ def test_latents_that_are_not_finite_are_the_learners_to_mend() -> None:
     learner = Learner("nan", AS_IT_IS.build, latent=lambda model, x: x / 0)
     with pytest.raises(LearnerFault, match="NaN or infinite"):
         describe(learner, AS_IT_IS.module(0), [convert(Dataset(np.ones((1, 2))), CPU)], IDENTITY, 0)
+
+
+def test_a_projector_with_a_radius_has_latents_standardised_first() -> None:
+    projector: Tensors = {**IDENTITY, "mean": np.zeros(3), "components": np.eye(3), "radius": np.array(0.5)}
+    found = project(iter([torch.tensor([[1.0, 2.0, 3.0], [7.0, 7.0, 7.0], [1e30, 0.0, -1e30]])]), projector)
+    half = np.sqrt(0.5)
+    np.testing.assert_allclose(found, [[-half, 0, half], [0, 0, 0], [half, 0, -half]], atol=1e-12)
+
+
+@pytest.mark.parametrize("radius", [0.0, -1.0, np.nan, np.inf])
+def test_a_radius_that_is_none_is_refused(radius: float) -> None:
+    with pytest.raises(BadPayload, match="the projector's radius is"):
+        project(iter([torch.zeros(1, 2)]), {**IDENTITY, "radius": np.array(radius)})

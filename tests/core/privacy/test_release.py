@@ -1,9 +1,14 @@
+from typing import Any
+
 import numpy as np
 import pytest
 
-from fedcore.parts import PrivacySettings
+from fedcore.errors import BadPayload
+from fedcore.parts import Integers, PrivacySettings
+from fedcore.privacy.modes import terms
 from fedcore.privacy.moments import Moments
-from fedcore.privacy.release import release
+from fedcore.privacy.release import release, release_sums
+from fedcore.privacy.sums import GRID, ExactSums, sums_of
 
 PROJECTOR = "ab" * 32
 OFF, PAPER = PrivacySettings(), PrivacySettings("paper", 2.0)
@@ -63,3 +68,52 @@ def test_samples_that_are_all_alike_get_no_noise() -> None:
     alike = Moments(np.ones((1, 2)), np.zeros((1, 2)), np.array([4.0]), 1.0, 1.0)
     released = release(alike, PAPER, PROJECTOR, np.random.default_rng(1))
     assert np.array_equal(released.means, alike.means)
+
+
+# -- the calibrated modes -------------------------------------------------------------------------------
+
+BALANCED = PrivacySettings("balanced", 5.0, 1e-6)
+
+
+def exact_sums(samples: int = 400, classes: int = 3) -> ExactSums:
+    chance = np.random.default_rng(0)
+    return sums_of([(chance.normal(size=(samples, 4)), chance.integers(0, 3, samples))], 2.0, 4, classes)
+
+
+def test_a_release_is_the_sums_with_noise_of_the_agreed_size() -> None:
+    agreed = terms(BALANCED, 400, 3)
+    noise = [
+        (release_sums(exact_sums(), BALANCED, agreed, PROJECTOR).sums.values - exact_sums().values) / GRID  # type: ignore[union-attr]
+        for _ in range(60)
+    ]
+    assert np.std(noise) == pytest.approx(agreed.sigma, rel=0.1)  # 2160 numbers: 7 standard errors
+    released = release_sums(exact_sums(), BALANCED, agreed, PROJECTOR)
+    assert (released.privacy, released.projector, released.classes) == (BALANCED, PROJECTOR, 3)
+    assert released.sums is not None
+    assert (released.sums.sigma, released.sums.radius) == (agreed.sigma, 2.0)
+    assert released.counts[0] == pytest.approx(400, abs=30)
+
+
+def test_two_releases_have_noise_of_their_own_unless_a_simulation_gives_them_the_same_entropy() -> None:
+    agreed = terms(BALANCED, 400, 3)
+
+    def values(**source: Any) -> Integers:
+        released = release_sums(exact_sums(), BALANCED, agreed, PROJECTOR, **source)
+        assert released.sums is not None
+        return released.sums.values
+
+    assert not np.array_equal(values(), values())
+    first, second = (values(entropy=np.random.default_rng(1).bytes) for _ in range(2))
+    assert np.array_equal(first, second)
+
+
+def test_classes_that_the_terms_leave_out_cannot_be_released() -> None:
+    agreed = terms(BALANCED, 100, 10)
+    assert agreed.classes == 0
+    with pytest.raises(ValueError, match="sums of 3 classes, 0 are to be released"):
+        release_sums(exact_sums(100), BALANCED, agreed, PROJECTOR)
+
+
+def test_moments_cannot_be_released_in_a_calibrated_mode() -> None:
+    with pytest.raises(BadPayload, match="releases sums, not moments"):
+        release(moments(), BALANCED, PROJECTOR, np.random.default_rng(0))

@@ -13,7 +13,8 @@ Statuses, the same for all services of this contract:
   FAILED_PRECONDITION from Hello: no common protocol version; from Place: the run cannot place yet;
                       with the code "say-hello" in the fault (see fault.proto), from any other call of
                       DeviceService and from uploads: the session is void, say Hello anew, once
-  NOT_FOUND           no such run or blob, or not for this peer
+  NOT_FOUND           no such run or blob, or not for this peer; from Report: a blob of the result is not
+                      here (any more): upload it and report again
   RESOURCE_EXHAUSTED  too much or too often: back off and try again
   UNAVAILABLE         not now: try the same call again later
 """
@@ -87,6 +88,7 @@ class HelloResponse(_message.Message):
     POLL_FIELD_NUMBER: _builtins.int
     HEARTBEAT_FIELD_NUMBER: _builtins.int
     SPREAD_FIELD_NUMBER: _builtins.int
+    RENEW_IN_FIELD_NUMBER: _builtins.int
     software: _builtins.str
     """Set by the server: name and version of its software, at most 256 characters, for people. Unset: it does
     not say.
@@ -111,6 +113,12 @@ class HelloResponse(_message.Message):
         comes back, so that a fleet does not come back at one moment. Unset: a second.
         """
 
+    @_builtins.property
+    def renew_in(self) -> _duration_pb2.Duration:
+        """Set by the server: how long from now until the device should ask IdentityService for its next certificate;
+        zero: at once. So a device needs no clock for it. Unset: there are no certificates.
+        """
+
     def __init__(
         self,
         *,
@@ -120,10 +128,11 @@ class HelloResponse(_message.Message):
         poll: _duration_pb2.Duration | None = ...,
         heartbeat: _duration_pb2.Duration | None = ...,
         spread: _duration_pb2.Duration | None = ...,
+        renew_in: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat", b"heartbeat", "poll", b"poll", "spread", b"spread"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat", b"heartbeat", "poll", b"poll", "renew_in", b"renew_in", "spread", b"spread"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat", b"heartbeat", "poll", b"poll", "protocol", b"protocol", "session", b"session", "software", b"software", "spread", b"spread"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat", b"heartbeat", "poll", b"poll", "protocol", b"protocol", "renew_in", b"renew_in", "session", b"session", "software", b"software", "spread", b"spread"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -13,7 +13,8 @@ Statuses, the same for all services of this contract:
   FAILED_PRECONDITION from Hello: no common protocol version; from Place: the run cannot place yet;
                       with the code "say-hello" in the fault (see fault.proto), from any other call of
                       DeviceService and from uploads: the session is void, say Hello anew, once
-  NOT_FOUND           no such run or blob, or not for this peer
+  NOT_FOUND           no such run or blob, or not for this peer; from Report: a blob of the result is not
+                      here (any more): upload it and report again
   RESOURCE_EXHAUSTED  too much or too often: back off and try again
   UNAVAILABLE         not now: try the same call again later
 """

@@ -10,6 +10,7 @@ final models come down, before and after the calls that name them.
 from collections import abc as _abc
 from fedcore._pb.fed.v1 import payload_pb2 as _payload_pb2
 from fedcore._pb.fed.v1 import task_pb2 as _task_pb2
+from fedcore._pb.fed.v1 import tensor_pb2 as _tensor_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
@@ -454,6 +455,168 @@ class StopRunResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StopRunResponse: _TypeAlias = StopRunResponse  # noqa: Y015
+
+@_typing.final
+class ListClustersRequest(_message.Message):
+    """Which run."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: _builtins.int
+    run: _builtins.str
+    """Set by the operator: the run's id. Unset: refused."""
+    def __init__(
+        self,
+        *,
+        run: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListClustersRequest: _TypeAlias = ListClustersRequest  # noqa: Y015
+
+@_typing.final
+class ListClustersResponse(_message.Message):
+    """The clusters."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def clusters(self) -> _containers.RepeatedCompositeFieldContainer[Global___ClusterVersions]:
+        """Set by the server: the clusters that there are now. Unset: there is none yet."""
+
+    def __init__(
+        self,
+        *,
+        clusters: _abc.Iterable[Global___ClusterVersions] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clusters", b"clusters"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListClustersResponse: _TypeAlias = ListClustersResponse  # noqa: Y015
+
+@_typing.final
+class ClusterVersions(_message.Message):
+    """A cluster and the versions of its model."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    VERSIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def cluster(self) -> Global___Cluster:
+        """Set by the server: its key, and its devices now. Unset: never."""
+
+    @_builtins.property
+    def versions(self) -> _containers.RepeatedCompositeFieldContainer[Global___ModelVersion]:
+        """Set by the server: those that are kept, oldest first; the last is the current one. Unset: never."""
+
+    def __init__(
+        self,
+        *,
+        cluster: Global___Cluster | None = ...,
+        versions: _abc.Iterable[Global___ModelVersion] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "versions", b"versions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClusterVersions: _TypeAlias = ClusterVersions  # noqa: Y015
+
+@_typing.final
+class ModelVersion(_message.Message):
+    """A model as it was when a round opened, or will open."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUND_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    round: _builtins.int
+    """Set by the server: the round, counted from 1. Unset: never."""
+    @_builtins.property
+    def model(self) -> _tensor_pb2.BlobRef:
+        """Set by the server: the model's bytes, to be fetched through BlobService. Unset: never."""
+
+    def __init__(
+        self,
+        *,
+        round: _builtins.int = ...,
+        model: _tensor_pb2.BlobRef | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["model", b"model"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model", b"model", "round", b"round"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ModelVersion: _TypeAlias = ModelVersion  # noqa: Y015
+
+@_typing.final
+class RollBackRequest(_message.Message):
+    """How far to go back, and with what."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: _builtins.int
+    ROUND_FIELD_NUMBER: _builtins.int
+    CLUSTER_FIELD_NUMBER: _builtins.int
+    run: _builtins.str
+    """Set by the operator: the run's id. Unset: refused."""
+    round: _builtins.int
+    """Set by the operator: the models are to be those with which this round opened. Unset: refused, as is a round
+    whose models are not kept.
+    """
+    cluster: _builtins.str
+    """Set by the operator: the cluster whose model alone goes back; its devices, the other models and the run's
+    progress stay as they are. Unset: the whole run goes back to what it was, and does again what came after.
+    """
+    def __init__(
+        self,
+        *,
+        run: _builtins.str = ...,
+        round: _builtins.int = ...,
+        cluster: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster", b"cluster", "round", b"round", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RollBackRequest: _TypeAlias = RollBackRequest  # noqa: Y015
+
+@_typing.final
+class RollBackResponse(_message.Message):
+    """The run as it is then."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> Global___RunStatus:
+        """Set by the server. Unset: never."""
+
+    def __init__(
+        self,
+        *,
+        status: Global___RunStatus | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RollBackResponse: _TypeAlias = RollBackResponse  # noqa: Y015
 
 @_typing.final
 class GetStatusRequest(_message.Message):

@@ -55,6 +55,16 @@ class OperatorServiceStub:
                 request_serializer=fed_dot_v1_dot_operator__service__pb2.StopRunRequest.SerializeToString,
                 response_deserializer=fed_dot_v1_dot_operator__service__pb2.StopRunResponse.FromString,
                 _registered_method=True)
+        self.ListClusters = channel.unary_unary(
+                '/fed.v1.OperatorService/ListClusters',
+                request_serializer=fed_dot_v1_dot_operator__service__pb2.ListClustersRequest.SerializeToString,
+                response_deserializer=fed_dot_v1_dot_operator__service__pb2.ListClustersResponse.FromString,
+                _registered_method=True)
+        self.RollBack = channel.unary_unary(
+                '/fed.v1.OperatorService/RollBack',
+                request_serializer=fed_dot_v1_dot_operator__service__pb2.RollBackRequest.SerializeToString,
+                response_deserializer=fed_dot_v1_dot_operator__service__pb2.RollBackResponse.FromString,
+                _registered_method=True)
         self.GetStatus = channel.unary_unary(
                 '/fed.v1.OperatorService/GetStatus',
                 request_serializer=fed_dot_v1_dot_operator__service__pb2.GetStatusRequest.SerializeToString,
@@ -105,6 +115,22 @@ class OperatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListClusters(self, request, context):
+        """The clusters of a run, and which earlier versions of their models are kept.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RollBack(self, request, context):
+        """Goes on with earlier models, from the next round on. A round that is open is abandoned and planned again:
+        reports that still come for it are late. A run that is over stays over, with those models. Answers when it
+        is on disk; each call takes a number for a round, also when nothing changes by it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetStatus(self, request, context):
         """The daemon, its devices, and what each run waits for.
         """
@@ -148,6 +174,16 @@ def add_OperatorServiceServicer_to_server(servicer, server):
                     servicer.StopRun,
                     request_deserializer=fed_dot_v1_dot_operator__service__pb2.StopRunRequest.FromString,
                     response_serializer=fed_dot_v1_dot_operator__service__pb2.StopRunResponse.SerializeToString,
+            ),
+            'ListClusters': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListClusters,
+                    request_deserializer=fed_dot_v1_dot_operator__service__pb2.ListClustersRequest.FromString,
+                    response_serializer=fed_dot_v1_dot_operator__service__pb2.ListClustersResponse.SerializeToString,
+            ),
+            'RollBack': grpc.unary_unary_rpc_method_handler(
+                    servicer.RollBack,
+                    request_deserializer=fed_dot_v1_dot_operator__service__pb2.RollBackRequest.FromString,
+                    response_serializer=fed_dot_v1_dot_operator__service__pb2.RollBackResponse.SerializeToString,
             ),
             'GetStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStatus,
@@ -274,6 +310,60 @@ class OperatorService:
             '/fed.v1.OperatorService/StopRun',
             fed_dot_v1_dot_operator__service__pb2.StopRunRequest.SerializeToString,
             fed_dot_v1_dot_operator__service__pb2.StopRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListClusters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fed.v1.OperatorService/ListClusters',
+            fed_dot_v1_dot_operator__service__pb2.ListClustersRequest.SerializeToString,
+            fed_dot_v1_dot_operator__service__pb2.ListClustersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RollBack(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fed.v1.OperatorService/RollBack',
+            fed_dot_v1_dot_operator__service__pb2.RollBackRequest.SerializeToString,
+            fed_dot_v1_dot_operator__service__pb2.RollBackResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -47,6 +47,13 @@ class OperatorServiceStub:
     """Everything about one run."""
     StopRun: _grpc.UnaryUnaryMultiCallable[_operator_service_pb2.StopRunRequest, _operator_service_pb2.StopRunResponse]
     """Ends a run for good and keeps its last models. Safe to repeat."""
+    ListClusters: _grpc.UnaryUnaryMultiCallable[_operator_service_pb2.ListClustersRequest, _operator_service_pb2.ListClustersResponse]
+    """The clusters of a run, and which earlier versions of their models are kept."""
+    RollBack: _grpc.UnaryUnaryMultiCallable[_operator_service_pb2.RollBackRequest, _operator_service_pb2.RollBackResponse]
+    """Goes on with earlier models, from the next round on. A round that is open is abandoned and planned again:
+    reports that still come for it are late. A run that is over stays over, with those models. Answers when it
+    is on disk; each call takes a number for a round, also when nothing changes by it.
+    """
     GetStatus: _grpc.UnaryUnaryMultiCallable[_operator_service_pb2.GetStatusRequest, _operator_service_pb2.GetStatusResponse]
     """The daemon, its devices, and what each run waits for."""
     WatchRun: _grpc.UnaryStreamMultiCallable[_operator_service_pb2.WatchRunRequest, _operator_service_pb2.WatchRunResponse]
@@ -69,6 +76,13 @@ class OperatorServiceAsyncStub(OperatorServiceStub):
     """Everything about one run."""
     StopRun: _aio.UnaryUnaryMultiCallable[_operator_service_pb2.StopRunRequest, _operator_service_pb2.StopRunResponse]  # type: ignore[assignment]
     """Ends a run for good and keeps its last models. Safe to repeat."""
+    ListClusters: _aio.UnaryUnaryMultiCallable[_operator_service_pb2.ListClustersRequest, _operator_service_pb2.ListClustersResponse]  # type: ignore[assignment]
+    """The clusters of a run, and which earlier versions of their models are kept."""
+    RollBack: _aio.UnaryUnaryMultiCallable[_operator_service_pb2.RollBackRequest, _operator_service_pb2.RollBackResponse]  # type: ignore[assignment]
+    """Goes on with earlier models, from the next round on. A round that is open is abandoned and planned again:
+    reports that still come for it are late. A run that is over stays over, with those models. Answers when it
+    is on disk; each call takes a number for a round, also when nothing changes by it.
+    """
     GetStatus: _aio.UnaryUnaryMultiCallable[_operator_service_pb2.GetStatusRequest, _operator_service_pb2.GetStatusResponse]  # type: ignore[assignment]
     """The daemon, its devices, and what each run waits for."""
     WatchRun: _aio.UnaryStreamMultiCallable[_operator_service_pb2.WatchRunRequest, _operator_service_pb2.WatchRunResponse]  # type: ignore[assignment]
@@ -112,6 +126,25 @@ class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_operator_service_pb2.StopRunResponse, _abc.Awaitable[_operator_service_pb2.StopRunResponse]]:
         """Ends a run for good and keeps its last models. Safe to repeat."""
+
+    @_abc_1.abstractmethod
+    def ListClusters(
+        self,
+        request: _operator_service_pb2.ListClustersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_service_pb2.ListClustersResponse, _abc.Awaitable[_operator_service_pb2.ListClustersResponse]]:
+        """The clusters of a run, and which earlier versions of their models are kept."""
+
+    @_abc_1.abstractmethod
+    def RollBack(
+        self,
+        request: _operator_service_pb2.RollBackRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_service_pb2.RollBackResponse, _abc.Awaitable[_operator_service_pb2.RollBackResponse]]:
+        """Goes on with earlier models, from the next round on. A round that is open is abandoned and planned again:
+        reports that still come for it are late. A run that is over stays over, with those models. Answers when it
+        is on disk; each call takes a number for a round, also when nothing changes by it.
+        """
 
     @_abc_1.abstractmethod
     def GetStatus(

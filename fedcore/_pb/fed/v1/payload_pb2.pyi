@@ -412,7 +412,9 @@ Global___LatentBounds: _TypeAlias = LatentBounds  # noqa: Y015
 
 @_typing.final
 class Descriptor(_message.Message):
-    """Moments of a device's projected latents (FLUX eq. 7), as they were released."""
+    """Moments of a device's projected latents (FLUX eq. 7), as they were released: as moments in the modes
+    without a guarantee, as noisy sums, of which the receiver estimates the moments, in the calibrated ones.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -422,6 +424,7 @@ class Descriptor(_message.Message):
     ROWS_FIELD_NUMBER: _builtins.int
     PROJECTOR_FIELD_NUMBER: _builtins.int
     PRIVACY_FIELD_NUMBER: _builtins.int
+    SUMS_FIELD_NUMBER: _builtins.int
     rows: _builtins.int
     """Set by the device: number of rows, 1 to 4,097; 1 is a label-free descriptor. Unset: refused."""
     projector: _builtins.bytes
@@ -431,23 +434,33 @@ class Descriptor(_message.Message):
     @_builtins.property
     def means(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """Set by the device: means, row by row, `rows` x l, projected latent units, finite. Row 0 is over all
-        samples; rows 1 to U, if there, are over the samples of class 0 to U-1. Unset: refused.
+        samples; rows 1 to U, if there, are over the samples of class 0 to U-1. Unset: refused without `sums`.
         """
 
     @_builtins.property
     def deviations(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
-        """Set by the device: standard deviations, shaped like `means`, in the same units. Unset: refused."""
+        """Set by the device: standard deviations, shaped like `means`, in the same units. Unset: refused without
+        `sums`.
+        """
 
     @_builtins.property
     def counts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """Set by the device: samples behind each row, `rows` of them, possibly noisy and so not whole. A row of
-        fewer than two samples has no meaning. Unset: refused.
+        fewer than two samples has no meaning. Unset: refused without `sums`.
         """
 
     @_builtins.property
     def privacy(self) -> _privacy_pb2.PrivacyParameters:
         """Set by the device: what it did to protect the values. Unset: refused. A receiver must not report a
         stronger guarantee than this.
+        """
+
+    @_builtins.property
+    def sums(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Set by the device: noisy sums, row by row, `rows` x (2 l + 1), in steps of 2^-20 of the sensitivity: in
+        each row the weighted sums of l latents, of their squares, and the count; docs/privacy.md has the weights.
+        Unset: the privacy mode has no guarantee, and `means`, `deviations` and `counts` are there instead; never
+        both.
         """
 
     def __init__(
@@ -459,10 +472,11 @@ class Descriptor(_message.Message):
         rows: _builtins.int = ...,
         projector: _builtins.bytes = ...,
         privacy: _privacy_pb2.PrivacyParameters | None = ...,
+        sums: _abc.Iterable[_builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["privacy", b"privacy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "deviations", b"deviations", "means", b"means", "privacy", b"privacy", "projector", b"projector", "rows", b"rows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["counts", b"counts", "deviations", b"deviations", "means", b"means", "privacy", b"privacy", "projector", b"projector", "rows", b"rows", "sums", b"sums"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14\x66\x65\x64/v1/privacy.proto\x12\x06\x66\x65\x64.v1\"\xd2\x02\n\x11PrivacyParameters\x12!\n\x04mode\x18\x01 \x01(\x0e\x32\x13.fed.v1.PrivacyMode\x12\x0f\n\x07\x65psilon\x18\x02 \x01(\x01\x12+\n\tmechanism\x18\x03 \x01(\x0e\x32\x18.fed.v1.PrivacyMechanism\x12\x12\n\x05\x64\x65lta\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x18\n\x0bsensitivity\x18\x05 \x01(\x01H\x01\x88\x01\x01\x12\x18\n\x0bnoise_scale\x18\x06 \x01(\x01H\x02\x88\x01\x01\x12\x18\n\x0b\x63lip_radius\x18\x07 \x01(\x01H\x03\x88\x01\x01\x12\x10\n\x03rho\x18\x08 \x01(\x01H\x04\x88\x01\x01\x12\x17\n\ngroup_size\x18\t \x01(\rH\x05\x88\x01\x01\x42\x08\n\x06_deltaB\x0e\n\x0c_sensitivityB\x0e\n\x0c_noise_scaleB\x0e\n\x0c_clip_radiusB\x06\n\x04_rhoB\r\n\x0b_group_size*\x8d\x01\n\x0bPrivacyMode\x12\x1c\n\x18PRIVACY_MODE_UNSPECIFIED\x10\x00\x12\x14\n\x10PRIVACY_MODE_OFF\x10\x01\x12\x16\n\x12PRIVACY_MODE_PAPER\x10\x02\x12\x19\n\x15PRIVACY_MODE_BALANCED\x10\x03\x12\x17\n\x13PRIVACY_MODE_STRICT\x10\x04*}\n\x10PrivacyMechanism\x12!\n\x1dPRIVACY_MECHANISM_UNSPECIFIED\x10\x00\x12\'\n#PRIVACY_MECHANISM_DISCRETE_GAUSSIAN\x10\x01\x12\x1d\n\x19PRIVACY_MECHANISM_LAPLACE\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14\x66\x65\x64/v1/privacy.proto\x12\x06\x66\x65\x64.v1\"\xd2\x02\n\x11PrivacyParameters\x12!\n\x04mode\x18\x01 \x01(\x0e\x32\x13.fed.v1.PrivacyMode\x12\x0f\n\x07\x65psilon\x18\x02 \x01(\x01\x12+\n\tmechanism\x18\x03 \x01(\x0e\x32\x18.fed.v1.PrivacyMechanism\x12\x12\n\x05\x64\x65lta\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x18\n\x0bsensitivity\x18\x05 \x01(\x01H\x01\x88\x01\x01\x12\x18\n\x0bnoise_scale\x18\x06 \x01(\x01H\x02\x88\x01\x01\x12\x18\n\x0b\x63lip_radius\x18\x07 \x01(\x01H\x03\x88\x01\x01\x12\x10\n\x03rho\x18\x08 \x01(\x01H\x04\x88\x01\x01\x12\x17\n\ngroup_size\x18\t \x01(\rH\x05\x88\x01\x01\x42\x08\n\x06_deltaB\x0e\n\x0c_sensitivityB\x0e\n\x0c_noise_scaleB\x0e\n\x0c_clip_radiusB\x06\n\x04_rhoB\r\n\x0b_group_size*\xa8\x01\n\x0bPrivacyMode\x12\x1c\n\x18PRIVACY_MODE_UNSPECIFIED\x10\x00\x12\x14\n\x10PRIVACY_MODE_OFF\x10\x01\x12\x16\n\x12PRIVACY_MODE_PAPER\x10\x02\x12\x19\n\x15PRIVACY_MODE_BALANCED\x10\x03\x12\x17\n\x13PRIVACY_MODE_STRICT\x10\x04\x12\x19\n\x15PRIVACY_MODE_EXPLICIT\x10\x05*}\n\x10PrivacyMechanism\x12!\n\x1dPRIVACY_MECHANISM_UNSPECIFIED\x10\x00\x12\'\n#PRIVACY_MECHANISM_DISCRETE_GAUSSIAN\x10\x01\x12\x1d\n\x19PRIVACY_MECHANISM_LAPLACE\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,9 +32,9 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fed.v1.privacy_pb2', _globa
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_PRIVACYMODE']._serialized_start=374
-  _globals['_PRIVACYMODE']._serialized_end=515
-  _globals['_PRIVACYMECHANISM']._serialized_start=517
-  _globals['_PRIVACYMECHANISM']._serialized_end=642
+  _globals['_PRIVACYMODE']._serialized_end=542
+  _globals['_PRIVACYMECHANISM']._serialized_start=544
+  _globals['_PRIVACYMECHANISM']._serialized_end=669
   _globals['_PRIVACYPARAMETERS']._serialized_start=33
   _globals['_PRIVACYPARAMETERS']._serialized_end=371
 # @@protoc_insertion_point(module_scope)

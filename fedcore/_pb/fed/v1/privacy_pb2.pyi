@@ -29,12 +29,14 @@ class _PrivacyModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PrivacyMo
     """No noise and no bound."""
     PRIVACY_MODE_PAPER: _PrivacyMode.ValueType  # 2
     """The mechanism of the FLUX and FEROMA papers, for comparisons only. It is NOT a privacy guarantee.
-    Likely to be withdrawn once the calibrated modes are there; 2 is then reserved.
+    Likely to be withdrawn; 2 is then reserved.
     """
     PRIVACY_MODE_BALANCED: _PrivacyMode.ValueType  # 3
-    """A calibrated guarantee, total epsilon 5. Kept for a later version: this one refuses it."""
+    """A calibrated guarantee: epsilon 5, delta at most 1e-6."""
     PRIVACY_MODE_STRICT: _PrivacyMode.ValueType  # 4
-    """A calibrated guarantee, total epsilon 1. Kept for a later version: this one refuses it."""
+    """A calibrated guarantee: epsilon 1, delta at most 1e-6."""
+    PRIVACY_MODE_EXPLICIT: _PrivacyMode.ValueType  # 5
+    """A calibrated guarantee with an epsilon and a delta of its own."""
 
 class PrivacyMode(_PrivacyMode, metaclass=_PrivacyModeEnumTypeWrapper):
     """The rule that a release follows."""
@@ -45,12 +47,14 @@ PRIVACY_MODE_OFF: PrivacyMode.ValueType  # 1
 """No noise and no bound."""
 PRIVACY_MODE_PAPER: PrivacyMode.ValueType  # 2
 """The mechanism of the FLUX and FEROMA papers, for comparisons only. It is NOT a privacy guarantee.
-Likely to be withdrawn once the calibrated modes are there; 2 is then reserved.
+Likely to be withdrawn; 2 is then reserved.
 """
 PRIVACY_MODE_BALANCED: PrivacyMode.ValueType  # 3
-"""A calibrated guarantee, total epsilon 5. Kept for a later version: this one refuses it."""
+"""A calibrated guarantee: epsilon 5, delta at most 1e-6."""
 PRIVACY_MODE_STRICT: PrivacyMode.ValueType  # 4
-"""A calibrated guarantee, total epsilon 1. Kept for a later version: this one refuses it."""
+"""A calibrated guarantee: epsilon 1, delta at most 1e-6."""
+PRIVACY_MODE_EXPLICIT: PrivacyMode.ValueType  # 5
+"""A calibrated guarantee with an epsilon and a delta of its own."""
 Global___PrivacyMode: _TypeAlias = PrivacyMode  # noqa: Y015
 
 class _PrivacyMechanism:
@@ -64,7 +68,7 @@ class _PrivacyMechanismEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Priv
     PRIVACY_MECHANISM_DISCRETE_GAUSSIAN: _PrivacyMechanism.ValueType  # 1
     """Discrete Gaussian noise on one joint, clipped vector of integers."""
     PRIVACY_MECHANISM_LAPLACE: _PrivacyMechanism.ValueType  # 2
-    """Laplace noise on one joint, clipped vector."""
+    """Laplace noise on one joint, clipped vector. Kept for a later version: this one refuses it."""
 
 class PrivacyMechanism(_PrivacyMechanism, metaclass=_PrivacyMechanismEnumTypeWrapper):
     """Where the noise comes from."""
@@ -74,15 +78,15 @@ PRIVACY_MECHANISM_UNSPECIFIED: PrivacyMechanism.ValueType  # 0
 PRIVACY_MECHANISM_DISCRETE_GAUSSIAN: PrivacyMechanism.ValueType  # 1
 """Discrete Gaussian noise on one joint, clipped vector of integers."""
 PRIVACY_MECHANISM_LAPLACE: PrivacyMechanism.ValueType  # 2
-"""Laplace noise on one joint, clipped vector."""
+"""Laplace noise on one joint, clipped vector. Kept for a later version: this one refuses it."""
 Global___PrivacyMechanism: _TypeAlias = PrivacyMechanism  # noqa: Y015
 
 @_typing.final
 class PrivacyParameters(_message.Message):
     """What a device did before it sent something. Every field is set by the device; a server that keeps the
     values keeps a copy for reports, and never the account itself. Fields from 3 on belong to the calibrated
-    modes: a version that does not serve those refuses a message in which any of them is set, so that no
-    claim is dropped without a word.
+    modes: a message of another mode in which any of them is set is refused, so that no claim is dropped
+    without a word.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -99,13 +103,15 @@ class PrivacyParameters(_message.Message):
     mode: Global___PrivacyMode.ValueType
     """The rule that was followed. Unset: refused."""
     epsilon: _builtins.float
-    """The epsilon that the mode claims, above 0 and finite; of the papers, per coordinate, and not what holds.
+    """The epsilon of the guarantee, above 0 and finite; of the papers, per coordinate, and not what holds.
     Unset: the mode has none ("off").
     """
     mechanism: Global___PrivacyMechanism.ValueType
     """Where the noise came from. Unset: no calibrated mechanism."""
     delta: _builtins.float
-    """Probability, 0 to 1, that the guarantee does not hold. Unset: the guarantee is pure, or there is none."""
+    """The most that the guarantee's delta may be, between 0 and 1; what `noise_scale` gives may be less. Unset:
+    there is no guarantee.
+    """
     sensitivity: _builtins.float
     """How far one sample can move the whole released vector, in its own units before noise (L2 norm, adding
     or removing one sample). Unset: it was not bounded.

@@ -1,0 +1,23 @@
+# The Shoal server: docker build -f deploy/docker/server.Dockerfile -t shoal-server .
+FROM python:3.11-slim AS build
+WORKDIR /src
+COPY pyproject.toml requirements.lock README.md LICENSE ./
+COPY fedcore fedcore
+COPY fedserver fedserver
+COPY fedclient fedclient
+RUN python -m venv /opt/shoal \
+ && /opt/shoal/bin/pip install --no-cache-dir --constraint requirements.lock ".[server]"
+
+FROM python:3.11-slim
+RUN useradd --system --uid 7411 --home-dir /var/lib/shoal shoal \
+ && install -d -o shoal -g shoal -m 0700 /var/lib/shoal
+COPY --from=build /opt/shoal /opt/shoal
+ENV PATH=/opt/shoal/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
+USER shoal
+VOLUME /var/lib/shoal
+EXPOSE 50051 50052
+HEALTHCHECK --interval=30s --timeout=5s --start-period=10s \
+    CMD ["fedserver", "status", "--state", "/var/lib/shoal"]
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["fedserver"]
+CMD ["up", "--state", "/var/lib/shoal"]

@@ -1,0 +1,104 @@
+"""`fedclient join`: from a join string to an identity, by steps each of which may be repeated."""
+
+import asyncio
+import math
+import socket
+import sys
+from pathlib import Path
+
+from fedclient.backoff import Backoff, patiently
+from fedclient.faults import NotApproved
+from fedclient.identity.keyring import Asking, EnrolPort, Identity, Keyring, fingerprint_of, identity_of
+from fedclient.identity.rpc import enrolment
+from fedclient.state import DeviceFolder
+from fedcore.errors import ConfigError
+from fedcore.identity.enrolled import Enrolled, Joining, Pending
+from fedcore.identity.join import JoinString, parse
+from fedcore.identity.proof import key_of, prove
+from fedcore.shell.console import Console
+from fedcore.types import DeviceId
+
+LINE = 4096
+"""Characters of a file that holds a join string."""
+SHORTEST, LONGEST = 1.0, 60.0
+"""Seconds between two looks whether the operator has approved, whatever the server says."""
+
+
+def read_line(given: str) -> JoinString:
+    """The join string that is given, or lies in the file of that name, or in standard input for "-".
+
+    Raises ConfigError, which never repeats what was given: it may be most of a secret.
+    """
+    if given.startswith("shoal1:"):
+        return parse(given)
+    try:
+        with sys.stdin if given == "-" else Path(given).open() as file:
+            return parse(file.read(LINE))
+    except (OSError, ValueError):
+        mend = "give the line that `fedserver token create` printed, a file with it, or - for standard input"
+        raise ConfigError("that is neither a join string nor a file that can be read", mend) from None
+
+
+async def join(
+    folder: DeviceFolder,
+    line: JoinString,
+    device: DeviceId | None,
+    console: Console,
+    wait: bool = True,
+) -> tuple[Identity, bool]:
+    """The identity of a device folder, and whether it is new: one that is there stays.
+
+    device: the name to ask for; None for one that is made from the key. wait: until an operator has approved.
+    Raises ConfigError, Refused, Unavailable, NotApproved; the same call again goes on where this one ended.
+    """
+    keyring = Keyring(folder.identity)
+    with folder.locked():
+        name, known = folder.agreed(device), keyring.identity()
+        if known is None:
+            identity = await _ask_until_answered(line, keyring, name, wait, console)
+            folder.device(identity.device)
+            return identity, True
+        if name not in (None, known.device) or line.pin != known.enrol.pin:
+            raise ConfigError(
+                f"{folder.root} holds the identity of {known.device} in federation {known.federation}",
+                "for another device or server give another --state",
+            )
+        folder.device(known.device)
+        return known, False
+
+
+async def _ask_until_answered(
+    line: JoinString, keyring: Keyring, device: DeviceId | None, wait: bool, console: Console
+) -> Identity:
+    """On return the identity is on the disk."""
+    enrol, asking = EnrolPort(line.host, line.port, line.pin), keyring.asking()
+    name = device or _name_for(asking)
+    console.progress(f"asking {enrol.address} for a certificate for {name}")
+    answer = await _ask(line, enrol, asking, name)
+    if isinstance(answer, Pending):
+        console.say(
+            f"{name} waits for an operator's approval: fedserver device approve {name}\n"
+            f"fingerprint of its key: {fingerprint_of(asking.key)}"
+        )
+        if not wait:
+            raise NotApproved(f"{name} is not approved yet", "run the same command again later: it goes on")
+    backoff = Backoff()
+    while isinstance(answer, Pending):
+        await asyncio.sleep(min(max(answer.retry_in, SHORTEST), LONGEST))
+        answer = await patiently(lambda: _ask(line, enrol, asking, name), backoff, math.inf, console.progress)
+    identity = identity_of(asking, answer, enrol)
+    keyring.keep(identity)
+    return identity
+
+
+async def _ask(line: JoinString, enrol: EnrolPort, asking: Asking, name: DeviceId) -> Enrolled | Pending:
+    async with enrolment(enrol) as desk:
+        nonce = (await desk.challenge()).nonce
+        proof = prove(key_of(line.secret), nonce, line.pin, asking.csr)
+        return await desk.join(Joining(line.token, nonce, asking.csr, proof, name))
+
+
+def _name_for(asking: Asking) -> DeviceId:
+    """The machine's name and a piece of the key's fingerprint: the same at every try."""
+    host = "".join(c if c.isascii() and c.isalnum() else "-" for c in socket.gethostname())
+    return f"{host.strip('-')[:40] or 'device'}-{fingerprint_of(asking.key).replace(' ', '')[:6]}"

@@ -1,0 +1,166 @@
+"""A link over TLS in both directions, which sees to it that its certificate stays valid.
+
+Renewal: in the time that the server gives at each hello, over the link itself, with a new key; the next call
+opens a channel with it, and those that are under way go on on the old one. So nothing is cut.
+Rejoining: when the server hangs up on our certificate, the enrolment port says what its clock is; if the
+certificate is over by that, a new one is asked for with the key of the old one.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from random import Random
+
+from grpc import aio
+
+from fedclient.backoff import Backoff, patiently
+from fedclient.faults import SomeoneElse
+from fedclient.identity.handshake import Cause, cause_of
+from fedclient.identity.keyring import ANEW, Identity, Keyring, identity_of
+from fedclient.identity.rpc import Enrolment, credentials, enrolment, renewed
+from fedclient.rpc import RpcLink, error_of
+from fedcore.errors import Refused, ShoalError, Unauthenticated, Unavailable
+from fedcore.identity.certificates import key_from_pem
+from fedcore.identity.enrolled import Enrolled, Rejoining
+from fedcore.identity.proof import sign
+from fedcore.link import Hello, Welcome
+
+SOONEST = 1.0
+"""Seconds between two renewals at least, whatever the server says."""
+JITTER = 0.1
+"""Of the time until the renewal: so much more at most, so that a fleet does not come all at once."""
+DAY = 86_400.0
+
+
+class SecureLink(RpcLink):
+    """A device's calls under its identity. address: in place of the one that the identity has.
+
+    say: told what people should read later.
+    """
+
+    def __init__(
+        self,
+        keyring: Keyring,
+        identity: Identity,
+        say: Callable[[str], None],
+        address: str | None = None,
+        chance: Random | None = None,
+    ) -> None:
+        super().__init__(address or identity.address, identity.device, credentials(identity))
+        self._keyring, self.identity, self._say, self._given = keyring, identity, say, address
+        self._chance, self._backoff = chance or Random(), Backoff(chance)
+        self._one_at_a_time = asyncio.Lock()
+        self._renewal: asyncio.Task[None] | None = None
+
+    async def hello(self, hello: Hello) -> Welcome:
+        welcome = await super().hello(hello)
+        if welcome.renew_in is not None:
+            self._renew_in(welcome.renew_in)
+        return welcome
+
+    async def close(self) -> None:
+        if self._renewal is not None:
+            self._renewal.cancel()
+            await asyncio.gather(self._renewal, return_exceptions=True)
+        await super().close()
+
+    # -- renewal ----------------------------------------------------------------------------------------
+
+    def _renew_in(self, seconds: float) -> None:
+        if self._renewal is not None:
+            self._renewal.cancel()
+        self._renewal = asyncio.create_task(self._renew_later(seconds))
+
+    async def _renew_later(self, seconds: float) -> None:
+        """Renew, and again, for as long as the link is there; what keeps it from that is said once."""
+        try:
+            while True:
+                await asyncio.sleep(seconds * (1.0 + JITTER * self._chance.random()))
+                enrolled = await patiently(self._renew, self._backoff, float("inf"), lambda text: None)
+                seconds = max(enrolled.renew_in, SOONEST)
+        except ShoalError as error:
+            self._say(f"the certificate could not be renewed: {error}; trying again at the next hello")
+
+    async def _renew(self) -> Enrolled:
+        async with self._one_at_a_time:
+            asking = self._keyring.asking()
+            try:
+                async with self._line.calling() as to:
+                    enrolled = await renewed(to.channel, asking.csr)
+            except aio.AioRpcError as error:
+                raise error_of(error, self.address) from None
+            self._adopt(identity_of(asking, enrolled, self.identity.enrol))
+            return enrolled
+
+    def _adopt(self, identity: Identity) -> None:
+        """Store an identity; only then it is used."""
+        self._keyring.keep(identity)
+        self.identity = identity
+        self._say(f"{identity.device} has a new certificate, good until {identity.ends:%Y-%m-%d %H:%M} UTC")
+        self.change(self._given or identity.address, credentials(identity))
+
+    # -- what kept a call from working --------------------------------------------------------------------
+
+    async def _meaning(self, error: aio.AioRpcError) -> ShoalError:
+        found, cause = await super()._meaning(error), cause_of(error.details() or "")
+        if cause is Cause.CUT or isinstance(found, Unauthenticated):
+            return await self._after_refusal(found)
+        if cause is Cause.OUT_OF_TIME:
+            return await self._wrong_clock()
+        if cause is None:
+            return found
+        return Unavailable(f"no connection to {self.address}: {cause.value}", MENDS[cause])
+
+    async def _after_refusal(self, refusal: ShoalError) -> ShoalError:
+        """The server does not take the certificate. Rejoin if it is over by the server's clock."""
+        used = self.identity
+        async with self._one_at_a_time:
+            if self.identity is not used:
+                return Unavailable("the certificate has just been replaced", "trying again")
+            try:
+                async with enrolment(used.enrol) as desk:
+                    clock = (await desk.challenge()).clock
+                    if clock > used.ends.timestamp():
+                        return await self._rejoin(desk)
+            except (Unavailable, SomeoneElse) as error:
+                return Unavailable(f"{refusal.message}; {error.message}", error.mend)
+            if clock < used.begins.timestamp():
+                begins = (used.begins.timestamp() - clock) / DAY
+                message = f"by the server's clock this device's certificate begins in {begins:.1f} days"
+                return Unavailable(message, "the server's clock was set back: tell its operator")
+            return refusal
+
+    async def _rejoin(self, desk: Enrolment) -> ShoalError:
+        """Ask for a certificate with the key of the one that is over. What the failed call ends with."""
+        last, asking = self.identity, self._keyring.asking()
+        self._say(f"the certificate of {last.device} ended on {last.ends:%Y-%m-%d}: asking for a new one")
+        nonce = (await desk.challenge()).nonce
+        signature = sign(key_from_pem(last.key), nonce, last.enrol.pin, asking.csr)
+        try:
+            enrolled = await desk.rejoin(Rejoining(last.certificate, nonce, asking.csr, signature))
+        except Refused as error:
+            return error
+        self._adopt(identity_of(asking, enrolled, last.enrol))
+        self._renew_in(enrolled.renew_in)
+        return Unavailable("the certificate was over, and has been replaced", "trying again")
+
+    async def _wrong_clock(self) -> ShoalError:
+        """The server's certificate is not good now, as this device sees it: whose clock is wrong."""
+        try:
+            async with enrolment(self.identity.enrol) as desk:
+                ahead = (time.time() - (await desk.challenge()).clock) / DAY
+        except (Unavailable, SomeoneElse) as error:
+            return Unavailable(error.message, error.mend)
+        if abs(ahead) < 1.0:
+            message = f"the certificate of {self.address} is not good today"
+            return Unavailable(message, "its operator has to renew it")
+        way = "ahead of" if ahead > 0 else "behind"
+        message = f"this device's clock is {abs(ahead):.0f} days {way} the server's"
+        return Unavailable(f"{message}, whose certificate is not good then", "set this device's clock")
+
+
+MENDS = {
+    Cause.OTHER_NAME: "call the server by a name of its certificate, or have its operator add this one",
+    Cause.OTHER_AUTHORITY: f"is it the right server? if it was set up anew, {ANEW}",
+    Cause.NO_TLS: "is that the port for devices, and does the server run without --insecure-loopback?",
+}

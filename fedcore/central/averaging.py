@@ -1,0 +1,86 @@
+"""The next models of a run from a round's reports: whatever averages trained models does it here."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fedcore.algorithm import Report
+from fedcore.central.robust import BOUND, FEW, Combined, Update, combine
+from fedcore.central.standard import trained
+from fedcore.types import DeviceId, ModelKey, Tensors
+
+NAMED = 5
+"""Devices that a remark names."""
+
+
+@dataclass(frozen=True)
+class Guard:
+    """What averaging remembers from round to round: one field of an algorithm's state.
+
+    references: by model, the norm by which its last round's updates were measured; see `central.robust`.
+    of_round: by model, what its last round had to hold back. of_run: what holds for the whole run.
+    """
+
+    references: Mapping[ModelKey, float] = field(default_factory=dict)
+    of_round: Mapping[ModelKey, tuple[str, ...]] = field(default_factory=dict)
+    of_run: str = ""
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What an operator should know, in the run's log once it is new."""
+        of_rounds = [text for _, texts in sorted(self.of_round.items()) for text in texts]
+        return tuple(filter(None, (self.of_run, *of_rounds)))
+
+    def split(self, key: ModelKey, keys: Iterable[ModelKey]) -> "Guard":
+        """Models `keys` go on where the model `key` was, and are measured as it was."""
+        before = self.references.get(key, 0.0)
+        return Guard(dict.fromkeys(keys, before), {}, self.of_run)
+
+
+def next_models(
+    models: Mapping[ModelKey, Tensors],
+    reports: Sequence[Report],
+    rule: str,
+    guard: Guard,
+    share: Callable[[DeviceId, ModelKey], float] = lambda device, key: 1.0,
+) -> tuple[dict[ModelKey, Tensors], Guard]:
+    """Each of `models` after this round's trained reports; one without any keeps what it is.
+
+    rule: see `fedcore.central.robust`; "mean" is FedAvg, Algorithm 1, and FLUX Algorithm 1, "weighted
+    aggregation". An update weighs its number of samples times its share in the model, 0 to 1.
+    """
+    found, updates = dict(models), trained(reports)
+    references, of_round, of_run = dict(guard.references), dict(guard.of_round), guard.of_run
+    for key, base in models.items():
+        shares = {device: share(device, key) for device in sorted(updates)}
+        own = {
+            device: Update(updates[device].model, updates[device].examples * part)
+            for device, part in shares.items()
+            if part > 0.0
+        }
+        if not own:
+            continue
+        combined = combine(rule, base, own, references.get(key, 0.0))
+        found[key] = combined.model
+        if rule != "mean":
+            references[key], of_round[key] = combined.reference, _remarks(key, combined)
+        if rule == "auto" and len(own) < FEW and not of_run:
+            of_run = (
+                f"model {key} is made by fewer than {FEW} devices: a hostile one among them is held back, "
+                "but not outvoted"
+            )
+    return found, Guard(references, of_round, of_run)
+
+
+def _remarks(key: ModelKey, combined: Combined) -> tuple[str, ...]:
+    found = []
+    if combined.clipped:
+        lengths = [f"{device} ({times:.3g} times)" for device, times in combined.clipped.items()]
+        found.append(f"model {key}: cut to {BOUND:g} times the usual update: {_some(lengths)}")
+    if combined.capped:
+        found.append(f"model {key}: weight cut, too many samples for one device: {_some(combined.capped)}")
+    return tuple(found)
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more

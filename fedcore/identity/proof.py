@@ -1,0 +1,47 @@
+"""That a device knows its token's secret, or holds its last key, shown without sending either."""
+
+import hashlib
+import hmac
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ec import (
+    ECDSA,
+    EllipticCurvePrivateKey,
+    EllipticCurvePublicKey,
+)
+from cryptography.hazmat.primitives.hashes import SHA256
+
+NONCE = 32
+"""Bytes of a challenge."""
+
+
+def key_of(secret: bytes) -> bytes:
+    """What the server keeps of a token's secret, and what proofs are made with."""
+    return hashlib.sha256(secret).digest()
+
+
+def prove(key: bytes, nonce: bytes, pin: bytes, csr: bytes) -> bytes:
+    """HMAC-SHA-256 over the challenge, the server's pin and the request: neither can be exchanged."""
+    return hmac.new(key, _signed(nonce, pin, csr), hashlib.sha256).digest()
+
+
+def is_proved(key: bytes, nonce: bytes, pin: bytes, csr: bytes, proof: bytes) -> bool:
+    """In a time that does not depend on where the proof is wrong."""
+    return hmac.compare_digest(prove(key, nonce, pin, csr), proof)
+
+
+def sign(key: EllipticCurvePrivateKey, nonce: bytes, pin: bytes, csr: bytes) -> bytes:
+    """The same by the device's last key: ECDSA with SHA-256."""
+    return key.sign(_signed(nonce, pin, csr), ECDSA(SHA256()))
+
+
+def is_signed(key: EllipticCurvePublicKey, nonce: bytes, pin: bytes, csr: bytes, signature: bytes) -> bool:
+    try:
+        key.verify(signature, _signed(nonce, pin, csr), ECDSA(SHA256()))
+    except InvalidSignature:
+        return False
+    return True
+
+
+def _signed(nonce: bytes, pin: bytes, csr: bytes) -> bytes:
+    return nonce + pin + hashlib.sha256(csr).digest()

@@ -1,0 +1,105 @@
+"""Lines of the audit log: JSON, each with the hash of the one before: none can be changed or taken out.
+
+    {"at": "2026-03-01T09:00:00.125Z", "event": "joined", "facts": {...}, "hash": "...", "number": 7,
+     "previous": "..."}
+
+hash is the SHA-256, in hexadecimal, of the line's JSON without it, keys sorted, no spaces.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any
+
+FIRST = "0" * 64
+"""What the first line has for the hash of the one before."""
+LONGEST = 500
+"""Characters of a fact that a peer may have had a say in."""
+
+
+class Event(Enum):
+    """What is written down. `fedserver audit show --event NAME` takes these names."""
+
+    INIT = "init"
+    START = "start"
+    STOP = "stop"
+    TOKEN_CREATED = "token-created"  # noqa: S105 - an event's name
+    TOKEN_REVOKED = "token-revoked"  # noqa: S105
+    TOKEN_LOCKED = "token-locked"  # noqa: S105
+    JOINED = "joined"
+    JOIN_REFUSED = "join-refused"
+    APPROVED = "approved"
+    REVOKED = "revoked"
+    RENAMED = "renamed"
+    RENEWED = "renewed"
+    REJOINED = "rejoined"
+    REJOIN_REFUSED = "rejoin-refused"
+    AUTHORITY_ADDED = "authority-added"
+    AUTHORITY_USED = "authority-used"
+    AUTHORITY_DROPPED = "authority-dropped"
+    CERTIFICATE_MADE = "server-certificate-made"
+    DENIED = "denied"
+    RUN_STARTED = "run-started"
+    RUN_ENDED = "run-ended"
+    UPDATE_REFUSED = "update-refused"
+    LOG_SET_ASIDE = "log-set-aside"
+
+
+@dataclass(frozen=True)
+class Head:
+    """The last line: its number, from 1, and its hash. A log without lines: 0 and FIRST."""
+
+    number: int = 0
+    hash: str = FIRST
+
+
+def link(head: Head, at: float, event: Event, facts: Mapping[str, Any]) -> tuple[Head, str]:
+    """The line after `head`, and the head that it makes. at: clock time."""
+    clock = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    kept = {name: _short(value) for name, value in facts.items() if value is not None}
+    number = head.number + 1
+    line = {"number": number, "at": clock, "event": event.value, "facts": kept, "previous": head.hash}
+    line["hash"] = _hash(line)
+    return Head(number, str(line["hash"])), _json(line)
+
+
+def follow(head: Head, text: str) -> tuple[Head, str]:
+    """The head that this line makes, and what is wrong with it as the one after `head`, "" if nothing."""
+    try:
+        line = json.loads(text)
+        said = line.pop("hash")
+        number, previous = line["number"], line["previous"]
+    except (ValueError, KeyError, AttributeError, TypeError):
+        return head, "it is not a line of this log"
+    if number != head.number + 1:
+        return head, f"its number is {number} where {head.number + 1} is due"
+    if previous != head.hash:
+        return head, "it does not follow the line before"
+    if said != _hash(line) or text != _json({**line, "hash": said}):
+        return head, "its content is not what it was"
+    return Head(number, said), ""
+
+
+def head_of(text: str) -> Head:
+    """The head that a line makes by its own word; number 0 for what is not a line."""
+    try:
+        line = json.loads(text)
+        return Head(int(line["number"]), str(line["hash"]))
+    except (ValueError, KeyError, TypeError):
+        return Head()
+
+
+def _hash(line: Mapping[str, Any]) -> str:
+    return hashlib.sha256(_json(line).encode()).hexdigest()
+
+
+def _json(line: Mapping[str, Any]) -> str:
+    """One text for one content, ASCII: a peer's odd characters cannot make lines of their own."""
+    return json.dumps(line, sort_keys=True, separators=(",", ":"))
+
+
+def _short(value: Any) -> Any:
+    return value[:LONGEST] if isinstance(value, str) else value

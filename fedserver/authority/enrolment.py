@@ -1,0 +1,95 @@
+"""Challenge, join, rejoin, renew: what the two services of the contract do, without a network.
+
+A refusal costs the address that it comes from: after five in a minute it waits. What succeeds costs nothing,
+so that a whole fleet can join from behind one address.
+"""
+
+import time
+
+from fedcore.errors import TooOften, Unavailable
+from fedcore.identity.certificates import Named, certificate, key_of_request, named_by
+from fedcore.identity.enrolled import Challenge, Enrolled, Joining, Pending, Rejoining
+from fedserver.authority.admission import Admission
+from fedserver.authority.keeper import Keeper
+from fedserver.authority.nonces import VALID, Nonces
+from fedserver.authority.sparing import Sparing
+from fedserver.store import Store
+
+FAILURES = 5
+"""Refusals a minute for one address."""
+RETRY = 10.0
+"""Seconds after which a device asks again that waits for approval."""
+
+
+class Enrolment:
+    """address: where devices call, as they are told."""
+
+    def __init__(self, keeper: Keeper, address: str) -> None:
+        self._keeper, self._authority, self._address = keeper, keeper.authority, address
+        self._nonces, self._failures = Nonces(), Sparing(FAILURES)
+
+    async def challenge(self, caller: str) -> Challenge:
+        """caller: the network address, here and below. Raises TooOften."""
+        self._check(caller)
+        return Challenge(self._nonces.make(), VALID, time.time())
+
+    async def join(self, joining: Joining, caller: str) -> Enrolled | Pending:
+        """Raises NoEntry, Refused, Taken, Revoked, BadPayload, TooOften, Unavailable for an old challenge."""
+        self._check(caller)
+        key = key_of_request(joining.csr)
+        self._take(joining.nonce)
+        admission = await self._keeper.storage(
+            Store.join, joining, key, self._authority.enrolment.pin, self._authority, caller
+        )
+        return self._answer(admission, caller)
+
+    async def rejoin(self, rejoining: Rejoining, caller: str) -> Enrolled:
+        """Raises NoEntry, Revoked, BadPayload, TooOften."""
+        self._check(caller)
+        key, named = key_of_request(rejoining.csr), named_by(certificate(rejoining.certificate))
+        self._take(rejoining.nonce)
+        pin = self._authority.enrolment.pin
+        admission = await self._keeper.storage(
+            Store.rejoin, rejoining, named, key, pin, self._authority, caller
+        )
+        answer = self._answer(admission, caller)
+        assert isinstance(answer, Enrolled)  # who is not approved is refused
+        return answer
+
+    async def renew(self, peer: Named, csr: bytes) -> Enrolled:
+        """For a device that the gate has let in. Raises BadPayload."""
+        key = key_of_request(csr)
+        admission = await self._keeper.storage(Store.renew, peer.device, key, self._authority)
+        answer = self._answer(admission, "")
+        assert isinstance(answer, Enrolled)
+        return answer
+
+    # -- inside ---------------------------------------------------------------------------------------------
+
+    def _check(self, caller: str) -> None:
+        if self._failures.used_up(caller):
+            raise TooOften("too many refused attempts from this address", "try again in a minute")
+
+    def _take(self, nonce: bytes) -> None:
+        if not self._nonces.take(nonce):
+            raise Unavailable("that challenge is not good any more", "ask for a new one and answer that")
+
+    def _answer(self, admission: Admission, caller: str) -> Enrolled | Pending:
+        if admission.error is not None:
+            if caller:
+                self._failures.count(caller)
+            raise admission.error
+        device, certified = admission.device, admission.certified
+        assert device is not None
+        self._keeper.learn(device)
+        if certified is None:
+            return Pending(bytes.fromhex(device.spki), RETRY)
+        return Enrolled(
+            certified.pem,
+            self._authority.bundle,
+            self._authority.federation,
+            device.device,
+            device.role,
+            self._address,
+            self._keeper.due(certified),
+        )

@@ -1,0 +1,147 @@
+"""Certificates, made of keys and names. P-256 and SHA-256 throughout; times are seconds since 1970.
+
+The root's and the server's certificates begin two years before they are made and last for years after, so
+that a device whose clock is a year off can still verify them. A device's begins a day before: the server's
+own clock is the only one that looks at it.
+"""
+
+import ipaddress
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from fedcore.identity.certificates import uri_of
+from fedcore.types import DeviceId
+
+DAY = 86400.0
+YEAR = 365.25 * DAY
+BACK = 2 * YEAR
+"""How far the root's and the server's certificates reach back."""
+ROOT_LIFE, SERVER_LIFE = 30 * YEAR, 4 * YEAR
+DEVICE_LIFE, DEVICE_BACK = 14 * DAY, DAY
+
+Key = ec.EllipticCurvePrivateKey
+PublicKey = ec.EllipticCurvePublicKey
+
+
+def root(key: Key, federation: str, name: str, now: float) -> x509.Certificate:
+    """The self-signed certificate of an authority, which carries its federation's name."""
+    subject = _name(federation, f"Shoal authority {name}")
+    builder = _begin(subject, subject, key.public_key(), now - BACK, now + ROOT_LIFE)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = builder.add_extension(_usage(signs=True), critical=True)
+    return _own(builder, key).sign(key, SHA256())
+
+
+def server(
+    root_key: Key, issuer: x509.Certificate, key: PublicKey, hosts: Sequence[str], now: float
+) -> x509.Certificate:
+    """What the server shows to devices: it is good for these host names and addresses."""
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedserver")])
+    builder = _begin(subject, issuer.subject, key, now - BACK, now + SERVER_LIFE)
+    return _issued(_serving(builder, hosts), issuer).sign(root_key, SHA256())
+
+
+def enrolment(key: Key, hosts: Sequence[str], now: float) -> x509.Certificate:
+    """What the enrolment port shows. Self-signed: callers go by the pin of its key alone."""
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedserver enrolment")])
+    builder = _begin(subject, subject, key.public_key(), now - BACK, now + ROOT_LIFE)
+    return _own(_serving(builder, hosts), key).sign(key, SHA256())
+
+
+def device(
+    root_key: Key, issuer: x509.Certificate, key: PublicKey, federation: str, name: DeviceId, now: float
+) -> x509.Certificate:
+    """What makes a device known. It names the device by one URI and says nothing else."""
+    builder = _begin(x509.Name([]), issuer.subject, key, now - DEVICE_BACK, now + DEVICE_LIFE)
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    builder = builder.add_extension(_usage(signs=False), critical=True)
+    builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
+    names = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(uri_of(federation, name))])
+    builder = builder.add_extension(names, critical=True)  # critical: there is no subject beside it
+    return _issued(builder, issuer).sign(root_key, SHA256())
+
+
+def hosts_of(certificate: x509.Certificate) -> tuple[str, ...]:
+    """The host names and addresses that a server's certificate is good for, in its order."""
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return tuple(str(name.value) for name in names)
+
+
+def federation_of(certificate: x509.Certificate) -> str:
+    """The federation whose authority that is."""
+    (found,) = certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
+    return str(found.value)
+
+
+def _begin(
+    subject: x509.Name, issuer: x509.Name, key: PublicKey, begin: float, end: float
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(_time(begin))
+        .not_valid_after(_time(end))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )
+
+
+def _serving(builder: x509.CertificateBuilder, hosts: Sequence[str]) -> x509.CertificateBuilder:
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    builder = builder.add_extension(_usage(signs=False), critical=True)
+    builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+    return builder.add_extension(x509.SubjectAlternativeName(map(_host, hosts)), critical=False)
+
+
+def _own(builder: x509.CertificateBuilder, key: Key) -> x509.CertificateBuilder:
+    identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
+    return builder.add_extension(identifier, critical=False)
+
+
+def _issued(builder: x509.CertificateBuilder, issuer: x509.Certificate) -> x509.CertificateBuilder:
+    found = issuer.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
+    identifier = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(found)
+    return builder.add_extension(identifier, critical=False)
+
+
+def _name(federation: str, name: str) -> x509.Name:
+    return x509.Name(
+        [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, federation),
+            x509.NameAttribute(NameOID.COMMON_NAME, name),
+        ]
+    )
+
+
+def _usage(signs: bool) -> x509.KeyUsage:
+    """signs: other certificates; else it only shows who it is."""
+    no = dict.fromkeys(
+        ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement"), False
+    )
+    return x509.KeyUsage(
+        digital_signature=not signs,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        encipher_only=False,
+        decipher_only=False,
+        **no,
+    )
+
+
+def _host(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _time(seconds: float) -> datetime:
+    """To the second; not before 1970, which no clock of a device is either."""
+    return datetime.fromtimestamp(0, UTC) + timedelta(seconds=int(max(0.0, seconds)))

@@ -1,0 +1,197 @@
+"""The certificate authority of a federation: which root signs, which are trusted, what the server shows.
+
+<state>/authority/
+  root-NAME.pem    a root's key and certificate; as long as the file is there, the root is trusted
+  issuing          the name of the root that signs
+  server.pem       what devices are shown, signed by that root
+  enrolment.pem    what the enrolment port shows; join strings carry its pin
+
+Each file takes its place in one step, in this order; so a crash leaves what a repetition completes. The files
+alone say what holds; the audit log says who changed them, one line before each change.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from fedcore.errors import ConfigError, NotFound, Refused, near
+from fedcore.identity.certificates import new_key, pin_of
+from fedcore.shell import disk
+from fedcore.types import DeviceId
+from fedserver.authority import files, issuing
+from fedserver.authority.files import KeyPair
+
+FOLDER, ISSUING, SERVER, ENROLMENT = "authority", "issuing", "server.pem", "enrolment.pem"
+MOST_ROOTS = 4
+"""How many are trusted at a time, as the contract has it."""
+
+
+@dataclass(frozen=True)
+class Issued:
+    """A device's certificate. serial: in hexadecimal. spki: SHA-256 of its key. issued, expires: clock times.
+
+    root: the name of the one that signed.
+    """
+
+    pem: bytes
+    serial: str
+    spki: bytes
+    root: str
+    issued: float
+    expires: float
+
+
+class Authority:
+    """Made by `open`, of a folder that `make` has filled. roots: by name, oldest first."""
+
+    def __init__(self, folder: Path, hosts: Sequence[str]) -> None:
+        self._folder, self._hosts = folder, tuple(hosts)
+        found = [(path.stem.removeprefix("root-"), files.load(path)) for path in folder.glob("root-*.pem")]
+        self.roots = dict(sorted(found, key=lambda item: (item[1].certificate.not_valid_before_utc, item[0])))
+        self.issuing = (folder / ISSUING).read_text().strip()
+        if self.issuing not in self.roots:
+            raise ConfigError(
+                f"{folder / ISSUING} names a root that is not there", "restore the folder from a backup"
+            )
+        self.federation = issuing.federation_of(self.roots[self.issuing].certificate)
+        self.enrolment = files.load(folder / ENROLMENT)
+        self.server = files.load(folder / SERVER)
+
+    @classmethod
+    def open(cls, state: Path, hosts: Sequence[str]) -> "Authority":
+        """Raises ConfigError where nothing was made yet, or a key may be read by others."""
+        if not is_made(state):
+            raise ConfigError(
+                f"{state} has no certificates, so devices cannot prove who they are",
+                f"make them: fedserver init --state {state} --host NAME; or serve plain text to this machine "
+                "alone with --insecure-loopback",
+            )
+        return cls(state / FOLDER, hosts)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The names and addresses that the server's certificate is good for."""
+        return issuing.hosts_of(self.server.certificate)
+
+    @property
+    def bundle(self) -> bytes:
+        """The certificates of all roots, PEM: whom a device is to trust, and the server itself."""
+        return b"".join(pair.pem for pair in self.roots.values())
+
+    @property
+    def shown(self) -> tuple[tuple[bytes, bytes], bytes]:
+        """The server's key and certificate, and whom it trusts, PEM. Called by gRPC's own threads too."""
+        return (self.server.key_pem, self.server.pem), self.bundle
+
+    def issue(self, device: DeviceId, key: issuing.PublicKey) -> Issued:
+        """A certificate for a device's key, from now on."""
+        now, pair = float(int(time.time())), self.roots[self.issuing]
+        made = issuing.device(pair.key, pair.certificate, key, self.federation, device, now)
+        serial, expires = f"{made.serial_number:x}", made.not_valid_after_utc.timestamp()
+        return Issued(made.public_bytes(Encoding.PEM), serial, pin_of(key), self.issuing, now, expires)
+
+    def refresh(self) -> bool:
+        """Issue the server's certificate anew when half its life is over, or its hosts or root are others.
+
+        Whether it was. Raises StorageFault.
+        """
+        now, certificate = time.time(), self.server.certificate
+        young = certificate.not_valid_after_utc.timestamp() - now > issuing.SERVER_LIFE / 2
+        signed = certificate.issuer == self.roots[self.issuing].certificate.subject
+        if young and signed and (not self._hosts or self.hosts == self._hosts):
+            return False
+        self.server = _server(self.roots[self.issuing], self._hosts or self.hosts)
+        files.save(self.server, self._folder / SERVER)
+        return True
+
+    # -- roll-over ------------------------------------------------------------------------------------------
+
+    def add(self, name: str, pair: KeyPair) -> None:
+        """Trust one more root, made by `new_root`."""
+        self.check_room()
+        files.save(pair, _root_path(self._folder, name))
+        self.roots = {**self.roots, name: pair}
+
+    def use(self, name: str) -> None:
+        """Let this root sign from now on, the server's own certificate too."""
+        self.root(name)
+        disk.write(self._folder / ISSUING, f"{name}\n".encode())
+        self.issuing = name
+        self.refresh()
+
+    def drop(self, name: str) -> None:
+        """Trust this root no more."""
+        self.check_droppable(name)
+        path = _root_path(self._folder, name)
+        with disk.storing(path):
+            path.unlink(missing_ok=True)
+            disk.sync_folder(self._folder)
+        self.roots = {known: pair for known, pair in self.roots.items() if known != name}
+
+    def check_room(self) -> None:
+        """Raises Refused when no more roots can be trusted."""
+        if len(self.roots) >= MOST_ROOTS:
+            raise Refused(
+                f"{len(self.roots)} authorities are trusted already", "drop one: fedserver authority drop"
+            )
+
+    def check_droppable(self, name: str) -> None:
+        """Raises Refused for the root that signs."""
+        self.root(name)
+        if name == self.issuing:
+            raise Refused(f"authority {name} signs", "let another sign first: fedserver authority use")
+
+    def root(self, name: str) -> KeyPair:
+        """Raises NotFound."""
+        if name not in self.roots:
+            raise NotFound(f"there is no authority {name!r}", near(name, list(self.roots)))
+        return self.roots[name]
+
+
+def is_made(state: Path) -> bool:
+    """Whether `make` came to its end here."""
+    return (state / FOLDER / ENROLMENT).is_file()
+
+
+def make(state: Path, federation: str, hosts: Sequence[str]) -> list[str]:
+    """Make what is missing of an authority; the names of the files that were made. Raises StorageFault."""
+    folder = state / FOLDER
+    disk.make_folder(folder)
+    made: list[str] = []
+    if not (folder / ISSUING).is_file():
+        kept = [path.stem.removeprefix("root-") for path in folder.glob("root-*.pem")]
+        name = kept[0] if kept else ""
+        if not name:
+            name, pair = new_root(federation)
+            files.save(pair, _root_path(folder, name))
+            made.append(_root_path(folder, name).name)
+        disk.write(folder / ISSUING, f"{name}\n".encode())
+        made.append(ISSUING)
+    name = (folder / ISSUING).read_text().strip()
+    if not (folder / SERVER).is_file():
+        files.save(_server(files.load(_root_path(folder, name)), hosts), folder / SERVER)
+        made.append(SERVER)
+    if not (folder / ENROLMENT).is_file():
+        key = new_key()
+        files.save(KeyPair(key, issuing.enrolment(key, hosts, time.time())), folder / ENROLMENT)
+        made.append(ENROLMENT)
+    return made
+
+
+def new_root(federation: str) -> tuple[str, KeyPair]:
+    """A root with a name of its own, the beginning of its pin; nobody trusts it yet."""
+    key = new_key()
+    name = pin_of(key.public_key()).hex()[:8]
+    return name, KeyPair(key, issuing.root(key, federation, name, time.time()))
+
+
+def _server(root: KeyPair, hosts: Sequence[str]) -> KeyPair:
+    key = new_key()
+    return KeyPair(key, issuing.server(root.key, root.certificate, key.public_key(), hosts, time.time()))
+
+
+def _root_path(folder: Path, name: str) -> Path:
+    return folder / f"root-{name}.pem"

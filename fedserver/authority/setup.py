@@ -1,0 +1,95 @@
+"""`fedserver init`: the authority, the certificates and the settings of a server. It is harmless twice."""
+
+import ipaddress
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from fedcore.errors import ConfigError
+from fedcore.identity.certificates import NAME
+from fedcore.shell import disk
+from fedserver.authority.chain import Event
+from fedserver.authority.roots import Authority, is_made, make
+from fedserver.config import SETTINGS, read_server
+from fedserver.store import Store
+
+HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9-]{1,63})*")
+PORT, ENROLL_PORT = 50051, 50052
+HEADER = "# Made by `fedserver init`; `fedserver up` reads it. Options of the command line come before it.\n"
+
+
+@dataclass(frozen=True)
+class Made:
+    """made: the files that this call made; none: everything was there. enroll: where devices join."""
+
+    federation: str
+    hosts: tuple[str, ...]
+    listen: str
+    enroll: str
+    made: tuple[str, ...]
+
+
+def init(state: Path, hosts: Sequence[str], listen: str | None, enroll: str | None, federation: str) -> Made:
+    """Make what is missing in a state folder. Raises ConfigError, also while a server uses the folder."""
+    for host in hosts:
+        _check(host)
+    if not NAME.fullmatch(federation):
+        raise ConfigError(
+            f"{federation[:64]!r} is not a name for a federation",
+            "use 1 to 64 letters, digits, dots, dashes and underscores, a letter or digit first",
+        )
+    if not hosts and not (state / SETTINGS).is_file():
+        raise ConfigError("no --host is given", "give the name or address at which devices reach it")
+    os.umask(0o077)
+    if is_made(state) and (state / SETTINGS).is_file():
+        return _found(state, ())
+    store = Store(state)
+    try:
+        made = [] if (state / SETTINGS).is_file() else [_write(state, hosts, listen, enroll)]
+        config = read_server(None, {"state": state})
+        if not is_made(state):
+            store.note_event(Event.INIT, federation=federation, hosts=list(config.hosts))
+            made += make(state, federation, config.hosts)
+    finally:
+        store.close()
+    return _found(state, tuple(made))
+
+
+def _found(state: Path, made: tuple[str, ...]) -> Made:
+    config = read_server(None, {"state": state})
+    authority = Authority.open(state, config.hosts)
+    return Made(authority.federation, config.hosts or authority.hosts, config.listen, config.enroll, made)
+
+
+def _write(state: Path, hosts: Sequence[str], listen: str | None, enroll: str | None) -> str:
+    """The settings file. A server that is for this machine alone listens to this machine alone."""
+    anywhere = "127.0.0.1" if all(map(_is_loopback, hosts)) else "0.0.0.0"  # noqa: S104 - the certificates' gate is behind it
+    settings = {
+        "state": ".",
+        "listen": listen or f"{anywhere}:{PORT}",
+        "enroll": enroll or f"{anywhere}:{ENROLL_PORT}",
+        "hosts": list(hosts),
+    }
+    disk.write(state / SETTINGS, (HEADER + yaml.safe_dump(settings, sort_keys=False)).encode())
+    return SETTINGS
+
+
+def _check(host: str) -> None:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        if not HOST.fullmatch(host):
+            raise ConfigError(
+                f"{host[:80]!r} is neither a host name nor an address", "such as --host shoal.example.org"
+            ) from None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,63 @@
+"""What the database keeps for people: who called, what was moved, what happened. No run depends on it."""
+
+import time
+from collections.abc import Iterable
+
+from fedcore.types import DeviceId, RunId
+from fedserver.database import Database
+from fedserver.records import DeviceRecord, LogLine, Traffic
+
+LOG_LINES, PAGE = 10_000, 200
+"""How many lines of a run's log are kept, and how many are read at a time."""
+
+
+class Notes(Database):
+    """Devices, traffic and logs."""
+
+    def note_devices(self, devices: Iterable[DeviceRecord]) -> None:
+        """What is known of these devices now."""
+        with self._transaction():
+            self._database.executemany(
+                "INSERT INTO devices VALUES (?, ?, ?, ?) ON CONFLICT (device) DO UPDATE"
+                " SET software = excluded.software, last_seen = excluded.last_seen",
+                [(each.device, each.software, each.first_seen, each.last_seen) for each in devices],
+            )
+
+    def devices(self) -> list[DeviceRecord]:
+        """Every device that ever called, by name."""
+        return [DeviceRecord(*row) for row in self._all("SELECT * FROM devices ORDER BY device")]
+
+    def add_traffic(self, traffic: Iterable[Traffic]) -> None:
+        """Add to what devices sent and fetched."""
+        with self._transaction():
+            self._database.executemany(
+                "INSERT INTO traffic VALUES (?, ?, ?, ?) ON CONFLICT (run, device) DO UPDATE"
+                " SET up = up + excluded.up, down = down + excluded.down",
+                [(each.run, each.device, each.up, each.down) for each in traffic],
+            )
+
+    def traffic(self, run: RunId) -> list[Traffic]:
+        """What each device sent and fetched in a run."""
+        rows = self._all("SELECT device, run, up, down FROM traffic WHERE run = ? ORDER BY device", (run,))
+        return [Traffic(*row) for row in rows]
+
+    def log(self, run: RunId, text: str, device: DeviceId = "") -> None:
+        """Note something that happened in a run."""
+        with self._transaction():
+            self._run(
+                "INSERT INTO log (run, at, device, text) VALUES (?, ?, ?, ?)",
+                (run, time.time(), device, text),
+            )
+            self._run(
+                "DELETE FROM log WHERE run = ?1 AND number <="
+                " (SELECT number FROM log WHERE run = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2)",
+                (run, LOG_LINES),
+            )
+
+    def log_lines(self, run: RunId, after: int = 0) -> list[LogLine]:
+        """The first lines of a run's log with a number above `after`, as many as make a page."""
+        rows = self._all(
+            "SELECT number, at, device, text FROM log WHERE run = ? AND number > ? ORDER BY number LIMIT ?",
+            (run, after, PAGE),
+        )
+        return [LogLine(*row) for row in rows]

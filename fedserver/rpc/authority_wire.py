@@ -1,0 +1,180 @@
+"""Tokens, devices and authorities <-> protobuf. Both sides are ours and of one version."""
+
+from google.protobuf.message import Message
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from fedcore import wire
+from fedcore._pb.fed.v1 import authority_service_pb2 as pb
+from fedcore.wire.identity import ROLE_OF, ROLES
+from fedserver.authority.office import Ended, Known, Root
+from fedserver.authority.records import (
+    Certified,
+    DeviceStanding,
+    Registered,
+    Terms,
+    Token,
+    TokenStanding,
+)
+
+TOKENS = {each: pb.TokenStanding.Value(f"TOKEN_STANDING_{each.name}") for each in TokenStanding}
+DEVICES = {each: pb.DeviceStanding.Value(f"DEVICE_STANDING_{each.name}") for each in DeviceStanding}
+TOKEN_OF, DEVICE_OF = {TOKENS[each]: each for each in TOKENS}, {DEVICES[each]: each for each in DEVICES}
+
+
+def terms_to_pb(terms: Terms) -> pb.CreateTokenRequest:
+    return pb.CreateTokenRequest(
+        role=ROLES[terms.role],
+        uses=terms.uses,
+        ttl=wire.seconds_to_pb(terms.ttl),
+        labels=terms.labels,
+        pattern=terms.pattern,
+        hold=terms.hold,
+    )
+
+
+def terms_from_pb(request: pb.CreateTokenRequest) -> Terms:
+    default = Terms()
+    return Terms(
+        ROLE_OF.get(request.role, default.role),
+        request.uses if request.HasField("uses") else default.uses,
+        wire.seconds_from_pb(request.ttl, "ttl") if request.HasField("ttl") else default.ttl,
+        dict(request.labels),
+        request.pattern or default.pattern,
+        request.hold,
+    )
+
+
+def token_to_pb(token: Token) -> pb.Token:
+    return pb.Token(
+        token=token.token,
+        role=ROLES[token.role],
+        uses=token.uses,
+        used=token.used,
+        created=_stamp(token.created),
+        expires=_stamp(token.expires),
+        labels=token.labels,
+        pattern=token.pattern,
+        hold=token.hold,
+        wrong=token.wrong,
+        standing=TOKENS[token.standing],
+    )
+
+
+def token_from_pb(token: pb.Token) -> Token:
+    return Token(
+        token.token,
+        ROLE_OF[token.role],
+        token.uses,
+        token.used,
+        _clock(token.created),
+        _clock(token.expires),
+        dict(token.labels),
+        token.pattern,
+        token.hold,
+        token.wrong,
+        TOKEN_OF[token.standing],
+    )
+
+
+def device_to_pb(known: Known) -> pb.Device:
+    device = known.device
+    return pb.Device(
+        device=device.device,
+        display=device.display,
+        role=ROLES[device.role],
+        labels=device.labels,
+        standing=DEVICES[device.standing],
+        created=_stamp(device.created),
+        fingerprint=bytes.fromhex(device.spki),
+        token=device.token,
+        certificates=map(_certificate_to_pb, device.certificates),
+        last_seen=_stamp(known.last_seen),
+    )
+
+
+def device_from_pb(device: pb.Device) -> Known:
+    registered = Registered(
+        device.device,
+        device.display,
+        ROLE_OF[device.role],
+        dict(device.labels),
+        DEVICE_OF[device.standing],
+        _clock(device.created),
+        device.fingerprint.hex(),
+        device.token,
+        tuple(map(_certificate_from_pb, device.certificates)),
+    )
+    return Known(registered, _optional(device, "last_seen", device.last_seen))
+
+
+def _certificate_to_pb(certified: Certified) -> pb.DeviceCertificate:
+    return pb.DeviceCertificate(
+        serial=certified.serial,
+        fingerprint=bytes.fromhex(certified.spki),
+        authority=certified.root,
+        issued=_stamp(certified.issued),
+        expires=_stamp(certified.expires),
+        first_used=_stamp(certified.first_used),
+    )
+
+
+def _certificate_from_pb(found: pb.DeviceCertificate) -> Certified:
+    """Without the certificate itself and what went out with it, which nobody is shown."""
+    return Certified(
+        found.serial,
+        found.fingerprint.hex(),
+        b"",
+        found.authority,
+        (),
+        _clock(found.issued),
+        _clock(found.expires),
+        _optional(found, "first_used", found.first_used),
+    )
+
+
+def ended_to_pb(ended: Ended) -> pb.RevokeDeviceResponse:
+    counted = [pb.CountedUpdate(run=run, round=number) for run, number in ended.counted]
+    return pb.RevokeDeviceResponse(device=device_to_pb(ended.known), cut=ended.cut, counted=counted)
+
+
+def ended_from_pb(response: pb.RevokeDeviceResponse) -> Ended:
+    counted = tuple((each.run, each.round) for each in response.counted)
+    return Ended(device_from_pb(response.device), response.cut, counted)
+
+
+def root_to_pb(root: Root) -> pb.Authority:
+    return pb.Authority(
+        authority=root.name,
+        fingerprint=root.pin,
+        signs=root.signs,
+        expires=_stamp(root.expires),
+        certificates=root.certificates,
+        untold=root.untold,
+    )
+
+
+def root_from_pb(root: pb.Authority) -> Root:
+    return Root(
+        root.authority,
+        root.fingerprint,
+        root.signs,
+        _clock(root.expires),
+        root.certificates,
+        tuple(root.untold),
+    )
+
+
+def _stamp(clock: float | None) -> Timestamp | None:
+    if clock is None:
+        return None
+    stamp = Timestamp()
+    stamp.FromNanoseconds(round(clock * 1e9))
+    return stamp
+
+
+def _clock(stamp: Timestamp) -> float:
+    return stamp.ToNanoseconds() / 1e9
+
+
+def _optional(message: Message, field: str, stamp: Timestamp) -> float | None:
+    return _clock(stamp) if message.HasField(field) else None

@@ -1,0 +1,63 @@
+"""`python -m tests.chaos`: see the package."""
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+
+from tests.chaos import grounds
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.chaos", description="Real processes under real faults."
+    )
+    parser.add_argument("--runs", type=int, default=100, help="how many trials  [default: 100]")
+    parser.add_argument("--seed", type=int, default=42, help="of everything that is drawn  [default: 42]")
+    parser.add_argument(
+        "--kind", action="append", default=[], help="only this kind of fault; may be repeated"
+    )
+    parser.add_argument("--out", type=Path, default=Path("runs/chaos"), help="folder of what comes out")
+    parser.add_argument("--list", action="store_true", help="name the kinds of faults and end")
+    arguments = parser.parse_args()
+    grounds.enter()
+
+    from tests.chaos.campaign import Campaign
+    from tests.chaos.kinds import KINDS
+    from tests.chaos.report import table, write
+
+    if arguments.list:
+        for name, kind in KINDS.items():
+            print(f"{name:32} {kind.forbidden() or (kind.strike.__doc__ or '').splitlines()[0]}")
+        return 0
+    if unknown := set(arguments.kind) - set(KINDS):
+        parser.error(f"no such kind: {', '.join(unknown)}; see --list")
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of sockets that we cut
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.out / "trials.jsonl").unlink(missing_ok=True)
+    campaign = Campaign(arguments.out, arguments.seed, lambda text: print(text, flush=True))
+    began = time.monotonic()
+    try:
+        asyncio.run(until_told(campaign.play(campaign.plan(arguments.runs, arguments.kind))))
+    except asyncio.CancelledError:
+        campaign.say("ended by a signal")
+        return 128 + signal.SIGTERM
+    finally:
+        write(arguments.out / "chaos.json", campaign, time.monotonic() - began)
+        print(f"\n{table(campaign)}\n\n{arguments.out / 'chaos.json'}")
+    return 0 if campaign.good else 1
+
+
+async def until_told(work: Coroutine[None, None, None]) -> None:
+    """Do this until it is done, or SIGTERM comes, which the first process of a namespace must handle."""
+    task = asyncio.ensure_future(work)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    await task
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,148 @@
+"""What must be so after a trial: nothing acknowledged is lost or counted twice, and the models are true."""
+
+import hashlib
+import json
+import sqlite3
+import time
+from contextlib import closing
+from dataclasses import dataclass, field
+from signal import SIGTERM
+from typing import Any
+
+from fedserver.store import Store
+from tests.chaos import work
+from tests.chaos.fleet import Fleet
+from tests.chaos.ledger import account
+from tests.chaos.programs import marked
+from tests.chaos.proxy import UP
+from tests.chaos.trial import Trial
+
+STOPPED = (0, -SIGTERM)
+"""How a program may end that is told to; by the signal itself while it is still loading."""
+
+
+@dataclass
+class Facts:
+    """Of one trial. acknowledged, lost, twice: see `ledger.Account`.
+
+    equal: the models are those of the rounds that there were. undisturbed: no round went on without a device
+    or was given up, so the models are those of a run without faults. resumed: seconds from the end of each
+    fault to the next receipt of a device that it hit (of any, for the server). restarted: seconds from each
+    start of the server to its first accepted call. resent: bytes that each device sent beyond those of its
+    results, with all framing and all other calls.
+    """
+
+    kind: str
+    seed: int
+    algorithm: str
+    strikes: list[dict[str, Any]]
+    seconds: float = 0.0
+    acknowledged: int = 0
+    lost: int = 0
+    twice: int = 0
+    equal: bool = False
+    undisturbed: bool = False
+    resumed: list[float] = field(default_factory=list)
+    restarted: list[float] = field(default_factory=list)
+    resent: dict[str, int] = field(default_factory=dict)
+    exits: dict[str, list[int]] = field(default_factory=dict)
+    missing: dict[int, dict[str, str]] = field(default_factory=dict)
+    abandoned: dict[int, str] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def good(self) -> bool:
+        return not self.problems
+
+
+def examine(trial: Trial) -> Facts:
+    """All checks of a trial whose run is over."""
+    facts = Facts(trial.kind, trial.seed, trial.algorithm, [each.facts() for each in trial.strikes])
+    facts.seconds, facts.notes = round(time.monotonic() - trial.began, 3), trial.notes
+    _count(trial, facts)
+    _compare(trial, facts)
+    _time(trial, facts)
+    _look_at_exits(trial, facts)
+    return facts
+
+
+async def examine_fleet(fleet: Fleet) -> list[str]:
+    """End a fleet in the orderly way; what was wrong with that, and with what it leaves."""
+    codes = await fleet.stop()
+    problems = [
+        f"{name} ended with {code} when stopped" for name, code in codes.items() if code not in STOPPED
+    ]
+    if left := marked(fleet.mark):
+        problems.append(f"processes are left: {', '.join(map(str, left))}")
+    store = Store(fleet.state)
+    try:
+        if found := store.scrub():
+            problems.append(f"the stopped server's folder: {found}")
+    finally:
+        store.close()
+    with closing(sqlite3.connect(fleet.state / "shoal.db")) as database:
+        (sound,) = database.execute("PRAGMA integrity_check").fetchone()
+        needed = [name for (name,) in database.execute("SELECT DISTINCT sha256 FROM needed_blobs")]
+    if sound != "ok":
+        problems.append(f"the database: {sound}")
+    for name in needed:
+        path = store.blobs.path(name)
+        if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != name:
+            problems.append(f"blob {name[:12]} is damaged or gone")
+    return problems
+
+
+def _count(trial: Trial, facts: Facts) -> None:
+    """What the devices were told against what the database holds."""
+    with closing(sqlite3.connect(f"file:{trial.fleet.state}/shoal.db?mode=ro", uri=True)) as database:
+        database.row_factory = sqlite3.Row
+        rows = database.execute("SELECT * FROM rounds WHERE run = ?", (trial.run,)).fetchall()
+        stored = database.execute("SELECT * FROM reports WHERE run = ?", (trial.run,)).fetchall()
+    rounds = {row["round"]: {**dict(row), "missing": json.loads(row["missing"])} for row in rows}
+    facts.abandoned = {number: row["abandoned"] for number, row in rounds.items() if row["abandoned"]}
+    facts.missing = {number: row["missing"] for number, row in rounds.items() if row["missing"]}
+    facts.undisturbed = not facts.missing and not facts.abandoned
+    receipts = {
+        device.name: [each for each in device.receipts() if each["run"] == trial.run]
+        for device in trial.fleet.devices.values()
+    }
+    reports = {(row["device"], row["round"]): row["payload"] for row in stored}
+    found = account(receipts, rounds, reports)
+    facts.acknowledged, facts.lost, facts.twice = found.acknowledged, found.lost, found.twice
+    facts.problems += found.problems
+
+
+def _compare(trial: Trial, facts: Facts) -> None:
+    """The models with those of the same rounds in the simulator."""
+    assert trial.status is not None
+    if trial.status.summary.stage != "finished":
+        facts.problems.append(f"the run {trial.status.summary.stage}: {trial.status.summary.waiting_for}")
+        return
+    missing = {number: frozenset(names) for number, names in facts.missing.items()}
+    true = work.truth(trial.algorithm, trial.model_seed, missing)
+    facts.equal = {key: model.blob.sha256 for key, model in trial.status.models.items()} == true.models
+    if not facts.equal:
+        facts.problems.append("the models are not those of the rounds that the server says there were")
+    for device in trial.fleet.devices.values():
+        facts.resent[device.name] = trial.carried(device, UP) - true.up[device.name]
+
+
+def _time(trial: Trial, facts: Facts) -> None:
+    receipts = {device.name: device.receipts() for device in trial.fleet.devices.values()}
+    for strike in trial.strikes:
+        names = set(receipts) if "server" in strike.whom else set(receipts) & set(strike.whom)
+        times = [each["at"] for name in names for each in receipts[name] if each["at"] > strike.healed]
+        facts.resumed.append(round(max(0.0, min([*times, trial.ended]) - strike.healed), 3))
+    restarts = [each for each in trial.fleet.restarts if each.began > trial.began]
+    facts.restarted = [round(each.seconds, 3) for each in restarts]
+
+
+def _look_at_exits(trial: Trial, facts: Facts) -> None:
+    programs = [trial.fleet.server, *(device.program for device in trial.fleet.devices.values())]
+    for program in programs:
+        codes = [end.code for end in program.ends if end.at > trial.began]
+        if codes:
+            facts.exits[program.name] = codes
+        for code in set(codes) - trial.expected.get(program.name, set()):
+            facts.problems.append(f"{program.name} ended with exit code {code}; see {program.log.name}")

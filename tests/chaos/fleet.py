@@ -1,0 +1,170 @@
+"""One server and its devices as processes, each device behind a network of its own that can fail."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedcore.errors import ShoalError, Unavailable
+from fedserver.reach import answers
+from fedserver.rpc.client import OperatorClient
+from tests.chaos import work
+from tests.chaos.device import RECEIPTS
+from tests.chaos.programs import LOOK, PATIENCE, Program, marked
+from tests.chaos.proxy import Proxy
+
+CADENCE = {"poll": 2.0, "heartbeat": 1.0, "tick": 0.05, "grace": 5.0}
+"""Short, so that many rounds fit into a minute; nothing else is set apart from what people get."""
+
+
+@dataclass(frozen=True)
+class Restart:
+    """began: when the process was started, by the monotonic clock. seconds: until its first accepted call."""
+
+    began: float
+    seconds: float
+
+
+class Device:
+    """A device: its program, its network, and the receipts that it got."""
+
+    def __init__(self, name: str, folder: Path, proxy: Proxy, program: Program) -> None:
+        self.name, self.folder, self.proxy, self.program = name, folder, proxy, program
+
+    def receipts(self) -> list[dict[str, Any]]:
+        """What the server acknowledged, oldest first. A line that a kill cut short is none."""
+        try:
+            lines = (self.folder / "receipts").read_text().split("\n")[:-1]
+        except OSError:
+            return []
+        return [json.loads(line) for line in lines]
+
+
+class Fleet:
+    """Made by `start`. `folder`/server is the state folder; the programs' logs lie beside it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.state = folder, folder / "server"
+        self.mark = str(folder)
+        self.port = _free_port()
+        self.devices: dict[str, Device] = {}
+        self.restarts: list[Restart] = []
+        line = ["-m", "fedserver", "up", "--config", str(folder / "server.yaml")]
+        self.server = Program("server", line, folder / "server.log", self.mark)
+        self._timing: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Server and devices run, and the server takes calls."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        settings = {
+            "state": "server",
+            "listen": f"127.0.0.1:{self.port}",
+            "insecure_loopback": True,
+            "cadence": CADENCE,
+        }
+        (self.folder / "server.yaml").write_text(yaml.safe_dump(settings))
+        await self.server.start()
+        await self.answering()
+        for name in work.NAMES:
+            self.devices[name] = await self._join(name)
+            await self.devices[name].program.start()
+        self._timing = asyncio.create_task(self._time_restarts())
+
+    async def stop(self) -> dict[str, int]:
+        """End everything in the orderly way; the exit codes."""
+        if self._timing is not None:
+            self._timing.cancel()
+        programs = [device.program for device in self.devices.values()] + [self.server]
+        codes = dict(zip((p.name for p in programs), [await p.stop() for p in programs], strict=True))
+        for device in self.devices.values():
+            await device.proxy.close()
+        return codes
+
+    def disks(self) -> dict[str, Path]:
+        """The state folder of each program."""
+        return {"server": self.state, **{name: self.folder / name / "state" for name in work.NAMES}}
+
+    def kill(self) -> None:
+        """Whatever is still there of it."""
+        for pid in marked(self.mark):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    async def answering(self, patience: float = PATIENCE) -> None:
+        """Wait until the server has accepted a call. Raises Unavailable."""
+        until = time.monotonic() + patience
+        while True:
+            try:
+                if await asyncio.to_thread(self._call):
+                    return
+            except ShoalError:
+                pass
+            if time.monotonic() > until:
+                raise Unavailable(f"the server accepts no call after {patience:.0f} s", f"{self.server.log}")
+            await asyncio.sleep(LOOK)
+
+    async def ask(self, question: Any) -> Any:
+        """What `question` finds out of an operator's client. Raises ShoalErrors, such as Unavailable."""
+
+        def asked() -> Any:
+            with OperatorClient(self.state) as operator:
+                return question(operator)
+
+        return await asyncio.to_thread(asked)
+
+    def _call(self) -> bool:
+        if not answers(self.state):
+            return False
+        with OperatorClient(self.state) as operator:
+            operator.status()
+        return True
+
+    async def _time_restarts(self) -> None:
+        """After every new start of the server: how long until it accepts a call."""
+        began = self.server.began
+        while True:
+            await self.server.alive(after=began)
+            began = self.server.began
+            while self.server.began == began and self.server.pid is not None:
+                try:
+                    if await asyncio.to_thread(self._call):
+                        self.restarts.append(Restart(began, time.monotonic() - began))
+                        break
+                except ShoalError:
+                    pass
+                await asyncio.sleep(LOOK)
+
+    async def _join(self, name: str) -> Device:
+        """A device with its data, its settings and its identity."""
+        folder = self.folder / name
+        folder.mkdir(exist_ok=True)
+        work.write_data(name, folder)
+        proxy = Proxy(lambda: ("127.0.0.1", self.port))
+        await proxy.open()
+        settings = {
+            "server": proxy.address,
+            "device": name,
+            "insecure_loopback": True,
+            "learner": work.LEARNER,
+            "data": {"npz": "data.npz", "test": "test.npz", "shape": [1, 8, 8]},
+            "limits": {"kept_bytes": 16 * work.MODEL},
+        }
+        (folder / "device.yaml").write_text(yaml.safe_dump(settings))
+        line = ["-m", "tests.chaos.device", "run", "--config", str(folder / "device.yaml")]
+        environment = {RECEIPTS: str(folder / "receipts")}
+        program = Program(name, line, self.folder / f"{name}.log", self.mark, environment)
+        return Device(name, folder, proxy, program)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as trial:
+        port: int = trial.getsockname()[1]
+        return port

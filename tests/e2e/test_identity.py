@@ -1,0 +1,230 @@
+"""Devices and a server as real processes over mutual TLS: they join, renew, sleep too long, are revoked."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedcore.identity.join import parse
+
+PATIENCE = 60.0
+"""Seconds that a process may take, on a busy machine."""
+SHORT_LIVED = """
+import sys
+from fedserver.authority import issuing
+issuing.DEVICE_LIFE = 9.0
+from fedserver.__main__ import main
+main()
+"""
+"""A server whose certificates for devices are good for nine seconds, and due after less than six."""
+
+
+@dataclass
+class Place:
+    """A folder with a server's state and the folders of devices."""
+
+    root: Path
+
+    @property
+    def state(self) -> Path:
+        return self.root / "server"
+
+    def call(self, program: str, *arguments: object, given: str = "") -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", program, *map(str, arguments)],
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=2 * PATIENCE,
+            cwd=self.root,
+        )
+
+    def server(self, *arguments: object) -> dict[str, Any]:
+        """What a verb of the operator found."""
+        done = self.call("fedserver", *arguments, "--state", self.state, "--json")
+        assert done.returncode == 0, done.stderr
+        data: dict[str, Any] = json.loads(done.stdout)["data"]
+        return data
+
+    def device(self, name: str) -> Path:
+        """The settings of a device with data of its own."""
+        folder = self.root / name
+        folder.mkdir()
+        chance = np.random.default_rng(len(name))
+        x, y = chance.random((60, 4), np.float32), chance.integers(0, 2, 60)
+        np.savez(folder / "data.npz", x=x, y=y)
+        settings = folder / "device.yaml"
+        settings.write_text(
+            "learner: {builtin: mlp, options: {inputs: 4, hidden: [4], classes: 2}}\ndata: {npz: data.npz}\n"
+        )
+        return settings
+
+    def joined(self, name: str, *terms: str) -> Path:
+        """The settings of a device that has joined: two commands."""
+        settings, line = self.device(name), self.server("token", "create", *terms)["join"]
+        done = self.call("fedclient", "join", "-", "-c", settings, "--device", name, given=line)
+        assert done.returncode == 0, done.stderr
+        return settings
+
+    def identity(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.root / name / "state/identity/identity.json").read_text())
+        return found
+
+    def events(self) -> list[dict[str, Any]]:
+        """The audit log."""
+        lines = (self.state / "audit.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+    def happened(self, event: str, device: str) -> int:
+        found = [line for line in self.events() if line["event"] == event]
+        return sum(line["facts"].get("device") == device for line in found)
+
+    @contextmanager
+    def up(self, *program: str) -> Iterator[subprocess.Popen[str]]:
+        """The server, made at the first time; its ports stay the same."""
+        if not self.state.exists():
+            ports = ("--listen", f"127.0.0.1:{free_port()}", "--enroll", f"127.0.0.1:{free_port()}")
+            made = self.call("fedserver", "init", "--state", self.state, "--host", "127.0.0.1", *ports)
+            assert made.returncode == 0, made.stderr
+        with self.running(
+            "server", *(program or ("-m", "fedserver")), "up", "--state", self.state
+        ) as process:
+            self.wait_for(lambda: (self.state / "address").exists())
+            yield process
+
+    @contextmanager
+    def running(self, log: str, *line: object) -> Iterator[subprocess.Popen[str]]:
+        """Python with these arguments, until the end of the block; what it says goes to a log."""
+        with (self.root / f"{log}.log").open("a") as file:
+            process = subprocess.Popen(
+                [sys.executable, *map(str, line)], stdout=file, stderr=file, text=True, cwd=self.root
+            )
+        try:
+            yield process
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(PATIENCE)
+
+    def log(self, name: str) -> str:
+        return (self.root / f"{name}.log").read_text()
+
+    def wait_for(self, condition: Any) -> None:
+        until = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < until, {path.name: path.read_text() for path in self.root.glob("*.log")}
+            time.sleep(0.05)
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def test_a_join_string_is_good_once_and_its_secret_is_nowhere(place: Place) -> None:
+    with place.up():
+        settings, line = place.device("attic"), place.server("token", "create")["join"]
+        (place.root / "join.txt").write_text(line)
+        first = place.call("fedclient", "join", "join.txt", "-c", settings, "--device", "attic")
+        assert (first.returncode, first.stdout.split()[:2]) == (0, ["attic", "joined"])
+        again = place.call("fedclient", "join", "join.txt", "-c", settings)
+        assert "has joined already" in again.stdout
+        other = place.call(
+            "fedclient", "join", "join.txt", "-c", place.device("cellar"), "--device", "cellar"
+        )
+        assert other.returncode == 5
+        assert "used up" in other.stderr
+        seen = place.call("fedclient", "status", "-c", settings)
+        assert "identity:    train in federation shoal until 20" in seen.stdout
+        assert ": answers" in seen.stdout
+        wrong = place.call("fedclient", "run", "-c", settings, "--device", "cellar")
+        assert wrong.returncode == 3
+        assert "attic by its identity, and cellar by the settings" in wrong.stderr
+    (place.root / "join.txt").unlink()
+    text, secret = line.rpartition(":")[2], parse(line).secret
+    for done in (first, again, other):
+        assert text not in done.stdout + done.stderr
+    for path in place.root.rglob("*"):
+        if path.is_file():
+            content = path.read_bytes()
+            assert text.encode() not in content, path
+            assert secret not in content, path
+
+
+def test_a_revoked_device_is_told_and_ends(place: Place) -> None:
+    with place.up():
+        settings = place.joined("attic")
+        with place.running("attic", "-m", "fedclient", "run", "-c", settings) as agent:
+            place.wait_for(lambda: "waiting" in place.log("attic"))
+            place.server("device", "revoke", "attic")
+            assert agent.wait(PATIENCE) == 5
+        assert "error[revoked]: device attic was revoked" in place.log("attic")
+
+
+def test_a_device_waits_for_a_server_that_starts_again(place: Place) -> None:
+    with place.up() as server:
+        settings = place.joined("attic")
+        place.server("run", "start", "a", "--algorithm", "fedavg", "--minimum", "1", "--set", "rounds=1")
+        server.kill()
+        server.wait()
+        (place.state / "address").unlink()
+    with place.running("attic", "-m", "fedclient", "run", "-c", settings, "--until-finished") as agent:
+        place.wait_for(lambda: "does not answer" in place.log("attic"))
+        with place.up():
+            assert agent.wait(PATIENCE) == 0
+            assert place.server("run", "show", "a")["stage"] == "finished"
+
+
+def test_certificates_are_renewed_under_way_and_after_a_sleep_too_long(place: Place) -> None:
+    with place.up("-c", SHORT_LIVED):
+        settings, other = place.joined("attic"), place.joined("cellar")
+        first = place.identity("attic")
+        place.server("run", "start", "a", "--algorithm", "fedavg", "--minimum", "2", "--set", "rounds=3")
+        agent = ("-m", "fedclient", "run", "-c")
+        with place.running("attic", *agent, settings, "--until-finished") as waiting:
+            place.wait_for(lambda: place.happened("renewed", "attic") >= 2)
+            assert place.identity("attic")["key"] != first["key"]
+            with place.running("cellar", *agent, other, "--until-finished") as second:
+                assert second.wait(PATIENCE) == 0
+            assert waiting.wait(PATIENCE) == 0
+        time.sleep(10.0)  # longer than a certificate lasts
+        before, rejoined = place.identity("attic"), place.happened("rejoined", "attic")
+        done = place.call("fedclient", "enroll", "-c", settings, "--run", "a")
+        assert done.returncode == 0, done.stderr
+        assert "asking for a new one" in done.stderr
+        assert place.happened("rejoined", "attic") == rejoined + 1
+        assert place.identity("attic")["key"] != before["key"]
+
+
+def test_the_authority_changes_and_no_device_notices(place: Place) -> None:
+    with place.up():
+        settings = place.joined("attic")
+        (old,) = [each["authority"] for each in place.server("authority", "ls")["authorities"]]
+        new = place.server("authority", "add")["authority"]
+        trusted = []
+        for step in (("use", new), ("drop", old), ("ls",)):  # it is told at its next hello
+            before = place.identity("attic")
+            with place.running("attic", "-m", "fedclient", "run", "-c", settings) as agent:
+                place.wait_for(lambda before=before: place.identity("attic") != before)
+                assert agent.poll() is None
+            trusted.append(place.identity("attic")["authorities"].count("BEGIN CERTIFICATE"))
+            place.server("authority", *step)
+    assert trusted == [2, 2, 1]
+    assert (place.happened("renewed", "attic"), place.happened("rejoined", "attic")) == (3, 0)
+    assert os.listdir(place.root / "attic" / "state" / "identity") == ["identity.json"]

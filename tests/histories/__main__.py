@@ -1,0 +1,58 @@
+"""python -m tests.histories SEED [--verbose], or --count N [--first SEED]: see the package's docstring."""
+
+import argparse
+import gc
+import sys
+import time
+
+from tests.histories.world import World, play
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.histories")
+    parser.add_argument("seed", nargs="?", type=int, help="play this one, and show its trace")
+    parser.add_argument("--verbose", action="store_true", help="all of the trace, not its end alone")
+    parser.add_argument("--count", type=int, default=0, help="play so many")
+    parser.add_argument("--first", type=int, default=1, help="the first seed of them")
+    arguments = parser.parse_args()
+    gc.disable()  # what ends when must not depend on the allocator
+    if arguments.count:
+        return many(range(arguments.first, arguments.first + arguments.count))
+    world = play(arguments.seed or 0, arguments.verbose)
+    print("\n".join(world.trace))
+    print(world.plan)
+    return _verdict(world)
+
+
+def many(seeds: range) -> int:
+    """Play them all; how many failed."""
+    began, failed, steps, missed, reports, equalled = time.perf_counter(), [], 0, 0, 0, 0
+    for seed in seeds:
+        world = play(seed)
+        steps += world.steps
+        missed += world.invariants.missed
+        reports += len(world.invariants.acknowledged)
+        equalled += world.equalled
+        if world.bugs:
+            failed.append(seed)
+            _verdict(world)
+        gc.collect()
+    took = time.perf_counter() - began
+    print(
+        f"{len(seeds)} histories, {len(failed)} failed; {steps} steps, {reports} acknowledged reports, "
+        f"{missed} missed, {equalled} runs compared with one without faults; {took:.0f} s"
+    )
+    return 1 if failed else 0
+
+
+def _verdict(world: World) -> int:
+    print(f"seed {world.plan.seed}: trace {world.digest.hexdigest()[:16]}, {world.steps} steps")
+    for bug in world.bugs[:3]:
+        print(f"  FAILED: {bug}")
+    if world.bugs:
+        print(f"  again: python -m tests.histories {world.plan.seed} --verbose", flush=True)
+    return 1 if world.bugs else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

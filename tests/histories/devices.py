@@ -1,0 +1,137 @@
+"""A device of the world: the real agent, with a training process that is quick and can be computed again."""
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import numpy as np
+
+from fedclient.agent import Agent, Allowance, Until
+from fedclient.blobs import BlobStore
+from fedclient.performer import Facts
+from fedclient.rpc import RpcLink
+from fedclient.state import DeviceFolder, Outbox, Status
+from fedclient.watcher import Watcher
+from fedcore.algorithms.flux.messages import TrainMixture
+from fedcore.errors import ShoalError
+from fedcore.link import Failure, Task
+from fedcore.messages import (
+    STANDARD,
+    Build,
+    Built,
+    Describe,
+    Described,
+    Evaluate,
+    Evaluated,
+    Message,
+    Train,
+    Trained,
+)
+from fedcore.parts import Descriptor, LatentBounds
+from fedcore.payload import Payload, decode, encode
+from fedcore.tensors import digest
+from fedcore.types import DeviceId, Tensors
+
+MESSAGES = {message.kind: message for message in (*STANDARD, TrainMixture)}
+LATENTS = 6
+KEPT = 1 << 20
+"""Bytes of models and results that a device keeps."""
+
+Performed = Callable[[DeviceId, Task, Message, Payload, Message], None]
+"""Told of each result: the device, the task and its message, the result and its message."""
+
+
+def model_of(values: int) -> Tensors:
+    return {"w": np.linspace(-1.0, 1.0, values, dtype=np.float32), "steps": np.array(0, np.int64)}
+
+
+def answer(number: int, message: Message, seed: int, salt: int, values: int) -> Message:
+    """What device `number` answers: it follows from the arguments alone. Even and odd numbers differ."""
+    chance = np.random.default_rng((number, seed, salt))
+    if isinstance(message, Build):
+        return Built(model_of(values))
+    if isinstance(message, Evaluate):
+        bounds = LatentBounds(np.array([-1.0]), np.array([1.0])) if message.bounds else None
+        accuracy, loss = float(chance.random()), float(chance.random())
+        return Evaluated(accuracy, loss, 5, bounds, LATENTS if bounds else 0)
+    if isinstance(message, Describe):
+        return Described(_descriptor(number, message.projector, message.classes), 10 + number)
+    assert isinstance(message, Train), message
+    model = {
+        name: (array + chance.normal(size=array.shape)).astype(array.dtype)
+        for name, array in message.model.items()
+    }
+    descriptor = _descriptor(number, message.projector, message.classes) if message.projector else None
+    return Trained(model, 10 + number, float(chance.random()), descriptor)
+
+
+def _descriptor(number: int, projector: Tensors, classes: int) -> Descriptor:
+    dims = projector["components"].shape[0]
+    chance, groups = np.random.default_rng((number, 7)), np.arange(classes + 1)[:, None] * (number % 2)
+    means = 10.0 * groups + chance.normal(scale=0.01, size=(classes + 1, dims))
+    counts = np.array([30.0 * classes, *[30.0] * classes])
+    return Descriptor(means, np.ones_like(means), counts, digest(projector))
+
+
+class Worker:
+    """In the place of the training process. salt: makes every performance another; 0 for none."""
+
+    def __init__(
+        self,
+        number: int,
+        store: BlobStore,
+        chance: Random,
+        performed: Performed,
+        *,
+        seconds: float,
+        failing: Callable[[], float],
+        fresh: bool,
+        values: int,
+    ) -> None:
+        self._number, self._store, self._chance, self._performed = number, store, chance, performed
+        self._seconds, self._failing, self._fresh, self._values = seconds, failing, fresh, values
+
+    async def start(self) -> Facts:
+        return Facts(1, True, "cpu")
+
+    async def stop(self) -> None:
+        pass
+
+    async def perform(self, task: Task) -> Payload | Failure:
+        await asyncio.sleep(self._chance.random() * self._seconds)
+        if self._chance.random() < self._failing():
+            return Failure("learner-failed", "the author's code failed", "Traceback: ...")
+        try:
+            message = decode(task.payload, MESSAGES, self._store.load)
+            salt = self._chance.getrandbits(32) if self._fresh else 0
+            reply = answer(self._number, message, task.seed, salt, self._values)
+            payload = encode(reply, self._store.keep)
+        except ShoalError as error:
+            return Failure(error.code, str(error))
+        self._performed(f"d{self._number}", task, message, payload, reply)
+        return payload
+
+
+async def serve(
+    root: Path, number: int, chance: Random, make: Callable[[BlobStore], Worker], says: Callable[[str], None]
+) -> None:
+    """Be a device, as `fedclient run` is one, until cancelled."""
+    folder = DeviceFolder(root)
+    with folder.locked():
+        name = folder.device(f"d{number}")
+        store, outbox = BlobStore(folder.blobs), Outbox(folder.outbox)
+        watcher = Watcher(Status(name, "server"), folder.root, lambda text: None, says)
+        link = RpcLink("server:50051", name)
+        try:
+            allowance = Allowance(kept_bytes=KEPT)
+            await Agent(link, make(store), store, outbox, watcher, allowance, chance).run(Until.STOPPED)
+        finally:
+            await link.close()
+
+
+def base_of(message: Message) -> str:
+    """Which models a task is about: what a result of it was made from."""
+    models = [getattr(message, "model", None), getattr(message, "encoder", None)]
+    return hashlib.sha256("".join(digest(model) for model in models if model).encode()).hexdigest()

@@ -1,0 +1,72 @@
+"""What a run must come to, computed beside the server from the reports that count and nothing else."""
+
+import functools
+import json
+from typing import Any
+
+from fedcore import checkpoint
+from fedcore.algorithm import Plan, Report, State
+from fedcore.messages import Message
+from fedcore.payload import BlobRef, Weights
+from fedcore.rounds import RoundPolicy
+from fedcore.simulate import simulate
+from fedcore.tensors import digest, manifest_of, nbytes
+from fedcore.types import DeviceId, Tensors
+from fedserver.recipe import recipe_of
+from fedserver.records import RunSpec
+from tests.histories.devices import answer
+
+
+class Expected:
+    """One run. plan, rows, reports: of the round that is open; rows as they stand in the database."""
+
+    def __init__(self, spec: RunSpec, initial: Tensors | None) -> None:
+        recipe = recipe_of(spec)
+        self._spec, self._central, self._hint = spec, recipe.central, recipe.state
+        self._first: State = recipe.start(initial)
+        self._bootstraps = initial is None
+        self._reporters: list[tuple[DeviceId, ...]] = []
+        self.state, self.round, self.standing = self._first, 1, "active"
+        self.plan = Plan({}, "")
+        self.rows: dict[DeviceId, str] = {}
+        self.reports: dict[DeviceId, Message] = {}
+
+    def structure(self) -> str:
+        """The checkpoint that the server must have."""
+        return _structure(self._hint, self.state)
+
+    def open(self, asked: list[DeviceId]) -> None:
+        plan = self._central.plan(self.state, asked)
+        assert plan is not None
+        self.plan = plan
+
+    def close(self, abandoned: bool) -> None:
+        if not abandoned:
+            reports = [Report(device, message) for device, message in sorted(self.reports.items())]
+            self.state = self._central.reduce(self.state, reports)
+        self._reporters.append(() if abandoned else tuple(sorted(self.reports)))
+        self.round, self.plan, self.rows, self.reports = self.round + 1, Plan({}, ""), {}, {}
+
+    def simulated(self, values: int) -> str | None:
+        """How the run ends in simulation; None where not all rounds had the same devices."""
+        same = self._reporters[-1]
+        wanted = [same] * len(self._reporters)
+        if self._bootstraps:
+            wanted[0] = same[:1]
+        if not same or self._reporters != wanted:
+            return None
+        devices = {device: functools.partial(_answer, int(device[1:]), values) for device in same}
+        policy = RoundPolicy(minimum=len(same))
+        outcome = simulate(self._central, self._first, devices, policy, self._spec.seed)
+        return _structure(self._hint, outcome.state)
+
+
+def _answer(number: int, values: int, message: Message, seed: int) -> Message:
+    return answer(number, message, seed, 0, values)
+
+
+def _structure(hint: Any, state: State) -> str:
+    def named(tensors: Tensors) -> Weights:
+        return Weights(manifest_of(tensors), BlobRef(digest(tensors), nbytes(tensors)))
+
+    return json.dumps(checkpoint.encode(hint, state, named), sort_keys=True)

@@ -1,0 +1,78 @@
+"""Who the devices of a world are: certificates of the server's own authority, shown at every call.
+
+Each device joins once, by a token of its own, as soon as a server runs. What a connection's TLS would show is
+handed to the server with each call; the rest, from the gate to the registry, is the real one.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+
+from fedcore.errors import ShoalError
+from fedcore.identity import proof
+from fedcore.identity.certificates import request
+from fedcore.identity.enrolled import Enrolled, Joining
+from fedcore.types import DeviceId
+from fedserver.authority import setup
+from fedserver.authority.enrolment import Enrolment
+from fedserver.authority.keeper import Keeper
+from fedserver.authority.office import Office
+from fedserver.authority.records import Terms
+from fedserver.authority.roots import Authority
+from fedserver.coordinator import Coordinator
+
+HOST, DEVICES, JOINING = "localhost", "localhost:50051", "localhost:50052"
+
+
+class Identities:
+    """certificates: PEM, by device. office: of the server that runs now. ending: who is being revoked.
+
+    joined: set once the device has its certificate.
+    """
+
+    def __init__(self, devices: Sequence[DeviceId]) -> None:
+        self.certificates: dict[DeviceId, bytes] = {}
+        self.joined = {device: asyncio.Event() for device in devices}
+        self.office: Office | None = None
+        self.ending: set[DeviceId] = set()
+
+    @staticmethod
+    def prepare(state: Path) -> Authority:
+        """What `fedserver init` does; safe to repeat."""
+        setup.init(state, (HOST,), "127.0.0.1:50051", "127.0.0.1:50052", "histories")
+        authority = Authority.open(state, (HOST,))
+        authority.refresh()
+        return authority
+
+    async def open(self, coordinator: Coordinator, authority: Authority) -> Keeper:
+        keeper = await Keeper.open(coordinator.storage, authority)
+        self.office = Office(coordinator, keeper, JOINING)
+        return keeper
+
+    async def join(self, keeper: Keeper, device: DeviceId) -> None:
+        """A device gets its certificate, if it has none."""
+        assert self.office is not None
+        if device in self.certificates:
+            return
+        _, string = await self.office.create_token(Terms(pattern=device))
+        enrolment = Enrolment(keeper, DEVICES)
+        nonce, csr = (await enrolment.challenge(device)).nonce, request(generate_private_key(SECP256R1()))
+        shown = proof.prove(proof.key_of(string.secret), nonce, string.pin, csr)
+        answer = await enrolment.join(Joining(string.token, nonce, csr, shown, device), device)
+        assert isinstance(answer, Enrolled)
+        self.certificates[device] = answer.certificate
+        self.joined[device].set()
+
+    async def revoke(self, office: Office, device: DeviceId) -> None:
+        """An operator ends an identity."""
+        self.ending.add(device)
+        with contextlib.suppress(ShoalError):  # the server ends, or its disk fails: then it may hold or not
+            await office.revoke(device, "somebody stole it")
+
+    def shown(self, device: DeviceId) -> Mapping[str, Any]:
+        """What TLS knows of a device's connection."""
+        return {"ssl_tls_version": [b"TLSv1.3"], "x509_pem_cert": [self.certificates[device]]}

@@ -1,0 +1,219 @@
+"""What must hold whatever happens, looked at after every commit, at every answer, and at the end.
+
+I1  a report that was acknowledged is on disk, stays, and counts once, or its round is abandoned
+I2  the next state is what the algorithm makes of the last one and of the reports that count, bit for bit
+I3  what counts was made by that device, for that round, from that round's models
+I4  nothing counts of a device after its identity was ended
+I6  once faults stop, every run comes to its end
+I7  what is kept is what is needed; nothing grows with the number of crashes
+I8  the audit log is whole
+and: rounds and standings never go back, no run gets lost, nobody is blamed for what others did, no report is
+told two different things.
+"""
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedcore import checkpoint, wire
+from fedcore.link import Failure, Outcome, Task
+from fedcore.messages import Message
+from fedcore.payload import Payload
+from fedcore.types import DeviceId, RunId, Tensors
+from fedserver.store import same
+from tests.histories.devices import base_of
+from tests.histories.expected import Expected
+from tests.histories.plan import Plan as WorldPlan
+
+Key = tuple[RunId, int, DeviceId]
+_connect = sqlite3.connect  # the world's own, which no process opens
+OWN_FAULTS = ("it failed:", "its report was refused:")
+
+
+class Violation(AssertionError):
+    """An invariant does not hold."""
+
+
+def check(holds: object, what: str) -> None:
+    if not holds:
+        raise Violation(what)
+
+
+class Invariants:
+    """Watches one server's folder and what is said on the network."""
+
+    def __init__(self, plan: WorldPlan, state: Path, initial: Tensors | None) -> None:
+        self._world, self._state, self._initial = plan, state, initial
+        self._specs = {run.name: run for run in plan.runs}
+        self.runs: dict[RunId, Expected] = {}
+        self.counted: dict[Key, str] = {}
+        self.acknowledged: set[Key] = set()
+        self.started: set[RunId] = set()
+        self.revoked: set[DeviceId] = set()
+        self.missed = 0
+        self._performed: dict[Key, list[tuple[Payload, Message, str]]] = {}
+        self._database: sqlite3.Connection | None = None
+        self._seen = -1
+
+    # -- what devices did, and were told --------------------------------------------------------------------
+
+    def performed(
+        self, device: DeviceId, task: Task, message: Message, payload: Payload, reply: Message
+    ) -> None:
+        made = self._performed.setdefault((task.run, task.round, device), [])
+        made.append((payload, reply, base_of(message)))
+
+    def answered(self, path: str, device: DeviceId, request: Any, response: Any) -> None:
+        """The server has answered a call."""
+        if not path.endswith("/Report"):
+            return
+        report, receipt = wire.report_from_pb(request.report), wire.receipt_from_pb(response.receipt)
+        key = (report.run, report.round, device)
+        if isinstance(report.result, Failure):
+            return
+        if receipt.outcome in (Outcome.ACCEPTED, Outcome.DUPLICATE):
+            check(key in self.counted, f"I1: {key} was acknowledged before it was on disk")
+            self.acknowledged.add(key)
+        stood = self.runs.get(report.run)
+        if receipt.outcome is Outcome.LATE and stood is not None and report.round + 2 > stood.round:
+            check(key not in self.counted, f"I1: {key} counts, and was called late: {receipt.reason}")
+        if receipt.outcome is Outcome.REFUSED and not (self.revoked or "twin" in self._world.troubles):
+            raise Violation(f"a sound report of {key} was refused: {receipt.reason}")
+
+    # -- the database ---------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Compare what was committed since the last look with what had to be."""
+        if self._database is None:
+            if not (self._state / "shoal.db").exists():
+                return
+            self._database = _connect(self._state / "shoal.db", isolation_level=None)
+            self._database.row_factory = sqlite3.Row
+        try:
+            (version,) = self._database.execute("PRAGMA data_version").fetchone()
+            if version == self._seen:
+                return
+            self._seen, rows = version, self._database.execute("SELECT * FROM runs").fetchall()
+        except sqlite3.OperationalError:  # the tables are being made
+            return
+        for row in rows:
+            self._look_at(row)
+        ended = self._database.execute("SELECT device FROM identities WHERE standing = 'revoked'")
+        self.revoked = {device for (device,) in ended}
+
+    def close(self) -> None:
+        if self._database is not None:
+            self._database.close()
+
+    def _look_at(self, row: sqlite3.Row) -> None:
+        run: RunId = row["run"]
+        expected = self.runs.get(run)
+        if expected is None:
+            expected = self.runs[run] = Expected(self._specs[run], self._initial)
+            self._compare(run, expected)
+        check(
+            row["round"] in (expected.round, expected.round + 1),
+            f"{run}: round {expected.round}, then {row['round']}",
+        )
+        check(
+            expected.standing in ("active", row["standing"]), f"{run}: it was {expected.standing}, is not now"
+        )
+        if row["round"] > expected.round:
+            self._close(run, expected)
+        expected.standing = row["standing"]
+        asked = json.loads(row["asked"])
+        if asked and not expected.plan.tasks:
+            expected.open(asked)
+        self._count(run, expected)
+
+    def _close(self, run: RunId, expected: Expected) -> None:
+        closed = self._one("SELECT * FROM rounds WHERE run = ? AND round = ?", run, expected.round)
+        abandoned, missing = bool(closed["abandoned"]), json.loads(closed["missing"])
+        self.missed += len(missing) + abandoned
+        if self._world.blameless:
+            blamed = {device: why for device, why in missing.items() if why.startswith(OWN_FAULTS)}
+            check(not blamed, f"{run}: devices are blamed that did nothing wrong: {blamed}")
+        if not abandoned:
+            check(closed["reported"] == len(expected.reports), f"I1: {run}: {dict(closed)}")
+        expected.close(abandoned)
+        self._compare(run, expected)
+
+    def compare_with_simulation(self) -> int:
+        """How many runs had the same devices in all rounds: they end as without faults, bit by bit."""
+        compared = 0
+        for run, expected in self.runs.items():
+            simulated = None if self._world.fresh else expected.simulated(self._world.values)
+            if simulated is not None:
+                check(simulated == expected.structure(), f"I2: {run}: without faults it ends otherwise")
+                compared += 1
+        return compared
+
+    def _compare(self, run: RunId, expected: Expected) -> None:
+        stored = self._one(
+            "SELECT structure FROM checkpoints WHERE run = ? AND round = ?", run, expected.round
+        )
+        found = json.dumps(json.loads(stored["structure"]), sort_keys=True)
+        what = f"I2: {run}: the state before round {expected.round} is another one"
+        check(found == expected.structure(), what)
+
+    def _count(self, run: RunId, expected: Expected) -> None:
+        assert self._database is not None
+        rows = self._database.execute(
+            "SELECT * FROM reports WHERE run = ? AND round = ? ORDER BY device", (run, expected.round)
+        ).fetchall()
+        found = {row["device"]: row["payload"] for row in rows}
+        for device, payload in expected.rows.items():
+            check(found.get(device) == payload, f"I1: {run}: the report of {device} counted and is gone")
+        for device in sorted(found.keys() - expected.rows.keys()):
+            self._add(run, expected, device, found[device])
+
+    def _add(self, run: RunId, expected: Expected, device: DeviceId, text: str) -> None:
+        key = (run, expected.round, device)
+        check(device in expected.plan.tasks, f"I3: {key} counts, and has no task")
+        check(device not in self.revoked, f"I4: {key} counts, and its identity was ended before")
+        payload = checkpoint.decode(Payload, json.loads(text), _none)
+        base = base_of(expected.plan.tasks[device])
+        performed = self._performed.get(key, [])
+        made = [message for each, message, of in performed if of == base and same(each, payload)]
+        check(made, f"I3: {key} counts, and was not made from this round's models")
+        for weights in payload.weights():
+            check(self._sound(weights.blob.sha256), f"I1: {key} counts, and its blob is not whole")
+        expected.rows[device], expected.reports[device] = text, made[0]
+        self.counted[key] = text
+
+    def _one(self, query: str, *values: Any) -> sqlite3.Row:
+        assert self._database is not None
+        row = self._database.execute(query, values).fetchone()
+        check(row is not None, f"{query} {values}: nothing is there")
+        return row  # type: ignore[no-any-return]
+
+    def _sound(self, name: str) -> bool:
+        path = self._state / "blobs" / name[:2] / name
+        return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == name
+
+    # -- the folders ----------------------------------------------------------------------------------------
+
+    def rest(self, folders: Mapping[DeviceId, Path], kept: int) -> None:
+        """At the end: what is kept is what is needed. kept: bytes that a device may keep of blobs."""
+        self.look()
+        assert self._database is not None
+        check(self.acknowledged <= self.counted.keys(), "I1: an acknowledged report never counted")
+        needed = {name for (name,) in self._database.execute("SELECT sha256 FROM needed_blobs")}
+        found = {path.name for path in (self._state / "blobs").glob("??/*")}
+        check(found == needed, f"I7: {len(found - needed)} blobs too many, {len(needed - found)} too few")
+        check(all(self._sound(name) for name in found), "I7: a blob is damaged")
+        left = [*(self._state / "tmp").iterdir(), *(self._state / "partial").glob("*/*")]
+        check(not left, f"I7: left behind: {left}")
+        for device, folder in folders.items():
+            check(len(list(folder.glob("outbox/*"))) <= 1, f"I7: {device} has more than one result")
+            size = sum(path.stat().st_size for path in folder.glob("blobs/*"))
+            check(size <= kept, f"I7: {device} keeps {size} bytes")
+            loose = list(folder.glob("**/.writing-*"))
+            check(len(loose) <= 1, f"I7: {device} has {len(loose)} unfinished files")
+
+
+def _none(_: object) -> Any:
+    raise TypeError("a payload holds no tensors")

@@ -1,0 +1,140 @@
+"""The world that a seed stands for: the runs, the devices, the cadences, and what goes wrong how often."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+
+from fedcore.rounds import RoundPolicy
+from fedserver.records import RunSpec
+from fedserver.settings import Settings
+from tests.histories.network import Weather
+
+TROUBLES = (
+    "kill server",
+    "cut server",
+    "stop server",
+    "pause server",
+    "server disk",
+    "kill device",
+    "cut device",
+    "stop device",
+    "pause device",
+    "device disk",
+    "clog",
+    "swizzle",
+    "twin",
+    "revoke",
+)
+"""What the nemesis does. "cut" takes the power, "clog" parts one device from the server, "swizzle" one after
+another and back in another order, "twin" starts a second process with a device's name and another disk,
+"revoke" ends its identity; with that one, devices have certificates, else they are believed."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """chunk: bytes of a transfer at a time. values: numbers in the model. initial: it is given, not asked.
+
+    work: seconds that a task takes at most. fresh: no two performances of a task give the same result.
+    failing: share of tasks that fail by the author's fault. stall: see `loop`. calm: when faults stop,
+    seconds. every: seconds between faults.
+    """
+
+    seed: int
+    devices: int
+    runs: tuple[RunSpec, ...]
+    settings: Settings
+    weather: Weather
+    troubles: Mapping[str, float]
+    chunk: int
+    values: int
+    initial: bool
+    work: float
+    fresh: bool
+    failing: float
+    stall: float
+    calm: float
+    every: float
+
+    @property
+    def exchanges(self) -> int:
+        """Rounds of all kinds that the runs need at most."""
+        return sum(2 * int(run.parameters["rounds"]) + 4 for run in self.runs)
+
+    @property
+    def blameless(self) -> bool:
+        """Whether no device has a reason of its own to fail a task."""
+        return not self.failing and not {"device disk"} & set(self.troubles)
+
+
+def plan_of(seed: int) -> Plan:
+    chance = Random(f"plan {seed}")
+    devices = chance.choice((3, 3, 3, 3, 3, 3, 4, 4, 4, 5, 6, 8))
+    heartbeat = chance.choice((2.0, 5.0, 10.0))
+    some = chance.sample(TROUBLES, chance.choice((0, 1, 2, 3, 4, 6, len(TROUBLES))))
+    runs, work, weather = 2 if chance.random() < 0.1 else 1, chance.choice((0.1, 3.0, 30.0)), _weather(chance)
+    least = 20.0 + 4.0 * runs * work + 60.0 * weather.latency
+    # An hour shows what only a deadline would mend; whoever was asked and then revoked is mended by no other.
+    deadlines = (least, 3.0 * least, 3.0 * least if "revoke" in some else 3600.0)
+    return Plan(
+        seed=seed,
+        devices=devices,
+        runs=tuple(_run(chance, devices, heartbeat, deadlines, number) for number in range(runs)),
+        settings=Settings(
+            poll=chance.choice((5.0, 20.0)),
+            heartbeat=heartbeat,
+            tick=chance.choice((0.5, 1.0, 2.0)),
+            model=1 << 16,
+            grace=chance.choice((0.0, 5.0, 20.0)),
+        ),
+        weather=weather,
+        troubles={trouble: chance.uniform(0.2, 1.0) for trouble in some},
+        chunk=chance.choice((64, 256, 1 << 20)),
+        values=chance.choice((5, 100, 300)),
+        initial=chance.random() < 0.7,
+        work=work,
+        fresh=chance.random() < 0.5,
+        failing=chance.choice((0.0, 0.0, 0.0, 0.1)),
+        stall=chance.choice((0.0, 0.5, 5.0)),
+        calm=chance.choice((20.0, 60.0, 180.0)),
+        every=chance.choice((2.0, 5.0, 15.0)),
+    )
+
+
+def _run(
+    chance: Random, devices: int, heartbeat: float, deadlines: tuple[float, ...], number: int
+) -> RunSpec:
+    wanted = chance.choice((0, 0, devices, max(1, devices - 1)))
+    minimum = chance.randint(1, wanted or devices)
+    policy = RoundPolicy(
+        devices=wanted,
+        minimum=minimum,
+        over_select=chance.choice((1.0, 1.3, 2.0)),
+        gather=chance.choice((1.0, 10.0)),
+        deadline=chance.choice(deadlines),
+        silence=chance.choice((3.0 * heartbeat, 60.0)),
+        patience=10_000,
+    )
+    algorithm = chance.choice(("fedavg", "fedavg", "flux"))
+    parameters: dict[str, int | str] = {"rounds": chance.choice((1, 2, 3))}
+    if algorithm == "flux":
+        parameters = {"rounds": chance.choice((2, 3)), "classes": 3, "dims": 4, "earliest": 1}
+    elif chance.random() < 0.3:
+        parameters["select"] = "lowest_loss"
+    return RunSpec(f"run{number}", algorithm, "default", parameters, policy, chance.randrange(1 << 30))
+
+
+def _weather(chance: Random) -> Weather:
+    """Some histories are calm, some have one kind of trouble, some have all."""
+
+    def rate(most: float) -> float:
+        return chance.choice((0.0, 0.0, chance.uniform(0.0, most)))
+
+    return Weather(
+        latency=chance.choice((0.01, 0.2, 1.0)),
+        swept=chance.choice((0.0, 10.0)),
+        lost=rate(0.3),
+        unheard=rate(0.3),
+        late=rate(0.2),
+        cut=rate(0.6),
+        reset=chance.choice((1.0, 0.9, 0.3)),
+    )

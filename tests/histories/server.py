@@ -1,0 +1,113 @@
+"""The server of the world: the real coordinator behind gRPC's servicers, and an operator at its desk."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from fedcore._pb.fed.v1.blob_service_pb2_grpc import add_BlobServiceServicer_to_server
+from fedcore._pb.fed.v1.device_service_pb2_grpc import add_DeviceServiceServicer_to_server
+from fedcore.errors import ShoalError
+from fedcore.types import DeviceId
+from fedserver.coordinator import Coordinator
+from fedserver.desk import Desk
+from fedserver.rpc.device import Blobs, Devices, shelf_of_device
+from fedserver.rpc.errors import Errors
+from fedserver.rpc.gate import Gate
+from fedserver.rpc.identity import Believed, Callers, Verified
+from tests.histories.invariants import check
+from tests.histories.processes import SERVER, Process
+from tests.histories.serving import SimServer
+from tests.server.toys import Hands, pieces_of
+
+if TYPE_CHECKING:
+    from tests.histories.world import World
+
+
+class Server:
+    """All of its lives. coordinator: of the one that serves now."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self.coordinator: Coordinator | None = None
+
+    def waits_for(self) -> str:
+        """What the server itself would say."""
+        if self.coordinator is None:
+            return "no server runs"
+        return "; ".join(run.waiting_for for run in Desk(self.coordinator).runs())
+
+    async def main(self, process: Process) -> None:
+        """The life of the server's process, as `fedserver.daemon` has it."""
+        world = self._world
+        identities, folder = world.identities, world.folders[SERVER]
+        authority = identities.prepare(folder) if identities is not None else None
+        coordinator = await Coordinator.open(folder, world.plan.settings)
+        shown = identities.shown if identities is not None else _nothing
+        server = SimServer(process, shown, world.observe, world.bug)
+        try:
+            callers: Callers = Believed()
+            gates: tuple[Gate, ...] = ()
+            if identities is not None and authority is not None:
+                keeper = await identities.open(coordinator, authority)
+                callers, gates = Verified(keeper, 1), (Gate(keeper),)
+                for device in world.devices():
+                    await identities.join(keeper, device)
+            self.coordinator = coordinator
+            check(not coordinator.unreadable, f"runs cannot be read: {coordinator.unreadable}")
+            check(world.invariants.started <= coordinator.runs.keys(), "I1: a run that was started is lost")
+            add_DeviceServiceServicer_to_server(Devices(coordinator, callers), server)
+            add_BlobServiceServicer_to_server(Blobs(shelf_of_device(coordinator, callers)), server)
+            await server.start(*gates, Errors())
+            world.network.server = server
+            process.on_death.append(self._nobody_listens)
+            operating = process.spawn(self.operate(Desk(coordinator)))
+            operating.add_done_callback(self._operator_ended)
+            await coordinator.broken
+            operating.cancel()
+        finally:
+            self._nobody_listens()
+            coordinator.stop_serving()
+            await server.stop(world.plan.settings.grace)
+            await coordinator.close()
+        raise coordinator.broken.result()
+
+    def _nobody_listens(self) -> None:
+        self._world.network.server = self.coordinator = None
+        if self._world.identities is not None:
+            self._world.identities.office = None
+
+    async def operate(self, desk: Desk) -> None:
+        """An operator starts the runs, and looks at them now and then."""
+        world = self._world
+        while True:
+            try:
+                for spec in world.plan.runs:
+                    if spec.name not in [run.run for run in desk.runs()]:
+                        await desk.start_run(spec, await self._uploaded(desk))
+                        world.invariants.started.add(spec.name)
+                for run in desk.runs():
+                    await desk.show(run.run)
+                await desk.status()
+            except ShoalError as error:
+                world.say("operator", "told", str(error))
+            await asyncio.sleep(5.0)
+
+    def _operator_ended(self, task: "asyncio.Task[None]") -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._world.bug(f"an operator's call ended with {type(error).__name__}: {error}")
+
+    async def _uploaded(self, desk: Desk) -> Any:
+        initial = self._world.initial
+        if initial is None:
+            return None
+        hands = Hands(desk)  # type: ignore[arg-type]
+        weights = hands.keep(initial)
+        held = await desk.uploaded(weights.blob)
+        if held < weights.blob.size:
+            await desk.upload(weights.blob, held, pieces_of(hands.blobs[weights.blob.sha256][held:]))
+        return weights
+
+
+def _nothing(_: DeviceId) -> Mapping[str, Any]:
+    """What a connection in plain text shows."""
+    return {}

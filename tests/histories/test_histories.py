@@ -1,0 +1,43 @@
+"""Every history keeps every promise; SHOAL_HISTORIES says how many are played (300; 10,000 at night).
+
+They are played by processes of their own: a history answers for the machine's clock and files itself.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+COUNT = int(os.environ.get("SHOAL_HISTORIES", "300"))
+PROCESSES = 2
+
+
+def started(*arguments: object, hash_seed: str = "random") -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.histories", *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONHASHSEED": hash_seed},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@pytest.mark.timeout(60 + 3 * COUNT)
+def test_every_history_keeps_every_promise() -> None:
+    share = -(-COUNT // PROCESSES)
+    running = [started("--count", share, "--first", 1 + share * place) for place in range(PROCESSES)]
+    said = [process.communicate()[0] for process in running]
+    print("".join(said))
+    assert [process.returncode for process in running] == [0] * PROCESSES
+
+
+@pytest.mark.parametrize("seed", [11, 14])
+def test_a_seed_is_the_same_history_in_every_process(seed: int) -> None:
+    running = [started(seed, "--verbose", hash_seed=hash_seed) for hash_seed in ("1", "2")]
+    first, second = (process.communicate()[0] for process in running)
+    assert len(first.splitlines()) > 500
+    assert first == second

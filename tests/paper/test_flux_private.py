@@ -1,0 +1,106 @@
+"""FLUX's clustering and placement (4.2.1, eq. 9) on descriptors with calibrated noise, not that of C.2.
+
+Devices of four groups whose latents differ by a shift in P(X). All noise is seeded.
+"""
+
+import numpy as np
+import pytest
+
+from fedcore.algorithms.flux import Parameters
+from fedcore.algorithms.flux.clustering import add_device, check, form_clusters, mixing_weights, place
+from fedcore.algorithms.flux.state import Clustering
+from fedcore.errors import ConfigError
+from fedcore.parts import Descriptor, PrivacySettings
+from fedcore.privacy.modes import terms
+from fedcore.privacy.release import release_sums
+from fedcore.privacy.sums import sums_of
+
+CLASSES, DIMS, GROUPS = 4, 6, 4
+BALANCED, STRICT = PrivacySettings("balanced", 5.0, 1e-6), PrivacySettings("strict", 1.0, 1e-6)
+PARAMETERS = Parameters(classes=CLASSES, dims=DIMS)
+PROJECTOR = {"mean": np.zeros(DIMS), "components": np.eye(DIMS), "radius": np.array(1.0)}
+
+
+def describe(
+    group: float, seed: int, settings: PrivacySettings = BALANCED, samples: int = 600, classes: int = CLASSES
+) -> Descriptor:
+    """Classes around places of their own; groups on a circle around the middle, two next to each other 0.25
+    apart. A `group` of 0.5 lies between two of them."""
+    places = np.random.default_rng(0).normal(size=(CLASSES, DIMS)) * 0.15
+    chance = np.random.default_rng(seed)
+    labels = chance.integers(0, CLASSES, samples)
+    turn = 2 * np.pi * group / GROUPS
+    shift = 0.177 * np.array([np.cos(turn), np.sin(turn), *[0.0] * (DIMS - 2)])
+    latents = places[labels] + shift + 0.1 * chance.normal(size=(samples, DIMS))
+    agreed = terms(settings, samples, classes)
+    exact = sums_of([(latents, labels if agreed.classes else None)], 1.0, DIMS, agreed.classes)
+    return release_sums(exact, settings, agreed, "0" * 64, chance.bytes)
+
+
+def clustered(
+    settings: PrivacySettings = BALANCED, parameters: Parameters = PARAMETERS
+) -> tuple[Clustering, list[str]]:
+    described = {f"d{n:02}": describe(n % GROUPS, n, settings) for n in range(16)}
+    found, assignments = form_clusters(parameters, 1, {}, PROJECTOR, described)
+    return found, [assignments[device] for device in sorted(assignments)]
+
+
+@pytest.mark.parametrize("settings", [BALANCED, STRICT])
+@pytest.mark.parametrize("clusters", [0, GROUPS])
+def test_groups_are_found_through_the_noise(settings: PrivacySettings, clusters: int) -> None:
+    found, groups = clustered(settings, Parameters(classes=CLASSES, dims=DIMS, clusters=clusters))
+    assert len(found.names) == GROUPS
+    assert all(groups[n] == groups[n % GROUPS] for n in range(16))
+    assert len(set(groups)) == GROUPS
+    assert np.isfinite(found.centroids).all()
+    assert all(np.isfinite(vector).all() for vector in found.vectors.values())
+
+
+@pytest.mark.parametrize("settings", [BALANCED, STRICT])
+def test_newcomers_without_labels_are_placed_rightly(settings: PrivacySettings) -> None:
+    found, groups = clustered(settings)
+    for n in range(40):
+        answer = place(PARAMETERS, found, describe(n % GROUPS, 100 + n, settings, 300, 0))
+        assert answer.cluster == groups[n % GROUPS]
+        assert not answer.abstained
+
+
+def test_a_newcomer_between_two_groups_is_told_that_noise_may_have_decided() -> None:
+    found, groups = clustered()
+    answers = [place(PARAMETERS, found, describe(0.5, 200 + n, BALANCED, 80, 0)) for n in range(20)]
+    assert {answer.cluster for answer in answers} <= {groups[0], groups[1]}
+    abstained = [answer for answer in answers if answer.abstained]
+    assert len(abstained) >= 10
+    assert any("noise may have decided" in answer.reason for answer in abstained)
+
+
+def test_a_newcomer_unlike_all_groups_fits_nowhere() -> None:
+    found, _ = clustered()
+    strange = np.random.default_rng(5).normal(size=(600, DIMS)) * 0.05 + np.array([0, 0, 0.8, 0, 0, 0])
+    agreed = terms(BALANCED, 600, 0)
+    sums = sums_of([(strange, None)], 1.0, DIMS, 0)
+    answer = place(PARAMETERS, found, release_sums(sums, BALANCED, agreed, "0" * 64))
+    assert answer.abstained
+    assert "no cluster has seen such data" in answer.reason
+
+
+def test_late_joiners_are_added_with_classes_and_without() -> None:
+    found, groups = clustered()
+    for classes in (CLASSES, 0):
+        joined, cluster = add_device(found, "late", describe(2, 300, BALANCED, 600, classes))
+        assert cluster == groups[2]
+        assert np.isfinite(joined.vectors["late"]).all()
+        assert max(mixing_weights(joined, "late"), key=mixing_weights(joined, "late").__getitem__) == cluster
+
+
+def test_devices_with_and_without_classes_are_clustered_together() -> None:
+    described = {f"d{n}": describe(n % 2 * 2, n, BALANCED, 600 if n < 4 else 80) for n in range(8)}
+    assert {one.classes for one in described.values()} == {0, CLASSES}
+    found, assignments = form_clusters(PARAMETERS, 1, {}, PROJECTOR, described)
+    assert [assignments[f"d{n}"] for n in range(8)] == [assignments["d0"], assignments["d1"]] * 4
+    assert len(found.names) == 2
+
+
+def test_density_cannot_group_what_is_noisy() -> None:
+    with pytest.raises(ConfigError, match="grouping=test"):
+        check(Parameters(privacy="balanced", grouping="density"))

@@ -1,0 +1,189 @@
+"""Devices that join and call over real TLS by hand, so that these tests need no `fedclient`."""
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+from grpc import aio
+
+from fedcore import wire
+from fedcore._pb.fed.v1 import enrollment_service_pb2 as pb
+from fedcore._pb.fed.v1.enrollment_service_pb2_grpc import EnrollmentServiceStub, IdentityServiceStub
+from fedcore._pb.fed.v1.fault_pb2 import Fault
+from fedcore.identity import proof
+from fedcore.identity.certificates import key_to_pem, new_key, pin_of, request
+from fedcore.identity.enrolled import Enrolled, Joining, Pending, Rejoining
+from fedcore.identity.join import JoinString, parse
+from fedserver.authority import setup
+from fedserver.authority.audit import FILE
+from fedserver.authority.chain import Event
+from fedserver.authority.issuing import Key
+from fedserver.authority.keeper import Keeper
+from fedserver.authority.office import Office
+from fedserver.authority.records import Terms
+from fedserver.authority.roots import Authority
+from fedserver.coordinator import Coordinator
+from fedserver.rpc.client import SOCKET
+from fedserver.rpc.secure import Access
+from fedserver.rpc.server import Listeners, listen
+from tests.server.servers import server
+from tests.server.wire_link import WireLink
+
+HOST = "127.0.0.1"
+OWN = (("grpc.use_local_subchannel_pool", 1),)
+"""A connection for each channel, as devices on machines of their own have it."""
+
+
+@dataclass
+class World:
+    """A server with certificates, and those who run it."""
+
+    state: Path
+    coordinator: Coordinator
+    keeper: Keeper
+    office: Office
+    listeners: Listeners
+
+    async def token(self, **terms: Any) -> JoinString:
+        _, join = await self.office.create_token(Terms(**terms))
+        return join
+
+    async def device(self, name: str, **terms: Any) -> "Peer":
+        """A device that has joined."""
+        peer = Peer(await self.token(**terms), name, self.listeners.address)
+        await peer.join()
+        return peer
+
+
+@asynccontextmanager
+async def world(state: Path, hosts: tuple[str, ...] = (HOST,)) -> AsyncIterator[World]:
+    """A server on a state folder, which is made if it is not there, in this process."""
+    setup.init(state, hosts, f"{HOST}:0", f"{HOST}:0", "clinic")
+    authority = Authority.open(state, hosts)
+    authority.refresh()
+    async with server(state) as coordinator:
+        keeper = await Keeper.open(coordinator.storage, authority)
+        access = Access(keeper, f"{HOST}:0", hosts[0])
+        listeners = await listen(coordinator, f"{HOST}:0", state / SOCKET, access)
+        try:
+            yield World(state, coordinator, keeper, Office(coordinator, keeper, listeners.enroll), listeners)
+        finally:
+            coordinator.stop_serving()
+            await listeners.stop(1.0)
+
+
+class Peer:
+    """A device's hands: its key, its join string, its certificate once it has one."""
+
+    def __init__(self, join: JoinString | str, name: str, address: str = "", key: Key | None = None) -> None:
+        self.string = parse(join) if isinstance(join, str) else join
+        self.name, self.address = name, address
+        self.key: Key = key or new_key()
+        self.csr = request(self.key)
+        self.enrolled: Enrolled | None = None
+
+    async def join(self, **changes: Any) -> Enrolled | Pending:
+        """Ask for a certificate. changes: to what is sent."""
+        key, pin = proof.key_of(self.string.secret), self.string.pin
+        async with self.enrolling() as stub:
+            nonce = (await stub.Challenge(pb.ChallengeRequest())).nonce
+            shown = proof.prove(key, nonce, pin, self.csr)
+            joining = replace(Joining(self.string.token, nonce, self.csr, shown, self.name), **changes)
+            answer = wire.joined_from_pb(await stub.Join(wire.joining_to_pb(joining)))
+        if isinstance(answer, Enrolled):
+            self.enrolled = answer
+            self.address = self.address or answer.address
+        return answer
+
+    async def rejoin(self, key: Key, **changes: Any) -> Enrolled:
+        """Ask with the last key for a certificate of a new one, and go on with that."""
+        assert self.enrolled is not None
+        async with self.enrolling() as stub:
+            nonce = (await stub.Challenge(pb.ChallengeRequest())).nonce
+            csr = request(key)
+            signature = proof.sign(self.key, nonce, self.string.pin, csr)
+            rejoining = Rejoining(self.enrolled.certificate, nonce, csr, signature)
+            answer = await stub.Rejoin(wire.rejoining_to_pb(replace(rejoining, **changes)))
+        return self.go_on(key, answer.identity)
+
+    async def renew(self, key: Key) -> pb.Identity:
+        """The next certificate, which is not used yet."""
+        async with self.channel() as channel:
+            answer = await IdentityServiceStub(channel).Renew(pb.RenewRequest(csr=request(key)))
+        return answer.identity
+
+    def go_on(self, key: Key, identity: pb.Identity) -> Enrolled:
+        """Use this key and certificate from now on."""
+        self.key, self.enrolled = key, wire.enrolled_from_pb(identity)
+        return self.enrolled
+
+    def channel(self, roots: bytes = b"") -> aio.Channel:
+        """To where devices call."""
+        assert self.enrolled is not None
+        return channel_of(
+            self.address, roots or self.enrolled.authorities, self.key, self.enrolled.certificate
+        )
+
+    def link(self, channel: aio.Channel) -> WireLink:
+        """Calls of this device; it says that it is somebody else, which nobody may believe."""
+        return WireLink(channel, "somebody-else")
+
+    @asynccontextmanager
+    async def enrolling(self) -> AsyncIterator[Any]:
+        """EnrollmentService, as this device finds it."""
+        async with self.enrolling_channel() as channel:
+            yield EnrollmentServiceStub(channel)
+
+    @asynccontextmanager
+    async def enrolling_channel(self) -> AsyncIterator[aio.Channel]:
+        """To where devices join: the certificate there is believed for its pin alone."""
+        pem = await asyncio.to_thread(
+            ssl.get_server_certificate, (self.string.host.strip("[]"), self.string.port)
+        )
+        found = x509.load_pem_x509_certificate(pem.encode())
+        key: Any = found.public_key()
+        assert pin_of(key) == self.string.pin
+        credentials = grpc.ssl_channel_credentials(found.public_bytes(Encoding.PEM))
+        async with aio.secure_channel(self.string.address, credentials, OWN) as channel:
+            yield channel
+
+
+def channel_of(
+    address: str, roots: bytes, key: Key | None = None, certificate: bytes | None = None
+) -> aio.Channel:
+    """A channel that trusts these roots, with a certificate if one is given."""
+    pem = None if key is None else key_to_pem(key)
+    return aio.secure_channel(address, grpc.ssl_channel_credentials(roots, pem, certificate), OWN)
+
+
+async def refused(call: Awaitable[Any]) -> tuple[aio.AioRpcError, Fault]:
+    """How a call fails that has to."""
+    with pytest.raises(aio.AioRpcError) as caught:
+        await call
+    trailing: dict[str, Any] = dict(caught.value.trailing_metadata() or ())  # type: ignore[arg-type]
+    return caught.value, Fault.FromString(trailing["shoal-fault-bin"])
+
+
+def lines_of(state: Path, event: Event) -> list[dict[str, Any]]:
+    """The lines of the audit log about one kind of event."""
+    found = map(json.loads, (state / FILE).read_text().splitlines())
+    return [line for line in found if line["event"] == event.value]
+
+
+def play(story: Callable[[World], Awaitable[None]], state: Path) -> None:
+    """Let a story happen to a server on a state folder."""
+
+    async def run() -> None:
+        async with world(state) as found:
+            await story(found)
+
+    asyncio.run(run())

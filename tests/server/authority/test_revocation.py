@@ -1,0 +1,158 @@
+"""Over real TLS: a device that is revoked is refused at once, cut off, and counts no more."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from grpc import aio
+
+from fedcore._pb.fed.v1.fault_pb2 import Fault
+from fedcore.identity.certificates import new_key
+from fedcore.link import Hello, Report
+from fedcore.rounds import RoundPolicy
+from fedserver.authority.chain import Event
+from fedserver.desk import Desk
+from fedserver.store import Store
+from tests.server.authority.peers import World, lines_of, play, refused
+from tests.server.servers import DEVICES, spec, start
+from tests.server.toys import Hands, honest, pieces_of
+
+
+def test_a_revoked_device_is_refused_at_its_next_call_and_its_lease_is_withdrawn(tmp_path: Path) -> None:
+    async def story(found: World) -> None:
+        await start(found.coordinator)
+        peers = [await found.device(f"d{number}") for number in range(DEVICES)]
+        channels = [peer.channel() for peer in peers]
+        hands = [
+            await Hands(peer.link(channel)).hello() for peer, channel in zip(peers, channels, strict=True)
+        ]
+        for each in hands:
+            await each.link.next_task(0.0)
+        assert (await hands[0].do(await hands[0].task(), honest(0))).outcome.value == "accepted"
+        await hands[1].task()
+        run = found.coordinator.runs["toy"]
+        assert run.lease("d1") is not None
+
+        ended = await found.office.revoke("d0", "stolen")
+        assert ended.counted == (("toy", 1),)
+        began = time.monotonic()
+        await found.office.revoke("d1", "stolen")
+        error, fault = await refused(hands[1].link.next_task(0.0))
+        assert time.monotonic() - began < 1.0
+        assert (error.code(), fault.code) == (grpc.StatusCode.PERMISSION_DENIED, "revoked")
+        assert run.lease("d1") is None
+        assert not run.present("d1")
+        _, fault = await refused(peers[1].renew(new_key()))
+        assert fault.code == "revoked"
+        async with peers[1].channel() as anew:  # a new connection changes nothing
+            _, fault = await refused(peers[1].link(anew).hello(Hello("toy")))
+            assert fault.code == "revoked"
+        log = [
+            line.text
+            for line in await found.coordinator.storage(Store.log_lines, "toy", 0)
+            if line.device == "d0"
+        ]
+        assert log == ["revoked; its updates that count, by round: 1"]
+        assert [line["facts"]["device"] for line in lines_of(found.state, Event.REVOKED)] == ["d0", "d1"]
+        await hands[2].link.next_task(0.0)  # the others go on
+        await asyncio.gather(*(channel.close() for channel in channels))
+
+    play(story, tmp_path / "s")
+
+
+def test_revocation_cuts_a_download_and_a_long_poll(tmp_path: Path) -> None:
+    large = {"w": np.zeros(8 << 20, np.float32)}  # 32 MiB: more than any window holds
+
+    async def story(found: World) -> None:
+        desk = Desk(found.coordinator)
+        shelf = Hands(desk)  # type: ignore[arg-type]
+        model = shelf.keep(large)
+        await desk.upload(model.blob, 0, pieces_of(shelf.blobs[model.blob.sha256], 1 << 20))
+        await desk.start_run(spec(policy=RoundPolicy(devices=1, minimum=1)), model)
+        devices = [await found.device(name) for name in ("d0", "d1")]
+        async with devices[0].channel() as first, devices[1].channel() as second:
+            loading, waiting = Hands(devices[0].link(first)), Hands(devices[1].link(second))
+            task = await (await loading.hello()).task()
+            pieces = loading.link.fetch(task.payload.weights()[0].blob, 0)
+            assert len(await anext(pieces)) > 0
+            await waiting.hello()
+            poll = asyncio.create_task(waiting.link.next_task(20.0))
+            await asyncio.sleep(0.5)  # the server has filled the window, and waits for the reader
+
+            began = time.monotonic()
+            assert [(await found.office.revoke(name, "")).cut for name in ("d0", "d1")] == [1, 1]
+            with pytest.raises(aio.AioRpcError) as caught:
+                await poll
+            assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+            with pytest.raises(aio.AioRpcError) as caught:
+                [piece async for piece in pieces]
+            assert time.monotonic() - began < 1.0
+            assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+            trailing: dict[str, Any] = dict(caught.value.trailing_metadata() or ())  # type: ignore[arg-type]
+            assert Fault.FromString(trailing["shoal-fault-bin"]).code == "revoked"
+
+    play(story, tmp_path / "s")
+
+
+def test_a_report_that_was_on_its_way_when_its_device_was_revoked_does_not_count(tmp_path: Path) -> None:
+    async def story(found: World) -> None:
+        await start(found.coordinator, policy=RoundPolicy(devices=1, minimum=1))
+        device = await found.device("d0")
+        async with device.channel() as channel:
+            hands = await Hands(device.link(channel)).hello()
+            task = await hands.task()
+            payload = hands.payload(honest(0)(await hands.open(task), task.seed))
+            await hands.upload(payload)
+            async with found.coordinator._turn:  # something else is going on: the report waits, past the gate
+                report = Report(task.run, task.round, task.attempt, payload)
+                reporting = asyncio.create_task(hands.link.report(report))
+                await asyncio.sleep(0.3)
+                revoking = asyncio.create_task(found.office.revoke("d0", ""))
+                with pytest.raises(aio.AioRpcError, match="was revoked"):
+                    await reporting
+            ended = await revoking
+        assert ended.counted == ()
+        assert await found.coordinator.storage(Store.reports, "toy", 1) == []
+
+    play(story, tmp_path / "s")
+
+
+def test_a_caller_that_goes_away_is_not_a_revoked_one(tmp_path: Path) -> None:
+    async def story(found: World) -> None:
+        device = await found.device("d0")
+        async with device.channel() as channel:
+            hands = await Hands(device.link(channel)).hello()
+            poll = asyncio.create_task(hands.link.next_task(20.0))
+            await asyncio.sleep(0.2)
+            poll.cancel()
+            await asyncio.wait([poll])
+            assert await hands.link.next_task(0.0) is not None
+        assert found.keeper.cut("d0") == 0
+
+    play(story, tmp_path / "s")
+
+
+@pytest.mark.parametrize("steps", range(4))
+def test_an_operator_that_goes_away_leaves_nothing_half_done(tmp_path: Path, steps: int) -> None:
+    async def story(found: World) -> None:
+        device = await found.device("d0")
+        async with device.channel() as channel:
+            link = device.link(channel)
+            await link.hello(Hello("toy"))
+            revoking = asyncio.ensure_future(found.office.revoke("d0", ""))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            revoking.cancel()
+            await asyncio.wait([revoking])
+            await asyncio.sleep(0.3)
+            known = await found.coordinator.storage(Store.identity, "d0")
+            assert known.standing == found.keeper.known()[0].standing
+            if steps:
+                _, fault = await refused(link.hello(Hello("toy")))
+                assert fault.code == "revoked"
+
+    play(story, tmp_path / "s")

@@ -1,0 +1,194 @@
+"""Over real TLS: what each role may call, and that leases, sessions and blobs belong to one device."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc import aio
+
+from fedcore import wire
+from fedcore._pb.fed.v1 import blob_service_pb2 as blob_pb
+from fedcore._pb.fed.v1.observer_service_pb2 import ObserveRunsRequest
+from fedcore._pb.fed.v1.observer_service_pb2_grpc import ObserverServiceStub
+from fedcore.errors import IllegalEvent
+from fedcore.identity.enrolled import Role
+from fedcore.link import Outcome, Placement, Report
+from fedcore.parts import ClusterAssignment
+from fedserver import placing
+from fedserver.authority import issuing, permissions
+from fedserver.authority.chain import Event
+from fedserver.authority.permissions import ALLOWED
+from tests.server.authority.peers import Peer, World, lines_of, play, refused, world
+from tests.server.servers import DEVICES, start
+from tests.server.toys import Hands, honest, pieces_of
+
+
+def test_every_call_is_denied_to_every_role_that_has_no_leave_for_it(tmp_path: Path) -> None:
+    async def story(found: World) -> None:
+        tried = 0
+        for role in Role:
+            device = await found.device(role.value, role=role)
+            async with device.channel() as channel:
+                for method, roles in ALLOWED.items():
+                    if method.endswith("/Watch") and role in roles:
+                        continue  # it would go on for ever
+                    said = await _said(channel, method)
+                    if role in roles:
+                        assert "may not call" not in said, (role, method, said)
+                    else:
+                        assert f"PERMISSION_DENIED a device with the role {role.value} may not call" in said
+                        tried += 1
+        assert tried == sum(len(Role) - len(roles) for roles in ALLOWED.values()) > 10
+        denied = {
+            (line["facts"]["device"], line["facts"]["call"]) for line in lines_of(found.state, Event.DENIED)
+        }
+        assert len(denied) == tried
+
+    play(story, tmp_path / "s")
+
+
+async def _said(channel: aio.Channel, method: str) -> str:
+    try:
+        await channel.unary_unary(method)(b"", timeout=20.0)
+    except aio.AioRpcError as error:
+        return f"{error.code().name} {error.details()}"
+    return "OK"
+
+
+@pytest.mark.parametrize("method", ["/fed.v1.DeviceService/Report", "/grpc.health.v1.Health/Check"])
+def test_a_server_with_a_call_that_nobody_thought_of_does_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    async def run() -> None:
+        async with world(tmp_path / "s"):
+            raise AssertionError("it started")
+
+    monkeypatch.setattr(permissions, "ALLOWED", {name: ALLOWED[name] for name in ALLOWED if name != method})
+    with pytest.raises(IllegalEvent, match=f"nobody said who may call {method}"):
+        asyncio.run(run())
+    monkeypatch.setattr(permissions, "ALLOWED", {**ALLOWED, "/x.Y/Z": frozenset()})
+    with pytest.raises(IllegalEvent, match=r"there is no /x\.Y/Z"):
+        asyncio.run(run())
+
+
+def test_what_has_no_row_is_denied() -> None:
+    for role in Role:
+        with pytest.raises(Exception, match="may not call Anything"):
+            permissions.check_allowed(role, "/fed.v1.NewService/Anything")
+
+
+def test_neither_port_knows_what_operators_call(tmp_path: Path) -> None:
+    from fedcore._pb.fed.v1 import authority_service_pb2, operator_service_pb2
+
+    methods = [
+        f"/{service.full_name}/{method.name}"
+        for module in (authority_service_pb2, operator_service_pb2)
+        for service in module.DESCRIPTOR.services_by_name.values()
+        for method in service.methods
+    ]
+
+    async def story(found: World) -> None:
+        device = await found.device("d0")
+        async with device.channel() as channel:
+            for method in methods:
+                assert (await _said(channel, method)).startswith("UNIMPLEMENTED"), method
+        pin = Peer(await found.token(), "d1")
+        async with pin.enrolling_channel() as channel:
+            for method in [*methods, *ALLOWED]:
+                assert (await _said(channel, method)).startswith("UNIMPLEMENTED"), method
+
+    assert len(methods) > 15
+    play(story, tmp_path / "s")
+
+
+def test_an_observer_sees_how_runs_stand_and_no_names(tmp_path: Path) -> None:
+    async def story(found: World) -> None:
+        await start(found.coordinator)
+        device, observer = await found.device("d0"), await found.device("watcher", role=Role.OBSERVER)
+        async with device.channel() as channel, observer.channel() as watching:
+            await (await Hands(device.link(channel)).hello()).link.next_task(0.0)
+            answer = await ObserverServiceStub(watching).ObserveRuns(ObserveRunsRequest())
+        (run,) = answer.runs
+        assert (run.run, run.algorithm, run.round) == ("toy", "fedavg", 1)
+        assert "d0" not in str(answer)
+
+    play(story, tmp_path / "s")
+
+
+def test_who_only_infers_is_placed_so_many_times_a_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also across a restart: the count is on disk."""
+
+    async def place(*args: Any) -> Placement:
+        return Placement("toy", ClusterAssignment("c", 0.0, "", 0.0, 1.0, abstained=True), None)
+
+    monkeypatch.setattr(placing, "place", place)
+
+    async def first() -> Peer:
+        async with world(tmp_path / "s") as found:
+            device, trainer = await found.device("n", role=Role.INFER_ONLY), await found.device("t")
+            async with device.channel() as channel, trainer.channel() as other:
+                for _ in range(9):
+                    await device.link(channel).place("", None)
+                for _ in range(12):
+                    await trainer.link(other).place("", None)
+            return device
+
+    async def second(device: Peer) -> None:
+        async with world(tmp_path / "s") as found:
+            device.address = found.listeners.address
+            async with device.channel() as channel:
+                await device.link(channel).place("", None)
+                error, fault = await refused(device.link(channel).place("", None))
+                assert (error.code(), fault.code) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "too-often")
+                tomorrow = time.time() + issuing.DAY
+                monkeypatch.setattr("time.time", lambda: tomorrow)
+                await device.link(channel).place("", None)
+
+    asyncio.run(second(asyncio.run(first())))
+
+
+def test_a_session_a_lease_and_a_blob_belong_to_one_device(tmp_path: Path) -> None:
+    async def story(found: World) -> None:
+        await start(found.coordinator)
+        peers = [await found.device(f"d{number}") for number in range(DEVICES + 1)]
+        channels = [peer.channel() for peer in peers]
+        hands = [Hands(peer.link(channel)) for peer, channel in zip(peers, channels, strict=True)]
+        for each in hands:
+            await each.hello()
+        for each in hands[:DEVICES]:
+            await each.link.next_task(0.0)
+        mine, thief = hands[0], hands[DEVICES]
+        task = await mine.task()
+        payload = mine.payload(honest(0)(await mine.open(task), task.seed))
+        (weights,) = task.payload.weights()
+        await mine.upload(payload)
+        report = Report(task.run, task.round, task.attempt, payload)
+
+        stub = thief.link._blobs  # type: ignore[attr-defined]
+        request = blob_pb.FetchRequest(blob=wire.blob_to_pb(weights.blob))
+        for metadata in (thief.link.metadata, mine.link.metadata):  # type: ignore[attr-defined]
+            with pytest.raises(aio.AioRpcError) as caught:
+                await stub.Fetch(request, metadata=metadata).read()
+            assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+        uploaded = payload.weights()[0].blob
+        assert await mine.link.uploaded(uploaded) == uploaded.size
+        assert await thief.link.uploaded(uploaded) == 0
+        error, _ = await refused(thief.link.upload(uploaded, 0, pieces_of(b"x")))
+        assert error.code() is grpc.StatusCode.PERMISSION_DENIED  # it has no task
+        assert not await thief.link.alive(task.run, task.round, task.attempt)
+        receipt = await thief.sendreport if hasattr(thief, "send_report") else None
+        assert receipt is None
+        receipt = await thief.link.report(report)
+        assert receipt.outcome is Outcome.LATE  # nobody waits for a report of this device
+        thief.link._session = mine.link._session  # type: ignore[attr-defined]
+        error, fault = await refused(thief.link.next_task(0.0))
+        assert fault.code == "say-hello"
+        assert (await mine.link.report(report)).outcome.value == "accepted"
+        await asyncio.gather(*(channel.close() for channel in channels))
+
+    play(story, tmp_path / "s")

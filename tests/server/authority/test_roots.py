@@ -1,0 +1,256 @@
+"""The authority's files: made once, whole after any crash, for one user's eyes; and the change of roots."""
+
+import asyncio
+import stat
+import time
+from pathlib import Path
+
+import grpc
+import pytest
+from cryptography import x509
+from grpc import aio
+
+from fedcore.errors import ConfigError, NotFound, Refused, StorageFault
+from fedcore.identity.certificates import new_key
+from fedcore.link import Hello
+from fedcore.shell import disk
+from fedserver.authority import files, issuing, roots, setup
+from fedserver.authority.chain import Event
+from fedserver.authority.roots import Authority
+from fedserver.config import read_server
+from tests.server.authority.peers import Peer, lines_of, refused, world
+
+HOSTS = ("shoal.example.org", "10.0.0.7", "::1")
+
+
+def make(state: Path) -> setup.Made:
+    return setup.init(state, HOSTS, None, None, "clinic")
+
+
+def everything(state: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(state)): path.read_bytes() for path in state.rglob("*.*ml")} | {
+        path.name: path.read_bytes() for path in (state / roots.FOLDER).iterdir()
+    }
+
+
+def test_init_makes_all_of_it_once(tmp_path: Path) -> None:
+    first = make(tmp_path / "s")
+    before = everything(tmp_path / "s")
+    again = make(tmp_path / "s")
+    assert everything(tmp_path / "s") == before
+    assert (len(first.made), again.made) == (5, ())
+    assert (again.federation, again.hosts) == ("clinic", HOSTS)
+    assert (again.listen, again.enroll) == ("0.0.0.0:50051", "0.0.0.0:50052")
+    assert len(lines_of(tmp_path / "s", Event.INIT)) == 1
+    for path in (tmp_path / "s" / roots.FOLDER).iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "s" / roots.FOLDER).stat().st_mode) == 0o700
+
+
+def test_a_server_for_this_machine_alone_listens_to_this_machine_alone(tmp_path: Path) -> None:
+    made = setup.init(tmp_path / "s", ("127.0.0.1", "localhost"), None, None, "clinic")
+    assert (made.listen, made.enroll) == ("127.0.0.1:50051", "127.0.0.1:50052")
+
+
+@pytest.mark.parametrize("step", range(12))
+def test_a_crash_at_any_write_is_repaired_by_init(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    state, left = tmp_path / "s", step
+    real = disk.move
+
+    def dying(source: Path, target: Path) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise KeyboardInterrupt
+        real(source, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(disk, "move", dying)
+        try:
+            make(state)
+        except KeyboardInterrupt:
+            kept = {path: path.read_bytes() for path in state.rglob("*.pem")}
+        else:
+            kept = {path: path.read_bytes() for path in state.rglob("*.pem")}
+            assert step >= 5
+    make(state)
+    assert all(path.read_bytes() == data for path, data in kept.items())
+    found = Authority.open(state, read_server(None, {"state": state}).hosts)
+    assert len(found.roots) == 1
+    assert not found.refresh()
+
+
+def test_init_says_what_it_needs(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no --host"):
+        setup.init(tmp_path / "s", (), None, None, "clinic")
+    with pytest.raises(ConfigError, match="neither a host name nor an address"):
+        setup.init(tmp_path / "s", ("bad host",), None, None, "clinic")
+    with pytest.raises(ConfigError, match="not a name for a federation"):
+        setup.init(tmp_path / "s", HOSTS, None, None, "a b")
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("name", ["root", "server", "enrolment"])
+def test_a_key_that_others_may_read_is_refused(tmp_path: Path, name: str) -> None:
+    make(tmp_path / "s")
+    (path,) = (tmp_path / "s" / roots.FOLDER).glob(f"{name}*.pem")
+    for mode in (0o640, 0o604, 0o660, 0o700):
+        path.chmod(mode)
+        with pytest.raises(ConfigError, match=f"{mode:04o}") as raised:
+            Authority.open(tmp_path / "s", HOSTS)
+        assert raised.value.mend == f"chmod 600 {path}"
+    path.chmod(0o400)
+    Authority.open(tmp_path / "s", HOSTS)
+
+
+def test_files_that_are_damaged_are_named(tmp_path: Path) -> None:
+    make(tmp_path / "s")
+    folder = tmp_path / "s" / roots.FOLDER
+    path = folder / roots.SERVER
+    good = path.read_bytes()
+    for damaged in (b"", good[:200], good[: good.index(b"-----BEGIN CERT")], b"\xff" * 99):
+        path.write_bytes(damaged)
+        with pytest.raises(StorageFault, match=r"server\.pem"):
+            Authority.open(tmp_path / "s", HOSTS)
+    other = files.load(folder / roots.ENROLMENT)
+    path.write_bytes(other.key_pem + files.load(next(folder.glob("root-*"))).pem)
+    with pytest.raises(StorageFault, match="not of that key"):
+        Authority.open(tmp_path / "s", HOSTS)
+    path.write_bytes(good)
+    (folder / roots.ISSUING).write_text("0000\n")
+    with pytest.raises(ConfigError, match="names a root that is not there"):
+        Authority.open(tmp_path / "s", HOSTS)
+
+
+def test_what_certificates_say(tmp_path: Path) -> None:
+    make(tmp_path / "s")
+    found, now = Authority.open(tmp_path / "s", HOSTS), time.time()
+    assert found.hosts == HOSTS
+    issued = x509.load_pem_x509_certificate(found.issue("d0", new_key().public_key()).pem)
+    server, root = found.server.certificate, found.roots[found.issuing].certificate
+    for certificate in (issued, server):
+        certificate.verify_directly_issued_by(root)
+    year = issuing.YEAR
+    assert root.not_valid_before_utc.timestamp() < now - year
+    assert server.not_valid_before_utc.timestamp() < now - year
+    assert server.not_valid_after_utc.timestamp() > now + 3 * year
+    assert issued.not_valid_before_utc.timestamp() == pytest.approx(now - issuing.DAY, abs=5)
+    assert issued.not_valid_after_utc.timestamp() == pytest.approx(now + 14 * issuing.DAY, abs=5)
+    usage = issued.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert list(usage) == [x509.ExtendedKeyUsageOID.CLIENT_AUTH]
+    assert not list(issued.subject)
+    names = issued.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert [name.value for name in names] == ["spiffe://clinic/device/d0"]
+
+
+def test_the_servers_certificate_is_made_anew_in_time_and_for_other_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path / "s")
+    found = Authority.open(tmp_path / "s", HOSTS)
+    first, enrolment = found.server.pem, found.enrolment.pem
+    now = time.time()
+    monkeypatch.setattr("time.time", lambda: now + 0.4 * issuing.SERVER_LIFE)
+    assert not found.refresh()
+    monkeypatch.setattr("time.time", lambda: now + 0.6 * issuing.SERVER_LIFE)
+    assert found.refresh()
+    assert found.server.pem != first
+    assert not found.refresh()
+    other = Authority.open(tmp_path / "s", ("new.example.org",))
+    assert other.refresh()
+    assert other.hosts == ("new.example.org",)
+    assert other.enrolment.pem == enrolment  # join strings that are out stay good
+
+
+def test_more_than_four_roots_are_not_trusted(tmp_path: Path) -> None:
+    make(tmp_path / "s")
+    found = Authority.open(tmp_path / "s", HOSTS)
+    for _ in range(3):
+        found.add(*roots.new_root("clinic"))
+    with pytest.raises(Refused, match="4 authorities are trusted"):
+        found.add(*roots.new_root("clinic"))
+    with pytest.raises(NotFound, match="no authority 'nope'"):
+        found.use("nope")
+    assert set(Authority.open(tmp_path / "s", HOSTS).roots) == set(found.roots)
+
+
+def test_the_change_from_one_root_to_the_next_without_a_restart(tmp_path: Path) -> None:
+    async def hello(device: Peer) -> float:
+        async with device.channel() as channel:
+            welcome = await device.link(channel).hello(Hello("toy"))
+        assert welcome.renew_in is not None
+        return welcome.renew_in
+
+    async def renew(device: Peer) -> None:
+        key = new_key()
+        device.go_on(key, await device.renew(key))
+
+    async def play() -> None:
+        async with world(tmp_path / "s") as found:
+            first, second = await found.device("d0"), await found.device("d1")
+            (old,) = await found.office.roots()
+            assert (await hello(first), await hello(second)) > (1.0, 1.0)
+            assert (old.certificates, old.untold) == (2, ())
+            new = await found.office.add_root()
+            assert new.untold == ("d0", "d1")
+            assert await hello(first) == 0.0  # it is told to renew at once
+            await renew(first)
+            with pytest.raises(Refused, match=r"2 devices do not trust authority .* yet: d0, d1"):
+                await found.office.use_root(new.name, False)  # told, but has it stored that?
+            await hello(first)
+            with pytest.raises(Refused, match=r"1 devices do not trust authority .* yet: d1"):
+                await found.office.use_root(new.name, False)
+            await renew(second)
+            await hello(second)
+            async with first.channel() as lasting:
+                link = first.link(lasting)
+                await link.hello(Hello("toy"))
+                assert (await found.office.use_root(new.name, False)).signs
+                assert (await link.hello(Hello("toy"))).renew_in == 0.0  # the connection lasts
+            shown = found.keeper.authority.server.certificate
+            shown.verify_directly_issued_by(found.keeper.authority.roots[new.name].certificate)
+            assert await hello(second) == 0.0
+            only_old = found.keeper.authority.roots[old.name].pem
+            async with second.channel(only_old) as channel:
+                with pytest.raises(aio.AioRpcError) as caught:
+                    await second.link(channel).hello(Hello("toy"))
+                assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+            with pytest.raises(Refused, match="2 certificates of authority"):
+                await found.office.drop_root(old.name, False)
+            with pytest.raises(Refused, match="signs"):
+                await found.office.drop_root(new.name, True)
+            left_behind = await found.device("d2")
+            for device in (first, second):
+                await renew(device)
+                assert await hello(device) > 1.0
+            await found.office.drop_root(old.name, False)
+            assert [root.name for root in await found.office.roots()] == [new.name]
+            assert await hello(first) == 0.0  # so that it trusts the old root no more
+            assert await hello(left_behind) == 0.0
+            events = (Event.AUTHORITY_ADDED, Event.AUTHORITY_USED, Event.AUTHORITY_DROPPED)
+            assert [len(lines_of(found.state, event)) for event in events] == [1, 1, 1]
+        async with world(tmp_path / "s") as again:
+            assert again.keeper.authority.issuing == new.name
+
+    asyncio.run(play())
+
+
+def test_who_is_left_behind_by_force_comes_back_with_its_last_key(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with world(tmp_path / "s") as found:
+            device = await found.device("d0")
+            async with device.channel() as lasting:
+                await device.link(lasting).hello(Hello("toy"))
+                (old,) = await found.office.roots()
+                new = await found.office.add_root()
+                await found.office.use_root(new.name, True)
+                await found.office.drop_root(old.name, True)
+                error, _ = await refused(device.link(lasting).hello(Hello("toy")))
+                assert error.code() is grpc.StatusCode.UNAUTHENTICATED
+            await device.rejoin(new_key())
+            async with device.channel() as channel:
+                await device.link(channel).hello(Hello("toy"))
+
+    asyncio.run(play())

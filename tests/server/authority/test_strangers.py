@@ -1,0 +1,188 @@
+"""Over real TLS: whose certificate gets a caller to the gate, and through it."""
+
+import asyncio
+import ssl
+import struct
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import grpc
+import pytest
+import trustme
+from cryptography.hazmat.primitives.serialization import Encoding
+from grpc import aio
+
+from fedcore.identity.certificates import key_from_pem, key_to_pem, new_key
+from fedcore.link import Hello
+from fedserver.authority import issuing
+from fedserver.authority.chain import Event
+from fedserver.authority.records import DeviceStanding
+from fedserver.rpc.identity import network_of
+from tests.server.authority.peers import World, channel_of, lines_of, play, refused, world
+from tests.server.servers import DEVICES, expected, start
+from tests.server.toys import honest, same_models, serve
+
+
+def test_a_run_over_tls_gives_the_models_of_the_simulation(tmp_path: Path) -> None:
+    async def story(found: World) -> None:
+        await start(found.coordinator)
+        devices = [await found.device(f"d{number}") for number in range(DEVICES)]
+        channels = [device.channel() for device in devices]
+        await asyncio.gather(
+            *(
+                serve(device.link(channel), honest(number))
+                for number, (device, channel) in enumerate(zip(devices, channels, strict=True))
+            )
+        )
+        await asyncio.gather(*(channel.close() for channel in channels))
+        assert same_models(found.coordinator.runs["toy"].engine.state.models, expected())
+        assert [len(lines_of(found.state, event)) for event in (Event.RUN_STARTED, Event.RUN_ENDED)] == [1, 1]
+
+    play(story, tmp_path / "s")
+
+
+async def status_of(channel: aio.Channel, method: str = "/fed.v1.DeviceService/Hello") -> grpc.StatusCode:
+    """How a call with an empty request ends."""
+    async with channel:
+        with pytest.raises(aio.AioRpcError) as caught:
+            await channel.unary_unary(method)(b"", timeout=20.0)
+        return caught.value.code()
+
+
+def test_strangers_get_nothing(tmp_path: Path) -> None:
+    """No certificate, another authority's, plain text: TLS ends before any call."""
+
+    async def story(found: World) -> None:
+        address, roots = found.listeners.address, found.keeper.authority.bundle
+        stranger = trustme.CA().issue_cert("d0.example")
+        key = key_from_pem(stranger.private_key_pem.bytes())
+        certificate = stranger.cert_chain_pems[0].bytes()
+        async with world(tmp_path / "other") as other:
+            neighbour = await other.device("d0")
+        for channel in (
+            channel_of(address, roots),
+            channel_of(address, roots, key, certificate),
+            channel_of(address, roots, neighbour.key, neighbour.enrolled.certificate),  # type: ignore[union-attr]
+            channel_of(address, trustme.CA().cert_pem.bytes()),
+            aio.insecure_channel(address),
+        ):
+            assert await status_of(channel) is grpc.StatusCode.UNAVAILABLE
+        assert found.coordinator.visitors == {}
+
+    play(story, tmp_path / "s")
+
+
+def test_a_certificate_of_our_authority_that_the_registry_does_not_know_is_not_enough(tmp_path: Path) -> None:
+    async def story(found: World) -> None:
+        known = await found.device("d0")
+        root, now = found.keeper.authority.roots[found.keeper.authority.issuing], time.time()
+
+        async def call(federation: str, name: str) -> grpc.StatusCode:
+            key = new_key()
+            made = issuing.device(root.key, root.certificate, key.public_key(), federation, name, now)
+            pem = made.public_bytes(Encoding.PEM)
+            return await status_of(
+                channel_of(found.listeners.address, found.keeper.authority.bundle, key, pem)
+            )
+
+        assert await call("clinic", "nobody") is grpc.StatusCode.UNAUTHENTICATED
+        assert await call("clinic", "d0") is grpc.StatusCode.UNAUTHENTICATED
+        assert await call("elsewhere", "d0") is grpc.StatusCode.UNAUTHENTICATED
+        server = found.keeper.authority.server  # it is for serving: TLS does not take it from a caller
+        channel = channel_of(known.address, found.keeper.authority.bundle, server.key, server.pem)
+        assert await status_of(channel) is grpc.StatusCode.UNAVAILABLE
+        assert len(lines_of(found.state, Event.DENIED)) == 2  # d0 is noted once a minute
+        async with known.channel() as channel:
+            await known.link(channel).hello(Hello("toy"))
+
+    play(story, tmp_path / "s")
+
+
+def test_a_certificate_that_ends_while_its_connection_lasts_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(found: World) -> None:
+        device = await found.device("d0")
+        async with device.channel() as channel:
+            await device.link(channel).hello(Hello("toy"))
+            later = time.time() + 2 * issuing.DEVICE_LIFE
+            monkeypatch.setattr("time.time", lambda: later)
+            error, fault = await refused(device.link(channel).hello(Hello("toy")))
+        assert (error.code(), fault.code) == (grpc.StatusCode.UNAUTHENTICATED, "unauthenticated")
+        assert "expired" in fault.message
+
+    play(story, tmp_path / "s")
+
+
+def test_a_device_that_is_not_approved_is_refused(tmp_path: Path) -> None:
+    async def story(found: World) -> None:
+        device = await found.device("d0")
+        (known,) = found.keeper.known()
+        found.keeper.learn(replace(known, standing=DeviceStanding.PENDING))
+        async with device.channel() as channel:
+            error, fault = await refused(device.link(channel).hello(Hello("toy")))
+        assert error.code() is grpc.StatusCode.UNAUTHENTICATED
+        assert "waits for approval" in fault.message
+
+    play(story, tmp_path / "s")
+
+
+@pytest.mark.parametrize(
+    ("peer", "network"),
+    [
+        ("ipv4:10.0.0.7:50051", "10.0.0.7"),
+        ("ipv6:%5B::1%5D:50051", "::/64"),
+        ("ipv6:[2001:db8::1:2]:50051", "2001:db8::/64"),
+        ("ipv6:%5B2001:db8:0:0:ffff::9%5D:1", "2001:db8::/64"),
+        ("ipv6:%5Bfe80::1%25eth0%5D:1", "fe80::/64"),
+        ("ipv6:%5B::ffff:10.0.0.7%5D:1", "10.0.0.7"),
+        ("unix:", ""),
+    ],
+)
+def test_limits_go_by_the_network_of_a_caller(peer: str, network: str) -> None:
+    assert network_of(peer) == network
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_3, ssl.TLSVersion.TLSv1_2])
+def test_tls_1_3_is_spoken_and_1_2_is_refused(tmp_path: Path, version: ssl.TLSVersion) -> None:
+    """By Python's own TLS, with a call of HTTP/2 written by hand."""
+
+    async def story(found: World) -> None:
+        device = await found.device("d0")
+        assert device.enrolled is not None
+        context = ssl.create_default_context(cadata=device.enrolled.authorities.decode())
+        context.maximum_version = version
+        context.set_alpn_protocols(["h2"])
+        chain = tmp_path / "chain.pem"
+        chain.write_bytes(key_to_pem(device.key) + device.enrolled.certificate)
+        context.load_cert_chain(chain)
+        host, _, port = found.listeners.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
+        spoken = writer.get_extra_info("ssl_object").version()
+        writer.write(call_by_hand("/grpc.health.v1.Health/Check"))
+        answer = b""
+        while b"grpc-status" not in answer:
+            answer += await asyncio.wait_for(reader.read(65536), 10.0)
+        writer.close()
+        if version is ssl.TLSVersion.TLSv1_3:
+            assert (spoken, b"the connection is not TLS" in answer) == ("TLSv1.3", False)
+        else:
+            assert (spoken, b"the connection is not TLS 1.3" in answer) == ("TLSv1.2", True)
+
+    play(story, tmp_path / "s")
+
+
+def call_by_hand(path: str) -> bytes:
+    """The frames of a call with an empty request (RFC 9113, RFC 7541 without compression)."""
+
+    def frame(kind: int, flags: int, stream: int, body: bytes) -> bytes:
+        return struct.pack("!I", len(body))[1:] + struct.pack("!BBI", kind, flags, stream) + body
+
+    def text(value: str) -> bytes:
+        return bytes([len(value)]) + value.encode()
+
+    headers = b"\x83\x87\x04" + text(path) + b"\x01" + text("shoal") + b"\x0f\x10" + text("application/grpc")
+    headers += b"\x00" + text("te") + text("trailers")
+    settings, request = frame(4, 0, 0, b""), frame(0, 1, 1, b"\0" * 5)
+    return b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + settings + frame(1, 4, 1, headers) + request

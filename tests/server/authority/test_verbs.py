@@ -1,0 +1,226 @@
+"""The operators' commands about identities, against a real server over TLS: two commands enrol a device."""
+
+import asyncio
+import json
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedcore.identity.certificates import new_key
+from fedcore.identity.enrolled import Enrolled, Pending
+from fedcore.identity.join import parse
+from fedcore.link import Hello
+from fedserver.__main__ import main
+from fedserver.authority.chain import Event
+from tests.server.authority.peers import Peer, lines_of
+from tests.server.processes import Daemon, daemon
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
+    """Run `fedserver` with these arguments: its exit code, what it printed, what it said beside."""
+    monkeypatch.setenv("FEDSERVER_STATE", str(tmp_path / "s"))
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main([str(argument) for argument in arguments])
+        out, err = capfd.readouterr()
+        return int(ended.value.code or 0), out, err
+
+    return run
+
+
+@pytest.fixture
+def server(command: Command, tmp_path: Path) -> Iterator[Daemon]:
+    ports = ("--listen", "127.0.0.1:0", "--enroll", "127.0.0.1:0")
+    code, out, err = command("init", "--host", "127.0.0.1", *ports)
+    assert code == 0, err
+    assert f"fedserver up --state {tmp_path / 's'}" in out
+    assert "fedserver token create" in out
+    with daemon(tmp_path / "s", options=()) as running:
+        yield running
+
+
+def data(answer: tuple[int, str, str]) -> dict[str, Any]:
+    code, out, err = answer
+    assert code == 0, err
+    found: dict[str, Any] = json.loads(out)["data"]
+    return found
+
+
+def enrolled(join: str, name: str) -> Peer:
+    """A device that has joined and called once."""
+    peer = Peer(join, name)
+    asyncio.run(peer.join())
+    asyncio.run(hello(peer))
+    return peer
+
+
+async def hello(peer: Peer) -> None:
+    async with peer.channel() as channel:
+        await peer.link(channel).hello(Hello("toy"))
+
+
+def test_a_device_from_its_join_string_to_its_end(command: Command, server: Daemon) -> None:
+    code, join, err = command("token", "create", "--label", "site=basel", "--ttl", "10m")
+    assert code == 0
+    assert "train, 0 of 1 used" in err
+    peer = enrolled(join, "d0")  # the line is all that an owner needs
+    assert (server.state / "enroll-address").read_text().strip() == parse(join).address
+
+    (shown,) = data(command("device", "ls", "--json"))["devices"]
+    assert (shown["device"], shown["role"], shown["standing"]) == ("d0", "train", "approved")
+    assert shown["labels"] == {"site": "basel"}
+    assert shown["certificates"][0]["first_used"] is not None
+    assert shown["last_seen"] is not None
+    assert "site=basel" in command("device", "ls")[1]
+    assert data(command("device", "rename", "d0", "icu", "--json"))["display"] == "icu"
+    assert "d0, called icu: train, approved" in command("device", "show", "d0")[1]
+    assert command("device", "rename", "d0", "a b")[0] == 5
+    assert data(command("token", "ls", "--json"))["tokens"][0]["used"] == 1
+    assert "1 of 1 used" in command("token", "ls")[1]
+
+    ended = data(command("device", "revoke", "d0", "--reason", "stolen", "--json"))
+    assert (ended["standing"], ended["cut"], ended["counted"]) == ("revoked", 0, [])
+    with pytest.raises(Exception, match="was revoked"):
+        asyncio.run(hello(peer))
+    (line,) = lines_of(server.state, Event.REVOKED)
+    assert line["facts"] == {"device": "d0", "reason": "stolen"}
+
+
+def test_an_operator_and_an_owner_see_the_same_fingerprint(command: Command, server: Daemon) -> None:
+    peer = Peer(command("token", "create", "--hold")[1], "d0")
+    answer = asyncio.run(peer.join())
+    assert isinstance(answer, Pending)
+    grouped = " ".join(answer.fingerprint.hex()[start : start + 4] for start in range(0, 64, 4))
+    assert grouped in command("device", "show", "d0")[1]
+    assert grouped in command("device", "approve", "d0")[1]
+    assert isinstance(asyncio.run(peer.join()), Enrolled)
+
+
+def test_what_is_wrong_is_said_with_its_mend(command: Command, server: Daemon) -> None:
+    for arguments, code, message in (
+        (("token", "create", "--ttl", "25h"), 3, "at most 24 h"),
+        (("token", "create", "--ttl", "soon"), 3, "not a time"),
+        (("token", "create", "--uses", 0), 3, "0 uses"),
+        (("token", "create", "--label", "x"), 3, "not NAME=VALUE"),
+        (("token", "create", "--role", "root"), 2, "root"),
+        (("token", "revoke", "nope"), 1, "no token 'nope'"),
+        (("device", "show", "nope"), 1, "no device 'nope'"),
+        (("device", "approve", "nope"), 1, "no device 'nope'"),
+        (("device", "revoke", "nope"), 1, "no device 'nope'"),
+        (("authority", "use", "nope"), 1, "no authority 'nope'"),
+        (("authority", "drop", "nope"), 1, "no authority 'nope'"),
+        (("audit", "verify", "--expect", "1:x"), 3, "not NUMBER:HASH"),
+        (("audit", "verify", "--state", "/nowhere"), 1, "there is no"),
+    ):
+        found, _, err = command(*arguments)
+        assert (found, message in err) == (code, True), (arguments, err)
+
+
+def test_the_change_of_authority_by_commands(command: Command, server: Daemon) -> None:
+    peer = enrolled(command("token", "create")[1], "d0")
+    (old,) = data(command("authority", "ls", "--json"))["authorities"]
+    new = data(command("authority", "add", "--json"))
+    assert new["untold"] == ["d0"]
+    code, _, err = command("authority", "use", new["authority"])
+    assert (code, "d0" in err) == (5, True)
+    key = new_key()
+    peer.go_on(key, asyncio.run(peer.renew(key)))
+    asyncio.run(hello(peer))
+    assert command("authority", "use", new["authority"])[0] == 0
+    assert command("authority", "drop", old["authority"])[0] == 5
+    assert "yes" in command("authority", "ls")[1]
+    assert command("authority", "drop", old["authority"], "--force")[0] == 0
+    assert [each["authority"] for each in data(command("authority", "ls", "--json"))["authorities"]] == [
+        new["authority"]
+    ]
+
+
+def test_a_killed_server_knows_what_it_did_and_its_log_is_whole(
+    command: Command, server: Daemon, tmp_path: Path
+) -> None:
+    join = command("token", "create")[1]
+    peer = enrolled(join, "d0")
+    assert peer.enrolled is not None
+    before = peer.enrolled.certificate
+    server.stop(signal.SIGKILL)
+    file = server.state / "audit.jsonl"
+    file.write_bytes(file.read_bytes()[:-20])
+    assert command("audit", "verify")[0] == 1  # a crash between the table and the file looks like this
+    with daemon(server.state, options=()) as again:
+        host, _, port = (again.state / "enroll-address").read_text().strip().rpartition(":")
+        peer.string = replace(peer.string, host=host, port=int(port))
+        asyncio.run(peer.join())
+        assert peer.enrolled.certificate == before
+        peer.address = again.address
+        asyncio.run(hello(peer))
+        code, out, _ = command("audit", "verify")
+        assert (code, "all as they were" in out) == (0, True)
+        head = out.split()[-1]
+        assert again.stop() == 0
+    assert command("audit", "verify", "--expect", head)[0] == 0
+    assert command("audit", "verify", "--expect", f"3:{'0' * 64}")[0] == 1
+    events = [line["event"] for line in data(command("audit", "show", "--json"))["lines"]]
+    assert events == ["init", "start", "token-created", "joined", "start", "stop"]
+    assert "joined" in command("audit", "show", "--device", "d0", "--last", 1)[1]
+    file.write_text(file.read_text().replace('"d0"', '"d1"', 1))
+    code, _, err = command("audit", "verify")
+    assert (code, "line 4 of audit.jsonl" in err) == (1, True)
+
+
+def test_no_secret_is_in_any_file_or_log(command: Command, server: Daemon) -> None:
+    joins = [command("token", "create", "--uses", uses)[1].strip() for uses in (1, 2)]
+    peer = enrolled(joins[0], "d0")
+    with pytest.raises(Exception, match="does not let this device in"):
+        asyncio.run(Peer(joins[0], "d1").join())
+    with pytest.raises(Exception, match="does not let this device in"):
+        asyncio.run(Peer(joins[1], "d1").join(proof=b"x" * 32))
+    with pytest.raises(Exception, match="not a certificate request"):
+        asyncio.run(Peer(joins[1], "d1").join(csr=b"x"))
+    said = "".join(command(*verb)[1] for verb in (("token", "ls", "--json"), ("device", "ls", "--json")))
+    command("token", "revoke", parse(joins[1]).token)
+    assert server.stop() == 0
+    assert server.process.stdout is not None
+    written = b"".join(path.read_bytes() for path in server.state.rglob("*") if path.is_file())
+    written += server.log.read_bytes() + said.encode() + server.process.stdout.read().encode()
+    for join in map(parse, joins):
+        assert join.secret not in written
+        assert str(join).rpartition(":")[2].encode() not in written
+        assert join.secret.hex().encode() not in written
+    assert b"token-created" in written
+    assert peer.enrolled is not None
+
+
+def test_a_key_that_others_may_read_stops_the_start(command: Command, tmp_path: Path) -> None:
+    assert command("init", "--host", "127.0.0.1")[0] == 0
+    (tmp_path / "s" / "authority" / "server.pem").chmod(0o644)
+    code, _, err = command("up")
+    assert (code, "chmod 600" in err, "0644" in err) == (3, True, True)
+
+
+def test_init_twice_changes_nothing_and_says_so(command: Command) -> None:
+    assert command("init", "--host", "a.example.org")[0] == 0
+    code, out, _ = command("init", "--host", "b.example.org", "--json")
+    assert code == 0
+    assert json.loads(out)["data"]["made"] == []
+    _, out, _ = command("init", "--host", "b.example.org")
+    assert "nothing was changed" in out
+    assert "fedserver.yaml" in out
+    assert command("init")[0] == 0
+    code, _, err = command("init", "--state", "/dev/null/x")
+    assert code != 0
+    assert "--host" in err
+
+
+def test_without_certificates_the_verbs_say_how_to_get_them(command: Command, tmp_path: Path) -> None:
+    with daemon(tmp_path / "s"):
+        code, _, err = command("token", "create")
+        assert (code, "fedserver init" in err) == (3, True)
