@@ -33,12 +33,13 @@ class Line(Generic[S]):
     def __init__(self, dial: Callable[[], aio.Channel], stubs: Callable[[aio.Channel], S]) -> None:
         self._dial, self._stubs = dial, stubs
         self._current: _Channel[S] | None = None
+        self._outdated = False
 
     @asynccontextmanager
     async def calling(self) -> AsyncIterator[S]:
         """Around one call. An error that says that nobody answers makes the next call dial anew."""
         if self._current is None:
-            channel = self._dial()
+            channel, self._outdated = self._dial(), False
             self._current = _Channel(channel, self._stubs(channel))
         used = self._current
         used.calls += 1
@@ -50,8 +51,21 @@ class Line(Generic[S]):
             raise
         finally:
             used.calls -= 1
-            if used is not self._current and not used.calls:
-                await used.channel.close(None)
+            await self._let_go(used)
+
+    async def replace(self) -> None:
+        """Dial anew, what was dialled for has changed: once no call is under way, so that none is cut."""
+        self._outdated = True
+        if self._current is not None:
+            await self._let_go(self._current)
+
+    async def _let_go(self, used: _Channel[S]) -> None:
+        if used.calls:
+            return
+        if used is self._current and self._outdated:
+            self.hang_up()
+        if used is not self._current:
+            await used.channel.close(None)
 
     def hang_up(self) -> None:
         """The next call dials anew; calls that are under way go on, and the last of them closes it."""

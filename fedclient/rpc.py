@@ -19,6 +19,7 @@ from fedcore._pb.fed.v1 import blob_service_pb2 as blobs
 from fedcore._pb.fed.v1 import device_service_pb2 as device
 from fedcore._pb.fed.v1.blob_service_pb2_grpc import BlobServiceStub
 from fedcore._pb.fed.v1.device_service_pb2_grpc import DeviceServiceStub
+from fedcore._pb.fed.v1.enrollment_service_pb2_grpc import IdentityServiceStub
 from fedcore._pb.fed.v1.fault_pb2 import Fault
 from fedcore._pb.fed.v1.placement_service_pb2_grpc import PlacementServiceStub
 from fedcore.errors import BadPayload, NotFound, Refused, ShoalError, Unavailable, WrongVersion
@@ -31,6 +32,7 @@ from fedcore.types import RunId
 if TYPE_CHECKING:  # the same classes at run time: only types tell calls that are awaited from others
     from fedcore._pb.fed.v1.blob_service_pb2_grpc import BlobServiceAsyncStub
     from fedcore._pb.fed.v1.device_service_pb2_grpc import DeviceServiceAsyncStub
+    from fedcore._pb.fed.v1.enrollment_service_pb2_grpc import IdentityServiceAsyncStub
     from fedcore._pb.fed.v1.placement_service_pb2_grpc import PlacementServiceAsyncStub
 
 T = TypeVar("T")
@@ -70,10 +72,10 @@ STATUSES: dict[grpc.StatusCode, type[ShoalError]] = {
 
 
 class Stubs(NamedTuple):
-    channel: aio.Channel
     device: "DeviceServiceAsyncStub"
     blobs: "BlobServiceAsyncStub"
     placement: "PlacementServiceAsyncStub"
+    identity: "IdentityServiceAsyncStub"
 
 
 class RpcLink:
@@ -85,17 +87,21 @@ class RpcLink:
     def __init__(
         self, address: str, device_name: str, credentials: grpc.ChannelCredentials | None = None
     ) -> None:
+        self.address = address
         self.address, self._credentials = address, credentials
         self._name, self._session = ("" if credentials else device_name), ""
-        self._line = Line(lambda: channel(self.address, self._credentials), _stubs)
+        self._line = Line(self._dial, _stubs)
 
-    def change(self, address: str, credentials: grpc.ChannelCredentials) -> None:
-        """Call on a new channel from the next call on; those that are under way go on on the old one."""
-        self.address, self._credentials = address, credentials
-        self._line.hang_up()
+    def _dial(self) -> aio.Channel:
+        return channel(self.address, self._credentials)
 
     async def close(self) -> None:
         await self._line.close()
+
+    async def change(self, address: str, credentials: grpc.ChannelCredentials) -> None:
+        """Call there and by these from the next moment on at which no call is under way."""
+        self.address, self._credentials = address, credentials
+        await self._line.replace()
 
     async def hello(self, hello: Hello) -> Welcome:
         """Until the welcome is here, calls that go on beside this one are still of the former session."""
@@ -259,7 +265,12 @@ async def answers(address: str, seconds: float, credentials: grpc.ChannelCredent
 
 
 def _stubs(channel: aio.Channel) -> Stubs:
-    return Stubs(channel, DeviceServiceStub(channel), BlobServiceStub(channel), PlacementServiceStub(channel))
+    return Stubs(
+        DeviceServiceStub(channel),
+        BlobServiceStub(channel),
+        PlacementServiceStub(channel),
+        IdentityServiceStub(channel),
+    )
 
 
 def _held(blob: BlobRef, held: int) -> int:

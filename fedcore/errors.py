@@ -14,10 +14,13 @@
     |  `- WrongVersion    the two sides have no version of the exchange in common
     |- NotFound           no such run, blob or device
     |- Unavailable        the other side is not there, or not now: try again
-    |  `- Busy            it has too much to do: it says when to come again
+    |  |- Busy             it has too much to do, or this peer asks for too much at once
+    |  |- ServerFull       its disk has no room for more
+    |  |- InDoubt          it seems to be restored from the past, and waits for its operator
     |  `- TooOften         more calls than are allowed: wait, then try again
     |- SessionLost        the server or the device started anew: say hello again
-    |- StorageFault       our own disk refused: full, read-only, broken
+    |- StorageFault       our own disk refused: read-only, broken
+    |  `- DiskFull        it has no room: nothing was written, the same can be tried again
     `- IllegalEvent       our own bug: an event that the table does not allow
 
 `code` is stable and is what machines match on; `exit_code` is what a command ends with.
@@ -109,6 +112,14 @@ class Busy(Unavailable):
     code = "busy"
 
 
+class ServerFull(Unavailable):
+    code = "server-full"
+
+
+class InDoubt(Unavailable):
+    code = "in-doubt"
+
+
 class TooOften(Unavailable):
     code = "too-often"
 
@@ -119,6 +130,10 @@ class SessionLost(ShoalError):
 
 class StorageFault(ShoalError):
     code, exit_code = "storage", 8
+
+
+class DiskFull(StorageFault):
+    code = "disk-full"
 
 
 class IllegalEvent(ShoalError):

@@ -1,7 +1,7 @@
 """A link over TLS in both directions, which sees to it that its certificate stays valid.
 
 Renewal: in the time that the server gives at each hello, over the link itself, with a new key; the next call
-opens a channel with it, and those that are under way go on on the old one. So nothing is cut.
+that finds no other under way opens a channel with it. So nothing that is under way is cut.
 Rejoining: when the server hangs up on our certificate, the enrolment port says what its clock is; if the
 certificate is over by that, a new one is asked for with the key of the old one.
 """
@@ -86,18 +86,18 @@ class SecureLink(RpcLink):
             asking = self._keyring.asking()
             try:
                 async with self._line.calling() as to:
-                    enrolled = await renewed(to.channel, asking.csr)
+                    enrolled = await renewed(to.identity, asking.csr)
             except aio.AioRpcError as error:
                 raise error_of(error, self.address) from None
-            self._adopt(identity_of(asking, enrolled, self.identity.enrol))
+            await self._adopt(identity_of(asking, enrolled, self.identity.enrol))
             return enrolled
 
-    def _adopt(self, identity: Identity) -> None:
+    async def _adopt(self, identity: Identity) -> None:
         """Store an identity; only then it is used."""
         self._keyring.keep(identity)
         self.identity = identity
         self._say(f"{identity.device} has a new certificate, good until {identity.ends:%Y-%m-%d %H:%M} UTC")
-        self.change(self._given or identity.address, credentials(identity))
+        await self.change(self._given or identity.address, credentials(identity))
 
     # -- what kept a call from working --------------------------------------------------------------------
 
@@ -140,7 +140,7 @@ class SecureLink(RpcLink):
             enrolled = await desk.rejoin(Rejoining(last.certificate, nonce, asking.csr, signature))
         except Refused as error:
             return error
-        self._adopt(identity_of(asking, enrolled, last.enrol))
+        await self._adopt(identity_of(asking, enrolled, last.enrol))
         self._renew_in(enrolled.renew_in)
         return Unavailable("the certificate was over, and has been replaced", "trying again")
 

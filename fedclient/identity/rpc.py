@@ -3,7 +3,7 @@
 import time
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import grpc
 from cryptography import x509
@@ -15,9 +15,12 @@ from fedclient.identity.pinned import name_in, shown, to_pem
 from fedclient.rpc import OPTIONS, error_of
 from fedcore import patience, wire
 from fedcore._pb.fed.v1 import enrollment_service_pb2 as pb
-from fedcore._pb.fed.v1.enrollment_service_pb2_grpc import EnrollmentServiceStub, IdentityServiceStub
+from fedcore._pb.fed.v1.enrollment_service_pb2_grpc import EnrollmentServiceStub
 from fedcore.errors import Unavailable
 from fedcore.identity.enrolled import Challenge, Enrolled, Joining, Pending, Rejoining
+
+if TYPE_CHECKING:
+    from fedcore._pb.fed.v1.enrollment_service_pb2_grpc import IdentityServiceAsyncStub
 
 T = TypeVar("T")
 
@@ -69,7 +72,7 @@ async def enrolment(port: EnrolPort) -> AsyncIterator[Enrolment]:
         yield Enrolment(channel, port.address, certificate)
 
 
-async def renewed(channel: aio.Channel, csr: bytes) -> Enrolled:
+async def renewed(stub: "IdentityServiceAsyncStub", csr: bytes) -> Enrolled:
     """The next certificate. Raises aio.AioRpcError, and BadPayload."""
-    answer = await IdentityServiceStub(channel).Renew(pb.RenewRequest(csr=csr), timeout=patience.ANSWER)
+    answer = await stub.Renew(pb.RenewRequest(csr=csr), timeout=patience.ANSWER)
     return wire.enrolled_from_pb(answer.identity)

@@ -87,13 +87,14 @@ async def listen(
 
     Raises ConfigError for an address that cannot be had.
     """
-    gates = () if access is None else (Gate(access.keeper),)
     callers: Callers = Believed()
+    gates: tuple[Gate, ...] = ()
     if access is not None:
-        callers = Verified(access.keeper, coordinator.settings.placements)
+        callers, gates = Verified(access.keeper, coordinator.settings.placements), (Gate(access.keeper),)
+    options = (*OPTIONS, *_ageing(coordinator.settings.age))
     devices = aio.server(
         interceptors=(*gates, Errors(), Admission(callers)),
-        options=(*OPTIONS, *_ageing(coordinator.settings.age)),
+        options=options,
         maximum_concurrent_rpcs=DEVICE_CALLS,
     )
     operators = aio.server(interceptors=(Errors(),), options=OPTIONS, maximum_concurrent_rpcs=OPERATOR_CALLS)
