@@ -93,7 +93,7 @@ class Server:
                 await desk.status()
             except ShoalError as error:
                 world.say("operator", "told", str(error))
-            await asyncio.sleep(5.0)
+            await asyncio.sleep(20.0 if world.invariants.started else 1.0)
 
     def _operator_ended(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
