@@ -56,7 +56,6 @@ ALLOWED = {
     ("benchmarks/restart.py", "insecure_channel"): "a benchmark, on loopback",
     ("benchmarks/round_over_grpc.py", "add_insecure_port"): "a benchmark, on loopback",
     ("benchmarks/round_over_grpc.py", "insecure_channel"): "a benchmark, on loopback",
-    ("benchmarks/restart.py", "insecure_channel"): "a benchmark, on loopback",
     (
         "fedcore/algorithm.py",
         "importlib.import_module",
