@@ -57,7 +57,7 @@ async def check(settings: ClientConfig) -> Facts:
     """Load the learner and the data and try them on one batch. Raises whose fault it is; asks no server."""
     config = work_config(settings, trial="full")
     with TemporaryDirectory(prefix="fedclient-check-") as folder:  # the device's own is left alone
-        performer = Spawned(replace(config, blobs=Path(folder)))
+        performer = Spawned(replace(config, blobs=Path(folder), account=Path(folder)))
         async with _stopped_at_the_end(performer):
             return await performer.start()
 
@@ -93,8 +93,18 @@ def work_config(
         raise ConfigError("no learner is given", "set `learner`, for example learner: {file: learner.py}")
     if settings.data is None and file is None:
         raise ConfigError("no data are given", "set `data`, for example data: {npz: train.npz}")
-    blobs = DeviceFolder(settings.state).blobs
-    return WorkConfig(blobs, settings.learner, settings.data, file, labels, settings.compute, trial)
+    folder, compute, privacy = DeviceFolder(settings.state), settings.compute, settings.privacy
+    return WorkConfig(
+        folder.blobs,
+        folder.privacy,
+        settings.learner,
+        settings.data,
+        file,
+        labels,
+        compute,
+        privacy,
+        trial,
+    )
 
 
 async def _until_signal(agent: Agent, until: Until) -> None:

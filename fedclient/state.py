@@ -4,6 +4,7 @@ device          its name, kept since the first use
 identity/       who it is: its key and certificate, once it has joined
 lock            held by the one agent that works here
 status.json     what it did last, for `fedclient status`
+privacy/        what was released with a guarantee, and what it cost; see `fedclient.ledger`
 outbox/         the result that the server has not taken yet
 blobs/          models that came and results that go
 model/          the model that `fedclient enroll` brought
@@ -41,6 +42,10 @@ class DeviceFolder:
     @property
     def outbox(self) -> Path:
         return self.root / "outbox"
+
+    @property
+    def privacy(self) -> Path:
+        return self.root / "privacy"
 
     @property
     def model(self) -> Path:

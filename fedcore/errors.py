@@ -11,12 +11,15 @@
     |  |- Unauthenticated no valid certificate: renew it, or join anew
     |  |- Revoked         an operator has ended this identity
     |  |- Taken           another has that name
+    |  |- OverBudget      the owner's privacy budget has no room for it
+    |  |- Unprotected     the owner lets nothing leave without a privacy guarantee
     |  `- WrongVersion    the two sides have no version of the exchange in common
     |- NotFound           no such run, blob or device
     |- Unavailable        the other side is not there, or not now: try again
     |  `- TooOften         more calls than are allowed: wait, then try again
     |- SessionLost        the server or the device started anew: say hello again
     |- StorageFault       our own disk refused: full, read-only, broken
+    |- LedgerFault        the device's account of its releases was changed, or is damaged
     `- IllegalEvent       our own bug: an event that the table does not allow
 
 `code` is stable and is what machines match on; `exit_code` is what a command ends with.
@@ -90,6 +93,14 @@ class WrongVersion(Refused):
     code, exit_code = "wrong-version", 7
 
 
+class OverBudget(Refused):
+    code = "over-budget"
+
+
+class Unprotected(Refused):
+    code = "unprotected"
+
+
 class NotFound(ShoalError):
     code, exit_code = "not-found", 1
 
@@ -108,6 +119,10 @@ class SessionLost(ShoalError):
 
 class StorageFault(ShoalError):
     code, exit_code = "storage", 8
+
+
+class LedgerFault(ShoalError):
+    code, exit_code = "bad-ledger", 8
 
 
 class IllegalEvent(ShoalError):
