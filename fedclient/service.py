@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from fedclient import enroll as enrolling
+from fedclient import spending
 from fedclient.access import Access, access
 from fedclient.agent import Agent, Allowance, Until
 from fedclient.blobs import BlobStore
@@ -80,6 +81,7 @@ async def enroll(
             limit = settings.limits.download_bytes
             enroller = Enroller(link, performer, store, console.progress, limit, patience)
             enrolment = await enroller.enroll(run, accept_nearest)
+        enrolment = replace(enrolment, privacy=spending.told(settings))
         path = enrolling.save(enrolment, store, folder.model) if enrolment.model else None
         store.trim(settings.limits.kept_bytes)
         return enrolment, path

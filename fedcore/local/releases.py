@@ -9,6 +9,7 @@ from fedcore.parts import Descriptor, PrivacySettings
 from fedcore.privacy.account import Order
 from fedcore.privacy.modes import terms
 from fedcore.privacy.release import release
+from fedcore.privacy.statement import OPEN
 from fedcore.privacy.sums import ExactSums
 from fedcore.tensors import digest
 from fedcore.types import Tensors
@@ -33,7 +34,7 @@ def described(
     samples = [bench.samples(part) for part in parts]
     data = bench.version(ALL, labels=False)
     if not privacy.calibrated:
-        bench.account.unprotected(f"a descriptor with privacy={privacy.mode}", data)
+        bench.account.unprotected(OPEN[privacy.mode], data)
         moments = describe(bench.learner, bench.load(encoder), samples, projector, classes)
         return release(moments, privacy, digest(projector), bench.noise)
     if "radius" not in projector:

@@ -31,6 +31,7 @@ from fedcore.messages import (
     Train,
     Trained,
 )
+from fedcore.privacy.statement import OPEN
 
 
 def perform(message: Message, bench: Bench) -> Message:
@@ -67,7 +68,7 @@ def _evaluate(message: Evaluate, bench: Bench) -> Evaluated:
     held_out = bench.samples("held_out")
     if message.bounds == WIDTH:
         return Evaluated(accuracy, loss, len(samples), None, width(bench.learner, model, held_out))
-    bench.account.unprotected("bounds of latents", bench.version(ALL, labels=False))
+    bench.account.unprotected(OPEN["bounds"], bench.version(ALL, labels=False))
     found, number = bounds(latents(bench.learner, model, held_out), message.bounds)
     return Evaluated(accuracy, loss, len(samples), found, number)
 
