@@ -16,7 +16,7 @@ from enum import Enum
 from random import Random
 from typing import TypeVar
 
-from fedclient.backoff import Backoff, patiently
+from fedclient.backoff import FIRST, Backoff, patiently
 from fedclient.blobs import BlobStore
 from fedclient.faults import TaskFailed
 from fedclient.performer import Performer
@@ -25,14 +25,13 @@ from fedclient.watcher import Watcher, named
 from fedcore import __version__
 from fedcore.errors import BadPayload, ConfigError, NotFound, Refused, SessionLost, ShoalError, Unavailable
 from fedcore.link import Failure, Hello, Idle, Link, Outcome, Report, Task, Welcome
+from fedcore.patience import MOMENT
 from fedcore.payload import BlobRef, Payload
 from fedcore.wire import work_key
 
 T = TypeVar("T")
 
 SOFTWARE = f"shoal fedclient {__version__}"
-FAREWELL = 5.0
-"""Seconds that a leave may take."""
 
 
 class Until(Enum):
@@ -97,7 +96,7 @@ class Agent:
             await self._give_up()
             if self._welcome is not None:
                 with contextlib.suppress(ShoalError, TimeoutError):
-                    await asyncio.wait_for(self._link.leave(), FAREWELL)
+                    await asyncio.wait_for(self._link.leave(), MOMENT)
 
     async def _step(self, until: Until) -> bool:
         """One task, or one wait for it. False when there is nothing left to do."""
@@ -105,6 +104,7 @@ class Agent:
             if self._welcome is None:
                 self._watcher.doing("saying hello to the server")
                 self._welcome = await self._patiently(lambda: self._link.hello(Hello(SOFTWARE)))
+                self._calls.first = max(FIRST, self._welcome.spread)
             poll, heartbeat = self._welcome.poll, self._welcome.heartbeat
             answer = await self._patiently(lambda: self._link.next_task(poll))
             if isinstance(answer, Task):
@@ -127,8 +127,7 @@ class Agent:
 
     async def _idle(self, idle: Idle) -> None:
         self._watcher.doing(f"waiting: {idle.reason}" if idle.reason else "waiting for a task")
-        self._faults.window(idle.earliest, idle.latest)
-        await asyncio.sleep(self._calls.window(idle.earliest, idle.latest))
+        await asyncio.sleep(self._calls.between(idle.earliest, idle.latest))
 
     async def _recover(self, error: ShoalError) -> None:
         self._watcher.failed(error)

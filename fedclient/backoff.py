@@ -9,28 +9,32 @@ from fedcore.errors import Unavailable
 
 T = TypeVar("T")
 
-FIRST, MOST = 1.0, 60.0
-"""Seconds: bounds of the first wait and of every wait, where the server has named no window."""
+FIRST, MOST = 1.0, 45.0
+"""Seconds: the longest first wait where the server has not said, and the longest of all. With MOST a fleet is
+whole again within a minute after the server is back, however long it was away."""
 
 
 class Backoff:
-    """Waits that grow with each failure in a row, inside a window that the server may set."""
+    """Waits of random length, whose bound doubles with each failure in a row.
+
+    first: the longest first wait, in seconds; a server says it to a fleet, so that what it lost at one moment
+    does not come back at one moment.
+    """
 
     def __init__(self, chance: Random | None = None) -> None:
+        self.first = FIRST
         self._chance = chance or Random()
         self._failures = 0
-        self._earliest, self._latest = 0.0, MOST
 
-    def window(self, earliest: float, latest: float) -> float:
-        """Stay between these seconds from now on; a moment between them."""
-        self._earliest, self._latest = earliest, latest
+    def between(self, earliest: float, latest: float) -> float:
+        """A moment in a window that the server gave, in seconds from now."""
         return self._chance.uniform(earliest, latest)
 
-    def next(self) -> float:
-        """How many seconds to wait after one more failure."""
-        grown = max(self._earliest, FIRST) * 2.0 ** min(self._failures, 16)
+    def next(self, window: tuple[float, float] | None = None) -> float:
+        """Seconds to wait after one more failure: in the window that came with it, if one did."""
+        grown = min(MOST, self.first * 2.0 ** min(self._failures, 16))
         self._failures += 1
-        return self._chance.uniform(self._earliest, min(self._latest, grown))
+        return self.between(*(window or (0.0, grown)))
 
     def reset(self) -> None:
         """A try has worked."""
@@ -40,21 +44,24 @@ class Backoff:
 async def patiently(
     call: Callable[[], Awaitable[T]], backoff: Backoff, patience: float, doing: Callable[[str], None]
 ) -> T:
-    """Call until the server is there, for at most `patience` seconds; `doing` hears what is waited for.
+    """Call until the server is there, for at most `patience` seconds.
 
-    Raises what the call raises, and Unavailable when the patience is over.
+    doing: hears what is waited for, once for each reason, however many tries it takes. Raises what the call
+    raises, and Unavailable when the patience is over.
     """
     clock = asyncio.get_running_loop().time
-    since = clock()
+    since, reason = clock(), ""
     while True:
         try:
             result = await call()
         except Unavailable as error:
-            wait = backoff.next()
+            wait = backoff.next(error.window)
             if clock() + wait - since > patience:
                 raise
-            doing(f"waiting for the server: {error.message}; next try in {wait:.0f} s")
-            await asyncio.sleep(wait)
+            if error.message != reason:
+                reason = error.message
+                doing(f"waiting for the server: {error}; it is tried again now and then")
         else:
             backoff.reset()
             return result
+        await asyncio.sleep(wait)  # not above: an error in hand keeps its call, and gRPC then dials by itself

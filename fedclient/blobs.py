@@ -15,9 +15,7 @@ from fedcore.payload import BlobRef, Weights
 from fedcore.shell.disk import TEMPORARY, settle, storing, temporary
 from fedcore.tensors import manifest_of, pack, unpack
 from fedcore.types import Tensors
-
-CHUNK = 1 << 20
-"""Bytes at a time, in files and on the wire."""
+from fedcore.wire import CHUNK
 
 
 class BlobStore:

@@ -1,47 +1,59 @@
-"""The client's gRPC, all of it: a `Link` over a channel, and what its statuses mean.
+"""The client's gRPC, all of it: a `Link` over a connection, and what its statuses mean.
 
-Every call has a deadline. Which call may be tried again is not decided here: `Unavailable` says that it may.
+No call waits for ever, and none has a limit that a slow device could not keep: see `fedcore.patience`. Which
+call may be tried again is not decided here: `Unavailable` says that it may.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from typing import TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError
 from grpc import aio
 
-from fedcore import wire
+from fedclient.line import FAULT, Line
+from fedcore import patience, wire
 from fedcore._pb.fed.v1 import blob_service_pb2 as blobs
 from fedcore._pb.fed.v1 import device_service_pb2 as device
 from fedcore._pb.fed.v1.blob_service_pb2_grpc import BlobServiceStub
 from fedcore._pb.fed.v1.device_service_pb2_grpc import DeviceServiceStub
+from fedcore._pb.fed.v1.enrollment_service_pb2_grpc import IdentityServiceStub
 from fedcore._pb.fed.v1.fault_pb2 import Fault
 from fedcore._pb.fed.v1.placement_service_pb2_grpc import PlacementServiceStub
 from fedcore.errors import BadPayload, NotFound, Refused, ShoalError, Unavailable, WrongVersion
 from fedcore.link import Hello, Idle, Placement, Question, Receipt, Report, Task, Welcome
 from fedcore.parts import Descriptor
+from fedcore.patience import CONNECTION, Progress
 from fedcore.payload import BlobRef
 from fedcore.types import RunId
 
+if TYPE_CHECKING:  # the same classes at run time: only types tell calls that are awaited from others
+    from fedcore._pb.fed.v1.blob_service_pb2_grpc import BlobServiceAsyncStub
+    from fedcore._pb.fed.v1.device_service_pb2_grpc import DeviceServiceAsyncStub
+    from fedcore._pb.fed.v1.enrollment_service_pb2_grpc import IdentityServiceAsyncStub
+    from fedcore._pb.fed.v1.placement_service_pb2_grpc import PlacementServiceAsyncStub
+
 T = TypeVar("T")
 
-CALL = 15.0
-"""Seconds that a call may take, a long poll apart from its wait."""
-SLOWEST = 64 << 10
-"""Bytes a second: a transfer that is slower than this is cut, and goes on where it was."""
-
+WINDOW = 1 << 19
+"""Bytes that may be under way: 40 Mbit/s where an answer takes a tenth of a second, and on the slowest lines
+that a transfer may have, what moves within the patience of both sides."""
 OPTIONS = (
     ("grpc.max_receive_message_length", 4 << 20),
     ("grpc.max_send_message_length", 4 << 20),
-    ("grpc.max_metadata_size", 16 << 10),
-    ("grpc.keepalive_time_ms", 60_000),
-    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.max_metadata_size", 16 << 10),  # a fault of 3,000 characters, in UTF-8 and base64
+    ("grpc.compression_enabled_algorithms_bitset", 1),  # none: a small message cannot become a large one
+    ("grpc.keepalive_time_ms", 60_000),  # a home router forgets a silent connection after minutes
+    ("grpc.keepalive_timeout_ms", int(CONNECTION * 1000)),  # also how long sent bytes may stay unconfirmed
     ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),  # or a device that computes for an hour would stop asking
+    ("grpc.min_reconnect_backoff_ms", int(CONNECTION * 1000)),  # how long a dial may take
+    ("grpc.use_local_subchannel_pool", 1),  # or a new channel would be given the old one's connection
+    ("grpc.http2.bdp_probe", 0),  # a window that grows would hide for minutes whether a slow line moves
+    ("grpc.http2.lookahead_bytes", WINDOW),
     ("grpc.enable_retries", 0),
-    ("grpc.initial_reconnect_backoff_ms", 500),
-    ("grpc.max_reconnect_backoff_ms", 5_000),
     ("grpc.enable_http_proxy", 0),  # a loopback address is never another machine's to reach
 )
 
@@ -59,6 +71,13 @@ STATUSES: dict[grpc.StatusCode, type[ShoalError]] = {
 """Every other status is Unavailable: the server is away, busy or failing, and may be back."""
 
 
+class Stubs(NamedTuple):
+    device: "DeviceServiceAsyncStub"
+    blobs: "BlobServiceAsyncStub"
+    placement: "PlacementServiceAsyncStub"
+    identity: "IdentityServiceAsyncStub"
+
+
 class RpcLink:
     """A device's calls to the server at `address` ("host:port").
 
@@ -69,28 +88,26 @@ class RpcLink:
         self, address: str, device_name: str, credentials: grpc.ChannelCredentials | None = None
     ) -> None:
         self.address = address
+        self.address, self._credentials = address, credentials
         self._name, self._session = ("" if credentials else device_name), ""
-        self._calls = 0
-        self._next: tuple[str, grpc.ChannelCredentials] | None = None
-        self._open(channel(address, credentials))
+        self._line = Line(self._dial, _stubs)
 
-    def _open(self, channel: aio.Channel) -> None:
-        self._channel = channel
-        self._device, self._blobs = DeviceServiceStub(channel), BlobServiceStub(channel)
-        self._placement = PlacementServiceStub(channel)
+    def _dial(self) -> aio.Channel:
+        return channel(self.address, self._credentials)
 
     async def close(self) -> None:
-        await self._channel.close(None)
+        await self._line.close()
 
-    def change(self, address: str, credentials: grpc.ChannelCredentials) -> None:
-        """Call on a new channel from the next moment on at which no call is under way."""
-        self._next = (address, credentials)
-        self._change_if_idle()
+    async def change(self, address: str, credentials: grpc.ChannelCredentials) -> None:
+        """Call there and by these from the next moment on at which no call is under way."""
+        self.address, self._credentials = address, credentials
+        await self._line.replace()
 
     async def hello(self, hello: Hello) -> Welcome:
         """Until the welcome is here, calls that go on beside this one are still of the former session."""
-        call = self._device.Hello(wire.hello_to_pb(hello), metadata=self._identity(), timeout=CALL)
-        welcome = wire.welcome_from_pb(await self._answer(call))
+        request = wire.hello_to_pb(hello)
+        answer = await self._ask(lambda to: to.device.Hello(request, **self._call()))
+        welcome = wire.welcome_from_pb(answer)
         if not hello.oldest_protocol <= welcome.protocol <= hello.newest_protocol:
             raise WrongVersion(f"the server speaks protocol {welcome.protocol}", "update the older side")
         self._session = welcome.session
@@ -98,51 +115,76 @@ class RpcLink:
 
     async def next_task(self, wait: float) -> Task | Idle:
         request = device.NextTaskRequest(session=self._session, wait=wire.seconds_to_pb(wait))
-        call = self._device.NextTask(request, metadata=self._identity(), timeout=wait + CALL)
-        return wire.next_from_pb(await self._answer(call))
+        answer = await self._ask(lambda to: to.device.NextTask(request, **self._call(wait)))
+        return wire.next_from_pb(answer)
 
     async def alive(self, run: RunId, round: int, attempt: int) -> bool:
         lease = wire.lease_to_pb(wire.Lease(run, round, attempt))
         request = device.AliveRequest(session=self._session, lease=lease)
-        call = self._device.Alive(request, metadata=self._identity(), timeout=CALL)
-        return (await self._answer(call)).wanted
+        return (await self._ask(lambda to: to.device.Alive(request, **self._call()))).wanted
 
     async def report(self, report: Report) -> Receipt:
         request = device.ReportRequest(session=self._session, report=wire.report_to_pb(report))
-        call = self._device.Report(request, metadata=self._identity(), timeout=4 * CALL)
-        return wire.receipt_from_pb((await self._answer(call)).receipt)
+        answer = await self._ask(lambda to: to.device.Report(request, **self._call(size=request.ByteSize())))
+        return wire.receipt_from_pb(answer.receipt)
 
     async def leave(self) -> None:
         request = device.LeaveRequest(session=self._session)
-        await self._answer(self._device.Leave(request, metadata=self._identity(), timeout=CALL))
+        await self._ask(lambda to: to.device.Leave(request, **self._call()))
 
     async def place(self, run: RunId, descriptor: Descriptor | None) -> Question | Placement:
         request = wire.place_to_pb(run, descriptor)
-        call = self._placement.Place(request, metadata=self._identity(), timeout=4 * CALL)
-        return wire.answer_from_pb(await self._answer(call))
+        answer = await self._ask(
+            lambda to: to.placement.Place(request, **self._call(size=request.ByteSize()))
+        )
+        return wire.answer_from_pb(answer)
 
     async def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[bytes]:
         request = blobs.FetchRequest(blob=wire.blob_to_pb(blob), start=start)
-        call = self._blobs.Fetch(request, metadata=self._identity(), timeout=_transfer(blob.size - start))
-        try:
-            async with self._errors():
-                async for response in call:
+        clock = asyncio.get_running_loop().time
+        progress = Progress(clock())
+        async with self._calling() as to:
+            call = to.blobs.Fetch(request, metadata=self._identity())
+            try:
+                while True:
+                    async with asyncio.timeout_at(progress.until()):
+                        response = await call.read()
+                    if not isinstance(response, blobs.FetchResponse):
+                        return
                     chunk = wire.chunk_from_pb(response.chunk, start)
                     start += len(chunk)
+                    progress.moved(len(chunk), clock())
                     yield chunk
-        finally:
-            call.cancel()
+            finally:
+                call.cancel()
 
     async def uploaded(self, blob: BlobRef) -> int:
         request = blobs.UploadedRequest(blob=wire.blob_to_pb(blob))
-        call = self._blobs.Uploaded(request, metadata=self._identity(), timeout=CALL)
-        return _held(blob, (await self._answer(call)).held)
+        answer = await self._ask(lambda to: to.blobs.Uploaded(request, **self._call()))
+        return _held(blob, answer.held)
 
     async def upload(self, blob: BlobRef, start: int, chunks: AsyncIterator[bytes]) -> int:
-        call = self._blobs.Upload(
-            _requests(blob, start, chunks), metadata=self._identity(), timeout=_transfer(blob.size - start)
-        )
-        return _held(blob, (await self._answer(call)).held)
+        clock = asyncio.get_running_loop().time
+        progress = Progress(clock())
+        async with self._calling() as to, asyncio.timeout_at(progress.until()) as limit:
+
+            def taken(size: int) -> None:
+                progress.moved(size, clock())
+                with suppress(RuntimeError):  # the call has just ended
+                    limit.reschedule(progress.until())
+
+            broken: list[Exception] = []
+            requests = _requests(blob, start, _noting(chunks, broken), taken)
+            call = to.blobs.Upload(requests, metadata=self._identity())
+            try:
+                response = await call
+            except asyncio.CancelledError:
+                if broken:  # gRPC cancels a call whose requests cannot be had, and does not say why
+                    raise broken[0] from None
+                raise
+            finally:
+                call.cancel()
+        return _held(blob, response.held)
 
     def _identity(self) -> tuple[tuple[str, str], ...]:
         """Which session calls; who calls is the TLS peer, and told here in plain text on loopback alone."""
@@ -150,37 +192,28 @@ class RpcLink:
         session = (("shoal-session", self._session),) if self._session else ()
         return (*device, *session)
 
-    async def _answer(self, call: Awaitable[T]) -> T:
-        async with self._errors():
-            return await call
+    def _call(self, wait: float = 0.0, size: int = 0) -> dict[str, Any]:
+        """Who calls, and how long an answer may take: after `wait` seconds, for a request of `size` bytes."""
+        return {"metadata": self._identity(), "timeout": wait + patience.answer(size)}
+
+    async def _ask(self, call: Callable[[Stubs], Awaitable[T]]) -> T:
+        async with self._calling() as to:
+            return await call(to)
 
     @asynccontextmanager
-    async def _errors(self) -> AsyncIterator[None]:
+    async def _calling(self) -> AsyncIterator[Stubs]:
         """Around a call: what gRPC raises becomes a ShoalError."""
-        with self._under_way():
-            try:
-                yield
-            except aio.AioRpcError as error:
-                raise await self._meaning(error) from None
-
-    @contextmanager
-    def _under_way(self) -> Iterator[None]:
-        """Around a call: the channel stays until its end."""
-        self._calls += 1
         try:
-            yield
-        finally:
-            self._calls -= 1
-            self._change_if_idle()
+            async with self._line.calling() as to:
+                yield to
+        except aio.AioRpcError as error:
+            raise await self._meaning(error) from None
+        except TimeoutError:
+            problem = f"nothing moved to or from {self.address} for {patience.STALL:.0f} s"
+            raise Unavailable(problem, "the transfer goes on where it was") from None
 
     async def _meaning(self, error: aio.AioRpcError) -> ShoalError:
         return error_of(error, self.address)
-
-    def _change_if_idle(self) -> None:
-        if self._next is not None and not self._calls:
-            (self.address, credentials), self._next = self._next, None
-            self._closing = asyncio.ensure_future(self._channel.close(None))
-            self._open(channel(self.address, credentials))
 
 
 def channel(address: str, credentials: grpc.ChannelCredentials | None) -> aio.Channel:
@@ -194,6 +227,8 @@ def error_of(error: aio.AioRpcError, address: str) -> ShoalError:
     said, cls = _said(error), STATUSES.get(error.code(), Unavailable)
     if cls is not Unavailable:
         return cls(said.message, said.mend) if type(said) is ShoalError else said
+    if isinstance(said, Unavailable):
+        return said
     if said.mend:  # the server's own words, so it does answer
         return Unavailable(said.message, said.mend)
     if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
@@ -207,7 +242,7 @@ def _said(error: aio.AioRpcError) -> ShoalError:
     """The server's code, message and mend, from the entries of the trailing metadata that it puts them in."""
     trailing: dict[str, str | bytes] = dict(error.trailing_metadata() or ())  # type: ignore[arg-type]
     details = error.details() or error.code().name
-    fault, code, mend = (trailing.get(f"shoal-{key}") for key in ("fault-bin", "code", "mend-bin"))
+    fault, code, mend = (trailing.get(key) for key in (FAULT, "shoal-code", "shoal-mend-bin"))
     try:
         if isinstance(fault, bytes):
             return wire.fault_from_pb(Fault.FromString(fault))
@@ -229,9 +264,13 @@ async def answers(address: str, seconds: float, credentials: grpc.ChannelCredent
         return True
 
 
-def _transfer(size: int) -> float:
-    """Seconds that a transfer of so many bytes may take."""
-    return 2 * CALL + max(size, 0) / SLOWEST
+def _stubs(channel: aio.Channel) -> Stubs:
+    return Stubs(
+        DeviceServiceStub(channel),
+        BlobServiceStub(channel),
+        PlacementServiceStub(channel),
+        IdentityServiceStub(channel),
+    )
 
 
 def _held(blob: BlobRef, held: int) -> int:
@@ -241,9 +280,21 @@ def _held(blob: BlobRef, held: int) -> int:
 
 
 async def _requests(
-    blob: BlobRef, start: int, chunks: AsyncIterator[bytes]
+    blob: BlobRef, start: int, chunks: AsyncIterator[bytes], taken: Callable[[int], None]
 ) -> AsyncIterator[blobs.UploadRequest]:
+    """taken: told the size of each chunk for which there was room: only then gRPC asks for the next."""
     yield blobs.UploadRequest(start=blobs.UploadStart(blob=wire.blob_to_pb(blob), start=start))
     async for data in chunks:
         yield blobs.UploadRequest(chunk=wire.chunk_to_pb(start, data))
         start += len(data)
+        taken(len(data))
+
+
+async def _noting(chunks: AsyncIterator[bytes], broken: list[Exception]) -> AsyncIterator[bytes]:
+    """The same chunks; what they break off with is put into `broken`, for gRPC would keep it to itself."""
+    try:
+        async for chunk in chunks:
+            yield chunk
+    except Exception as error:
+        broken.append(error)
+        raise

@@ -10,9 +10,8 @@ from fedclient.config import ClientConfig
 from fedclient.enroll import PLACEMENT
 from fedclient.state import STATUS, DeviceFolder, Outbox, read_json
 from fedcore.errors import ShoalError
+from fedcore.patience import MOMENT
 
-ANSWER = 3.0
-"""Seconds that a server has to answer."""
 TASK = ("run", "round", "title", "outcome")
 
 
@@ -51,7 +50,7 @@ def _answers(way: Access) -> bool | None:
     from fedclient.identity.rpc import credentials
     from fedclient.rpc import answers
 
-    return asyncio.run(answers(way.address, ANSWER, credentials(way.identity) if way.identity else None))
+    return asyncio.run(answers(way.address, MOMENT, credentials(way.identity) if way.identity else None))
 
 
 def text(found: dict[str, Any]) -> str:

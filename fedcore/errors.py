@@ -16,6 +16,7 @@
     |  `- WrongVersion    the two sides have no version of the exchange in common
     |- NotFound           no such run, blob or device
     |- Unavailable        the other side is not there, or not now: try again
+    |  |- Busy             it has too much to do, or this peer asks for too much at once
     |  `- TooOften         more calls than are allowed: wait, then try again
     |- SessionLost        the server or the device started anew: say hello again
     |- StorageFault       our own disk refused: full, read-only, broken
@@ -106,7 +107,17 @@ class NotFound(ShoalError):
 
 
 class Unavailable(ShoalError):
+    """window: between how many seconds from now to try again, where the other side has said so."""
+
     code, exit_code = "unavailable", 4
+
+    def __init__(self, message: str, mend: str = "", window: tuple[float, float] | None = None) -> None:
+        super().__init__(message, mend)
+        self.window = window
+
+
+class Busy(Unavailable):
+    code = "busy"
 
 
 class TooOften(Unavailable):

@@ -32,6 +32,7 @@ class Welcome:
 
     session: opaque; a later hello of the same device makes it void.
     poll: how long one `next_task` may wait. heartbeat: call `alive` this often while you work.
+    spread: up to how long to wait before coming back from a lost connection.
     renew_in: from now until the next certificate is due; None: there are none.
     """
 
@@ -40,6 +41,7 @@ class Welcome:
     session: str
     poll: float
     heartbeat: float
+    spread: float = 1.0
     renew_in: float | None = None
 
 

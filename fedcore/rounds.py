@@ -37,6 +37,7 @@ from fedcore.events import (
     Withdraw,
 )
 from fedcore.messages import Message
+from fedcore.patience import SILENCE
 from fedcore.seeds import derive, generator
 from fedcore.sessions import Presence, Session, Step
 from fedcore.types import DeviceId
@@ -62,7 +63,7 @@ class RoundPolicy:
     over_select: float = 1.0
     gather: float = 30.0
     deadline: float = 3600.0
-    silence: float = 60.0
+    silence: float = SILENCE
     patience: int = 5
 
     def __post_init__(self) -> None:

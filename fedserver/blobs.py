@@ -17,10 +17,8 @@ from fedcore.payload import BlobRef, Weights
 from fedcore.shell.disk import make_folder, move, settle, storing, temporary
 from fedcore.tensors import manifest_of, pack, unpack
 from fedcore.types import DeviceId, Tensors
+from fedcore.wire import CHUNK
 from fedserver.mapped import mapped
-
-CHUNK = 1 << 20
-"""Bytes at a time, in files and on the wire."""
 
 
 class Blobs:

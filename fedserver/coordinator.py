@@ -32,6 +32,9 @@ from fedserver.visitor import Visitor
 T = TypeVar("T")
 log = logging.getLogger("shoal.server")
 
+RETURNS, FURTHEST = 25.0, 45.0
+"""Devices that are to come back in a second when all have lost the server at once; the seconds that this may
+take at most."""
 NOTES = 5.0
 """Seconds between writing down who was seen and how much was moved; a crash loses no more than that."""
 
@@ -39,8 +42,9 @@ NOTES = 5.0
 class Coordinator:
     """Made by `open`. broken: why the process must start anew, such as a decision that the disk refused.
 
-    unreadable: runs whose state this version cannot read, and why. barred: devices that were revoked since
-    the start: what they reported and has not counted yet will not count.
+    unreadable: runs whose state this version cannot read, and why. known: how many devices were here before
+    the start. barred: devices that were revoked since the start: what they reported and has not counted yet
+    will not count.
     """
 
     def __init__(self, storage: Storage, settings: Settings) -> None:
@@ -49,6 +53,7 @@ class Coordinator:
         self.runs: dict[RunId, Run] = {}
         self.unreadable: dict[RunId, tuple[RunRecord, str]] = {}
         self.visitors: dict[DeviceId, Visitor] = {}
+        self.known = 0
         self.barred: set[DeviceId] = set()
         self.meter = Meter()
         self.changed = Signal()
@@ -66,6 +71,7 @@ class Coordinator:
         try:
             if found := await storage(Store.scrub):
                 log.info(found)
+            coordinator.known = len(await storage(Store.devices))
             for record in await storage(Store.runs):
                 await coordinator._restore(record)
         except BaseException:
@@ -98,7 +104,7 @@ class Coordinator:
 
     def check_serving(self) -> None:
         if self.stopping:
-            raise Unavailable("the server is stopping", "try again in a minute")
+            raise Unavailable("the server is stopping", "try again in a minute", (1.0, 1.0 + self.spread()))
 
     async def in_turn(self, work: Coroutine[Any, Any, T]) -> T:
         """Do this when nothing else is going on, and to the end, even if the caller goes away."""
@@ -170,6 +176,10 @@ class Coordinator:
 
     def visitor(self, device: DeviceId) -> Visitor:
         return self.visitors.setdefault(device, Visitor(device))
+
+    def spread(self) -> float:
+        """Seconds over which devices are to spread their return from a lost connection."""
+        return min(max(1.0, max(self.known, len(self.visitors)) / RETURNS), FURTHEST)
 
     def heard(self, visitor: Visitor) -> None:
         """A device showed that it lives."""

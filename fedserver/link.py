@@ -35,7 +35,8 @@ class DeviceLink(Link):
         visitor.seen()
         self._session = visitor.begin(hello.software)
         settings = self._coordinator.settings
-        return Welcome(SOFTWARE, PROTOCOL, self._session, settings.poll, settings.heartbeat)
+        spread = self._coordinator.spread()
+        return Welcome(SOFTWARE, PROTOCOL, self._session, settings.poll, settings.heartbeat, spread)
 
     async def next_task(self, wait: float) -> Task | Idle:
         until = time.monotonic() + min(wait, self._coordinator.settings.poll)

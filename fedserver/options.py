@@ -7,11 +7,10 @@ from typing import Any
 
 import click
 
+from fedcore.patience import ANSWER
 from fedcore.shell.console import Console, Result
 
 PATH = click.Path(path_type=Path)
-PATIENCE = 5.0
-"""Seconds that a verb waits for a server that is starting, unless it is told otherwise."""
 
 
 def connected(function: Callable[..., Result]) -> Callable[..., Result]:
@@ -29,10 +28,10 @@ def connected(function: Callable[..., Result]) -> Callable[..., Result]:
     @click.option(
         "--connect-timeout",
         type=click.FloatRange(min=0.0),
-        default=PATIENCE,
+        default=ANSWER,
         show_default=True,
         metavar="SECONDS",
-        help="Wait so long for a server that is just starting.",
+        help="Wait so long for a server that is starting.",
     )
     @functools.wraps(function)
     def wrapper(console: Console, state: Path, connect_timeout: float, **options: Any) -> Result:

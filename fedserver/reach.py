@@ -11,11 +11,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from fedcore.patience import MOMENT
 from fedserver.rpc.client import SOCKET
 from fedserver.store import LOCK
 
-MOMENT = 1.0
-"""Seconds from the start of a process until it has taken its state folder, on a busy machine."""
 LOOK = 0.05
 """Seconds from one look to the next."""
 

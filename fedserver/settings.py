@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from fedcore.errors import ConfigError
+from fedcore.patience import GRACE
 
 
 @dataclass(frozen=True)
@@ -12,18 +13,21 @@ class Settings:
     tick: how often deadlines are looked at; nothing else waits for it. model: bytes of the largest set of
     initial weights. grace: how long a stop waits for calls and for a round that is being combined.
     placements: how often a day a device may be placed that only infers.
+    age: after how long a device has to make a new connection; a sixth more for what is under way.
     """
 
     poll: float = 20.0
     heartbeat: float = 10.0
     tick: float = 0.25
     model: int = 1 << 30
-    grace: float = 20.0
+    grace: float = GRACE
+    age: float = 1800.0
     placements: int = 10
 
     def __post_init__(self) -> None:
         if (
-            min(self.poll, self.heartbeat, self.tick, self.model) <= 0.0
+            min(self.poll, self.heartbeat, self.tick, self.age, self.model) <= 0.0
             or min(self.grace, self.placements) < 0
         ):
-            raise ConfigError("poll, heartbeat, tick and model are above 0, grace and placements at least 0")
+            problem = "poll, heartbeat, tick, age and model are above 0, grace and placements at least 0"
+            raise ConfigError(problem)

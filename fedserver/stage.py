@@ -20,6 +20,7 @@ import yaml
 from fedcore.data.dataset import Dataset
 from fedcore.errors import ConfigError, ShoalError, Unavailable
 from fedcore.identity.enrolled import Role
+from fedcore.patience import ANSWER, GRACE
 from fedcore.shell.console import Console
 from fedcore.types import RunId
 from fedserver import scenario
@@ -34,8 +35,6 @@ from fedserver.views import RunStatus, RunSummary
 
 MARK = ".shoal-demo"
 """Lies in a folder that the demo made, and may therefore empty."""
-START = 60.0
-"""Seconds that the server may take to listen."""
 LOOK = 0.2
 """Seconds between two looks at the runs."""
 ALGORITHMS = ("fedavg", "flux")
@@ -98,11 +97,11 @@ class Stage:
         with self._process("init", init):
             self._answer("init")
         with self._process("server", ["fedserver", "up", "--state", str(state)]):
-            until = time.monotonic() + START
+            until = time.monotonic() + ANSWER
             while not (state / "address").exists():
                 self._check_alive("server")
                 if time.monotonic() > until:
-                    raise Unavailable(f"the server does not listen after {START:.0f} s", self._log("server"))
+                    raise Unavailable(f"the server does not listen after {ANSWER:.0f} s", self._log("server"))
                 time.sleep(0.05)
             yield
 
@@ -211,7 +210,7 @@ class Stage:
                 del self._processes[name]
                 process.terminate()
                 try:
-                    process.wait(10)
+                    process.wait(GRACE)
                 except subprocess.TimeoutExpired:
                     process.kill()
                     process.wait()

@@ -8,7 +8,8 @@ from fedcore.admit import largest_upload
 from fedcore.errors import BadPayload, NotFound, Refused
 from fedcore.payload import BlobRef
 from fedcore.types import RunId
-from fedserver.blobs import CHUNK, Upload
+from fedcore.wire import CHUNK
+from fedserver.blobs import Upload
 from fedserver.coordinator import Coordinator
 from fedserver.runs import Lease
 from fedserver.visitor import Visitor

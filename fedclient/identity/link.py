@@ -85,19 +85,19 @@ class SecureLink(RpcLink):
         async with self._one_at_a_time:
             asking = self._keyring.asking()
             try:
-                with self._under_way():
-                    enrolled = await renewed(self._channel, asking.csr)
+                async with self._line.calling() as to:
+                    enrolled = await renewed(to.identity, asking.csr)
             except aio.AioRpcError as error:
                 raise error_of(error, self.address) from None
-            self._adopt(identity_of(asking, enrolled, self.identity.enrol))
+            await self._adopt(identity_of(asking, enrolled, self.identity.enrol))
             return enrolled
 
-    def _adopt(self, identity: Identity) -> None:
+    async def _adopt(self, identity: Identity) -> None:
         """Store an identity; only then it is used."""
         self._keyring.keep(identity)
         self.identity = identity
         self._say(f"{identity.device} has a new certificate, good until {identity.ends:%Y-%m-%d %H:%M} UTC")
-        self.change(self._given or identity.address, credentials(identity))
+        await self.change(self._given or identity.address, credentials(identity))
 
     # -- what kept a call from working --------------------------------------------------------------------
 
@@ -140,7 +140,7 @@ class SecureLink(RpcLink):
             enrolled = await desk.rejoin(Rejoining(last.certificate, nonce, asking.csr, signature))
         except Refused as error:
             return error
-        self._adopt(identity_of(asking, enrolled, last.enrol))
+        await self._adopt(identity_of(asking, enrolled, last.enrol))
         self._renew_in(enrolled.renew_in)
         return Unavailable("the certificate was over, and has been replaced", "trying again")
 

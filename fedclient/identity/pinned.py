@@ -12,9 +12,7 @@ from fedclient.faults import SomeoneElse
 from fedclient.identity.keyring import EnrolPort
 from fedcore.errors import Unavailable
 from fedcore.identity.certificates import pin_of
-
-HANDSHAKE = 15.0
-"""Seconds that a handshake may take."""
+from fedcore.patience import CONNECTION
 
 
 async def shown(port: EnrolPort) -> x509.Certificate:
@@ -28,7 +26,7 @@ async def shown(port: EnrolPort) -> x509.Certificate:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.set_alpn_protocols(["h2"])
     try:
-        async with asyncio.timeout(HANDSHAKE):
+        async with asyncio.timeout(CONNECTION):
             _, writer = await asyncio.open_connection(port.host.strip("[]"), port.port, ssl=context)
     except ssl.SSLError:
         raise SomeoneElse(

@@ -3,7 +3,7 @@
 import time
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import grpc
 from cryptography import x509
@@ -12,12 +12,15 @@ from grpc import aio
 from fedclient.identity.handshake import Cause, cause_of
 from fedclient.identity.keyring import EnrolPort, Identity
 from fedclient.identity.pinned import name_in, shown, to_pem
-from fedclient.rpc import CALL, OPTIONS, error_of
-from fedcore import wire
+from fedclient.rpc import OPTIONS, error_of
+from fedcore import patience, wire
 from fedcore._pb.fed.v1 import enrollment_service_pb2 as pb
-from fedcore._pb.fed.v1.enrollment_service_pb2_grpc import EnrollmentServiceStub, IdentityServiceStub
+from fedcore._pb.fed.v1.enrollment_service_pb2_grpc import EnrollmentServiceStub
 from fedcore.errors import Unavailable
 from fedcore.identity.enrolled import Challenge, Enrolled, Joining, Pending, Rejoining
+
+if TYPE_CHECKING:
+    from fedcore._pb.fed.v1.enrollment_service_pb2_grpc import IdentityServiceAsyncStub
 
 T = TypeVar("T")
 
@@ -34,15 +37,15 @@ class Enrolment:
         self._stub, self._address, self._certificate = EnrollmentServiceStub(channel), address, certificate
 
     async def challenge(self) -> Challenge:
-        call = self._stub.Challenge(pb.ChallengeRequest(), timeout=CALL)
+        call = self._stub.Challenge(pb.ChallengeRequest(), timeout=patience.ANSWER)
         return wire.challenge_from_pb(await self._answer(call))
 
     async def join(self, joining: Joining) -> Enrolled | Pending:
-        call = self._stub.Join(wire.joining_to_pb(joining), timeout=CALL)
+        call = self._stub.Join(wire.joining_to_pb(joining), timeout=patience.ANSWER)
         return wire.joined_from_pb(await self._answer(call))
 
     async def rejoin(self, rejoining: Rejoining) -> Enrolled:
-        call = self._stub.Rejoin(wire.rejoining_to_pb(rejoining), timeout=CALL)
+        call = self._stub.Rejoin(wire.rejoining_to_pb(rejoining), timeout=patience.ANSWER)
         return wire.enrolled_from_pb((await self._answer(call)).identity)
 
     async def _answer(self, call: Awaitable[T]) -> T:
@@ -69,7 +72,7 @@ async def enrolment(port: EnrolPort) -> AsyncIterator[Enrolment]:
         yield Enrolment(channel, port.address, certificate)
 
 
-async def renewed(channel: aio.Channel, csr: bytes) -> Enrolled:
+async def renewed(stub: "IdentityServiceAsyncStub", csr: bytes) -> Enrolled:
     """The next certificate. Raises aio.AioRpcError, and BadPayload."""
-    answer = await IdentityServiceStub(channel).Renew(pb.RenewRequest(csr=csr), timeout=CALL)
+    answer = await stub.Renew(pb.RenewRequest(csr=csr), timeout=patience.ANSWER)
     return wire.enrolled_from_pb(answer.identity)

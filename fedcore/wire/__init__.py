@@ -10,6 +10,7 @@ Payloads, blob references and placements are read strictly (an unknown field ref
 around them a field that is not known is passed over, so that a newer peer can add to it.
 """
 
+from fedcore.wire.bulk import message_from_bytes
 from fedcore.wire.checks import MAX_ENTRIES, MAX_TEXT, seconds_from_pb, seconds_to_pb
 from fedcore.wire.faults import fault_from_pb, fault_to_pb
 from fedcore.wire.identity import (
@@ -41,6 +42,7 @@ from fedcore.wire.stored import (
     work_key,
 )
 from fedcore.wire.tensors import (
+    CHUNK,
     MAX_CHUNK,
     blob_from_pb,
     blob_to_pb,
@@ -70,6 +72,7 @@ from fedcore.wire.visit import (
 )
 
 __all__ = [
+    "CHUNK",
     "MAX_CHUNK",
     "MAX_ENTRIES",
     "MAX_TEXT",
@@ -94,6 +97,7 @@ __all__ = [
     "joining_to_pb",
     "lease_from_pb",
     "lease_to_pb",
+    "message_from_bytes",
     "next_from_pb",
     "next_to_pb",
     "payload_from_bytes",

@@ -3,19 +3,43 @@
 from collections.abc import Iterator
 
 from fedcore._pb.fed.v1 import fault_pb2
-from fedcore.errors import ShoalError
-from fedcore.wire.checks import for_people, name, text
+from fedcore.errors import BadPayload, ShoalError, Unavailable
+from fedcore.wire.checks import MAX_TEXT, for_people, name, present, seconds_from_pb, seconds_to_pb, text
 
 
-def fault_to_pb(error: ShoalError) -> fault_pb2.Fault:
-    return fault_pb2.Fault(code=error.code, message=for_people(error.message), mend=for_people(error.mend))
+def fault_to_pb(error: ShoalError, message: int = MAX_TEXT, mend: int = MAX_TEXT) -> fault_pb2.Fault:
+    """message, mend: characters of each, at most, from the beginning."""
+    fault = fault_pb2.Fault(
+        code=error.code, message=for_people(error.message[:message]), mend=for_people(error.mend[:mend])
+    )
+    if isinstance(error, Unavailable) and error.window:
+        earliest, latest = error.window
+        fault.earliest.CopyFrom(seconds_to_pb(earliest))
+        fault.latest.CopyFrom(seconds_to_pb(latest))
+    return fault
 
 
 def fault_from_pb(pb: fault_pb2.Fault) -> ShoalError:
     """The error to raise on this side: of the class with that code, or a plain ShoalError."""
     code = name(pb.code, "a fault's code")
     cls = next((cls for cls in _tree(ShoalError) if cls.code == code), ShoalError)
-    return cls(text(pb.message, "a fault's message"), text(pb.mend, "a fault's mend"))
+    error = cls(text(pb.message, "a fault's message"), text(pb.mend, "a fault's mend"))
+    window = _window(pb)
+    if isinstance(error, Unavailable):
+        error.window = window
+    return error
+
+
+def _window(pb: fault_pb2.Fault) -> tuple[float, float] | None:
+    if not (pb.HasField("earliest") or pb.HasField("latest")):
+        return None
+    present(pb, "earliest", "a fault's window")
+    present(pb, "latest", "a fault's window")
+    earliest = seconds_from_pb(pb.earliest, "a fault's earliest")
+    latest = seconds_from_pb(pb.latest, "a fault's latest")
+    if latest < earliest:
+        raise BadPayload(f"a fault's window ends ({latest} s) before it begins ({earliest} s)")
+    return earliest, latest
 
 
 def _tree(cls: type[ShoalError]) -> Iterator[type[ShoalError]]:

@@ -2,18 +2,14 @@
 
 import hashlib
 from dataclasses import replace
-from typing import TypeVar
-
-from google.protobuf.message import DecodeError, Message
 
 from fedcore._pb.fed.v1 import device_service_pb2, payload_pb2, task_pb2
 from fedcore.errors import BadPayload
 from fedcore.link import Report, Task
 from fedcore.payload import Payload
+from fedcore.wire.bulk import message_from_bytes
 from fedcore.wire.payload import payload_from_pb, payload_to_pb
 from fedcore.wire.visit import next_from_pb, next_to_pb, report_from_pb, report_to_pb
-
-M = TypeVar("M", bound=Message)
 
 
 def task_to_bytes(task: Task) -> bytes:
@@ -23,7 +19,7 @@ def task_to_bytes(task: Task) -> bytes:
 
 def task_from_bytes(data: bytes) -> Task:
     """Raises BadPayload."""
-    task = next_from_pb(_parse(device_service_pb2.NextTaskResponse, data))
+    task = next_from_pb(message_from_bytes(device_service_pb2.NextTaskResponse, data))
     if not isinstance(task, Task):
         raise BadPayload("a task is due, found none")
     return task
@@ -35,7 +31,7 @@ def report_to_bytes(report: Report) -> bytes:
 
 def report_from_bytes(data: bytes) -> Report:
     """Raises BadPayload."""
-    return report_from_pb(_parse(task_pb2.Report, data))
+    return report_from_pb(message_from_bytes(task_pb2.Report, data))
 
 
 def payload_to_bytes(payload: Payload) -> bytes:
@@ -44,16 +40,9 @@ def payload_to_bytes(payload: Payload) -> bytes:
 
 def payload_from_bytes(data: bytes) -> Payload:
     """Raises BadPayload."""
-    return payload_from_pb(_parse(payload_pb2.Payload, data))
+    return payload_from_pb(message_from_bytes(payload_pb2.Payload, data))
 
 
 def work_key(task: Task) -> str:
     """What is the same, and only then, when the same work is leased again: 64 hex digits."""
     return hashlib.sha256(task_to_bytes(replace(task, attempt=0, title=""))).hexdigest()
-
-
-def _parse(cls: type[M], data: bytes) -> M:
-    try:
-        return cls.FromString(data)
-    except DecodeError as error:
-        raise BadPayload(f"these bytes are no {cls.__name__}: {error}") from None

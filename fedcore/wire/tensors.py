@@ -10,8 +10,9 @@ from fedcore.tensors import DTYPES, MAX_RANK, MAX_TENSORS, TensorSpec
 from fedcore.types import Scalar
 from fedcore.wire.checks import MAX_ENTRIES, limited, meaning, name, present, text
 
-MAX_CHUNK = 1 << 20
-"""Bytes in one chunk."""
+MAX_CHUNK, CHUNK = 1 << 20, 1 << 18
+"""Bytes in one chunk: the most that is taken, and what we send. A chunk is all that shows of a transfer's
+progress: of 1 MiB a slow link would need half a minute for each; below 256 KiB a fast one is slowed down."""
 
 _DTYPE_NUMBERS = {dtype: tensor_pb2.Dtype.Value(f"DTYPE_{dtype.upper()}") for dtype in DTYPES}
 _DTYPES: Mapping[int, str] = {number: dtype for dtype, number in _DTYPE_NUMBERS.items()}

@@ -16,6 +16,7 @@ from fedcore._pb.fed.v1.blob_service_pb2_grpc import BlobServiceStub
 from fedcore._pb.fed.v1.fault_pb2 import Fault
 from fedcore._pb.fed.v1.operator_service_pb2_grpc import OperatorServiceStub
 from fedcore.errors import BadPayload, ShoalError, Unavailable
+from fedcore.patience import ANSWER
 from fedcore.payload import BlobRef, Weights
 from fedcore.tensors import digest, manifest_of, nbytes, pack, unpack
 from fedcore.types import ModelKey, RunId, Tensors
@@ -23,8 +24,6 @@ from fedserver.records import LogLine, RunSpec
 from fedserver.rpc import operator_wire
 from fedserver.views import ClusterVersions, RunStatus, RunSummary, ServerStatus
 
-CALL = 60.0
-"""Seconds that a call may take, transfers and watching apart."""
 SOCKET = "operator.sock"
 """The name of the operators' socket in the state folder."""
 
@@ -57,36 +56,38 @@ class OperatorClient:
         if initial is not None:
             request.initial_model.CopyFrom(wire.weights_to_pb(self._upload(initial)))
         with self._errors():
-            return self._operator.StartRun(request, timeout=CALL).run
+            return self._operator.StartRun(request, timeout=ANSWER).run
 
     def runs(self) -> list[RunSummary]:
         with self._errors():
-            found = self._operator.ListRuns(pb.ListRunsRequest(), timeout=CALL)
+            found = self._operator.ListRuns(pb.ListRunsRequest(), timeout=ANSWER)
         return list(map(operator_wire.summary_from_pb, found.runs))
 
     def show(self, run: RunId) -> RunStatus:
         with self._errors():
-            found = self._operator.GetRun(pb.GetRunRequest(run=run), timeout=CALL)
+            found = self._operator.GetRun(pb.GetRunRequest(run=run), timeout=ANSWER)
         return operator_wire.status_from_pb(found.status)
 
     def stop_run(self, run: RunId, reason: str = "") -> RunStatus:
         with self._errors():
-            found = self._operator.StopRun(pb.StopRunRequest(run=run, reason=reason), timeout=CALL)
+            found = self._operator.StopRun(pb.StopRunRequest(run=run, reason=reason), timeout=ANSWER)
         return operator_wire.status_from_pb(found.status)
 
     def clusters(self, run: RunId) -> list[ClusterVersions]:
         with self._errors():
-            found = self._operator.ListClusters(pb.ListClustersRequest(run=run), timeout=CALL)
+            found = self._operator.ListClusters(pb.ListClustersRequest(run=run), timeout=ANSWER)
         return list(map(operator_wire.versions_from_pb, found.clusters))
 
     def roll_back(self, run: RunId, round: int, cluster: ModelKey = "") -> RunStatus:
         request = pb.RollBackRequest(run=run, round=round, cluster=cluster)
         with self._errors():
-            return operator_wire.status_from_pb(self._operator.RollBack(request, timeout=CALL).status)
+            return operator_wire.status_from_pb(self._operator.RollBack(request, timeout=ANSWER).status)
 
     def status(self) -> ServerStatus:
         with self._errors():
-            return operator_wire.server_from_pb(self._operator.GetStatus(pb.GetStatusRequest(), timeout=CALL))
+            return operator_wire.server_from_pb(
+                self._operator.GetStatus(pb.GetStatusRequest(), timeout=ANSWER)
+            )
 
     def watch(self, run: RunId, timeout: float | None = None) -> Iterator[RunStatus]:
         """The run now and at each change, until it is over. Raises Unavailable after `timeout` seconds."""
@@ -98,7 +99,7 @@ class OperatorClient:
         """The lines of a run's log with a number above `after`, all that there are."""
         while True:
             with self._errors():
-                found = self._operator.ReadLog(pb.ReadLogRequest(run=run, after=after), timeout=CALL)
+                found = self._operator.ReadLog(pb.ReadLogRequest(run=run, after=after), timeout=ANSWER)
             for line in found.lines:
                 yield operator_wire.line_from_pb(line)
                 after = line.number
@@ -157,7 +158,7 @@ def _requests(blob: BlobRef, tensors: Tensors) -> Iterator[blob_pb.UploadRequest
     yield blob_pb.UploadRequest(start=blob_pb.UploadStart(blob=wire.blob_to_pb(blob)))
     offset = 0
     for piece in pack(tensors):
-        for start in range(0, len(piece), wire.MAX_CHUNK):
-            data = bytes(piece[start : start + wire.MAX_CHUNK])
+        for start in range(0, len(piece), wire.CHUNK):
+            data = bytes(piece[start : start + wire.CHUNK])
             yield blob_pb.UploadRequest(chunk=wire.chunk_to_pb(offset, data))
             offset += len(data)

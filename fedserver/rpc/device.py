@@ -1,19 +1,22 @@
 """What devices call: DeviceService, PlacementService and BlobService, each call handed to its link."""
 # ruff: noqa: N802 -- methods have the names that the contract gives them
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
-from fedcore import wire
+from fedcore import patience, wire
 from fedcore._pb.fed.v1 import blob_service_pb2 as blob_pb
 from fedcore._pb.fed.v1 import device_service_pb2 as device_pb
 from fedcore._pb.fed.v1 import placement_service_pb2 as placement_pb
 from fedcore._pb.fed.v1.blob_service_pb2_grpc import BlobServiceServicer
 from fedcore._pb.fed.v1.device_service_pb2_grpc import DeviceServiceServicer
 from fedcore._pb.fed.v1.placement_service_pb2_grpc import PlacementServiceServicer
-from fedcore.errors import BadPayload
+from fedcore.errors import BadPayload, Unavailable
 from fedcore.link import Placement
+from fedcore.patience import LEAST, Progress
 from fedcore.payload import BlobRef
 from fedserver.coordinator import Coordinator
 from fedserver.link import DeviceLink
@@ -93,12 +96,29 @@ class Blobs(BlobServiceServicer):
     async def Upload(
         self, request: AsyncIterator[blob_pb.UploadRequest], context: Context
     ) -> blob_pb.UploadResponse:
-        first = await anext(request, blob_pb.UploadRequest())
+        requests = _moving(request)
+        first = await anext(requests, blob_pb.UploadRequest())
         if first.WhichOneof("step") != "start":
             raise BadPayload("an upload begins with what is uploaded", "send start first")
         blob, start = wire.blob_from_pb(first.start.blob), first.start.start
-        held = await self._shelf(context).upload(blob, start, _chunks(request, start))
+        held = await self._shelf(context).upload(blob, start, _chunks(requests, start))
         return blob_pb.UploadResponse(held=held)
+
+
+async def _moving(requests: AsyncIterator[blob_pb.UploadRequest]) -> AsyncIterator[blob_pb.UploadRequest]:
+    """Requests as they come. Raises Unavailable when they stop coming, or drip: the place is another's."""
+    clock = asyncio.get_running_loop().time
+    progress = Progress(clock())
+    with suppress(StopAsyncIteration):
+        while True:
+            try:
+                async with asyncio.timeout_at(progress.until()):
+                    request = await anext(requests)
+            except TimeoutError:
+                problem = f"less than {LEAST} bytes of an upload came in {patience.STALL:.0f} s"
+                raise Unavailable(problem, "go on where it was cut") from None
+            progress.moved(len(request.chunk.data), clock())
+            yield request
 
 
 async def _chunks(requests: AsyncIterator[blob_pb.UploadRequest], offset: int) -> AsyncIterator[bytes]:

@@ -1,18 +1,25 @@
-"""What a caller sees of an error: a status, and the fault beside it. One table, for every service."""
+"""What a caller sees of an error: a status, and the fault beside it. One table, for every service.
 
+Also what stands between the bytes of any call and its behaviour: requests are read within bounds, and a
+caller that takes nothing of what it asked for is let go.
+"""
+
+import asyncio
 import contextlib
 import inspect
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
 
 import grpc
+from google.protobuf.message import Message
 from grpc import aio
 
-from fedcore import wire
+from fedcore import patience, wire
 from fedcore.errors import (
     BadPayload,
+    Busy,
     ConfigError,
     DataFault,
     NotFound,
@@ -29,9 +36,9 @@ from fedcore.errors import (
 )
 from fedserver.placing import CannotPlace
 
-log = logging.getLogger("shoal.rpc")
-
+M = TypeVar("M", bound=Message)
 Behaviour = Callable[[Any, Any], Awaitable[Any]]
+log = logging.getLogger("shoal.rpc")
 
 STATUSES: dict[type[ShoalError], grpc.StatusCode] = {
     SessionLost: grpc.StatusCode.FAILED_PRECONDITION,
@@ -45,6 +52,7 @@ STATUSES: dict[type[ShoalError], grpc.StatusCode] = {
     Taken: grpc.StatusCode.ALREADY_EXISTS,
     Refused: grpc.StatusCode.PERMISSION_DENIED,
     NotFound: grpc.StatusCode.NOT_FOUND,
+    Busy: grpc.StatusCode.RESOURCE_EXHAUSTED,
     TooOften: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Unavailable: grpc.StatusCode.UNAVAILABLE,
     StorageFault: grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -69,7 +77,9 @@ class Errors(aio.ServerInterceptor):  # type: ignore[type-arg]
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
         handler = await continuation(handler_call_details)
-        return None if handler is None else around(handler, _answered)
+        if handler is None:  # there is no such method
+            return None
+        return around(_reading(handler), _answered)
 
 
 def around(handler: Any, wrap: Callable[[Behaviour], Behaviour]) -> Any:
@@ -90,9 +100,38 @@ def _written(behaviour: Callable[[Any, Any], AsyncGenerator[Any, None]]) -> Beha
     async def written(request: Any, context: aio.ServicerContext[Any, Any]) -> None:
         async with contextlib.aclosing(behaviour(request, context)) as responses:
             async for response in responses:
-                await context.write(response)
+                await _write(response, context)
 
     return written
+
+
+async def _write(response: Any, context: aio.ServicerContext[Any, Any]) -> None:
+    """Raises Unavailable for a caller that takes nothing; gRPC takes what the caller has room for."""
+    try:
+        async with asyncio.timeout(patience.STALL):
+            await context.write(response)
+    except TimeoutError:
+        raise Unavailable(f"nothing was taken for {patience.STALL:.0f} s", "go on where it was cut") from None
+
+
+def _reading(handler: Any) -> Any:
+    """A handler that is given bytes and reads them: what gRPC cannot read it answers in its own words."""
+    cls: type[Message] = handler.request_deserializer.__self__
+
+    def read(behaviour: Behaviour) -> Behaviour:
+        async def given(request: Any, context: aio.ServicerContext[Any, Any]) -> Any:
+            if handler.request_streaming:
+                return await behaviour(_each(cls, request), context)
+            return await behaviour(wire.message_from_bytes(cls, request), context)
+
+        return given
+
+    return around(handler, read)._replace(request_deserializer=None)
+
+
+async def _each(cls: type[M], requests: AsyncIterator[bytes]) -> AsyncIterator[M]:
+    async for request in requests:
+        yield wire.message_from_bytes(cls, request)
 
 
 def _answered(behaviour: Behaviour) -> Behaviour:
@@ -110,9 +149,7 @@ async def abort(context: aio.ServicerContext[Any, Any], error: Exception) -> Non
     if isinstance(error, aio.AbortError):
         raise error
     if isinstance(error, ShoalError) and status_of(error) is not grpc.StatusCode.INTERNAL:
-        cut = ShoalError(error.message[:MESSAGE], error.mend[:MEND])
-        cut.code = error.code  # type: ignore[misc]
-        fault = wire.fault_to_pb(cut).SerializeToString()
+        fault = wire.fault_to_pb(error, MESSAGE, MEND).SerializeToString()
         context.set_trailing_metadata((("shoal-fault-bin", fault),))
         await context.abort(status_of(error), error.message[:DETAILS])
     number = secrets.token_hex(4)

@@ -21,11 +21,13 @@ from fedcore._pb.fed.v1.observer_service_pb2_grpc import add_ObserverServiceServ
 from fedcore._pb.fed.v1.operator_service_pb2_grpc import add_OperatorServiceServicer_to_server
 from fedcore._pb.fed.v1.placement_service_pb2_grpc import add_PlacementServiceServicer_to_server
 from fedcore.errors import ConfigError
+from fedcore.patience import CONNECTION
 from fedserver.authority.enrolment import Enrolment
 from fedserver.authority.office import Office
 from fedserver.authority.permissions import check_complete
 from fedserver.coordinator import Coordinator
 from fedserver.desk import Desk
+from fedserver.rpc.admission import Admission
 from fedserver.rpc.authority import Authorities
 from fedserver.rpc.device import Blobs, Devices, Placements, shelf_of_device
 from fedserver.rpc.enrollment import Identities
@@ -45,18 +47,19 @@ OPTIONS = (
     ("grpc.max_receive_message_length", 4 << 20),
     ("grpc.max_send_message_length", 4 << 20),
     ("grpc.max_metadata_size", 8 << 10),
+    ("grpc.absolute_max_metadata_size", 8 << 10),  # above the one before, gRPC refuses some by chance
+    ("grpc.compression_enabled_algorithms_bitset", 1),  # none: a small message cannot become a large one
     ("grpc.max_concurrent_streams", 32),  # of one connection, so of one device
-    ("grpc.keepalive_time_ms", 120_000),
-    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.server_handshake_timeout_ms", int(CONNECTION * 1000)),
+    ("grpc.keepalive_time_ms", 120_000),  # devices ask every 60 s themselves; this is for those that do not
+    ("grpc.keepalive_timeout_ms", int(CONNECTION * 1000)),
     ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.min_ping_interval_without_data_ms", 30_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 30_000),  # half of what devices do
     ("grpc.http2.max_ping_strikes", 2),
     ("grpc.max_connection_idle_ms", 15 * 60_000),
-    ("grpc.max_connection_age_ms", 30 * 60_000),
-    ("grpc.max_connection_age_grace_ms", 5 * 60_000),
     ("grpc.so_reuseport", 0),  # two servers on one port would share its devices
-    ("grpc.http2.bdp_probe", 0),  # 5 MB for an upload instead of 15 to 20
-    ("grpc.http2.lookahead_bytes", 1 << 20),
+    ("grpc.http2.bdp_probe", 0),  # a few MB for an upload instead of 15 to 20
+    ("grpc.http2.lookahead_bytes", 1 << 19),  # what may be under way, as devices have it
 )
 DEVICE_SERVICES = ("fed.v1.DeviceService", "fed.v1.BlobService", "fed.v1.PlacementService")
 
@@ -84,19 +87,23 @@ async def listen(
 
     Raises ConfigError for an address that cannot be had.
     """
-    gates = () if access is None else (Gate(access.keeper),)
+    callers: Callers = Believed()
+    gates: tuple[Gate, ...] = ()
+    if access is not None:
+        callers, gates = Verified(access.keeper, coordinator.settings.placements), (Gate(access.keeper),)
+    options = (*OPTIONS, *_ageing(coordinator.settings.age))
     devices = aio.server(
-        interceptors=(*gates, Errors()), options=OPTIONS, maximum_concurrent_rpcs=DEVICE_CALLS
+        interceptors=(*gates, Errors(), Admission(callers)),
+        options=options,
+        maximum_concurrent_rpcs=DEVICE_CALLS,
     )
     operators = aio.server(interceptors=(Errors(),), options=OPTIONS, maximum_concurrent_rpcs=OPERATOR_CALLS)
     checks, desk = health.HealthServicer(), Desk(coordinator)
     listeners = Listeners([devices, operators], checks)
     served: Any = Served(devices)  # all of a server that generated code asks for
-    callers: Callers = Believed()
     if access is None:
         listeners.address = f"{_loopback(address)}:{bind(devices, address)}"
     else:
-        callers = Verified(access.keeper, coordinator.settings.placements)
         port = bind(devices, address, device_credentials(access.keeper.authority))
         listeners.address = access.at(port)
         enrolment = Enrolment(access.keeper, listeners.address)
@@ -123,6 +130,18 @@ async def listen(
     for service in ("", *DEVICE_SERVICES):
         await checks.set(service, health_pb2.HealthCheckResponse.SERVING)
     return listeners
+
+
+def _ageing(age: float) -> tuple[tuple[str, int], ...]:
+    """A connection takes no new call after `age` seconds, and what is under way gets a sixth more.
+
+    So a certificate is looked at anew, and a transfer that is cut goes on at its last chunk.
+    """
+    milliseconds = int(age * 1000)
+    return (
+        ("grpc.max_connection_age_ms", milliseconds),
+        ("grpc.max_connection_age_grace_ms", milliseconds // 6),
+    )
 
 
 def _loopback(address: str) -> str:

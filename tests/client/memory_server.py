@@ -81,7 +81,9 @@ class MemoryLink:
             raise Refused("this device may not", "ask the operator")
         self._server.attempt += 1
         self._session = self._server.session = f"session {self._server.attempt}"
-        return Welcome("memory", hello.newest_protocol, self._session, 0.0, 0.01, self._server.renew_in)
+        return Welcome(
+            "memory", hello.newest_protocol, self._session, 0.0, 0.01, renew_in=self._server.renew_in
+        )
 
     async def next_task(self, wait: float) -> Task | Idle:
         self._call("next_task")

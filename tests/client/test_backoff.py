@@ -21,7 +21,7 @@ class Recorder(Random):
         return a
 
 
-def test_waits_double_up_to_a_minute() -> None:
+def test_waits_double_up_to_the_longest() -> None:
     chance = Recorder()
     backoff = Backoff(chance)
     for _ in range(9):
@@ -32,13 +32,22 @@ def test_waits_double_up_to_a_minute() -> None:
     assert chance.bounds[-1] == (0.0, FIRST)
 
 
-def test_waits_stay_in_the_servers_window() -> None:
+def test_a_fleet_spreads_its_first_wait_as_the_server_says() -> None:
     chance = Recorder()
     backoff = Backoff(chance)
-    assert backoff.window(5.0, 30.0) == 5.0
-    for _ in range(4):
+    backoff.first = 20.0
+    for _ in range(3):
         backoff.next()
-    assert chance.bounds == [(5.0, 30.0), (5.0, 5.0), (5.0, 10.0), (5.0, 20.0), (5.0, 30.0)]
+    assert chance.bounds == [(0.0, 20.0), (0.0, 40.0), (0.0, MOST)]
+
+
+def test_a_window_that_came_with_the_refusal_comes_first() -> None:
+    chance = Recorder()
+    backoff = Backoff(chance)
+    assert backoff.between(5.0, 30.0) == 5.0
+    backoff.next((7.0, 8.0))
+    backoff.next()
+    assert chance.bounds == [(5.0, 30.0), (7.0, 8.0), (0.0, 2.0 * FIRST)]
 
 
 def test_two_devices_do_not_wait_alike() -> None:
@@ -47,16 +56,21 @@ def test_two_devices_do_not_wait_alike() -> None:
 
 def test_patience() -> None:
     said: list[str] = []
-    left = [3]
+    chance = Recorder()
 
     async def call() -> str:
+        left[0] -= 1
         if left[0]:
-            left[0] -= 1
-            raise Unavailable("nobody there")
+            raise Unavailable("busy" if left[0] == 1 else "nobody there", "wait", (0.0, left[0] / 100))
         return "answer"
 
-    assert asyncio.run(patiently(call, Backoff(Recorder()), 60.0, said.append)) == "answer"
-    assert said == ["waiting for the server: nobody there; next try in 0 s"] * 3
+    left = [5]
+    assert asyncio.run(patiently(call, Backoff(chance), 60.0, said.append)) == "answer"
+    assert said == [  # once for each reason, and not at every try
+        "waiting for the server: nobody there (wait); it is tried again now and then",
+        "waiting for the server: busy (wait); it is tried again now and then",
+    ]
+    assert chance.bounds == [(0.0, 0.04), (0.0, 0.03), (0.0, 0.02), (0.0, 0.01)]
 
 
 def test_patience_is_for_servers_that_are_away_only() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fedclient.rpc import OPTIONS, STATUSES, RpcLink, answers
+from fedcore import patience
 from fedcore._pb.fed.v1 import device_service_pb2 as device
 from fedcore._pb.fed.v1.fault_pb2 import Fault
 from fedcore.errors import (
@@ -18,6 +19,7 @@ from fedcore.errors import (
     SessionLost,
     ShoalError,
     StaleReport,
+    StorageFault,
     Unavailable,
     WrongVersion,
 )
@@ -323,22 +325,53 @@ def test_damage_on_the_way_is_seen() -> None:
     against(server, steps)
 
 
-def test_a_deadline_ends_every_call() -> None:
+def test_a_deadline_ends_every_call_but_transfers() -> None:
     """A server that accepts and says nothing: the calls give up by themselves."""
 
     async def steps(link: RpcLink, bridge: Bridge) -> None:
         async def hang(context: Any) -> None:
-            left = context.time_remaining()
-            assert left is not None
-            deadlines.append(left)
+            if (left := context.time_remaining()) is not None:  # transfers have their own limit: see below
+                deadlines.append(left)
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "as if")
 
         deadlines: list[float] = []
         bridge.raising = hang
         errors = await _failing(link, bridge.link._server)
         assert {type(error) for error in errors} == {Unavailable}
-        assert len(deadlines) == 9
+        assert len(deadlines) == 7
         assert all(0.0 < left <= 61.0 for left in deadlines)
+
+    against(MemoryServer([]), steps)
+
+
+def test_what_breaks_an_upload_on_our_own_side_is_said() -> None:
+    """gRPC would make a cancelled call of it, which looks as if somebody had ended the agent."""
+
+    async def steps(link: RpcLink, bridge: Bridge) -> None:
+        async def lost() -> AsyncIterator[bytes]:
+            yield b"x"
+            raise StorageFault("the disk is gone")
+
+        with pytest.raises(StorageFault, match="the disk is gone"):
+            await link.upload(BlobRef("0" * 64, 10), 0, lost())
+
+    against(MemoryServer([]), steps)
+
+
+def test_an_upload_that_nobody_takes_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "STALL", 0.3)
+
+    async def steps(link: RpcLink, bridge: Bridge) -> None:
+        async def hang(context: Any) -> None:
+            await asyncio.sleep(30.0)
+
+        bridge.raising = hang
+        for call in (
+            link.upload(BlobRef("0" * 64, 10), 0, pieces(bytes(10), 10)),
+            collected(link.fetch(BlobRef("0" * 64, 10), 0)),
+        ):
+            with pytest.raises(Unavailable, match="nothing moved to or from"):
+                await call
 
     against(MemoryServer([]), steps)
 

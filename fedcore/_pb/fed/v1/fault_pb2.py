@@ -22,15 +22,16 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12\x66\x65\x64/v1/fault.proto\x12\x06\x66\x65\x64.v1\"4\n\x05\x46\x61ult\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0c\n\x04mend\x18\x03 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x12\x66\x65\x64/v1/fault.proto\x12\x06\x66\x65\x64.v1\x1a\x1egoogle/protobuf/duration.proto\"\x8c\x01\n\x05\x46\x61ult\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0c\n\x04mend\x18\x03 \x01(\t\x12+\n\x08\x65\x61rliest\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12)\n\x06latest\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Durationb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fed.v1.fault_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_FAULT']._serialized_start=30
-  _globals['_FAULT']._serialized_end=82
+  _globals['_FAULT']._serialized_start=63
+  _globals['_FAULT']._serialized_end=203
 # @@protoc_insertion_point(module_scope)

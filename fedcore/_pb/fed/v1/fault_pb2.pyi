@@ -4,6 +4,7 @@ isort:skip_file
 Why a call failed. The gRPC status says which class of failure it is; this says the rest."""
 
 from google.protobuf import descriptor as _descriptor
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 import builtins as _builtins
 import sys
@@ -25,6 +26,8 @@ class Fault(_message.Message):
     CODE_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     MEND_FIELD_NUMBER: _builtins.int
+    EARLIEST_FIELD_NUMBER: _builtins.int
+    LATEST_FIELD_NUMBER: _builtins.int
     code: _builtins.str
     """Set by the server: a stable code for machines, such as "refused", 1 to 256 characters. Unset: refused.
     A receiver treats a code that it does not know by the status alone.
@@ -35,16 +38,31 @@ class Fault(_message.Message):
     """
     mend: _builtins.str
     """Set by the server: what to do about it, for people, at most 65,536 characters. Unset: nothing to say."""
+    @_builtins.property
+    def earliest(self) -> _duration_pb2.Duration:
+        """Set by the server, with UNAVAILABLE and RESOURCE_EXHAUSTED: the earliest moment to try again, from now.
+        Unset: the server does not say; back off, longer from try to try. A device waits for a random moment
+        between this and `latest`.
+        """
+
+    @_builtins.property
+    def latest(self) -> _duration_pb2.Duration:
+        """Set by the server, together with `earliest`: the latest moment to try again, from now, at least
+        `earliest`. Unset: as there.
+        """
+
     def __init__(
         self,
         *,
         code: _builtins.str = ...,
         message: _builtins.str = ...,
         mend: _builtins.str = ...,
+        earliest: _duration_pb2.Duration | None = ...,
+        latest: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["earliest", b"earliest", "latest", b"latest"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "mend", b"mend", "message", b"message"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "earliest", b"earliest", "latest", b"latest", "mend", b"mend", "message", b"message"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,204 @@
+"""A fleet loses its server at one moment and comes back: how fast, and how evenly.
+
+One process is the server (`fedserver up`), which is killed, stays away and is started anew on the same port
+and the same state. This one is the fleet: devices without data, each on a connection of its own, that say
+hello, wait for a task and come back as the real agent does (its link, its back-off, its patience). They were
+all here before, as a fleet that has run for a day was, so that the server knows how many they are.
+
+Two cases: the server is gone for a moment, so that all find out at once, and it is gone for so long that all
+wait as long as they ever do. Connections are counted in the kernel's table of them, ten times a second.
+
+What it leaves out: TLS, a network (loopback only), and that a fleet has more processors than this machine.
+
+    python benchmarks/reconnect.py [--devices 500] [--away 1,60] [--json FILE]
+"""
+
+import argparse
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedclient.backoff import FIRST, Backoff, patiently
+from fedclient.rpc import RpcLink
+from fedcore.errors import Refused, SessionLost
+from fedcore.link import Hello
+
+ESTABLISHED = "01"
+LOOK = 0.1
+"""Seconds from one look at the connections to the next."""
+LONGEST = 300.0
+"""Seconds after which a fleet is not waited for any more."""
+
+
+@dataclass
+class Device:
+    """back: when it was welcomed, by the loop's clock; 0 while it is away. tries: hellos, answered or not."""
+
+    number: int
+    back: float = 0.0
+    tries: int = 0
+
+    async def run(self, address: str) -> None:
+        """What an agent does while there is nothing to do, until it is cancelled."""
+        link, backoff, clock = (
+            RpcLink(address, f"device-{self.number:04}"),
+            Backoff(),
+            asyncio.get_running_loop().time,
+        )
+        welcome = None
+
+        def away(text: str) -> None:
+            self.back = 0.0
+
+        async def hello() -> Any:
+            self.tries += 1
+            return await link.hello(Hello("benchmark"))
+
+        async def next_task() -> Any:
+            assert welcome is not None
+            return await link.next_task(welcome.poll)
+
+        try:
+            while True:
+                try:
+                    if welcome is None:
+                        welcome = await patiently(hello, backoff, float("inf"), away)
+                        backoff.first = max(FIRST, welcome.spread)
+                        self.back = clock()
+                    idle = await patiently(next_task, backoff, float("inf"), away)
+                    await asyncio.sleep(backoff.between(idle.earliest, idle.latest))
+                except (SessionLost, Refused) as error:
+                    if error.code != SessionLost.code:
+                        raise
+                    welcome, self.back = None, 0.0
+        finally:
+            await link.close()
+
+
+@dataclass
+class Server:
+    process: "subprocess.Popen[str]"
+    address: str
+
+    def memory(self, what: str) -> float:
+        """MB: VmRSS is what it has now, VmHWM the most that it had."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(status.partition(f"{what}:")[2].split()[0]) / 1024
+
+    def connections(self) -> int:
+        """Those that are made, at its end."""
+        port = f":{int(self.address.rpartition(':')[2]):04X}"
+        tables = [Path(f"/proc/{self.process.pid}/net/{name}") for name in ("tcp", "tcp6")]
+        fields = [line.split() for table in tables for line in table.read_text().splitlines()[1:]]
+        return sum(local.endswith(port) and state == ESTABLISHED for _, local, _, state, *_ in fields)
+
+
+@contextmanager
+def started(state: Path, listen: str) -> Iterator[Server]:
+    up = ["-m", "fedserver", "up", "--state", str(state), "--listen", listen, "--insecure-loopback"]
+    process = subprocess.Popen([sys.executable, *up], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        assert line.startswith("listening on "), line
+        yield Server(process, line.split()[-1])
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@dataclass
+class Return:
+    """What was seen of a fleet that comes back. made: connections at each look."""
+
+    made: list[int] = field(default_factory=list)
+
+    def peak(self) -> int:
+        """The most connections that were made within a second."""
+        looks = round(1.0 / LOOK)
+        return max(
+            (after - before for before, after in zip(self.made, self.made[looks:], strict=False)), default=0
+        )
+
+
+async def whole(fleet: list[Device], server: Server, seen: Return) -> float:
+    """Wait until every device was answered; seconds from now."""
+    began = time.monotonic()
+    while not all(device.back for device in fleet):
+        seen.made.append(await asyncio.to_thread(server.connections))
+        assert time.monotonic() - began < LONGEST, f"{sum(not d.back for d in fleet)} devices are not back"
+        await asyncio.sleep(LOOK)
+    return time.monotonic() - began
+
+
+async def measure(count: int, away: float, folder: Path) -> dict[str, Any]:
+    fleet = [Device(number) for number in range(count)]
+    with started(folder, "127.0.0.1:0") as server:
+        address = server.address
+        running = [asyncio.create_task(device.run(address)) for device in fleet]
+        try:
+            await whole(fleet, server, Return())
+            await asyncio.sleep(6.0)  # until the server has written down whom it has seen
+            server.process.send_signal(signal.SIGKILL)
+            await asyncio.to_thread(server.process.wait)
+            for again in (1, 2):  # the first time teaches the fleet how many it is
+                for device in fleet:
+                    device.back, device.tries = 0.0, 0
+                await asyncio.sleep(away if again == 2 else 1.0)
+                with started(folder, address) as anew:
+                    idle, seen = anew.memory("VmRSS"), Return()
+                    seconds = await whole(fleet, anew, seen)
+                    if again == 2:
+                        return {
+                            "devices": count,
+                            "away_seconds": away,
+                            "all_back_seconds": seconds,
+                            "half_back_seconds": _half(fleet, seconds),
+                            "peak_handshakes_a_second": seen.peak(),
+                            "hellos_a_device": sum(device.tries for device in fleet) / count,
+                            "server_idle_mb": idle,
+                            "server_peak_mb": anew.memory("VmHWM"),
+                        }
+                    await asyncio.sleep(6.0)
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+    raise AssertionError
+
+
+def _half(fleet: list[Device], seconds: float) -> float:
+    """When half of them were back, in seconds from the server's return."""
+    backs = sorted(device.back for device in fleet)
+    return seconds - (backs[-1] - backs[len(backs) // 2])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--devices", type=int, default=500, help="at most 1000")
+    parser.add_argument("--away", default="1,60", help="seconds without a server, one case for each")
+    parser.add_argument("--json", type=Path, help="write the figures there too")
+    options = parser.parse_args()
+    if not 1 <= options.devices <= 1000:
+        parser.error("--devices is 1 to 1000")
+    found = []
+    for away in map(float, options.away.split(",")):
+        with tempfile.TemporaryDirectory() as folder:
+            found.append(asyncio.run(measure(options.devices, away, Path(folder) / "server")))
+        print(json.dumps(found[-1], indent=2))
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
