@@ -5,7 +5,8 @@
 
 Whatever is cut off is taken up where it was: a call is tried again until the server is there, downloads and
 uploads go on at the last chunk, and a finished result waits on the disk until the server has taken it. When
-the session is lost the work goes on, and finds its lease again after a new hello.
+the session is lost the work goes on, and finds its lease again after a new hello. While the disk is full the
+device says so, keeps what it has, and tries again: the server closes the round without it if it must.
 """
 
 import asyncio
@@ -20,13 +21,24 @@ from fedclient.backoff import FIRST, Backoff, patiently
 from fedclient.blobs import BlobStore
 from fedclient.faults import TaskFailed
 from fedclient.performer import Performer
-from fedclient.state import Outbox
+from fedclient.redaction import redacted
+from fedclient.state import Mark, Outbox
 from fedclient.watcher import Watcher, named
 from fedcore import __version__
-from fedcore.errors import BadPayload, ConfigError, NotFound, Refused, SessionLost, ShoalError, Unavailable
+from fedcore.errors import (
+    BadPayload,
+    ConfigError,
+    DiskFull,
+    NotFound,
+    Refused,
+    SessionLost,
+    ShoalError,
+    Unavailable,
+)
 from fedcore.link import Failure, Hello, Idle, Link, Outcome, Report, Task, Welcome
 from fedcore.patience import MOMENT
 from fedcore.payload import BlobRef, Payload
+from fedcore.shell import crash
 from fedcore.wire import work_key
 
 T = TypeVar("T")
@@ -73,12 +85,14 @@ class Agent:
         performer: Performer,
         store: BlobStore,
         outbox: Outbox,
+        mark: Mark,
         watcher: Watcher,
         allowance: Allowance = Allowance(),
         chance: Random | None = None,
     ) -> None:
         self._link, self._performer, self._store, self._outbox = link, performer, store, outbox
-        self._watcher, self._allowance = watcher, allowance
+        self._mark, self._watcher, self._allowance = mark, watcher, allowance
+        self._chance = chance
         self._calls, self._faults = Backoff(chance), Backoff(chance)
         self._welcome: Welcome | None = None
         self._work: _Work | None = None
@@ -103,18 +117,22 @@ class Agent:
         try:
             if self._welcome is None:
                 self._watcher.doing("saying hello to the server")
-                self._welcome = await self._patiently(lambda: self._link.hello(Hello(SOFTWARE)))
+                hello = Hello(SOFTWARE, mark=self._mark.read())
+                self._welcome = await self._patiently(lambda: self._link.hello(hello))
+                crash.point("device.welcomed")
+                self._mark.keep(self._welcome.mark)
                 self._calls.first = max(FIRST, self._welcome.spread)
             poll, heartbeat = self._welcome.poll, self._welcome.heartbeat
             answer = await self._patiently(lambda: self._link.next_task(poll))
             if isinstance(answer, Task):
+                crash.point("device.task-taken")
                 reported = await self._serve(answer, heartbeat)
                 return not (reported and until is Until.ONCE)
             if answer.finished and until is not Until.STOPPED:
                 return False
             await self._idle(answer)
-        except SessionLost:
-            self._watcher.doing("the server does not know this session any more; saying hello again")
+        except SessionLost as lost:
+            self._watcher.doing(f"the session is void: {lost}; saying hello again")
             self._welcome = None
             await asyncio.sleep(self._calls.next())
         except (Unavailable, Refused, ConfigError):
@@ -167,16 +185,42 @@ class Agent:
             return kept
         try:
             self._outbox.clear()
+            crash.point("device.outbox-emptied")
             for weights in task.payload.weights():
-                await self._fetch(weights.blob)
-            result = await self._performer.perform(task)
+                await self._with_room(lambda blob=weights.blob: self._fetch(blob))  # type: ignore[misc]
+            crash.point("device.fetched")
+            result = await self._with_room(lambda: self._perform(task))
+            crash.point("device.performed")
             if isinstance(result, Payload):
-                self._outbox.keep(key, Report(task.run, task.round, task.attempt, result))
+                report = Report(task.run, task.round, task.attempt, result)
+                await self._with_room(lambda: self._keep(key, report))
+                crash.point("device.result-kept")
         except (Unavailable, SessionLost):
             raise
         except ShoalError as error:
             return Failure(error.code, str(error))
         return result
+
+    async def _perform(self, task: Task) -> Payload | Failure:
+        result = await self._performer.perform(task)
+        if isinstance(result, Failure) and result.code == DiskFull.code:
+            raise DiskFull(result.message)
+        return result
+
+    async def _keep(self, key: str, report: Report) -> None:
+        self._outbox.keep(key, report)
+
+    async def _with_room(self, step: Callable[[], Awaitable[T]]) -> T:
+        """Do this; while the disk has no room for it, say so and try again."""
+        full = Backoff(self._chance)
+        while True:
+            try:
+                return await step()
+            except DiskFull as error:
+                wait = full.next()
+                self._watcher.note(error)
+                self._watcher.doing(f"waiting for room on the disk: {error}; next try in {wait:.0f} s")
+                await asyncio.sleep(wait)
 
     def _kept(self, key: str) -> Payload | None:
         """The result that waits in the outbox, if it is of this work and whole."""
@@ -204,11 +248,18 @@ class Agent:
                 return
 
     async def _report(self, task: Task, result: Payload | Failure) -> None:
-        report = Report(task.run, task.round, task.attempt, result)
+        sent = redacted(result) if isinstance(result, Failure) else result
+        report = Report(task.run, task.round, task.attempt, sent)
+        crash.point("device.uploaded")
         receipt = await self._patiently(lambda: self._link.report(report))
+        crash.point("device.receipt-came")
+        self._mark.keep(receipt.mark)
         self._work = None
-        self._outbox.clear()
+        if receipt.outcome is not Outcome.LATE:  # the same task may come again under another lease
+            self._outbox.clear()
+        crash.point("device.outbox-cleared")
         self._store.trim(self._allowance.kept_bytes)
+        crash.point("device.trimmed")
         self._watcher.ended(task, receipt)
         if isinstance(result, Failure):
             await self._recover(TaskFailed(result))
@@ -268,6 +319,7 @@ class Agent:
 
     async def _go_on_with(self, blob: BlobRef) -> None:
         held = await self._link.uploaded(blob)
+        crash.point("device.upload-asked")
         while held < blob.size:
             before, held = held, await self._link.upload(blob, held, self._chunks(blob, held))
             if held <= before:
@@ -276,6 +328,7 @@ class Agent:
     async def _chunks(self, blob: BlobRef, start: int) -> AsyncIterator[bytes]:
         for chunk in self._store.chunks(blob, start):
             yield chunk
+            crash.point("device.chunk-sent")
 
     async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
         """Call until the server is there, or until the owner's patience is over."""

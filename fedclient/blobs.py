@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fedcore.errors import BadPayload
 from fedcore.payload import BlobRef, Weights
+from fedcore.shell import crash
 from fedcore.shell.disk import TEMPORARY, settle, storing, temporary
 from fedcore.tensors import manifest_of, pack, unpack
 from fedcore.types import Tensors
@@ -69,6 +70,7 @@ class BlobStore:
                     break
                 sha.update(chunk)
                 file.write(chunk)
+                crash.point("device.chunk-fetched")
             file.flush()
             if held < blob.size:
                 problem = f"it ended after {held} of {blob.size} bytes"

@@ -39,6 +39,7 @@ from fedcore.privacy.ledger import (
 )
 from fedcore.privacy.release import release_sums
 from fedcore.privacy.sums import ExactSums
+from fedcore.shell import crash
 from fedcore.shell.disk import lock, make_folder, storing, sweep, write
 from fedcore.wire import payload_from_bytes, payload_to_bytes
 
@@ -81,10 +82,14 @@ class Ledger:
             self._check(entries, order)
             debit = Debit.of(order, len(chosen(entries, Debit)) + 1, time.time())
             head = self._append(debit, head)
+            crash.point("device.debited")
             descriptor = release_sums(sums, order.settings, order.terms, order.projector)
             data = payload_to_bytes(Payload("descriptor", {"descriptor": descriptor}))
+            crash.point("device.drawn")
             write(self._path_of(debit.number), data)
+            crash.point("device.release-stored")
             self._append(Release(debit.number, time.time(), sha256(data).hexdigest()), head)
+            crash.point("device.release-noted")
         return descriptor
 
     def unprotected(self, what: str, data: str) -> None:

@@ -45,7 +45,8 @@ async def serve(settings: ClientConfig, console: Console, until: Until, patience
                 store, outbox = BlobStore(folder.blobs), Outbox(folder.outbox)
                 limits = settings.limits
                 allowance = Allowance(limits.download_bytes, limits.kept_bytes, patience)
-                await _until_signal(Agent(link, performer, store, outbox, watcher, allowance), until)
+                agent = Agent(link, performer, store, outbox, folder.mark, watcher, allowance)
+                await _until_signal(agent, until)
         except ShoalError as error:
             watcher.note(error)
             raise

@@ -5,6 +5,7 @@ identity/       who it is: its key and certificate, once it has joined
 lock            held by the one agent that works here
 status.json     what it did last, for `fedclient status`
 privacy/        what was released with a guarantee, and what it cost; see `fedclient.ledger`
+mark            the last mark of the server, by which it can be told from one that was restored from the past
 outbox/         the result that the server has not taken yet
 blobs/          models that came and results that go
 model/          the model that `fedclient enroll` brought
@@ -21,12 +22,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedcore.errors import BadPayload, ConfigError, Refused
+from fedcore.errors import BadPayload, ConfigError, DiskFull, Refused
 from fedcore.link import Report
+from fedcore.shell import crash
 from fedcore.shell.disk import storing, sweep, sync_folder, write
 from fedcore.wire import report_from_bytes, report_to_bytes
 
 STATUS = "status.json"
+MAX_MARK = 256
 
 
 class DeviceFolder:
@@ -46,6 +49,10 @@ class DeviceFolder:
     @property
     def privacy(self) -> Path:
         return self.root / "privacy"
+
+    @property
+    def mark(self) -> "Mark":
+        return Mark(self.root / "mark")
 
     @property
     def model(self) -> Path:
@@ -69,6 +76,7 @@ class DeviceFolder:
         name = self.agreed(given) or self._new_name()
         if self.known_device() is None:
             write(self.root / "device", f"{name}\n".encode())
+            crash.point("device.named")
         return name
 
     def agreed(self, given: str | None) -> str | None:
@@ -113,6 +121,29 @@ class DeviceFolder:
         except OSError:
             return False
         return False
+
+
+class Mark:
+    """A point of the server's history, as the server wrote it. The device shows it at its next hello."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self) -> str:
+        """The last one; "" when there is none that can be read."""
+        with suppress(OSError, UnicodeDecodeError), self._path.open() as file:
+            return file.read(MAX_MARK)
+        return ""
+
+    def keep(self, mark: str) -> None:
+        """On return it outlives this process and the power. "" keeps the one that is there.
+
+        Where the disk is full the old one stays: it proves less, and the work goes on.
+        """
+        if mark and mark != self.read():
+            with suppress(DiskFull):
+                write(self._path, mark.encode())
+                crash.point("device.mark-kept")
 
 
 class Outbox:

@@ -1,10 +1,11 @@
 """Who hears what an agent does: people through a console, and `fedclient status` through a file."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from fedclient.state import Status
-from fedcore.errors import LearnerFault, ShoalError
+from fedcore.errors import LearnerFault, ShoalError, StorageFault
 from fedcore.link import Outcome, Receipt, Task
 
 
@@ -23,7 +24,7 @@ class Watcher:
         """What goes on, or what is waited for."""
         self.status.doing = text
         self._progress(text)
-        self.status.save(self._root)
+        self._save()
 
     def began(self, task: Task) -> None:
         """A task is leased. Its payload may name the cluster that the device is trained with."""
@@ -40,7 +41,7 @@ class Watcher:
         self.status.tasks += 1
         if receipt.outcome in (Outcome.LATE, Outcome.REFUSED):
             self._say(f"{named(task)}: the result was {receipt.outcome.value}: {receipt.reason}")
-        self.status.save(self._root)
+        self._save()
 
     def failed(self, error: ShoalError) -> None:
         """Something went wrong; the agent goes on."""
@@ -56,7 +57,12 @@ class Watcher:
     def note(self, error: ShoalError) -> None:
         """Keep an error for `fedclient status`, without a word to people."""
         self.status.error = {"code": error.code, "message": error.message, "mend": error.mend}
-        self.status.save(self._root)
+        self._save()
+
+    def _save(self) -> None:
+        """What people look at must not stop the work: on a full disk they see what was there before."""
+        with suppress(StorageFault):
+            self.status.save(self._root)
 
 
 def named(task: Task) -> str:

@@ -17,9 +17,12 @@
     |- NotFound           no such run, blob or device
     |- Unavailable        the other side is not there, or not now: try again
     |  |- Busy             it has too much to do, or this peer asks for too much at once
+    |  |- ServerFull       its disk has no room for more
+    |  |- InDoubt          it seems to be restored from the past, and waits for its operator
     |  `- TooOften         more calls than are allowed: wait, then try again
     |- SessionLost        the server or the device started anew: say hello again
-    |- StorageFault       our own disk refused: full, read-only, broken
+    |- StorageFault       our own disk refused: read-only, broken
+    |  `- DiskFull        it has no room: nothing was written, the same can be tried again
     |- LedgerFault        the device's account of its releases was changed, or is damaged
     `- IllegalEvent       our own bug: an event that the table does not allow
 
@@ -120,6 +123,14 @@ class Busy(Unavailable):
     code = "busy"
 
 
+class ServerFull(Unavailable):
+    code = "server-full"
+
+
+class InDoubt(Unavailable):
+    code = "in-doubt"
+
+
 class TooOften(Unavailable):
     code = "too-often"
 
@@ -130,6 +141,10 @@ class SessionLost(ShoalError):
 
 class StorageFault(ShoalError):
     code, exit_code = "storage", 8
+
+
+class DiskFull(StorageFault):
+    code = "disk-full"
 
 
 class LedgerFault(ShoalError):

@@ -18,12 +18,16 @@ PROTOCOL = 1
 
 @dataclass(frozen=True)
 class Hello:
-    """A device says what it is. capabilities: names of optional things it can do."""
+    """A device says what it is. capabilities: names of optional things it can do.
+
+    mark: the last one that this server gave it, "" for none.
+    """
 
     software: str
     oldest_protocol: int = PROTOCOL
     newest_protocol: int = PROTOCOL
     capabilities: tuple[str, ...] = ()
+    mark: str = ""
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,7 @@ class Welcome:
     poll: how long one `next_task` may wait. heartbeat: call `alive` this often while you work.
     spread: up to how long to wait before coming back from a lost connection.
     renew_in: from now until the next certificate is due; None: there are none.
+    mark: an opaque point of the server's history, to be kept on the device's disk; "" to keep the last one.
     """
 
     software: str
@@ -43,6 +48,7 @@ class Welcome:
     heartbeat: float
     spread: float = 1.0
     renew_in: float | None = None
+    mark: str = ""
 
 
 @dataclass(frozen=True)
@@ -103,10 +109,11 @@ class Outcome(Enum):
 
 @dataclass(frozen=True)
 class Receipt:
-    """What became of a report, and why when it was not taken."""
+    """What became of a report, and why when it was not taken. mark: as in a Welcome."""
 
     outcome: Outcome
     reason: str = ""
+    mark: str = ""
 
 
 @dataclass(frozen=True)

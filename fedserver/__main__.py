@@ -9,6 +9,7 @@ from fedcore import __version__
 from fedcore.shell.console import Commands
 from fedserver.audit_verbs import audit
 from fedserver.authority_verbs import authority
+from fedserver.backup_verbs import backup, recover, restore
 from fedserver.cluster_verbs import cluster
 from fedserver.demo import demo
 from fedserver.device_verbs import device
@@ -31,7 +32,22 @@ def main() -> None:
     """
 
 
-for command in (init, up, token, device, authority, audit, run, status, cluster, model, simulate, demo):
+KEEPING = (backup, restore, recover)
+for command in (
+    init,
+    up,
+    token,
+    device,
+    authority,
+    audit,
+    run,
+    status,
+    cluster,
+    model,
+    *KEEPING,
+    simulate,
+    demo,
+):
     main.add_command(command)
 
 if __name__ == "__main__":

@@ -1,19 +1,22 @@
 """Bytes by their hash on the server's disk.
 
 blobs/<aa>/<sha256>               whole, checked, synced: the only ones that the database speaks of
+quarantine/<sha256>               were among them, and are not what their names say any more
 partial/<device>/<sha256>.part    an upload that is under way or was cut off
 partial/<device>/<sha256>         an upload that is whole and checked; its report moves it to blobs/
 tmp/                              files that are being written
 """
 
+import errno
 import hashlib
 import os
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from fedcore.errors import BadPayload, Unavailable
+from fedcore.errors import BadPayload, NotFound, Unavailable
 from fedcore.payload import BlobRef, Weights
+from fedcore.shell import crash
 from fedcore.shell.disk import make_folder, move, settle, storing, temporary
 from fedcore.tensors import manifest_of, pack, unpack
 from fedcore.types import DeviceId, Tensors
@@ -26,6 +29,8 @@ class Blobs:
 
     def __init__(self, state: Path) -> None:
         self._blobs, self._partial, self._tmp = state / "blobs", state / "partial", state / "tmp"
+        self._quarantine = state / "quarantine"
+        self._sound: set[str] = set()
         with storing(state):
             for folder in (self._blobs, self._partial, self._tmp):
                 make_folder(folder)
@@ -54,6 +59,7 @@ class Blobs:
     def remove(self, names: Iterable[str]) -> None:
         """Delete blobs that nobody needs any more."""
         for name in names:
+            self._sound.discard(name)
             with storing(self.path(name)):
                 self.path(name).unlink(missing_ok=True)
 
@@ -70,6 +76,36 @@ class Blobs:
             for path in doomed:
                 path.unlink()
         return len(doomed), freed
+
+    def damage(self, name: str) -> str:
+        """What is wrong with a blob; "" when its bytes are those of its name. They are read once in a life.
+
+        One that is damaged goes to the quarantine, so that nothing takes it for what it was. Raises
+        StorageFault when that cannot be found out.
+        """
+        if name in self._sound:
+            return ""
+        path = self.path(name)
+        with storing(path):
+            try:
+                if _hash_of(path) == name:
+                    self._sound.add(name)
+                    return ""
+                found = "is damaged"
+            except FileNotFoundError:
+                return f"blob {name[:12]} is missing"
+            except OSError as error:
+                if error.errno != errno.EIO:  # such as too many open files: that says nothing of the blob
+                    raise
+                found = "cannot be read"
+            move(path, self._quarantine / name)
+        return f"blob {name[:12]} {found}; it is in {self._quarantine}"
+
+    def size(self, name: str) -> int:
+        """Bytes of a blob; 0 when it is not there."""
+        with suppress(OSError):
+            return self.path(name).stat().st_size
+        return 0
 
     # -- uploads --------------------------------------------------------------------------------------------
 
@@ -108,8 +144,10 @@ class Blobs:
             return Upload(part, self.arrived(device, blob.sha256), blob, start)
 
     def accept(self, device: DeviceId, names: Iterable[str]) -> None:
-        """Make uploads that are whole and checked into blobs."""
-        for name in names:
+        """Make uploads that are whole and checked into blobs. Raises NotFound when one gave way to others."""
+        for name in dict.fromkeys(names):
+            if not self.arrived(device, name).is_file():
+                raise NotFound(f"blob {name[:12]} is not here", "upload it first")
             with storing(self.path(name)):
                 move(self.arrived(device, name), self.path(name))
 
@@ -121,6 +159,14 @@ class Blobs:
 
     def _part(self, device: DeviceId, blob: BlobRef) -> Path:
         return self._partial / device / f"{blob.sha256}.part"
+
+
+def _hash_of(path: Path) -> str:
+    sha = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            sha.update(chunk)
+    return sha.hexdigest()
 
 
 class Upload:
@@ -143,6 +189,7 @@ class Upload:
                 self._part.unlink(missing_ok=True)
                 raise BadPayload(f"an upload is longer than the {self._blob.size} bytes that were announced")
             self._file.write(chunk)
+        crash.point("server.chunk-written")
         self._sha.update(chunk)
         self.held += len(chunk)
 
@@ -150,10 +197,10 @@ class Upload:
         """Sync what came, and check it if it is all. Returns how much is here; raises BadPayload."""
         with self._writing():
             if self.held < self._blob.size:
-                self._file.flush()
-                os.fsync(self._file.fileno())
+                self._sync()
             elif self._sha.hexdigest() == self._blob.sha256:
                 settle(self._file, self._target)
+                crash.point("server.upload-whole")
             else:
                 self._part.unlink(missing_ok=True)
                 raise BadPayload(
@@ -161,6 +208,14 @@ class Upload:
                     "they were damaged on the way: upload them again from the beginning",
                 )
         return self.held
+
+    def _sync(self) -> None:
+        try:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError:
+            self._part.unlink(missing_ok=True)  # what of it is on the disk, nobody knows any more
+            raise
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

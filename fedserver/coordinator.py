@@ -8,25 +8,30 @@ import logging
 import time
 from collections.abc import Coroutine
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from fedcore.admit import Limits
 from fedcore.algorithm import State
-from fedcore.errors import NotFound, ShoalError, StorageFault, Unavailable
+from fedcore.errors import DiskFull, InDoubt, NotFound, ServerFull, StorageFault, Unavailable
 from fedcore.events import Event, Heard, Joined, Left
 from fedcore.link import Idle, Task
 from fedcore.rounds import Stage
+from fedcore.shell import crash
 from fedcore.types import DeviceId, RunId
 from fedserver.kept import Kept
-from fedserver.recipe import Recipe, recipe_of
-from fedserver.records import RunRecord, Standing
+from fedserver.recipe import Recipe
+from fedserver.records import RunRecord
+from fedserver.recovery import Recovery
 from fedserver.runs import Lease, Run
 from fedserver.settings import Settings
+from fedserver.showing import summary_of
 from fedserver.signals import Signal
 from fedserver.storage import Storage
 from fedserver.store import Store
 from fedserver.traffic import Meter
+from fedserver.views import RunSummary
 from fedserver.visitor import Visitor
 
 T = TypeVar("T")
@@ -39,19 +44,25 @@ NOTES = 5.0
 """Seconds between writing down who was seen and how much was moved; a crash loses no more than that."""
 
 
+DOUBTS = 3
+"""How many devices are named that have seen another history."""
+
+
 class Coordinator:
     """Made by `open`. broken: why the process must start anew, such as a decision that the disk refused.
 
-    unreadable: runs whose state this version cannot read, and why. known: how many devices were here before
-    the start. barred: devices that were revoked since the start: what they reported and has not counted yet
-    will not count.
+    doubts: what devices have seen of a history that is not this server's, see `fedserver.epoch`.
+    recovery: the runs that are not back yet after the start, and those that cannot be read.
+    known: how many devices were here before the start. barred: devices that were revoked since the start:
+    what they reported and has not counted yet will not count.
     """
 
     def __init__(self, storage: Storage, settings: Settings) -> None:
         self.storage, self.settings = storage, settings
         self.limits = Limits(model=settings.model)
         self.runs: dict[RunId, Run] = {}
-        self.unreadable: dict[RunId, tuple[RunRecord, str]] = {}
+        self.doubts: dict[DeviceId, str] = {}
+        self.recovery = Recovery(storage, lambda *found: self.in_turn(self.add(*found)))
         self.visitors: dict[DeviceId, Visitor] = {}
         self.known = 0
         self.barred: set[DeviceId] = set()
@@ -60,7 +71,7 @@ class Coordinator:
         self.stopping = self.closed = False
         self.broken: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self._turn = asyncio.Lock()
-        self._ticking: asyncio.Task[None] | None = None
+        self._background: list[asyncio.Task[None]] = []
 
     @classmethod
     async def open(cls, state: Path, settings: Settings) -> "Coordinator":
@@ -69,25 +80,31 @@ class Coordinator:
         await storage.open()
         coordinator = cls(storage, settings)
         try:
+            await storage.insist(Store.boot)
+            crash.point("server.booted")
+            coordinator.doubts = await storage(Store.doubts)
             if found := await storage(Store.scrub):
                 log.info(found)
             coordinator.known = len(await storage(Store.devices))
-            for record in await storage(Store.runs):
-                await coordinator._restore(record)
+            crash.point("server.scrubbed")
+            coordinator._background.append(await coordinator.recovery.begin())
         except BaseException:
             await storage.close()
             raise
-        coordinator._ticking = asyncio.create_task(coordinator._tick())
-        coordinator._ticking.add_done_callback(coordinator._time_stands_still)
+        await asyncio.to_thread(storage.room.hold, coordinator.low_water())
+        coordinator._background.append(asyncio.create_task(coordinator._tick()))
+        for task in coordinator._background:
+            task.add_done_callback(coordinator._ended_early)
         return coordinator
 
     async def close(self) -> None:
         """Answer whoever waits, let a running reduction finish, and write everything down."""
         self.stop_serving()
+        self.storage.wait_no_more()
         await asyncio.gather(*(run.settle(self.settings.grace) for run in self.active()))
-        if self._ticking is not None:
-            self._ticking.cancel()
-            await asyncio.wait([self._ticking])
+        for task in self._background:
+            task.cancel()
+            await asyncio.wait([task])
         async with self._turn:
             self.closed = True
             with suppress(StorageFault):
@@ -106,20 +123,81 @@ class Coordinator:
         if self.stopping:
             raise Unavailable("the server is stopping", "try again in a minute", (1.0, 1.0 + self.spread()))
 
+    def check_deciding(self) -> None:
+        """Raises ServerFull while what was decided last waits for room on the disk, InDoubt while an operator
+        must say which history holds."""
+        if self.doubts:
+            raise InDoubt(
+                "the server seems to be restored from the past and takes nothing",
+                "its operator decides; try again later",
+            )
+        if self.storage.full:
+            raise ServerFull(
+                f"the server's disk is full: {self.storage.full.message}",
+                "its operator can free some; try again in a minute",
+            )
+
+    def low_water(self) -> int:
+        """Bytes that are to stay free: a round's end stores models before it removes older ones."""
+        models = (model for run in self.active() for model in run.engine.state.models.values())
+        size = sum(array.nbytes for model in models for array in model.values())
+        return max(self.settings.low_water, 2 * size)
+
+    def summary(self, run: Run) -> RunSummary:
+        """A run for people, with what it waits for."""
+        found = summary_of(run)
+        if found.over or not (self.storage.full or self.doubts):
+            return found
+        what = "room on the server's disk" if self.storage.full else "an operator: see `fedserver status`"
+        return replace(found, waiting_for=what, waiting_devices=(), time_left=None)
+
+    def notices(self) -> tuple[str, ...]:
+        """What keeps the server from its work and needs a person."""
+        if self.doubts:
+            named = ", ".join(f"{device} saw {mark}" for device, mark in list(self.doubts.items())[:DOUBTS])
+            return (
+                f"this server seems to be restored from the past, and takes nothing: {named}. If its state is"
+                " the one to go on with, stop it and run: fedserver recover --accept",
+            )
+        if self.storage.full:
+            return (f"nothing goes on before there is room on the disk: {self.storage.full}",)
+        if lacking := self.storage.room.lacks(self.low_water()):
+            return (f"uploads are refused: the disk lacks {lacking} bytes; free some",)
+        return ()
+
+    async def doubt(self, device: DeviceId, mark: str) -> None:
+        """Look at the mark that a device brought. From the first one on that is not of this history nothing
+        new is begun; what was begun may end."""
+        if mark and (why := await self.storage(Store.doubt, device, mark)):
+            if device not in self.doubts:
+                log.error("device %s has seen %s: this server takes nothing any more", device, why)
+            self.doubts[device] = why
+            for run in self.active():
+                run.held = True
+
     async def in_turn(self, work: Coroutine[Any, Any, T]) -> T:
         """Do this when nothing else is going on, and to the end, even if the caller goes away."""
         return await asyncio.shield(asyncio.create_task(self._alone(work)))
 
+    async def at_once(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do this beside whatever is going on, and to the end, even if the caller goes away."""
+        return await asyncio.shield(asyncio.create_task(self._guarded(work)))
+
     async def _alone(self, work: Coroutine[Any, Any, T]) -> T:
         async with self._turn:
-            if self.closed or self.broken.done():  # what a disk that failed has taken, only a restart knows
-                work.close()
-                raise Unavailable("the server has stopped", "try again in a minute")
-            try:
-                return await work
-            except StorageFault as fault:
-                self._break(fault)
-                raise
+            return await self._guarded(work)
+
+    async def _guarded(self, work: Coroutine[Any, Any, T]) -> T:
+        if self.closed or self.broken.done():  # what a disk that failed has taken, only a restart knows
+            work.close()
+            raise Unavailable("the server has stopped", "try again in a minute")
+        try:
+            return await work
+        except DiskFull:  # nothing was decided, see `fedserver.room`
+            raise
+        except StorageFault as fault:
+            self._break(fault)
+            raise
 
     def _break(self, reason: BaseException) -> None:
         if not self.broken.done():
@@ -132,12 +210,18 @@ class Coordinator:
         return [run for run in self.runs.values() if run.active]
 
     def run(self, run: RunId) -> Run:
-        """Raises NotFound."""
+        """Raises NotFound, or Unavailable for one that is not back yet after a start."""
         if run not in self.runs:
-            if run in self.unreadable:
-                raise NotFound(f"run {run!r} cannot be read: {self.unreadable[run][1]}")
+            self.check_recovered(run)
+            if run in self.recovery.unreadable:
+                raise NotFound(f"run {run!r} cannot be read: {self.recovery.unreadable[run][1]}")
             raise NotFound(f"there is no run {run!r}", f"known: {', '.join(self.runs) or 'none'}")
         return self.runs[run]
+
+    def check_recovered(self, run: RunId) -> None:
+        """Raises Unavailable while the files of this run are being checked after a start."""
+        if run in self.recovery.pending:
+            raise Unavailable(f"run {run} is being checked after a start", "try again in a moment")
 
     async def add(self, record: RunRecord, recipe: Recipe, state: State, kept: Kept) -> None:
         """A run that is new, or that a restart found."""
@@ -153,24 +237,13 @@ class Coordinator:
             self.in_turn,
         )
         self.runs[run.run] = run
+        self.runs = dict(sorted(self.runs.items(), key=lambda item: self.recovery.age(item[0])))
+        run.held = bool(self.doubts)
         await run.advance()
         for visitor in self.visitors.values():
             visitor.told = False
             visitor.changed.fire()
         self.changed.fire()
-
-    async def _restore(self, record: RunRecord) -> None:
-        kept = Kept(record.run)
-        try:
-            recipe = await asyncio.to_thread(recipe_of, record.spec)
-            state = await self.storage(kept.load_state, recipe.state)
-        except (ShoalError, TypeError) as error:
-            log.error("run %s cannot be read: %s", record.run, error)
-            self.unreadable[record.run] = (record, str(error))
-            return
-        if record.standing is Standing.ACTIVE:
-            log.info("run %s goes on in round %d", record.run, record.round)
-        await self.in_turn(self.add(record, recipe, state, kept))
 
     # -- devices --------------------------------------------------------------------------------------------
 
@@ -224,6 +297,8 @@ class Coordinator:
     def idle(self) -> Idle:
         """What a device is told that has no task."""
         active = self.active()
+        if not active and self.recovery.pending:
+            return Idle("the server checks its files after a start", 0.0, 1.0)
         if active:
             return Idle(f"run {active[0].run}: {active[0].engine.waiting().text}", 0.0, 1.0)
         if self.runs:
@@ -245,23 +320,32 @@ class Coordinator:
                 if visitor.polling:
                     self.heard(visitor)
             for run in self.active():
-                if run.engine.stage is not Stage.REDUCING:
+                if run.engine.stage is not Stage.REDUCING and not run.held:
                     await self.in_turn(run.advance())
             if time.monotonic() - noted > NOTES:
                 await self.in_turn(self.write_notes())
+                await asyncio.to_thread(self.storage.room.hold, self.low_water())
                 noted = time.monotonic()
 
-    def _time_stands_still(self, ticking: "asyncio.Task[None]") -> None:
-        """Without ticks no deadline would ever come."""
-        if not ticking.cancelled() and (error := ticking.exception()) is not None:
+    def _ended_early(self, task: "asyncio.Task[None]") -> None:
+        """Without ticks no deadline would ever come, and without the recovery not every run."""
+        if not task.cancelled() and (error := task.exception()) is not None:
             self._break(error)
 
     async def write_notes(self) -> None:
-        """Who was seen, and how much was moved."""
+        """Who was seen, and how much was moved. On a full disk both wait for the next time."""
         seen = [visitor for visitor in self.visitors.values() if not visitor.noted]
         if seen:
+            records = [visitor.record() for visitor in seen]
             for visitor in seen:
                 visitor.noted = True
-            await self.storage(Store.note_devices, [visitor.record() for visitor in seen])
+            try:
+                await self.storage(Store.note_devices, records)
+            except DiskFull:
+                for visitor in seen:
+                    visitor.noted = False
         if traffic := self.meter.take():
-            await self.storage(Store.add_traffic, traffic)
+            try:
+                await self.storage(Store.add_traffic, traffic)
+            except DiskFull:
+                self.meter.give_back(traffic)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedcore.errors import StorageFault
+from fedcore.errors import DiskFull, StorageFault
 from fedserver.schema import connect
 
 
@@ -22,20 +22,31 @@ class Database:
         self._database.execute(statement, values)
 
     def _all(self, query: str, values: Sequence[object] = ()) -> list[sqlite3.Row]:
-        cursor = self._database.cursor()
-        cursor.row_factory = sqlite3.Row
-        return cursor.execute(query, values).fetchall()
+        with _faults():
+            cursor = self._database.cursor()
+            cursor.row_factory = sqlite3.Row
+            return cursor.execute(query, values).fetchall()
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         """All of it or nothing, and on the disk at the end."""
-        try:
+        with _faults():
             self._database.execute("BEGIN IMMEDIATE")
             try:
                 yield
+                self._database.execute("COMMIT")
             except BaseException:
-                self._database.execute("ROLLBACK")
+                if self._database.in_transaction:  # a full disk can have ended it already
+                    self._database.execute("ROLLBACK")
                 raise
-            self._database.execute("COMMIT")
-        except sqlite3.Error as error:
-            raise StorageFault(f"shoal.db: {error}", "look at the state folder's disk") from error
+
+
+@contextmanager
+def _faults() -> Iterator[None]:
+    """Around work on the database: what SQLite raises becomes a StorageFault, a full disk a DiskFull."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+            raise DiskFull(f"shoal.db: {error}", "free some space on the state folder's disk") from error
+        raise StorageFault(f"shoal.db: {error}", "look at the state folder's disk") from error

@@ -10,6 +10,7 @@ from dataclasses import replace
 import fedcore
 from fedcore.errors import ConfigError
 from fedcore.payload import BlobRef, Weights
+from fedcore.shell import crash
 from fedcore.types import ModelKey, RunId
 from fedserver import transfer
 from fedserver.coordinator import Coordinator
@@ -17,7 +18,7 @@ from fedserver.kept import Kept
 from fedserver.recipe import Recipe, recipe_of
 from fedserver.records import LogLine, RunRecord, RunSpec, Standing
 from fedserver.runs import Run
-from fedserver.showing import clusters_of, device_of, figures_of, summary_of, unreadable
+from fedserver.showing import clusters_of, device_of, figures_of, unchecked, unreadable
 from fedserver.store import Store
 from fedserver.views import ClusterVersions, RunStatus, RunSummary, ServerStatus
 
@@ -43,23 +44,31 @@ class Desk:
         one is made from the algorithm.
         """
         self._coordinator.check_serving()
+        self._coordinator.check_deciding()
         self._check(spec)
         recipe = await asyncio.to_thread(recipe_of, spec)
         return await self._coordinator.in_turn(self._start(spec, recipe, initial))
 
     async def stop_run(self, run: RunId, reason: str) -> RunStatus:
         """End a run for good. Its last models stay. Safe to repeat."""
+        self._coordinator.check_deciding()
         await self._coordinator.in_turn(_stop(self._coordinator.run(run), reason))
         return await self.show(run)
 
     def runs(self) -> list[RunSummary]:
-        """All runs, newest first; those that cannot be read last."""
-        readable = [summary_of(run) for run in reversed(self._coordinator.runs.values())]
-        return readable + [unreadable(*lost) for lost in self._coordinator.unreadable.values()]
+        """All runs, newest first; those that are not back yet and those that cannot be read last."""
+        readable = [self._coordinator.summary(run) for run in reversed(self._coordinator.runs.values())]
+        recovery = self._coordinator.recovery
+        return [
+            *readable,
+            *map(unchecked, recovery.pending.values()),
+            *(unreadable(*lost) for lost in recovery.unreadable.values()),
+        ]
 
     async def show(self, run: RunId) -> RunStatus:
         """Everything about one run. Raises NotFound."""
-        return await self._coordinator.in_turn(self._show(self._coordinator.run(run)))
+        shown = self._show(self._coordinator.run(run))
+        return await (shown if self._coordinator.storage.full else self._coordinator.in_turn(shown))
 
     async def roll_back(self, run: RunId, round: int, cluster: ModelKey = "") -> RunStatus:
         """Go on with the models that a round opened with, of all clusters or of one; on disk on return.
@@ -67,6 +76,7 @@ class Desk:
         Raises NotFound for a round that is not kept or a cluster that is not there, Refused while reports are
         combined.
         """
+        self._coordinator.check_deciding()
         await self._coordinator.in_turn(self._coordinator.run(run).roll_back(round, cluster))
         return await self.show(run)
 
@@ -95,14 +105,17 @@ class Desk:
     async def status(self) -> ServerStatus:
         """The daemon, its devices, and the runs that go on."""
         coordinator, settings = self._coordinator, self._coordinator.settings
-        await coordinator.in_turn(coordinator.write_notes())
+        if not coordinator.storage.full:
+            await coordinator.in_turn(coordinator.write_notes())
         patience, active = MISSED_BEATS * max(settings.poll, settings.heartbeat), coordinator.active()
         devices = []
         for record in await coordinator.storage(Store.devices):
             visitor = coordinator.visitors.get(record.device)
             leases = coordinator.leases(visitor) if visitor else []
             devices.append(device_of(record, visitor, leases, patience))
-        return ServerStatus(fedcore.__version__, tuple(devices), tuple(map(summary_of, active)))
+        pending = [unchecked(record) for record in coordinator.recovery.pending.values()]
+        runs = (*map(coordinator.summary, active), *(each for each in pending if not each.over))
+        return ServerStatus(fedcore.__version__, tuple(devices), runs, coordinator.notices())
 
     # -- blobs ----------------------------------------------------------------------------------------------
 
@@ -117,8 +130,15 @@ class Desk:
     async def upload(self, blob: BlobRef, start: int, chunks: AsyncIterator[bytes]) -> int:
         """Take weights that a run is to start from; how many bytes of them are here."""
         blobs = self._coordinator.storage.blobs
-        receiving = await asyncio.to_thread(blobs.receive, OWNER, blob, start, LARGEST)
-        return await transfer.write(receiving, chunks)
+        with transfer.expected(self._coordinator, blob.size - start) as came:
+
+            async def counted() -> AsyncIterator[bytes]:
+                async for chunk in chunks:
+                    came(len(chunk))
+                    yield chunk
+
+            receiving = await asyncio.to_thread(blobs.receive, OWNER, blob, start, LARGEST)
+            return await transfer.write(receiving, counted())
 
     # -- inside ---------------------------------------------------------------------------------------------
 
@@ -137,7 +157,8 @@ class Desk:
 
     async def _show(self, found: Run) -> RunStatus:
         run, storage = found.run, self._coordinator.storage
-        await self._coordinator.write_notes()
+        if not self._coordinator.storage.full:
+            await self._coordinator.write_notes()
         rounds = await storage(Store.rounds, run)
         traffic = {each.device: each for each in await storage(Store.traffic, run)}
         state, models = found.engine.state, {}
@@ -145,7 +166,7 @@ class Desk:
             for key, model in state.models.items():
                 models[key] = await storage(found.kept.weights, model)
         return RunStatus(
-            summary_of(found),
+            self._coordinator.summary(found),
             clusters_of(state),
             figures_of(state, traffic),
             {each.round: each.abandoned for each in rounds if each.abandoned},
@@ -170,22 +191,24 @@ class Desk:
         storage = self._coordinator.storage
         run = self._id_of(spec)
         spec, kept, model = replace(spec, name=spec.name or run), Kept(run), None
-        if initial is not None:
-            await storage(Store.adopt, run, OWNER, initial)
-            model = await storage(kept.load, initial)
+        record = RunRecord(run, spec, time.time(), Standing.ACTIVE, "", 1, (), "", 0)
         try:
+            if initial is not None:
+                await storage(Store.adopt, run, OWNER, initial)
+                model = await storage(kept.load, initial)
             state = await asyncio.to_thread(recipe.start, model)
+            checkpoint = await storage(kept.store_state, recipe.state, state)
+            await storage(Store.add_run, record, checkpoint)
         except Exception:
             await storage(Store.let_go, run)
             raise
-        checkpoint = await storage(kept.store_state, recipe.state, state)
-        record = RunRecord(run, spec, time.time(), Standing.ACTIVE, "", 1, (), "", 0)
-        await storage(Store.add_run, record, checkpoint)
+        crash.point("server.run-stored")
         await self._coordinator.add(record, recipe, state, kept)
         return run
 
     def _id_of(self, spec: RunSpec) -> RunId:
-        taken = {*self._coordinator.runs, *self._coordinator.unreadable}
+        recovery = self._coordinator.recovery
+        taken = {*self._coordinator.runs, *recovery.pending, *recovery.unreadable}
         if spec.name in taken:
             raise ConfigError(
                 f"there is a run {spec.name!r} already",

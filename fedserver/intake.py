@@ -3,11 +3,12 @@
 import asyncio
 
 from fedcore.admit import admit_message, admit_payload
-from fedcore.errors import BadPayload, StaleReport
+from fedcore.errors import BadPayload, DiskFull, StaleReport, Unavailable
 from fedcore.events import Failed, Reported
 from fedcore.link import Failure, Outcome, Receipt, Report
 from fedcore.messages import Message
 from fedcore.payload import Payload, Weights, decode
+from fedcore.shell import crash
 from fedcore.types import DeviceId, Tensors
 from fedserver.authority.chain import Event
 from fedserver.blobs import Blobs
@@ -29,8 +30,11 @@ async def receive(coordinator: Coordinator, device: DeviceId, report: Report) ->
     """
     run = coordinator.runs.get(report.run)
     if run is None:
+        coordinator.check_recovered(report.run)
         return Receipt(Outcome.LATE, f"there is no run {report.run!r}")
     if earlier := await _receipt_again(coordinator, device, report):
+        if earlier.outcome is Outcome.REFUSED:
+            await coordinator.in_turn(_disputed(run, device, report.round, earlier.reason))
         return earlier
     try:
         task = _expected(run, device, report)
@@ -89,10 +93,23 @@ async def _count(
     if device in coordinator.barred:  # its call was on its way when it was revoked
         await _drop(coordinator, device, report)
         return Receipt(Outcome.REFUSED, "the device was revoked")
+    crash.point("server.report-checked")
     record = ReportRecord(report.run, report.round, device, report.attempt, payload)
-    await coordinator.storage(Store.add_report, record)
+    try:
+        await coordinator.storage(Store.add_report, record)
+    except DiskFull as fault:
+        raise Unavailable(f"the server cannot store the report: {fault.message}", "send it again") from None
+    crash.point("server.report-stored")
     await run.advance(Reported(device, report.round, report.attempt))
+    crash.point("server.report-counted")
     return Receipt(Outcome.ACCEPTED)
+
+
+async def _disputed(run: Run, device: DeviceId, round: int, reason: str) -> None:
+    """Somebody must look at that: two processes share an identity, or a device changes its mind."""
+    if (device, round) not in run.disputed:
+        run.disputed.add((device, round))
+        await run.note(f"a report of round {round} was refused: {reason}", device)
 
 
 async def _failed(run: Run, device: DeviceId, report: Report, failure: Failure) -> Receipt:

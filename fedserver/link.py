@@ -1,8 +1,10 @@
 """What a device may ask of the coordinator: `fedcore.link.Link` without a network between."""
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import fedcore
 from fedcore.errors import SessionLost, WrongVersion
@@ -12,8 +14,10 @@ from fedcore.payload import BlobRef
 from fedcore.types import DeviceId, RunId
 from fedserver import intake, placing, signals, transfer
 from fedserver.coordinator import Coordinator
+from fedserver.store import Store
 from fedserver.visitor import Visitor
 
+log = logging.getLogger("shoal.server")
 SOFTWARE = f"fedserver {fedcore.__version__}"
 
 
@@ -34,9 +38,10 @@ class DeviceLink(Link):
         visitor = self._coordinator.visitor(self._device)
         visitor.seen()
         self._session = visitor.begin(hello.software)
-        settings = self._coordinator.settings
-        spread = self._coordinator.spread()
-        return Welcome(SOFTWARE, PROTOCOL, self._session, settings.poll, settings.heartbeat, spread)
+        await self._coordinator.doubt(self._device, hello.mark)
+        settings, spread = self._coordinator.settings, self._coordinator.spread()
+        session, mark = self._session, await self._mark()
+        return Welcome(SOFTWARE, PROTOCOL, session, settings.poll, settings.heartbeat, spread, mark=mark)
 
     async def next_task(self, wait: float) -> Task | Idle:
         until = time.monotonic() + min(wait, self._coordinator.settings.poll)
@@ -44,6 +49,7 @@ class DeviceLink(Link):
         with visitor.waiting():
             while True:
                 change = visitor.changed.next()
+                self._coordinator.check_deciding()
                 await self._coordinator.join(self._visitor())
                 if task := self._coordinator.task_for(self._device):
                     visitor.given = task.run
@@ -55,7 +61,13 @@ class DeviceLink(Link):
                     return self._coordinator.idle()
 
     async def alive(self, run: RunId, round: int, attempt: int) -> bool:
-        await self._coordinator.join(self._visitor())
+        visitor = self._visitor()
+        if (
+            self._coordinator.storage.full or self._coordinator.doubts
+        ):  # it is as it was, and will be for as long
+            self._coordinator.heard(visitor)
+        else:
+            await self._coordinator.join(visitor)
         known = self._coordinator.runs.get(run)
         lease = known.lease(self._device) if known else None
         return lease is not None and (lease.task.round, lease.task.attempt) == (round, attempt)
@@ -70,18 +82,23 @@ class DeviceLink(Link):
             yield chunk
 
     async def uploaded(self, blob: BlobRef) -> int:
+        self._coordinator.check_deciding()
         await self._coordinator.join(self._visitor())
         return await asyncio.to_thread(self._coordinator.storage.blobs.uploaded, self._device, blob)
 
     async def upload(self, blob: BlobRef, start: int, chunks: AsyncIterator[bytes]) -> int:
+        self._coordinator.check_deciding()
         await self._coordinator.join(self._visitor())
         return await transfer.upload(self._coordinator, self._visitor(), blob, start, chunks)
 
     async def report(self, report: Report) -> Receipt:
+        self._coordinator.check_deciding()
         await self._coordinator.join(self._visitor())
-        return await intake.receive(self._coordinator, self._device, report)
+        receipt = await intake.receive(self._coordinator, self._device, report)
+        return replace(receipt, mark=await self._mark())
 
     async def leave(self) -> None:
+        self._coordinator.check_deciding()
         await self._coordinator.leave(self._visitor())
 
     async def place(self, run: RunId, descriptor: Descriptor | None) -> Question | Placement:
@@ -90,10 +107,20 @@ class DeviceLink(Link):
         visitor.seen()
         return await placing.place(self._coordinator, visitor, run, descriptor)
 
+    async def _mark(self) -> str:
+        """None in doubt: a device keeps the one that shows it."""
+        return "" if self._coordinator.doubts else await self._coordinator.storage(Store.mark)
+
     def _visitor(self) -> Visitor:
         """Raises SessionLost when this session is not the device's newest."""
         self._coordinator.check_serving()
         visitor = self._coordinator.visitor(self._device)
+        if self._session and self._session in visitor.replaced:
+            log.warning("device %s: a session of it that was replaced is still in use", self._device)
+            raise SessionLost(
+                f"another process took the place of this one as device {self._device}",
+                "each device needs a name of its own: stop one of the two",
+            )
         if not self._session or visitor.session != self._session:
-            raise SessionLost(f"device {self._device} has no session here, or began a newer one", "say hello")
+            raise SessionLost(f"device {self._device} has no session here", "say hello")
         return visitor

@@ -6,19 +6,21 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from fedcore.errors import BadPayload, NotFound
+from fedcore.shell.disk import storing
 from fedcore.tensors import Manifest, layout, unpack
 from fedcore.types import Array
 
 
 def mapped(path: Path) -> memoryview:
-    """A file's bytes. They stay usable when the file is deleted. Raises NotFound."""
-    try:
-        with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size == 0:  # an empty file cannot be mapped
-                return memoryview(b"")
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    except FileNotFoundError:
-        raise NotFound(f"blob {path.name[:12]} is not here", "upload it first") from None
+    """A file's bytes. They stay usable when the file is deleted. Raises NotFound, StorageFault."""
+    with storing(path):
+        try:
+            with path.open("rb") as file:
+                if os.fstat(file.fileno()).st_size == 0:  # an empty file cannot be mapped
+                    return memoryview(b"")
+                return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        except FileNotFoundError:
+            raise NotFound(f"blob {path.name[:12]} is not here", "upload it first") from None
 
 
 class MappedTensors(Mapping[str, Array]):

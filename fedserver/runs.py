@@ -29,6 +29,7 @@ from fedcore.messages import Message
 from fedcore.rollback import rolled_back
 from fedcore.rounds import RoundEngine, Stage
 from fedcore.sessions import Presence
+from fedcore.shell import crash
 from fedcore.types import DeviceId, ModelKey
 from fedserver.kept import Kept
 from fedserver.recipe import Recipe
@@ -56,7 +57,8 @@ class Run:
     """A run that goes on or is over. One call at a time: the coordinator sees to that.
 
     wake: called with a device that has something new to ask for. in_turn: runs what comes out of a
-    reduction when nothing else is going on.
+    reduction when nothing else is going on. held: no time passes in it, so no round opens or ends.
+    disputed: devices that sent two different reports in a round.
     """
 
     def __init__(
@@ -84,7 +86,8 @@ class Run:
         )
         self.title = record.title
         self._offered: dict[DeviceId, Lease] = {}
-        self.changed = Signal()
+        self.changed, self.held = Signal(), False
+        self.disputed: set[tuple[DeviceId, int]] = set()
         self.kept = kept
         self.state_type = recipe.state
         self._remarks = tuple(state.remarks)
@@ -111,16 +114,18 @@ class Run:
         """Tell the engine what happened and what time it is, and do what it asks for.
 
         Raises StaleReport for a report that nobody waits for; StorageFault when what the engine decided
-        cannot be put on disk: then only a restart can go on. A run that is over hears nothing any more.
+        cannot be put on disk: then only a restart can go on. A full disk is waited for (`fedserver.room`).
+        A run that is over hears nothing any more.
         """
-        for event in (*events, Tick(time.monotonic())):
+        for event in events if self.held else (*events, Tick(time.monotonic())):
             if self.active:
                 await self._feed(event)
 
     async def end(self, standing: Standing, reason: str) -> None:
         """The run is over: nobody needs to work for it any more."""
         self.standing, self.reason = standing, reason
-        await self._storage(Store.end_run, self.run, standing, reason)
+        await self._storage.insist(Store.end_run, self.run, standing, reason)
+        crash.point("server.run-ended")
         auxiliary = "was" if standing is Standing.STOPPED else "has"
         await self.note(f"the run {auxiliary} {standing.value}: {reason}")
         for device in self.engine.sessions:
@@ -143,6 +148,11 @@ class Run:
                 f"run {self.run} does not keep what round {round} opened with",
                 f"rounds {', '.join(map(str, kept))} are kept",
             )
+        for name in dict(await self._storage(Store.checkpoints, self.run))[round]:
+            if found := await asyncio.to_thread(self._storage.blobs.damage, name):
+                raise NotFound(
+                    f"what round {round} opened with cannot be used: {found}", "go back to another"
+                )
         earlier = await self._storage(self.kept.load_state, self.state_type, round)
         state = rolled_back(self.engine.state, earlier, cluster)
         what = f"the model of {cluster}" if cluster else "the run"
@@ -152,7 +162,7 @@ class Run:
     async def note(self, text: str, device: DeviceId = "") -> None:
         """A line of the run's log."""
         log.info("run %s: %s%s", self.run, f"{device}: " if device else "", text)
-        await self._storage(Store.log, self.run, text, device)
+        await self._storage.insist(Store.log, self.run, text, device)
 
     async def settle(self, seconds: float) -> None:
         """Wait for a reduction that is under way, but not longer than that."""
@@ -206,14 +216,16 @@ class Run:
 
     async def _open(self, effect: Opened) -> None:
         self._opened, self.title = time.monotonic(), effect.title
-        await self._storage(Store.open_round, self.run, effect.devices, effect.title)
+        await self._storage.insist(Store.open_round, self.run, effect.devices, effect.title)
+        crash.point("server.opened")
         tasks = len(self.engine.plan.tasks)
         await self.note(f"open: {effect.title}, tasks for {tasks} {'device' if tasks == 1 else 'devices'}")
 
     async def _offer(self, effect: Offer) -> None:
-        payload = await self._storage(self.kept.payload, effect.message)
+        payload = await self._storage.insist(self.kept.payload, effect.message)
         task = Task(self.run, effect.round, effect.attempt, effect.seed, effect.title, payload)
         self._offered[effect.device] = Lease(task, effect.message)
+        crash.point("server.offered")
         self._wake(effect.device)
 
     async def _save(self, effect: Save) -> None:
@@ -226,8 +238,10 @@ class Run:
             abandoned=self._abandoned,
             seconds=time.monotonic() - self._opened,
         )
-        checkpoint = await self._storage(self.kept.store_state, self.state_type, effect.state)
-        await self._storage(Store.save_round, self.run, closed, checkpoint, effect.abandoned_in_a_row)
+        checkpoint = await self._storage.insist(self.kept.store_state, self.state_type, effect.state)
+        crash.point("server.state-stored")
+        await self._storage.insist(Store.save_round, self.run, closed, checkpoint, effect.abandoned_in_a_row)
+        crash.point("server.round-tidied")
         self._abandoned, self.title = "", ""
         self._offered.clear()
         await self.note(_summary(closed))
@@ -240,6 +254,8 @@ class Run:
         with suppress(StorageFault, Unavailable):  # who gives the turns knows, or is closed
             try:
                 following = await self._combined(effect)
+            except StorageFault as fault:
+                await self._in_turn(_refused_by_the_disk(fault))
             except Exception as error:
                 what = f"the reports of round {effect.round} cannot be combined"
                 await self._in_turn(self._fail(what, error))
@@ -251,7 +267,15 @@ class Run:
         records = await self._storage(Store.reports, self.run, effect.round)
         counted = [record for record in records if record.device in effect.devices]
         reports = StoredReports(counted, tasks, self._storage.blobs)
-        return await in_thread(lambda: reduce(central, state, reports))
+        crash.point("server.reducing")
+        following = await in_thread(lambda: reduce(central, state, reports))
+        crash.point("server.reduced")
+        return following
+
+
+async def _refused_by_the_disk(fault: StorageFault) -> None:
+    """Raised in turn, where it is known what follows from it."""
+    raise fault
 
 
 def _summary(closed: RoundRecord) -> str:

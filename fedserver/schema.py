@@ -5,6 +5,8 @@ from contextlib import closing
 from pathlib import Path
 
 from fedcore.errors import ConfigError, StorageFault
+from fedcore.shell import crash
+from fedcore.shell.disk import settle, temporary
 from fedserver.authority.tables import TABLES as IDENTITIES
 
 FIRST = """
@@ -94,9 +96,28 @@ CREATE TABLE log (
 CREATE INDEX log_by_run ON log (run, number);
 """
 
-STEPS: tuple[str, ...] = (FIRST, IDENTITIES)
+EPOCH = """
+CREATE TABLE epoch (
+    secret BLOB NOT NULL,                -- proves that a mark is ours
+    floor INTEGER NOT NULL               -- marks of starts before this one are never doubted
+);
+INSERT INTO epoch VALUES (randomblob(32), 0);
+CREATE TABLE boots (
+    number INTEGER PRIMARY KEY,
+    boot TEXT NOT NULL,                  -- of this start alone
+    revision INTEGER NOT NULL            -- how much had happened at its end, or until now
+);
+CREATE TABLE doubts (
+    device TEXT PRIMARY KEY,
+    mark TEXT NOT NULL,
+    at REAL NOT NULL
+);
+"""
+
+STEPS: tuple[str, ...] = (FIRST, IDENTITIES, EPOCH)
 """How the tables came to be: step n takes version n - 1 to n. A step that was released never changes."""
 VERSION = len(STEPS)
+RESTORE = "keep the folder as it is, and restore a backup: fedserver restore BACKUP --state DIR"
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -109,19 +130,32 @@ def connect(path: Path) -> sqlite3.Connection:
     try:
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=5000"):
             connection.execute(f"PRAGMA {pragma}")
+        _check(connection, path)
         found = _version(connection)
         if 0 < found < VERSION:
             _back_up(connection, path.with_name(f"{path.name}.version-{found}"))
+            crash.point("server.migrating")
         for number, step in enumerate(STEPS[found:], found + 1):
             written = f"UPDATE meta SET schema_version = {number}"  # noqa: S608 - a number of ours
             connection.executescript(f"BEGIN; {step}; {written}; COMMIT;")
-    except sqlite3.Error as error:
+    except (sqlite3.Error, StorageFault) as error:
         connection.close()
-        raise StorageFault(f"{path}: {error}", "restore the state folder from a backup") from error
+        if isinstance(error, StorageFault):
+            raise
+        raise StorageFault(f"{path}: {error}", RESTORE) from error
+    if 0 < found < VERSION:
+        crash.point("server.migrated")
     if found > VERSION:
         connection.close()
         raise ConfigError(f"{path} has version {found}, this server reads {VERSION}", "use a newer fedserver")
     return connection
+
+
+def _check(connection: sqlite3.Connection, path: Path) -> None:
+    """Raises StorageFault when pages of the database contradict each other."""
+    (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if found != "ok":
+        raise StorageFault(f"{path} is damaged: {found}", RESTORE)
 
 
 def _version(connection: sqlite3.Connection) -> int:
@@ -133,5 +167,8 @@ def _version(connection: sqlite3.Connection) -> int:
 
 
 def _back_up(connection: sqlite3.Connection, copy: Path) -> None:
-    with closing(sqlite3.connect(copy)) as target:
-        connection.backup(target)
+    """A copy of the whole database in the file `copy`, which is whole or not there."""
+    with temporary(copy.parent) as file:
+        with closing(sqlite3.connect(file.name)) as target:
+            connection.backup(target)
+        settle(file, copy)

@@ -12,7 +12,8 @@ class Settings:
 
     tick: how often deadlines are looked at; nothing else waits for it. model: bytes of the largest set of
     initial weights. grace: how long a stop waits for calls and for a round that is being combined.
-    placements: how often a day a device may be placed that only infers.
+    low_water: bytes that stay free on the state folder's disk, and more where the models need it; uploads
+    that would take them are refused. placements: how often a day a device may be placed that only infers.
     age: after how long a device has to make a new connection; a sixth more for what is under way.
     """
 
@@ -22,12 +23,11 @@ class Settings:
     model: int = 1 << 30
     grace: float = GRACE
     age: float = 1800.0
+    low_water: int = 64 << 20
     placements: int = 10
 
     def __post_init__(self) -> None:
-        if (
-            min(self.poll, self.heartbeat, self.tick, self.age, self.model) <= 0.0
-            or min(self.grace, self.placements) < 0
-        ):
-            problem = "poll, heartbeat, tick, age and model are above 0, grace and placements at least 0"
-            raise ConfigError(problem)
+        if min(self.poll, self.heartbeat, self.tick, self.age, self.model) <= 0.0:
+            raise ConfigError("poll, heartbeat, tick, age and model are above 0")
+        if min(self.grace, self.low_water, self.placements) < 0:
+            raise ConfigError("grace, low_water and placements are 0 or more")

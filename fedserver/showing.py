@@ -38,6 +38,20 @@ def unreadable(record: RunRecord, reason: str) -> RunSummary:
     )
 
 
+def unchecked(record: RunRecord) -> RunSummary:
+    """A run whose files are being checked after a start."""
+    spec, over = record.spec, record.standing is not Standing.ACTIVE
+    return RunSummary(
+        record.run,
+        spec.name,
+        spec.algorithm,
+        spec.preset,
+        record.standing.value if over else "waiting",
+        record.round,
+        waiting_for="the check of its files after the start",
+    )
+
+
 def clusters_of(state: State) -> dict[ModelKey, tuple[DeviceId, ...]]:
     """The members of each model's cluster."""
     members: dict[ModelKey, list[DeviceId]] = {key: [] for key in state.models}

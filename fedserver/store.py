@@ -11,17 +11,19 @@ one thread makes all calls.
 import json
 import sqlite3
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from fedcore.checkpoint import Structure, blobs_of, decode, encode
-from fedcore.errors import NotFound
+from fedcore.errors import DiskFull, NotFound
 from fedcore.payload import Payload, Weights
-from fedcore.shell import disk
+from fedcore.shell import crash, disk
 from fedcore.types import DeviceId, RunId, Tensors
 from fedserver.authority.admission import Admissions
 from fedserver.authority.chain import Event
 from fedserver.blobs import Blobs
+from fedserver.epoch import Epoch
 from fedserver.notes import Notes
 from fedserver.records import ReportRecord, RoundRecord, RunRecord, RunSpec, Standing
 
@@ -32,7 +34,7 @@ VERSIONS = 5
 and an operator can go back to one."""
 
 
-class Store(Notes, Admissions):
+class Store(Notes, Admissions, Epoch):
     """One state folder. Raises StorageFault when the disk refuses: then only a restart knows what holds."""
 
     def __init__(self, state: Path) -> None:
@@ -69,8 +71,6 @@ class Store(Notes, Admissions):
     def adopt(self, run: RunId, owner: DeviceId, weights: Weights) -> None:
         """Make an upload of `owner` a blob that stays as with `keep`. Raises NotFound if it never arrived."""
         name = weights.blob.sha256
-        if not self.blobs.arrived(owner, name).is_file():
-            raise NotFound(f"blob {name[:12]} is not here", "upload it first")
         self._held.setdefault(run, set()).add(name)
         self.blobs.accept(owner, [name])
 
@@ -96,6 +96,7 @@ class Store(Notes, Admissions):
                 ),
             )
             self._add_checkpoint(record.run, record.round, checkpoint)
+            self._advance()
             self._audit(Event.RUN_STARTED, run=record.run, algorithm=record.spec.algorithm)
 
     def runs(self) -> list[RunRecord]:
@@ -125,6 +126,25 @@ class Store(Notes, Admissions):
         )
         structure: Structure = json.loads(row["structure"])
         return structure
+
+    def checkpoints(self, run: RunId) -> list[tuple[int, list[str]]]:
+        """The rounds that a checkpoint of this run opens, newest first, each with the blobs that it needs."""
+        rounds = self._all("SELECT round FROM checkpoints WHERE run = ? ORDER BY round DESC", (run,))
+        query = "SELECT sha256 FROM checkpoint_blobs WHERE run = ? AND round = ? ORDER BY sha256"
+        return [(number, [name for (name,) in self._all(query, (run, number))]) for (number,) in rounds]
+
+    def drop_checkpoint(self, run: RunId, round: int) -> None:
+        """A checkpoint that cannot be used. If it was the newest, the run goes back to the one before it."""
+        with self._transaction():
+            self._run("DELETE FROM checkpoints WHERE run = ? AND round = ?", (run, round))
+            ((last,),) = self._all("SELECT max(round) FROM checkpoints WHERE run = ?", (run,))
+            if last is not None and last < round:
+                self._run(
+                    "UPDATE runs SET round = ?, asked = '[]', title = '' WHERE run = ? AND round > ?",
+                    (last, run, last),
+                )
+                self._run("DELETE FROM reports WHERE run = ? AND round >= ?", (run, last))
+                self._run("DELETE FROM rounds WHERE run = ? AND round >= ?", (run, last))
 
     def versions(self, run: RunId) -> list[int]:
         """The rounds of a run whose checkpoints are kept, oldest first; the last is the current one."""
@@ -164,6 +184,9 @@ class Store(Notes, Admissions):
             self._run("DELETE FROM checkpoints WHERE run = ? AND round < ?", (run, oldest))
             self._run("DELETE FROM report_blobs WHERE run = ?", (run,))
             self._run("DELETE FROM reports WHERE run = ? AND round < ?", (run, oldest))
+            self._advance()
+            crash.point("server.round-committing")
+        crash.point("server.round-saved")
         self._remove_unneeded(before | self._held.pop(run, set()))
 
     def end_run(self, run: RunId, standing: Standing, reason: str) -> None:
@@ -177,6 +200,23 @@ class Store(Notes, Admissions):
             before = self._blobs_of(run)
             self._run("DELETE FROM report_blobs WHERE run = ?", (run,))
         self._remove_unneeded(before | self._held.pop(run, set()))
+
+    def recover(self) -> list[RunId]:
+        """Accept this state as the one to go on from; the runs whose open rounds are abandoned for it."""
+        doubted, found = ", ".join(self.doubts()), []
+        for record in self.runs():
+            if record.standing is Standing.ACTIVE:
+                self.log(
+                    record.run, f"the state that was restored is accepted, though others saw more: {doubted}"
+                )
+            if record.asked:
+                why = "the server was restored from the past"
+                reported = len(self.reports(record.run, record.round))
+                closed = RoundRecord(record.round, record.title, len(record.asked), reported, {}, why, 0.0)
+                self.save_round(record.run, closed, self.checkpoint(record.run), record.abandoned_in_a_row)
+                found.append(record.run)
+        self.accept()
+        return found
 
     def rounds(self, run: RunId) -> list[RoundRecord]:
         """The rounds that are over, oldest first."""
@@ -197,8 +237,19 @@ class Store(Notes, Admissions):
     # -- reports --------------------------------------------------------------------------------------------
 
     def add_report(self, report: ReportRecord) -> None:
-        """A report counts from here on. Its blobs must have arrived."""
-        self.blobs.accept(report.device, report.blobs)
+        """A report counts from here on. Raises NotFound when its blobs have not arrived.
+
+        After NotFound or DiskFull it does not count, and its blobs are to be uploaded again.
+        """
+        try:
+            self.blobs.accept(report.device, report.blobs)
+            crash.point("server.report-blobs-moved")
+            self._add_report(report)
+        except (NotFound, DiskFull):
+            self._remove_unneeded(set(report.blobs))
+            raise
+
+    def _add_report(self, report: ReportRecord) -> None:
         key = (report.run, report.round, report.device)
         with self._transaction():
             self._run(
@@ -207,11 +258,18 @@ class Store(Notes, Admissions):
             )
             for name in set(report.blobs):
                 self._run("INSERT INTO report_blobs VALUES (?, ?, ?, ?)", (*key, name))
+            self._advance()
+            crash.point("server.report-committing")
 
     def reports(self, run: RunId, round: int) -> list[ReportRecord]:
         """The reports of a round that count, in device-id order. Blobs are there while the round is."""
         rows = self._all("SELECT * FROM reports WHERE run = ? AND round = ? ORDER BY device", (run, round))
         return [_report_of(row) for row in rows]
+
+    def withdraw(self, run: RunId, round: int, device: DeviceId) -> None:
+        """A report does not count any more: its blobs are damaged."""
+        with self._transaction():
+            self._run("DELETE FROM reports WHERE run = ? AND round = ? AND device = ?", (run, round, device))
 
     def report(self, run: RunId, round: int, device: DeviceId) -> ReportRecord | None:
         """A device's report in a round, if it counts."""
@@ -234,7 +292,8 @@ class Store(Notes, Admissions):
         """Delete those of the blobs that no row and no task speaks of any more."""
         held = set().union(*self._held.values())
         query = "SELECT 1 FROM needed_blobs WHERE sha256 = ? LIMIT 1"
-        self.blobs.remove(name for name in sorted(names - held) if not self._all(query, (name,)))
+        with suppress(DiskFull):  # there are disks where deleting takes room; the next start removes them
+            self.blobs.remove(name for name in sorted(names - held) if not self._all(query, (name,)))
 
 
 def same(first: Payload, second: Payload) -> bool:

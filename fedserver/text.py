@@ -93,6 +93,7 @@ def server(found: ServerStatus) -> str:
     """The daemon, for people."""
     here = sum(device.presence != "absent" for device in found.devices)
     parts = [f"fedserver {found.version}: {here} of {len(found.devices)} known devices are here"]
+    parts += [f"attention: {notice}" for notice in found.notices]
     parts += [summary(run) for run in found.runs] or ["no run goes on"]
     if found.devices:
         rows = [

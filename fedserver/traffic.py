@@ -1,6 +1,7 @@
 """How many bytes of blobs went to and fro, counted in memory and written down now and then."""
 
 from collections import Counter
+from collections.abc import Iterable
 
 from fedcore.types import DeviceId, RunId
 from fedserver.records import Traffic
@@ -18,6 +19,12 @@ class Meter:
 
     def down(self, run: RunId, device: DeviceId, size: int) -> None:
         self._down[run, device] += size
+
+    def give_back(self, taken: Iterable[Traffic]) -> None:
+        """What was taken could not be written down: it is counted again."""
+        for each in taken:
+            self.up(each.run, each.device, each.up)
+            self.down(each.run, each.device, each.down)
 
     def take(self) -> list[Traffic]:
         """All of it; counting starts anew."""

@@ -1,11 +1,12 @@
 """Blobs to devices and from them: who may have which, and how much is taken."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from fedcore.admit import largest_upload
-from fedcore.errors import BadPayload, NotFound, Refused
+from fedcore.errors import BadPayload, DiskFull, NotFound, Refused, ServerFull
 from fedcore.payload import BlobRef
 from fedcore.types import RunId
 from fedcore.wire import CHUNK
@@ -61,23 +62,38 @@ async def upload(
     if older := visitor.uploads.pop(blob.sha256, None):
         older.close()
     blobs = coordinator.storage.blobs
-    receiving = await asyncio.to_thread(blobs.receive, visitor.device, blob, start, room)
-    visitor.uploads[blob.sha256] = receiving
+    with expected(coordinator, blob.size - start) as came:
+        receiving = await asyncio.to_thread(blobs.receive, visitor.device, blob, start, room)
+        visitor.uploads[blob.sha256] = receiving
 
-    async def counted() -> AsyncIterator[bytes]:
-        nonlocal lease
-        async for chunk in chunks:
-            if not any(each is lease for each in coordinator.leases(visitor)):
-                lease, _ = _room_for(coordinator, visitor, blob)  # it is over: perhaps another needs the blob
-            coordinator.heard(visitor)
-            coordinator.meter.up(lease.task.run, visitor.device, len(chunk))
-            yield chunk
+        async def counted() -> AsyncIterator[bytes]:
+            nonlocal lease
+            async for chunk in chunks:
+                if not any(each is lease for each in coordinator.leases(visitor)):
+                    lease, _ = _room_for(coordinator, visitor, blob)  # perhaps another one needs the blob
+                coordinator.heard(visitor)
+                coordinator.meter.up(lease.task.run, visitor.device, len(chunk))
+                came(len(chunk))
+                yield chunk
 
-    try:
-        return await write(receiving, counted())
-    finally:
-        if visitor.uploads.get(blob.sha256) is receiving:
-            del visitor.uploads[blob.sha256]
+        try:
+            return await write(receiving, counted())
+        finally:
+            if visitor.uploads.get(blob.sha256) is receiving:
+                del visitor.uploads[blob.sha256]
+
+
+@contextmanager
+def expected(coordinator: Coordinator, size: int) -> Iterator[Callable[[int], None]]:
+    """Around an upload of so many bytes, to be told of each piece. Raises ServerFull for lack of room."""
+    with coordinator.storage.room.expecting(max(0, size), coordinator.low_water()) as came:
+        try:
+            yield came
+        except DiskFull as full:
+            raise ServerFull(
+                f"the server's disk is full: {full.message}",
+                "its operator can free some; the upload is tried again",
+            ) from None
 
 
 def _room_for(coordinator: Coordinator, visitor: Visitor, blob: BlobRef) -> tuple[Lease, int]:

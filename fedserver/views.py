@@ -80,8 +80,9 @@ class DeviceStatus:
 
 @dataclass(frozen=True)
 class ServerStatus:
-    """The daemon as it is now. runs: those that are not over."""
+    """The daemon as it is now. runs: those that are not over. notices: what keeps it from its work."""
 
     version: str
     devices: tuple[DeviceStatus, ...]
     runs: tuple[RunSummary, ...]
+    notices: tuple[str, ...] = ()

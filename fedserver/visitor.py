@@ -15,9 +15,14 @@ GRANTS = 16
 """How many blobs a newcomer may still fetch that it was told of."""
 
 
+REPLACED = 8
+"""How many sessions are remembered that a later hello of the same device made void."""
+
+
 @dataclass
 class Visitor:
     """session: "" before the first hello and after the device left. joined: the runs that it joined since.
+    replaced: the last sessions before this one.
 
     given: the run whose task it was given last, which is the one that it works on.
     granted: blobs that answers to a placement named, and their run.
@@ -28,6 +33,7 @@ class Visitor:
     device: DeviceId
     software: str = ""
     session: str = ""
+    replaced: tuple[str, ...] = ()
     first_seen: float = 0.0
     last_seen: float = 0.0
     joined: set[RunId] = field(default_factory=set)
@@ -41,6 +47,8 @@ class Visitor:
 
     def begin(self, software: str) -> str:
         """A new session: whatever an earlier one had is void."""
+        if self.session:
+            self.replaced = (*self.replaced, self.session)[-REPLACED:]
         self.session, self.software = secrets.token_urlsafe(24), software
         self.joined, self.told = set(), False
         for upload in self.uploads.values():

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, BinaryIO
 
-from fedcore.errors import ConfigError, StorageFault
+from fedcore.errors import ConfigError, DiskFull, StorageFault
+from fedcore.shell import crash
 
 TEMPORARY = ".writing-"
 """How the names of unfinished files begin: after a crash they may go."""
@@ -17,13 +18,14 @@ TEMPORARY = ".writing-"
 
 @contextmanager
 def storing(path: Path) -> Iterator[None]:
-    """Around work on `path`: an OSError becomes a StorageFault that names it."""
+    """Around work on `path`: an OSError becomes a StorageFault that names it, a full disk a DiskFull."""
     try:
         yield
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        mend = "free some space on the state folder's disk" if full else "look at the state folder's disk"
-        raise StorageFault(f"{error.filename or path}: {error.strerror or error}", mend) from error
+        what = f"{error.filename or path}: {error.strerror or error}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFull(what, "free some space on the state folder's disk") from error
+        raise StorageFault(what, "look at the state folder's disk") from error
 
 
 @contextmanager
@@ -66,7 +68,9 @@ def sweep(folder: Path) -> None:
 def settle(file: BinaryIO, path: Path) -> None:
     """Give the open `file` the name `path`, for good: its bytes and its name are on the disk on return."""
     file.flush()
+    crash.point("disk.written")
     os.fsync(file.fileno())
+    crash.point("disk.synced")
     move(Path(file.name), path)
 
 
@@ -74,6 +78,7 @@ def move(source: Path, target: Path) -> None:
     """Rename a file whose bytes are on the disk already; its new name is there too on return."""
     make_folder(target.parent)
     source.rename(target)
+    crash.point("disk.renamed")
     sync_folder(target.parent)
 
 

@@ -41,6 +41,7 @@ def hello_to_pb(hello: Hello) -> device_service_pb2.HelloRequest:
         oldest_protocol=hello.oldest_protocol,
         newest_protocol=hello.newest_protocol,
         capabilities=hello.capabilities,
+        mark=hello.mark,
     )
 
 
@@ -54,6 +55,7 @@ def hello_from_pb(pb: device_service_pb2.HelloRequest) -> Hello:
         oldest,
         newest,
         tuple(name(item, "a capability's name") for item in pb.capabilities),
+        text(pb.mark, "a mark", MAX_NAME),
     )
 
 
@@ -66,6 +68,7 @@ def welcome_to_pb(welcome: Welcome) -> device_service_pb2.HelloResponse:
         heartbeat=seconds_to_pb(welcome.heartbeat),
         spread=seconds_to_pb(welcome.spread),
         renew_in=None if welcome.renew_in is None else seconds_to_pb(welcome.renew_in),
+        mark=welcome.mark,
     )
 
 
@@ -80,6 +83,7 @@ def welcome_from_pb(pb: device_service_pb2.HelloResponse) -> Welcome:
         seconds_from_pb(pb.heartbeat, "heartbeat"),
         seconds_from_pb(pb.spread, "spread") if pb.HasField("spread") else 1.0,
         seconds_from_pb(pb.renew_in, "renew_in") if pb.HasField("renew_in") else None,
+        text(pb.mark, "a mark", MAX_NAME),
     )
 
 
@@ -176,10 +180,12 @@ def _failure_from_pb(pb: task_pb2.Failure) -> Failure:
 
 def receipt_to_pb(receipt: Receipt) -> task_pb2.Receipt:
     outcome = task_pb2.Outcome.Value(f"OUTCOME_{receipt.outcome.name}")
-    return task_pb2.Receipt(outcome=outcome, reason=for_people(receipt.reason))
+    return task_pb2.Receipt(outcome=outcome, reason=for_people(receipt.reason), mark=receipt.mark)
 
 
 def receipt_from_pb(pb: task_pb2.Receipt) -> Receipt:
     return Receipt(
-        meaning(_OUTCOMES, pb.outcome, "a receipt's outcome"), text(pb.reason, "a receipt's reason")
+        meaning(_OUTCOMES, pb.outcome, "a receipt's outcome"),
+        text(pb.reason, "a receipt's reason"),
+        text(pb.mark, "a mark", MAX_NAME),
     )

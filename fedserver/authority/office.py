@@ -122,15 +122,7 @@ class Office:
     async def revoke(self, device: DeviceId, reason: str) -> Ended:
         """End an identity: refused from the next call on, open calls cut, its leases withdrawn."""
         await self._storage(Store.identity, device)  # or there is nothing to revoke
-        barred = self._coordinator.barred
-        barred.add(device)  # before the disk has it: no report can slip in between the two
-        try:
-            revoked = await self._storage(Store.revoke, device, reason[:LONGEST_REASON])
-        except BaseException:
-            barred.discard(device)
-            raise
-        self._keeper.learn(revoked)
-        cut = self._keeper.cut(device)
+        cut = await self._coordinator.at_once(self._end(device, reason[:LONGEST_REASON]))
         if visitor := self._coordinator.visitors.get(device):
             await self._coordinator.leave(visitor)
         counted = []
@@ -141,6 +133,15 @@ class Office:
             note = run.note(f"revoked; its updates that count, by round: {named}", device)
             await self._coordinator.in_turn(note)
         return Ended(await self._seen(device), cut, tuple(counted))
+
+    async def _end(self, device: DeviceId, reason: str) -> int:
+        """What the disk has, the gate knows: where the disk fails, the server starts anew to find out.
+
+        How many open calls were cut.
+        """
+        self._coordinator.barred.add(device)  # before the disk has it: no report slips in between the two
+        self._keeper.learn(await self._storage(Store.revoke, device, reason))
+        return self._keeper.cut(device)
 
     async def _changed(self, device: Registered) -> Known:
         self._keeper.learn(device)

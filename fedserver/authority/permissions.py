@@ -25,7 +25,7 @@ ALLOWED: Mapping[str, frozenset[Role]] = {
     "/fed.v1.IdentityService/Renew": ALL,
     "/fed.v1.ObserverService/ObserveRuns": frozenset({Role.OBSERVER}),
     "/grpc.health.v1.Health/Check": ALL,
-    "/grpc.health.v1.Health/Watch": ALL,
+    "/grpc.health.v1.Health/Watch": NOBODY,  # a call that never ends, and devices do not need it
     "/grpc.health.v1.Health/List": NOBODY,  # not needed
 }
 

@@ -24,6 +24,7 @@ from fedcore.errors import (
     DataFault,
     NotFound,
     Refused,
+    ServerFull,
     SessionLost,
     ShoalError,
     StaleReport,
@@ -55,6 +56,7 @@ STATUSES: dict[type[ShoalError], grpc.StatusCode] = {
     Busy: grpc.StatusCode.RESOURCE_EXHAUSTED,
     TooOften: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Unavailable: grpc.StatusCode.UNAVAILABLE,
+    ServerFull: grpc.StatusCode.RESOURCE_EXHAUSTED,
     StorageFault: grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
 """An error has the status of the nearest of its classes; what is not here is a bug of ours."""

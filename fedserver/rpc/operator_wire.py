@@ -170,6 +170,7 @@ def server_to_pb(status: ServerStatus) -> pb.GetStatusResponse:
         version=status.version,
         devices=map(_device_to_pb, status.devices),
         runs=map(summary_to_pb, status.runs),
+        notices=status.notices,
     )
 
 
@@ -178,6 +179,7 @@ def server_from_pb(status: pb.GetStatusResponse) -> ServerStatus:
         status.version,
         tuple(map(_device_from_pb, status.devices)),
         tuple(map(summary_from_pb, status.runs)),
+        tuple(status.notices),
     )
 
 

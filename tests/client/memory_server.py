@@ -22,8 +22,9 @@ class MemoryServer:
     """tasks: what is due, in order; one is over when its report came. log: calls and what became of them.
 
     away: this many of the next calls fail, of the kinds in `away_from` (all, when empty). forget: void the
-    session at the next call. cut: bytes after which the next transfers end, one for each. lose: all uploads
-    before the next report.
+    session at the next call. late: answers to the next reports, which do not count then. cut: bytes after
+    which the next transfers end, one for each. lose: all uploads before the next report. mark: what it gives
+    at hello; at a report, with the round after it. shown: the marks that devices brought.
     """
 
     tasks: list[Task]
@@ -36,6 +37,7 @@ class MemoryServer:
     cut: list[int] = field(default_factory=list)
     refuse_hello: bool = False
     outcomes: list[Receipt] = field(default_factory=list)
+    late: list[Receipt] = field(default_factory=list)
     reports: list[Report] = field(default_factory=list)
     blobs: dict[str, bytes] = field(default_factory=dict)
     uploads: dict[str, bytes] = field(default_factory=dict)
@@ -47,6 +49,8 @@ class MemoryServer:
     placement: Placement | None = None
     placed: list[Descriptor] = field(default_factory=list)
     renew_in: float | None = None
+    mark: str = ""
+    shown: list[str] = field(default_factory=list)
 
     def keep(self, tensors: Tensors) -> Weights:
         data = b"".join(pack(tensors))
@@ -79,10 +83,12 @@ class MemoryLink:
         self._call("hello", session=False)
         if self._server.refuse_hello:
             raise Refused("this device may not", "ask the operator")
+        self._server.shown.append(hello.mark)
         self._server.attempt += 1
         self._session = self._server.session = f"session {self._server.attempt}"
+        renew_in, mark = self._server.renew_in, self._server.mark
         return Welcome(
-            "memory", hello.newest_protocol, self._session, 0.0, 0.01, renew_in=self._server.renew_in
+            "memory", hello.newest_protocol, self._session, 0.0, 0.01, renew_in=renew_in, mark=mark
         )
 
     async def next_task(self, wait: float) -> Task | Idle:
@@ -129,6 +135,8 @@ class MemoryLink:
 
     async def report(self, report: Report) -> Receipt:
         self._call("report", f"{report.round} {report.attempt}")
+        if self._server.late:
+            return self._server.late.pop(0)
         if any((report.run, report.round) == (known.run, known.round) for known in self._server.reports):
             return Receipt(Outcome.DUPLICATE)
         due = self._server.tasks[0] if self._server.tasks else None
@@ -142,7 +150,9 @@ class MemoryLink:
                     raise NotFound("a blob is not here", "upload it first")
         self._server.reports.append(report)
         self._server.tasks.pop(0)
-        return self._server.outcomes.pop(0) if self._server.outcomes else Receipt(Outcome.ACCEPTED)
+        if self._server.outcomes:
+            return self._server.outcomes.pop(0)
+        return Receipt(Outcome.ACCEPTED, mark=self._server.mark and f"{self._server.mark}.{report.round}")
 
     async def leave(self) -> None:
         self._call("leave")

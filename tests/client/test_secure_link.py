@@ -15,7 +15,7 @@ from fedclient.identity import link as links
 from fedclient.identity.keyring import Keyring
 from fedclient.identity.rpc import credentials
 from fedclient.rpc import answers
-from fedclient.state import Status
+from fedclient.state import Mark, Status
 from fedclient.watcher import Watcher
 from fedcore._pb.fed.v1.fault_pb2 import Fault
 from fedcore.errors import Revoked
@@ -90,10 +90,8 @@ def test_renewals_under_work_lose_nothing(tmp_path: Path, monkeypatch: pytest.Mo
 
     async def steps() -> None:
         async with devices_port(federation, memory) as bridge, joined(federation, keyring) as link:
-            store = device.performer.store
-            agent = Agent(
-                link, device.performer, store, device.outbox, watcher, Allowance(patience=0.0), NoJitter()
-            )
+            store, mark, allowance = device.performer.store, Mark(tmp_path / "mark"), Allowance(patience=0.0)
+            agent = Agent(link, device.performer, store, device.outbox, mark, watcher, allowance, NoJitter())
             await agent.run(Until.FINISHED)
             assert len(set(bridge.serials)) > 4
 

@@ -11,7 +11,7 @@ import numpy as np
 from fedclient.agent import Agent, Allowance, Until
 from fedclient.blobs import BlobStore
 from fedclient.performer import Facts
-from fedclient.state import Outbox, Status
+from fedclient.state import Mark, Outbox, Status
 from fedclient.watcher import Watcher
 from fedcore.link import Failure, Task
 from fedcore.messages import Evaluate, Evaluated, Train, Trained, TrainingSettings
@@ -75,7 +75,8 @@ class Device:
         self.watcher = Watcher(Status("pi", "memory"), self.root, self.doing.append, self.said.append)
         link, store = MemoryLink(self.server), BlobStore(self.root / "blobs")
         limits = Allowance(**allowance)
-        return Agent(link, self.performer, store, self.outbox, self.watcher, limits, NoJitter())
+        mark = Mark(self.root / "mark")
+        return Agent(link, self.performer, store, self.outbox, mark, self.watcher, limits, NoJitter())
 
     def run(self, until: Until = Until.FINISHED, **allowance: Any) -> None:
         asyncio.run(asyncio.wait_for(self.agent(**allowance).run(until), 60))

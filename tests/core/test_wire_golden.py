@@ -129,6 +129,12 @@ GOLDEN: Mapping[str, tuple[Any, Any]] = {
     },
     "hello": (Hello("fedclient 0.1", 1, 3, ("zstd", "resume")), wire.hello_to_pb),
     "welcome": (Welcome("fedserver 0.1", 1, "c2Vzc2lvbg", 20.0, 7.5), wire.welcome_to_pb),
+    "hello_mark": (Hello("fedclient 0.1", mark="7.a1b2.90.c3"), wire.hello_to_pb),
+    "welcome_mark": (
+        Welcome("fedserver 0.1", 1, "c2Vzc2lvbg", 20.0, 7.5, mark="7.a1b2.91.d4"),
+        wire.welcome_to_pb,
+    ),
+    "receipt_mark": (Receipt(Outcome.ACCEPTED, mark="7.a1b2.92.e5"), wire.receipt_to_pb),
     "task": (Task("run-1", 4, 2, (1 << 63) - 1, "warm-up 4 of 10", PAYLOAD), wire.next_to_pb),
     "idle": (Idle("2 of 3 devices are here", 0.25, 30.0, True), wire.next_to_pb),
     "lease": (wire.Lease("run-1", 4, 2), wire.lease_to_pb),

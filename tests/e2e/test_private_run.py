@@ -75,7 +75,8 @@ async def train(coordinator: Coordinator, folder: Path, member: Member, budget: 
     store, status = BlobStore(config.blobs), Status(member.name, "here")
     watcher = Watcher(status, root, lambda text: None, lambda text: None)
     performer, link = InProcess(Workshop.open(config)), DeviceLink(coordinator, member.name)
-    await Agent(link, performer, store, Outbox(root / "outbox"), watcher).run(Until.FINISHED)
+    outbox, mark = Outbox(root / "outbox"), DeviceFolder(root).mark
+    await Agent(link, performer, store, outbox, mark, watcher).run(Until.FINISHED)
 
 
 async def enroll(

@@ -14,7 +14,7 @@ import torch
 from fedclient.agent import Agent, Until
 from fedclient.blobs import BlobStore
 from fedclient.performer import InProcess
-from fedclient.state import Outbox, Status
+from fedclient.state import Mark, Outbox, Status
 from fedclient.watcher import Watcher
 from fedclient.workshop import Workshop
 from fedcore.algorithm import find
@@ -164,7 +164,8 @@ async def visit(coordinator: Coordinator, member: Member, folder: Path) -> None:
     watcher = Watcher(status, root, lambda text: None, lambda text: None)
     performer = InProcess(Workshop(bench(member), store))
     link = DeviceLink(coordinator, member.name)
-    await Agent(link, performer, store, Outbox(root / "outbox"), watcher).run(Until.FINISHED)
+    outbox, mark = Outbox(root / "outbox"), Mark(root / "mark")
+    await Agent(link, performer, store, outbox, mark, watcher).run(Until.FINISHED)
 
 
 async def final_models(coordinator: Coordinator) -> Models:

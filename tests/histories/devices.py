@@ -121,12 +121,13 @@ async def serve(
     folder = DeviceFolder(root)
     with folder.locked():
         name = folder.device(f"d{number}")
-        store, outbox = BlobStore(folder.blobs), Outbox(folder.outbox)
+        store, outbox, mark = BlobStore(folder.blobs), Outbox(folder.outbox), folder.mark
         watcher = Watcher(Status(name, "server"), folder.root, lambda text: None, says)
         link = RpcLink("server:50051", name)
         try:
             allowance = Allowance(kept_bytes=KEPT)
-            await Agent(link, make(store), store, outbox, watcher, allowance, chance).run(Until.STOPPED)
+            agent = Agent(link, make(store), store, outbox, mark, watcher, allowance, chance)
+            await agent.run(Until.STOPPED)
         finally:
             await link.close()
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fedcore import checkpoint, wire
+from fedcore._pb.fed.v1.device_service_pb2 import ReportRequest
 from fedcore.link import Failure, Outcome, Task
 from fedcore.messages import Message
 from fedcore.payload import Payload
@@ -66,11 +67,12 @@ class Invariants:
         made = self._performed.setdefault((task.run, task.round, device), [])
         made.append((payload, reply, base_of(message)))
 
-    def answered(self, path: str, device: DeviceId, request: Any, response: Any) -> None:
+    def answered(self, path: str, device: DeviceId, request: bytes, response: Any) -> None:
         """The server has answered a call."""
         if not path.endswith("/Report"):
             return
-        report, receipt = wire.report_from_pb(request.report), wire.receipt_from_pb(response.receipt)
+        report = wire.report_from_pb(ReportRequest.FromString(request).report)
+        receipt = wire.receipt_from_pb(response.receipt)
         key = (report.run, report.round, device)
         if isinstance(report.result, Failure):
             return

@@ -102,7 +102,7 @@ class SimChannel:
 
     def stream_unary(self, path: str, **codecs: Any) -> Any:
         def call(requests: Any, timeout: float | None = None, metadata: Any = ()) -> Any:
-            return self._call(path, metadata, timeout, codecs).send(requests)
+            return asyncio.create_task(self._call(path, metadata, timeout, codecs).send(requests))
 
         return call
 
@@ -214,12 +214,17 @@ class Receiving:
     def __init__(self, call: Call, request: Any) -> None:
         self._call, self._request = call, call.write(request)
         self._handling: Handling | None = None
+        self._answers = self._received()
 
     def cancel(self) -> None:
         if self._handling is not None:
             self._call.network.call_off(self._handling)
 
-    async def __aiter__(self) -> AsyncIterator[Any]:
+    async def read(self) -> Any:
+        """The next answer, or `EOF`."""
+        return await anext(self._answers, aio.EOF)
+
+    async def _received(self) -> AsyncIterator[Any]:
         call, network = self._call, self._call.network
         until = asyncio.get_running_loop().time() + call.timeout
         call.step("call")

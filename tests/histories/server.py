@@ -10,6 +10,7 @@ from fedcore.errors import ShoalError
 from fedcore.types import DeviceId
 from fedserver.coordinator import Coordinator
 from fedserver.desk import Desk
+from fedserver.rpc.admission import Admission
 from fedserver.rpc.device import Blobs, Devices, shelf_of_device
 from fedserver.rpc.errors import Errors
 from fedserver.rpc.gate import Gate
@@ -57,7 +58,7 @@ class Server:
             check(world.invariants.started <= coordinator.runs.keys(), "I1: a run that was started is lost")
             add_DeviceServiceServicer_to_server(Devices(coordinator, callers), server)
             add_BlobServiceServicer_to_server(Blobs(shelf_of_device(coordinator, callers)), server)
-            await server.start(*gates, Errors())
+            await server.start(*gates, Errors(), Admission(callers))
             world.network.server = server
             process.on_death.append(self._nobody_listens)
             operating = process.spawn(self.operate(Desk(coordinator)))

@@ -16,8 +16,8 @@ from tests.histories.processes import Process
 
 END = b"end of stream"
 """After the last request of a stream."""
-Observer = Callable[[str, str, Any, Any], None]
-"""Told of each call that was answered: the method, the device, the request and the answer."""
+Observer = Callable[[str, DeviceId, bytes, Any], None]
+"""Told of each call that was answered: the method, the device, the request's bytes and the answer."""
 
 
 class SimServer:
@@ -45,7 +45,7 @@ class SimServer:
             self._handlers[f"/{service}/{name}"] = handler
 
     async def start(self, *interceptors: Any) -> None:
-        """interceptors: what stands around every call, the outermost first."""
+        """interceptors: around every call, the outermost first; one of them reads the requests' bytes."""
         for path, handler in self._handlers.items():
             for interceptor in reversed(interceptors):
                 inner = functools.partial(_found, handler)
@@ -110,16 +110,15 @@ class Handling:
     async def _run(self, requests: Any) -> None:
         handler, process = self._handler, self._server.process
         process.step("received", self._path.rpartition("/")[2])
-        read, write = handler.request_deserializer, handler.response_serializer
+        write = handler.response_serializer
         if handler.response_streaming:
-            await handler.unary_stream(read(requests), self)
+            await handler.unary_stream(requests, self)
             answer = b""
         elif handler.request_streaming:
-            answer = write(await handler.stream_unary(_each(requests, read), self))
+            answer = write(await handler.stream_unary(_each(requests), self))
         else:
-            request = read(requests)
-            response = await handler.unary_unary(request, self)
-            self._server.observe(self._path, self._identity, request, response)
+            response = await handler.unary_unary(requests, self)
+            self._server.observe(self._path, self._identity, requests, response)
             answer = write(response)
         process.step("answered", self._path.rpartition("/")[2])
         if not self.outcome.done():
@@ -167,6 +166,6 @@ async def _found(handler: Any, _: Any) -> Any:
     return handler
 
 
-async def _each(queue: "asyncio.Queue[bytes]", read: Callable[[bytes], Any]) -> AsyncIterator[Any]:
+async def _each(queue: "asyncio.Queue[bytes]") -> AsyncIterator[bytes]:
     while (data := await queue.get()) != END:
-        yield read(data)
+        yield data

@@ -91,7 +91,7 @@ class World:
         except Violation as violation:
             self.bug(str(violation))
 
-    def observe(self, path: str, device: str, request: Any, response: Any) -> None:
+    def observe(self, path: str, device: str, request: bytes, response: Any) -> None:
         try:
             self.invariants.answered(path, device, request, response)
         except Violation as violation:

@@ -202,7 +202,7 @@ def test_a_run_that_cannot_be_read_does_not_keep_the_server_from_starting(
                 raise ConfigError("there is no algorithm 'fedavg'")
             return recipe.recipe_of(run)
 
-        monkeypatch.setattr("fedserver.coordinator.recipe_of", only_sound)
+        monkeypatch.setattr("fedserver.recovery.recipe_of", only_sound)
         async with server(tmp_path) as coordinator:
             found = {run.run: run for run in Desk(coordinator).runs()}
             assert found["lost"].stage == "failed"
@@ -293,7 +293,7 @@ def test_a_blob_that_is_lost_makes_its_run_unreadable_and_no_other(tmp_path: Pat
         async with server(tmp_path) as coordinator:
             found = {run.run: run for run in Desk(coordinator).runs()}
             assert (found["lost"].stage, found["sound"].stage) == ("failed", "waiting")
-            assert "is not here" in found["lost"].waiting_for
+            assert "is missing (restore a backup" in found["lost"].waiting_for
 
     asyncio.run(play())
 

@@ -25,6 +25,7 @@ from tests.server.wire_link import WireLink
 GROWTH = 64
 """MiB by which the server may grow during one attack."""
 REFUSALS = (
+    grpc.StatusCode.NOT_FOUND,  # a report whose blobs are not here: the device may bring them and try again
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.PERMISSION_DENIED,
     grpc.StatusCode.FAILED_PRECONDITION,

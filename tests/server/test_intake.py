@@ -20,7 +20,7 @@ from fedcore.shell import disk
 from fedcore.types import Tensors
 from fedserver.coordinator import Coordinator
 from fedserver.desk import Desk
-from tests.server.servers import DEVICES, expected, hands, models, scenario, serve_all, server, start
+from tests.server.servers import DEVICES, ROUNDS, expected, hands, models, scenario, serve_all, server, start
 from tests.server.toys import Hands, honest, pieces_of, same_models
 
 FORGIVING = RoundPolicy(devices=DEVICES, minimum=DEVICES - 1)
@@ -195,6 +195,9 @@ def test_the_same_report_again_is_a_duplicate_and_another_is_refused(tmp_path: P
         receipt = await devices[0].link.report(replace(report, result=other))
         assert receipt.outcome is Outcome.REFUSED
         assert "another report of this device" in receipt.reason
+        assert (await devices[0].link.report(replace(report, result=other))).outcome is Outcome.REFUSED
+        said = [line for line in await Desk(coordinator).log("toy", 0) if "was refused: another" in line.text]
+        assert [line.device for line in said] == ["d0"]
         for number in range(1, DEVICES):
             await devices[number].do(await devices[number].task(), honest(number))
         assert (await devices[0].link.report(report)).outcome is Outcome.DUPLICATE
@@ -222,6 +225,43 @@ def test_a_report_for_a_round_attempt_or_run_that_is_over_is_late(tmp_path: Path
         receipt = await devices[1].link.report(Report(task.run, task.round, task.attempt, payload))
         assert receipt.outcome is Outcome.LATE
         assert "run toy is over: enough" in receipt.reason
+
+    scenario(story, tmp_path)
+
+
+def test_a_lost_acknowledgement_costs_nothing_also_after_a_restart_and_a_new_session(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with server(tmp_path) as first:
+            devices, task = await at_work(first)
+            payload = devices[0].payload(await trained(devices[0], task))
+            assert (await devices[0].send(task, payload)).outcome is Outcome.ACCEPTED
+        async with server(tmp_path) as second:
+            again = await hands(second, 0)
+            for attempt in (task.attempt, task.attempt + 7):
+                report = Report(task.run, task.round, attempt, payload)
+                assert (await again.link.report(report)).outcome is Outcome.DUPLICATE
+            assert second.runs["toy"].engine.reported == {"d0"}
+
+    asyncio.run(play())
+
+
+def test_reports_in_any_order_and_twice_give_the_same_models(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator)
+        devices = [await hands(coordinator, number) for number in range(DEVICES)]
+        for device in devices:
+            await device.link.next_task(0.0)
+        for turn in range(ROUNDS + 1):
+            for step in range(DEVICES):
+                number = (turn - step) % DEVICES  # another order in every round
+                task = await devices[number].task()
+                payload = devices[number].payload(honest(number)(await devices[number].open(task), task.seed))
+                report = Report(task.run, task.round, task.attempt, payload)
+                await devices[number].upload(payload)
+                assert (await devices[number].link.report(report)).outcome is Outcome.ACCEPTED
+                assert (await devices[number].link.report(report)).outcome is Outcome.DUPLICATE
+        await serve_all(coordinator)
+        assert same_models(models(coordinator), expected())
 
     scenario(story, tmp_path)
 

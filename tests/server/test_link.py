@@ -50,7 +50,7 @@ def test_a_later_hello_makes_the_earlier_session_void(tmp_path: Path) -> None:
             first.link.leave(),
             anext(first.link.fetch(task.payload.weights()[0].blob, 0)),
         ):
-            with pytest.raises(SessionLost, match="began a newer one"):
+            with pytest.raises(SessionLost, match="another process took the place of this one"):
                 await call
         assert await second.link.alive(again.run, again.round, again.attempt)
         assert not await second.link.alive(task.run, task.round, task.attempt)

@@ -11,10 +11,12 @@ import pytest
 from grpc import aio
 
 from fedcore._pb.fed.v1.fault_pb2 import Fault
+from fedcore.errors import StorageFault
 from fedcore.identity.certificates import new_key
 from fedcore.link import Hello, Report
 from fedcore.rounds import RoundPolicy
 from fedserver.authority.chain import Event
+from fedserver.authority.records import Registered
 from fedserver.desk import Desk
 from fedserver.store import Store
 from tests.server.authority.peers import World, lines_of, play, refused
@@ -154,5 +156,24 @@ def test_an_operator_that_goes_away_leaves_nothing_half_done(tmp_path: Path, ste
             if steps:
                 _, fault = await refused(link.hello(Hello("toy")))
                 assert fault.code == "revoked"
+
+    play(story, tmp_path / "s")
+
+
+def test_a_revocation_that_a_failing_disk_took_ends_the_server_so_that_the_next_one_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Store.revoke
+
+    def failing(store: Store, device: str, reason: str) -> Registered:
+        real(store, device, reason)
+        raise StorageFault("shoal.db: disk I/O error")
+
+    async def story(found: World) -> None:
+        await found.device("d0")
+        monkeypatch.setattr(Store, "revoke", failing)
+        with pytest.raises(StorageFault):
+            await found.office.revoke("d0", "")
+        assert isinstance(await found.coordinator.broken, StorageFault)
 
     play(story, tmp_path / "s")

@@ -46,6 +46,7 @@ class HelloRequest(_message.Message):
     OLDEST_PROTOCOL_FIELD_NUMBER: _builtins.int
     NEWEST_PROTOCOL_FIELD_NUMBER: _builtins.int
     CAPABILITIES_FIELD_NUMBER: _builtins.int
+    MARK_FIELD_NUMBER: _builtins.int
     software: _builtins.str
     """Set by the device: name and version of its software, at most 256 characters, for people. Unset: it does
     not say. A server must not decide by it.
@@ -54,6 +55,10 @@ class HelloRequest(_message.Message):
     """Set by the device: the oldest version of this exchange that it speaks, at least 1. Unset: refused."""
     newest_protocol: _builtins.int
     """Set by the device: the newest version that it speaks, at least the oldest. Unset: refused."""
+    mark: _builtins.str
+    """Set by the device: the last mark that this server gave it, at most 256 characters, so that a server which
+    was restored from the past is recognised. Unset: it has none.
+    """
     @_builtins.property
     def capabilities(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Set by the device: names of optional things that it can do, at most 64 of 1 to 256 characters. Unset:
@@ -67,10 +72,11 @@ class HelloRequest(_message.Message):
         oldest_protocol: _builtins.int = ...,
         newest_protocol: _builtins.int = ...,
         capabilities: _abc.Iterable[_builtins.str] | None = ...,
+        mark: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "newest_protocol", b"newest_protocol", "oldest_protocol", b"oldest_protocol", "software", b"software"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "mark", b"mark", "newest_protocol", b"newest_protocol", "oldest_protocol", b"oldest_protocol", "software", b"software"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -87,8 +93,9 @@ class HelloResponse(_message.Message):
     SESSION_FIELD_NUMBER: _builtins.int
     POLL_FIELD_NUMBER: _builtins.int
     HEARTBEAT_FIELD_NUMBER: _builtins.int
-    SPREAD_FIELD_NUMBER: _builtins.int
+    MARK_FIELD_NUMBER: _builtins.int
     RENEW_IN_FIELD_NUMBER: _builtins.int
+    SPREAD_FIELD_NUMBER: _builtins.int
     software: _builtins.str
     """Set by the server: name and version of its software, at most 256 characters, for people. Unset: it does
     not say.
@@ -99,6 +106,10 @@ class HelloResponse(_message.Message):
     """Set by the server: opaque, 1 to 256 characters; repeated in every later request. Unset: refused. It
     tells one start of a device from the next and is no proof of who calls.
     """
+    mark: _builtins.str
+    """Set by the server: opaque, at most 256 characters: a point of its history, to be kept on the device's disk
+    in the place of an older one. Unset: keep the one that you have.
+    """
     @_builtins.property
     def poll(self) -> _duration_pb2.Duration:
         """Set by the server: how long one NextTask may wait. Unset: refused."""
@@ -108,15 +119,15 @@ class HelloResponse(_message.Message):
         """Set by the server: how often to call Alive while working. Unset: refused."""
 
     @_builtins.property
-    def spread(self) -> _duration_pb2.Duration:
-        """Set by the server: a device that loses its connection waits for a random moment up to this long before it
-        comes back, so that a fleet does not come back at one moment. Unset: a second.
-        """
-
-    @_builtins.property
     def renew_in(self) -> _duration_pb2.Duration:
         """Set by the server: how long from now until the device should ask IdentityService for its next certificate;
         zero: at once. So a device needs no clock for it. Unset: there are no certificates.
+        """
+
+    @_builtins.property
+    def spread(self) -> _duration_pb2.Duration:
+        """Set by the server: a device that loses its connection waits for a random moment up to this long before it
+        comes back, so that a fleet does not come back at one moment. Unset: a second.
         """
 
     def __init__(
@@ -127,12 +138,13 @@ class HelloResponse(_message.Message):
         session: _builtins.str = ...,
         poll: _duration_pb2.Duration | None = ...,
         heartbeat: _duration_pb2.Duration | None = ...,
-        spread: _duration_pb2.Duration | None = ...,
+        mark: _builtins.str = ...,
         renew_in: _duration_pb2.Duration | None = ...,
+        spread: _duration_pb2.Duration | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat", b"heartbeat", "poll", b"poll", "renew_in", b"renew_in", "spread", b"spread"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat", b"heartbeat", "poll", b"poll", "protocol", b"protocol", "renew_in", b"renew_in", "session", b"session", "software", b"software", "spread", b"spread"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat", b"heartbeat", "mark", b"mark", "poll", b"poll", "protocol", b"protocol", "renew_in", b"renew_in", "session", b"session", "software", b"software", "spread", b"spread"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

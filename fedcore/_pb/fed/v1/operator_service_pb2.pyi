@@ -644,6 +644,7 @@ class GetStatusResponse(_message.Message):
     VERSION_FIELD_NUMBER: _builtins.int
     DEVICES_FIELD_NUMBER: _builtins.int
     RUNS_FIELD_NUMBER: _builtins.int
+    NOTICES_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """Set by the server: its version. Unset: never."""
     @_builtins.property
@@ -654,16 +655,21 @@ class GetStatusResponse(_message.Message):
     def runs(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunSummary]:
         """Set by the server: the runs that are not over, with what each waits for. Unset: there is none."""
 
+    @_builtins.property
+    def notices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Set by the server: what keeps it from its work and needs a person, such as a full disk. Unset: nothing."""
+
     def __init__(
         self,
         *,
         version: _builtins.str = ...,
         devices: _abc.Iterable[Global___DeviceStatus] | None = ...,
         runs: _abc.Iterable[Global___RunSummary] | None = ...,
+        notices: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices", "runs", b"runs", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices", "notices", b"notices", "runs", b"runs", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

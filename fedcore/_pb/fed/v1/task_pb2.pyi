@@ -243,19 +243,25 @@ class Receipt(_message.Message):
 
     OUTCOME_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
+    MARK_FIELD_NUMBER: _builtins.int
     outcome: Global___Outcome.ValueType
     """Set by the server. Unset: refused. A device may forget its result once it has any outcome."""
     reason: _builtins.str
     """Set by the server: why it does not count, for people, at most 65,536 characters. Unset: it does."""
+    mark: _builtins.str
+    """Set by the server: as in HelloResponse, a point of its history after this report, at most 256 characters.
+    Unset: keep the one that you have.
+    """
     def __init__(
         self,
         *,
         outcome: Global___Outcome.ValueType = ...,
         reason: _builtins.str = ...,
+        mark: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["outcome", b"outcome", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mark", b"mark", "outcome", b"outcome", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

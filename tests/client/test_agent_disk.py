@@ -1,0 +1,67 @@
+"""A device whose disk is full says so, keeps what it has, and goes on when there is room."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fedclient.blobs import BlobStore
+from fedclient.state import Outbox, Status
+from fedcore.errors import DiskFull, StorageFault
+from fedcore.link import Failure, Outcome, Receipt
+from tests.client.memory_server import MemoryServer
+from tests.client.visits import Device, trained
+
+
+def full_at_first(times: int, real: Callable[..., Any], error: type[StorageFault] = DiskFull) -> Any:
+    left = times
+
+    def failing(*arguments: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            raise error("blobs: No space left on device", "free some space")
+        return real(*arguments)
+
+    return failing
+
+
+@pytest.mark.parametrize(("owner", "method"), [(BlobStore, "fetch"), (Outbox, "keep")])
+def test_what_does_not_fit_is_tried_again(
+    device: Device, server: MemoryServer, monkeypatch: pytest.MonkeyPatch, owner: type, method: str
+) -> None:
+    monkeypatch.setattr(owner, method, full_at_first(3, getattr(owner, method)))
+    device.run()
+    assert device.performer.performed == [1, 2]  # no work is done twice for it
+    assert [report.round for report in server.reports] == [1, 2]
+    waits = [line for line in device.doing if line.startswith("waiting for room on the disk: ")]
+    assert len(waits) == 3
+    assert "No space left on device (free some space)" in waits[0]
+    assert device.watcher.status.error["code"] == "disk-full"
+
+
+def test_work_that_found_the_disk_full_is_done_again(device: Device, server: MemoryServer) -> None:
+    device.performer.before = [lambda: Failure("disk-full", "no room for the result")]
+    device.run()
+    assert device.performer.performed == [1, 1, 2]
+    assert not any(isinstance(report.result, Failure) for report in server.reports)
+
+
+@pytest.mark.parametrize("error", [DiskFull, StorageFault])
+def test_what_people_look_at_never_stops_the_work(
+    device: Device, server: MemoryServer, monkeypatch: pytest.MonkeyPatch, error: type[StorageFault]
+) -> None:
+    monkeypatch.setattr(Status, "save", full_at_first(1 << 30, Status.save, error))
+    device.run()
+    assert [report.round for report in server.reports] == [1, 2]
+
+
+def test_a_result_that_came_late_waits_for_the_same_task_under_another_lease(
+    device: Device, server: MemoryServer
+) -> None:
+    """The server was away for longer than it waits: the lease is gone, the round is still open."""
+    server.late = [Receipt(Outcome.LATE, "attempt 1 was replaced by attempt 2")]
+    device.run()
+    assert device.performer.performed == [1, 2]
+    assert [report.round for report in server.reports] == [1, 2]
+    assert trained(server, 0) == [0.0, 2.0, 4.0]

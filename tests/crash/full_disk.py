@@ -1,0 +1,60 @@
+"""A server and its devices on a real disk that is full for a while: `python -m tests.crash.full_disk FOLDER`.
+
+The folder must be an empty one on a small file system: see `test_full_disk`.
+"""
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from fedcore.rounds import Stage
+from fedserver.coordinator import Coordinator
+from fedserver.desk import Desk
+from tests.client.memory_server import until
+from tests.crash import lab
+from tests.server import servers
+from tests.server.toys import MODEL
+
+JUNK = "junk"
+
+
+def fill(folder: Path) -> None:
+    """Leave not one byte."""
+    with (folder / JUNK).open("ab", buffering=0) as file:
+        for size in (1 << 20, 4096, 1):
+            try:
+                while True:
+                    file.write(b"x" * size)
+            except OSError:
+                continue
+
+
+async def story(root: Path) -> dict[str, Any]:
+    servers.SETTINGS = servers.Settings(poll=1.0, heartbeat=0.1, tick=0.05, model=1 << 20, low_water=0)
+    async with servers.server(root / "server") as coordinator:
+        await servers.start(coordinator, MODEL)
+        playing = asyncio.gather(*(lab.device(coordinator, root, n) for n in range(servers.DEVICES)))
+        engine = coordinator.runs["toy"].engine
+        await until(lambda: engine.round == 2 and engine.stage is Stage.OPEN)
+        notices = await filled(coordinator, root)
+        assert not playing.done()
+        (root / JUNK).unlink()
+        await playing
+        same = lab.same_models(servers.models(coordinator), servers.expected())
+        return {"same": same, "notices": notices, "standing": coordinator.runs["toy"].standing.value}
+
+
+async def filled(coordinator: Coordinator, root: Path) -> list[str]:
+    """Keep the disk full for a while, also of what the reserve gives up; what the operator sees then."""
+    for _ in range(100):
+        fill(root)
+        await asyncio.sleep(0.02)
+    return list((await Desk(coordinator).status()).notices)
+
+
+if __name__ == "__main__":
+    os.environ.pop("SHOAL_CRASH_AT", None)
+    print(json.dumps(asyncio.run(asyncio.wait_for(story(Path(sys.argv[1])), 60))))

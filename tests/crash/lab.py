@@ -1,0 +1,177 @@
+"""A server and its devices in one process without a network, so that a kill -9 takes all of them at once.
+
+What survives is what is on the disk: of the server under `server`, of each device under its name.
+"""
+
+import asyncio
+import itertools
+import json
+import multiprocessing
+import os
+import sys
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from fedclient.agent import Agent, Until
+from fedclient.blobs import BlobStore
+from fedclient.performer import Facts
+from fedclient.state import DeviceFolder, Outbox, Status
+from fedclient.watcher import Watcher
+from fedcore.link import Outcome, Receipt, Report, Task
+from fedcore.payload import Payload, decode, encode
+from fedcore.shell import crash
+from fedserver.coordinator import Coordinator
+from fedserver.link import DeviceLink
+from fedserver.store import Store
+from tests.client.visits import NoJitter
+from tests.server.servers import DEVICES, ROUNDS, expected, models, server, start
+from tests.server.toys import MESSAGES, MODEL, honest, same_models
+
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["tests.crash.lab", "fedcore.algorithms.fedavg.central"])
+PIECE = 64
+"""Bytes of a chunk: the model of 136 bytes has three."""
+OWNERS: dict[str, Any] = {"os": os, "Path": Path}
+Fault = tuple[str, str, int, int]
+"""Whose call, its name, at which passage it fails, and with which error."""
+LONG = 60.0
+"""Seconds after which a life has hung."""
+
+
+class Noting(DeviceLink):
+    """A device's link that writes down what was acknowledged, as soon as that is known."""
+
+    def __init__(self, coordinator: Coordinator, device: str, acknowledged: Path) -> None:
+        super().__init__(coordinator, device)
+        self._name, self._acknowledged = device, acknowledged
+
+    async def report(self, report: Report) -> Receipt:
+        receipt = await super().report(report)
+        if receipt.outcome is Outcome.ACCEPTED and isinstance(report.result, Payload):
+            with self._acknowledged.open("a") as file:
+                file.write(f"{report.round} {self._name}\n")
+        return receipt
+
+
+class Toy:
+    """In the place of a training process: the honest answers of the device with that number."""
+
+    def __init__(self, number: int, store: BlobStore) -> None:
+        self._answer, self._store = honest(number), store
+
+    async def start(self) -> Facts:
+        return Facts(1, True, "cpu")
+
+    async def perform(self, task: Task) -> Payload:
+        message = decode(task.payload, MESSAGES, self._store.load)
+        return encode(self._answer(message, task.seed), self._store.keep)
+
+    async def stop(self) -> None:
+        pass
+
+
+async def device(coordinator: Coordinator, root: Path, number: int) -> None:
+    """A device, until no run needs it."""
+    folder = DeviceFolder(root / f"d{number}")
+    with folder.locked():
+        name = folder.device(f"d{number}")
+        store, link = BlobStore(folder.blobs), Noting(coordinator, name, root / "acknowledged")
+        watcher = Watcher(Status(name, "lab"), folder.root, lambda text: None, lambda text: None)
+        outbox = Outbox(folder.outbox)
+        agent = Agent(link, Toy(number, store), store, outbox, folder.mark, watcher, chance=NoJitter())
+        await agent.run(Until.FINISHED)
+
+
+async def unless_broken(coordinator: Coordinator, *devices: Coroutine[Any, Any, None]) -> None:
+    """All devices to their end. Raises what ended the server, or one of them, as it would end a process."""
+    playing = asyncio.ensure_future(asyncio.gather(*devices))
+    await asyncio.wait([playing, coordinator.broken], return_when=asyncio.FIRST_COMPLETED)
+    if coordinator.broken.done():
+        playing.cancel()
+        await asyncio.gather(playing, return_exceptions=True)
+        raise coordinator.broken.result()
+    await playing
+
+
+async def live(root: Path) -> None:
+    """From a start to the end of the run; what came of it is left in `root`/end.json."""
+    async with server(root / "server") as coordinator:
+        if "toy" not in coordinator.runs:
+            await start(coordinator, MODEL)
+        await unless_broken(coordinator, *(device(coordinator, root, number) for number in range(DEVICES)))
+        storage = coordinator.storage
+        rounds = await storage(Store.rounds, "toy")
+        end = {
+            "standing": coordinator.runs["toy"].standing.value,
+            "same": same_models(models(coordinator), expected()),
+            "counted": [[each.reported, each.asked, each.abandoned] for each in rounds],
+            "stored": [
+                f"{each.round} {report.device}"
+                for each in rounds
+                for report in await storage(Store.reports, "toy", each.round)
+            ],
+        }
+    (root / "end.json").write_text(json.dumps(end))
+
+
+def life(root: str, point: str, fault: Fault | None = None) -> None:
+    """In a process of its own: live, and die where `point` says. fault: a call that fails once."""
+    import fedclient.blobs
+    import fedserver.blobs
+    import fedserver.transfer
+
+    for module in (fedclient.blobs, fedserver.blobs, fedserver.transfer):
+        module.CHUNK = PIECE  # type: ignore[misc]
+    os.environ[crash.VARIABLE] = point
+    if fault is not None:
+        inject(*fault)
+    asyncio.run(asyncio.wait_for(live(Path(root)), LONG))
+
+
+def inject(whose: str, name: str, passage: int, number: int) -> None:
+    """From here on the call `owner.name` fails at this passage, once, with this error."""
+    owner = OWNERS[whose]
+    real, passed = getattr(owner, name), itertools.count(1)
+
+    def failing(*arguments: Any, **options: Any) -> Any:
+        if next(passed) == passage:
+            raise OSError(number, os.strerror(number))
+        return real(*arguments, **options)
+
+    setattr(owner, name, failing)
+
+
+def lived(root: Path, point: str = "", fault: Fault | None = None) -> int:
+    """The exit code of one life."""
+    process = FORKS.Process(target=life, args=(str(root), point, fault))
+    process.start()
+    process.join()
+    assert process.exitcode is not None
+    return process.exitcode
+
+
+def end(root: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((root / "end.json").read_text())
+    return found
+
+
+def acknowledged(root: Path) -> list[str]:
+    """Round and device of every report that a device was told counts."""
+    path = root / "acknowledged"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def check(root: Path) -> None:
+    """The run ended as it would have without a crash."""
+    found, told = end(root), acknowledged(root)
+    assert found["standing"] == "finished"
+    assert found["same"]
+    assert found["counted"] == [[DEVICES, DEVICES, ""]] * (ROUNDS + 1)
+    assert len(found["stored"]) == DEVICES * (ROUNDS + 1)
+    assert len(told) == len(set(told))
+    assert set(told) <= set(found["stored"])
+
+
+if __name__ == "__main__":
+    life(sys.argv[1], "")

@@ -1,0 +1,32 @@
+"""Both sides on a real file system that runs full in the middle of a round, and has room again later."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+MOUNT = "mount -t tmpfs -o size=8m shoal-test"
+
+
+def mounts_here(folder: Path) -> bool:
+    """Whether a mount of one's own can be had."""
+    if shutil.which("unshare") is None:
+        return False
+    command = ["unshare", "-Urm", "sh", "-c", f"{MOUNT} {folder}"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+def test_a_full_disk_holds_everything_up_and_loses_nothing(tmp_path: Path) -> None:
+    if not mounts_here(tmp_path):
+        pytest.skip("this machine lets nobody mount a small file system of their own (unshare -Urm)")
+    line = f'{MOUNT} {tmp_path} && exec "$0" -m tests.crash.full_disk {tmp_path}'
+    command = ["unshare", "-Urm", "sh", "-c", line, sys.executable]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert found["same"]
+    assert found["standing"] == "finished"
+    assert "disk" in found["notices"][0]

@@ -1,0 +1,75 @@
+"""A kill -9 at every named point: the same round goes on, what was acknowledged counts once, same models."""
+
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+import fedcore
+from fedcore.errors import ConfigError
+from fedcore.shell import crash
+from tests.crash.lab import acknowledged, check, lived
+from tests.server.servers import DEVICES, ROUNDS
+
+ELSEWHERE = {
+    *("server.migrating", "server.migrated", "server.backup-copied", "server.restored"),
+    *("device.debited", "device.drawn", "device.release-stored", "device.release-noted"),
+}
+"""Points that a run does not pass: `test_migration.py`, `test_backup.py` and `test_ledger.py` try them."""
+USUAL = 5
+"""Which passage is tried: one in the second round of three, where there is one for each report."""
+PASSAGES = {
+    "disk.written": 7,
+    "disk.synced": 24,
+    "disk.renamed": 40,
+    **dict.fromkeys(("server.booted", "server.scrubbed", "server.run-stored", "server.run-ended"), 1),
+    **dict.fromkeys(("server.opened", "server.reducing", "server.reduced", "server.state-stored"), 2),
+    **dict.fromkeys(("server.round-committing", "server.round-saved", "server.round-tidied"), 2),
+    **dict.fromkeys(("device.named", "device.welcomed"), 2),
+}
+CASES = [(name, PASSAGES.get(name, USUAL)) for name in crash.POINTS if name not in ELSEWHERE]
+
+
+def passed_in(folder: Path) -> set[str]:
+    """The points that the sources in `folder` pass, each a literal."""
+    text = "".join(path.read_text() for path in folder.rglob("*.py"))
+    found = re.findall(r'\bcrash\.point\("([a-z.-]+)"\)', text)
+    assert len(found) == text.count("crash.point(")
+    return set(found)
+
+
+def test_every_point_of_the_table_is_passed_somewhere_and_no_other() -> None:
+    sources = Path(fedcore.__file__).parents[1]
+    core, server, client = (passed_in(sources / name) for name in ("fedcore", "fedserver", "fedclient"))
+    assert core | server | client == set(crash.POINTS)
+    assert {name.partition(".")[0] for name in core} == {"disk"}
+    assert {name.partition(".")[0] for name in server} == {"server"}
+    assert {name.partition(".")[0] for name in client} == {"device"}
+    assert min(len(core | server), len(core | client)) >= 12
+
+
+@pytest.mark.parametrize("value", ["server.nowhere", "disk.renamed:", "disk.renamed:0", "disk.renamed:x"])
+def test_a_point_that_is_not_there_is_named(value: str) -> None:
+    with pytest.raises(ConfigError, match=crash.VARIABLE):
+        crash._parsed(value)
+
+
+def test_without_a_crash(tmp_path: Path) -> None:
+    assert lived(tmp_path) == 0
+    check(tmp_path)
+    assert len(acknowledged(tmp_path)) == DEVICES * (ROUNDS + 1)
+
+
+@pytest.mark.parametrize(("name", "passage"), CASES)
+def test_a_kill_at_this_point_changes_nothing(tmp_path: Path, name: str, passage: int) -> None:
+    assert lived(tmp_path, f"{name}:{passage}") == -signal.SIGKILL
+    assert lived(tmp_path) == 0
+    check(tmp_path)
+
+
+def test_a_server_that_is_killed_at_every_start_goes_on_at_last(tmp_path: Path) -> None:
+    for point in ("server.report-stored", "server.scrubbed", "server.scrubbed", "server.round-saved"):
+        assert lived(tmp_path, point) == -signal.SIGKILL
+    assert lived(tmp_path) == 0
+    check(tmp_path)
