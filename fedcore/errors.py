@@ -16,7 +16,7 @@
     |  `- WrongVersion    the two sides have no version of the exchange in common
     |- NotFound           no such run, blob or device
     |- Unavailable        the other side is not there, or not now: try again
-    |  |- Busy             it has too much to do, or this peer asks for too much at once
+    |  |- Busy             it has too much to do at the moment
     |  |- ServerFull       its disk has no room for more
     |  |- InDoubt          it seems to be restored from the past, and waits for its operator
     |  `- TooOften         more calls than are allowed: wait, then try again

@@ -29,13 +29,14 @@ TAIL = 1 << 16
 
 
 class Audit(Database):
-    """The log of one state folder; a part of the store."""
+    """The log of one state folder; a part of the store. _written: lines of the file, None: not known."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._file = path.with_name(FILE)
-        self._written, self._audited = 0, False
-        self._take_up()
+        self._audited = False
+        self._written: int | None = None
+        self._complete()
 
     def note_event(self, event: Event, /, **facts: Any) -> None:
         """Something that changes nothing else in the database."""
@@ -68,24 +69,21 @@ class Audit(Database):
         """Add to the file what the table has more. What fails now is made up for next time."""
         query = "SELECT number, line FROM audit WHERE number > ? ORDER BY number"
         try:
+            if self._written is None:
+                self._take_up()
             rows = self._all(query, (self._written,))
             descriptor = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             with os.fdopen(descriptor, "ab") as file:
                 file.write("".join(f"{row['line']}\n" for row in rows).encode())
         except (OSError, sqlite3.Error) as error:
             log.error("%s cannot be written, and is behind: %s", self._file, error)
-            with contextlib.suppress(OSError):
-                self._written = head_of(_last_line(self._file)).number
+            self._written = None
         else:
             self._written = rows[-1]["number"] if rows else self._written
 
     def _take_up(self) -> None:
-        """Go on with the file of the last start; one that is not of this table is set aside and kept."""
-        try:
-            last = _last_line(self._file)
-        except OSError as error:
-            log.error("%s cannot be read: %s", self._file, error)
-            return
+        """See how far the file is; one that is not of this table is set aside and kept. Raises OSError."""
+        last = _last_line(self._file)
         self._written = head_of(last).number
         kept = [line for (line,) in self._all("SELECT line FROM audit WHERE number = ?", (self._written,))]
         if last and kept != [last]:
@@ -93,8 +91,6 @@ class Audit(Database):
             self._file.rename(aside)
             self._written = 0
             self.note_event(Event.LOG_SET_ASIDE, reason="its end is not in the database", kept_as=aside.name)
-        else:
-            self._complete()
 
 
 def _last_line(path: Path) -> str:

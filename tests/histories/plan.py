@@ -68,7 +68,7 @@ class Plan:
 
 def plan_of(seed: int) -> Plan:
     chance = Random(f"plan {seed}")
-    devices = chance.choice((3, 3, 3, 3, 3, 3, 4, 4, 4, 5, 6, 8))
+    devices = chance.choice((3, 3, 3, 3, 3, 3, 3, 4, 4, 4, 5, 8))
     heartbeat = chance.choice((2.0, 5.0, 10.0))
     some = chance.sample(TROUBLES, chance.choice((0, 1, 2, 3, 4, 6, len(TROUBLES))))
     runs, work, weather = 2 if chance.random() < 0.1 else 1, chance.choice((0.1, 3.0, 30.0)), _weather(chance)
@@ -82,7 +82,7 @@ def plan_of(seed: int) -> Plan:
         settings=Settings(
             poll=chance.choice((5.0, 20.0)),
             heartbeat=heartbeat,
-            tick=chance.choice((0.5, 1.0, 2.0)),
+            tick=chance.choice((1.0, 2.0, 4.0)),
             model=1 << 16,
             grace=chance.choice((0.0, 5.0, 20.0)),
         ),

@@ -1,6 +1,7 @@
 """The audit log: a line for what happened and none for what did not; every change to it is found."""
 
 import contextlib
+import errno
 import os
 import sqlite3
 from contextlib import closing
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedcore.errors import NotFound, StorageFault
+from fedserver.authority import audit
 from fedserver.authority.audit import FILE
 from fedserver.authority.chain import FIRST, Event, Head, follow, link
 from fedserver.authority.verifying import verify
@@ -167,6 +169,22 @@ def test_a_file_that_cannot_be_written_stops_nothing_and_is_made_up_for(
         store.note_event(Event.REVOKED, device="d0")
         assert len(lines(state)) == LINES + 2
     assert verify(state).wrong == ""
+
+
+def test_a_file_that_a_start_cannot_read_is_not_written_from_the_beginning(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(path: Path) -> str:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(audit, "_last_line", failing)
+        store = Store(state)
+    before = lines(state)
+    store.note_event(Event.START)
+    store.close()
+    assert lines(state)[:-1] == before
+    assert not verify(state).wrong
 
 
 def test_where_there_is_no_log_that_is_said(tmp_path: Path) -> None:

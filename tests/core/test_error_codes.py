@@ -1,0 +1,32 @@
+"""Every error code that a person can meet has its row in docs/operations.md."""
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import fedclient
+import fedcore
+import fedserver
+from fedcore.errors import ShoalError
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "operations.md"
+
+
+def test_every_error_code_is_explained() -> None:
+    for package in (fedcore, fedserver, fedclient):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)
+    codes = {cls.code for cls in _family(ShoalError) if not cls.__module__.startswith("tests")}
+    table = PAGE.read_text().partition("\n## Error codes\n")[2]
+    explained = set(re.findall(r"^\| `([a-z-]+)` \|", table, re.MULTILINE))
+    assert len(codes) > 20
+    assert explained - codes == {"usage"}  # of a wrong command line, which the console answers itself
+    assert not codes - explained
+
+
+def _family(cls: type[ShoalError]) -> Iterator[type[ShoalError]]:
+    yield cls
+    for each in cls.__subclasses__():
+        yield from _family(each)
