@@ -114,7 +114,19 @@ CREATE TABLE doubts (
 );
 """
 
-STEPS: tuple[str, ...] = (FIRST, IDENTITIES, EPOCH)
+MIRROR = """
+CREATE TABLE released (
+    run TEXT NOT NULL REFERENCES runs,
+    device TEXT NOT NULL,
+    release TEXT NOT NULL,               -- SHA-256; or, without a guarantee, off, paper or bounds
+    rho REAL NOT NULL,                   -- for one sample; 0 without a guarantee
+    delta REAL NOT NULL,
+    group_size INTEGER NOT NULL,
+    PRIMARY KEY (run, device, release)
+);
+"""
+
+STEPS: tuple[str, ...] = (FIRST, IDENTITIES, EPOCH, MIRROR)
 """How the tables came to be: step n takes version n - 1 to n. A step that was released never changes."""
 VERSION = len(STEPS)
 RESTORE = "keep the folder as it is, and restore a backup: fedserver restore BACKUP --state DIR"

@@ -31,6 +31,7 @@ from fedserver.link import DeviceLink
 from fedserver.records import RunSpec
 from fedserver.scenario import Member
 from fedserver.settings import Settings
+from fedserver.store import Store
 
 PRIVATE = {**scenario.TRAINING, "rounds": 6, "privacy": "balanced"}
 TRAINERS, IMAGES = 4, 300
@@ -113,6 +114,12 @@ def test_groups_are_found_all_that_left_is_in_the_ledgers_and_no_more_leaves(tmp
                 assert [len(chosen(entries, kind)) for kind in (Debit, Release, Open)] == [1, 1, 0]
                 assert facts(entries, budget)["total"]["epsilon"] == pytest.approx(5.0)
                 assert facts(entries, budget)["total"]["delta"] == 1e-6
+                mirrored = status.released[each.name]  # what the server has seen is what the ledger says
+                assert (mirrored.epsilon, mirrored.unprotected) == (pytest.approx(5.0), ())
+            noted = await coordinator.storage(Store.releases, "first")
+            assert {each.release for each in noted} == {
+                chosen(ledger(tmp_path, each, budget).entries(), Release)[0].release for each in members
+            }
 
             newcomer = member(TRAINERS)
             first = await enroll(coordinator, tmp_path, newcomer, budget, "first")
@@ -121,6 +128,8 @@ def test_groups_are_found_all_that_left_is_in_the_ledgers_and_no_more_leaves(tmp
             again = await enroll(coordinator, tmp_path, newcomer, budget, "first")
             assert again.assignment == first.assignment  # the same bytes, the same answer
             assert len(chosen(ledger(tmp_path, newcomer, budget).verify(), Debit)) == 1
+
+            assert (await Desk(coordinator).status()).released[newcomer.name].rho > 0.0
 
             for name, change, reason in (
                 ("second", {"seed": 7}, "over this device's budget: of epsilon 5 for these data, 5 is spent"),
