@@ -23,7 +23,18 @@ from fedserver.schema import connect
 from fedserver.store import LOCK
 
 DATABASE, FACTS = "shoal.db", "backup.json"
-PASSING = {LOCK, "address", "reserve", "operator.sock", "tmp", "partial", "quarantine", "blobs", FACTS}
+PASSING = {
+    LOCK,
+    "address",
+    "enroll-address",
+    "reserve",
+    "operator.sock",
+    "tmp",
+    "partial",
+    "quarantine",
+    "blobs",
+    FACTS,
+}
 """What of a state folder is of the moment, or is looked at apart."""
 TRIES = 20
 """How often a blob may be gone, because its round ended, before the copying is given up."""

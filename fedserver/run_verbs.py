@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedcore.errors import ShoalError, Unavailable
-from fedcore.shell.console import Console, Result, verb
+from fedcore.shell.console import Console, Result, printable, verb
 from fedserver import text
 from fedserver.options import PATH, connected
 from fedserver.records import LogLine
@@ -176,7 +176,7 @@ def logs(console: Console, client: "OperatorClient", name: str, follow: bool) ->
     while True:
         last = not follow or client.show(name).summary.over
         for line in client.log(name, lines[-1].number if lines else 0):
-            click.echo(text.line(line))
+            click.echo(printable(text.line(line)))
             lines.append(line)
         if last:
             return Result({"lines": list(map(vars, lines))}, "")

@@ -8,8 +8,15 @@ from typing import Any
 
 import click
 
-from fedcore.shell.console import Console, Result, verb
+from fedcore.shell.console import Console, Result, printable, verb
 from fedserver.options import PATH
+
+
+class Printable(logging.Formatter):
+    """Lines of the log may quote devices."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
 
 
 @click.command(epilog="Example: fedserver up --state server")
@@ -38,11 +45,9 @@ def up(console: Console, path: Path | None, **flags: Any) -> Result:
     from fedserver.daemon import serve
 
     config = read_server(path, flags)
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=config.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
+    log = logging.StreamHandler(sys.stderr)
+    log.setFormatter(Printable("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(handlers=[log], level=config.log_level.upper())
     found = {"address": "", "enroll": ""}
 
     def announce(address: str, enroll: str) -> None:

@@ -44,6 +44,13 @@ class Result:
     error: ShoalError | None = None
 
 
+_STEERING = {
+    code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+    for code in (*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+    if chr(code) not in "\n\t"
+}
+
+
 class Interrupted(ShoalError):
     """Somebody pressed Ctrl-C."""
 
@@ -69,16 +76,16 @@ class Console:
             return
         if self._live:
             width = shutil.get_terminal_size().columns - 1
-            sys.stderr.write(f"\r\x1b[2K{text[:width]}")
+            sys.stderr.write(f"\r\x1b[2K{printable(text)[:width]}")
             sys.stderr.flush()
         else:
-            click.echo(text, err=True)
+            click.echo(printable(text), err=True)
         self._last = text
 
     def say(self, text: str) -> None:
         """A line that stays."""
         self.clear()
-        click.echo(text, err=True)
+        click.echo(printable(text), err=True)
 
     def clear(self) -> None:
         """Take the live line away."""
@@ -86,6 +93,12 @@ class Console:
             sys.stderr.write("\r\x1b[2K")
             sys.stderr.flush()
             self._last = ""
+
+
+def printable(text: str) -> str:
+    """A text for a terminal, which may be a stranger's: what would steer the terminal, or turn the direction
+    of writing, is shown as an escape. Line ends and tabs stay."""
+    return text.translate(_STEERING)
 
 
 def verb(function: Callable[..., Result]) -> Callable[..., int]:
@@ -101,7 +114,7 @@ def verb(function: Callable[..., Result]) -> Callable[..., int]:
         finally:
             console.clear()
         if result.text:
-            click.echo(result.text, err=as_json)
+            click.echo(printable(result.text), err=as_json)
         if result.error is not None:
             return _fail(result.error, as_json, result.data)
         if as_json:
@@ -169,10 +182,10 @@ def _exit_code(run: Callable[[], Any], as_json: bool) -> int:
 
 def _fail(error: ShoalError, as_json: bool, data: Mapping[str, Any] | None = None) -> int:
     if isinstance(error, LearnerFault) and error.details:
-        click.echo(error.details.rstrip(), err=True)
-    click.echo(f"error[{error.code}]: {error.message}", err=True)
+        click.echo(printable(error.details.rstrip()), err=True)
+    click.echo(printable(f"error[{error.code}]: {error.message}"), err=True)
     if error.mend:
-        click.echo(f"  hint: {error.mend}", err=True)
+        click.echo(printable(f"  hint: {error.mend}"), err=True)
     if as_json:
         _envelope("error", data or {}, {"code": error.code, "message": error.message, "hint": error.mend})
     return error.exit_code

@@ -97,7 +97,7 @@ class Admissions(Registry):
         if known:
             return refused(
                 "the name is taken",
-                Taken(f"there is a device {joining.device!r} already", "join with another --name"),
+                Taken(f"there is a device {joining.device!r} already", "join with another --device"),
             )
         if self._has_key(spki):
             reason = "another device has that key"

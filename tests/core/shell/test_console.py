@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from click.testing import Result as Outcome
 
 from fedcore.errors import ConfigError, LearnerFault, Refused
-from fedcore.shell.console import Commands, Console, Result, verb
+from fedcore.shell.console import Commands, Console, Result, printable, verb
 
 
 @click.group(cls=Commands)
@@ -179,3 +179,18 @@ def test_progress_on_a_terminal_is_one_line_that_goes_away(monkeypatch: pytest.M
     shown.clear()
     assert terminal.text.endswith("round 2 of\r\x1b[2K")
     assert "\n" not in terminal.text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\tb\nc", "a\tb\nc"),
+        ("\x1b]0;owned\x07", "\\x1b]0;owned\\x07"),
+        ("done\rfailed", "done\\x0dfailed"),
+        ("\x9b2J", "\\x9b2J"),
+        ("abc\u202ecba", "abc\\u202ecba"),
+        ("90° Grüße", "90° Grüße"),
+    ],
+)
+def test_a_strangers_text_cannot_steer_the_terminal(text: str, shown: str) -> None:
+    assert printable(text) == shown
