@@ -22,6 +22,7 @@ def main() -> int:
         "--kind", action="append", default=[], help="only this kind of fault; may be repeated"
     )
     parser.add_argument("--out", type=Path, default=Path("runs/chaos"), help="folder of what comes out")
+    parser.add_argument("--insecure", action="store_true", help="in plain text, without mutual TLS")
     parser.add_argument("--list", action="store_true", help="name the kinds of faults and end")
     arguments = parser.parse_args()
     grounds.enter()
@@ -39,7 +40,9 @@ def main() -> int:
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of sockets that we cut
     arguments.out.mkdir(parents=True, exist_ok=True)
     (arguments.out / "trials.jsonl").unlink(missing_ok=True)
-    campaign = Campaign(arguments.out, arguments.seed, lambda text: print(text, flush=True))
+    campaign = Campaign(
+        arguments.out, arguments.seed, lambda text: print(text, flush=True), not arguments.insecure
+    )
     began = time.monotonic()
     try:
         asyncio.run(until_told(campaign.play(campaign.plan(arguments.runs, arguments.kind))))

@@ -32,7 +32,7 @@ class Planned:
 
 @dataclass
 class Campaign:
-    """out: the folder of what comes out. say: told how it goes.
+    """out: the folder of what comes out. say: told how it goes. secure: over mutual TLS, or in plain text.
 
     skipped: kinds that this machine does not permit, and why. fleets: what was wrong with a fleet at its end.
     """
@@ -40,6 +40,7 @@ class Campaign:
     out: Path
     seed: int
     say: Any = print
+    secure: bool = True
     trials: list[Facts] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
     fleets: list[dict[str, Any]] = field(default_factory=list)
@@ -55,7 +56,7 @@ class Campaign:
         """
         if kinds:
             return [Planned(kinds[number % len(kinds)], self.seed + number) for number in range(runs)]
-        bag, chance = [], Random(self.seed)
+        bag, chance = list[str](), Random(self.seed)
         while len(bag) < runs:
             cycle = [name for name, kind in KINDS.items() for _ in range(kind.weight)]
             chance.shuffle(cycle)
@@ -78,7 +79,7 @@ class Campaign:
     async def _play_on_one_fleet(self, trials: list[Planned], small_disks: bool) -> int:
         """Play trials until one goes wrong; how many were played."""
         folder = Path(tempfile.mkdtemp(prefix="chaos-")) / "fleet"
-        fleet, played, problems = Fleet(folder), 0, list[str]()
+        fleet, played, problems = Fleet(folder, self.secure), 0, list[str]()
         with ExitStack() as stack:
             stack.callback(shutil.rmtree, folder.parent, ignore_errors=True)
             if small_disks:
