@@ -16,6 +16,7 @@ from tests.chaos.checks import Facts, examine, examine_fleet
 from tests.chaos.fleet import Fleet
 from tests.chaos.grounds import tmpfs
 from tests.chaos.kinds import KINDS
+from tests.chaos.kinds.kind import Kind
 from tests.chaos.trial import Trial
 
 TRIALS_A_FLEET = 20
@@ -66,7 +67,7 @@ class Campaign:
     async def play(self, plan: list[Planned]) -> None:
         """Play every trial that this machine permits."""
         for name in dict.fromkeys(planned.kind for planned in plan):
-            if why := KINDS[name].forbidden():
+            if why := self._forbidden(KINDS[name]):
                 self.skipped[name] = why
                 self.say(f"{name}: not tried: {why}")
         left = [planned for planned in plan if planned.kind not in self.skipped]
@@ -75,6 +76,10 @@ class Campaign:
             while trials:
                 played = await self._play_on_one_fleet(trials[:TRIALS_A_FLEET], small)
                 trials = trials[played:]
+
+    def _forbidden(self, kind: Kind) -> str:
+        plain = "" if self.secure or kind.plain_text else "it needs certificates"
+        return plain or kind.forbidden()
 
     async def _play_on_one_fleet(self, trials: list[Planned], small_disks: bool) -> int:
         """Play trials until one goes wrong; how many were played."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from signal import SIGTERM
 from typing import Any
 
+from fedcore.wire import CHUNK
 from fedserver.store import Store
 from tests.chaos import work
 from tests.chaos.fleet import Fleet
@@ -17,6 +18,8 @@ from tests.chaos.programs import marked
 from tests.chaos.proxy import UP
 from tests.chaos.trial import Trial
 
+CONNECTION, SHARE = 64 << 10, 100
+"""Framing: bytes for the handshake and the calls of a connection, and one in so many of what is carried."""
 STOPPED = (0, -SIGTERM)
 """How a program may end that is told to; by the signal itself while it is still loading."""
 
@@ -29,7 +32,8 @@ class Facts:
     or was given up, so the models are those of a run without faults. resumed: seconds from the end of each
     fault to the next receipt of a device that it hit (of any, for the server). restarted: seconds from each
     start of the server to its first accepted call. resent: bytes that each device sent beyond those of its
-    results, with all framing and all other calls.
+    results, with all framing and all other calls. allowed: the most of these that is good, for a device of
+    which nothing but connections was cut: a chunk for each. cut: how many of them.
     """
 
     kind: str
@@ -45,6 +49,8 @@ class Facts:
     resumed: list[float] = field(default_factory=list)
     restarted: list[float] = field(default_factory=list)
     resent: dict[str, int] = field(default_factory=dict)
+    allowed: dict[str, int] = field(default_factory=dict)
+    cut: dict[str, int] = field(default_factory=dict)
     exits: dict[str, list[int]] = field(default_factory=dict)
     missing: dict[int, dict[str, str]] = field(default_factory=dict)
     abandoned: dict[int, str] = field(default_factory=dict)
@@ -60,6 +66,7 @@ def examine(trial: Trial) -> Facts:
     """All checks of a trial whose run is over."""
     facts = Facts(trial.kind, trial.seed, trial.algorithm, [each.facts() for each in trial.strikes])
     facts.seconds, facts.notes = round(time.monotonic() - trial.began, 3), trial.notes
+    facts.problems += trial.wrong
     _count(trial, facts)
     _compare(trial, facts)
     _time(trial, facts)
@@ -126,11 +133,29 @@ def _compare(trial: Trial, facts: Facts) -> None:
         facts.problems.append("the models are not those of the rounds that the server says there were")
     for device in trial.fleet.devices.values():
         facts.resent[device.name] = trial.carried(device, UP) - true.up[device.name]
+    _weigh(trial, facts, true)
+
+
+def _weigh(trial: Trial, facts: Facts, true: work.Truth) -> None:
+    """Whether more than a chunk was sent again for each connection that was cut."""
+    cuts = [strike for strike in trial.strikes if "cut" in strike.details]
+    if len(cuts) < len(trial.strikes):
+        return
+    for strike in cuts:
+        for name in strike.whom:
+            facts.cut[name] = facts.cut.get(name, 0) + strike.details["cut"]
+    for name, number in facts.cut.items():
+        framing = true.up[name] // SHARE + (number + 1) * CONNECTION
+        facts.allowed[name] = number * CHUNK + framing
+        if facts.resent[name] > facts.allowed[name]:
+            facts.problems.append(
+                f"{name} sent {facts.resent[name]} bytes again after {number} cuts; {facts.allowed[name]} are good"
+            )
 
 
 def _time(trial: Trial, facts: Facts) -> None:
     receipts = {device.name: device.receipts() for device in trial.fleet.devices.values()}
-    for strike in trial.strikes:
+    for strike in (strike for strike in trial.strikes if strike.whom):
         names = set(receipts) if "server" in strike.whom else set(receipts) & set(strike.whom)
         times = [each["at"] for name in names for each in receipts[name] if each["at"] > strike.healed]
         facts.resumed.append(round(max(0.0, min([*times, trial.ended]) - strike.healed), 3))

@@ -87,8 +87,7 @@ class Fleet:
         }
         (self.state / SETTINGS).write_text(yaml.safe_dump(settings))
         if self.secure:
-            init = ["-m", "fedserver", "init", "--state", str(self.state)]
-            _succeeded("the server's certificates", await self.run(init), self.folder)
+            await self.must(["fedserver", "init", "--state", str(self.state)])
         await self.server.start()
         await self.answering()
         for name in work.NAMES:
@@ -96,22 +95,21 @@ class Fleet:
             await self.devices[name].program.start()
         self._timing = asyncio.create_task(self._time_restarts())
 
-    async def join(self, name: str, line: str, environment: Mapping[str, str] = {}) -> int:
-        """Give the device of this name an identity by a join string; the exit code."""
-        config = str(self.folder / name / "device.yaml")
-        return await self.run(
-            ["-m", "fedclient", "join", "-", "--config", config, "--device", name], environment, line
-        )
+    async def run(self, verb: list[str], environment: Mapping[str, str] = {}, given: str = "") -> int:
+        """A verb of ours beside the fleet, to its end; its exit code. given: what it reads."""
+        return await once(["-m", *verb], self.folder / "verbs.log", self.mark, environment, given)
+
+    async def must(self, verb: list[str], given: str = "") -> None:
+        """The same. Raises Unavailable when it does not succeed."""
+        if code := await self.run(verb, given=given):
+            raise Unavailable(
+                f"{verb[0]} {verb[1]} ended with exit code {code}", f"see {self.folder / 'verbs.log'}"
+            )
 
     async def token(self) -> str:
         """A join string for one device."""
-        terms = Terms(Role.TRAIN)
-        _, line = await self.ask(lambda operator: operator.create_token(terms))
+        _, line = await self.ask(lambda operator: operator.create_token(Terms(Role.TRAIN)))
         return str(line)
-
-    async def run(self, line: list[str], environment: Mapping[str, str] = {}, given: str = "") -> int:
-        """Run Python with `line` to its end, beside the fleet; its exit code."""
-        return await once(line, self.folder / "verbs.log", self.mark, environment, given)
 
     async def stop(self) -> dict[str, int]:
         """End everything in the orderly way; the exit codes."""
@@ -184,16 +182,17 @@ class Fleet:
         work.write_data(name, folder)
         proxy = Proxy(lambda: ("127.0.0.1", self.port))
         await proxy.open()
-        self.write_settings(name, proxy.address)
+        config = str(self.write_settings(name, proxy.address))
         if self.secure:
-            _succeeded(f"{name} joins", await self.join(name, await self.token()), self.folder)
-        line = ["-m", "tests.chaos.device", "run", "--config", str(folder / "device.yaml")]
+            join = ["fedclient", "join", "-", "--config", config, "--device", name]
+            await self.must(join, await self.token())
+        line = ["-m", "tests.chaos.device", "run", "--config", config]
         environment = {RECEIPTS: str(folder / "receipts")}
         program = Program(name, line, self.folder / f"{name}.log", self.mark, environment)
         return Device(name, folder, proxy, program)
 
-    def write_settings(self, name: str, address: str) -> None:
-        """Of the device in the folder of that name, which calls the server at `address`."""
+    def write_settings(self, name: str, address: str) -> Path:
+        """The file of the device in the folder of that name, which calls the server at `address`."""
         settings = {
             "server": address,
             "learner": work.LEARNER,
@@ -201,12 +200,9 @@ class Fleet:
             "limits": {"kept_bytes": 16 * work.MODEL},
             **({} if self.secure else {"device": name, "insecure_loopback": True}),
         }
-        (self.folder / name / "device.yaml").write_text(yaml.safe_dump(settings))
-
-
-def _succeeded(what: str, code: int, folder: Path) -> None:
-    if code:
-        raise Unavailable(f"{what}: exit code {code}", f"see {folder / 'verbs.log'}")
+        path = self.folder / name / "device.yaml"
+        path.write_text(yaml.safe_dump(settings))
+        return path
 
 
 def _free_port() -> int:
