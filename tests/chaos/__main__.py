@@ -23,11 +23,12 @@ def main() -> int:
     )
     parser.add_argument("--out", type=Path, default=Path("runs/chaos"), help="folder of what comes out")
     parser.add_argument("--insecure", action="store_true", help="in plain text, without mutual TLS")
+    parser.add_argument("--resume", action="store_true", help="go on with the campaign that is in --out")
     parser.add_argument("--list", action="store_true", help="name the kinds of faults and end")
     arguments = parser.parse_args()
     grounds.enter()
 
-    from tests.chaos.campaign import Campaign
+    from tests.chaos.campaign import TRIALS, Campaign
     from tests.chaos.kinds import KINDS, named
     from tests.chaos.report import table, write
 
@@ -42,13 +43,18 @@ def main() -> int:
     runs = arguments.runs or len(kinds) or 100
     logging.getLogger("asyncio").setLevel(logging.ERROR)  # it warns of sockets that we cut
     arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "trials.jsonl").unlink(missing_ok=True)
     campaign = Campaign(
         arguments.out, arguments.seed, lambda text: print(text, flush=True), not arguments.insecure
     )
+    plan = campaign.plan(runs, kinds)
+    if arguments.resume:
+        plan = campaign.resume(plan)
+        campaign.say(f"{len(campaign.trials)} trials are there, {len(plan)} are left")
+    else:
+        (arguments.out / TRIALS).unlink(missing_ok=True)
     began = time.monotonic()
     try:
-        asyncio.run(until_told(campaign.play(campaign.plan(runs, kinds))))
+        asyncio.run(until_told(campaign.play(plan)))
     except asyncio.CancelledError:
         campaign.say("ended by a signal")
         return 128 + signal.SIGTERM

@@ -22,7 +22,8 @@ from tests.chaos.trial import Trial
 TRIALS_A_FLEET = 20
 DISKS = {"server": 256 << 20, "device": 128 << 20}
 """Bytes of the file systems of a fleet with small disks."""
-KEPT = "*.log"
+TRIALS = "trials.jsonl"
+"""What was seen in each trial, a line as soon as it is over."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,21 @@ class Campaign:
             chance.shuffle(cycle)
             bag += cycle
         return [Planned(kind, self.seed + number) for number, kind in enumerate(bag[:runs])]
+
+    def resume(self, plan: list[Planned]) -> list[Planned]:
+        """What is left of a plan that was begun: what trials.jsonl has of it is taken from there.
+
+        A line that the end cut short, and trials of another plan, are dropped.
+        """
+        planned, path = set(plan), self.out / TRIALS
+        for line in path.read_text().split("\n")[:-1] if path.exists() else []:
+            facts = Facts(**json.loads(line))
+            trial = Planned(facts.kind, facts.seed)
+            if trial in planned and facts.secure == self.secure:
+                planned.remove(trial)
+                self.trials.append(facts)
+        self._write(*self.trials, anew=True)
+        return [trial for trial in plan if trial in planned]
 
     async def play(self, plan: list[Planned]) -> None:
         """Play every trial that this machine permits."""
@@ -114,15 +130,24 @@ class Campaign:
             await trial.end()
             facts = examine(trial)
         except Exception as error:
-            facts = Facts(trial.kind, trial.seed, trial.algorithm, [each.facts() for each in trial.strikes])
+            facts = Facts(
+                trial.kind,
+                trial.seed,
+                fleet.secure,
+                trial.algorithm,
+                [each.facts() for each in trial.strikes],
+            )
             facts.problems.append(f"{type(error).__name__}: {error}")
             if not isinstance(error, ShoalError):
                 traceback.print_exc()
         self.trials.append(facts)
         self._say(facts)
-        with (self.out / "trials.jsonl").open("a") as file:
-            file.write(json.dumps(asdict(facts)) + "\n")
+        self._write(facts)
         return facts
+
+    def _write(self, *trials: Facts, anew: bool = False) -> None:
+        with (self.out / TRIALS).open("w" if anew else "a") as file:
+            file.writelines(json.dumps(asdict(facts)) + "\n" for facts in trials)
 
     def _say(self, facts: Facts) -> None:
         state = "ok  " if facts.good else "FAIL"

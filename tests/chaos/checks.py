@@ -38,6 +38,7 @@ class Facts:
 
     kind: str
     seed: int
+    secure: bool
     algorithm: str
     strikes: list[dict[str, Any]]
     seconds: float = 0.0
@@ -64,7 +65,9 @@ class Facts:
 
 def examine(trial: Trial) -> Facts:
     """All checks of a trial whose run is over."""
-    facts = Facts(trial.kind, trial.seed, trial.algorithm, [each.facts() for each in trial.strikes])
+    facts = Facts(
+        trial.kind, trial.seed, trial.fleet.secure, trial.algorithm, [each.facts() for each in trial.strikes]
+    )
     facts.seconds, facts.notes = round(time.monotonic() - trial.began, 3), trial.notes
     facts.problems += trial.wrong
     _count(trial, facts)
@@ -148,9 +151,8 @@ def _weigh(trial: Trial, facts: Facts, true: work.Truth) -> None:
         framing = true.up[name] // SHARE + (number + 1) * CONNECTION
         facts.allowed[name] = number * CHUNK + framing
         if facts.resent[name] > facts.allowed[name]:
-            facts.problems.append(
-                f"{name} sent {facts.resent[name]} bytes again after {number} cuts; {facts.allowed[name]} are good"
-            )
+            sizes = f"{facts.resent[name]} bytes, where {facts.allowed[name]} are good"
+            facts.problems.append(f"{name} sent too much again after {number} cuts: {sizes}")
 
 
 def _time(trial: Trial, facts: Facts) -> None:
