@@ -4,7 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test histories chaos check format proto lock clean
+.PHONY: help demo test histories chaos fuzz check format proto lock clean
 
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
@@ -24,6 +24,10 @@ histories: .venv/built
 ## make chaos   real processes under real faults: 150 runs in about half an hour, and a table of what was lost
 chaos: .venv/built
 	@$(BIN)/python -m tests.chaos --runs 150 --seed 42 --out runs/chaos
+
+## make fuzz    a minute of hostile bytes for every decoder that a peer can reach
+fuzz: .venv/built
+	@scripts/fuzz
 
 ## make check   ruff, mypy, import floors, the contract and its generated code
 check: .venv/built

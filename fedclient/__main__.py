@@ -1,4 +1,4 @@
-"""The command line of a device: join, check, run, enroll, predict, status.
+"""The command line of a device: join, check, run, enroll, predict, status, ledger.
 
 What a verb needs is imported when it is used, so that `status` and `--help` are quick and need no PyTorch.
 """
@@ -182,6 +182,8 @@ def enroll(
 
 def _placed(found: "Enrolment", path: Path | None) -> str:
     """Where a device was put, for people."""
+    from fedclient.spending import line
+
     where = found.assignment
     words = [f"cluster {where.cluster} of run {found.run}"]
     if not math.isnan(where.distance):
@@ -190,6 +192,7 @@ def _placed(found: "Enrolment", path: Path | None) -> str:
         words.append(f"the next is {where.runner_up} at {where.runner_up_distance:.4g}")
     traffic = f"{found.seconds:.1f} s, {found.received} bytes received, {found.sent} sent"
     lines = [", ".join(words), f"confidence {where.confidence:.2f}", traffic]
+    lines.append(f"privacy: {line(found.privacy)}")
     return "\n".join([*lines, *([f"model: {path}"] if path else [])])
 
 
@@ -227,6 +230,35 @@ def status(console: Console, settings: ClientConfig) -> Result:
 
     found = last.status(settings)
     return Result(found, last.text(found))
+
+
+@main.group()
+def ledger() -> None:
+    """What this device released with a privacy guarantee, what that cost, and what is left."""
+
+
+@ledger.command(epilog="Example: fedclient ledger show --config device.yaml")
+@verb
+@configured
+def show(console: Console, settings: ClientConfig) -> Result:
+    """What was spent on what: the true epsilon for each version of the data and in all, and what is left."""
+    from fedclient import spending
+
+    entries = spending.ledger_of(settings).entries()
+    found = spending.facts(entries, settings.privacy)
+    data = {"entries": spending.rows(entries), **found, "budget": vars(settings.privacy)}
+    return Result(data, spending.text(entries, settings.privacy))
+
+
+@ledger.command(epilog="Example: fedclient ledger verify --config device.yaml")
+@verb
+@configured
+def verify(console: Console, settings: ClientConfig) -> Result:
+    """Look whether any line of the ledger, or anything that was released, was changed or taken away."""
+    from fedclient import spending
+
+    entries = spending.ledger_of(settings).verify()
+    return Result({"lines": len(entries)}, f"{len(entries)} lines, and what was released is as it was")
 
 
 if __name__ == "__main__":

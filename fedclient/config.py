@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeVar
 
 from fedcore.config import MAX_TEXT, convert, load
 from fedcore.errors import ConfigError
+from fedcore.privacy.budget import Budget
 
 T = TypeVar("T")
 
@@ -170,6 +171,7 @@ class ClientConfig:
     data: DataConfig | None = None
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
+    privacy: Budget = field(default_factory=Budget)
 
     def __post_init__(self) -> None:
         if self.device is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", self.device):
@@ -181,17 +183,20 @@ class ClientConfig:
 
 @dataclass(frozen=True)
 class WorkConfig:
-    """What the training process is told. blobs: the folder of models that come and go.
+    """What the training process is told. blobs: the folder of models that come and go. account: the folder of
+    the ledger; privacy: what its owner allows.
 
     data: the device's data; file: in their place, one file, read as `data` says, whose labels do not matter.
     """
 
     blobs: Path
+    account: Path
     learner: LearnerConfig
     data: DataConfig | None = None
     file: Path | None = None
     labels: bool = True
     compute: ComputeConfig = field(default_factory=ComputeConfig)
+    privacy: Budget = field(default_factory=Budget)
     trial: Trial = "none"
 
 

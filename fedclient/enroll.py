@@ -9,8 +9,8 @@ What is sent is the descriptor, released by the device half as the question asks
 import json
 import math
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +18,7 @@ from fedclient.backoff import Backoff, patiently
 from fedclient.blobs import BlobStore
 from fedclient.faults import TaskFailed
 from fedclient.performer import Performer
+from fedclient.spending import line
 from fedcore.errors import BadPayload, Refused
 from fedcore.link import Failure, Link, Placement, Question, Task
 from fedcore.parts import ClusterAssignment, Descriptor
@@ -34,7 +35,8 @@ MODEL, PLACEMENT = "model.safetensors", "placement.json"
 @dataclass(frozen=True)
 class Enrolment:
     """What came of it. seconds: from the first call to the last byte. received, sent: bytes of models and of
-    the descriptor; the few hundred around them are not counted.
+    the descriptor; the few hundred around them are not counted. privacy: what this device has released until
+    now, as `fedclient.spending` tells it.
     """
 
     run: RunId
@@ -43,6 +45,7 @@ class Enrolment:
     seconds: float
     received: int
     sent: int
+    privacy: Mapping[str, Any] = field(default_factory=dict)
 
     def facts(self) -> dict[str, Any]:
         """For machines; a distance that there is none of is None."""
@@ -53,7 +56,7 @@ class Enrolment:
         blob = self.model.blob.sha256 if self.model else None
         seconds = round(self.seconds, 3)
         traffic = {"seconds": seconds, "received": self.received, "sent": self.sent}
-        return {"run": self.run, **found, "model": blob, **traffic}
+        return {"run": self.run, **found, "model": blob, **traffic, "privacy": self.privacy}
 
 
 class Enroller:
@@ -132,6 +135,8 @@ def save(enrolment: Enrolment, store: BlobStore, folder: Path) -> Path:
     assert enrolment.model is not None
     path = folder / MODEL
     facts = {"run": enrolment.run, "cluster": enrolment.assignment.cluster}
+    if enrolment.privacy:
+        facts["privacy"] = f"of the device that fetched it: {line(enrolment.privacy)}"
     with storing(path), temporary(folder) as file:
         save_file(dict(store.load(enrolment.model)), file.name, facts)
         settle(file, path)

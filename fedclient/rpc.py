@@ -87,7 +87,6 @@ class RpcLink:
     def __init__(
         self, address: str, device_name: str, credentials: grpc.ChannelCredentials | None = None
     ) -> None:
-        self.address = address
         self.address, self._credentials = address, credentials
         self._name, self._session = ("" if credentials else device_name), ""
         self._line = Line(self._dial, _stubs)

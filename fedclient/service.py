@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from fedclient import enroll as enrolling
+from fedclient import spending
 from fedclient.access import Access, access
 from fedclient.agent import Agent, Allowance, Until
 from fedclient.blobs import BlobStore
@@ -58,7 +59,7 @@ async def check(settings: ClientConfig) -> Facts:
     """Load the learner and the data and try them on one batch. Raises whose fault it is; asks no server."""
     config = work_config(settings, trial="full")
     with TemporaryDirectory(prefix="fedclient-check-") as folder:  # the device's own is left alone
-        performer = Spawned(replace(config, blobs=Path(folder)))
+        performer = Spawned(replace(config, blobs=Path(folder), account=Path(folder)))
         async with _stopped_at_the_end(performer):
             return await performer.start()
 
@@ -81,6 +82,7 @@ async def enroll(
             limit = settings.limits.download_bytes
             enroller = Enroller(link, performer, store, console.progress, limit, patience)
             enrolment = await enroller.enroll(run, accept_nearest)
+        enrolment = replace(enrolment, privacy=spending.told(settings))
         path = enrolling.save(enrolment, store, folder.model) if enrolment.model else None
         store.trim(settings.limits.kept_bytes)
         return enrolment, path
@@ -94,8 +96,18 @@ def work_config(
         raise ConfigError("no learner is given", "set `learner`, for example learner: {file: learner.py}")
     if settings.data is None and file is None:
         raise ConfigError("no data are given", "set `data`, for example data: {npz: train.npz}")
-    blobs = DeviceFolder(settings.state).blobs
-    return WorkConfig(blobs, settings.learner, settings.data, file, labels, settings.compute, trial)
+    folder, compute, privacy = DeviceFolder(settings.state), settings.compute, settings.privacy
+    return WorkConfig(
+        folder.blobs,
+        folder.privacy,
+        settings.learner,
+        settings.data,
+        file,
+        labels,
+        compute,
+        privacy,
+        trial,
+    )
 
 
 async def _until_signal(agent: Agent, until: Until) -> None:

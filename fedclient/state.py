@@ -4,6 +4,7 @@ device          its name, kept since the first use
 identity/       who it is: its key and certificate, once it has joined
 lock            held by the one agent that works here
 status.json     what it did last, for `fedclient status`
+privacy/        what was released with a guarantee, and what it cost; see `fedclient.ledger`
 mark            the last mark of the server, by which it can be told from one that was restored from the past
 outbox/         the result that the server has not taken yet
 blobs/          models that came and results that go
@@ -44,6 +45,10 @@ class DeviceFolder:
     @property
     def outbox(self) -> Path:
         return self.root / "outbox"
+
+    @property
+    def privacy(self) -> Path:
+        return self.root / "privacy"
 
     @property
     def mark(self) -> "Mark":

@@ -4,6 +4,7 @@ import asyncio
 import time
 from typing import Any
 
+from fedclient import spending
 from fedclient.access import Access, access
 from fedclient.config import ClientConfig
 from fedclient.enroll import PLACEMENT
@@ -36,6 +37,7 @@ def status(settings: ClientConfig) -> dict[str, Any]:
         "tasks": last.get("tasks", 0),
         "cluster": last.get("cluster") or placement.get("cluster"),
         "enrolled": placement or None,
+        "privacy": spending.told(settings),
         "outbox": Outbox(folder.outbox).pending() is not None,
         "last_error": last.get("error") or None,
     }
@@ -70,6 +72,7 @@ def text(found: dict[str, Any]) -> str:
         "agent": doing if found["running"] else f"not running; last: {doing}",
         "last task": ", ".join(f"{key} {task[key]}" for key in TASK if task[key]) if task else "none",
         "cluster": found["cluster"] or "none",
+        "privacy": spending.line(found["privacy"]),
         "outbox": "a result waits for the server" if found["outbox"] else "empty",
         "last error": f"[{error.get('code')}] {error.get('message')}" if error else "none",
     }

@@ -14,6 +14,7 @@ from fedclient import trial
 from fedclient.blobs import BlobStore
 from fedclient.config import ComputeConfig, LearnerConfig, WorkConfig
 from fedclient.data import load, load_file
+from fedclient.ledger import Ledger
 from fedclient.performer import Facts
 from fedcore import algorithm, messages
 from fedcore.algorithm import Local
@@ -51,7 +52,8 @@ class Workshop:
         settle_torch(config.compute)
         learner, views = open_learner(config.learner), open_views(config)
         # Noise for privacy comes from the operating system's entropy and from no seed that anyone knows.
-        bench = Bench(learner, views, config.compute.device, seed=0, noise=np.random.default_rng())
+        noise, account = np.random.default_rng(), Ledger(config.account, config.privacy)
+        bench = Bench(learner, views, config.compute.device, seed=0, noise=noise, account=account)
         findings: Mapping[str, Any] = NO_FINDINGS
         if config.trial == "quick":
             trial.quick(bench, config.learner.where)

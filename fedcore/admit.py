@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedcore.errors import BadPayload
-from fedcore.messages import Built, Describe, Described, Evaluate, Evaluated, Message, Train, Trained
+from fedcore.messages import WIDTH, Built, Describe, Described, Evaluate, Evaluated, Message, Train, Trained
 from fedcore.parts import MAX_LATENTS, Descriptor, NoisySums, PrivacySettings, Vector
 from fedcore.payload import Payload, decode, fields_of, tensors_of
 from fedcore.privacy.accounting import epsilon_of, group, rho_of
@@ -71,12 +71,15 @@ def admit_message(task: Message, reply: Message) -> None:
 
 
 def _admit_bounds(task: Evaluate, reply: Evaluated) -> None:
-    if bool(task.bounds) != (reply.bounds is not None):
-        raise BadPayload(f"latent bounds were {'' if task.bounds else 'not '}asked for")
-    if reply.bounds is None:
+    due = task.bounds not in ("", WIDTH)
+    if due != (reply.bounds is not None):
+        raise BadPayload(f"latent bounds were {'' if due else 'not '}asked for")
+    if not task.bounds:
         return
     if not 1 <= reply.latents <= MAX_LATENTS:
         raise BadPayload(f"{reply.latents} latents", f"1 to {MAX_LATENTS} are taken")
+    if reply.bounds is None:
+        return
     pairs = 1 if task.bounds == "scalar" else reply.latents
     if reply.bounds.low.size != pairs:
         raise BadPayload(f"{pairs} pairs of latent bounds are due, {reply.bounds.low.size} came")

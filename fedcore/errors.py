@@ -11,16 +11,19 @@
     |  |- Unauthenticated no valid certificate: renew it, or join anew
     |  |- Revoked         an operator has ended this identity
     |  |- Taken           another has that name
+    |  |- OverBudget      the owner's privacy budget has no room for it
+    |  |- Unprotected     the owner lets nothing leave without a privacy guarantee
     |  `- WrongVersion    the two sides have no version of the exchange in common
     |- NotFound           no such run, blob or device
     |- Unavailable        the other side is not there, or not now: try again
-    |  |- Busy             it has too much to do, or this peer asks for too much at once
+    |  |- Busy             it has too much to do at the moment
     |  |- ServerFull       its disk has no room for more
     |  |- InDoubt          it seems to be restored from the past, and waits for its operator
     |  `- TooOften         more calls than are allowed: wait, then try again
     |- SessionLost        the server or the device started anew: say hello again
     |- StorageFault       our own disk refused: read-only, broken
     |  `- DiskFull        it has no room: nothing was written, the same can be tried again
+    |- LedgerFault        the device's account of its releases was changed, or is damaged
     `- IllegalEvent       our own bug: an event that the table does not allow
 
 `code` is stable and is what machines match on; `exit_code` is what a command ends with.
@@ -94,6 +97,14 @@ class WrongVersion(Refused):
     code, exit_code = "wrong-version", 7
 
 
+class OverBudget(Refused):
+    code = "over-budget"
+
+
+class Unprotected(Refused):
+    code = "unprotected"
+
+
 class NotFound(ShoalError):
     code, exit_code = "not-found", 1
 
@@ -134,6 +145,10 @@ class StorageFault(ShoalError):
 
 class DiskFull(StorageFault):
     code = "disk-full"
+
+
+class LedgerFault(ShoalError):
+    code, exit_code = "bad-ledger", 8
 
 
 class IllegalEvent(ShoalError):

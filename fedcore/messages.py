@@ -13,6 +13,9 @@ from fedcore.errors import BadPayload
 from fedcore.parts import Descriptor, LatentBounds, PrivacySettings, Scores
 from fedcore.types import Tensors
 
+WIDTH = "width"
+"""In the place of bounds: how many latents there are, and nothing of their values."""
+
 
 class Message:
     """Base of all messages. `kind` is its name on the wire, `reply` the class of the answer."""
@@ -114,7 +117,8 @@ class Evaluate(Message):
     """Measure `model` on the device's held-out part ("held_out"), or on its test part ("test").
 
     bounds: "" for none, "scalar" for one lowest and highest latent value over all coordinates of the
-    held-out part, "coordinate" for one pair each. A device without a test part uses the held-out one.
+    held-out part, "coordinate" for one pair each, WIDTH for their number alone. A device without a test part
+    uses the held-out one.
     """
 
     kind: ClassVar[str] = "evaluate"

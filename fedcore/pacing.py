@@ -3,6 +3,9 @@
 import math
 from dataclasses import dataclass
 
+WHOLE = 1.0 - 1e-9
+"""A token, less what sums of times are off by."""
+
 
 @dataclass
 class Pace:
@@ -15,15 +18,16 @@ class Pace:
     rate: float
     burst: float
     furthest: float
-    _next: float = -math.inf
+    _tokens: float = 0.0
+    _counted: float = -math.inf
     _promised: float = -math.inf
 
     def delay(self, now: float) -> float:
         """0 for whoever may go on now, else in how many seconds it is its turn."""
-        step = 1.0 / self.rate
-        due = max(self._next, now - (self.burst - 1.0) * step)
-        if due <= now:
-            self._next = due + step
+        self._tokens = min(self.burst, self._tokens + (now - self._counted) * self.rate)
+        self._counted = now
+        if self._tokens >= WHOLE:
+            self._tokens -= 1.0
             return 0.0
-        self._promised = min(max(self._promised, now) + step, now + self.furthest)
+        self._promised = min(max(self._promised, now) + 1.0 / self.rate, now + self.furthest)
         return self._promised - now

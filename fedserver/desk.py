@@ -15,6 +15,7 @@ from fedcore.types import ModelKey, RunId
 from fedserver import transfer
 from fedserver.coordinator import Coordinator
 from fedserver.kept import Kept
+from fedserver.mirror import statements
 from fedserver.recipe import Recipe, recipe_of
 from fedserver.records import LogLine, RunRecord, RunSpec, Standing
 from fedserver.runs import Run
@@ -115,7 +116,8 @@ class Desk:
             devices.append(device_of(record, visitor, leases, patience))
         pending = [unchecked(record) for record in coordinator.recovery.pending.values()]
         runs = (*map(coordinator.summary, active), *(each for each in pending if not each.over))
-        return ServerStatus(fedcore.__version__, tuple(devices), runs, coordinator.notices())
+        released = statements(await coordinator.storage(Store.releases))
+        return ServerStatus(fedcore.__version__, tuple(devices), runs, coordinator.notices(), released)
 
     # -- blobs ----------------------------------------------------------------------------------------------
 
@@ -172,6 +174,7 @@ class Desk:
             {each.round: each.abandoned for each in rounds if each.abandoned},
             rounds[-1].missing if rounds else {},
             models,
+            statements(await storage(Store.releases, run)),
         )
 
     async def _clusters(self, found: Run) -> list[ClusterVersions]:

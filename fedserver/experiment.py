@@ -28,6 +28,7 @@ from fedcore.local.learner import Learner, builtin
 from fedcore.local.weights import initial_weights
 from fedcore.messages import Describe, Described, Evaluate, Evaluated, Message, Trained
 from fedcore.parts import ClusterAssignment
+from fedcore.privacy.account import Unmetered
 from fedcore.rounds import RoundPolicy
 from fedcore.seeds import generator
 from fedcore.shifts import DeviceData, make
@@ -140,7 +141,8 @@ class Fleet:
 
     def _bench(self, number: int, views: Views) -> Bench:
         noise = generator(self._experiment.seed, "privacy noise", number)
-        return Bench(self.learner, views, self._experiment.device, 0, noise, model=self._network)
+        account = Unmetered(noise.bytes)
+        return Bench(self.learner, views, self._experiment.device, 0, noise, self._network, account)
 
     def _device(self, bench: Bench) -> Callable[[Message, int], Message]:
         def perform(message: Message, seed: int) -> Message:

@@ -10,6 +10,7 @@ from fedcore.messages import Message
 from fedcore.payload import Payload, Weights, decode
 from fedcore.shell import crash
 from fedcore.types import DeviceId, Tensors
+from fedserver import mirror
 from fedserver.authority.chain import Event
 from fedserver.blobs import Blobs
 from fedserver.coordinator import Coordinator
@@ -50,6 +51,7 @@ async def receive(coordinator: Coordinator, device: DeviceId, report: Report) ->
         facts = {"run": run.run, "round": report.round, "device": device, "reason": bad.message}
         await coordinator.storage(Store.note_event, Event.UPDATE_REFUSED, **facts)
         return await coordinator.in_turn(_refused(run, device, report, bad))
+    await mirror.note(coordinator.storage, run.run, device, report.result.parts.values())
     return await coordinator.in_turn(_count(coordinator, run, device, report, report.result))
 
 

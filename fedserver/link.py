@@ -12,7 +12,7 @@ from fedcore.link import PROTOCOL, Hello, Idle, Link, Placement, Question, Recei
 from fedcore.parts import Descriptor
 from fedcore.payload import BlobRef
 from fedcore.types import DeviceId, RunId
-from fedserver import intake, placing, signals, transfer
+from fedserver import intake, mirror, placing, signals, transfer
 from fedserver.coordinator import Coordinator
 from fedserver.store import Store
 from fedserver.visitor import Visitor
@@ -105,7 +105,10 @@ class DeviceLink(Link):
         self._coordinator.check_serving()
         visitor = self._coordinator.visitor(self._device)
         visitor.seen()
-        return await placing.place(self._coordinator, visitor, run, descriptor)
+        answer = await placing.place(self._coordinator, visitor, run, descriptor)
+        if descriptor is not None:
+            await mirror.note(self._coordinator.storage, answer.run, self._device, [descriptor])
+        return answer
 
     async def _mark(self) -> str:
         """None in doubt: a device keeps the one that shows it."""

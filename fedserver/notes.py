@@ -5,10 +5,12 @@ from collections.abc import Iterable
 
 from fedcore.types import DeviceId, RunId
 from fedserver.database import Database
-from fedserver.records import DeviceRecord, LogLine, Traffic
+from fedserver.records import DeviceRecord, LogLine, ReleaseRecord, Traffic
 
 LOG_LINES, PAGE = 10_000, 200
 """How many lines of a run's log are kept, and how many are read at a time."""
+RELEASES = 1000
+"""Releases of one device in one run that are noted: an honest one makes a few."""
 
 
 class Notes(Database):
@@ -40,6 +42,23 @@ class Notes(Database):
         """What each device sent and fetched in a run."""
         rows = self._all("SELECT device, run, up, down FROM traffic WHERE run = ? ORDER BY device", (run,))
         return [Traffic(*row) for row in rows]
+
+    def note_releases(self, releases: Iterable[ReleaseRecord]) -> None:
+        """Note what devices have released; what is noted already stays as it is."""
+        with self._transaction():
+            self._database.executemany(
+                "INSERT OR IGNORE INTO released SELECT ?1, ?2, ?3, ?4, ?5, ?6"
+                " WHERE (SELECT count(*) FROM released WHERE run = ?1 AND device = ?2) < ?7",
+                [
+                    (each.run, each.device, each.release, each.rho, each.delta, each.group_size, RELEASES)
+                    for each in releases
+                ],
+            )
+
+    def releases(self, run: RunId | None = None) -> list[ReleaseRecord]:
+        """What was noted of a run, or of all."""
+        rows = self._all("SELECT * FROM released WHERE ?1 IS NULL OR run = ?1 ORDER BY rowid", (run,))
+        return [ReleaseRecord(*row) for row in rows]
 
     def log(self, run: RunId, text: str, device: DeviceId = "") -> None:
         """Note something that happened in a run."""

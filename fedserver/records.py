@@ -109,3 +109,18 @@ class Traffic:
     run: RunId
     up: int
     down: int
+
+
+@dataclass(frozen=True)
+class ReleaseRecord:
+    """What a device released in a run. release: its SHA-256; or, without a guarantee, off, paper or bounds.
+
+    rho: what it cost, for one sample; 0 without a guarantee. delta, group_size: as asked.
+    """
+
+    run: RunId
+    device: DeviceId
+    release: str
+    rho: float = 0.0
+    delta: float = 0.0
+    group_size: int = 1

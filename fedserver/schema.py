@@ -114,7 +114,19 @@ CREATE TABLE doubts (
 );
 """
 
-STEPS: tuple[str, ...] = (FIRST, IDENTITIES, EPOCH)
+MIRROR = """
+CREATE TABLE released (
+    run TEXT NOT NULL REFERENCES runs,
+    device TEXT NOT NULL,
+    release TEXT NOT NULL,               -- SHA-256; or, without a guarantee, off, paper or bounds
+    rho REAL NOT NULL,                   -- for one sample; 0 without a guarantee
+    delta REAL NOT NULL,
+    group_size INTEGER NOT NULL,
+    PRIMARY KEY (run, device, release)
+);
+"""
+
+STEPS: tuple[str, ...] = (FIRST, IDENTITIES, EPOCH, MIRROR)
 """How the tables came to be: step n takes version n - 1 to n. A step that was released never changes."""
 VERSION = len(STEPS)
 RESTORE = "keep the folder as it is, and restore a backup: fedserver restore BACKUP --state DIR"
@@ -168,7 +180,7 @@ def _version(connection: sqlite3.Connection) -> int:
 
 def _back_up(connection: sqlite3.Connection, copy: Path) -> None:
     """A copy of the whole database in the file `copy`, which is whole or not there."""
-    with temporary(copy.parent) as file:
+    with temporary(copy.parent, 0o600) as file:
         with closing(sqlite3.connect(file.name)) as target:
             connection.backup(target)
         settle(file, copy)

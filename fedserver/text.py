@@ -2,10 +2,12 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from fedcore.privacy.statement import WEIGHTS, Statement
+from fedcore.types import DeviceId
 from fedserver.records import LogLine
 from fedserver.views import ClusterVersions, RunStatus, RunSummary, ServerStatus
 
@@ -23,7 +25,13 @@ def data(status: RunStatus) -> dict[str, Any]:
         "abandoned": status.abandoned,
         "missing": status.missing,
         "models": models,
+        **private_data(status.released),
     }
+
+
+def private_data(released: Mapping[DeviceId, Statement]) -> dict[str, Any]:
+    """What devices have released, for programs."""
+    return {"released": {device: found.facts() for device, found in released.items()}, "weights": WEIGHTS}
 
 
 def step(found: RunSummary) -> str:
@@ -67,6 +75,7 @@ def status(found: RunStatus) -> str:
         parts.append(table(heads, rows))
     if any(found.clusters.values()):
         parts += [f"cluster {key}: {_many(len(own), 'device')}" for key, own in found.clusters.items()]
+    parts += [f"privacy: {each}" for each in privacy(found.released)] if found.devices else []
     parts += [f"model {key}: {_bytes(weights.blob.size)}" for key, weights in found.models.items()]
     parts += [f"missing in the last round: {device}: {why}" for device, why in found.missing.items()]
     for why, count in Counter(found.abandoned.values()).items():
@@ -107,7 +116,14 @@ def server(found: ServerStatus) -> str:
             for each in found.devices
         ]
         parts.append(table(("device", "state", "seen", "works on", "software"), rows))
+        parts += [f"privacy: {each}" for each in privacy(found.released)]
     return "\n".join(parts)
+
+
+def privacy(released: Mapping[DeviceId, Statement]) -> list[str]:
+    """How many devices have released what; and of the weights, that nothing holds for them."""
+    counts = Counter(str(each) for each in released.values())
+    return [*(f"{_many(count, 'device')}: {what}" for what, count in counts.items()), WEIGHTS]
 
 
 def line(found: LogLine) -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def status(console: Console, client: "OperatorClient") -> Result:
     """What the server does: its devices, and what each run waits for, from whom, and until when."""
     found = client.status()
-    return Result(asdict(found), text.server(found))
+    return Result({**asdict(found), **text.private_data(found.released)}, text.server(found))
 
 
 @click.group()
@@ -52,6 +52,14 @@ def export(console: Console, client: "OperatorClient", name: str, cluster: str |
         raise NotFound(f"run {name} has no cluster {key!r}", near(key, known))
     console.progress(f"fetching the model of {key}")
     weights = found.models[key]
-    save(client.fetch(weights), out, {"run": name, "cluster": key})
-    facts = {"run": name, "cluster": key, "path": str(out), "sha256": weights.blob.sha256}
+    privacy = "; ".join(text.privacy(found.released))
+    save(client.fetch(weights), out, {"run": name, "cluster": key, "privacy": privacy})
+    facts = {
+        "run": name,
+        "cluster": key,
+        "path": str(out),
+        "sha256": weights.blob.sha256,
+        **text.private_data(found.released),
+        "privacy": privacy,
+    }
     return Result(facts, f"{out}: the model of {key}, {len(weights.manifest)} tensors")

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fedcore.payload import BlobRef, Weights
+from fedcore.privacy.statement import Statement
 from fedcore.types import DeviceId, ModelKey, RunId
 
 STAGES = ("waiting", "open", "reducing", "finished", "failed", "stopped")
@@ -45,7 +46,10 @@ class DeviceFigures:
 
 @dataclass(frozen=True)
 class RunStatus:
-    """abandoned: round -> why it gave no result. missing: of the last round. models: once it is over."""
+    """abandoned: round -> why it gave no result. missing: of the last round. models: once it is over.
+
+    released: what devices have released in this run.
+    """
 
     summary: RunSummary
     clusters: Mapping[ModelKey, tuple[DeviceId, ...]] = field(default_factory=dict)
@@ -53,6 +57,7 @@ class RunStatus:
     abandoned: Mapping[int, str] = field(default_factory=dict)
     missing: Mapping[DeviceId, str] = field(default_factory=dict)
     models: Mapping[ModelKey, Weights] = field(default_factory=dict)
+    released: Mapping[DeviceId, Statement] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -80,9 +85,13 @@ class DeviceStatus:
 
 @dataclass(frozen=True)
 class ServerStatus:
-    """The daemon as it is now. runs: those that are not over. notices: what keeps it from its work."""
+    """The daemon as it is now. runs: those that are not over. notices: what keeps it from its work.
+
+    released: what devices have released, over all runs.
+    """
 
     version: str
     devices: tuple[DeviceStatus, ...]
     runs: tuple[RunSummary, ...]
     notices: tuple[str, ...] = ()
+    released: Mapping[DeviceId, Statement] = field(default_factory=dict)

@@ -5,16 +5,19 @@ at a time, and what a task keeps of the network it copies out (`tensors_of`).
 """
 
 import copy
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import nn
 
+from fedcore.data.version import version
 from fedcore.data.views import Views
 from fedcore.errors import BadPayload, ConfigError, DeviceFault, near
 from fedcore.local.learner import Learner
 from fedcore.local.samples import Samples, convert
 from fedcore.local.weights import load_weights
+from fedcore.privacy.account import Account, NoAccount
 from fedcore.types import Tensors
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -25,8 +28,9 @@ class Bench:
     """learner, views: what and on what. device: where it computes.
 
     seed: where this task's shuffling, dropout and the like start from.
-    noise: for privacy, and for nothing else. On a real device it is seeded by the operating system and not by
-    anyone's seed: whoever knew it could take the noise off.
+    noise: for the papers' mechanism, and for nothing else. On a real device it is seeded by the operating
+    system and not by anyone's seed: whoever knew it could take the noise off.
+    account: makes the releases that have a guarantee, with noise of its own.
     """
 
     def __init__(
@@ -37,11 +41,12 @@ class Bench:
         seed: int,
         noise: np.random.Generator,
         model: nn.Module | None = None,
+        account: Account | None = None,
     ) -> None:
         """device: "auto" (a CUDA GPU if there is one), "cpu" or "cuda".
 
         model: a network of this learner to work in, for benches that take turns, as in a simulation of many
-        devices; without one it builds its own.
+        devices; without one it builds its own. account: without one no release can have a guarantee.
 
         Raises ConfigError for a device that is not there, LearnerFault when the learner cannot build.
         """
@@ -50,8 +55,10 @@ class Bench:
         self.device = choose_device(device)
         self.seed = seed
         self.noise = noise
+        self.account: Account = NoAccount() if account is None else account
         self.model = (learner.module(seed=0) if model is None else model).to(self.device)
         self._samples: dict[str, Samples] = {}
+        self._versions: dict[tuple[bool, tuple[str, ...]], str] = {}
 
     def for_task(self, seed: int) -> "Bench":
         """The same bench, data and network shared, for a task with this seed."""
@@ -74,6 +81,13 @@ class Bench:
                 raise DeviceFault(f"the {part} part of the data is empty", "give at least 2 labelled samples")
             self._samples[part] = convert(data, self.device)
         return self._samples[part]
+
+    def version(self, parts: Sequence[str], labels: bool) -> str:
+        """Which samples these parts hold, with their classes where `labels` matter: a hash of them."""
+        key = (labels, tuple(parts))
+        if key not in self._versions:
+            self._versions[key] = version((getattr(self.views, part) for part in parts), labels)
+        return self._versions[key]
 
     def load(self, weights: Tensors) -> nn.Module:
         """The bench's network with these weights; it is theirs until the next call. Raises BadPayload."""

@@ -17,6 +17,7 @@ from fedcore.local.learner import Learner
 from fedcore.local.samples import Samples
 from fedcore.parts import MAX_ROWS, MAX_SCALE, MIN_SCALE, Vector
 from fedcore.privacy.moments import Moments
+from fedcore.privacy.sums import ExactSums, sums_of
 from fedcore.tensors import Manifest, TensorSpec, check_manifest, manifest_of
 from fedcore.types import Array, Tensors
 
@@ -32,6 +33,24 @@ def describe(
     labels = torch.cat([part.labels for part in parts]).cpu().numpy() if classes else None
     batches = (batch for part in parts for batch in latents(learner, model, part))
     return moments_of(project(batches, projector), labels, classes)
+
+
+def sums(
+    learner: Learner,
+    model: nn.Module,
+    parts: Sequence[Samples],
+    projector: Tensors,
+    classes: int,
+) -> ExactSums:
+    """What a calibrated privacy mode makes its release of: for `classes` above 0, of each class too.
+
+    The projector has a radius. Raises as `describe` does.
+    """
+    check_classes(classes)
+    labels = torch.cat([part.labels for part in parts]).cpu().numpy() if classes else None
+    batches = (batch for part in parts for batch in latents(learner, model, part))
+    projected = project(batches, projector)
+    return sums_of([(projected, labels)], float(projector["radius"]), projected.shape[1], classes)
 
 
 def project(batches: Iterable[Tensor], projector: Tensors) -> Vector:
@@ -64,8 +83,7 @@ def moments_of(projected: Vector, labels: Array | None, classes: int) -> Moments
     Raises LearnerFault when some are NaN or infinite, DataFault for a label that is not below `classes`,
     BadPayload for a number of classes that no descriptor can have.
     """
-    if not 0 <= classes < MAX_ROWS:
-        raise BadPayload(f"a descriptor cannot have {classes} classes", f"0 to {MAX_ROWS - 1} can be")
+    check_classes(classes)
     if not np.isfinite(projected).all():
         raise LearnerFault("some latents are NaN or infinite", "lower the learning rate or look at latent()")
     means = np.zeros((1 + classes, projected.shape[1]))
@@ -82,6 +100,12 @@ def moments_of(projected: Vector, labels: Array | None, classes: int) -> Moments
             own = projected[labels == label]
             means[1 + label], deviations[1 + label] = own.mean(0), own.std(0)
     return Moments(means, deviations, counts, float(projected.min()), float(projected.max()))
+
+
+def check_classes(classes: int) -> None:
+    """Raise BadPayload for a number of classes that no descriptor can have."""
+    if not 0 <= classes < MAX_ROWS:
+        raise BadPayload(f"a descriptor cannot have {classes} classes", f"0 to {MAX_ROWS - 1} can be")
 
 
 def check_projector(projector: Tensors, width: int) -> None:

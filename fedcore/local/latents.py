@@ -33,6 +33,11 @@ def latents(learner: Learner, model: nn.Module, samples: Samples) -> Iterator[Te
         yield value
 
 
+def width(learner: Learner, model: nn.Module, samples: Samples) -> int:
+    """v, the number of latents, which tells nothing of the data. Raises as `latents` does."""
+    return int(next(latents(learner, model, samples)).shape[1])
+
+
 def bounds(batches: Iterable[Tensor], per: str) -> tuple[LatentBounds, int]:
     """Lowest and highest latent value: one pair (per "scalar"), or one for each coordinate ("coordinate").
 

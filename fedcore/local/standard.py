@@ -11,13 +11,14 @@ from typing import Any
 
 from fedcore.errors import BadPayload, near
 from fedcore.local.bench import Bench
-from fedcore.local.describe import describe
 from fedcore.local.evaluate import evaluate
-from fedcore.local.latents import bounds, latents
+from fedcore.local.latents import bounds, latents, width
+from fedcore.local.releases import ALL, described
 from fedcore.local.score import score
 from fedcore.local.train import train
 from fedcore.local.weights import initial_weights, tensors_of
 from fedcore.messages import (
+    WIDTH,
     Build,
     Built,
     Describe,
@@ -30,8 +31,7 @@ from fedcore.messages import (
     Train,
     Trained,
 )
-from fedcore.privacy.release import release
-from fedcore.tensors import digest
+from fedcore.privacy.statement import OPEN
 
 
 def perform(message: Message, bench: Bench) -> Message:
@@ -49,11 +49,12 @@ def _build(message: Build, bench: Bench) -> Built:
 
 def _train(message: Train, bench: Bench) -> Trained:
     samples = bench.samples("train")
-    model = bench.load(message.model)
     descriptor = None
     if message.projector is not None:  # of the model as it came, so before it trains
-        moments = describe(bench.learner, model, [samples], message.projector, message.classes)
-        descriptor = release(moments, message.privacy, digest(message.projector), bench.noise)
+        descriptor = described(
+            bench, message.model, message.projector, ["train"], message.classes, message.privacy
+        )
+    model = bench.load(message.model)
     loss = train(bench.learner, model, samples, message.settings, bench.seed)
     return Trained(tensors_of(model), len(samples), loss, descriptor)
 
@@ -64,19 +65,19 @@ def _evaluate(message: Evaluate, bench: Bench) -> Evaluated:
     accuracy, loss = evaluate(bench.learner, model, samples)
     if not message.bounds:
         return Evaluated(accuracy, loss, len(samples))
-    found, width = bounds(latents(bench.learner, model, bench.samples("held_out")), message.bounds)
-    return Evaluated(accuracy, loss, len(samples), found, width)
+    held_out = bench.samples("held_out")
+    if message.bounds == WIDTH:
+        return Evaluated(accuracy, loss, len(samples), None, width(bench.learner, model, held_out))
+    bench.account.unprotected(OPEN["bounds"], bench.version(ALL, labels=False))
+    found, number = bounds(latents(bench.learner, model, held_out), message.bounds)
+    return Evaluated(accuracy, loss, len(samples), found, number)
 
 
 def _describe(message: Describe, bench: Bench) -> Described:
-    parts = [bench.samples("train")]
-    if not message.classes and len(bench.views.held_out):
-        # Nothing will be trained or measured here, so all that the device has may speak for it.
-        parts.append(bench.samples("held_out"))
-    model = bench.load(message.encoder)
-    moments = describe(bench.learner, model, parts, message.projector, message.classes)
-    descriptor = release(moments, message.privacy, digest(message.projector), bench.noise)
-    return Described(descriptor, sum(map(len, parts)))
+    # Without classes nothing will be trained or measured here, so all that the device has may speak for it.
+    parts = ALL if not message.classes and len(bench.views.held_out) else ALL[:1]
+    descriptor = described(bench, message.encoder, message.projector, parts, message.classes, message.privacy)
+    return Described(descriptor, sum(len(bench.samples(part)) for part in parts))
 
 
 def _score(message: Score, bench: Bench) -> Scored:

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 from grpc import aio
 
-from fedcore.errors import Busy
+from fedcore.errors import Busy, TooOften
 from fedcore.pacing import Pace
 from fedcore.types import DeviceId
 from fedserver.rpc.errors import Behaviour, around
@@ -61,12 +61,12 @@ class Admission(aio.ServerInterceptor):  # type: ignore[type-arg]
 
     @contextmanager
     def _admitted(self, method: str, device: DeviceId) -> Iterator[None]:
-        """Around a call. Raises Busy."""
+        """Around a call. Raises TooOften or Busy."""
         if method in ARRIVING:
             self._arrive(device)
         counted, most = (self._transfers, TRANSFERS) if method in MOVING else (self._calls, CALLS)
         if counted[device] >= most:
-            raise Busy(
+            raise TooOften(
                 f"device {device} has {most} {'transfers' if method in MOVING else 'calls'} under way",
                 "end one of them first; does a second process use this device's name?",
                 (1.0, 5.0),
@@ -83,10 +83,12 @@ class Admission(aio.ServerInterceptor):  # type: ignore[type-arg]
                 del counted[device]
 
     def _arrive(self, device: DeviceId) -> None:
-        """Raises Busy for who arrives too often, or among too many."""
+        """Raises TooOften for who arrives too often, Busy for who arrives among too many."""
         now = asyncio.get_running_loop().time()
         own = self._own.setdefault(device, Pace(OWN_ARRIVALS, OWN_AT_ONCE, FURTHEST))
         for pace in (own, self._arrivals):
             if delay := pace.delay(now):
-                crowd = f"device {device} arrives too often" if pace is own else "many devices arrive at once"
-                raise Busy(crowd, f"try again in {delay:.0f} s", (delay, delay + 1.0))
+                window, mend = (delay, delay + 1.0), f"try again in {delay:.0f} s"
+                if pace is own:
+                    raise TooOften(f"device {device} arrives too often", mend, window)
+                raise Busy("many devices arrive at once", mend, window)

@@ -1,7 +1,7 @@
 """What operators and the server say to each other <-> protobuf. Both are ours and of one version: what is not
 as it should be is a ConfigError of whoever wrote it, and no limits are checked but those of the parts."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
@@ -9,7 +9,9 @@ from google.protobuf.message import Message
 
 from fedcore import wire
 from fedcore._pb.fed.v1 import operator_service_pb2 as pb
+from fedcore.privacy.statement import Statement
 from fedcore.rounds import RoundPolicy
+from fedcore.types import DeviceId
 from fedserver.records import LogLine, RunSpec
 from fedserver.views import (
     PRESENCES,
@@ -124,6 +126,7 @@ def status_to_pb(status: RunStatus) -> pb.RunStatus:
             for device, reason in sorted(status.missing.items())
         ],
         models={key: wire.weights_to_pb(weights) for key, weights in status.models.items()},
+        released=_released_to_pb(status.released),
     )
 
 
@@ -135,7 +138,19 @@ def status_from_pb(status: pb.RunStatus) -> RunStatus:
         {each.round: each.reason for each in status.abandoned_rounds},
         {each.device: each.reason for each in status.missing},
         {key: wire.weights_from_pb(weights) for key, weights in sorted(status.models.items())},
+        _released_from_pb(status.released),
     )
+
+
+def _released_to_pb(released: Mapping[DeviceId, Statement]) -> list[pb.Released]:
+    return [pb.Released(device=device, **vars(found)) for device, found in released.items()]
+
+
+def _released_from_pb(released: Iterable[pb.Released]) -> dict[DeviceId, Statement]:
+    return {
+        each.device: Statement(each.rho, each.delta, each.group_size, tuple(each.unprotected))
+        for each in released
+    }
 
 
 def _figures_from_pb(figures: pb.DeviceFigures) -> DeviceFigures:
@@ -171,6 +186,7 @@ def server_to_pb(status: ServerStatus) -> pb.GetStatusResponse:
         devices=map(_device_to_pb, status.devices),
         runs=map(summary_to_pb, status.runs),
         notices=status.notices,
+        released=_released_to_pb(status.released),
     )
 
 
@@ -180,6 +196,7 @@ def server_from_pb(status: pb.GetStatusResponse) -> ServerStatus:
         tuple(map(_device_from_pb, status.devices)),
         tuple(map(summary_from_pb, status.runs)),
         tuple(status.notices),
+        _released_from_pb(status.released),
     )
 
 

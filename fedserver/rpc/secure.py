@@ -6,6 +6,7 @@ import grpc
 from grpc import aio
 
 from fedcore._pb.fed.v1.enrollment_service_pb2_grpc import add_EnrollmentServiceServicer_to_server
+from fedcore.patience import CONNECTION
 from fedserver.authority.enrolment import Enrolment
 from fedserver.authority.keeper import Keeper
 from fedserver.authority.roots import Authority
@@ -20,9 +21,12 @@ OPTIONS = (
     ("grpc.max_receive_message_length", MESSAGE),
     ("grpc.max_send_message_length", MESSAGE),
     ("grpc.max_metadata_size", 8 << 10),
+    ("grpc.absolute_max_metadata_size", 8 << 10),
+    ("grpc.compression_enabled_algorithms_bitset", 1),
+    ("grpc.server_handshake_timeout_ms", int(CONNECTION * 1000)),
     ("grpc.max_concurrent_streams", 8),
     ("grpc.keepalive_time_ms", 30_000),
-    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", int(CONNECTION * 1000)),
     ("grpc.http2.min_ping_interval_without_data_ms", 30_000),
     ("grpc.http2.max_ping_strikes", 2),
     ("grpc.max_connection_idle_ms", 60_000),

@@ -62,6 +62,7 @@ def work(tmp_path: Path) -> WorkConfig:
     (tmp_path / "learner.py").write_text(LEARNER)
     return WorkConfig(
         tmp_path / "blobs",
+        tmp_path / "privacy",
         LearnerConfig(file=tmp_path / "learner.py"),
         DataConfig(npz=tmp_path / "train.npz"),
     )

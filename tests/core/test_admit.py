@@ -10,6 +10,7 @@ from fedcore.admit import Limits, admit_message, admit_payload, largest_upload
 from fedcore.algorithms.flux.messages import TrainMixture
 from fedcore.errors import BadPayload
 from fedcore.messages import (
+    WIDTH,
     Build,
     Built,
     Describe,
@@ -62,10 +63,14 @@ def refused(task: Message, reply: Message) -> str:
     pytest.fail("it was admitted")
 
 
+WIDTHS = Evaluate(MODEL, bounds=WIDTH)
+
+
 @pytest.mark.parametrize(
     ("task", "reply"),
     [
         (TRAIN, TRAINED),
+        (WIDTHS, Evaluated(0.5, 1.0, 10, None, 84)),
         (CLUSTER, replace(TRAINED, descriptor=descriptor())),
         (TrainMixture((MODEL, MODEL), (0.5, 0.5), TrainingSettings()), TRAINED),
         (Evaluate(MODEL), Evaluated(0.5, 1.0, 3)),
@@ -218,3 +223,15 @@ def test_no_more_is_taken_than_the_answer_can_need() -> None:
     assert largest_upload(TRAIN) == nbytes(MODEL)
     assert largest_upload(Evaluate(MODEL)) == 0, "a measurement has no tensors"
     assert largest_upload(Build(), Limits(model=77)) == 77
+
+
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        (Evaluated(0.5, 1.0, 10, bounds_of(1), 84), "latent bounds were not asked for"),
+        (Evaluated(0.5, 1.0, 10), "0 latents"),
+        (Evaluated(0.5, 1.0, 10, None, 1 << 18), "262144 latents"),
+    ],
+)
+def test_a_number_of_latents_comes_without_bounds(reply: Evaluated, said: str) -> None:
+    assert said in refused(WIDTHS, reply)

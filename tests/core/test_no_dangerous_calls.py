@@ -53,6 +53,7 @@ ALLOWED = {
     ): "loopback alone, which is checked, and Unix sockets",
     ("fedserver/rpc/client.py", "insecure_channel"): "the operators' Unix socket",
     ("fedclient/rpc.py", "insecure_channel"): "only where the owner's settings say insecure_loopback",
+    ("benchmarks/restart.py", "insecure_channel"): "a benchmark, on loopback",
     ("benchmarks/round_over_grpc.py", "add_insecure_port"): "a benchmark, on loopback",
     ("benchmarks/round_over_grpc.py", "insecure_channel"): "a benchmark, on loopback",
     (

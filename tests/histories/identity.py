@@ -69,7 +69,6 @@ class Identities:
 
     async def revoke(self, office: Office, device: DeviceId) -> None:
         """An operator ends an identity."""
-        self.ending.add(device)
         with contextlib.suppress(ShoalError):  # the server ends, or its disk fails: then it may hold or not
             await office.revoke(device, "somebody stole it")
 

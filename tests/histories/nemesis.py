@@ -137,6 +137,7 @@ class Nemesis:
         if identities is None or identities.ending or identities.office is None or not spare:
             return
         device = self._chance.choice(world.devices())
+        identities.ending.add(device)
         world.processes[SERVER].spawn(identities.revoke(identities.office, device))
 
     def _twin(self) -> None:

@@ -54,8 +54,10 @@ class Server:
                 for device in world.devices():
                     await identities.join(keeper, device)
             self.coordinator = coordinator
-            check(not coordinator.unreadable, f"runs cannot be read: {coordinator.unreadable}")
-            check(world.invariants.started <= coordinator.runs.keys(), "I1: a run that was started is lost")
+            recovery = coordinator.recovery
+            check(not recovery.unreadable, f"runs cannot be read: {recovery.unreadable}")
+            known = {*coordinator.runs, *recovery.pending}
+            check(world.invariants.started <= known, "I1: a run that was started is lost")
             add_DeviceServiceServicer_to_server(Devices(coordinator, callers), server)
             add_BlobServiceServicer_to_server(Blobs(shelf_of_device(coordinator, callers)), server)
             await server.start(*gates, Errors(), Admission(callers))

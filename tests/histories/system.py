@@ -20,6 +20,7 @@ from grpc import aio
 
 import fedclient.blobs
 import fedserver.blobs
+import fedserver.room
 import fedserver.runs
 import fedserver.transfer
 from tests.histories.database import connecting
@@ -30,7 +31,7 @@ from tests.histories.processes import current
 EPOCH = 1.9e9
 """Seconds since 1970 at which every history begins, by a clock that is right."""
 
-_open, _os_open, _fsync, _utime = io.open, os.open, os.fsync, os.utime
+_open, _os_open, _fsync, _utime, _statvfs = io.open, os.open, os.fsync, os.utime, os.statvfs
 _rename, _unlink, _mkdir = os.rename, os.unlink, os.mkdir
 
 
@@ -60,6 +61,8 @@ def simulated(
         (sqlite3, "connect"): connecting(files.disk),
         (aio, "insecure_channel"): channel,
         (fedserver.runs, "in_thread"): lambda work: loop.run_in_executor(None, work),
+        (os, "statvfs"): files.statvfs,
+        (fedserver.room, "RESERVE"): 512,
         (fedserver.blobs, "CHUNK"): chunk,
         (fedserver.transfer, "CHUNK"): chunk,
         (fedclient.blobs, "CHUNK"): chunk,
@@ -153,6 +156,12 @@ class _Files:
         disk.before("mkdir", Path(path), grows=True)
         _mkdir(path, mode)
         disk.after("mkdir", Path(path))
+
+    def statvfs(self, path: Any) -> os.statvfs_result:
+        disk, found = self.disk(path), _statvfs(path)
+        if disk is None or not disk.full:
+            return found
+        return os.statvfs_result((*found[:3], 0, 0, *found[5:]))
 
     def utime(self, path: Any, times: Any = None, **named: Any) -> None:
         if times is None and not named and self.disk(path) is not None:

@@ -200,6 +200,8 @@ class World:
     async def rest(self) -> None:
         """The server starts once more, and everything is in its place."""
         coordinator = await Coordinator.open(self.folders[SERVER], self.plan.settings)
+        while coordinator.recovery.pending:  # noqa: ASYNC110 - what is waited for is a thread
+            await asyncio.sleep(0.1)
         ends = {run.run: (run.standing.value, run.reason) for run in coordinator.runs.values()}
         check({standing for standing, _ in ends.values()} == {"finished"}, f"I6: {ends}")
         await coordinator.close()

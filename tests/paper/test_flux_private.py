@@ -3,17 +3,29 @@
 Devices of four groups whose latents differ by a shift in P(X). All noise is seeded.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 
-from fedcore.algorithms.flux import Parameters
+from fedcore.algorithms.flux import ALGORITHM, Parameters, central
 from fedcore.algorithms.flux.clustering import add_device, check, form_clusters, mixing_weights, place
-from fedcore.algorithms.flux.state import Clustering
+from fedcore.algorithms.flux.state import Clustering, State
+from fedcore.central.projector import public_projector
+from fedcore.data.views import Views
 from fedcore.errors import ConfigError
+from fedcore.local import standard
+from fedcore.local.bench import Bench
+from fedcore.messages import WIDTH, Describe, Evaluate, Message
 from fedcore.parts import Descriptor, PrivacySettings
+from fedcore.privacy.account import Unmetered
 from fedcore.privacy.modes import terms
 from fedcore.privacy.release import release_sums
 from fedcore.privacy.sums import sums_of
+from fedcore.rounds import RoundPolicy
+from fedcore.simulate import simulate
+from tests.fleet import data, first_model, learner
 
 CLASSES, DIMS, GROUPS = 4, 6, 4
 BALANCED, STRICT = PrivacySettings("balanced", 5.0, 1e-6), PrivacySettings("strict", 1.0, 1e-6)
@@ -104,3 +116,72 @@ def test_devices_with_and_without_classes_are_clustered_together() -> None:
 def test_density_cannot_group_what_is_noisy() -> None:
     with pytest.raises(ConfigError, match="grouping=test"):
         check(Parameters(privacy="balanced", grouping="density"))
+
+
+def test_a_run_with_a_guarantee_asks_for_no_bounds_and_all_that_leaves_is_noisy() -> None:
+    asked: list[Message] = []
+    answered: list[Message] = []
+
+    def device(number: int) -> Callable[[Message, int], Message]:
+        account = Unmetered(np.random.default_rng(number).bytes)
+        views = Views.of(data(number, samples=200))
+        bench = Bench(learner(), views, "cpu", 0, np.random.default_rng(0), account=account)
+
+        def perform(message: Message, seed: int) -> Message:
+            asked.append(message)
+            answered.append(standard.perform(message, bench.for_task(seed)))
+            return answered[-1]
+
+        return perform
+
+    changes = {"rounds": 5, "learning_rate": 0.05, "batch_size": 16, "privacy": "balanced"}
+    state = central.start(first_model(), ALGORITHM.configure("default", changes))
+    fleet = {f"d{number}": device(number) for number in range(6)}
+    found = simulate(central, state, fleet, RoundPolicy(minimum=6), 3).state
+    assert {message.bounds for message in asked if isinstance(message, Evaluate)} == {"", WIDTH}
+    assert not [message for message in answered if getattr(message, "bounds", None) is not None]
+    descriptors = [message.descriptor for message in answered if getattr(message, "descriptor", None)]  # type: ignore[attr-defined]
+    assert len(descriptors) == 6
+    assert all(each.sums is not None and each.privacy == BALANCED for each in descriptors)
+    assert isinstance(found, State)
+    assert found.clustering is not None
+    public = public_projector(32, 10)
+    assert {name: array.tolist() for name, array in found.clustering.projector.items()} == {
+        name: array.tolist() for name, array in public.items()
+    }
+    question = central.place(found, None)
+    assert isinstance(question, Describe)
+    assert (question.privacy, question.classes) == (BALANCED, 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"privacy": "balanced"}, BALANCED),
+        ({"privacy": "strict"}, STRICT),
+        ({"privacy": "balanced", "group_size": 4}, PrivacySettings("balanced", 5.0, 1e-6, 4)),
+        (
+            {"privacy": "explicit", "epsilon": 3.0, "delta": 1e-7},
+            PrivacySettings("explicit", 3.0, 1e-7),
+        ),
+        ({"privacy": "paper", "epsilon": 10.0}, PrivacySettings("paper", 10.0)),
+        ({}, PrivacySettings()),
+    ],
+)
+def test_a_mode_brings_its_numbers(changes: dict[str, Any], expected: PrivacySettings) -> None:
+    assert central.privacy(Parameters(**changes)) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"privacy": "explicit"}, "no epsilon"),
+        ({"privacy": "explicit", "epsilon": 3.0}, "no delta"),
+        ({"privacy": "balanced", "epsilon": 9.0, "delta": 1e-6}, "has epsilon 5.0"),
+        ({"privacy": "strong"}, "not known"),
+        ({"privacy": "balanced", "noise_at_test": False}, "noise_at_test=true"),
+    ],
+)
+def test_a_mode_that_cannot_be_is_refused_before_the_run(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        central.start({}, Parameters(**changes))

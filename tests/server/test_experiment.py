@@ -26,6 +26,13 @@ def test_an_experiment_reports_what_it_promises(algorithm: str) -> None:
         assert 1 <= found["clustering_round"] <= 5
 
 
+def test_groups_are_found_with_a_guarantee() -> None:
+    changes = {**SMALL, "privacy": "balanced"}
+    found = run(Experiment(clients=4, rounds=6, level=2, threads=1, changes=changes))
+    assert found["ari"] == 1.0
+    assert found["accuracy"]["test"] > 0.0
+
+
 def test_the_same_seed_gives_the_same_figures_and_another_one_other_devices() -> None:
     first, again, other = (run(Experiment(rounds=2, threads=1, seed=seed)) for seed in (42, 42, 43))
     assert first["accuracy"] == again["accuracy"]

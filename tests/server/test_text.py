@@ -1,6 +1,11 @@
 """What people read: tables and sentences, with everything in them that they need."""
 
+import pytest
+
 from fedcore.payload import BlobRef, Weights
+from fedcore.privacy.accounting import rho_for
+from fedcore.privacy.statement import OPEN as OPEN_WAYS
+from fedcore.privacy.statement import Statement
 from fedserver import text
 from fedserver.records import LogLine
 from fedserver.views import DeviceFigures, DeviceStatus, RunStatus, RunSummary, ServerStatus
@@ -9,6 +14,7 @@ OPEN = RunSummary(
     "digits", "digits", "flux", "default", "open", 3, "training round 3 of 10", "1 of 8 reports are in",
     tuple(f"d{number}" for number in range(7)), 12.4,
 )  # fmt: skip
+RHO = rho_for(5.0, 1e-6)
 OVER = RunSummary("old", "old", "fedavg", "paper", "failed", 9, waiting_for="no memory")
 
 
@@ -37,6 +43,11 @@ def test_a_run_in_full_names_who_is_missing_and_what_gave_no_result() -> None:
         {2: "0 of at least 2 reports at the deadline", 3: "no memory", 4: "no memory"},
         {"d1": "it left"},
         {"c0": Weights((), BlobRef("ab" * 32, 0))},
+        {
+            "d0": Statement(RHO),
+            "d1": Statement(RHO),
+            "d2": Statement(RHO, unprotected=(OPEN_WAYS["paper"],)),
+        },
     )
     assert text.status(status).splitlines()[1:] == [
         "device  cluster  accuracy  loss    samples  sent    fetched",
@@ -44,11 +55,17 @@ def test_a_run_in_full_names_who_is_missing_and_what_gave_no_result() -> None:
         "d1      -        -         -       -        0 B     0 B",
         "cluster c0: 1 device",
         "cluster c1: 0 devices",
+        "privacy: 2 devices: epsilon 5 at delta 1e-06",
+        "privacy: 1 device: no guarantee: a descriptor with the papers' noise (privacy=paper, which is not "
+        "private); the rest: epsilon 5 at delta 1e-06",
+        "privacy: weights: no privacy guarantee, as they leave without DP-SGD",
         "model c0: 0 B",
         "missing in the last round: d1: it left",
         "1 round gave no result: 0 of at least 2 reports at the deadline",
         "2 rounds gave no result: no memory",
     ]
+    released = text.data(status)["released"]
+    assert [released[device]["epsilon"] for device in ("d0", "d2")] == [pytest.approx(5.0), None]
     assert text.data(status)["abandoned"] == dict(status.abandoned)
     assert text.data(status)["models"] == {"c0": {"sha256": "ab" * 32, "size": 0, "tensors": 0}}
 
@@ -65,6 +82,7 @@ def test_the_server_and_its_devices() -> None:
     assert lines[3:] == [
         "d0      working  3 s ago  digits    toy 1",
         "d1      absent   -        -         -",
+        "privacy: weights: no privacy guarantee, as they leave without DP-SGD",
     ]
     assert text.server(ServerStatus("1.2", (), ())).splitlines()[1] == "no run goes on"
 

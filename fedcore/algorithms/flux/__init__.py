@@ -6,7 +6,8 @@ Shifts, NeurIPS 2025. Sections named below are the paper's.
 A run goes through phases; each line is one exchange with the devices:
 
     train, measure   FedAvg warm-up until the global model gains little (eq. 14)
-    bounds           lowest and highest latent values, merged by the server (C.1.1, S1); once
+    bounds           lowest and highest latent values, merged by the server (C.1.1, S1); once. With a privacy
+                     guarantee the number of latents alone: the projector is then made of public numbers
     cluster          devices describe their data by the frozen global model (eq. 7) and train; the server
                      clusters the descriptors (4.2.1, D.2) and averages these updates cluster by cluster
     clustered        each cluster trains its own model; late joiners describe, and join in the next round
@@ -57,7 +58,9 @@ class Parameters:
     mixing: "hard", or "soft": a device starts each round from a mixture of the clusters' models, and its
         update counts in each by the same weights (D.3).
     aggregation: how updates become a model, and what a hostile one can do; see `fedcore.central.robust`.
-    privacy, epsilon: of the descriptors; see `fedcore.parts.PrivacySettings`. noise_at_test: newcomers too.
+    privacy: of the descriptors: "off", "paper" (not private), "balanced", "strict", or "explicit" with the
+        numbers epsilon, delta; group_size samples may be of one person. See docs/privacy.md.
+    noise_at_test: newcomers too; with a guarantee, always.
     abstain_beyond: a newcomer farther from its centroid than this many times the cluster's reach is placed
         nowhere; 0: never. least_confidence: likewise when the runner-up is as near. Both are explained in
         `fedcore.central.assign`.
@@ -88,6 +91,8 @@ class Parameters:
     aggregation: str = "clipped"
     privacy: str = "off"
     epsilon: float = 0.0
+    delta: float = 0.0
+    group_size: int = 1
     noise_at_test: bool = True
     abstain_beyond: float = 2.0
     least_confidence: float = 0.05

@@ -18,11 +18,11 @@ from fedcore.algorithms.flux.clustering import place as place_newcomer
 from fedcore.algorithms.flux.messages import TrainMixture
 from fedcore.algorithms.flux.state import GLOBAL, Clustering, State
 from fedcore.central.averaging import next_models
-from fedcore.central.projector import make_projector, merge_bounds
+from fedcore.central.projector import make_projector, merge_bounds, public_projector
 from fedcore.central.standard import mean_accuracy, metrics_of, trained, training
-from fedcore.errors import Refused
-from fedcore.messages import Describe, Described, Evaluate, Message, Train
-from fedcore.parts import ClusterAssignment, Descriptor, PrivacySettings
+from fedcore.errors import BadPayload, ConfigError, Refused
+from fedcore.messages import WIDTH, Describe, Described, Evaluate, Message, Train
+from fedcore.parts import CALIBRATED, ClusterAssignment, Descriptor, PrivacySettings
 from fedcore.types import DeviceId, ModelKey, Tensors
 
 
@@ -55,7 +55,14 @@ def place(state: State, descriptor: Descriptor | None) -> ClusterAssignment | De
 
 
 def privacy(parameters: Parameters) -> PrivacySettings:
-    return PrivacySettings(parameters.privacy, parameters.epsilon)
+    """What is asked of the devices. A mode that has its numbers needs none. Raises ConfigError."""
+    mode, numbers = parameters.privacy, (parameters.epsilon, parameters.delta)
+    if numbers == (0.0, 0.0):
+        numbers = CALIBRATED.get(mode) or numbers
+    try:
+        return PrivacySettings(mode, *numbers, parameters.group_size)
+    except BadPayload as fault:
+        raise ConfigError(f"flux: {fault.message}", fault.mend) from None
 
 
 # -- warm-up: train, measure, bounds ------------------------------------------------------------------------
@@ -83,14 +90,20 @@ def _take_measure(state: State, reports: Sequence[Report]) -> State:
 
 
 def _ask_bounds(state: State, present: Sequence[DeviceId]) -> Plan:
-    task = Evaluate(state.models[GLOBAL], cluster=GLOBAL, bounds=state.parameters.bounds)
-    return Plan(dict.fromkeys(present, task), "bounds of the latent values")
+    if privacy(state.parameters).calibrated:
+        asked, title = WIDTH, "number of the latent values"
+    else:
+        asked, title = state.parameters.bounds, "bounds of the latent values"
+    task = Evaluate(state.models[GLOBAL], cluster=GLOBAL, bounds=asked)
+    return Plan(dict.fromkeys(present, task), title)
 
 
 def _take_bounds(state: State, reports: Sequence[Report]) -> State:
-    measured = [each for _, each in sorted(metrics_of(reports).items()) if each.bounds is not None]
+    measured = [each for _, each in sorted(metrics_of(reports).items()) if each.latents]
     # One device with another network must not spoil the projector of all others.
     width = Counter(each.latents for each in measured).most_common(1)[0][0]
+    if privacy(state.parameters).calibrated:
+        return replace(state, latents=width, phase="cluster")
     bounds = merge_bounds(
         (each.bounds for each in measured if each.bounds is not None and each.latents == width),
         state.parameters.margin,
@@ -102,6 +115,8 @@ def _take_bounds(state: State, reports: Sequence[Report]) -> State:
 
 
 def _projector(state: State) -> Tensors:
+    if privacy(state.parameters).calibrated:
+        return public_projector(state.latents, state.parameters.dims)
     assert state.bounds is not None
     solver = cast(Literal["auto", "full"], state.parameters.solver)
     return make_projector(state.bounds, state.latents, state.parameters.dims, solver)

@@ -155,5 +155,7 @@ def check(parameters: Parameters) -> None:
         )
     if parameters.grouping == "density" and parameters.privacy in CALIBRATED and not parameters.clusters:
         raise ConfigError("flux cannot group noisy descriptors by density", "set grouping=test")
+    if parameters.privacy in CALIBRATED and not parameters.noise_at_test:
+        raise ConfigError("flux gives newcomers the same privacy as all others", "set noise_at_test=true")
     if parameters.scaling <= 0.0 or parameters.margin < 1.0:
         raise ConfigError("flux needs scaling above 0 and margin of at least 1")

@@ -645,6 +645,7 @@ class GetStatusResponse(_message.Message):
     DEVICES_FIELD_NUMBER: _builtins.int
     RUNS_FIELD_NUMBER: _builtins.int
     NOTICES_FIELD_NUMBER: _builtins.int
+    RELEASED_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """Set by the server: its version. Unset: never."""
     @_builtins.property
@@ -659,6 +660,10 @@ class GetStatusResponse(_message.Message):
     def notices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Set by the server: what keeps it from its work and needs a person, such as a full disk. Unset: nothing."""
 
+    @_builtins.property
+    def released(self) -> _containers.RepeatedCompositeFieldContainer[Global___Released]:
+        """Set by the server: what devices have released over all runs, by name. Unset: nothing has arrived."""
+
     def __init__(
         self,
         *,
@@ -666,10 +671,11 @@ class GetStatusResponse(_message.Message):
         devices: _abc.Iterable[Global___DeviceStatus] | None = ...,
         runs: _abc.Iterable[Global___RunSummary] | None = ...,
         notices: _abc.Iterable[_builtins.str] | None = ...,
+        released: _abc.Iterable[Global___Released] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices", "notices", b"notices", "runs", b"runs", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices", "notices", b"notices", "released", b"released", "runs", b"runs", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -966,6 +972,7 @@ class RunStatus(_message.Message):
     MISSING_FIELD_NUMBER: _builtins.int
     MODELS_FIELD_NUMBER: _builtins.int
     FACTS_FIELD_NUMBER: _builtins.int
+    RELEASED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def summary(self) -> Global___RunSummary:
         """Set by the server: the run in a few lines. Unset: never."""
@@ -998,6 +1005,10 @@ class RunStatus(_message.Message):
         clusters. Unset: nothing. A caller must not decide by it: an algorithm may rename its facts.
         """
 
+    @_builtins.property
+    def released(self) -> _containers.RepeatedCompositeFieldContainer[Global___Released]:
+        """Set by the server: what devices have released in this run, by name. Unset: nothing has arrived."""
+
     def __init__(
         self,
         *,
@@ -1008,10 +1019,11 @@ class RunStatus(_message.Message):
         missing: _abc.Iterable[Global___MissingDevice] | None = ...,
         models: _abc.Mapping[_builtins.str, _payload_pb2.Weights] | None = ...,
         facts: _abc.Mapping[_builtins.str, _payload_pb2.Scalar] | None = ...,
+        released: _abc.Iterable[Global___Released] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["summary", b"summary"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abandoned_rounds", b"abandoned_rounds", "clusters", b"clusters", "devices", b"devices", "facts", b"facts", "missing", b"missing", "models", b"models", "summary", b"summary"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abandoned_rounds", b"abandoned_rounds", "clusters", b"clusters", "devices", b"devices", "facts", b"facts", "missing", b"missing", "models", b"models", "released", b"released", "summary", b"summary"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1097,6 +1109,48 @@ class DeviceFigures(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__loss) -> _WhichOneofReturnType__loss | None: ...
 
 Global___DeviceFigures: _TypeAlias = DeviceFigures  # noqa: Y015
+
+@_typing.final
+class Released(_message.Message):
+    """What one device has released, weights apart, as far as it has arrived. The account that counts is its own."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEVICE_FIELD_NUMBER: _builtins.int
+    RHO_FIELD_NUMBER: _builtins.int
+    DELTA_FIELD_NUMBER: _builtins.int
+    GROUP_SIZE_FIELD_NUMBER: _builtins.int
+    UNPROTECTED_FIELD_NUMBER: _builtins.int
+    device: _builtins.str
+    """Set by the server: the device's name. Unset: never."""
+    rho: _builtins.float
+    """Set by the server: what its releases cost for one sample, in zero-concentrated differential privacy. Unset:
+    nothing had a guarantee.
+    """
+    delta: _builtins.float
+    """Set by the server: the delta at which an epsilon is to be told. Unset: never."""
+    group_size: _builtins.int
+    """Set by the server: samples that the guarantee is for, together. Unset: never."""
+    @_builtins.property
+    def unprotected(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Set by the server: what it has released without a guarantee, for people. Unset: nothing."""
+
+    def __init__(
+        self,
+        *,
+        device: _builtins.str = ...,
+        rho: _builtins.float = ...,
+        delta: _builtins.float = ...,
+        group_size: _builtins.int = ...,
+        unprotected: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delta", b"delta", "device", b"device", "group_size", b"group_size", "rho", b"rho", "unprotected", b"unprotected"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Released: _TypeAlias = Released  # noqa: Y015
 
 @_typing.final
 class AbandonedRound(_message.Message):

@@ -1,0 +1,90 @@
+"""What a device's ledger adds up to, for people and programs: what was spent on what, and what is left."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedclient.config import ClientConfig
+from fedclient.ledger import Ledger
+from fedclient.state import DeviceFolder
+from fedcore.errors import LedgerFault
+from fedcore.privacy.budget import Budget
+from fedcore.privacy.ledger import Debit, Entry, Open, Release, chosen, spent, versions
+from fedcore.privacy.statement import WEIGHTS, Statement
+
+SHORT = 12
+"""Digits of a hash that people are shown."""
+
+
+def ledger_of(settings: ClientConfig) -> Ledger:
+    """The ledger of this device."""
+    return Ledger(DeviceFolder(settings.state).privacy, settings.privacy)
+
+
+def statement(entries: Sequence[Entry], budget: Budget, data: str | None = None) -> Statement:
+    """What was released: in all, or of one version of the data."""
+    left_open = [each.what for each in chosen(entries, Open) if data in (None, each.data)]
+    return Statement(spent(entries, data), budget.delta, budget.group_size, tuple(dict.fromkeys(left_open)))
+
+
+def facts(entries: Sequence[Entry], budget: Budget) -> dict[str, Any]:
+    """The sums, for programs. left: epsilon of one more release that would fit."""
+
+    def figures(data: str | None, of_data: float) -> dict[str, Any]:
+        left = budget.epsilon_of(budget.left(of_data, spent(entries)))
+        return {**statement(entries, budget, data).facts(), "left": left}
+
+    return {
+        "total": figures(None, 0.0),
+        "data": {data: figures(data, spent(entries, data)) for data in versions(entries)},
+        "weights": WEIGHTS,
+    }
+
+
+def told(settings: ClientConfig) -> dict[str, Any]:
+    """The sums of this device; where its ledger is not whole, the reason in the place of any number."""
+    try:
+        return facts(ledger_of(settings).entries(), settings.privacy)
+    except LedgerFault as fault:
+        return {"fault": fault.message}
+
+
+def line(found: Mapping[str, Any]) -> str:
+    """What `told` gives, in one line."""
+    return f"NOT KNOWN: {found['fault']}" if "fault" in found else f"{found['total']['summary']}; {WEIGHTS}"
+
+
+def rows(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    """Every debit and everything that left without a guarantee, oldest first, for programs.
+
+    release: SHA-256 of what was released; None where a crash lost it.
+    """
+    kept = {each.debit: each.release for each in chosen(entries, Release)}
+    return [
+        {**vars(each), "release": kept.get(each.number)} if isinstance(each, Debit) else vars(each)
+        for each in entries
+        if not isinstance(each, Release)
+    ]
+
+
+def text(entries: Sequence[Entry], budget: Budget) -> str:
+    """All of it for people."""
+    found = facts(entries, budget)
+    lines = []
+    for row in rows(entries):
+        what = f"{row['what']}: no guarantee" if "what" in row else _debit(row, budget)
+        lines.append(f"{_clock(row['at'])}  data {row['data'][:SHORT]}  {what}")
+    for data, figures in found["data"].items():
+        lines.append(f"data {data[:SHORT]}: {figures['summary']}; {figures['left']:.4g} is left")
+    total = found["total"]
+    lines.append(f"in all: {total['summary']}; {total['left']:.4g} is left for new data")
+    return "\n".join([*lines, WEIGHTS])
+
+
+def _debit(row: dict[str, Any], budget: Budget) -> str:
+    lost = "" if row["release"] else "; lost by a crash, nothing was released"
+    return f"{row['purpose']}: epsilon {budget.epsilon_of(row['rho']):.4g} ({row['mode']}){lost}"
+
+
+def _clock(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

@@ -1,0 +1,77 @@
+"""Where releases with a guarantee are made and paid for, as the device halves see it.
+
+A real device has a ledger on its disk (`fedclient.ledger`); a simulation pays nothing.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from fedcore.errors import DeviceFault
+from fedcore.parts import Descriptor, PrivacySettings
+from fedcore.privacy.chance import Entropy
+from fedcore.privacy.modes import Terms
+from fedcore.privacy.release import release_sums
+from fedcore.privacy.sums import ExactSums
+
+
+@dataclass(frozen=True)
+class Order:
+    """A release that is asked for: what it is for, on what terms, and from what.
+
+    purpose: for people. encoder, projector: SHA-256 of their tensors. data: version of all of the device's
+    data, labels apart (`fedcore.data.version`); content: of what is summed, with labels where they matter.
+    """
+
+    purpose: str
+    settings: PrivacySettings
+    terms: Terms
+    encoder: str
+    projector: str
+    data: str
+    content: str
+
+
+class Account(Protocol):
+    """Makes releases, each paid for once."""
+
+    def release(self, order: Order, exact: Callable[[], ExactSums]) -> Descriptor:
+        """The release that is ordered: the one that was made before, for nothing, or else a new one.
+
+        exact: computes the sums, and is not called for what was made before or cannot be paid.
+        Raises OverBudget where the owner's budget has no room.
+        """
+        ...
+
+    def unprotected(self, what: str, data: str) -> None:
+        """Note that something leaves without a guarantee: `what`, of data of this version.
+
+        Raises Unprotected where the owner does not allow it.
+        """
+        ...
+
+
+class Unmetered:
+    """For simulations, whose data are nobody's: noise is drawn from `entropy`, and nothing is paid."""
+
+    def __init__(self, entropy: Entropy) -> None:
+        self._entropy = entropy
+
+    def release(self, order: Order, exact: Callable[[], ExactSums]) -> Descriptor:
+        return release_sums(exact(), order.settings, order.terms, order.projector, self._entropy)
+
+    def unprotected(self, what: str, data: str) -> None:
+        pass
+
+
+class NoAccount:
+    """Where nobody keeps an account: no release with a guarantee can be made."""
+
+    def release(self, order: Order, exact: Callable[[], ExactSums]) -> Descriptor:
+        raise DeviceFault(
+            "no privacy account is kept here, so nothing can be released with a guarantee",
+            "give the bench an account",
+        )
+
+    def unprotected(self, what: str, data: str) -> None:
+        pass

@@ -1,0 +1,80 @@
+"""What the owner of a device allows to be spent, and whether a release fits. The server has no say in it."""
+
+import math
+from dataclasses import dataclass
+from functools import cache
+
+from fedcore.errors import ConfigError, OverBudget
+from fedcore.parts import CALIBRATED, MAX_GROUP
+from fedcore.privacy.accounting import epsilon_of, group, rho_for
+
+EPSILON, DELTA = CALIBRATED["balanced"] or (0.0, 0.0)
+ROUNDING = 1e-9
+"""A release of just what is allowed must fit, whatever the last bits of its cost are."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The owner's limits, in the device's own settings.
+
+    epsilon: for all releases of one version of the data, at `delta`. The default is one of mode `balanced`.
+    total_epsilon: for all releases ever, at `delta`: a sample that stays while the data change pays for each
+    version that it is in. The default is three of mode `balanced`.
+    group_size: samples that may stem from one person; the limits are for all of them together.
+    unprotected: whether descriptors and bounds of latents may leave without any guarantee, where a run asks
+    for them so. They are noted, and have no epsilon.
+    """
+
+    epsilon: float = EPSILON
+    delta: float = DELTA
+    total_epsilon: float = 2 * EPSILON
+    group_size: int = 1
+    unprotected: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("epsilon", "total_epsilon"):
+            if not 0.0 <= getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} is {getattr(self, name)}", "use 0 or more, such as 5")
+        if not 0.0 < self.delta < 1.0:
+            raise ConfigError(f"delta is {self.delta}", "use a number between 0 and 1, such as 1e-6")
+        if not 1 <= self.group_size <= MAX_GROUP:
+            raise ConfigError(f"group_size is {self.group_size}", f"use 1 to {MAX_GROUP}")
+
+    def epsilon_of(self, rho: float) -> float:
+        """The true epsilon, at the owner's delta and group size, of releases that cost `rho` for a sample."""
+        return epsilon_of(group(rho, self.group_size), self.delta)
+
+    def left(self, of_data: float, in_all: float) -> float:
+        """rho for one sample that may still be spent on data of which `of_data` is spent, `in_all` in all."""
+        room = min(
+            _limit(self.epsilon, self.delta, of_data, self.group_size),
+            _limit(self.total_epsilon, self.delta, in_all, self.group_size),
+        )
+        return max(0.0, room)
+
+    def check(self, rho: float, of_data: float, in_all: float) -> None:
+        """Raise OverBudget unless a release of `rho` fits; arguments as in `left`."""
+        for name, spent, what in (
+            ("epsilon", of_data, "these data"),
+            ("total_epsilon", in_all, "all releases of this device"),
+        ):
+            allowed = getattr(self, name)
+            if rho > _limit(allowed, self.delta, spent, self.group_size) + ROUNDING * rho:
+                left = self.epsilon_of(self.left(of_data, in_all))
+                raise OverBudget(
+                    f"a release of epsilon {self.epsilon_of(rho):.4g} is over this device's budget: of "
+                    f"epsilon {allowed:g} for {what}, {self.epsilon_of(spent):.4g} is spent; one of up to "
+                    f"{left:.4g} would fit (delta {self.delta:g})",
+                    f"ask the run's operator for less, or raise privacy.{name} in this device's settings",
+                )
+
+
+@cache
+def _allowed(epsilon: float, delta: float) -> float:
+    """What a limit is worth in rho."""
+    return rho_for(epsilon, delta) if epsilon > 0.0 else 0.0
+
+
+def _limit(epsilon: float, delta: float, spent: float, size: int) -> float:
+    """What is left of a limit as rho for one sample, below 0 when more is spent."""
+    return _allowed(epsilon, delta) / size**2 - spent

@@ -1,0 +1,60 @@
+"""What devices have released, as far as it has arrived: for reports, and for nothing else.
+
+The account that counts is on each device (`fedclient.ledger`). What is sent again is the same release, by its
+hash, which is also the one in the device's ledger.
+"""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from hashlib import sha256
+
+from fedcore.errors import DiskFull
+from fedcore.parts import Descriptor, LatentBounds
+from fedcore.payload import Part, Payload
+from fedcore.privacy.accounting import rho_of
+from fedcore.privacy.statement import OPEN, Statement
+from fedcore.types import DeviceId, RunId
+from fedcore.wire import payload_to_bytes
+from fedserver.records import ReleaseRecord
+from fedserver.storage import Storage
+from fedserver.store import Store
+
+
+async def note(storage: Storage, run: RunId, device: DeviceId, parts: Iterable[Part]) -> None:
+    """Write down what a message has released. A full disk loses the note, and nothing else."""
+    found = [each for part in parts if (each := _release(run, device, part)) is not None]
+    if found:
+        with suppress(DiskFull):
+            await storage(Store.note_releases, found)
+
+
+def _release(run: RunId, device: DeviceId, part: Part) -> ReleaseRecord | None:
+    if isinstance(part, LatentBounds):
+        return ReleaseRecord(run, device, "bounds")
+    if not isinstance(part, Descriptor):
+        return None
+    if part.sums is None:
+        return ReleaseRecord(run, device, part.privacy.mode)
+    data = payload_to_bytes(Payload("descriptor", {"descriptor": part}))
+    asked = part.privacy
+    cost = rho_of(part.sums.sigma)
+    return ReleaseRecord(run, device, sha256(data).hexdigest(), cost, asked.delta, asked.group_size)
+
+
+def statements(records: Iterable[ReleaseRecord]) -> dict[DeviceId, Statement]:
+    """What each device has released. One release that came in several runs counts once."""
+    by_device: dict[DeviceId, dict[str, ReleaseRecord]] = {}
+    for each in records:
+        by_device.setdefault(each.device, {})[each.release] = each
+    return {device: _statement(list(found.values())) for device, found in sorted(by_device.items())}
+
+
+def _statement(records: list[ReleaseRecord]) -> Statement:
+    kept = [each for each in records if each.rho > 0.0]
+    # At the largest delta and group asked for, so that one statement holds for all of them.
+    return Statement(
+        sum(each.rho for each in kept),
+        max((each.delta for each in kept), default=Statement.delta),
+        max((each.group_size for each in kept), default=Statement.group_size),
+        tuple(OPEN.get(each.release, each.release) for each in records if each.rho == 0.0),
+    )

@@ -1,0 +1,31 @@
+"""The version of data: the same for the same samples, in whatever order and parts; another for any change."""
+
+import numpy as np
+
+from fedcore.data import Dataset
+from fedcore.data.version import version
+from fedcore.data.views import Views
+
+CHANCE = np.random.default_rng(0)
+X, Y = CHANCE.normal(size=(20, 3, 2)).astype(np.float32), CHANCE.integers(0, 3, 20)
+
+
+def test_order_and_parts_do_not_matter() -> None:
+    whole, views, turned = Dataset(X, Y), Views.of(Dataset(X, Y)), Dataset(X[::-1], Y[::-1])
+    for labels in (True, False):
+        found = {version(parts, labels) for parts in ([whole], [views.train, views.held_out], [turned])}
+        assert len(found) == 1
+
+
+def test_labels_matter_only_where_they_are_used() -> None:
+    assert version([Dataset(X, Y)], labels=False) == version([Dataset(X)], labels=False)
+    assert version([Dataset(X, Y)], labels=True) != version([Dataset(X)], labels=True)
+    assert version([Dataset(X, Y)], labels=True) != version([Dataset(X, (Y + 1) % 3)], labels=True)
+
+
+def test_any_change_is_another_version() -> None:
+    moved, swapped = X.copy(), X.copy()
+    moved[3, 1, 1] += 1e-6
+    swapped[0, 0, 0], swapped[1, 0, 0] = X[1, 0, 0], X[0, 0, 0]
+    sets = [X, moved, swapped, X[1:], np.concatenate([X, X[:1]]), X.astype(np.float64), X.reshape(20, 6)]
+    assert len({version([Dataset(x)], labels=False) for x in sets}) == len(sets)

@@ -1,0 +1,72 @@
+"""The owner's budget: what fits, what does not, and what it means as (epsilon, delta)."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedcore.errors import ConfigError, OverBudget
+from fedcore.parts import PrivacySettings
+from fedcore.privacy.accounting import rho_for
+from fedcore.privacy.budget import Budget
+from fedcore.privacy.modes import terms
+
+BALANCED = rho_for(5.0, 1e-6)
+
+
+def test_the_default_is_one_balanced_release_for_each_version_and_three_in_all() -> None:
+    budget = Budget()
+    cost = terms(PrivacySettings("balanced", 5.0, 1e-6), 600, 0).rho
+    budget.check(cost, 0.0, 0.0)
+    budget.check(cost, 0.0, 2 * cost)
+    for spent in ((cost, cost), (0.0, 3 * cost)):
+        with pytest.raises(OverBudget):
+            budget.check(cost, *spent)
+    assert budget.epsilon_of(cost) == pytest.approx(5.0)
+
+
+def test_strict_releases_add_up_to_less_than_their_epsilons() -> None:
+    cost = terms(PrivacySettings("strict", 1.0, 1e-6), 600, 0).rho
+    fitting = math.floor(BALANCED / cost)
+    assert fitting == 19
+    Budget().check(cost, (fitting - 1) * cost, 0.0)
+    with pytest.raises(OverBudget, match=r"of epsilon 5 for these data, 4\.\d+ is spent"):
+        Budget().check(cost, fitting * cost, fitting * cost)
+
+
+@settings(deadline=None)
+@given(
+    st.floats(0.0, 50.0),
+    st.floats(0.0, 50.0),
+    st.integers(1, 20),
+    st.lists(st.floats(1e-6, 3.0), max_size=20),
+)
+def test_whatever_is_asked_for_no_limit_is_passed(
+    epsilon: float, total: float, group_size: int, costs: list[float]
+) -> None:
+    budget, spent = Budget(epsilon, 1e-6, total, group_size), 0.0
+    for cost in costs:
+        left = budget.left(spent, spent)
+        try:
+            budget.check(cost, spent, spent)
+        except OverBudget:
+            assert cost > left
+        else:
+            assert cost <= left * (1 + 1e-6)
+            spent += cost
+    assert budget.epsilon_of(spent) <= min(epsilon, total) * (1 + 1e-6)
+
+
+def test_nothing_may_be_spent_at_all() -> None:
+    with pytest.raises(OverBudget, match="one of up to 0 would fit"):
+        Budget(epsilon=0.0).check(1e-12, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("epsilon", -1.0), ("total_epsilon", math.nan), ("delta", 0.0), ("delta", 1.0), ("group_size", 0)],
+)
+def test_numbers_that_are_none(name: str, value: float) -> None:
+    with pytest.raises(ConfigError, match=name):
+        Budget(**{name: value})

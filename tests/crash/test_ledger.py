@@ -1,0 +1,84 @@
+"""A kill -9 at every point that a release passes: one draw at most for a debit, and never over budget."""
+
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedclient import ledger as module
+from fedclient.ledger import Ledger
+from fedcore.errors import OverBudget
+from fedcore.parts import Descriptor
+from fedcore.privacy.budget import Budget
+from fedcore.privacy.ledger import Debit, Release, chosen, spent
+from fedcore.shell import crash
+from tests.client.test_ledger import exact, order, sent
+
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["tests.crash.test_ledger"])
+TIGHT, AMPLE = Budget(total_epsilon=6.0), Budget(epsilon=20.0, total_epsilon=20.0)
+LOST = ("device.debited", "device.drawn", "device.release-stored")
+WRITES = 6
+"""Files that a first release writes: head, ledger, head, release, ledger, head."""
+POINTS = [
+    *LOST,
+    "device.release-noted",
+    *(f"disk.{step}:{n}" for step in ("written", "synced", "renamed") for n in range(1, WRITES + 1)),
+]
+
+
+def life(folder: str, point: str, budget: Budget) -> None:
+    """In a process of its own: one release. What was drawn and what was sent is written down beside."""
+    os.environ[crash.VARIABLE] = point
+    draw = module.release_sums
+
+    def counted(*arguments: Any) -> Descriptor:
+        drawn = draw(*arguments)
+        note(Path(folder) / "drawn", sent(drawn))
+        return drawn
+
+    module.release_sums = counted  # type: ignore[assignment]
+    note(Path(folder) / "sent", sent(Ledger(Path(folder) / "privacy", budget).release(order(), exact)))
+
+
+def note(path: Path, data: bytes) -> None:
+    with path.open("a") as file:
+        file.write(f"{data.hex()}\n")
+
+
+def noted(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def lived(folder: Path, point: str, budget: Budget) -> int | None:
+    process = FORKS.Process(target=life, args=(str(folder), point, budget))
+    process.start()
+    process.join()
+    return process.exitcode
+
+
+@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("budget", [TIGHT, AMPLE])
+def test_a_kill_at_this_point_loses_at_most_what_was_paid(tmp_path: Path, point: str, budget: Budget) -> None:
+    assert lived(tmp_path, point, budget) == -signal.SIGKILL
+    ledger = Ledger(tmp_path / "privacy", budget)
+    paid, kept = (len(chosen(ledger.verify(), kind)) for kind in (Debit, Release))
+    assert len(noted(tmp_path / "drawn")) <= paid  # on the disk before it is drawn
+    if point in LOST:
+        assert (paid, kept) == (1, 0)
+    ended = [lived(tmp_path, "", budget) for _ in range(2)]
+    assert len(set(ended)) == 1
+    if paid > kept and budget is TIGHT:
+        assert ended[0] == 1
+        with pytest.raises(OverBudget):
+            ledger.release(order(), exact)
+        assert noted(tmp_path / "sent") == []
+    else:
+        assert ended[0] == 0
+        assert len(set(noted(tmp_path / "sent"))) == 1
+    entries = ledger.verify()
+    assert len(noted(tmp_path / "drawn")) <= len(chosen(entries, Debit)) <= 2
+    assert budget.epsilon_of(spent(entries)) <= min(budget.epsilon, budget.total_epsilon) * (1 + 1e-9)

@@ -1,0 +1,152 @@
+"""FLUX with privacy=balanced on real digits: devices with ledgers, a coordinator, and a newcomer."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import adjusted_rand_score
+
+from fedclient.agent import Agent, Until
+from fedclient.blobs import BlobStore
+from fedclient.config import DataConfig, LearnerConfig, WorkConfig
+from fedclient.enroll import Enroller, Enrolment
+from fedclient.ledger import Ledger
+from fedclient.performer import InProcess
+from fedclient.spending import facts
+from fedclient.state import DeviceFolder, Outbox, Status
+from fedclient.watcher import Watcher
+from fedclient.workshop import Workshop
+from fedcore.data import images
+from fedcore.data.dataset import Dataset
+from fedcore.data.pixels import rotate
+from fedcore.privacy.budget import Budget
+from fedcore.privacy.ledger import Debit, Open, Release, chosen
+from fedserver import scenario, stage
+from fedserver.coordinator import Coordinator
+from fedserver.desk import Desk
+from fedserver.link import DeviceLink
+from fedserver.records import RunSpec
+from fedserver.scenario import Member
+from fedserver.settings import Settings
+from fedserver.store import Store
+
+PRIVATE = {**scenario.TRAINING, "rounds": 6, "privacy": "balanced"}
+TRAINERS, IMAGES = 4, 300
+OPEN = {**scenario.TRAINING, "rounds": 6}
+POLICY = replace(scenario.POLICY, devices=TRAINERS, minimum=TRAINERS, patience=1)
+
+
+def spec(name: str) -> RunSpec:
+    return replace(stage.spec("flux"), name=name, parameters=PRIVATE, policy=POLICY)
+
+
+def member(number: int) -> Member:
+    """Device `number` with digits of its own: upright, or turned by 90 degrees."""
+    train, _ = images.load("digits")
+    own, group = train.subset(slice(number * IMAGES, (number + 1) * IMAGES)), number % 2
+    return Member(f"device-{number}", group, Dataset(rotate(own.x, 90 * group), own.y))
+
+
+def work(folder: Path, data: Dataset, labels: bool, budget: Budget) -> WorkConfig:
+    """A device's settings, with its data on the disk."""
+    folder.mkdir(exist_ok=True)
+    arrays = {"x": data.x.reshape(-1, 1, 8, 8)}
+    if labels:
+        assert data.y is not None
+        arrays["y"] = data.y
+    np.savez(folder / "data.npz", **arrays)
+    options = scenario.LEARNER["options"]
+    state = DeviceFolder(folder)
+    return WorkConfig(
+        state.blobs,
+        state.privacy,
+        LearnerConfig(builtin=scenario.LEARNER["builtin"], options=options),  # type: ignore[arg-type]
+        DataConfig(npz=folder / "data.npz"),
+        labels=labels,
+        privacy=budget,
+    )
+
+
+async def train(coordinator: Coordinator, folder: Path, member: Member, budget: Budget) -> None:
+    root = folder / member.name
+    config = work(root, member.train, True, budget)
+    store, status = BlobStore(config.blobs), Status(member.name, "here")
+    watcher = Watcher(status, root, lambda text: None, lambda text: None)
+    performer, link = InProcess(Workshop.open(config)), DeviceLink(coordinator, member.name)
+    outbox, mark = Outbox(root / "outbox"), DeviceFolder(root).mark
+    await Agent(link, performer, store, outbox, mark, watcher).run(Until.FINISHED)
+
+
+async def enroll(
+    coordinator: Coordinator, folder: Path, member: Member, budget: Budget, run: str
+) -> Enrolment:
+    config = work(folder / member.name, member.train, False, budget)
+    store, performer = BlobStore(config.blobs), InProcess(Workshop.open(config))
+    link = DeviceLink(coordinator, member.name)
+    return await Enroller(link, performer, store, lambda text: None, 1 << 30, 5.0).enroll(run)
+
+
+def ledger(folder: Path, member: Member, budget: Budget) -> Ledger:
+    return Ledger(DeviceFolder(folder / member.name).privacy, budget)
+
+
+def test_groups_are_found_all_that_left_is_in_the_ledgers_and_no_more_leaves(tmp_path: Path) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    budget = Budget(unprotected=False)
+    members = [member(number) for number in range(TRAINERS)]
+
+    async def play() -> None:
+        coordinator = await Coordinator.open(tmp_path / "server", Settings(tick=0.05))
+        try:
+            await Desk(coordinator).start_run(spec("first"), None)
+            await asyncio.gather(*(train(coordinator, tmp_path, each, budget) for each in members))
+            status = await Desk(coordinator).show("first")
+            assert status.summary.stage == "finished"
+            found = {each.device: each.cluster for each in status.devices}
+            truth = [each.group for each in members]
+            assert adjusted_rand_score(truth, [found[each.name] for each in members]) == 1.0
+            for each in members:
+                entries = ledger(tmp_path, each, budget).verify()
+                assert [len(chosen(entries, kind)) for kind in (Debit, Release, Open)] == [1, 1, 0]
+                assert facts(entries, budget)["total"]["epsilon"] == pytest.approx(5.0)
+                assert facts(entries, budget)["total"]["delta"] == 1e-6
+                mirrored = status.released[each.name]  # what the server has seen is what the ledger says
+                assert (mirrored.epsilon, mirrored.unprotected) == (pytest.approx(5.0), ())
+            noted = await coordinator.storage(Store.releases, "first")
+            assert {each.release for each in noted} == {
+                chosen(ledger(tmp_path, each, budget).entries(), Release)[0].release for each in members
+            }
+
+            newcomer = member(TRAINERS)
+            first = await enroll(coordinator, tmp_path, newcomer, budget, "first")
+            right = next(found[each.name] for each in members if each.group == newcomer.group)
+            assert first.assignment.cluster == right
+            again = await enroll(coordinator, tmp_path, newcomer, budget, "first")
+            assert again.assignment == first.assignment  # the same bytes, the same answer
+            assert len(chosen(ledger(tmp_path, newcomer, budget).verify(), Debit)) == 1
+
+            assert (await Desk(coordinator).status()).released[newcomer.name].rho > 0.0
+
+            for name, change, reason in (
+                ("second", {"seed": 7}, "over this device's budget: of epsilon 5 for these data, 5 is spent"),
+                ("open", {"parameters": OPEN}, "releases nothing without a privacy guarantee"),
+            ):
+                await Desk(coordinator).start_run(replace(spec(name), **change), None)  # type: ignore[arg-type]
+                await asyncio.gather(*(train(coordinator, tmp_path, each, budget) for each in members))
+                status = await Desk(coordinator).show(name)
+                assert status.summary.stage == "failed"
+                told = [line.text for line in await Desk(coordinator).log(name, 0)]
+                assert sum(reason in line for line in told) >= TRAINERS
+            for each in members:
+                assert len(ledger(tmp_path, each, budget).verify()) == 2
+        finally:
+            await coordinator.close()
+
+    try:
+        asyncio.run(play())
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,66 @@
+"""The server's mirror: each release once, whatever way and how often it comes, and only for reports."""
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedcore.parts import Descriptor, LatentBounds, NoisySums, PrivacySettings
+from fedcore.privacy.estimates import descriptor_of
+from fedcore.privacy.statement import OPEN
+from fedserver import mirror, notes
+from fedserver.mirror import statements
+from fedserver.storage import Storage
+from fedserver.store import Store
+from tests.server.servers import server, start
+from tests.server.toys import MODEL
+
+SETTINGS = PrivacySettings("explicit", 4.0, 1e-7, 2)
+
+
+def descriptor(value: int) -> Descriptor:
+    return descriptor_of(NoisySums(np.full((1, 5), value), 2.0, 1.0), "a" * 64, SETTINGS)
+
+
+def exact(mode: str) -> Descriptor:
+    settings = PrivacySettings(mode, 1.0 if mode == "paper" else 0.0)
+    return Descriptor(np.zeros((1, 2)), np.zeros((1, 2)), np.ones(1), "a" * 64, settings)
+
+
+async def noted(storage: Storage, device: str) -> None:
+    for _ in range(3):  # sent again
+        await mirror.note(storage, "toy", device, [descriptor(1), 7, "text"])
+
+
+def test_each_release_is_noted_once_by_its_hash(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with server(tmp_path) as coordinator:
+            await start(coordinator, MODEL)
+            storage = coordinator.storage
+            await noted(storage, "d0")
+            await mirror.note(storage, "toy", "d0", [descriptor(2)])
+            await mirror.note(storage, "toy", "d1", [exact("paper"), exact("off"), exact("off")])
+            await mirror.note(storage, "toy", "d1", [LatentBounds(np.zeros(1), np.ones(1))])
+            found = statements(await storage(Store.releases, "toy"))
+            assert found == statements(await storage(Store.releases))
+            assert (found["d0"].rho, found["d0"].delta, found["d0"].group_size) == (0.25, 1e-7, 2)
+            assert np.isfinite(found["d0"].epsilon)
+            assert found["d1"].unprotected == (OPEN["paper"], OPEN["off"], OPEN["bounds"])
+            assert found["d1"].epsilon == np.inf
+            assert statements(await storage(Store.releases, "another")) == {}
+
+    asyncio.run(play())
+
+
+def test_a_device_cannot_fill_the_disk_with_releases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(notes, "RELEASES", 3)
+
+    async def play() -> None:
+        async with server(tmp_path) as coordinator:
+            await start(coordinator, MODEL)
+            for value in range(9):
+                await mirror.note(coordinator.storage, "toy", "d0", [descriptor(value)])
+            assert len(await coordinator.storage(Store.releases, "toy")) == 3
+
+    asyncio.run(play())
