@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from signal import SIGTERM
 from typing import Any
 
-from fedcore.wire import CHUNK
 from fedserver.store import Store
 from tests.chaos import work
 from tests.chaos.fleet import Fleet
@@ -18,6 +17,8 @@ from tests.chaos.programs import marked
 from tests.chaos.proxy import UP
 from tests.chaos.trial import Trial
 
+AGAIN = 1 << 20
+"""Bytes of a result that a cut connection may cost: what was under way, and the piece that it was in."""
 CONNECTION, SHARE = 64 << 10, 100
 """Framing: bytes for the handshake and the calls of a connection, and one in so many of what is carried."""
 STOPPED = (0, -SIGTERM)
@@ -33,7 +34,7 @@ class Facts:
     fault to the next receipt of a device that it hit (of any, for the server). restarted: seconds from each
     start of the server to its first accepted call. resent: bytes that each device sent beyond those of its
     results, with all framing and all other calls. allowed: the most of these that is good, for a device of
-    which nothing but connections was cut: a chunk for each. cut: how many of them.
+    which nothing but connections was cut: AGAIN for each. cut: how many of them.
     """
 
     kind: str
@@ -140,7 +141,7 @@ def _compare(trial: Trial, facts: Facts) -> None:
 
 
 def _weigh(trial: Trial, facts: Facts, true: work.Truth) -> None:
-    """Whether more than a chunk was sent again for each connection that was cut."""
+    """Whether more than AGAIN was sent again for each connection that was cut."""
     cuts = [strike for strike in trial.strikes if "cut" in strike.details]
     if len(cuts) < len(trial.strikes):
         return
@@ -149,7 +150,7 @@ def _weigh(trial: Trial, facts: Facts, true: work.Truth) -> None:
             facts.cut[name] = facts.cut.get(name, 0) + strike.details["cut"]
     for name, number in facts.cut.items():
         framing = true.up[name] // SHARE + (number + 1) * CONNECTION
-        facts.allowed[name] = number * CHUNK + framing
+        facts.allowed[name] = number * AGAIN + framing
         if facts.resent[name] > facts.allowed[name]:
             sizes = f"{facts.resent[name]} bytes, where {facts.allowed[name]} are good"
             facts.problems.append(f"{name} sent too much again after {number} cuts: {sizes}")
