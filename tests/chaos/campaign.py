@@ -16,12 +16,14 @@ from tests.chaos.checks import Facts, examine, examine_fleet
 from tests.chaos.fleet import Fleet
 from tests.chaos.grounds import tmpfs
 from tests.chaos.kinds import KINDS
+from tests.chaos.kinds.kind import Kind
 from tests.chaos.trial import Trial
 
 TRIALS_A_FLEET = 20
 DISKS = {"server": 256 << 20, "device": 128 << 20}
 """Bytes of the file systems of a fleet with small disks."""
-KEPT = "*.log"
+TRIALS = "trials.jsonl"
+"""What was seen in each trial, a line as soon as it is over."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Planned:
 
 @dataclass
 class Campaign:
-    """out: the folder of what comes out. say: told how it goes.
+    """out: the folder of what comes out. say: told how it goes. secure: over mutual TLS, or in plain text.
 
     skipped: kinds that this machine does not permit, and why. fleets: what was wrong with a fleet at its end.
     """
@@ -40,6 +42,7 @@ class Campaign:
     out: Path
     seed: int
     say: Any = print
+    secure: bool = True
     trials: list[Facts] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
     fleets: list[dict[str, Any]] = field(default_factory=list)
@@ -55,17 +58,32 @@ class Campaign:
         """
         if kinds:
             return [Planned(kinds[number % len(kinds)], self.seed + number) for number in range(runs)]
-        bag, chance = [], Random(self.seed)
+        bag, chance = list[str](), Random(self.seed)
         while len(bag) < runs:
             cycle = [name for name, kind in KINDS.items() for _ in range(kind.weight)]
             chance.shuffle(cycle)
             bag += cycle
         return [Planned(kind, self.seed + number) for number, kind in enumerate(bag[:runs])]
 
+    def resume(self, plan: list[Planned]) -> list[Planned]:
+        """What is left of a plan that was begun: what trials.jsonl has of it is taken from there.
+
+        A line that the end cut short, and trials of another plan, are dropped.
+        """
+        planned, path = set(plan), self.out / TRIALS
+        for line in path.read_text().split("\n")[:-1] if path.exists() else []:
+            facts = Facts(**json.loads(line))
+            trial = Planned(facts.kind, facts.seed)
+            if trial in planned and facts.secure == self.secure:
+                planned.remove(trial)
+                self.trials.append(facts)
+        self._write(*self.trials, anew=True)
+        return [trial for trial in plan if trial in planned]
+
     async def play(self, plan: list[Planned]) -> None:
         """Play every trial that this machine permits."""
         for name in dict.fromkeys(planned.kind for planned in plan):
-            if why := KINDS[name].forbidden():
+            if why := self._forbidden(KINDS[name]):
                 self.skipped[name] = why
                 self.say(f"{name}: not tried: {why}")
         left = [planned for planned in plan if planned.kind not in self.skipped]
@@ -75,10 +93,14 @@ class Campaign:
                 played = await self._play_on_one_fleet(trials[:TRIALS_A_FLEET], small)
                 trials = trials[played:]
 
+    def _forbidden(self, kind: Kind) -> str:
+        plain = "" if self.secure or kind.plain_text else "it needs certificates"
+        return plain or kind.forbidden()
+
     async def _play_on_one_fleet(self, trials: list[Planned], small_disks: bool) -> int:
         """Play trials until one goes wrong; how many were played."""
         folder = Path(tempfile.mkdtemp(prefix="chaos-")) / "fleet"
-        fleet, played, problems = Fleet(folder), 0, list[str]()
+        fleet, played, problems = Fleet(folder, self.secure), 0, list[str]()
         with ExitStack() as stack:
             stack.callback(shutil.rmtree, folder.parent, ignore_errors=True)
             if small_disks:
@@ -108,15 +130,24 @@ class Campaign:
             await trial.end()
             facts = examine(trial)
         except Exception as error:
-            facts = Facts(trial.kind, trial.seed, trial.algorithm, [each.facts() for each in trial.strikes])
+            facts = Facts(
+                trial.kind,
+                trial.seed,
+                fleet.secure,
+                trial.algorithm,
+                [each.facts() for each in trial.strikes],
+            )
             facts.problems.append(f"{type(error).__name__}: {error}")
             if not isinstance(error, ShoalError):
                 traceback.print_exc()
         self.trials.append(facts)
         self._say(facts)
-        with (self.out / "trials.jsonl").open("a") as file:
-            file.write(json.dumps(asdict(facts)) + "\n")
+        self._write(facts)
         return facts
+
+    def _write(self, *trials: Facts, anew: bool = False) -> None:
+        with (self.out / TRIALS).open("w" if anew else "a") as file:
+            file.writelines(json.dumps(asdict(facts)) + "\n" for facts in trials)
 
     def _say(self, facts: Facts) -> None:
         state = "ok  " if facts.good else "FAIL"

@@ -17,6 +17,10 @@ from tests.chaos.programs import marked
 from tests.chaos.proxy import UP
 from tests.chaos.trial import Trial
 
+AGAIN = 1 << 20
+"""Bytes of a result that a cut connection may cost: what was under way, and the piece that it was in."""
+CONNECTION, SHARE = 64 << 10, 100
+"""Framing: bytes for the handshake and the calls of a connection, and one in so many of what is carried."""
 STOPPED = (0, -SIGTERM)
 """How a program may end that is told to; by the signal itself while it is still loading."""
 
@@ -29,11 +33,13 @@ class Facts:
     or was given up, so the models are those of a run without faults. resumed: seconds from the end of each
     fault to the next receipt of a device that it hit (of any, for the server). restarted: seconds from each
     start of the server to its first accepted call. resent: bytes that each device sent beyond those of its
-    results, with all framing and all other calls.
+    results, with all framing and all other calls. allowed: the most of these that is good, for a device of
+    which nothing but connections was cut: AGAIN for each. cut: how many of them.
     """
 
     kind: str
     seed: int
+    secure: bool
     algorithm: str
     strikes: list[dict[str, Any]]
     seconds: float = 0.0
@@ -45,6 +51,8 @@ class Facts:
     resumed: list[float] = field(default_factory=list)
     restarted: list[float] = field(default_factory=list)
     resent: dict[str, int] = field(default_factory=dict)
+    allowed: dict[str, int] = field(default_factory=dict)
+    cut: dict[str, int] = field(default_factory=dict)
     exits: dict[str, list[int]] = field(default_factory=dict)
     missing: dict[int, dict[str, str]] = field(default_factory=dict)
     abandoned: dict[int, str] = field(default_factory=dict)
@@ -58,8 +66,11 @@ class Facts:
 
 def examine(trial: Trial) -> Facts:
     """All checks of a trial whose run is over."""
-    facts = Facts(trial.kind, trial.seed, trial.algorithm, [each.facts() for each in trial.strikes])
+    facts = Facts(
+        trial.kind, trial.seed, trial.fleet.secure, trial.algorithm, [each.facts() for each in trial.strikes]
+    )
     facts.seconds, facts.notes = round(time.monotonic() - trial.began, 3), trial.notes
+    facts.problems += trial.wrong
     _count(trial, facts)
     _compare(trial, facts)
     _time(trial, facts)
@@ -126,11 +137,28 @@ def _compare(trial: Trial, facts: Facts) -> None:
         facts.problems.append("the models are not those of the rounds that the server says there were")
     for device in trial.fleet.devices.values():
         facts.resent[device.name] = trial.carried(device, UP) - true.up[device.name]
+    _weigh(trial, facts, true)
+
+
+def _weigh(trial: Trial, facts: Facts, true: work.Truth) -> None:
+    """Whether more than AGAIN was sent again for each connection that was cut."""
+    cuts = [strike for strike in trial.strikes if "cut" in strike.details]
+    if len(cuts) < len(trial.strikes):
+        return
+    for strike in cuts:
+        for name in strike.whom:
+            facts.cut[name] = facts.cut.get(name, 0) + strike.details["cut"]
+    for name, number in facts.cut.items():
+        framing = true.up[name] // SHARE + (number + 1) * CONNECTION
+        facts.allowed[name] = number * AGAIN + framing
+        if facts.resent[name] > facts.allowed[name]:
+            sizes = f"{facts.resent[name]} bytes, where {facts.allowed[name]} are good"
+            facts.problems.append(f"{name} sent too much again after {number} cuts: {sizes}")
 
 
 def _time(trial: Trial, facts: Facts) -> None:
     receipts = {device.name: device.receipts() for device in trial.fleet.devices.values()}
-    for strike in trial.strikes:
+    for strike in (strike for strike in trial.strikes if strike.whom):
         names = set(receipts) if "server" in strike.whom else set(receipts) & set(strike.whom)
         times = [each["at"] for name in names for each in receipts[name] if each["at"] > strike.healed]
         facts.resumed.append(round(max(0.0, min([*times, trial.ended]) - strike.healed), 3))

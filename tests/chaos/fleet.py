@@ -1,4 +1,9 @@
-"""One server and its devices as processes, each device behind a network of its own that can fail."""
+"""One server and its devices as processes, each device behind a network of its own that can fail.
+
+Both sides show certificates, as people run them: the server has an authority of its own, and a device joins
+by a token. A device calls its network's address in the server's place, for which the server's certificate is
+good too; it joins past that network, once, before any fault.
+"""
 
 import asyncio
 import contextlib
@@ -7,6 +12,7 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,15 +20,20 @@ from typing import Any
 import yaml
 
 from fedcore.errors import ShoalError, Unavailable
+from fedcore.identity.enrolled import Role
+from fedserver.authority.records import Terms
+from fedserver.config import SETTINGS
 from fedserver.reach import answers
-from fedserver.rpc.client import OperatorClient
+from fedserver.rpc.authority_client import AuthorityClient
 from tests.chaos import work
 from tests.chaos.device import RECEIPTS
-from tests.chaos.programs import LOOK, PATIENCE, Program, marked
+from tests.chaos.programs import LOOK, PATIENCE, Program, marked, once
 from tests.chaos.proxy import Proxy
 
 CADENCE = {"poll": 2.0, "heartbeat": 1.0, "tick": 0.05, "grace": 5.0}
 """Short, so that many rounds fit into a minute; nothing else is set apart from what people get."""
+HOSTS = ("127.0.0.1", "localhost")
+"""What the server's certificate is good for; the first is where a network of ours listens, too."""
 
 
 @dataclass(frozen=True)
@@ -49,34 +60,56 @@ class Device:
 
 
 class Fleet:
-    """Made by `start`. `folder`/server is the state folder; the programs' logs lie beside it."""
+    """Made by `start`. `folder`/server is the state folder; the programs' logs lie beside it.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.state = folder, folder / "server"
+    secure: mutual TLS; else plain text.
+    """
+
+    def __init__(self, folder: Path, secure: bool = True) -> None:
+        self.folder, self.state, self.secure = folder, folder / "server", secure
         self.mark = str(folder)
         self.port = _free_port()
         self.devices: dict[str, Device] = {}
         self.restarts: list[Restart] = []
-        line = ["-m", "fedserver", "up", "--config", str(folder / "server.yaml")]
+        line = ["-m", "fedserver", "up", "--state", str(self.state)]
         self.server = Program("server", line, folder / "server.log", self.mark)
         self._timing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Server and devices run, and the server takes calls."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+        where = {"enroll": f"127.0.0.1:{_free_port()}", "hosts": list(HOSTS)}
         settings = {
-            "state": "server",
+            "state": ".",
             "listen": f"127.0.0.1:{self.port}",
-            "insecure_loopback": True,
             "cadence": CADENCE,
+            **(where if self.secure else {"insecure_loopback": True}),
         }
-        (self.folder / "server.yaml").write_text(yaml.safe_dump(settings))
+        (self.state / SETTINGS).write_text(yaml.safe_dump(settings))
+        if self.secure:
+            await self.must(["fedserver", "init", "--state", str(self.state)])
         await self.server.start()
         await self.answering()
         for name in work.NAMES:
-            self.devices[name] = await self._join(name)
+            self.devices[name] = await self._device(name)
             await self.devices[name].program.start()
         self._timing = asyncio.create_task(self._time_restarts())
+
+    async def run(self, verb: list[str], environment: Mapping[str, str] = {}, given: str = "") -> int:
+        """A verb of ours beside the fleet, to its end; its exit code. given: what it reads."""
+        return await once(["-m", *verb], self.folder / "verbs.log", self.mark, environment, given)
+
+    async def must(self, verb: list[str], given: str = "") -> None:
+        """The same. Raises Unavailable when it does not succeed."""
+        if code := await self.run(verb, given=given):
+            raise Unavailable(
+                f"{verb[0]} {verb[1]} ended with exit code {code}", f"see {self.folder / 'verbs.log'}"
+            )
+
+    async def token(self) -> str:
+        """A join string for one device."""
+        _, line = await self.ask(lambda operator: operator.create_token(Terms(Role.TRAIN)))
+        return str(line)
 
     async def stop(self) -> dict[str, int]:
         """End everything in the orderly way; the exit codes."""
@@ -115,7 +148,7 @@ class Fleet:
         """What `question` finds out of an operator's client. Raises ShoalErrors, such as Unavailable."""
 
         def asked() -> Any:
-            with OperatorClient(self.state) as operator:
+            with AuthorityClient(self.state) as operator:
                 return question(operator)
 
         return await asyncio.to_thread(asked)
@@ -123,7 +156,7 @@ class Fleet:
     def _call(self) -> bool:
         if not answers(self.state):
             return False
-        with OperatorClient(self.state) as operator:
+        with AuthorityClient(self.state) as operator:
             operator.status()
         return True
 
@@ -142,26 +175,34 @@ class Fleet:
                     pass
                 await asyncio.sleep(LOOK)
 
-    async def _join(self, name: str) -> Device:
+    async def _device(self, name: str) -> Device:
         """A device with its data, its settings and its identity."""
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
         work.write_data(name, folder)
         proxy = Proxy(lambda: ("127.0.0.1", self.port))
         await proxy.open()
-        settings = {
-            "server": proxy.address,
-            "device": name,
-            "insecure_loopback": True,
-            "learner": work.LEARNER,
-            "data": {"npz": "data.npz", "test": "test.npz", "shape": [1, 8, 8]},
-            "limits": {"kept_bytes": 16 * work.MODEL},
-        }
-        (folder / "device.yaml").write_text(yaml.safe_dump(settings))
-        line = ["-m", "tests.chaos.device", "run", "--config", str(folder / "device.yaml")]
+        config = str(self.write_settings(name, proxy.address))
+        if self.secure:
+            join = ["fedclient", "join", "-", "--config", config, "--device", name]
+            await self.must(join, await self.token())
+        line = ["-m", "tests.chaos.device", "run", "--config", config]
         environment = {RECEIPTS: str(folder / "receipts")}
         program = Program(name, line, self.folder / f"{name}.log", self.mark, environment)
         return Device(name, folder, proxy, program)
+
+    def write_settings(self, name: str, address: str) -> Path:
+        """The file of the device in the folder of that name, which calls the server at `address`."""
+        settings = {
+            "server": address,
+            "learner": work.LEARNER,
+            "data": {"npz": "data.npz", "test": "test.npz", "shape": [1, 8, 8]},
+            "limits": {"kept_bytes": 16 * work.MODEL},
+            **({} if self.secure else {"device": name, "insecure_loopback": True}),
+        }
+        path = self.folder / name / "device.yaml"
+        path.write_text(yaml.safe_dump(settings))
+        return path
 
 
 def _free_port() -> int:

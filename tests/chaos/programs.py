@@ -136,6 +136,24 @@ class Program:
             )
 
 
+async def once(
+    line: Sequence[str], log: Path, mark: str, environment: Mapping[str, str] = {}, given: str = ""
+) -> int:
+    """Run Python with `line` to its end; its exit code, below 0 by a signal. given: what it reads."""
+    surroundings = {**os.environ, MARK: mark, **environment}
+    with log.open("ab") as out:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, *line),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=out,
+            stderr=out,
+            env=surroundings,
+        )
+        await asyncio.wait_for(process.communicate(given.encode()), PATIENCE)
+    assert process.returncode is not None
+    return process.returncode
+
+
 def children(pid: int) -> list[int]:
     """The processes that a process started."""
     try:

@@ -28,6 +28,7 @@ def table(campaign: Campaign) -> str:
     ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join([cells[0].ljust(widths[0]), *map(str.rjust, cells[1:], widths[1:])]) for cells in rows]
+    lines += [f"{kind}: it never struck" for kind in _never_struck(campaign.trials)]
     lines += [f"{kind}: not tried: {why}" for kind, why in campaign.skipped.items()]
     return "\n".join(lines)
 
@@ -38,8 +39,12 @@ def write(path: Path, campaign: Campaign, seconds: float) -> None:
     found: dict[str, Any] = {
         "seed": campaign.seed,
         "seconds": round(seconds, 1),
+        "secure": campaign.secure,
         "good": campaign.good,
         **_sums(trials),
+        "by_kind": {kind: sum(f.kind == kind for f in trials) for kind in sorted({f.kind for f in trials})},
+        "never_struck": _never_struck(trials),
+        "resent_bytes": _resent(trials),
         "resumed": _spread(_resumed(trials)),
         "restart_to_first_call": _spread(_restarted(trials)),
         "skipped": campaign.skipped,
@@ -66,6 +71,26 @@ def _sums(trials: Sequence[Facts]) -> dict[str, int]:
         "counted_twice": sum(facts.twice for facts in trials),
         "bit_equal": sum(facts.equal for facts in trials),
         "undisturbed": sum(facts.undisturbed for facts in trials),
+    }
+
+
+def _never_struck(trials: Sequence[Facts]) -> list[str]:
+    """Kinds of faults that found nothing to strike in any of their trials."""
+    struck = {facts.kind for facts in trials if facts.strikes}
+    return sorted({facts.kind for facts in trials} - struck - {"control"})
+
+
+def _resent(trials: Sequence[Facts]) -> dict[str, Any]:
+    """Bytes that devices sent beyond their results, with framing. cuts: where connections alone were cut."""
+    cut = [(f.resent[name], number) for f in trials for name, number in f.cut.items() if name in f.resent]
+    return {
+        "all": sum(sum(facts.resent.values()) for facts in trials),
+        "most_of_a_device": max((most for facts in trials for most in facts.resent.values()), default=0),
+        "cuts": {
+            "connections": sum(number for _, number in cut),
+            "bytes": sum(size for size, _ in cut),
+            "most_per_connection": max((size // max(1, number) for size, number in cut), default=0),
+        },
     }
 
 

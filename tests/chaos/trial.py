@@ -57,7 +57,10 @@ class Strike:
 
 
 class Trial:
-    """expected: exit codes that this kind of fault may bring about, for each program."""
+    """expected: exit codes that this kind of fault may bring about, for each program.
+
+    wrong: what a fault itself found to be so that must not be.
+    """
 
     def __init__(self, fleet: Fleet, kind: str, seed: int) -> None:
         self.fleet, self.kind, self.seed = fleet, kind, seed
@@ -68,6 +71,7 @@ class Trial:
         self.strikes: list[Strike] = []
         self.expected: dict[str, set[int]] = {}
         self.notes: list[str] = []
+        self.wrong: list[str] = []
         self.over = asyncio.Event()
         self.status: RunStatus | None = None
         self.ended = 0.0

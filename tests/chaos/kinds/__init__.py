@@ -6,3 +6,11 @@ from tests.chaos.kinds.kind import Kind
 KINDS: dict[str, Kind] = {
     kind.name: kind for kind in (*processes.KINDS, *crashes.KINDS, *network.KINDS, *disks.KINDS)
 }
+
+GROUPS: dict[str, list[str]] = {"crash-points": [kind.name for kind in crashes.KINDS]}
+"""Names for many kinds at once."""
+
+
+def named(names: list[str]) -> list[str]:
+    """The kinds of these names, each group in full. Raises KeyError for a name that is none."""
+    return [name for given in names for name in GROUPS.get(given) or [KINDS[given].name]]

@@ -1,21 +1,24 @@
 """Named crash points: the process dies by SIGKILL at exactly this line, on its first to third passage."""
 
+from fedcore.shell.crash import POINTS, VARIABLE
+from tests.chaos.kinds import verbs
 from tests.chaos.kinds.kind import Kind
 from tests.chaos.trial import Trial
 
-try:
-    from fedcore.shell.crash import POINTS, VARIABLE
-except ImportError:
-    POINTS, VARIABLE = {}, ""
+DISK = "disk"
+ONCE = {"server.booted", "server.scrubbed", "server.run-stored", "server.run-ended", "device.welcomed"}
+"""Points that a process passes once in its life; it passes the others for each round or each transfer."""
+WRITES = 10
+"""Files that every program writes in a run, and more."""
 
 
-def at(point: str) -> Kind:
-    """The kind that dies at this point."""
+def at(point: str, side: str) -> Kind:
+    """The kind in which the server or a device dies at this point."""
 
     async def strike(trial: Trial) -> None:
-        side, passage = point.partition(".")[0], trial.chance.randint(1, 3)
-        on_server = side == "server" or (side == "disk" and trial.chance.random() < 0.5)
-        program = trial.fleet.server if on_server else trial.pick().program
+        most = 1 if point in ONCE else WRITES if point.startswith(DISK) else 3
+        passage = trial.chance.randint(1, most)
+        program = trial.fleet.server if side == "server" else trial.pick().program
         trial.expect(program.name, 0, -9)
         known = len(program.ends)
         await program.anew({VARIABLE: f"{point}:{passage}"})
@@ -29,7 +32,17 @@ def at(point: str) -> Kind:
             await program.anew()
         strike.heal()
 
-    return Kind(f"crash:{point}", strike)
+    strike.__doc__ = f"SIGKILL of the {side} where {POINTS[point]}."
+    return Kind(f"crash:{point}" + (f":{side}" if point.startswith(DISK) else ""), strike)
 
 
-KINDS = tuple(map(at, POINTS))
+def _sides(point: str) -> tuple[str, ...]:
+    """Who passes it."""
+    side = point.partition(".")[0]
+    return ("server", "device") if side == DISK else (side,)
+
+
+KINDS = (
+    *(at(point, side) for point in POINTS if point not in verbs.POINTS for side in _sides(point)),
+    *verbs.KINDS,
+)

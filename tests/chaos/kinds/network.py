@@ -20,7 +20,8 @@ async def cut_anywhere(trial: Trial) -> None:
     device = trial.pick()
     for _ in range(trial.chance.randint(1, 3)):
         way, at = trial.chance.choice([UP, DOWN]), _somewhere(trial)
-        await _spring(trial, device, "reset", device.proxy.trap(way, trial.at(device, way, at), reset), at)
+        trap = device.proxy.trap(way, trial.at(device, way, at), reset)
+        await _spring(trial, device, "reset", trap, at, cut=1)
 
 
 async def cut_after_last_chunk(trial: Trial) -> None:
@@ -37,7 +38,7 @@ async def cut_after_last_chunk(trial: Trial) -> None:
     if await _sprung(trial, trap):
         strike = trial.struck("cut after the last chunk", (device.name,), None, at=at, seconds=seconds)
         await asyncio.sleep(seconds)
-        device.proxy.cut()
+        strike.details["cut"] = device.proxy.cut()
         device.proxy.heal()
         strike.heal()
 
@@ -72,7 +73,7 @@ async def partitioned(trial: Trial) -> None:
     if await trial.until(moment):
         strike = trial.struck("partition", (device.name,), moment, seconds=seconds)
         device.proxy.refusing = True
-        device.proxy.cut()
+        strike.details["cut"] = device.proxy.cut()
         await asyncio.sleep(seconds)
         device.proxy.heal()
         strike.heal()
@@ -113,9 +114,9 @@ def _somewhere(trial: Trial) -> int:
     return trial.chance.randrange(int(2.9 * work.MODEL))
 
 
-async def _spring(trial: Trial, device: Device, what: str, trap: Trap, at: int) -> None:
+async def _spring(trial: Trial, device: Device, what: str, trap: Trap, at: int, **details: int) -> None:
     if await _sprung(trial, trap):
-        trial.struck(what, (device.name,), None, way=trap.way, at=at).heal()
+        trial.struck(what, (device.name,), None, way=trap.way, at=at, **details).heal()
 
 
 async def _sprung(trial: Trial, trap: Trap) -> bool:
