@@ -119,23 +119,25 @@ def started(state: Path, listen: str) -> Iterator[Server]:
 
 @dataclass
 class Return:
-    """What was seen of a fleet that comes back. made: connections at each look."""
+    """What was seen of a fleet that comes back. made: seconds, and the connections that there were."""
 
-    made: list[int] = field(default_factory=list)
+    made: list[tuple[float, int]] = field(default_factory=list)
 
     def peak(self) -> int:
         """The most connections that were made within a second."""
-        looks = round(1.0 / LOOK)
-        return max(
-            (after - before for before, after in zip(self.made, self.made[looks:], strict=False)), default=0
-        )
+        most = 0
+        for moment, there in self.made:
+            before = [count for at, count in self.made if moment - 1.0 <= at <= moment]
+            most = max(most, there - min(before))
+        return most
 
 
 async def whole(fleet: list[Device], server: Server, seen: Return) -> float:
     """Wait until every device was answered; seconds from now."""
     began = time.monotonic()
     while not all(device.back for device in fleet):
-        seen.made.append(await asyncio.to_thread(server.connections))
+        there = await asyncio.to_thread(server.connections)
+        seen.made.append((time.monotonic(), there))
         assert time.monotonic() - began < LONGEST, f"{sum(not d.back for d in fleet)} devices are not back"
         await asyncio.sleep(LOOK)
     return time.monotonic() - began

@@ -143,6 +143,7 @@ def _copy_file(source: Path, target: Path) -> None:
 
 def _copy_database(source: sqlite3.Connection, path: Path) -> None:
     path.unlink(missing_ok=True)
+    path.touch(mode=0o600)
     try:
         with closing(sqlite3.connect(path)) as copy:
             source.backup(copy)

@@ -7,10 +7,11 @@ newest that can place at all.
 import asyncio
 from dataclasses import dataclass, replace
 
+from fedcore.admit import admit_message
 from fedcore.algorithm import State
 from fedcore.errors import Refused
 from fedcore.link import Placement, Question
-from fedcore.messages import Describe
+from fedcore.messages import Describe, Described
 from fedcore.parts import ClusterAssignment, Descriptor
 from fedcore.types import RunId
 from fedserver.coordinator import Coordinator
@@ -34,7 +35,7 @@ class _Answer:
 async def place(
     coordinator: Coordinator, visitor: Visitor, run: RunId, descriptor: Descriptor | None
 ) -> Question | Placement:
-    """Raises CannotPlace, or NotFound when there is no such run."""
+    """Raises CannotPlace, NotFound when there is no such run, BadPayload for a descriptor that is wrong."""
     if run:
         return await _given(coordinator, visitor, await _ask(coordinator.run(run), descriptor))
     fallback: _Answer | None = None
@@ -58,7 +59,7 @@ async def place(
 async def _ask(run: Run, descriptor: Descriptor | None) -> _Answer:
     state = run.engine.state
     try:
-        found = await asyncio.to_thread(run.central.place, state, descriptor)
+        found = await asyncio.to_thread(_found, run, state, descriptor)
     except Refused as refused:
         raise CannotPlace(f"run {run.run}: {refused.message}", refused.mend) from None
     if not isinstance(found, Describe) and len(state.models) == 1:
@@ -66,6 +67,13 @@ async def _ask(run: Run, descriptor: Descriptor | None) -> _Answer:
         reason = f"run {run.run} has one model only" + (f": {compared}" if compared else "")
         found = replace(found, reason=reason)
     return _Answer(run, state, found)
+
+
+def _found(run: Run, state: State, descriptor: Descriptor | None) -> ClusterAssignment | Describe:
+    """What the algorithm says; a descriptor has to be an answer to the question that the run asks."""
+    if descriptor is not None and isinstance(question := run.central.place(state, None), Describe):
+        admit_message(question, Described(descriptor, examples=1))  # a newcomer does not tell how many
+    return run.central.place(state, descriptor)
 
 
 async def _given(

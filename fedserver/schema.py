@@ -180,7 +180,7 @@ def _version(connection: sqlite3.Connection) -> int:
 
 def _back_up(connection: sqlite3.Connection, copy: Path) -> None:
     """A copy of the whole database in the file `copy`, which is whole or not there."""
-    with temporary(copy.parent) as file:
+    with temporary(copy.parent, 0o600) as file:
         with closing(sqlite3.connect(file.name)) as target:
             connection.backup(target)
         settle(file, copy)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fedcore.admit import largest_upload
-from fedcore.errors import BadPayload, DiskFull, NotFound, Refused, ServerFull
+from fedcore.errors import BadPayload, DiskFull, NotFound, Refused, ServerFull, TooOften
 from fedcore.payload import BlobRef
 from fedcore.types import RunId
 from fedcore.wire import CHUNK
@@ -14,6 +14,10 @@ from fedserver.blobs import Upload
 from fedserver.coordinator import Coordinator
 from fedserver.runs import Lease
 from fedserver.visitor import Visitor
+
+AGAIN, REST = 16, (60.0, 120.0)
+"""How many times over a device may send what a round needs of it: lines break, and the last bytes come again.
+Between how many seconds it may try again after that; its next round is a new start."""
 
 
 async def fetch(
@@ -73,6 +77,12 @@ async def upload(
                     lease, _ = _room_for(coordinator, visitor, blob)  # perhaps another one needs the blob
                 coordinator.heard(visitor)
                 coordinator.meter.up(lease.task.run, visitor.device, len(chunk))
+                if visitor.takes(lease.task.run, lease.task.round, len(chunk)) > AGAIN * room:
+                    raise TooOften(
+                        f"device {visitor.device} has sent {AGAIN} times what the answer to its task needs",
+                        "is its line, its memory or its program damaged?",
+                        REST,
+                    )
                 came(len(chunk))
                 yield chunk
 

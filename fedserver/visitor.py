@@ -26,6 +26,7 @@ class Visitor:
 
     given: the run whose task it was given last, which is the one that it works on.
     granted: blobs that answers to a placement named, and their run.
+    taken: for each run its last round, and how many bytes of uploads came in it.
     polling: calls that wait for a task. told: it was told that no run is left.
     changed: something may be there for it. first_seen, last_seen: clock times; noted: they are on disk.
     """
@@ -40,6 +41,7 @@ class Visitor:
     given: RunId = ""
     granted: dict[str, RunId] = field(default_factory=dict)
     uploads: dict[str, Upload] = field(default_factory=dict)
+    taken: dict[RunId, tuple[int, int]] = field(default_factory=dict)
     polling: int = 0
     told: bool = False
     noted: bool = True
@@ -71,6 +73,12 @@ class Visitor:
             self.granted[name] = run
         for name in list(self.granted)[:-GRANTS]:
             del self.granted[name]
+
+    def takes(self, run: RunId, round: int, size: int) -> int:
+        """So many bytes more of an upload came; how many those of the round are by now."""
+        last, before = self.taken.get(run, (round, 0))
+        self.taken[run] = round, size + (before if last == round else 0)
+        return self.taken[run][1]
 
     @contextmanager
     def waiting(self) -> Iterator[None]:

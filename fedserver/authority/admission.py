@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from fedcore.errors import BadPayload, Refused, Revoked, ShoalError, Taken
+from fedcore.errors import BadPayload, Refused, Revoked, ShoalError, Taken, TooOften
 from fedcore.identity.certificates import Named, certificate, pin_of
 from fedcore.identity.enrolled import Joining, Rejoining
 from fedcore.identity.proof import is_proved, is_signed
@@ -24,6 +24,8 @@ from fedserver.authority.roots import Authority
 
 SLEEP = 90 * DAY
 """How long after its certificate's end a device may still come back with its key."""
+MOST_NEXT, WINDOW = 10, 3600.0
+"""Certificates of one device in so many seconds, at most. One in nine days is due."""
 NOBODY = b"\0" * 32
 """A key that no token has: so that an unknown token costs the same time as a wrong proof."""
 
@@ -154,7 +156,7 @@ class Admissions(Registry):
         authority: Authority,
         address: str,
     ) -> Admission:
-        """A device whose certificate has ended comes back with the key of that certificate.
+        """A device whose certificate has ended comes back with the key of that certificate. Raises TooOften.
 
         named: what that certificate says. key: of the request for the next one.
         """
@@ -165,21 +167,28 @@ class Admissions(Registry):
                 self._audit(Event.REJOIN_REFUSED, device=named.device, reason=reason, address=address)
                 revoked = reason == DeviceStanding.REVOKED.value
                 return Admission(error=_revoked(named.device) if revoked else NoEntry())
-            certified, is_new = self._next(known.device, key, authority)
+            certified, is_new = self._next(known.device, key, authority, named.serial)
             if is_new:
                 self._audit(Event.REJOINED, device=known.device, serial=certified.serial, address=address)
             return Admission(self._identity(known.device), certified)
 
-    def renew(self, device: DeviceId, key: PublicKey, authority: Authority) -> Admission:
-        """The next certificate of a device that calls with the present one."""
+    def renew(self, device: DeviceId, serial: str, key: PublicKey, authority: Authority) -> Admission:
+        """The next certificate of a device that calls with the present one, `serial`. Raises TooOften."""
         with self._transaction():
-            certified, is_new = self._next(device, key, authority)
+            certified, is_new = self._next(device, key, authority, serial)
             if is_new:
                 self._audit(Event.RENEWED, device=device, serial=certified.serial)
             return Admission(self._identity(device), certified)
 
-    def _next(self, device: DeviceId, key: PublicKey, authority: Authority) -> tuple[Certified, bool]:
-        """The certificate for a new key, and whether it was just made. Raises BadPayload for an old key."""
+    def _next(
+        self, device: DeviceId, key: PublicKey, authority: Authority, present: str
+    ) -> tuple[Certified, bool]:
+        """The certificate for a new key, and whether it was just made.
+
+        present: serial of the one that the device asks with. It holds until the next is used, since the
+        answer may be lost; any other that was never used is void from now on. Raises BadPayload for an old
+        key, and TooOften.
+        """
         spki = pin_of(key).hex()
         if found := self._same_key(device, spki, authority):
             if found.first_used is not None:
@@ -187,7 +196,25 @@ class Admissions(Registry):
             return found, False
         if self._has_key(spki):
             raise BadPayload("that key was in use already", "make a new key for the next certificate")
+        self._check_pace(device)
+        self._run(
+            "UPDATE certificates SET void = 1 WHERE device = ? AND first_used IS NULL AND serial != ?",
+            (device, present),
+        )
         return self._certify(device, key, authority), True
+
+    def _check_pace(self, device: DeviceId) -> None:
+        """Raises TooOften when the device had as many certificates as it may have for now."""
+        now = time.time()
+        query = "SELECT issued FROM certificates WHERE device = ? AND issued > ? ORDER BY number"
+        issued = [at for (at,) in self._all(query, (device, now - WINDOW))]
+        if len(issued) >= MOST_NEXT:
+            wait = max(0.0, min(issued[-MOST_NEXT] + WINDOW - now, WINDOW))
+            raise TooOften(
+                f"device {device} had {len(issued)} certificates within an hour",
+                "use the newest of them",
+                (wait, wait + WINDOW / MOST_NEXT),
+            )
 
     def _certify(self, device: DeviceId, key: PublicKey, authority: Authority) -> Certified:
         made, bundle = authority.issue(device, key), tuple(authority.roots)

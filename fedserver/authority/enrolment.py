@@ -57,9 +57,9 @@ class Enrolment:
         return answer
 
     async def renew(self, peer: Named, csr: bytes) -> Enrolled:
-        """For a device that the gate has let in. Raises BadPayload."""
+        """For a device that the gate has let in. Raises BadPayload, TooOften."""
         key = key_of_request(csr)
-        admission = await self._keeper.storage(Store.renew, peer.device, key, self._authority)
+        admission = await self._keeper.storage(Store.renew, peer.device, peer.serial, key, self._authority)
         answer = self._answer(admission, "")
         assert isinstance(answer, Enrolled)
         return answer

@@ -77,12 +77,13 @@ class Registry(Tokens):
         """A certificate is called with for the first time: those before it are void from now on."""
         with self._transaction():
             self._run(
-                "UPDATE certificates SET first_used = ? WHERE serial = ? AND first_used IS NULL",
+                "UPDATE certificates SET first_used = ? WHERE serial = ? AND first_used IS NULL AND NOT void",
                 (time.time(), serial),
             )
             self._run(
                 "UPDATE certificates SET void = 1 FROM certificates AS used WHERE used.serial = ?"
-                " AND certificates.device = used.device AND certificates.number < used.number",
+                " AND NOT used.void AND certificates.device = used.device"
+                " AND certificates.number < used.number",
                 (serial,),
             )
             ((device,),) = self._all("SELECT device FROM certificates WHERE serial = ?", (serial,))

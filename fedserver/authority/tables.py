@@ -40,7 +40,7 @@ CREATE TABLE certificates (
     issued REAL NOT NULL,
     expires REAL NOT NULL,
     first_used REAL,
-    void INTEGER NOT NULL                -- a later one was used
+    void INTEGER NOT NULL                -- a later one was used, or issued before this one was used
 );
 CREATE INDEX certificates_by_device ON certificates (device);
 CREATE TABLE placements (

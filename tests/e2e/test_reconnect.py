@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -14,16 +15,20 @@ from fedclient.backoff import Backoff, patiently
 from fedclient.rpc import RpcLink
 from fedcore.link import Hello
 
-BENCHMARKS = Path(__file__).parent.parent.parent / "benchmarks"
+ROOT = Path(__file__).parent.parent.parent
 
 
 def test_sixty_devices_are_back_within_a_minute(tmp_path: Path) -> None:
     """How fast they are beyond that is for the benchmark to say."""
     if not Path("/proc/self/net/tcp").exists():
         pytest.skip("connections cannot be counted here: there is no /proc")
-    program = [sys.executable, str(BENCHMARKS / "reconnect.py"), "--devices", "60", "--away", "3"]
+    program = [sys.executable, str(ROOT / "benchmarks" / "reconnect.py"), "--devices", "60", "--away", "1"]
     done = subprocess.run(
-        [*program, "--json", str(tmp_path / "found.json")], capture_output=True, text=True, timeout=240
+        [*program, "--json", str(tmp_path / "found.json")],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     assert done.returncode == 0, done.stderr[-2000:]
 

@@ -130,6 +130,7 @@ def test_a_backup_of_a_server_that_is_stopped_has_all_that_lasts(tmp_path: Path)
     for path in (tmp_path / "copy", tmp_path / "copy" / "blobs"):
         assert path.stat().st_mode & 0o777 == 0o700
     assert restore(tmp_path / "copy", tmp_path / "b") == facts
+    assert (tmp_path / "b" / "shoal.db").stat().st_mode & 0o777 == 0o600
 
     async def again() -> None:
         async with server(tmp_path / "b") as second:

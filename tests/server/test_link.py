@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 
 from fedcore.central.averaging import Guard
-from fedcore.errors import BadPayload, NotFound, Refused, SessionLost, Unavailable, WrongVersion
+from fedcore.errors import BadPayload, NotFound, Refused, SessionLost, TooOften, Unavailable, WrongVersion
 from fedcore.events import Left
-from fedcore.link import Hello, Idle, Outcome, Report, Task
+from fedcore.link import Failure, Hello, Idle, Outcome, Report, Task
 from fedcore.payload import BlobRef
 from fedcore.rounds import RoundPolicy
 from fedserver.coordinator import Coordinator
 from fedserver.desk import Desk
 from fedserver.link import DeviceLink
+from fedserver.transfer import AGAIN
 from tests.server.servers import (
     DEVICES,
     SETTINGS,
@@ -376,5 +377,26 @@ def test_a_combined_model_that_is_not_finite_is_never_saved(
         assert status.summary.stage == "failed"
         assert "the combined model global" in status.summary.waiting_for
         assert same_models(models(coordinator), {"global": MODEL})
+
+    scenario(story, tmp_path)
+
+
+def test_a_device_that_sends_the_same_over_and_over_is_told_to_rest(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator, policy=ALONE)
+        device = await hands(coordinator, 0)
+        task = await device.task()
+        payload = device.payload(honest(0)(await device.open(task), task.seed))
+        (weights,) = payload.weights()
+        damaged = bytes(weights.blob.size)
+        for _ in range(AGAIN):
+            with pytest.raises(BadPayload, match="not those of blob"):
+                await device.link.upload(weights.blob, 0, pieces_of(damaged))
+        with pytest.raises(TooOften, match="16 times what the answer") as caught:
+            await device.link.upload(weights.blob, 0, pieces_of(damaged))
+        assert caught.value.window == (60.0, 120.0)
+        failure = Report(task.run, task.round, task.attempt, Failure("broken", "the line is damaged"))
+        await device.link.report(failure)
+        assert (await device.do(await device.task(), honest(0))).outcome is Outcome.ACCEPTED
 
     scenario(story, tmp_path)

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedcore.errors import NotFound
+from fedcore.errors import BadPayload, NotFound
 from fedcore.link import Placement, Question, Task
 from fedcore.parts import ClusterAssignment, Descriptor
 from fedcore.tensors import digest
@@ -19,6 +19,8 @@ from tests.server.servers import (
     start,
 )
 from tests.server.toys import MODEL, Hands, same_models
+
+PROJECTOR = {"mean": np.zeros(2), "components": np.ones((1, 2))}
 
 
 def test_a_newcomer_is_given_the_model_and_may_fetch_it(tmp_path: Path) -> None:
@@ -64,11 +66,9 @@ def test_a_question_names_blobs_that_the_newcomer_may_fetch(
     from fedcore.algorithms.fedavg import central
     from fedcore.messages import Describe
 
-    projector = {"mean": np.zeros(2), "components": np.ones((1, 2))}
-
     def place(state: central.State, descriptor: Descriptor | None) -> ClusterAssignment | Describe:
         if descriptor is None:
-            return Describe(state.models["global"], projector)
+            return Describe(state.models["global"], PROJECTOR)
         return ClusterAssignment("global", distance=float(descriptor.means[0, 0]))
 
     monkeypatch.setattr(central, "place", place)
@@ -80,9 +80,9 @@ def test_a_question_names_blobs_that_the_newcomer_may_fetch(
         assert isinstance(question, Question)
         message = await newcomer.open(Task(question.run, 1, 0, 0, "", question.payload))
         assert isinstance(message, Describe)
-        assert digest(message.projector) == digest(projector)
+        assert digest(message.projector) == digest(PROJECTOR)
         assert digest(message.encoder) == digest(MODEL)
-        descriptor = Descriptor(np.array([[2.5]]), np.array([[1.0]]), np.array([9.0]), digest(projector))
+        descriptor = Descriptor(np.array([[2.5]]), np.array([[1.0]]), np.array([9.0]), digest(PROJECTOR))
         answer = await newcomer.link.place(question.run, descriptor)
         assert isinstance(answer, Placement)
         assert answer.assignment.distance == 2.5
@@ -99,7 +99,7 @@ def test_a_run_that_compares_goes_before_a_newer_one_with_one_model(
 
     def place(state: State, descriptor: Descriptor | None) -> ClusterAssignment | Describe:
         if descriptor is None:
-            return Describe(state.models["global"], {"mean": np.zeros(2)})
+            return Describe(state.models["global"], PROJECTOR)
         return ClusterAssignment("global", confidence=0.5, reason="near")
 
     async def story(coordinator: Coordinator) -> None:
@@ -117,7 +117,7 @@ def test_a_run_that_compares_goes_before_a_newer_one_with_one_model(
         question = await newcomer.place("", None)
         assert isinstance(question, Question)
         assert question.run == "flux"
-        descriptor = Descriptor(np.zeros((1, 1)), np.ones((1, 1)), np.ones(1), "ab" * 32)
+        descriptor = Descriptor(np.zeros((1, 1)), np.ones((1, 1)), np.ones(1), digest(PROJECTOR))
         answer = await newcomer.place("", descriptor)
         assert isinstance(answer, Placement)
         assert (answer.run, answer.assignment.confidence) == ("flux", 0.5)
@@ -125,5 +125,35 @@ def test_a_run_that_compares_goes_before_a_newer_one_with_one_model(
         named = await newcomer.place("fedavg", None)
         assert isinstance(named, Placement)
         assert named.assignment.reason == "run fedavg has one model only: nothing was compared"
+
+    scenario(story, tmp_path)
+
+
+@pytest.mark.parametrize("run", ["", "toy"])
+@pytest.mark.parametrize(
+    ("descriptor", "wrong"),
+    [
+        (Descriptor(np.zeros((1, 2)), np.ones((1, 2)), np.ones(1), digest(PROJECTOR)), "2 dimensions"),
+        (Descriptor(np.zeros((2, 1)), np.ones((2, 1)), np.ones(2), digest(PROJECTOR)), "1 classes"),
+        (Descriptor(np.zeros((1, 1)), np.ones((1, 1)), np.ones(1), "ab" * 32), "another projector"),
+        (Descriptor(np.zeros((1, 1)), -np.ones((1, 1)), np.ones(1), digest(PROJECTOR)), "negative"),
+    ],
+)
+def test_a_descriptor_that_is_no_answer_to_the_question_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: str, descriptor: Descriptor, wrong: str
+) -> None:
+    from fedcore.algorithms.fedavg import central
+    from fedcore.messages import Describe
+
+    def place(state: central.State, given: Descriptor | None) -> ClusterAssignment | Describe:
+        assert given is None, "it came through"
+        return Describe(state.models["global"], PROJECTOR)
+
+    monkeypatch.setattr(central, "place", place)
+
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator)
+        with pytest.raises(BadPayload, match=wrong):
+            await DeviceLink(coordinator, "newcomer").place(run, descriptor)
 
     scenario(story, tmp_path)

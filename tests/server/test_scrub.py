@@ -150,14 +150,14 @@ def test_the_server_answers_while_it_checks_and_hands_nothing_out(
         monkeypatch.setattr(Blobs, "damage", slow)
         monkeypatch.setattr("fedserver.recovery.AT_ONCE", 0.05)
         async with server(tmp_path) as second:
-            device, desk = await Hands(link(second, 0)).hello(), Desk(second)
+            device, desk = await Hands(link(second, 1)).hello(), Desk(second)
             idle = await device.link.next_task(0.1)
             assert isinstance(idle, Idle)
             assert (idle.reason, idle.finished) == ("the server checks its files after a start", False)
             (found,) = desk.runs()
             assert found.waiting_for == "the check of its files after the start"
             assert (await desk.status()).runs == (found,)
-            report = Report("toy", 1, 1, device.payload(honest(0)(Train(MODEL, TrainingSettings()), 0)))
+            report = Report("toy", 1, 1, device.payload(honest(1)(Train(MODEL, TrainingSettings()), 0)))
             for call in (device.link.report(report), desk.show("toy"), desk.log("toy", 0)):
                 with pytest.raises(Unavailable, match="being checked after a start"):
                     await call

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -248,6 +249,53 @@ def test_the_old_certificate_ends_when_the_new_one_is_used(tmp_path: Path) -> No
         error, _ = await refused(device.join())  # with the first key, as from an old copy of its disk
         assert error.code() is grpc.StatusCode.PERMISSION_DENIED
         assert len(lines_of(found.state, Event.RENEWED)) == 1
+
+    play(story, tmp_path / "s")
+
+
+def test_certificates_that_were_never_used_do_not_pile_up(tmp_path: Path) -> None:
+    async def story(found: World) -> None:
+        device, other = await found.device("d0"), await found.device("d1")
+        async with device.channel() as channel:
+            await device.link(channel).hello(Hello("toy"))
+        first, second = new_key(), new_key()
+        early, late = await device.renew(first), await device.renew(second)
+        assert (await device.renew(second)).certificate == late.certificate
+        stale = copy(device)
+        stale.go_on(first, early)
+        async with stale.channel() as channel:
+            error, _ = await refused(stale.link(channel).hello(Hello("toy")))
+        assert error.code() is grpc.StatusCode.UNAUTHENTICATED
+        for _ in range(admission.MOST_NEXT - 3):
+            key = new_key()
+            identity = await device.renew(key)
+        error, fault = await refused(device.renew(new_key()))
+        assert (error.code(), fault.code) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "too-often")
+        assert 0 < fault.earliest.seconds <= admission.WINDOW
+        (known,) = [each for each in await found.office.devices() if each.device.device == "d0"]
+        assert len(known.device.certificates) == 2  # the one in use and the newest
+        assert (await device.renew(key)).certificate == identity.certificate
+        await other.renew(new_key())  # another device does not wait for this one
+        device.go_on(key, identity)
+        async with device.channel() as channel:
+            await device.link(channel).hello(Hello("toy"))
+
+    play(story, tmp_path / "s")
+
+
+def test_who_never_called_can_come_back_twice_with_the_same_certificate(
+    tmp_path: Path, unlimited: None
+) -> None:
+    async def story(found: World) -> None:
+        device = await found.device("d0")
+        lost = copy(device)
+        await lost.rejoin(new_key())  # the answer was lost, and with it the new key
+        await device.rejoin(new_key())
+        async with lost.channel() as channel:
+            error, _ = await refused(lost.link(channel).hello(Hello("toy")))
+        assert error.code() is grpc.StatusCode.UNAUTHENTICATED
+        async with device.channel() as channel:
+            await device.link(channel).hello(Hello("toy"))
 
     play(story, tmp_path / "s")
 
