@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 from grpc import aio
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from fedcore.errors import Unavailable
 from fedcore.link import Failure, Report
+from fedcore.privacy.statement import WEIGHTS
 from fedcore.shell.console import Console
 from fedserver import run_verbs
 from fedserver.__main__ import main
@@ -92,6 +94,9 @@ def test_a_run_from_its_start_to_its_model(command: Command, server: Daemon, tmp
     assert 0.0 <= shown["devices"][0]["accuracy"] <= 1.0
     found = data(command("model", "export", "whole", "--out", tmp_path / "m.safetensors", "--json"))
     assert found["sha256"] == shown["models"]["global"]["sha256"]
+    assert found["privacy"] == shown["weights"] == WEIGHTS  # FedAvg describes no data
+    with safe_open(tmp_path / "m.safetensors", framework="numpy") as file:
+        assert file.metadata()["privacy"] == WEIGHTS
     exported = load_file(tmp_path / "m.safetensors")
     assert {name: array.tobytes() for name, array in exported.items()} == {
         name: array.tobytes() for name, array in expected()["global"].items()

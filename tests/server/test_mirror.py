@@ -8,11 +8,13 @@ import pytest
 
 from fedcore.parts import Descriptor, LatentBounds, NoisySums, PrivacySettings
 from fedcore.privacy.estimates import descriptor_of
-from fedcore.privacy.statement import OPEN
+from fedcore.privacy.statement import OPEN, Statement
 from fedserver import mirror, notes
 from fedserver.mirror import statements
+from fedserver.rpc import operator_wire
 from fedserver.storage import Storage
 from fedserver.store import Store
+from fedserver.views import RunStatus, RunSummary, ServerStatus
 from tests.server.servers import server, start
 from tests.server.toys import MODEL
 
@@ -64,3 +66,12 @@ def test_a_device_cannot_fill_the_disk_with_releases(tmp_path: Path, monkeypatch
             assert len(await coordinator.storage(Store.releases, "toy")) == 3
 
     asyncio.run(play())
+
+
+def test_operators_are_told_what_the_server_knows() -> None:
+    released = {"d0": Statement(0.25, 1e-7, 2), "d1": Statement(unprotected=(OPEN["paper"],))}
+    summary = RunSummary("r1", "r1", "flux", "default", "finished", 3)
+    status = RunStatus(summary, released=released)
+    assert operator_wire.status_from_pb(operator_wire.status_to_pb(status)).released == released
+    daemon = ServerStatus("1", (), (), released=released)
+    assert operator_wire.server_from_pb(operator_wire.server_to_pb(daemon)).released == released

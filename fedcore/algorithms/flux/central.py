@@ -131,7 +131,8 @@ def _ask_cluster(state: State, present: Sequence[DeviceId]) -> Plan:
         state.parameters.classes,
         privacy(state.parameters),
     )
-    return Plan(dict.fromkeys(present, task), _title(state, "devices describe their data"))
+    mark = " (privacy=paper: not private)" if state.parameters.privacy == "paper" else ""
+    return Plan(dict.fromkeys(present, task), _title(state, f"devices describe their data{mark}"))
 
 
 def _take_cluster(state: State, reports: Sequence[Report]) -> State:
