@@ -9,8 +9,20 @@ from tests.histories.processes import SERVER, Process
 if TYPE_CHECKING:
     from tests.histories.world import World
 
-MOST = 400
-"""Steps that a process with a lit fuse lives at most."""
+MOST, FEW = 400, 20
+"""Steps that a process with a lit fuse lives at most: of any kind, and of one."""
+TENDER = (
+    "commit",
+    "commit done",
+    "begin",
+    "rename",
+    "rename done",
+    "sync",
+    "sync done",
+    "answered",
+    "answer",
+)
+"""Steps between which something is half done."""
 
 
 class Nemesis:
@@ -59,7 +71,9 @@ class Nemesis:
         if process is None:
             return
         process.power = power
-        process.fuse = self._chance.choice((1, self._chance.randint(1, 20), self._chance.randint(1, MOST)))
+        process.fuse_on = self._chance.choice(("", self._chance.choice(TENDER)))
+        far = MOST if not process.fuse_on else FEW
+        process.fuse = self._chance.choice((1, self._chance.randint(1, 20), self._chance.randint(1, far)))
 
     def _kill_server(self) -> None:
         self._end(self._victim(SERVER), power=False)

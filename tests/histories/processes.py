@@ -20,7 +20,8 @@ class Crashed(asyncio.CancelledError):
 class Process:
     """One life of a server or a device.
 
-    machine: whose disk it uses. identity: the device it says it is. fuse: steps until it dies, 0 for none.
+    machine: whose disk it uses. identity: the device it says it is. fuse: steps until it dies, 0 for none;
+    fuse_on: the only steps that count, "" for all.
     clock_error: seconds that its clock is off; the server's is right, for certificates need it.
     power: whether the machine loses its power with it. says: told what happens, for the trace.
     open: files and databases that the operating system closes at its end.
@@ -32,7 +33,7 @@ class Process:
         self.machine, self.identity = machine, identity
         self.clock_error = 0.0 if machine == SERVER else chance.choice((0.0, chance.uniform(-YEAR, YEAR)))
         self.uptime = chance.uniform(0.0, 1e6)
-        self.alive, self.paused, self.power, self.fuse = True, False, False, 0
+        self.alive, self.paused, self.power, self.fuse, self.fuse_on = True, False, False, 0, ""
         self.tasks: dict[asyncio.Task[Any], None] = {}
         self.held: list[asyncio.Handle] = []
         self.on_death: list[Callable[[], None]] = []
@@ -49,7 +50,7 @@ class Process:
         if not self.alive:
             raise Crashed
         self._says(self.machine, what, detail)
-        if self.fuse:
+        if self.fuse and self.fuse_on in ("", what):
             self.fuse -= 1
             if not self.fuse:
                 self.kill()
