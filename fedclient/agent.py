@@ -45,6 +45,10 @@ T = TypeVar("T")
 
 SOFTWARE = f"shoal fedclient {__version__}"
 
+TRIES = 4
+"""How often a result is sent when the server finds its bytes wrong: what a power cut left there of the last
+try may be damaged, and then it begins anew."""
+
 
 class Until(Enum):
     """When the agent ends by itself: never, after one report, or when no run needs this device any more."""
@@ -309,12 +313,14 @@ class Agent:
     async def _upload_all(self, result: Payload | Failure) -> None:
         if isinstance(result, Payload):
             for weights in result.weights():
-                try:
-                    await self._upload(weights.blob)
-                except BadPayload:  # perhaps what the server had of it before: once more from the beginning
-                    await self._upload(weights.blob)
+                await self._upload(weights.blob)
 
     async def _upload(self, blob: BlobRef) -> None:
+        """Raises BadPayload when the server finds the bytes wrong `TRIES` times over."""
+        for _ in range(TRIES - 1):
+            with contextlib.suppress(BadPayload):
+                await self._patiently(lambda: self._go_on_with(blob))
+                return
         await self._patiently(lambda: self._go_on_with(blob))
 
     async def _go_on_with(self, blob: BlobRef) -> None:
