@@ -11,17 +11,9 @@ import click
 from fedcore.errors import ConfigError, ShoalError
 from fedcore.shell.console import Console, Result, verb
 from fedserver.authority.chain import Event, Head
-from fedserver.options import PATH
+from fedserver.options import state_option
 
-STATE = click.option(
-    "--state",
-    type=PATH,
-    envvar="FEDSERVER_STATE",
-    default=Path("server"),
-    show_default=True,
-    metavar="DIR",
-    help="The folder of the server that is meant; it need not run.",
-)
+STATE = state_option("The folder of the server that is meant; it need not run.")
 
 
 class LogBroken(ShoalError):

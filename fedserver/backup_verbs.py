@@ -7,17 +7,9 @@ import click
 
 from fedcore.errors import Refused
 from fedcore.shell.console import Console, Result, verb
-from fedserver.options import PATH
+from fedserver.options import PATH, state_option
 
-STATE = click.option(
-    "--state",
-    type=PATH,
-    envvar="FEDSERVER_STATE",
-    default=Path("server"),
-    show_default=True,
-    metavar="DIR",
-    help="The server's folder.",
-)
+STATE = state_option("The server's folder.")
 
 
 @click.command(epilog="Example: fedserver backup --state server /backups/monday")

@@ -6,20 +6,12 @@ from pathlib import Path
 import click
 
 from fedcore.shell.console import Console, Result, verb
-from fedserver.options import PATH
+from fedserver.options import state_option
 
 
 @click.command(epilog="Example: fedserver init --state server --host shoal.example.org --host 192.168.1.10")
 @verb
-@click.option(
-    "--state",
-    type=PATH,
-    envvar="FEDSERVER_STATE",
-    default=Path("server"),
-    show_default=True,
-    metavar="DIR",
-    help="The server's folder, which is made.",
-)
+@state_option("The server's folder, which is made.")
 @click.option(
     "--host",
     "hosts",

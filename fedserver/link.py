@@ -62,10 +62,8 @@ class DeviceLink(Link):
 
     async def alive(self, run: RunId, round: int, attempt: int) -> bool:
         visitor = self._visitor()
-        if (
-            self._coordinator.storage.full or self._coordinator.doubts
-        ):  # it is as it was, and will be for as long
-            self._coordinator.heard(visitor)
+        if self._coordinator.storage.full or self._coordinator.doubts:
+            self._coordinator.heard(visitor)  # its lease is as it was, and nothing new is begun
         else:
             await self._coordinator.join(visitor)
         known = self._coordinator.runs.get(run)

@@ -13,18 +13,23 @@ from fedcore.shell.console import Console, Result
 PATH = click.Path(path_type=Path)
 
 
-def connected(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Add --state and --connect-timeout; the function gets a client of the server that uses that folder."""
-
-    @click.option(
+def state_option(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """--state, as all verbs of the server have it."""
+    return click.option(
         "--state",
         type=PATH,
         envvar="FEDSERVER_STATE",
         default=Path("server"),
         show_default=True,
         metavar="DIR",
-        help="The folder of the server that is meant.",
+        help=help,
     )
+
+
+def connected(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Add --state and --connect-timeout; the function gets a client of the server that uses that folder."""
+
+    @state_option("The folder of the server that is meant.")
     @click.option(
         "--connect-timeout",
         type=click.FloatRange(min=0.0),
