@@ -12,8 +12,8 @@ OPEN = {
     "off": "a descriptor as it is (privacy=off)",
     "paper": "a descriptor with the papers' noise (privacy=paper, which is not private)",
     "bounds": "bounds of latents, which are values of real records",
-    "weights": "weights, trained without DP-SGD",
-    "figures": "accuracy and loss, as measured",
+    "weights": "weights trained without DP-SGD",
+    "figures": "accuracy and loss as measured",
 }
 """What can leave without a guarantee."""
 OF_TRAINING = (OPEN["weights"], OPEN["figures"])

@@ -17,7 +17,7 @@ from fedcore.algorithms.flux.clustering import (
 from fedcore.algorithms.flux.clustering import place as place_newcomer
 from fedcore.algorithms.flux.messages import TrainMixture
 from fedcore.algorithms.flux.state import GLOBAL, Clustering, State
-from fedcore.central.averaging import next_models
+from fedcore.central.averaging import charged, next_models, rule_of
 from fedcore.central.projector import make_projector, merge_bounds, public_projector
 from fedcore.central.standard import mean_accuracy, metrics_of, private_training, trained, training
 from fedcore.errors import BadPayload, ConfigError, Refused
@@ -79,8 +79,11 @@ def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:
 
 
 def _take_train(state: State, reports: Sequence[Report]) -> State:
-    models, guard = next_models(state.models, reports, state.parameters.aggregation, state.guard)
-    return replace(state, models=models, guard=guard, progress=state.progress + 1, phase="measure")
+    rule = rule_of(state.parameters)
+    models, guard = next_models(state.models, reports, rule, state.guard)
+    spent = charged(state.spent, reports, rule)
+    progress = state.progress + 1
+    return replace(state, models=models, guard=guard, spent=spent, progress=progress, phase="measure")
 
 
 def _ask_measure(state: State, present: Sequence[DeviceId]) -> Plan:
@@ -202,10 +205,11 @@ def _aggregate(state: State, reports: Sequence[Report]) -> State:
         else {state.assignments[device]: 1.0}
         for device in trained(reports)
     }
+    rule = rule_of(state.parameters)
     models, guard = next_models(
         state.models,
         reports,
-        state.parameters.aggregation,
+        rule,
         state.guard,
         lambda device, key: shares[device].get(key, 0.0),
     )
@@ -213,7 +217,8 @@ def _aggregate(state: State, reports: Sequence[Report]) -> State:
     phase = "clustered"
     if progress >= state.parameters.rounds:
         phase = "evaluate" if state.parameters.evaluate else "done"
-    return replace(state, models=models, guard=guard, progress=progress, phase=phase)
+    spent = charged(state.spent, reports, rule)
+    return replace(state, models=models, guard=guard, spent=spent, progress=progress, phase=phase)
 
 
 # -- the end ------------------------------------------------------------------------------------------------

@@ -8,6 +8,8 @@ import numpy as np
 from fedcore.algorithms.flux import Parameters
 from fedcore.algorithms.flux.state import Clustering
 from fedcore.central import assign, cluster, descriptors, noisy, same
+from fedcore.central.averaging import check_noise
+from fedcore.central.noised import NOISED
 from fedcore.central.robust import RULES
 from fedcore.central.standard import check_parameters
 from fedcore.errors import ConfigError
@@ -143,9 +145,10 @@ def check(parameters: Parameters) -> None:
         "absent": ("minus_one", "beyond"),
         "mixing": ("hard", "soft"),
         "grouping": ("test", "density"),
-        "aggregation": RULES,
+        "aggregation": (*RULES, NOISED),
     }
     check_parameters("flux", parameters, choices, ("rounds", "classes", "dims", "earliest"))
+    check_noise("flux", parameters)
     if parameters.clusters < 0:
         raise ConfigError("flux-prior must be told the number of clusters", "set clusters=K, or use flux")
     if parameters.grouping == "test" and parameters.privacy == "paper" and not parameters.clusters:

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedcore.privacy.training import FINE, gaussian, noisy, taken
+from fedcore.privacy.gaussian import FINE, gaussian, noisy
+from fedcore.privacy.training import taken
 
 
 def entropy(seed: int) -> np.random.Generator:
