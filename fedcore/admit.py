@@ -33,7 +33,7 @@ def largest_upload(task: Message, limits: Limits = Limits()) -> int:
     """Bytes of the largest blob that an answer to `task` can need: nothing bigger is to be taken."""
     if task.reply is Built:
         return limits.model
-    if not any(Tensors in types for types, _ in fields_of(task.reply).values()):
+    if not any({Tensors, tuple[Tensors, ...]} & set(types) for types, _ in fields_of(task.reply).values()):
         return 0
     return max((layout(manifest)[1] for manifest in _manifests(task)), default=0)
 
@@ -44,7 +44,12 @@ def admit_payload(task: Message, payload: Payload) -> None:
         raise BadPayload(f"a {payload.kind!r} report answers a {task.kind!r} task", f"due: {task.reply.kind}")
     decode(payload, {payload.kind: task.reply}, lambda weights: {})
     expected = _manifests(task)
-    for weights in payload.weights():
+    found = payload.weights()
+    if len(found) > max(len(expected), 1):
+        raise BadPayload(
+            f"{len(found)} models answer a task of {len(expected)}", "answer for each model once"
+        )
+    for weights in found:
         if task.reply is not Built:
             check_manifest(weights.manifest, expected[0])
 
@@ -60,6 +65,7 @@ def admit_message(task: Message, reply: Message) -> None:
     examples = getattr(reply, "examples", 1)
     if not 1 <= examples <= MAX_EXAMPLES:
         raise BadPayload(f"{reply.kind}.examples is {examples}", "a device needs at least one sample")
+    task.admit(reply)
     if isinstance(reply, Evaluated) and not 0.0 <= reply.accuracy <= 1.0:
         raise BadPayload(f"{reply.kind}.accuracy is {reply.accuracy}, not between 0 and 1")
     if isinstance(task, Evaluate) and isinstance(reply, Evaluated):

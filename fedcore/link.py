@@ -71,12 +71,14 @@ class Idle:
     """Nothing to do now: come back between `earliest` and `latest` seconds from now.
 
     finished: no run is left that could need this device.
+    going_on: the runs that a device may remember something of; None where the server does not know them all.
     """
 
     reason: str
     earliest: float
     latest: float
     finished: bool = False
+    going_on: tuple[RunId, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from fedcore.errors import ConfigError, Refused
 from fedcore.events import Effect, Opened
 from fedcore.local.bench import Bench
 from fedcore.local.learner import Learner, builtin
+from fedcore.local.simulated import Simulated
 from fedcore.local.weights import initial_weights
 from fedcore.messages import Describe, Described, Evaluate, Evaluated, Message, Trained
 from fedcore.parts import ClusterAssignment
@@ -122,10 +123,11 @@ class Fleet:
         self._local = algorithm.local()
         self._experiment = experiment
         self._network = learner.module(seed=0)
+        self._memories: dict[DeviceId, Tensors] = {}
         self._benches = [self._bench(number, Views.of(d.train, d.test)) for number, d in enumerate(truth)]
 
     def devices(self) -> dict[DeviceId, Callable[[Message, int], Message]]:
-        return {name(number): self._device(bench) for number, bench in enumerate(self._benches)}
+        return {name(number): self._device(name(number), bench) for number, bench in enumerate(self._benches)}
 
     def evaluate(self, number: int, task: Evaluate) -> float:
         answer = self._local.perform(task, self._benches[number])
@@ -144,10 +146,12 @@ class Fleet:
         account = Unmetered(noise.bytes)
         return Bench(self.learner, views, self._experiment.device, 0, noise, self._network, account)
 
-    def _device(self, bench: Bench) -> Callable[[Message, int], Message]:
+    def _device(self, device: DeviceId, bench: Bench) -> Callable[[Message, int], Message]:
+        simulated = Simulated(self._local, bench, device, self._memories, spooled)
+
         def perform(message: Message, seed: int) -> Message:
             started = time.perf_counter()
-            answer = self._local.perform(message, bench.for_task(seed))
+            answer = simulated(message, seed)
             if message.reply is Trained:
                 self.training_seconds += time.perf_counter() - started
             return answer

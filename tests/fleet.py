@@ -11,6 +11,7 @@ from fedcore.data.pixels import rotate, unit
 from fedcore.data.views import Views
 from fedcore.local.bench import Bench
 from fedcore.local.learner import Learner, builtin
+from fedcore.local.simulated import Memories, Simulated
 from fedcore.local.weights import initial_weights
 from fedcore.messages import Message
 from fedcore.types import DeviceId, Tensors
@@ -33,15 +34,18 @@ def data(device: int, angles: tuple[int, ...] = (0, 90), samples: int = 90) -> D
 
 
 def fleet(
-    algorithm: Algorithm, devices: int = 6, angles: tuple[int, ...] = (0, 90)
+    algorithm: Algorithm,
+    devices: int = 6,
+    angles: tuple[int, ...] = (0, 90),
+    memories: Memories | None = None,
 ) -> dict[DeviceId, Callable[[Message, int], Message]]:
-    """Devices for `fedcore.simulate`, in the algorithm's own device half."""
+    """Devices for `fedcore.simulate`, in the algorithm's own device half. memories: what they remember."""
     local, shared = algorithm.local(), learner()
-    network = shared.module(seed=0)
+    network, remembered = shared.module(seed=0), {} if memories is None else memories
 
-    def device(number: int) -> Callable[[Message, int], Message]:
+    def device(number: int) -> Simulated:
         noise = np.random.default_rng(number)
         bench = Bench(shared, Views.of(data(number, angles)), "cpu", 0, noise, model=network)
-        return lambda message, seed: local.perform(message, bench.for_task(seed))
+        return Simulated(local, bench, f"d{number}", remembered)
 
     return {f"d{number}": device(number) for number in range(devices)}

@@ -48,15 +48,31 @@ def next_models(
     rule: see `fedcore.central.robust`; "mean" is FedAvg, Algorithm 1, and FLUX Algorithm 1, "weighted
     aggregation". An update weighs its number of samples times its share in the model, 0 to 1.
     """
-    found, updates = dict(models), trained(reports)
+    reported = trained(reports)
+
+    def updates(key: ModelKey) -> dict[DeviceId, Update]:
+        return {
+            device: Update(update.model, update.examples * share(device, key))
+            for device, update in reported.items()
+        }
+
+    return combined_models(models, updates, rule, guard)
+
+
+def combined_models(
+    models: Mapping[ModelKey, Tensors],
+    updates: Callable[[ModelKey], Mapping[DeviceId, Update]],
+    rule: str,
+    guard: Guard,
+) -> tuple[dict[ModelKey, Tensors], Guard]:
+    """Each of `models` after its own `updates`: for reports that have several models, say.
+
+    An update of weight 0 does not count, and a model without one that does keeps what it is.
+    """
+    found = dict(models)
     references, of_round, of_run = dict(guard.references), dict(guard.of_round), guard.of_run
     for key, base in models.items():
-        shares = {device: share(device, key) for device in sorted(updates)}
-        own = {
-            device: Update(updates[device].model, updates[device].examples * part)
-            for device, part in shares.items()
-            if part > 0.0
-        }
+        own = {device: update for device, update in sorted(updates(key).items()) if update.weight > 0.0}
         if not own:
             continue
         combined = combine(rule, base, own, references.get(key, 0.0))

@@ -240,7 +240,14 @@ welcomes = st.builds(Welcome, texts, st.integers(1, 9), names, *[milliseconds] *
 lease = (names, st.integers(1, 1 << 31), st.integers(0, 1 << 31))
 tasks = st.builds(Task, *lease, st.integers(0, (1 << 63) - 1), texts, payloads)
 idles = st.tuples(milliseconds, milliseconds).flatmap(
-    lambda window: st.builds(Idle, texts, st.just(min(window)), st.just(max(window)), st.booleans())
+    lambda window: st.builds(
+        Idle,
+        texts,
+        st.just(min(window)),
+        st.just(max(window)),
+        st.booleans(),
+        st.none() | st.lists(names, max_size=3).map(tuple),
+    )
 )
 reports = st.builds(Report, *lease, payloads | st.builds(Failure, names, texts, texts))
 receipts = st.builds(Receipt, st.sampled_from(Outcome), texts)
