@@ -31,8 +31,8 @@ REFUSALS = (
     grpc.StatusCode.RESOURCE_EXHAUSTED,
     grpc.StatusCode.UNIMPLEMENTED,
 )
-"""Neither INTERNAL nor UNKNOWN, which would be bugs of ours, nor NOT_FOUND, which says that a report may count
-as soon as its blobs are here."""
+"""Neither INTERNAL nor UNKNOWN, which would be bugs of ours, nor NOT_FOUND, which says that a report may
+count as soon as its blobs are here."""
 
 
 def test_every_lie_is_refused_and_the_round_goes_on(tmp_path: Path) -> None:
