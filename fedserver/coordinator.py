@@ -6,7 +6,7 @@ A device's calls come through `link`, an operator's through `fedserver.desk`; ne
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -143,9 +143,9 @@ class Coordinator:
         size = sum(array.nbytes for model in models for array in model.values())
         return max(self.settings.low_water, 2 * size)
 
-    def summary(self, run: Run) -> RunSummary:
-        """A run for people, with what it waits for."""
-        found = summary_of(run)
+    def summary(self, run: Run, known: Iterable[DeviceId] = ()) -> RunSummary:
+        """A run for people, with what it waits for. known: devices that may take part in it."""
+        found = summary_of(run, known)
         if found.over or not (self.storage.full or self.doubts):
             return found
         what = "room on the server's disk" if self.storage.full else "an operator: see `fedserver status`"
