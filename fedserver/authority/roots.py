@@ -12,9 +12,12 @@ alone say what holds; the audit log says who changed them, one line before each 
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from fedcore.errors import ConfigError, NotFound, Refused, near
@@ -85,6 +88,14 @@ class Authority:
     def shown(self) -> tuple[tuple[bytes, bytes], bytes]:
         """The server's key and certificate, and whom it trusts, PEM. Called by gRPC's own threads too."""
         return (self.server.key_pem, self.server.pem), self.bundle
+
+    def signer(self, certificate: x509.Certificate) -> str:
+        """The name of the root that signed it; "" when none of ours did."""
+        for name, pair in self.roots.items():
+            with suppress(ValueError, TypeError, InvalidSignature):
+                certificate.verify_directly_issued_by(pair.certificate)
+                return name
+        return ""
 
     def issue(self, device: DeviceId, key: issuing.PublicKey) -> Issued:
         """A certificate for a device's key, from now on."""
