@@ -162,7 +162,7 @@ class Gaps(Registry):
 
 
 def _beyond(path: Path, since: Head) -> Iterator[tuple[Head, dict[str, Any]]]:
-    """The lines of a log after `since`, each with the head that it makes. A last line that was cut off is left.
+    """The lines of a log after `since`, with the head that each makes. A last line that was cut off is left.
 
     Raises ConfigError for a file that is not whole, or in which `since` is not.
     """

@@ -3,6 +3,7 @@
 import asyncio
 import stat
 import time
+from collections.abc import Awaitable
 from pathlib import Path
 
 import grpc
@@ -12,13 +13,16 @@ from grpc import aio
 
 from fedcore.errors import ConfigError, NotFound, Refused, StorageFault
 from fedcore.identity.certificates import new_key
-from fedcore.link import Hello
+from fedcore.link import Hello, Task
+from fedcore.rounds import RoundPolicy
 from fedcore.shell import disk
 from fedserver.authority import files, issuing, roots, setup
 from fedserver.authority.chain import Event
 from fedserver.authority.roots import Authority
 from fedserver.config import read_server
 from tests.server.authority.peers import Peer, lines_of, refused, world
+from tests.server.servers import start
+from tests.server.wire_link import WireLink
 
 HOSTS = ("shoal.example.org", "10.0.0.7", "::1")
 
@@ -233,6 +237,42 @@ def test_the_change_from_one_root_to_the_next_without_a_restart(tmp_path: Path) 
             assert [len(lines_of(found.state, event)) for event in events] == [1, 1, 1]
         async with world(tmp_path / "s") as again:
             assert again.keeper.authority.issuing == new.name
+
+    asyncio.run(play())
+
+
+def test_a_device_that_waits_or_works_is_told_of_a_change_at_once(tmp_path: Path) -> None:
+    async def told(link: WireLink, change: Awaitable[object]) -> None:
+        waiting = asyncio.ensure_future(link.next_task(30.0))
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        await change
+        _, fault = await refused(waiting)
+        assert fault.code == "say-hello"
+        assert (await link.hello(Hello("toy"))).renew_in == 0.0
+
+    async def play() -> None:
+        async with world(tmp_path / "s") as found:
+            device, (old,) = await found.device("d0"), await found.office.roots()
+            async with device.channel() as channel:
+                link = device.link(channel)
+                await link.hello(Hello("toy"))
+                await told(link, found.office.add_root())
+                (new,) = [root.name for root in await found.office.roots() if root != old and not root.signs]
+                await told(link, found.office.use_root(new, True))
+                await start(found.coordinator, policy=RoundPolicy(devices=1, minimum=1))
+                task = await link.next_task(5.0)
+                assert isinstance(task, Task)
+                other = await found.office.add_root()
+                _, fault = await refused(link.alive(task.run, task.round, task.attempt))
+                assert fault.code == "say-hello"
+                await link.hello(Hello("toy"))
+                again = await link.next_task(5.0)  # the same work, under a new lease
+                assert isinstance(again, Task)
+                assert (again.round, again.payload) == (task.round, task.payload)
+                await found.office.drop_root(other.name, True)
+                _, fault = await refused(link.next_task(0.0))
+                assert fault.code == "say-hello"
 
     asyncio.run(play())
 
