@@ -278,6 +278,11 @@ class Coordinator:
         for run in self.active():
             await self.in_turn(self._tell_if_present(run, visitor.device, Left(visitor.device)))
 
+    def end_visits(self) -> None:
+        """Every device is to say hello again, because what it was told then has changed. Its work goes on."""
+        for visitor in self.visitors.values():
+            visitor.end()
+
     async def _tell_if_present(self, run: Run, device: DeviceId, event: Event) -> None:
         if run.present(device):
             await run.advance(event)
