@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from fedcore.config import setting
 from fedcore.errors import ConfigError
 from fedcore.shell.console import Console, Result, verb
 
@@ -55,16 +56,11 @@ def simulate(console: Console, changes: tuple[str, ...], **options: Any) -> Resu
 
 
 def parsed(change: str) -> tuple[str, Any]:
-    """ "name=value" with the value read as YAML reads it: 3 is a number, true a truth, scalar a text."""
-    import yaml
-
+    """ "name=value" with the value as a settings file would have it: 3 is a number, true a truth."""
     name, equals, value = change.partition("=")
     if not (name and equals):
         raise ConfigError(f"--set {change!r} is not NAME=VALUE", "write --set rounds=20")
-    try:
-        return name.strip(), yaml.safe_load(value)
-    except yaml.YAMLError:
-        raise ConfigError(f"--set {change!r}: the value cannot be read", "put it in quotes") from None
+    return name.strip(), setting(value)
 
 
 def text(found: dict[str, Any]) -> str:
