@@ -10,10 +10,22 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedcore.errors import BadPayload
-from fedcore.messages import WIDTH, Built, Describe, Described, Evaluate, Evaluated, Message, Train, Trained
+from fedcore.messages import (
+    WIDTH,
+    Built,
+    Describe,
+    Described,
+    Evaluate,
+    Evaluated,
+    Message,
+    PrivateTraining,
+    Train,
+    Trained,
+)
 from fedcore.parts import MAX_LATENTS, Descriptor, NoisySums, PrivacySettings, Vector
 from fedcore.payload import Payload, decode, fields_of, tensors_of
 from fedcore.privacy.accounting import epsilon_of, group, rho_of
+from fedcore.privacy.cost import Cost
 from fedcore.tensors import Manifest, check_finite, check_manifest, digest, layout, manifest_of
 from fedcore.types import Tensors
 
@@ -72,8 +84,27 @@ def admit_message(task: Message, reply: Message) -> None:
         _admit_bounds(task, reply)
     if isinstance(task, Train) and isinstance(reply, Trained):
         _admit_descriptor(task.projector, task.classes, task.privacy, reply.descriptor)
+    if isinstance(reply, Trained):
+        _admit_private(getattr(task, "private", None), reply)
     if isinstance(task, Describe) and isinstance(reply, Described):
         _admit_descriptor(task.projector, task.classes, task.privacy, reply.descriptor)
+
+
+def _admit_private(asked: PrivateTraining | None, reply: Trained) -> None:
+    """The cost is the device's own word, and its own loss: nobody else is protected by it."""
+    done = reply.private
+    if (asked is None) != (done is None) or (done is None) != (reply.curve is None):
+        raise BadPayload(f"DP-SGD was {'not ' if asked is None else ''}asked for, and its cost goes with it")
+    if asked is None or done is None or reply.curve is None:
+        return
+    if done.clip != asked.clip or (asked.noise and done.noise < asked.noise):
+        raise BadPayload(f"trained with {done}, {asked} was asked for")
+    try:
+        cost = Cost(curve=reply.curve)
+    except ValueError as error:
+        raise BadPayload(f"the cost of DP-SGD: {error}") from None
+    if not any(cost.curve):
+        raise BadPayload("DP-SGD costs something")
 
 
 def _admit_bounds(task: Evaluate, reply: Evaluated) -> None:
