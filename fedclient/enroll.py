@@ -1,9 +1,10 @@
 """The right model for a device that does not train: one question and one answer, without labels if possible.
 
-    place(nothing) --> question: describe your data --> fetch encoder and projector --> describe
-    place(descriptor) --> placement --> fetch the model --> <state>/model/
+    place(nothing) --> question: describe your data, say --> fetch encoder and projector --> describe
+    place(evidence) --> placement --> fetch the model --> <state>/model/
 
-What is sent is the descriptor, released by the device half as the question asks, and nothing else.
+What is sent is the evidence that was asked for, made by the device half, and nothing else: a descriptor, and
+for runs that cannot place without labels the losses of models, or mean embeddings.
 """
 
 import json
@@ -21,7 +22,7 @@ from fedclient.performer import Performer
 from fedclient.spending import line
 from fedcore.errors import BadPayload, Refused
 from fedcore.link import Failure, Link, Placement, Question, Task
-from fedcore.parts import ClusterAssignment, Descriptor
+from fedcore.parts import ClusterAssignment, Evidence
 from fedcore.payload import BlobRef, Payload, Weights
 from fedcore.shell.disk import settle, storing, temporary, write
 from fedcore.types import RunId
@@ -89,10 +90,10 @@ class Enroller:
         self._doing("asking the server which model fits")
         answer = await self._patiently(lambda: self._link.place(run, None))
         if isinstance(answer, Question):
-            descriptor = await self._describe(answer)
+            evidence = await self._evidence(answer)
             self._doing("asking the server which model fits these data")
             asked = answer.run
-            answer = await self._patiently(lambda: self._link.place(asked, descriptor))
+            answer = await self._patiently(lambda: self._link.place(asked, evidence))
         if not isinstance(answer, Placement):
             raise BadPayload("the server asks the same question again", "update the server or this device")
         model = answer.model if accept_nearest or not answer.assignment.abstained else None
@@ -102,7 +103,7 @@ class Enroller:
         seconds = time.monotonic() - began
         return Enrolment(answer.run, answer.assignment, model, seconds, self._received, self._sent)
 
-    async def _describe(self, question: Question) -> Descriptor:
+    async def _evidence(self, question: Question) -> Evidence:
         self._doing("fetching what is needed to describe the data")
         for weights in question.payload.weights():
             await self._fetch(weights.blob)
@@ -110,11 +111,11 @@ class Enroller:
         result = await self._performer.perform(Task(question.run, 1, 0, 0, "describe", question.payload))
         if isinstance(result, Failure):
             raise TaskFailed(result)
-        descriptor = result.parts.get("descriptor")
-        if not isinstance(descriptor, Descriptor):
+        shown = {name: part for name, part in result.parts.items() if isinstance(part, Evidence)}
+        if len(shown) != 1:
             raise BadPayload(f"the server asks for {question.payload.kind!r}", "update this device")
-        self._sent += len(payload_to_bytes(Payload("descriptor", {"descriptor": descriptor})))
-        return descriptor
+        self._sent += len(payload_to_bytes(Payload("evidence", shown)))
+        return next(iter(shown.values()))
 
     async def _fetch(self, blob: BlobRef) -> None:
         if blob.size > self._download_bytes:

@@ -9,6 +9,7 @@ from fedcore.privacy.accounting import epsilon_of, group
 OPEN = {
     "off": "a descriptor as it is (privacy=off)",
     "paper": "a descriptor with the papers' noise (privacy=paper, which is not private)",
+    "prototypes": "mean embeddings of classes (prototypes), with how many samples each has",
     "bounds": "bounds of latents, which are values of real records",
 }
 """What can leave without a guarantee."""
