@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fedcore.config import Written
 from fedcore.errors import ConfigError, near
-from fedcore.messages import STANDARD, Describe, Evaluated, Message
-from fedcore.parts import ClusterAssignment, Descriptor
+from fedcore.messages import STANDARD, Evaluated, Message
+from fedcore.parts import ClusterAssignment, Evidence
 from fedcore.types import DeviceId, ModelKey, Scalar, Tensors
 
 if TYPE_CHECKING:
@@ -84,8 +84,11 @@ class Central(Protocol):
         """
         ...
 
-    def place(self, state: Any, descriptor: Descriptor | None) -> ClusterAssignment | Describe:
+    def place(self, state: Any, evidence: Evidence | None) -> ClusterAssignment | Message:
         """Which model fits a device that was never seen: the answer, or what it must compute first.
+
+        That is a standard message whose answer is evidence: Describe, Score or Represent. The evidence was
+        admitted: it answers what was asked of this state.
 
         Raises Refused when the run cannot place yet, or cannot without labels; says what would work.
         """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from fedcore.parts import ClusterAssignment, Descriptor
+from fedcore.parts import ClusterAssignment, Evidence
 from fedcore.payload import BlobRef, Payload, Weights
 from fedcore.types import RunId
 
@@ -120,7 +120,7 @@ class Receipt:
 
 @dataclass(frozen=True)
 class Question:
-    """What a newcomer must compute first: a Describe message."""
+    """What a newcomer must compute first: a message whose answer is evidence, such as Describe."""
 
     run: RunId
     payload: Payload
@@ -168,6 +168,6 @@ class Link(Protocol):
 
     async def leave(self) -> None: ...
 
-    async def place(self, run: RunId, descriptor: Descriptor | None) -> Question | Placement:
+    async def place(self, run: RunId, evidence: Evidence | None) -> Question | Placement:
         """Which model fits a device that does not train. run: "" for the newest that can place."""
         ...

@@ -10,7 +10,15 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from fedcore.errors import BadPayload
-from fedcore.parts import MAX_SCALE, MIN_SCALE, Descriptor, LatentBounds, PrivacySettings, Scores
+from fedcore.parts import (
+    MAX_SCALE,
+    MIN_SCALE,
+    Descriptor,
+    LatentBounds,
+    PrivacySettings,
+    Prototypes,
+    Scores,
+)
 from fedcore.types import Tensors
 
 LATER = "later"
@@ -244,6 +252,27 @@ class Score(Message):
     models: tuple[Tensors, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class Represented(Message):
+    """The mean embeddings. examples: samples behind them."""
+
+    kind: ClassVar[str] = "represented"
+    prototypes: Prototypes
+    examples: int
+
+
+@dataclass(frozen=True, eq=False)
+class Represent(Message):
+    """Mean embeddings of the training part, by the learner's own frozen `encoder`.
+
+    by_class: one for each class, which takes labels; else one for all samples, under class 0.
+    """
+
+    kind: ClassVar[str] = "represent"
+    reply: ClassVar[type[Message]] = Represented
+    by_class: bool = True
+
+
 STANDARD: tuple[type[Message], ...] = (
     Build,
     Built,
@@ -255,4 +284,6 @@ STANDARD: tuple[type[Message], ...] = (
     Described,
     Score,
     Scored,
+    Represent,
+    Represented,
 )

@@ -5,9 +5,11 @@ With the same seeds it gives the same models, bit for bit, as the daemon does.
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from typing import Any
+
+import numpy as np
 
 from fedcore.admit import admit_message
 from fedcore.algorithm import Central, Report, State
@@ -28,8 +30,7 @@ from fedcore.events import (
     Tick,
 )
 from fedcore.messages import Message
-from fedcore.parts import Descriptor, LatentBounds
-from fedcore.payload import fields_of, tensors_of
+from fedcore.payload import TYPED_PARTS, fields_of, tensors_of
 from fedcore.rounds import RoundEngine, RoundPolicy
 from fedcore.sessions import Presence
 from fedcore.tensors import nbytes
@@ -175,12 +176,13 @@ class _Simulation:
 
 
 def _numbers(message: Message) -> int:
-    """Bytes of the descriptor and the bounds in a message."""
+    """Bytes of the arrays of numbers in a message: of a descriptor, say, or of losses."""
     total = 0
     for name in fields_of(type(message)):
         value = getattr(message, name)
-        if isinstance(value, Descriptor):
-            total += value.means.nbytes + value.deviations.nbytes + value.counts.nbytes
-        elif isinstance(value, LatentBounds):
-            total += value.low.nbytes + value.high.nbytes
+        if isinstance(value, TYPED_PARTS):
+            arrays = [getattr(value, part.name) for part in fields(value)]
+            total += sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
+        elif isinstance(value, tuple):
+            total += sum(8 for number in value if isinstance(number, float))
     return total

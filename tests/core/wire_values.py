@@ -38,6 +38,8 @@ from fedcore.messages import (
     Evaluate,
     Evaluated,
     Message,
+    Represent,
+    Represented,
     Score,
     Scored,
     Train,
@@ -233,6 +235,8 @@ messages: Mapping[type[Message], st.SearchStrategy[Message]] = {
     Described: st.builds(Described, descriptors(), counts),
     Score: st.builds(Score, st.lists(tensors, max_size=3).map(tuple)),
     Scored: st.builds(Scored, scores),
+    Represent: st.builds(Represent, st.booleans()),
+    Represented: st.builds(Represented, prototypes(), counts),
 }
 
 hellos = st.builds(Hello, texts, st.just(1), st.integers(1, 9), st.lists(names, max_size=4).map(tuple))

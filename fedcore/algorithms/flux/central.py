@@ -22,7 +22,7 @@ from fedcore.central.projector import make_projector, merge_bounds, public_proje
 from fedcore.central.standard import mean_accuracy, metrics_of, private_training, trained, training
 from fedcore.errors import BadPayload, ConfigError, Refused
 from fedcore.messages import WIDTH, Describe, Described, Evaluate, Message, Train
-from fedcore.parts import CALIBRATED, ClusterAssignment, Descriptor, PrivacySettings
+from fedcore.parts import CALIBRATED, ClusterAssignment, Descriptor, Evidence, PrivacySettings
 from fedcore.types import DeviceId, ModelKey, Tensors
 
 
@@ -45,13 +45,14 @@ def reduce(state: State, reports: Sequence[Report]) -> State:
     return take(state, reports)
 
 
-def place(state: State, descriptor: Descriptor | None) -> ClusterAssignment | Describe:
+def place(state: State, evidence: Evidence | None) -> ClusterAssignment | Message:
     if state.clustering is None:
         raise Refused("the run has not formed its clusters yet", "try again in a few rounds")
-    if descriptor is None:
+    if evidence is None:
         asked = privacy(state.parameters) if state.parameters.noise_at_test else PrivacySettings()
         return Describe(state.clustering.encoder, state.clustering.projector, 0, asked)
-    return place_newcomer(state.parameters, state.clustering, descriptor)
+    assert isinstance(evidence, Descriptor)
+    return place_newcomer(state.parameters, state.clustering, evidence)
 
 
 def privacy(parameters: Parameters) -> PrivacySettings:
