@@ -1,6 +1,6 @@
 """A small real fleet for tests: rotated digits on devices that take turns in one small network."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -36,12 +36,18 @@ def fleet(
     algorithm: Algorithm, devices: int = 6, angles: tuple[int, ...] = (0, 90)
 ) -> dict[DeviceId, Callable[[Message, int], Message]]:
     """Devices for `fedcore.simulate`, in the algorithm's own device half."""
-    local, shared = algorithm.local(), learner()
+    return benches(algorithm, [Views.of(data(number, angles)) for number in range(devices)])
+
+
+def benches(
+    algorithm: Algorithm, views: Sequence[Views], shared: Learner | None = None
+) -> dict[DeviceId, Callable[[Message, int], Message]]:
+    """The same, of data of your own. shared: another learner than the small network."""
+    local, shared = algorithm.local(), shared or learner()
     network = shared.module(seed=0)
 
-    def device(number: int) -> Callable[[Message, int], Message]:
-        noise = np.random.default_rng(number)
-        bench = Bench(shared, Views.of(data(number, angles)), "cpu", 0, noise, model=network)
+    def device(number: int, own: Views) -> Callable[[Message, int], Message]:
+        bench = Bench(shared, own, "cpu", 0, np.random.default_rng(number), model=network)
         return lambda message, seed: local.perform(message, bench.for_task(seed))
 
-    return {f"d{number}": device(number) for number in range(devices)}
+    return {f"d{number}": device(number, own) for number, own in enumerate(views)}

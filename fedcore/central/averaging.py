@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from fedcore.algorithm import Report
 from fedcore.central.robust import BOUND, FEW, Combined, Update, combine
@@ -10,6 +11,7 @@ from fedcore.types import DeviceId, ModelKey, Tensors
 
 NAMED = 5
 """Devices that a remark names."""
+NOWHERE_ELSE: Mapping[DeviceId, Tensors] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -42,18 +44,20 @@ def next_models(
     rule: str,
     guard: Guard,
     share: Callable[[DeviceId, ModelKey], float] = lambda device, key: 1.0,
+    origins: Mapping[DeviceId, Tensors] = NOWHERE_ELSE,
 ) -> tuple[dict[ModelKey, Tensors], Guard]:
     """Each of `models` after this round's trained reports; one without any keeps what it is.
 
     rule: see `fedcore.central.robust`; "mean" is FedAvg, Algorithm 1, and FLUX Algorithm 1, "weighted
     aggregation". An update weighs its number of samples times its share in the model, 0 to 1.
+    origins: what a device trained from, where that is not the model that its update now counts in.
     """
     found, updates = dict(models), trained(reports)
     references, of_round, of_run = dict(guard.references), dict(guard.of_round), guard.of_run
     for key, base in models.items():
         shares = {device: share(device, key) for device in sorted(updates)}
         own = {
-            device: Update(updates[device].model, updates[device].examples * part)
+            device: Update(updates[device].model, updates[device].examples * part, origins.get(device))
             for device, part in shares.items()
             if part > 0.0
         }

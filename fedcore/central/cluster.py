@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from kneed import KneeLocator
+from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.spatial.distance import squareform
 from sklearn.cluster import DBSCAN, KMeans
 from sklearn.neighbors import NearestNeighbors
 
@@ -77,6 +79,15 @@ def kmeans(points: Vector, clusters: int) -> Labels:
     clusters = min(clusters, len(np.unique(points, axis=0)))
     labels: Labels = KMeans(clusters, random_state=42).fit_predict(points).astype(np.int64)
     return labels
+
+
+def ward(distances: Vector, clusters: int) -> Labels:
+    """At most `clusters` groups of small variance, from the (n, n) Euclidean distances of the points; fewer
+    where there are fewer points, or where those left are the same."""
+    if len(distances) < 2:
+        return np.zeros(len(distances), np.int64)
+    tree = linkage(squareform(distances, checks=False), "ward")
+    return renumbered(fcluster(tree, clusters, "maxclust"))
 
 
 def centroids(points: Vector, labels: Labels) -> Vector:
