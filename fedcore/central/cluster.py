@@ -81,13 +81,17 @@ def kmeans(points: Vector, clusters: int) -> Labels:
     return labels
 
 
-def ward(distances: Vector, clusters: int) -> Labels:
-    """At most `clusters` groups of small variance, from the (n, n) Euclidean distances of the points; fewer
-    where there are fewer points, or where those left are the same."""
+def agglomerated(distances: Vector, method: str, *, clusters: int = 0, below: float = 0.0) -> Labels:
+    """Groups that were merged step by step, the two nearest at each. distances: (n, n), symmetric.
+
+    method: how far two groups are apart, as scipy's `linkage` names it; "ward" wants Euclidean distances.
+    clusters: at most so many groups; fewer where there are fewer points, or where those left are the same.
+    below: or instead, only groups at most so far apart are merged.
+    """
     if len(distances) < 2:
         return np.zeros(len(distances), np.int64)
-    tree = linkage(squareform(distances, checks=False), "ward")
-    return renumbered(fcluster(tree, clusters, "maxclust"))
+    tree = linkage(squareform(distances, checks=False), method)
+    return renumbered(fcluster(tree, clusters, "maxclust") if clusters else fcluster(tree, below, "distance"))
 
 
 def centroids(points: Vector, labels: Labels) -> Vector:

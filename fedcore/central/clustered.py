@@ -67,16 +67,16 @@ def named(count: int) -> tuple[ModelKey, ...]:
 # -- a round of training ------------------------------------------------------------------------------------
 
 
-def ask_train(state: S, present: Sequence[DeviceId]) -> Plan:
+def ask_train(state: S, present: Sequence[DeviceId], late: Message | None = None) -> Plan:
     """Every device trains its cluster's model. One that belongs to none yet trains the only model there is;
-    where there are several, it is asked what its loss is under each, and joins the best."""
+    where there are several, it is asked `late`: by default what its loss is under each, to join the best."""
     settings = training(state.parameters)
     train = {key: Train(model, settings, key) for key, model in state.models.items()}
-    score = Score(tuple(state.models.values()))
+    question = late or Score(tuple(state.models.values()))
     tasks: dict[DeviceId, Message] = {}
     for device in present:
         key = home(state, device)
-        tasks[device] = score if key is None else train[key]
+        tasks[device] = question if key is None else train[key]
     return Plan(tasks, title(state))
 
 

@@ -7,7 +7,7 @@ from fedcore.algorithm import Plan, Report
 from fedcore.algorithms.cornflqs import Parameters
 from fedcore.central import clustered, distances
 from fedcore.central.averaging import next_models
-from fedcore.central.cluster import ward
+from fedcore.central.cluster import agglomerated
 from fedcore.central.clustered import GLOBAL, Clustered, advanced, choose, regrouped
 from fedcore.central.clustered import place_by_loss as place
 from fedcore.central.robust import RULES
@@ -65,7 +65,9 @@ def _take_corn(state: State, reports: Sequence[Report]) -> State:
     origin = state.models[next(iter(state.models))]
     apart = distances.euclidean(distances.of_devices(updates, dict.fromkeys(devices, origin)))
     names = clustered.named(state.parameters.clusters)
-    groups = clustered.matched(devices, ward(apart, len(names)), state.assignments, names)
+    groups = clustered.matched(
+        devices, agglomerated(apart, "ward", clusters=len(names)), state.assignments, names
+    )
     return advanced(regrouped(state, reports, groups), "agree")
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedcore.central import distances
-from fedcore.central.cluster import ward
+from fedcore.central.cluster import agglomerated
 from fedcore.parts import Vector
 from fedcore.types import Tensors
 
@@ -53,11 +53,14 @@ def test_equal_updates_are_at_no_distance_and_one_that_stands_still_has_no_direc
     assert distances.inner_products([], []).shape == (0, 0)
 
 
-def test_ward_makes_at_most_as_many_groups_as_are_asked_for() -> None:
+def test_groups_are_at_most_as_many_groups_as_are_asked_for() -> None:
     points = np.array([[0.0], [0.1], [5.0], [5.1], [9.0]])
     apart = np.abs(points - points.T)
-    assert ward(apart, 3).tolist() == [0, 0, 1, 1, 2]
-    assert ward(apart, 2).tolist() == [0, 0, 1, 1, 1]
-    assert ward(apart, 9).tolist() == [0, 1, 2, 3, 4]
-    assert ward(np.zeros((4, 4)), 3).tolist() == [0, 0, 0, 0], "equal points have nothing to part them"
-    assert ward(np.zeros((1, 1)), 3).tolist() == [0]
+    assert agglomerated(apart, "ward", clusters=3).tolist() == [0, 0, 1, 1, 2]
+    assert agglomerated(apart, "ward", clusters=2).tolist() == [0, 0, 1, 1, 1]
+    assert agglomerated(apart, "ward", clusters=9).tolist() == [0, 1, 2, 3, 4]
+    equal = np.zeros((4, 4))
+    assert agglomerated(equal, "ward", clusters=3).tolist() == [0, 0, 0, 0], "nothing parts them"
+    assert agglomerated(np.zeros((1, 1)), "ward", clusters=3).tolist() == [0]
+    assert agglomerated(apart, "complete", below=4.2).tolist() == [0, 0, 1, 1, 1]
+    assert agglomerated(apart, "single", below=4.9).tolist() == [0, 0, 0, 0, 0]
