@@ -9,6 +9,7 @@ Torch stream, the same in every generator (ANDA, `split_basic`):
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -56,6 +57,14 @@ def check(level: int, clients: int, seed: int, train: Dataset, test: Dataset) ->
         raise ValueError(
             f"train images are {train.x.shape[1:]} but test images {test.x.shape[1:]}: make them alike"
         )
+
+
+def known(what: str, word: str, words: Sequence[str]) -> None:
+    """Raise a ValueError, naming the nearest one, unless `word` is one of `words`."""
+    if word not in words:
+        close = difflib.get_close_matches(word, words, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise ValueError(f"unknown {what} {word!r}: {hint}known are {', '.join(words)}")
 
 
 def labels(data: Dataset) -> npt.NDArray[np.int64]:
