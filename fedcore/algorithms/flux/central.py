@@ -1,9 +1,7 @@
 """The server half of FLUX. Read `PHASES` first: what each phase asks, and what it makes of the answers."""
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, cast
 
 from fedcore.algorithm import Plan, Report
 from fedcore.algorithms.flux import Parameters
@@ -18,11 +16,11 @@ from fedcore.algorithms.flux.clustering import place as place_newcomer
 from fedcore.algorithms.flux.messages import TrainMixture
 from fedcore.algorithms.flux.state import GLOBAL, Clustering, State
 from fedcore.central.averaging import next_models
-from fedcore.central.projector import make_projector, merge_bounds, public_projector
+from fedcore.central.encoding import bounds_task, bounds_title, merged_bounds, privacy_of, projector_of
 from fedcore.central.standard import mean_accuracy, metrics_of, trained, training
-from fedcore.errors import BadPayload, ConfigError, Refused
-from fedcore.messages import WIDTH, Describe, Described, Evaluate, Message, Train
-from fedcore.parts import CALIBRATED, ClusterAssignment, Descriptor, PrivacySettings
+from fedcore.errors import Refused
+from fedcore.messages import Describe, Described, Evaluate, Message, Train
+from fedcore.parts import ClusterAssignment, Descriptor, PrivacySettings
 from fedcore.types import DeviceId, ModelKey, Tensors
 
 
@@ -55,14 +53,8 @@ def place(state: State, descriptor: Descriptor | None) -> ClusterAssignment | De
 
 
 def privacy(parameters: Parameters) -> PrivacySettings:
-    """What is asked of the devices. A mode that has its numbers needs none. Raises ConfigError."""
-    mode, numbers = parameters.privacy, (parameters.epsilon, parameters.delta)
-    if numbers == (0.0, 0.0):
-        numbers = CALIBRATED.get(mode) or numbers
-    try:
-        return PrivacySettings(mode, *numbers, parameters.group_size)
-    except BadPayload as fault:
-        raise ConfigError(f"flux: {fault.message}", fault.mend) from None
+    """What is asked of the devices. Raises ConfigError."""
+    return privacy_of("flux", parameters)
 
 
 # -- warm-up: train, measure, bounds ------------------------------------------------------------------------
@@ -90,24 +82,13 @@ def _take_measure(state: State, reports: Sequence[Report]) -> State:
 
 
 def _ask_bounds(state: State, present: Sequence[DeviceId]) -> Plan:
-    if privacy(state.parameters).calibrated:
-        asked, title = WIDTH, "number of the latent values"
-    else:
-        asked, title = state.parameters.bounds, "bounds of the latent values"
-    task = Evaluate(state.models[GLOBAL], cluster=GLOBAL, bounds=asked)
-    return Plan(dict.fromkeys(present, task), title)
+    asked = privacy(state.parameters)
+    task = bounds_task(state.models[GLOBAL], GLOBAL, asked, state.parameters.bounds)
+    return Plan(dict.fromkeys(present, task), bounds_title(asked))
 
 
 def _take_bounds(state: State, reports: Sequence[Report]) -> State:
-    measured = [each for _, each in sorted(metrics_of(reports).items()) if each.latents]
-    # One device with another network must not spoil the projector of all others.
-    width = Counter(each.latents for each in measured).most_common(1)[0][0]
-    if privacy(state.parameters).calibrated:
-        return replace(state, latents=width, phase="cluster")
-    bounds = merge_bounds(
-        (each.bounds for each in measured if each.bounds is not None and each.latents == width),
-        state.parameters.margin,
-    )
+    bounds, width = merged_bounds(reports, privacy(state.parameters), state.parameters.margin)
     return replace(state, bounds=bounds, latents=width, phase="cluster")
 
 
@@ -115,11 +96,8 @@ def _take_bounds(state: State, reports: Sequence[Report]) -> State:
 
 
 def _projector(state: State) -> Tensors:
-    if privacy(state.parameters).calibrated:
-        return public_projector(state.latents, state.parameters.dims)
-    assert state.bounds is not None
-    solver = cast(Literal["auto", "full"], state.parameters.solver)
-    return make_projector(state.bounds, state.latents, state.parameters.dims, solver)
+    parameters = state.parameters
+    return projector_of(state.bounds, state.latents, privacy(parameters), parameters.dims, parameters.solver)
 
 
 def _ask_cluster(state: State, present: Sequence[DeviceId]) -> Plan:
