@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 from fedcore.errors import BadPayload, NotFound
+from fedcore.payload import Weights
 from fedcore.shell.disk import storing
 from fedcore.tensors import Lazy, Manifest, layout, unpack
 from fedcore.types import Array
@@ -40,3 +41,11 @@ class MappedTensors(Lazy):
     def __getitem__(self, name: str) -> Array:
         spec, start = self._places[name]
         return unpack((spec,), mapped(self._path)[start : start + spec.nbytes])[name]
+
+
+class StoredTensors(MappedTensors):
+    """Tensors of a blob: where a state keeps them, they are stored already."""
+
+    def __init__(self, path: Path, weights: Weights) -> None:
+        super().__init__(path, weights.manifest)
+        self.weights = weights

@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fedcore.algorithm import Report
-from fedcore.central.robust import BOUND, FEW, Combined, Update, combine
+from fedcore.central.robust import BOUND, FEW, Combined, Update, combine, norm, reference
 from fedcore.central.standard import trained
 from fedcore.types import DeviceId, ModelKey, Tensors
 
+ALL = ""
+"""The key under which a guard remembers what is of all models together."""
 NAMED = 5
 """Devices that a remark names."""
 
@@ -69,6 +71,29 @@ def next_models(
                 "but not outvoted"
             )
     return found, Guard(references, of_round, of_run)
+
+
+def held_back(
+    bases: Mapping[DeviceId, Tensors], reports: Sequence[Report], rule: str, guard: Guard
+) -> tuple[set[DeviceId], Guard]:
+    """The devices whose trained models should not be mixed into others', for their updates are more than
+    `BOUND` times as long as usual; nobody under the rule "mean".
+
+    bases: what each device trained from. For algorithms that keep every device's model: there a mixture is
+    made for each device, of other devices' models, and no single update can be cut that all share.
+    """
+    updates = trained(reports)
+    if rule == "mean":
+        return set(), guard
+    norms = {device: norm(update.model, bases[device]) for device, update in updates.items()}
+    weights = {device: float(update.examples) for device, update in updates.items()}
+    before = max(guard.references.values(), default=0.0)
+    usual = reference(norms, weights, before)
+    long = {device: size / usual for device, size in norms.items() if 0.0 < BOUND * usual < size}
+    lengths = [f"{device} ({times:.3g} times)" for device, times in sorted(long.items())]
+    remark = f"held back from others, longer than {BOUND:g} times the usual update: {_some(lengths)}"
+    of_round = {ALL: (remark,)} if long else {}
+    return set(long), Guard({ALL: usual}, of_round, guard.of_run)
 
 
 def _remarks(key: ModelKey, combined: Combined) -> tuple[str, ...]:
