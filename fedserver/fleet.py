@@ -70,9 +70,13 @@ class Fleet:
         """As a newcomer: the test part without labels, or so many samples of each class with them."""
         test = self.holdings[number].test
         shown = self._few(number, test, labels) if task.classes else Dataset(test.x)
-        answer = self._local.perform(task, self._bench(number, Views(shown, shown.subset(slice(0, 0)))))
+        answer = self._local.perform(task, self.bench(number, shown))
         assert isinstance(answer, Described)
         return answer
+
+    def bench(self, number: int, data: Dataset) -> Bench:
+        """A bench of a device with these data in the place of its own, all of them to train on."""
+        return self._bench(number, Views(data, data.subset(slice(0, 0))))
 
     def _few(self, number: int, data: Dataset, each: int) -> Dataset:
         """At most so many samples of each class, by chance."""

@@ -37,6 +37,11 @@ class Guard:
         before = self.references.get(key, 0.0)
         return Guard(dict.fromkeys(keys, before), {}, self.of_run)
 
+    def moved(self, sources: Mapping[ModelKey, ModelKey]) -> "Guard":
+        """Each new model goes on where an old one was. sources: which one, by the new one's key."""
+        found = {key: self.references[old] for key, old in sources.items() if old in self.references}
+        return Guard(found, {}, self.of_run)
+
 
 def next_models(
     models: Mapping[ModelKey, Tensors],
@@ -91,7 +96,7 @@ def held_back(
     usual = reference(norms, weights, before)
     long = {device: size / usual for device, size in norms.items() if 0.0 < BOUND * usual < size}
     lengths = [f"{device} ({times:.3g} times)" for device, times in sorted(long.items())]
-    remark = f"held back from others, longer than {BOUND:g} times the usual update: {_some(lengths)}"
+    remark = f"held back from others, longer than {BOUND:g} times the usual update: {named(lengths)}"
     of_round = {ALL: (remark,)} if long else {}
     return set(long), Guard({ALL: usual}, of_round, guard.of_run)
 
@@ -100,12 +105,13 @@ def _remarks(key: ModelKey, combined: Combined) -> tuple[str, ...]:
     found = []
     if combined.clipped:
         lengths = [f"{device} ({times:.3g} times)" for device, times in combined.clipped.items()]
-        found.append(f"model {key}: cut to {BOUND:g} times the usual update: {_some(lengths)}")
+        found.append(f"model {key}: cut to {BOUND:g} times the usual update: {named(lengths)}")
     if combined.capped:
-        found.append(f"model {key}: weight cut, too many samples for one device: {_some(combined.capped)}")
+        found.append(f"model {key}: weight cut, too many samples for one device: {named(combined.capped)}")
     return tuple(found)
 
 
-def _some(names: Sequence[str]) -> str:
+def named(names: Sequence[str]) -> str:
+    """The first few of some names, and how many more there are."""
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return ", ".join(names[:NAMED]) + more

@@ -13,9 +13,10 @@ from fedcore.algorithms.flux.clustering import (
     warm_up_is_over,
 )
 from fedcore.algorithms.flux.clustering import place as place_newcomer
+from fedcore.algorithms.flux.drift import drifted, recluster
 from fedcore.algorithms.flux.messages import TrainMixture
 from fedcore.algorithms.flux.state import GLOBAL, Clustering, State
-from fedcore.central.averaging import next_models
+from fedcore.central.averaging import named, next_models
 from fedcore.central.encoding import bounds_task, bounds_title, merged_bounds, privacy_of, projector_of
 from fedcore.central.standard import mean_accuracy, metrics_of, trained, training
 from fedcore.errors import Refused
@@ -180,11 +181,44 @@ def _aggregate(state: State, reports: Sequence[Report]) -> State:
         state.guard,
         lambda device, key: shares[device].get(key, 0.0),
     )
-    progress = state.progress + 1
-    phase = "clustered"
+    progress, watch = state.progress + 1, state.parameters.watch
+    phase = "watch" if watch and (progress - clustering.round) % watch == 0 else "clustered"
     if progress >= state.parameters.rounds:
         phase = "evaluate" if state.parameters.evaluate else "done"
     return replace(state, models=models, guard=guard, progress=progress, phase=phase)
+
+
+# -- FLUX-dynamic: watching for drift -----------------------------------------------------------------------
+
+
+def _ask_watch(state: State, present: Sequence[DeviceId]) -> Plan:
+    clustering = _clustering(state)
+    task = Describe(
+        clustering.encoder, clustering.projector, state.parameters.classes, privacy(state.parameters)
+    )
+    return Plan(dict.fromkeys(present, task), _title(state, "have the devices' data drifted?"))
+
+
+def _take_watch(state: State, reports: Sequence[Report]) -> State:
+    described = {
+        report.device: report.message.descriptor
+        for report in reports
+        if isinstance(report.message, Described)
+    }
+    moved = drifted(_clustering(state), described)
+    if not moved:
+        return replace(state, phase="clustered")
+    found, assignments, sources = recluster(state.parameters, _clustering(state), state.progress, described)
+    remark = f"after round {state.progress} the data of {named(moved)} have drifted: clusters are formed anew"
+    return replace(
+        state,
+        clustering=found,
+        assignments=assignments,
+        models={name: state.models[old] for name, old in sources.items()},
+        guard=state.guard.moved(sources),
+        drift=(*state.drift, remark),
+        phase="clustered",
+    )
 
 
 # -- the end ------------------------------------------------------------------------------------------------
@@ -218,5 +252,6 @@ PHASES: Mapping[
     "bounds": (_ask_bounds, _take_bounds),
     "cluster": (_ask_cluster, _take_cluster),
     "clustered": (_ask_clustered, _take_clustered),
+    "watch": (_ask_watch, _take_watch),
     "evaluate": (_ask_evaluate, _take_evaluate),
 }
