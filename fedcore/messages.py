@@ -10,9 +10,20 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from fedcore.errors import BadPayload
-from fedcore.parts import MAX_SCALE, MIN_SCALE, Descriptor, LatentBounds, PrivacySettings, Scores
+from fedcore.parts import (
+    MAX_SCALE,
+    MIN_SCALE,
+    Descriptor,
+    LatentBounds,
+    PrivacySettings,
+    Prototypes,
+    Scores,
+)
 from fedcore.types import Tensors
 
+LATER = "later"
+"""In the metadata of a setting that the first version lacked: it is sent only where it is not at its default,
+so that a device of that version can do all the rest."""
 WIDTH = "width"
 """In the place of bounds: how many latents there are, and nothing of their values."""
 
@@ -26,12 +37,19 @@ class Message:
     kind: ClassVar[str]
     reply: ClassVar["type[Message]"]
 
+    def admit(self, reply: "Message") -> None:
+        """Raise BadPayload for a reply that does not answer this task, beyond what `fedcore.admit` checks of
+        all: that it is of the class due, its tensors those of the run's model, and every number finite."""
+
 
 @dataclass(frozen=True)
 class TrainingSettings:
     """How a device trains. learning_rate per step; batch_size in samples; epochs over its training part.
 
     restart_momentum: forget the optimiser's momentum at each epoch, not only at each round.
+    proximal: mu of FedProx (Li et al., MLSys 2020, eq. 2): mu / 2 times the squared distance from the model
+    as it came is added to what is minimised, and not to the loss that is told. A learner's own train() has to
+    see to it itself.
     """
 
     epochs: int = 2
@@ -40,6 +58,7 @@ class TrainingSettings:
     momentum: float = 0.9
     weight_decay: float = 0.0
     restart_momentum: bool = False
+    proximal: float = field(default=0.0, metadata={LATER: True})
 
     def __post_init__(self) -> None:
         sane = {
@@ -48,6 +67,7 @@ class TrainingSettings:
             "learning_rate": 0.0 < self.learning_rate < math.inf,
             "momentum": 0.0 <= self.momentum < 1.0,
             "weight_decay": 0.0 <= self.weight_decay < math.inf,
+            "proximal": 0.0 <= self.proximal < math.inf,
         }
         for name, holds in sane.items():
             if not holds:
@@ -232,6 +252,27 @@ class Score(Message):
     models: tuple[Tensors, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class Represented(Message):
+    """The mean embeddings. examples: samples behind them."""
+
+    kind: ClassVar[str] = "represented"
+    prototypes: Prototypes
+    examples: int
+
+
+@dataclass(frozen=True, eq=False)
+class Represent(Message):
+    """Mean embeddings of the training part, by the learner's own frozen `encoder`.
+
+    by_class: one for each class, which takes labels; else one for all samples, under class 0.
+    """
+
+    kind: ClassVar[str] = "represent"
+    reply: ClassVar[type[Message]] = Represented
+    by_class: bool = True
+
+
 STANDARD: tuple[type[Message], ...] = (
     Build,
     Built,
@@ -243,4 +284,6 @@ STANDARD: tuple[type[Message], ...] = (
     Described,
     Score,
     Scored,
+    Represent,
+    Represented,
 )

@@ -5,7 +5,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from fedcore.identity.enrolled import Role
 from fedcore.types import DeviceId, RunId
+from fedserver.authority.records import DeviceStanding
 from fedserver.database import Database
 from fedserver.records import DeviceRecord, LogLine, ReleaseRecord, Traffic
 
@@ -30,6 +32,15 @@ class Notes(Database):
     def devices(self) -> list[DeviceRecord]:
         """Every device that ever called, by name."""
         return [DeviceRecord(*row) for row in self._all("SELECT * FROM devices ORDER BY device")]
+
+    def trainers(self) -> list[DeviceId]:
+        """Devices that may take part in runs: who was let in to train, and in plain text whoever called."""
+        rows = self._all(
+            "SELECT device FROM identities WHERE role = ? AND standing = ? UNION"
+            " SELECT device FROM devices WHERE device NOT IN (SELECT device FROM identities)",
+            (Role.TRAIN.value, DeviceStanding.APPROVED.value),
+        )
+        return [device for (device,) in rows]
 
     def add_traffic(self, traffic: Iterable[Traffic]) -> None:
         """Add to what devices sent and fetched."""

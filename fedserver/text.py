@@ -48,7 +48,8 @@ def step(found: RunSummary) -> str:
 
 def summary(found: RunSummary) -> str:
     """A run in one line."""
-    devices = f", from {_some(found.waiting_devices)}" if found.waiting_devices else ""
+    whom = "without" if found.stage == "waiting" else "from"
+    devices = f", {whom} {_some(found.waiting_devices)}" if found.waiting_devices else ""
     left = "" if found.time_left is None else f", for at most {found.time_left:.0f} s"
     waiting = f": {found.waiting_for}{devices}{left}" if found.waiting_for else ""
     return step(found) + waiting

@@ -12,18 +12,25 @@ chosen is counted in its favour, as the server does not choose in secret.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from secrets import token_bytes
+from typing import Any
 
 import numpy as np
 
-from fedcore.central.robust import Combined, Update, norm
+from fedcore.algorithm import Report
+from fedcore.central.robust import Update, norm
+from fedcore.central.standard import trained
+from fedcore.errors import ConfigError
+from fedcore.messages import MIN_NOISE
+from fedcore.parts import MAX_SCALE, MIN_SCALE
 from fedcore.privacy.accounting import rho_of
 from fedcore.privacy.chance import Entropy
 from fedcore.privacy.gaussian import noisy
+from fedcore.privacy.statement import CentralNoise
 from fedcore.tensors import BLOCK
-from fedcore.types import Array, DeviceId, Tensors
+from fedcore.types import Array, DeviceId, ModelKey, Tensors
 
 NOISED = "noised"
 """Its name among the rules of aggregation."""
@@ -48,44 +55,91 @@ class Noise:
 
 def noised(
     base: Tensors, updates: Mapping[DeviceId, Update], noise: Noise, entropy: Entropy = token_bytes
-) -> Combined:
+) -> dict[str, Array]:
     """The next model, from at least one update of weight 0 to 1. Every call draws noise anew.
 
-    Whole numbers stay as in `base`. Memory: of one model and one tensor in float64.
+    Whole numbers stay as in `base`. Memory: of one model and one block in float64.
     """
-    norms = {device: norm(update.model, base) for device, update in updates.items()}
-    scales = {
-        device: min(1.0, WITHIN * noise.clip / norms[device]) if norms[device] > 0.0 else 0.0
-        for device in sorted(updates)
-    }
-    together = math.fsum(update.weight for update in updates.values())
-    model = {
-        name: _tensor(name, origin, updates, scales, noise, together, entropy)
-        if origin.dtype.kind == "f"
-        else origin
+    scales: dict[DeviceId, float] = {}
+    for device, update in sorted(updates.items()):
+        size = norm(update.model, base if update.origin is None else update.origin)
+        scales[device] = min(1.0, WITHIN * noise.clip / size) if size > 0.0 else 0.0
+    return {
+        name: _tensor(name, origin, updates, scales, noise, entropy) if origin.dtype.kind == "f" else origin
         for name, origin in base.items()
     }
-    clipped = {device: size / noise.clip for device, size in norms.items() if size > noise.clip}
-    return Combined(model, noise.clip, clipped)
+
+
+def rule_of(parameters: Any) -> str | Noise:
+    """How an algorithm's parameters say that updates become a model."""
+    if parameters.aggregation != NOISED:
+        return str(parameters.aggregation)
+    return Noise(parameters.central_clip, parameters.central_noise, parameters.central_delta)
+
+
+def check_noise(algorithm: str, parameters: Any) -> None:
+    """Refuse noise of the server that promises nothing. Raises ConfigError naming the parameter."""
+    asked = parameters.aggregation == NOISED
+    if not asked and parameters.central_noise:
+        raise ConfigError(f"{algorithm} adds central_noise by one rule alone", f"set aggregation={NOISED}")
+    sane = {
+        "central_noise": MIN_NOISE <= parameters.central_noise <= MAX_SCALE,
+        "central_clip": MIN_SCALE <= parameters.central_clip <= MAX_SCALE,
+        "central_delta": 0.0 < parameters.central_delta < 1.0,
+    }
+    for name, holds in sane.items():
+        if asked and not holds:
+            raise ConfigError(
+                f"{algorithm} with aggregation={NOISED}: {name} cannot be {getattr(parameters, name)}",
+                f"central_noise is {MIN_NOISE} or more, such as 1.0; central_clip a norm above 0",
+            )
+
+
+def charged(
+    spent: Mapping[DeviceId, float], reports: Sequence[Report], rule: str | Noise
+) -> Mapping[DeviceId, float]:
+    """rho that each device has lost by models of this run, after a round with these reports."""
+    if not isinstance(rule, Noise):
+        return spent
+    return {**spent, **{device: spent.get(device, 0.0) + rule.rho for device in trained(reports)}}
+
+
+def promise(state: Any) -> CentralNoise | None:
+    """What noise of the server promises the devices of a run in this state; None where it adds none."""
+    rule = rule_of(state.parameters) if hasattr(state, "spent") else ""
+    if not isinstance(rule, Noise):
+        return None
+    return CentralNoise(max(state.spent.values(), default=0.0), rule.delta)
+
+
+def loudness(key: ModelKey, base: Tensors, own: Mapping[DeviceId, Update], noise: Noise) -> str:
+    """For an operator: whether the noise leaves anything of so few updates."""
+    size = sum(array.size for array in base.values() if array.dtype.kind == "f")
+    times = noise.multiplier * size**0.5 / sum(update.weight for update in own.values())
+    return (
+        f"model {key}: {len(own)} devices; the noise in it is {times:.2g} times as long as an update of norm "
+        "central_clip"
+    )
 
 
 def _tensor(
     name: str,
-    origin: Array,
+    base: Array,
     updates: Mapping[DeviceId, Update],
     scales: Mapping[DeviceId, float],
     noise: Noise,
-    together: float,
     entropy: Entropy,
 ) -> Array:
-    start, found = origin.reshape(-1), np.empty(origin.size, origin.dtype)
-    for first in range(0, origin.size, BLOCK):
+    together = math.fsum(update.weight for update in updates.values())
+    start, found = base.reshape(-1), np.empty(base.size, base.dtype)
+    for first in range(0, base.size, BLOCK):
         block = slice(first, first + BLOCK)
         total = np.zeros(found[block].size)
         for device, scale in scales.items():
             if scale > 0.0:  # nothing times an infinite step would be no number
-                step = updates[device].model[name].reshape(-1)[block].astype(np.float64) - start[block]
-                total += (updates[device].weight * scale) * step
-        mean = noisy(total, noise.multiplier * noise.clip, entropy) / together
-        found[block] = start[block] + mean
-    return found.reshape(origin.shape)
+                update = updates[device]
+                origin = start if update.origin is None else update.origin[name].reshape(-1)
+                step = update.model[name].reshape(-1)[block].astype(np.float64) - origin[block]
+                total += (update.weight * scale) * step
+        found[block] = start[block] + noisy(total, noise.multiplier * noise.clip, entropy) / together
+    return found.reshape(base.shape)

@@ -34,9 +34,10 @@ def check_parameters(
 
 
 def training(parameters: Any) -> TrainingSettings:
-    """The training settings among an algorithm's parameters, by name."""
+    """The training settings among an algorithm's parameters, by name; the defaults of those it has not."""
+    names = [item.name for item in fields(TrainingSettings)]
     return TrainingSettings(
-        **{item.name: getattr(parameters, item.name) for item in fields(TrainingSettings)}
+        **{name: getattr(parameters, name) for name in names if hasattr(parameters, name)}
     )
 
 

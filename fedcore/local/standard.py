@@ -15,6 +15,7 @@ from fedcore.local import private
 from fedcore.local.bench import Bench
 from fedcore.local.evaluate import evaluate
 from fedcore.local.latents import bounds, latents, width
+from fedcore.local.prototypes import prototypes
 from fedcore.local.releases import ALL, described
 from fedcore.local.score import score
 from fedcore.local.train import train
@@ -30,6 +31,8 @@ from fedcore.messages import (
     Message,
     PrivateTraining,
     Protected,
+    Represent,
+    Represented,
     Score,
     Scored,
     Train,
@@ -116,10 +119,16 @@ def _score(message: Score, bench: Bench) -> Scored:
     return Scored(score(bench, message.models))
 
 
+def _represent(message: Represent, bench: Bench) -> Represented:
+    bench.account.unprotected(OPEN["prototypes"], bench.version(ALL, labels=False))
+    return Represented(prototypes(bench, message.by_class), len(bench.samples("train")))
+
+
 _ANSWERS: Mapping[type[Message], Callable[[Any, Bench], Message]] = {
     Build: _build,
     Train: _train,
     Evaluate: _evaluate,
     Describe: _describe,
     Score: _score,
+    Represent: _represent,
 }

@@ -11,6 +11,7 @@ from fedcore.privacy.cost import Cost
 OPEN = {
     "off": "a descriptor as it is (privacy=off)",
     "paper": "a descriptor with the papers' noise (privacy=paper, which is not private)",
+    "prototypes": "mean embeddings of classes (prototypes), with how many samples each has",
     "bounds": "bounds of latents, which are values of real records",
     "weights": "weights trained without DP-SGD",
     "figures": "accuracy and loss as measured",

@@ -1,5 +1,7 @@
 """What people read: tables and sentences, with everything in them that they need."""
 
+from dataclasses import replace
+
 import pytest
 
 from fedcore.payload import BlobRef, Weights
@@ -23,6 +25,10 @@ def test_a_run_in_a_line_says_for_whom_and_until_when() -> None:
     assert text.summary(OPEN) == (
         "digits: open, training round 3 of 10: 1 of 8 reports are in, "
         "from d0, d1, d2, d3, d4 and 2 more, for at most 12 s"
+    )
+    waiting = replace(OPEN, stage="waiting", title="", waiting_for="1 of 3 devices are here")
+    assert text.summary(replace(waiting, waiting_devices=("d1", "d2"), time_left=None)) == (
+        "digits: waiting: 1 of 3 devices are here, without d1, d2"
     )
     assert text.summary(OVER) == "old: failed: no memory"
 

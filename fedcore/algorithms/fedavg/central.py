@@ -5,13 +5,13 @@ from dataclasses import dataclass, field, replace
 
 from fedcore.algorithm import LASTING, Plan, Report
 from fedcore.algorithms.fedavg import Parameters
-from fedcore.central.averaging import Guard, charged, check_noise, next_models, rule_of
-from fedcore.central.noised import NOISED
+from fedcore.central.averaging import Guard, next_models
+from fedcore.central.noised import NOISED, charged, check_noise, rule_of
 from fedcore.central.robust import RULES
 from fedcore.central.standard import check_parameters, mean_loss, metrics_of, private_training, training
 from fedcore.errors import ConfigError
-from fedcore.messages import Describe, Evaluate, Evaluated, Train
-from fedcore.parts import ClusterAssignment, Descriptor
+from fedcore.messages import Evaluate, Evaluated, Message, Train
+from fedcore.parts import ClusterAssignment, Evidence
 from fedcore.types import DeviceId, ModelKey, Scalar, Tensors
 
 GLOBAL = "global"
@@ -21,7 +21,7 @@ GLOBAL = "global"
 class State:
     """phase: train, measure (held-out loss of this round's model), evaluate (test parts), done.
 
-    spent: by device, see `fedcore.central.averaging.charged`.
+    spent: by device, see `fedcore.central.noised.charged`.
     """
 
     parameters: Parameters
@@ -87,7 +87,7 @@ def reduce(state: State, reports: Sequence[Report]) -> State:
     return replace(state, metrics={**state.metrics, **metrics_of(reports)}, phase="done")
 
 
-def place(state: State, descriptor: Descriptor | None) -> ClusterAssignment | Describe:
+def place(state: State, evidence: Evidence | None) -> ClusterAssignment | Message:
     return ClusterAssignment(GLOBAL, reason="the run has one model")
 
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedcore.algorithm import Report, find
-from fedcore.central.averaging import Guard, charged, next_models, promise
-from fedcore.central.noised import Noise, noised
+from fedcore.central.averaging import Guard, next_models
+from fedcore.central.noised import Noise, charged, noised, promise
 from fedcore.central.robust import Update, norm
 from fedcore.errors import ConfigError, Refused
 from fedcore.messages import Trained
@@ -42,7 +42,7 @@ def still(count: int) -> bytes:
 
 def test_with_hardly_any_noise_it_is_the_mean_of_the_shortened_updates() -> None:
     own = updates(5)
-    found = noised(BASE, own, QUIET).model
+    found = noised(BASE, own, QUIET)
     steps = [
         (each.model["w"].astype(float) - BASE["w"]) * min(1.0, 1.0 / norm(each.model, BASE))
         for each in own.values()
@@ -64,7 +64,7 @@ def test_no_device_moves_the_sum_by_more_than_the_norm(
     nothing = {**own, f"d{one}": Update(BASE, share)}
     noise = Noise(clip, 1e-6, 1e-6)
     double = {name: array.astype(np.float64) for name, array in BASE.items() if name != "steps"}
-    first, second = (noised(double, each, noise, still).model for each in (own, nothing))
+    first, second = (noised(double, each, noise, still) for each in (own, nothing))
     moved = (4.0 + share) * norm(first, second)
     assert moved <= share * clip * (1.0 + 1e-5)  # the grid of the noise is a millionth of it here
 
@@ -74,15 +74,15 @@ def test_the_noise_has_the_size_that_is_paid_for_whatever_devices_there_are() ->
     base = {"w": np.zeros(40_000)}
     for count in (1, 4):
         own = {f"d{i}": Update(base, 1.0) for i in range(count)}
-        found = noised(base, own, Noise(0.5, 3.0, 1e-6)).model["w"]
+        found = noised(base, own, Noise(0.5, 3.0, 1e-6))["w"]
         assert found.std() == pytest.approx(3.0 * 0.5 / count, rel=0.02)
-        again = noised(base, own, Noise(0.5, 3.0, 1e-6)).model["w"]
+        again = noised(base, own, Noise(0.5, 3.0, 1e-6))["w"]
         assert abs(np.corrcoef(found, again)[0, 1]) < 0.03
 
 
 def test_what_is_beyond_all_numbers_counts_as_nothing() -> None:
     huge = {"w": np.full((3, 2), 3e38), "b": np.full(2, 1e308), "steps": np.array(1)}
-    found = noised(BASE, {"d0": Update(huge, 1.0)}, QUIET).model
+    found = noised(BASE, {"d0": Update(huge, 1.0)}, QUIET)
     assert found["w"] == pytest.approx(BASE["w"])
 
 
