@@ -13,7 +13,7 @@ import numpy as np
 from fedcore.algorithm import Plan, Report
 from fedcore.central.averaging import Guard, next_models
 from fedcore.central.cluster import Labels
-from fedcore.central.standard import metrics_of, trained, training
+from fedcore.central.standard import metrics_of, private_training, trained, training
 from fedcore.errors import BadPayload
 from fedcore.messages import Evaluate, Evaluated, Message, Score, Scored, Train
 from fedcore.parts import ClusterAssignment, Evidence, Scores
@@ -46,6 +46,11 @@ class Clustered:
     def remarks(self) -> Sequence[str]:
         return self.guard.remarks
 
+    @property
+    def lessons(self) -> int:
+        """How often a device trains in the whole run."""
+        return int(self.parameters.rounds)
+
 
 S = TypeVar("S", bound=Clustered)
 Phases = Mapping[str, tuple[Callable[[S, Sequence[DeviceId]], Plan], Callable[[S, Sequence[Report]], S]]]
@@ -71,7 +76,8 @@ def ask_train(state: S, present: Sequence[DeviceId], late: Message | None = None
     """Every device trains its cluster's model. One that belongs to none yet trains the only model there is;
     where there are several, it is asked `late`: by default what its loss is under each, to join the best."""
     settings = training(state.parameters)
-    train = {key: Train(model, settings, key) for key, model in state.models.items()}
+    private = private_training(state.parameters, state.lessons)
+    train = {key: Train(model, settings, key, private=private) for key, model in state.models.items()}
     question = late or Score(tuple(state.models.values()))
     tasks: dict[DeviceId, Message] = {}
     for device in present:
