@@ -27,8 +27,8 @@ so that a device of that version can do all the rest."""
 WIDTH = "width"
 """In the place of bounds: how many latents there are, and nothing of their values."""
 
-MIN_NOISE = 0.1
-"""In units of the clipping norm: with less, no epsilon that anybody would ask for can be had."""
+MIN_NOISE, MAX_NOISE = 0.1, 1e4
+"""In units of the clipping norm: with less no useful epsilon can be had, more drowns all."""
 
 
 class Message:
@@ -92,7 +92,7 @@ class PrivateTraining:
     def __post_init__(self) -> None:
         sane = {
             "clip": MIN_SCALE <= self.clip <= MAX_SCALE,
-            "noise": self.noise == 0.0 or MIN_NOISE <= self.noise <= MAX_SCALE,
+            "noise": self.noise == 0.0 or MIN_NOISE <= self.noise <= MAX_NOISE,
             "epsilon": 0.0 <= self.epsilon < math.inf and (self.epsilon > 0.0) != (self.noise > 0.0),
             "delta": 0.0 < self.delta < 1.0,
             "rounds": self.rounds >= 1,
@@ -117,7 +117,7 @@ class Protected:
     def __post_init__(self) -> None:
         sane = (
             MIN_SCALE <= self.clip <= MAX_SCALE,
-            MIN_NOISE <= self.noise <= MAX_SCALE,
+            MIN_NOISE <= self.noise <= MAX_NOISE,
             0.0 < self.rate <= 1.0,
             self.steps >= 1,
         )

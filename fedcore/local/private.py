@@ -20,14 +20,16 @@ from fedcore.local.learner import Learner
 from fedcore.local.losses import loss_of
 from fedcore.local.samples import Samples
 from fedcore.local.train import sgd
-from fedcore.messages import PrivateTraining, TrainingSettings
+from fedcore.messages import MAX_NOISE, PrivateTraining, TrainingSettings
 from fedcore.privacy.chance import Entropy
 from fedcore.privacy.cost import ORDERS, Cost
 from fedcore.privacy.gaussian import noisy
 from fedcore.privacy.training import TrainingTerms, taken
 
-LOWEST, HIGHEST = 0.3, 1e4
-"""Between which the noise for a wanted epsilon is looked for, in units of the clipping norm."""
+LOWEST = 0.3
+"""From here on the noise for a wanted epsilon is looked for, in units of the clipping norm."""
+ROUNDING = 1e-12
+"""Of the accountant, generously: what is added to the divergence of each step."""
 
 
 def terms(asked: PrivateTraining, settings: TrainingSettings, samples: int) -> TrainingTerms:
@@ -47,13 +49,14 @@ def cost(noise: float, rate: float, steps: int) -> Cost:
     except ImportError as error:
         raise _missing(error) from None
     found = compute_rdp(q=rate, noise_multiplier=noise, steps=steps, orders=list(ORDERS))
-    return Cost(curve=tuple(np.maximum.accumulate(np.asarray(found, np.float64)).tolist()))
+    curve = np.maximum.accumulate(np.maximum(found, 0.0)) + ROUNDING * steps
+    return Cost(curve=tuple(curve.tolist()))
 
 
 @lru_cache
 def _noise_for(asked: PrivateTraining, rate: float, steps: int) -> float:
     """The least noise, to a thousandth, with which all the tasks of a run have the epsilon that is asked."""
-    low, high = LOWEST, HIGHEST
+    low, high = LOWEST, MAX_NOISE
     while high / low > 1.001:
         middle = (low * high) ** 0.5
         spent = cost(middle, rate, steps * asked.rounds).epsilon(asked.delta)

@@ -19,9 +19,19 @@ from fedcore.local.bench import Bench
 from fedcore.local.gradients import WITHIN, clipped_sums, of_each
 from fedcore.local.learner import Learner, builtin
 from fedcore.local.losses import loss_of
+from fedcore.local.private import cost
 from fedcore.local.samples import Samples, convert
 from fedcore.local.weights import initial_weights
-from fedcore.messages import Evaluate, Evaluated, PrivateTraining, Train, Trained, TrainingSettings
+from fedcore.messages import (
+    MAX_NOISE,
+    MIN_NOISE,
+    Evaluate,
+    Evaluated,
+    PrivateTraining,
+    Train,
+    Trained,
+    TrainingSettings,
+)
 from fedcore.privacy.account import Lesson, Unmetered
 from fedcore.privacy.cost import Cost, total
 
@@ -138,6 +148,12 @@ def test_an_epsilon_is_for_all_tasks_of_the_run_and_is_not_wasted(rounds: int) -
     account = on.account
     assert isinstance(account, Noted)
     assert [each.terms.cost.curve for each in account.lessons] == [each.curve for each in found]
+
+
+@pytest.mark.parametrize("rate", [1e-6, 0.01, 0.9, 1.0])
+@pytest.mark.parametrize("noise", [MIN_NOISE, 1.0, MAX_NOISE])
+def test_everything_that_can_be_asked_costs_something_finite(noise: float, rate: float) -> None:
+    assert all(0.0 < each < np.inf for each in cost(noise, rate, 10_000).curve)
 
 
 def test_noise_that_is_asked_for_is_taken_and_each_task_is_done_anew() -> None:
