@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedcore.errors import DeviceFault, LearnerFault
+from fedcore.errors import DeviceFault, LearnerFault, Refused
 from fedcore.local.chance import seeded
 from fedcore.local.faults import authors
 from fedcore.local.gradients import Gradients, clipped_sums, of_each
@@ -33,7 +33,10 @@ ROUNDING = 1e-12
 
 
 def terms(asked: PrivateTraining, settings: TrainingSettings, samples: int) -> TrainingTerms:
-    """What is due for one such task on so many samples: all are public. Raises DeviceFault without Opacus."""
+    """What is due for one such task on so many samples: all are public.
+
+    Raises DeviceFault without Opacus, Refused for an epsilon that no noise gives.
+    """
     rate = min(1.0, settings.batch_size / samples)
     steps = settings.epochs * max(1, round(1.0 / rate))
     noise = asked.noise or _noise_for(asked, rate, steps)
@@ -61,6 +64,11 @@ def _noise_for(asked: PrivateTraining, rate: float, steps: int) -> float:
         middle = (low * high) ** 0.5
         spent = cost(middle, rate, steps * asked.rounds).epsilon(asked.delta)
         low, high = (middle, high) if spent > asked.epsilon else (low, middle)
+    if cost(high, rate, steps * asked.rounds).epsilon(asked.delta) > asked.epsilon:
+        raise Refused(
+            f"epsilon {asked.epsilon:g} cannot be had with any noise up to {MAX_NOISE:g} (delta {asked.delta:g})",
+            "a larger epsilon, or fewer rounds and epochs",
+        )
     return high
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedcore.data import Dataset
 from fedcore.data.views import Views
-from fedcore.errors import DeviceFault, LearnerFault
+from fedcore.errors import DeviceFault, LearnerFault, Refused
 from fedcore.local import standard
 from fedcore.local.bench import Bench
 from fedcore.local.gradients import WITHIN, clipped_sums, of_each
@@ -154,6 +154,14 @@ def test_an_epsilon_is_for_all_tasks_of_the_run_and_is_not_wasted(rounds: int) -
 @pytest.mark.parametrize("noise", [MIN_NOISE, 1.0, MAX_NOISE])
 def test_everything_that_can_be_asked_costs_something_finite(noise: float, rate: float) -> None:
     assert all(0.0 < each < np.inf for each in cost(noise, rate, 10_000).curve)
+
+
+def test_an_epsilon_that_no_noise_gives_is_refused() -> None:
+    on = bench()
+    with pytest.raises(Refused, match="cannot be had with any noise"):
+        trained(on, PrivateTraining(epsilon=1e-4))
+    assert isinstance(on.account, Noted)
+    assert on.account.lessons == []
 
 
 def test_noise_that_is_asked_for_is_taken_and_each_task_is_done_anew() -> None:
