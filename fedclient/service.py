@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from fedclient import enroll as enrolling
 from fedclient import spending
 from fedclient.access import Access, access
-from fedclient.agent import Agent, Allowance, Until
+from fedclient.agent import SOFTWARE, Agent, Allowance, Until
 from fedclient.blobs import BlobStore
 from fedclient.config import ClientConfig, Trial, WorkConfig
 from fedclient.enroll import Enroller, Enrolment
@@ -24,6 +24,7 @@ from fedclient.state import DeviceFolder, Outbox, Status
 from fedclient.watcher import Watcher
 from fedcore.errors import ConfigError, DataFault, Refused, ShoalError
 from fedcore.identity.enrolled import Role
+from fedcore.link import Hello
 from fedcore.shell.console import Console
 
 
@@ -82,6 +83,8 @@ async def enroll(
             limit = settings.limits.download_bytes
             enroller = Enroller(link, performer, store, console.progress, limit, patience)
             enrolment = await enroller.enroll(run, accept_nearest)
+            if isinstance(link, SecureLink):
+                await link.renew_if_due(Hello(SOFTWARE, mark=folder.mark.read()))
         enrolment = replace(enrolment, privacy=spending.told(settings))
         path = enrolling.save(enrolment, store, folder.model) if enrolment.model else None
         store.trim(settings.limits.kept_bytes)
