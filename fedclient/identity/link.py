@@ -24,7 +24,7 @@ from fedcore.errors import Refused, ShoalError, Unauthenticated, Unavailable
 from fedcore.identity.certificates import key_from_pem
 from fedcore.identity.enrolled import Enrolled, Rejoining
 from fedcore.identity.proof import sign
-from fedcore.link import Hello, Welcome
+from fedcore.link import Hello, Observation, Welcome
 
 SOONEST = 1.0
 """Seconds between two renewals at least, whatever the server says."""
@@ -71,6 +71,16 @@ class SecureLink(RpcLink):
                 await self._renew()
         except ShoalError as error:
             self._say(f"the certificate could not be renewed: {error}; trying again at the next visit")
+
+    async def observe(self) -> Observation:
+        """Renews before it returns, once it is time: an observer says no hello."""
+        found = await super().observe()
+        if found.renew_in <= 0.0:
+            try:
+                await self._renew()
+            except ShoalError as error:
+                self._say(f"the certificate could not be renewed: {error}; trying again at the next look")
+        return found
 
     async def close(self) -> None:
         if self._renewal is not None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from fedcore import wire
 from fedcore._pb.fed.v1 import device_service_pb2, fault_pb2, placement_service_pb2, privacy_pb2, task_pb2
+from fedcore._pb.fed.v1 import observer_service_pb2 as observers
 from fedcore._pb.fed.v1 import payload_pb2 as pb2
 from fedcore._pb.fed.v1 import tensor_pb2 as tensors
 from fedcore.errors import BadPayload
@@ -27,6 +28,13 @@ OFF = privacy_pb2.PrivacyParameters(mode=privacy_pb2.PRIVACY_MODE_OFF)
 NAN, INFINITY = math.nan, math.inf
 LONG_NAME, LONG_TEXT = "x" * 257, "x" * (wire.MAX_TEXT + 1)
 UNKNOWN = b"\xf8\x3f\x01"  # field 1023, a varint of 1
+
+
+RUN: dict[str, Any] = {"run": "r", "algorithm": "flux", "stage": 1, "round": 1}
+
+
+def observation(*runs: dict[str, Any]) -> observers.ObserveRunsResponse:
+    return observers.ObserveRunsResponse(runs=[observers.ObservedRun(**run) for run in runs], renew_in=SECOND)
 
 
 def payload(**arm: Any) -> pb2.Payload:
@@ -237,6 +245,13 @@ HOSTILE: dict[str, tuple[Protobuf, str]] = {
     "assignment: long name": (assignment(cluster=LONG_NAME), "257 characters"),
     "assignment: long runner-up": (assignment(runner_up=LONG_NAME), "257 characters"),
     "assignment: long reason": (assignment(reason=LONG_TEXT), "65537 characters"),
+    "observation: too many runs": (observation(*[RUN] * 10_001), "10001 of them"),
+    "observation: no time to renew": (observers.ObserveRunsResponse(), "renew_in is not set"),
+    "observation: a run without a name": (observation({**RUN, "run": ""}), "name is not set"),
+    "observation: an unknown stage": (observation({**RUN, "stage": 99}), "value 99 is not known"),
+    "observation: no stage": (observation({**RUN, "stage": 0}), "stage is not set"),
+    "observation: round 0": (observation({**RUN, "round": 0}), "counts from 1"),
+    "observation: a long title": (observation({**RUN, "title": LONG_TEXT}), "65537 characters"),
     "scores: too many": (payload(scores=pb2.Scores(losses=[0.0] * 1025)), "1025 of them"),
     "scores: NaN": (payload(scores=pb2.Scores(losses=[NAN])), "NaN or infinity"),
     "prototypes: none": (prototypes(classes=[], means=[], counts=[]), "rows is 0"),
@@ -407,6 +422,7 @@ valid = st.one_of(
     values.hellos.map(wire.hello_to_pb),
     values.welcomes.map(wire.welcome_to_pb),
     values.answers.map(wire.answer_to_pb),
+    values.observations.map(wire.observation_to_pb),
     values.descriptors().map(lambda found: wire.place_to_pb("r", found)),
 )
 

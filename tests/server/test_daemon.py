@@ -61,15 +61,9 @@ def test_the_next_process_goes_on_where_one_ended(tmp_path: Path, number: signal
     assert not (state / "address").exists()
 
 
-def test_a_second_server_on_the_same_folder_says_which_process_has_it(tmp_path: Path) -> None:
-    with daemon(tmp_path / "s") as first:
-        config = ServerConfig(tmp_path / "s", "127.0.0.1:0", True)
-        with pytest.raises(ConfigError, match=f"in use by another process .{first.process.pid}"):
-            asyncio.run(serve_until_stopped(config, lambda address, enroll: None))
-        assert first.stop() == 0
-
-
-def test_a_waiting_device_is_answered_when_the_server_ends(tmp_path: Path) -> None:
+def test_a_second_server_is_told_who_has_the_folder_and_a_waiting_device_that_the_first_ends(
+    tmp_path: Path,
+) -> None:
     async def wait(address: str, stop: "asyncio.Event") -> str:
         async with aio.insecure_channel(address) as channel:
             device = await Hands(WireLink(channel, "d0")).hello()
@@ -88,6 +82,9 @@ def test_a_waiting_device_is_answered_when_the_server_ends(tmp_path: Path) -> No
         return await waiting
 
     with daemon(tmp_path / "s") as running:
+        config = ServerConfig(tmp_path / "s", "127.0.0.1:0", True)
+        with pytest.raises(ConfigError, match=f"in use by another process .{running.process.pid}"):
+            asyncio.run(serve_until_stopped(config, lambda address, enroll: None))
         assert "the server is stopping" in asyncio.run(play(running.address))
         assert running.process.wait(30.0) == 0
 
