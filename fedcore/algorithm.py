@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fedcore.config import Written
 from fedcore.errors import ConfigError, near
-from fedcore.messages import STANDARD, Describe, Evaluated, Message
-from fedcore.parts import ClusterAssignment, Descriptor
+from fedcore.messages import STANDARD, Evaluated, Message
+from fedcore.parts import ClusterAssignment, Evidence
 from fedcore.types import DeviceId, ModelKey, Scalar, Tensors
 
 if TYPE_CHECKING:
@@ -60,7 +60,8 @@ class Plan:
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """What a device answered. Tensors in it may be views of a spooled file: read, never keep or write."""
+    """What a device answered. Tensors in it may be views of a spooled file: never write to them. As they are
+    they may become part of the next state, and the file then stays; a view of them may not."""
 
     device: DeviceId
     message: Message
@@ -84,8 +85,11 @@ class Central(Protocol):
         """
         ...
 
-    def place(self, state: Any, descriptor: Descriptor | None) -> ClusterAssignment | Describe:
+    def place(self, state: Any, evidence: Evidence | None) -> ClusterAssignment | Message:
         """Which model fits a device that was never seen: the answer, or what it must compute first.
+
+        That is a standard message whose answer is evidence: Describe, Score or Represent. The evidence was
+        admitted: it answers what was asked of this state.
 
         Raises Refused when the run cannot place yet, or cannot without labels; says what would work.
         """

@@ -73,6 +73,7 @@ class Store(Notes, Admissions, Epoch):
         name = weights.blob.sha256
         self._held.setdefault(run, set()).add(name)
         self.blobs.accept(owner, [name])
+        self.blobs.discard(owner, [name])
 
     def let_go(self, run: RunId) -> None:
         """What was kept or adopted for this run and did not come into a checkpoint is not needed."""
@@ -243,7 +244,7 @@ class Store(Notes, Admissions, Epoch):
     def add_report(self, report: ReportRecord) -> None:
         """A report counts from here on. Raises NotFound when its blobs have not arrived.
 
-        After NotFound or DiskFull it does not count, and its blobs are to be uploaded again.
+        After NotFound or DiskFull it does not count; those of its blobs that arrived are still there.
         """
         try:
             self.blobs.accept(report.device, report.blobs)
@@ -252,6 +253,8 @@ class Store(Notes, Admissions, Epoch):
         except (NotFound, DiskFull):
             self._remove_unneeded(set(report.blobs))
             raise
+        with suppress(DiskFull):  # as in _remove_unneeded
+            self.blobs.discard(report.device, report.blobs)
 
     def _add_report(self, report: ReportRecord) -> None:
         key = (report.run, report.round, report.device)

@@ -1,9 +1,12 @@
 """What people read: tables and sentences, with everything in them that they need."""
 
+from dataclasses import replace
+
 import pytest
 
 from fedcore.payload import BlobRef, Weights
 from fedcore.privacy.accounting import rho_for
+from fedcore.privacy.cost import Cost
 from fedcore.privacy.statement import OPEN as OPEN_WAYS
 from fedcore.privacy.statement import Statement
 from fedserver import text
@@ -22,6 +25,10 @@ def test_a_run_in_a_line_says_for_whom_and_until_when() -> None:
     assert text.summary(OPEN) == (
         "digits: open, training round 3 of 10: 1 of 8 reports are in, "
         "from d0, d1, d2, d3, d4 and 2 more, for at most 12 s"
+    )
+    waiting = replace(OPEN, stage="waiting", title="", waiting_for="1 of 3 devices are here")
+    assert text.summary(replace(waiting, waiting_devices=("d1", "d2"), time_left=None)) == (
+        "digits: waiting: 1 of 3 devices are here, without d1, d2"
     )
     assert text.summary(OVER) == "old: failed: no memory"
 
@@ -44,9 +51,9 @@ def test_a_run_in_full_names_who_is_missing_and_what_gave_no_result() -> None:
         {"d1": "it left"},
         {"c0": Weights((), BlobRef("ab" * 32, 0))},
         {
-            "d0": Statement(RHO),
-            "d1": Statement(RHO),
-            "d2": Statement(RHO, unprotected=(OPEN_WAYS["paper"],)),
+            "d0": Statement(Cost(RHO)),
+            "d1": Statement(Cost(RHO)),
+            "d2": Statement(Cost(RHO), unprotected=(OPEN_WAYS["paper"],)),
         },
     )
     assert text.status(status).splitlines()[1:] == [

@@ -22,7 +22,7 @@ def at(point: str, side: str) -> Kind:
         trial.expect(program.name, 0, -9)
         known = len(program.ends)
         await program.anew({VARIABLE: f"{point}:{passage}"})
-        strike = trial.struck(f"{point}:{passage}", (program.name,))
+        strike = trial.struck(f"{point}:{passage}", (program.name,), cut=1)
         await trial.fleet.answering()
         await trial.begin()
         await trial.until_over(lambda: len(program.ends) > known + 1)
