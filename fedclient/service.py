@@ -110,7 +110,7 @@ async def enroll(
             limit = settings.limits.download_bytes
             enroller = Enroller(link, performer, store, console.progress, limit, patience)
             enrolment = await enroller.enroll(run, accept_nearest)
-            if isinstance(link, SecureLink):
+            if isinstance(link, SecureLink) and link.identity.role is not Role.TRAIN:  # its agent does
                 await link.renew_if_due(Hello(SOFTWARE, mark=folder.mark.read()))
         enrolment = replace(enrolment, privacy=spending.told(settings))
         path = enrolling.save(enrolment, store, folder.model) if enrolment.model else None
