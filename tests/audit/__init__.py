@@ -4,7 +4,7 @@
 
 Two data sets differ in one sample, the worst one that there is; the auditor is the server, chooses encoder
 and projector, and knows both. The real client releases descriptors of each, many times, with a fresh ledger
-each time. From how often a test tells the two apart follows a lower bound on epsilon. It has to stay under what is
+each time. How often a test tells the two apart bounds epsilon from below. The bound has to stay under what is
 claimed for `balanced` and `strict`, and to be above it for the papers' mechanism, whose claim is wrong.
 
 world.py    the two data sets, and the best test between them      client.py    ways through the real client
