@@ -32,7 +32,7 @@ from fedcore.privacy.account import Unmetered
 from fedcore.rounds import RoundPolicy
 from fedcore.seeds import generator
 from fedcore.shifts import DeviceData, make
-from fedcore.simulate import Outcome, simulate
+from fedcore.simulate import simulate
 from fedcore.tensors import manifest_of, pack, unpack
 from fedcore.types import DeviceId, Tensors
 
@@ -40,7 +40,8 @@ from fedcore.types import DeviceId, Tensors
 @dataclass(frozen=True)
 class Experiment:
     """What to run. seed: of the data and of the shuffling. model_seed: of the initial weights, 42 in all of
-    the papers' repetitions. threads: of PyTorch; 0 leaves it to PyTorch. changes: to parameters, by name."""
+    the papers' repetitions. samples: training images of a device; 0 shares out all that there are.
+    threads: of PyTorch; 0 leaves it to PyTorch. changes: to parameters, by name."""
 
     algorithm: str = "flux"
     preset: str = "default"
@@ -49,6 +50,7 @@ class Experiment:
     shift: str = "px"
     level: int = 5
     clients: int = 10
+    samples: int = 0
     rounds: int = 10
     seed: int = 42
     model_seed: int = 42
@@ -63,9 +65,9 @@ def run(experiment: Experiment, progress: Callable[[str], None] = lambda text: N
     if experiment.threads:
         torch.set_num_threads(experiment.threads)
     progress(f"making {experiment.clients} devices of {experiment.dataset}")
-    truth = _devices(experiment)
+    truth = devices_of(experiment)
     algorithm, parameters, preset = _configure(experiment, truth)
-    fleet = Fleet(algorithm, truth, _learner(experiment, truth[0].train), experiment)
+    fleet = Fleet(algorithm, truth, learner_for(truth[0].train), experiment)
     central = algorithm.central()
     state = central.start(initial_weights(fleet.learner, experiment.model_seed), parameters)
     policy = RoundPolicy(minimum=experiment.clients)
@@ -78,7 +80,7 @@ def run(experiment: Experiment, progress: Callable[[str], None] = lambda text: N
     if outcome.failed:
         raise Refused(f"the run failed: {outcome.reason}")
     progress("placing every device as a newcomer without labels")
-    per_device = [_measure(central, outcome.state, fleet, number) for number in range(experiment.clients)]
+    per_device = [measure(central, outcome.state, fleet, number) for number in range(experiment.clients)]
     return {
         "algorithm": experiment.algorithm,
         "preset": preset,
@@ -87,13 +89,14 @@ def run(experiment: Experiment, progress: Callable[[str], None] = lambda text: N
         "level": experiment.level,
         "seed": experiment.seed,
         "clients": experiment.clients,
+        "samples": experiment.samples,
         "rounds": experiment.rounds,
         "accuracy": {
             "known": _mean([row["known"] for row in per_device]),
             "test": _mean([row["test"] for row in per_device]),
             "per_device": per_device,
         },
-        **_grouping(outcome, truth),
+        **grouping(outcome.state, truth),
         "seconds": {"total": time.perf_counter() - started, "training": fleet.training_seconds},
         "bytes": {"up": sum(outcome.up.values()), "down": sum(outcome.down.values())},
     }
@@ -160,12 +163,26 @@ def name(number: int) -> DeviceId:
     return f"device-{number:03}"
 
 
-def _devices(experiment: Experiment) -> list[DeviceData]:
+def devices_of(experiment: Experiment) -> list[DeviceData]:
+    """The simulated devices' data. Raises ConfigError."""
     try:
         train, test = images.load(experiment.dataset, experiment.data_dir)
+        if experiment.samples:
+            train = _some(train, experiment)
         return make(experiment.shift, experiment.level, experiment.clients, experiment.seed, train, test)
     except (ValueError, FileNotFoundError) as fault:
         raise ConfigError(str(fault)) from None
+
+
+def _some(train: Dataset, experiment: Experiment) -> Dataset:
+    """As many images as the devices are to have, drawn by the seed. Raises ValueError where they lack."""
+    due = experiment.samples * experiment.clients
+    if not 0 < due <= len(train):
+        raise ValueError(
+            f"{experiment.clients} devices with {experiment.samples} images each need {due}, and "
+            f"{experiment.dataset} has {len(train)}: ask for fewer"
+        )
+    return train.subset(generator(experiment.seed, "samples").permutation(len(train))[:due])
 
 
 def _configure(experiment: Experiment, truth: list[DeviceData]) -> tuple[Algorithm, Any, str]:
@@ -179,7 +196,7 @@ def _configure(experiment: Experiment, truth: list[DeviceData]) -> tuple[Algorit
     return algorithm, algorithm.configure(preset, {**changes, **experiment.changes}), preset
 
 
-def _learner(experiment: Experiment, data: Dataset) -> Learner:
+def learner_for(data: Dataset) -> Learner:
     """LeNet-5 as in the papers; a small network for images that are too small for it."""
     channels, size = data.x.shape[1], data.x.shape[2]
     if size < 28:
@@ -187,7 +204,9 @@ def _learner(experiment: Experiment, data: Dataset) -> Learner:
     return builtin("lenet5", {"channels": channels, "size": size, "classes": 10})
 
 
-def _measure(central: Central, state: State, fleet: Fleet, number: int) -> dict[str, Any]:
+def measure(central: Central, state: State, fleet: Fleet, number: int) -> dict[str, Any]:
+    """How good the final models are for a device: its own cluster's, and the one that it gets as a newcomer;
+    None where it is refused one."""
     device = name(number)
     cluster = state.assignments[device]
     row: dict[str, Any] = {"device": device, "concept": fleet.truth[number].concept, "cluster": cluster}
@@ -203,12 +222,13 @@ def _measure(central: Central, state: State, fleet: Fleet, number: int) -> dict[
     return row
 
 
-def _grouping(outcome: Outcome, truth: list[DeviceData]) -> dict[str, Any]:
-    found = [outcome.state.assignments[name(number)] for number in range(len(truth))]
+def grouping(state: State, truth: list[DeviceData]) -> dict[str, Any]:
+    """What groups were found, and how well they agree with the truth."""
+    found = [state.assignments[name(number)] for number in range(len(truth))]
     return {
         "clusters": len(set(found)),
         "ari": float(adjusted_rand_score([device.concept for device in truth], found)),
-        "clustering_round": outcome.state.facts.get("clustering_round"),
+        "clustering_round": state.facts.get("clustering_round"),
         "assignments": found,
     }
 

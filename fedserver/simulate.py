@@ -30,6 +30,7 @@ from fedcore.shell.console import Console, Result, verb
 )
 @click.option("--level", type=int, default=5, show_default=True, help="How much they differ, 1 to 8.")
 @click.option("--clients", type=int, default=10, show_default=True, help="Number of devices.")
+@click.option("--samples", type=int, default=0, help="Training images of a device.  [default: all there are]")
 @click.option("--rounds", type=int, default=10, show_default=True, help="Rounds of training.")
 @click.option("--seed", type=int, default=42, show_default=True, help="Of the data and of all shuffling.")
 @click.option("--model-seed", type=int, default=42, show_default=True, help="Of the initial weights.")

@@ -12,8 +12,6 @@ import numpy as np
 import torch
 
 from fedcore.central.projector import public_projector
-from fedcore.data.dataset import Dataset
-from fedcore.data.views import Views
 from fedcore.local.describe import moments_of, project
 from fedcore.local.learner import builtin
 from fedcore.local.weights import initial_weights
@@ -54,24 +52,21 @@ class World:
         return {"mean": np.zeros(LATENTS), "components": np.eye(DIMS, LATENTS)}
 
     def x(self, present: bool) -> Array:
-        """(SAMPLES, LATENTS) float32. The sample that makes the difference is in the training part."""
+        """(SAMPLES, LATENTS) float32. The last is the sample that makes the difference."""
         if self.settings.calibrated:
             samples = np.random.default_rng(0).uniform(size=(SAMPLES, LATENTS)).astype(np.float32)
-            samples[_the_place()] = self._worst() if present else OVERFLOWING
+            samples[-1] = self._worst() if present else OVERFLOWING
             return samples
         # The papers take the range from the data. Some other sample spans it in both data sets, so that what
         # is found is not the fault of the range alone.
         samples = np.zeros((SAMPLES, LATENTS), np.float32)
-        samples[_the_place() - 1] = 1.0
-        samples[_the_place()] = 1.0 if present else 0.0
+        samples[-2] = 1.0
+        samples[-1] = 1.0 if present else 0.0
         return samples
 
     @property
     def y(self) -> Array:
-        """(SAMPLES,): the class of the sample that makes the difference is 1."""
-        classes = np.arange(SAMPLES) % 2
-        classes[_the_place()] = 1
-        return classes
+        return np.arange(SAMPLES) % 2
 
     def _worst(self) -> Vector:
         """A sample whose projected latents have the length of the radius and lie on an axis: its part of the
@@ -108,18 +103,9 @@ class World:
 
     def _of(self, x: Array) -> Vector:
         labels = self.y if self.classes else None
-        if self.classes:
-            views = Views.of(Dataset(x, self.y))
-            x, labels = views.train.x, views.train.y
         latents = project([2 * torch.from_numpy(x)], self.projector)
         if self.settings.calibrated:
             radius = float(self.projector["radius"])
             return sums_of([(latents, labels)], radius, DIMS, self.classes).values.astype(np.float64)
         moments = moments_of(latents, labels, self.classes)
         return np.stack([moments.means, moments.deviations])
-
-
-def _the_place() -> int:
-    """A place that is not held out."""
-    places = Views.of(Dataset(np.arange(SAMPLES), np.zeros(SAMPLES, np.int64))).train.x
-    return int(places.max())
