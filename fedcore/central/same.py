@@ -107,8 +107,8 @@ def groups(described: Sequence[Descriptor], clusters: int = 0) -> Labels:
     clusters: how many groups, at most; 0 where that is to be found.
 
     Complete linkage: two groups are as unlike as their most unlike pair; or as all of the one and all of the
-    other, where that is more, for chance and noise fade over the devices of a group. It can find one group, and
-    as many as there are devices.
+    other, where that is more, for chance and noise fade over the devices of a group. It can find one group,
+    and as many as there are devices.
     """
     if len(described) < 2:
         return np.zeros(len(described), np.int64)

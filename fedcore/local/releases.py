@@ -35,7 +35,9 @@ def described(
     data = bench.version(ALL, labels=False)
     if not privacy.calibrated:
         bench.account.unprotected(OPEN[privacy.mode], data)
-        moments = describe(bench.learner, bench.load(encoder), samples, projector, classes)
+        # The papers know nothing of repeated samples.
+        distinct = bench.distinct(parts, labels=classes > 0) if privacy.mode == "off" else None
+        moments = describe(bench.learner, bench.load(encoder), samples, projector, classes, distinct)
         return release(moments, privacy, digest(projector), bench.noise)
     if "radius" not in projector:
         raise BadPayload(f"privacy mode {privacy.mode} needs a projector with a radius")
@@ -53,6 +55,7 @@ def described(
     )
 
     def exact() -> ExactSums:
-        return sums(bench.learner, bench.load(encoder), samples, projector, agreed.classes)
+        distinct = bench.distinct(parts, labels=agreed.classes > 0)
+        return sums(bench.learner, bench.load(encoder), samples, projector, agreed.classes, distinct)
 
     return bench.account.release(order, exact)

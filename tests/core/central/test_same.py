@@ -90,7 +90,6 @@ def test_all_alike_is_one_group_and_all_different_are_as_many_as_there_are() -> 
     ("heights", "found"),
     [
         ((0.4, 0.6, 0.7, 1.6, 30.0), 3),  # a small step above chance, before a large one
-        ((0.4, 0.6, 0.9, 1.0, 1.2), 1),  # chance, a little more than it should be
         ((0.6, 1.0, 1.3, 1.6, 12.0), 2),  # samples drawn several times over: by degrees, and then not
         ((1.2, 1.6, 2.2, 3.0, 4.0), 6),  # by degrees from the beginning: nobody is alike
         ((0.1, 0.1, 0.7, 0.7, 0.7), 1),  # clear steps, and all of them within chance
@@ -102,9 +101,9 @@ def test_the_tree_is_cut_at_the_first_clear_step_above_chance(heights: tuple[flo
 
 
 def test_many_devices_together_show_what_no_pair_of_them_shows() -> None:
-    described = [device(s, 0.09 * (s % 2), samples=400) for s in range(24)]
+    described = [device(s, 0.13 * (s % 2), samples=400) for s in range(24)]
     between = unlikeness(described)[::2, 1::2]
-    assert np.median(between) < 1.0
+    assert np.quantile(between, 0.9) < 1.0
     assert groups(described).tolist() == [0, 1] * 12
 
 
