@@ -83,11 +83,11 @@ def find_groups(parameters: Parameters, points: Vector, described: Sequence[Desc
     Descriptors with noise are always grouped by test: it alone takes the noise into account.
     """
     if described[0].sums is not None:
-        return same.groups(same.unlikeness(described), parameters.clusters)
+        return same.groups(described, parameters.clusters)
     if parameters.clusters:
         return cluster.kmeans(points, parameters.clusters)
     if parameters.grouping == "test":
-        return same.groups(same.unlikeness(described))
+        return same.groups(described)
     return cluster.adaptive_dbscan(points, parameters.scaling)
 
 
