@@ -19,6 +19,7 @@ from typing import Any
 
 import yaml
 
+from fedclient.state import DeviceFolder
 from fedcore.errors import ShoalError, Unavailable
 from fedcore.identity.enrolled import Role
 from fedserver.authority.records import Terms
@@ -49,6 +50,11 @@ class Device:
 
     def __init__(self, name: str, folder: Path, proxy: Proxy, program: Program) -> None:
         self.name, self.folder, self.proxy, self.program = name, folder, proxy, program
+
+    @property
+    def ledger(self) -> Path:
+        """The folder of its privacy ledger."""
+        return DeviceFolder(self.folder / "state").privacy
 
     def receipts(self) -> list[dict[str, Any]]:
         """What the server acknowledged, oldest first. A line that a kill cut short is none."""
@@ -197,6 +203,7 @@ class Fleet:
             "server": address,
             "learner": work.LEARNER,
             "data": {"npz": "data.npz", "test": "test.npz", "shape": [1, 8, 8]},
+            "privacy": {"epsilon": work.BUDGET.epsilon, "total_epsilon": work.BUDGET.total_epsilon},
             "limits": {"kept_bytes": 16 * work.MODEL},
             **({} if self.secure else {"device": name, "insecure_loopback": True}),
         }
