@@ -123,9 +123,13 @@ class Fleet:
             self._timing.cancel()
         programs = [device.program for device in self.devices.values()] + [self.server]
         codes = dict(zip((p.name for p in programs), [await p.stop() for p in programs], strict=True))
+        await self.close()
+        return codes
+
+    async def close(self) -> None:
+        """No network any more. Safe to repeat."""
         for device in self.devices.values():
             await device.proxy.close()
-        return codes
 
     def disks(self) -> dict[str, Path]:
         """The state folder of each program."""
