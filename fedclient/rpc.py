@@ -24,7 +24,7 @@ from fedcore._pb.fed.v1.fault_pb2 import Fault
 from fedcore._pb.fed.v1.placement_service_pb2_grpc import PlacementServiceStub
 from fedcore.errors import BadPayload, NotFound, Refused, ShoalError, Unavailable, WrongVersion
 from fedcore.link import Hello, Idle, Placement, Question, Receipt, Report, Task, Welcome
-from fedcore.parts import Descriptor
+from fedcore.parts import Evidence
 from fedcore.patience import CONNECTION, Progress
 from fedcore.payload import BlobRef
 from fedcore.types import RunId
@@ -131,8 +131,8 @@ class RpcLink:
         request = device.LeaveRequest(session=self._session)
         await self._ask(lambda to: to.device.Leave(request, **self._call()))
 
-    async def place(self, run: RunId, descriptor: Descriptor | None) -> Question | Placement:
-        request = wire.place_to_pb(run, descriptor)
+    async def place(self, run: RunId, evidence: Evidence | None) -> Question | Placement:
+        request = wire.place_to_pb(run, evidence)
         answer = await self._ask(
             lambda to: to.placement.Place(request, **self._call(size=request.ByteSize()))
         )

@@ -59,7 +59,7 @@ async def check(settings: ClientConfig) -> Facts:
     """Load the learner and the data and try them on one batch. Raises whose fault it is; asks no server."""
     config = work_config(settings, trial="full")
     with TemporaryDirectory(prefix="fedclient-check-") as folder:  # the device's own is left alone
-        performer = Spawned(replace(config, blobs=Path(folder), account=Path(folder)))
+        performer = Spawned(replace(config, blobs=Path(folder) / "blobs", account=Path(folder)))
         async with _stopped_at_the_end(performer):
             return await performer.start()
 

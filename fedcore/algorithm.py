@@ -16,9 +16,10 @@ from dataclasses import dataclass, field, fields, replace
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fedcore.config import Written
 from fedcore.errors import ConfigError, near
-from fedcore.messages import STANDARD, Describe, Evaluated, Message
-from fedcore.parts import ClusterAssignment, Descriptor
+from fedcore.messages import STANDARD, Evaluated, Message
+from fedcore.parts import ClusterAssignment, Evidence
 from fedcore.types import DeviceId, ModelKey, Scalar, Tensors
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ class Plan:
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """What a device answered. Tensors in it may be views of a spooled file: read, never keep or write."""
+    """What a device answered. Tensors in it may be views of a spooled file: never write to them. As they are
+    they may become part of the next state, and the file then stays; a view of them may not."""
 
     device: DeviceId
     message: Message
@@ -83,8 +85,11 @@ class Central(Protocol):
         """
         ...
 
-    def place(self, state: Any, descriptor: Descriptor | None) -> ClusterAssignment | Describe:
+    def place(self, state: Any, evidence: Evidence | None) -> ClusterAssignment | Message:
         """Which model fits a device that was never seen: the answer, or what it must compute first.
+
+        That is a standard message whose answer is evidence: Describe, Score or Represent. The evidence was
+        admitted: it answers what was asked of this state.
 
         Raises Refused when the run cannot place yet, or cannot without labels; says what would work.
         """
@@ -131,7 +136,7 @@ class Algorithm:
             raise ConfigError(f"algorithm {self.name} has no preset {preset!r}", near(preset, known))
         parameters = replace(self.parameters(), **self.presets.get(preset, {}))
         names = [item.name for item in fields(self.parameters)]
-        for name, value in (changes or {}).items():
+        for name, value in self.typed(changes or {}).items():
             if name not in names:
                 raise ConfigError(f"algorithm {self.name} has no parameter {name!r}", near(name, names))
             default = getattr(parameters, name)
@@ -142,6 +147,16 @@ class Algorithm:
                 raise ConfigError(f"parameter {name} of {self.name}: {wanted} is due, not {value!r}")
             parameters = replace(parameters, **{name: value})
         return parameters
+
+    def typed(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Changes as the parameters want them: a text is what was written, anything else what it means."""
+        defaults = self.parameters()
+        return {
+            name: (str(value) if isinstance(getattr(defaults, name, None), str) else value.meant)
+            if isinstance(value, Written)
+            else value
+            for name, value in changes.items()
+        }
 
 
 def find(name: str) -> tuple[Algorithm, Mapping[str, Any]]:

@@ -9,8 +9,8 @@ from typing import Any
 
 from fedcore.algorithm import Central, Plan, Report
 from fedcore.errors import Refused
-from fedcore.messages import Build, Built, Describe, Evaluated
-from fedcore.parts import ClusterAssignment, Descriptor
+from fedcore.messages import Build, Built, Evaluated, Message
+from fedcore.parts import ClusterAssignment, Evidence
 from fedcore.types import DeviceId, ModelKey, Scalar, Tensors
 
 
@@ -57,7 +57,7 @@ class Bootstrap:
             {name: array.copy() for name, array in message.model.items()}, self.parameters
         )
 
-    def place(self, state: Any, descriptor: Descriptor | None) -> ClusterAssignment | Describe:
+    def place(self, state: Any, evidence: Evidence | None) -> ClusterAssignment | Message:
         if isinstance(state, Unstarted):
             raise Refused("the run has no model yet", "try again after its first round")
-        return self.inner.place(state, descriptor)
+        return self.inner.place(state, evidence)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from fedcore.parts import ClusterAssignment, Descriptor
+from fedcore.parts import ClusterAssignment, Evidence
 from fedcore.payload import BlobRef, Payload, Weights
 from fedcore.types import RunId
 
@@ -71,12 +71,14 @@ class Idle:
     """Nothing to do now: come back between `earliest` and `latest` seconds from now.
 
     finished: no run is left that could need this device.
+    going_on: the runs that a device may remember something of; None where the server does not know them all.
     """
 
     reason: str
     earliest: float
     latest: float
     finished: bool = False
+    going_on: tuple[RunId, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ class Receipt:
 
 @dataclass(frozen=True)
 class Question:
-    """What a newcomer must compute first: a Describe message."""
+    """What a newcomer must compute first: a message whose answer is evidence, such as Describe."""
 
     run: RunId
     payload: Payload
@@ -166,6 +168,6 @@ class Link(Protocol):
 
     async def leave(self) -> None: ...
 
-    async def place(self, run: RunId, descriptor: Descriptor | None) -> Question | Placement:
+    async def place(self, run: RunId, evidence: Evidence | None) -> Question | Placement:
         """Which model fits a device that does not train. run: "" for the newest that can place."""
         ...

@@ -203,19 +203,23 @@ class Store(Notes, Admissions, Epoch):
         self._remove_unneeded(before | self._held.pop(run, set()))
 
     def recover(self) -> list[RunId]:
-        """Accept this state as the one to go on from; the runs whose open rounds are abandoned for it."""
+        """Accept this state as the one to go on from; the runs whose open rounds are abandoned for it.
+
+        Safe to repeat when it was cut off: what it decides comes last.
+        """
         doubted, found = ", ".join(self.doubts()), []
+        said = "the state that was restored is accepted"
+        said += f", though others saw more: {doubted}" if doubted else ""
         for record in self.runs():
             if record.standing is Standing.ACTIVE:
-                self.log(
-                    record.run, f"the state that was restored is accepted, though others saw more: {doubted}"
-                )
+                self.log(record.run, said)
             if record.asked:
                 why = "the server was restored from the past"
                 reported = len(self.reports(record.run, record.round))
                 closed = RoundRecord(record.round, record.title, len(record.asked), reported, {}, why, 0.0)
                 self.save_round(record.run, closed, self.checkpoint(record.run), record.abandoned_in_a_row)
                 found.append(record.run)
+        self.accept_gap()
         self.accept()
         return found
 

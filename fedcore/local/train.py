@@ -40,16 +40,17 @@ def descend(model: nn.Module, batches: Batches, settings: TrainingSettings, loss
 
     For device halves with a loss of their own. Raises LearnerFault when the loss is NaN or infinite.
     """
-    optimizer = _sgd(model, settings)
+    optimizer, pull = sgd(model, settings), _Proximal(model, settings.proximal)
     mean = 0.0
     for epoch in range(settings.epochs):
         if epoch and settings.restart_momentum:
-            optimizer = _sgd(model, settings)
+            optimizer = sgd(model, settings)
         total = torch.zeros((), device=batches.samples.x.device)
         for x, y in batches:
             optimizer.zero_grad(set_to_none=True)
             value = loss(model, x, y)
             value.backward()  # type: ignore[no-untyped-call]
+            pull.add_to_gradients()
             optimizer.step()
             total.add_(value.detach(), alpha=len(x))
         # Once per epoch, for reading a number makes a GPU wait.
@@ -62,7 +63,23 @@ def descend(model: nn.Module, batches: Batches, settings: TrainingSettings, loss
     return mean
 
 
-def _sgd(model: nn.Module, settings: TrainingSettings) -> torch.optim.SGD:
+class _Proximal:
+    """The gradient mu (w - w_0) of FedProx's term, w_0 being the weights that are there now: one copy of
+    them, and none for a mu of 0."""
+
+    def __init__(self, model: nn.Module, mu: float) -> None:
+        self._mu = mu
+        weights = [each for each in model.parameters() if each.requires_grad] if mu else []
+        self._pairs = [(weight, weight.detach().clone()) for weight in weights]
+
+    def add_to_gradients(self) -> None:
+        for weight, start in self._pairs:
+            if weight.grad is not None:
+                weight.grad.add_(weight.detach(), alpha=self._mu).sub_(start, alpha=self._mu)
+
+
+def sgd(model: nn.Module, settings: TrainingSettings) -> torch.optim.SGD:
+    """The optimiser that the settings ask for."""
     return torch.optim.SGD(
         model.parameters(),
         lr=settings.learning_rate,

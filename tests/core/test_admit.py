@@ -27,12 +27,14 @@ from fedcore.payload import BlobRef, Payload, Weights, encode
 from fedcore.privacy.estimates import descriptor_of
 from fedcore.tensors import digest, manifest_of, nbytes
 from fedcore.types import Tensors
+from tests.core.several import Move, Moved
 
 MODEL: Tensors = {"w": np.ones((2, 3), np.float32), "b": np.zeros(2, np.float32)}
 PROJECTOR: Tensors = {"mean": np.zeros(5), "components": np.ones((4, 5))}
 TRAIN = Train(MODEL, TrainingSettings())
 CLUSTER = Train(MODEL, TrainingSettings(), projector=PROJECTOR, classes=2)
 TRAINED = Trained(MODEL, examples=10, loss=0.5)
+SEVERAL = Move((MODEL, MODEL))
 
 
 def keep(tensors: Tensors) -> Weights:
@@ -73,6 +75,7 @@ WIDTHS = Evaluate(MODEL, bounds=WIDTH)
         (WIDTHS, Evaluated(0.5, 1.0, 10, None, 84)),
         (CLUSTER, replace(TRAINED, descriptor=descriptor())),
         (TrainMixture((MODEL, MODEL), (0.5, 0.5), TrainingSettings()), TRAINED),
+        (SEVERAL, Moved((MODEL, MODEL), 10)),
         (Evaluate(MODEL), Evaluated(0.5, 1.0, 3)),
         (Evaluate(MODEL, bounds="scalar"), Evaluated(0.5, 1.0, 3, LatentBounds(np.zeros(1), np.ones(1)), 5)),
         (
@@ -235,3 +238,12 @@ def test_no_more_is_taken_than_the_answer_can_need() -> None:
 )
 def test_a_number_of_latents_comes_without_bounds(reply: Evaluated, said: str) -> None:
     assert said in refused(WIDTHS, reply)
+
+
+def test_several_models_answer_several_each_as_the_runs_own() -> None:
+    hostile = {"w": np.full((2, 3), np.inf, np.float32), "b": MODEL["b"]}
+    assert "3 models answer a task of 2" in refused(SEVERAL, Moved((MODEL,) * 3, 10))
+    assert "1 models came for 2" in refused(SEVERAL, Moved((MODEL,), 10))
+    assert "lacks tensor 'b'" in refused(SEVERAL, Moved((MODEL, {"w": MODEL["w"]}), 10))
+    assert "moved.models, tensor 'w': 6 of 6" in refused(SEVERAL, Moved((MODEL, hostile), 10))
+    assert largest_upload(SEVERAL) == nbytes(MODEL)

@@ -28,6 +28,8 @@ from fedcore.messages import (
     Evaluate,
     Evaluated,
     Message,
+    Represent,
+    Represented,
     Score,
     Scored,
     Train,
@@ -64,6 +66,8 @@ DESCRIPTOR = Descriptor(
     PAPER,
 )
 BOUNDS = LatentBounds(np.array([-1.0, 0.0]), np.array([0.0, 2.5]), "private", 2)
+SCORES = Scores(np.array([0.5, 2.25]), 40)
+PROTOTYPES = Prototypes(np.array([0.0, 7.0]), np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([5.0, 6.0]))
 MESSAGES: Mapping[type[Message], Message] = {
     Build: Build(),
     Built: Built(MODEL),
@@ -74,7 +78,9 @@ MESSAGES: Mapping[type[Message], Message] = {
     Describe: Describe(MODEL, PROJECTOR, 10, PAPER),
     Described: Described(DESCRIPTOR, 120),
     Score: Score((MODEL, PROJECTOR)),
-    Scored: Scored(Scores(np.array([0.5, 2.25]), 40)),
+    Scored: Scored(SCORES),
+    Represent: Represent(False),
+    Represented: Represented(PROTOTYPES, 11),
 }
 SPECS = tuple(TensorSpec(f"layer.{dtype}", dtype, (2, 3)) for dtype in DTYPES)
 WEIGHTS = Weights(SPECS, BlobRef("0123456789abcdef" * 4, layout(SPECS)[1]))
@@ -95,10 +101,8 @@ PARTS = Payload(
         "label_free": Descriptor(np.ones((1, 3)), np.zeros((1, 3)), np.array([9.0]), "00" * 32),
         "assignment": ClusterAssignment("c1", 0.5, "c0", 2.0, 0.75, True, "far from all"),
         "sole_cluster": ClusterAssignment("c0"),
-        "scores": Scores(np.array([0.5, 2.25]), 40),
-        "prototypes": Prototypes(
-            np.array([0.0, 7.0]), np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([5.0, 6.0])
-        ),
+        "scores": SCORES,
+        "prototypes": PROTOTYPES,
         "mixture": MixtureCounts(np.array([[1.0, 0.5], [0.0, 2.5]])),
         "extension": Extension("acme.nova.v1.Sketch", b"\x00\xff"),
     },
@@ -137,6 +141,7 @@ GOLDEN: Mapping[str, tuple[Any, Any]] = {
     "receipt_mark": (Receipt(Outcome.ACCEPTED, mark="7.a1b2.92.e5"), wire.receipt_to_pb),
     "task": (Task("run-1", 4, 2, (1 << 63) - 1, "warm-up 4 of 10", PAYLOAD), wire.next_to_pb),
     "idle": (Idle("2 of 3 devices are here", 0.25, 30.0, True), wire.next_to_pb),
+    "idle_going_on": (Idle("2 of 3", 0.25, 30.0, False, ("flux", "fedrc-2")), wire.next_to_pb),
     "lease": (wire.Lease("run-1", 4, 2), wire.lease_to_pb),
     "report": (Report("run-1", 4, 2, PAYLOAD), wire.report_to_pb),
     "report_failure": (
@@ -145,6 +150,8 @@ GOLDEN: Mapping[str, tuple[Any, Any]] = {
     ),
     **{f"receipt_{outcome.value}": (Receipt(outcome, "why"), wire.receipt_to_pb) for outcome in Outcome},
     "place": (("run-1", DESCRIPTOR), lambda asked: wire.place_to_pb(*asked)),
+    "place_scores": (("run-1", SCORES), lambda asked: wire.place_to_pb(*asked)),
+    "place_prototypes": (("run-1", PROTOTYPES), lambda asked: wire.place_to_pb(*asked)),
     "place_first": (("", None), lambda asked: wire.place_to_pb(*asked)),
     "question": (Question("run-1", PAYLOAD), wire.answer_to_pb),
     "placement": (Placement("run-1", ClusterAssignment("c1", 0.5), WEIGHTS), wire.answer_to_pb),

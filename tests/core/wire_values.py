@@ -38,6 +38,8 @@ from fedcore.messages import (
     Evaluate,
     Evaluated,
     Message,
+    Represent,
+    Represented,
     Score,
     Scored,
     Train,
@@ -233,6 +235,8 @@ messages: Mapping[type[Message], st.SearchStrategy[Message]] = {
     Described: st.builds(Described, descriptors(), counts),
     Score: st.builds(Score, st.lists(tensors, max_size=3).map(tuple)),
     Scored: st.builds(Scored, scores),
+    Represent: st.builds(Represent, st.booleans()),
+    Represented: st.builds(Represented, prototypes(), counts),
 }
 
 hellos = st.builds(Hello, texts, st.just(1), st.integers(1, 9), st.lists(names, max_size=4).map(tuple))
@@ -240,7 +244,14 @@ welcomes = st.builds(Welcome, texts, st.integers(1, 9), names, *[milliseconds] *
 lease = (names, st.integers(1, 1 << 31), st.integers(0, 1 << 31))
 tasks = st.builds(Task, *lease, st.integers(0, (1 << 63) - 1), texts, payloads)
 idles = st.tuples(milliseconds, milliseconds).flatmap(
-    lambda window: st.builds(Idle, texts, st.just(min(window)), st.just(max(window)), st.booleans())
+    lambda window: st.builds(
+        Idle,
+        texts,
+        st.just(min(window)),
+        st.just(max(window)),
+        st.booleans(),
+        st.none() | st.lists(names, max_size=3).map(tuple),
+    )
 )
 reports = st.builds(Report, *lease, payloads | st.builds(Failure, names, texts, texts))
 receipts = st.builds(Receipt, st.sampled_from(Outcome), texts)

@@ -7,9 +7,9 @@ from fedcore.algorithm import Plan, Report
 from fedcore.algorithms.fedavg import Parameters
 from fedcore.central.averaging import Guard, next_models
 from fedcore.central.robust import RULES
-from fedcore.central.standard import check_parameters, mean_loss, metrics_of, training
-from fedcore.messages import Describe, Evaluate, Evaluated, Train
-from fedcore.parts import ClusterAssignment, Descriptor
+from fedcore.central.standard import check_parameters, mean_loss, metrics_of, private_training, training
+from fedcore.messages import Evaluate, Evaluated, Message, Train
+from fedcore.parts import ClusterAssignment, Evidence
 from fedcore.types import DeviceId, ModelKey, Scalar, Tensors
 
 GLOBAL = "global"
@@ -47,7 +47,7 @@ def start(model: Tensors, parameters: Parameters) -> State:
 def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:
     parameters, model = state.parameters, state.models[GLOBAL]
     if state.phase == "train":
-        task = Train(model, training(parameters), cluster=GLOBAL)
+        task = Train(model, training(parameters), GLOBAL, private=private_training(parameters))
         return Plan(
             dict.fromkeys(present, task), f"training round {state.progress + 1} of {parameters.rounds}"
         )
@@ -73,7 +73,7 @@ def reduce(state: State, reports: Sequence[Report]) -> State:
     return replace(state, metrics={**state.metrics, **metrics_of(reports)}, phase="done")
 
 
-def place(state: State, descriptor: Descriptor | None) -> ClusterAssignment | Describe:
+def place(state: State, evidence: Evidence | None) -> ClusterAssignment | Message:
     return ClusterAssignment(GLOBAL, reason="the run has one model")
 
 
