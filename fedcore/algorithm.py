@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from fedcore.local.bench import Bench
 
 
+LASTING: Mapping[str, bool] = {"lasting": True}
+"""Metadata of a field of a state that stays as it is when a run goes back to an earlier one."""
+
+
 class State(Protocol):
     """What every algorithm's state shows. A frozen dataclass, and all there is to resume from.
 

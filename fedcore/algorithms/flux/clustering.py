@@ -8,6 +8,7 @@ import numpy as np
 from fedcore.algorithms.flux import Parameters
 from fedcore.algorithms.flux.state import Clustering
 from fedcore.central import assign, cluster, descriptors, noisy, same
+from fedcore.central.noised import NOISED, check_noise
 from fedcore.central.robust import RULES
 from fedcore.central.standard import check_parameters
 from fedcore.errors import ConfigError
@@ -149,9 +150,10 @@ def check(parameters: Parameters) -> None:
         "absent": ("minus_one", "beyond"),
         "mixing": ("hard", "soft"),
         "grouping": ("test", "density"),
-        "aggregation": RULES,
+        "aggregation": (*RULES, NOISED),
     }
     check_parameters("flux", parameters, choices, ("rounds", "classes", "dims", "earliest"))
+    check_noise("flux", parameters)
     if parameters.watch < 0:
         raise ConfigError("flux parameter watch counts rounds and cannot be below 0")
     if parameters.watch and parameters.privacy == "paper":
