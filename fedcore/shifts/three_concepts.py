@@ -11,8 +11,8 @@ severity; one of the ways is to leave them as they are. Of all devices there are
 | 2     | the authors' code | 20 %, 20 %                  | 20 %, 10 %                           |
 
 `concept` is which names a device uses: devices of one concept may have other classes and other looks, and
-should share a model all the same. `newcomers` has the devices by which the paper measures global accuracy, one
-for each concept: the whole test set, balanced and clean, 90 % of it to be placed by and 10 % to test on.
+should share a model all the same. `newcomers` has the devices by which the paper measures global accuracy,
+one for each concept: the whole test set, balanced and clean, 90 % of it to be placed by and 10 % to test on.
 
 Streams of our own generators: "deal", as `fedcore.shifts.dirichlet` says; "devices": which device gets which
 place in the table; "device", number: rows of its test part, corruption, severity, and the corruption's own.

@@ -10,16 +10,18 @@ In each round a device gets all models and does
              model over all devices: what is usual explains nothing, so classes do not make clusters
     M-step   trains each model on the samples it explains (eq. 5)
 
-and sends the trained models, and how many samples of each class each model explains, (K, C). gamma, the models
-of each sample, never leaves; omega stays in the device's memory. A model that explains less than `skip` of a
-device's data is not trained there and not sent: once the clusters stand, one model goes up instead of K.
+and sends the trained models, and how many samples of each class each model explains, (K, C). gamma, the
+models of each sample, never leaves the device; omega stays in its memory. A model that explains less than
+`skip` of a device's data is not trained there and not sent: once the clusters stand, one model goes up
+instead of K.
 
-The counts tell the server how many samples of each class a device has, exactly, for their columns sum to that.
-`noise` adds a discrete Gaussian of that standard deviation, in samples, drawn of the operating system's entropy
-(section E). One sample moves a table by 1 at most (L2), so each table is 1 / (2 noise^2)-zCDP, and so much for
-each round: the authors' 100 over 200 rounds is an epsilon of 0.7 at delta 1e-6. It is worth that for the tables
-alone: the models beside them were trained on the same samples without any guarantee, and their last layers
-give class counts away too. So a device that adds it still reports that it has no guarantee.
+The counts tell the server how many samples of each class a device has, exactly, as their columns sum to
+that; and omega, as their rows do. `noise` adds a discrete Gaussian of that standard deviation, in samples,
+drawn of the operating system's entropy (section E). One sample moves a table by 1 at most (L2), so each
+table is 1 / (2 noise^2)-zCDP, and every round costs that: the authors' 100 over 200 rounds is an epsilon of
+0.7 at delta 1e-6. It is worth that for the tables alone: the models beside them were trained on the same
+samples without any guarantee, and their last layers give class counts away too. So a device that adds it
+still reports that it has no guarantee.
 
 Presets. `paper` is what the authors' code ran for its tables, as far as it can be told; `default` is what we
 recommend. They differ in:

@@ -46,7 +46,7 @@ class State:
 
 
 def table(state: State) -> MixtureCounts | None:
-    """(K, C), rows that sum to 1: how usual each class is with each model (eq. 2), by all devices' last words.
+    """(K, C), rows that sum to 1: how usual each class is with each model (eq. 2), by what devices said last.
 
     None in the first round, when all classes are as usual with all models.
     """
