@@ -3,6 +3,9 @@
 known: mean accuracy of the devices' own clusters' models on their test parts ("known association").
 test: the same with the model that each device is given as a newcomer who shows its test data without labels,
 or a few of them with labels.
+own: what the devices measured themselves in the end, by the algorithm's own way of predicting.
+newcomers: of devices that took no part and show labelled data, where the shift has some; with FedRC's shift,
+the global accuracy of its paper.
 """
 
 import contextlib
@@ -29,7 +32,7 @@ from fedcore.messages import Evaluate, Message
 from fedcore.parts import ClusterAssignment
 from fedcore.rounds import RoundPolicy
 from fedcore.seeds import generator
-from fedcore.shifts import drifting, make
+from fedcore.shifts import drifting, make, newcomers
 from fedcore.shifts.drift import MODES
 from fedcore.simulate import simulate
 from fedcore.tensors import manifest_of, pack, unpack
@@ -88,7 +91,11 @@ def run(experiment: Experiment, progress: Callable[[str], None] = lambda text: N
         learner = replace(learner, encoder=encoder(learner, public, channels, experiment.seed))
     fleet = Fleet(algorithm, holdings, learner, experiment.device, experiment.seed, spooled)
     central = algorithm.central()
-    state = central.start(initial_weights(fleet.learner, experiment.model_seed), parameters)
+    first, *others = (
+        initial_weights(fleet.learner, experiment.model_seed + number)
+        for number in range(algorithm.initial(parameters))
+    )
+    state = central.start(first, parameters, *others)
     policy = RoundPolicy(minimum=experiment.clients)
 
     def watch(effect: Effect) -> None:
@@ -103,6 +110,7 @@ def run(experiment: Experiment, progress: Callable[[str], None] = lambda text: N
     per_device = [
         measure(central, outcome.state, fleet, number, experiment.labels) for number in range(len(holdings))
     ]
+    strangers = _newcomers(experiment, algorithm, central, outcome.state, learner)
     return {
         "algorithm": experiment.algorithm,
         "preset": preset,
@@ -119,8 +127,12 @@ def run(experiment: Experiment, progress: Callable[[str], None] = lambda text: N
         "accuracy": {
             "known": _mean([row["known"] for row in per_device]),
             "test": _mean([row["test"] for row in per_device]),
+            "own": _mean([each.accuracy for _, each in sorted(outcome.state.metrics.items())]),
+            "newcomers": _mean([row["accuracy"] for row in strangers]),
             "per_device": per_device,
+            "per_newcomer": strangers,
         },
+        "facts": dict(outcome.state.facts),
         **grouping(outcome.state, holdings),
         "seconds": {"total": time.perf_counter() - started, "training": fleet.training_seconds},
         "bytes": {"up": sum(outcome.up.values()), "down": sum(outcome.down.values())},
@@ -216,6 +228,27 @@ def measure(central: Central, state: State, fleet: Fleet, number: int, labels: i
         row["placed"], row["abstained"] = answer.cluster, answer.abstained
         row["test"] = fleet.evaluate(number, Evaluate(state.models[answer.cluster], part="test"))
     return row
+
+
+def _newcomers(
+    experiment: Experiment, algorithm: Algorithm, central: Central, state: State, learner: Learner
+) -> list[dict[str, Any]]:
+    """How labelled devices fare that took no part, one for each concept, where the shift has them."""
+    made = newcomers(experiment.shift, experiment.seed, *images.load(experiment.dataset, experiment.data_dir))
+    if not made:
+        return []
+    fleet = Fleet(
+        algorithm, [Holding.steady(one) for one in made], learner, experiment.device, experiment.seed
+    )
+    rows = []
+    for number, device in enumerate(made):
+        answer = central.place(state, None)
+        if isinstance(answer, Message):
+            answer = central.place(state, fleet.shown(number, answer, device.train))
+        assert isinstance(answer, ClusterAssignment)
+        accuracy = fleet.evaluate(number, Evaluate(state.models[answer.cluster], part="test"))
+        rows.append({"concept": device.concept, "placed": answer.cluster, "accuracy": accuracy})
+    return rows
 
 
 def grouping(state: State, holdings: Sequence[Holding]) -> dict[str, Any]:

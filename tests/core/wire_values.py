@@ -237,7 +237,7 @@ private = st.builds(PrivateTraining, above, above, st.just(0.0), st.floats(1e-12
 protected = st.builds(Protected, above, above, st.floats(1e-9, 1.0), st.integers(1, 1 << 40))
 curves = st.none() | st.lists(floats, max_size=40).map(tuple)
 messages: Mapping[type[Message], st.SearchStrategy[Message]] = {
-    Build: st.builds(Build),
+    Build: st.builds(Build, st.none() | st.integers(2, 64)),
     Built: st.builds(Built, tensors),
     Train: st.builds(
         Train, tensors, settings, texts, st.none() | tensors, counts, privacies, st.none() | private
