@@ -1,7 +1,8 @@
 """An experiment of the papers in one process: real data, a shift, an algorithm, and the tables' two figures.
 
-known: mean accuracy of the devices' own clusters' models on their test parts ("known association").
-test: the same with the model that each device is given as a newcomer who shows its test data without labels.
+known: mean accuracy on the devices' test parts of what each uses at the end of the run: its cluster's model
+("known association"), or a personal one.
+test: the same of what each device is given as a newcomer who shows its test data without labels.
 """
 
 import contextlib
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 from sklearn.metrics import adjusted_rand_score
 
-from fedcore.algorithm import Algorithm, Central, State, find
+from fedcore.algorithm import Algorithm, Central, State, find, measurement
 from fedcore.data import images
 from fedcore.data.dataset import Dataset
 from fedcore.data.views import Views
@@ -27,7 +28,7 @@ from fedcore.local.bench import Bench
 from fedcore.local.learner import Learner, builtin
 from fedcore.local.simulated import Simulated
 from fedcore.local.weights import initial_weights
-from fedcore.messages import Describe, Described, Evaluate, Evaluated, Message, Trained
+from fedcore.messages import Describe, Described, Evaluated, Message, Trained
 from fedcore.parts import ClusterAssignment
 from fedcore.privacy.account import Unmetered
 from fedcore.rounds import RoundPolicy
@@ -129,8 +130,10 @@ class Fleet:
     def devices(self) -> dict[DeviceId, Callable[[Message, int], Message]]:
         return {name(number): self._device(name(number), bench) for number, bench in enumerate(self._benches)}
 
-    def evaluate(self, number: int, task: Evaluate) -> float:
-        answer = self._local.perform(task, self._benches[number])
+    def accuracy(self, number: int, task: Message, newcomer: bool = False) -> float:
+        """By a task that `measurement` gave. A newcomer remembers nothing of the run."""
+        memory = None if newcomer else self._memories.get(name(number))
+        answer = self._local.perform(task, self._benches[number].for_task(0, memory))
         assert isinstance(answer, Evaluated)
         return answer.accuracy
 
@@ -195,7 +198,7 @@ def _measure(central: Central, state: State, fleet: Fleet, number: int) -> dict[
     device = name(number)
     cluster = state.assignments[device]
     row: dict[str, Any] = {"device": device, "concept": fleet.truth[number].concept, "cluster": cluster}
-    row["known"] = fleet.evaluate(number, Evaluate(state.models[cluster], part="test"))
+    row["known"] = fleet.accuracy(number, measurement(central, state, cluster))
     row["test"] = row["placed"] = None
     with contextlib.suppress(Refused):
         answer = central.place(state, None)
@@ -203,7 +206,8 @@ def _measure(central: Central, state: State, fleet: Fleet, number: int) -> dict[
             answer = central.place(state, fleet.describe(number, answer).descriptor)
         assert isinstance(answer, ClusterAssignment)
         row["placed"], row["abstained"] = answer.cluster, answer.abstained
-        row["test"] = fleet.evaluate(number, Evaluate(state.models[answer.cluster], part="test"))
+        task = measurement(central, state, answer.cluster)
+        row["test"] = fleet.accuracy(number, task, newcomer=True)
     return row
 
 
