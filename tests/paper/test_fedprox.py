@@ -1,40 +1,28 @@
 """FedProx (Li et al. 2020): the objective of a device (eq. 2) and Algorithm 2, on numbers checked by hand."""
 
-import numpy as np
 import pytest
 
 from fedcore.algorithm import Report
 from fedcore.algorithms.fedprox import ALGORITHM, Parameters, central
-from fedcore.data.dataset import Dataset
-from fedcore.data.views import Views
 from fedcore.errors import ConfigError
 from fedcore.local import standard
-from fedcore.local.bench import Bench
-from fedcore.messages import Train, Trained
-from tests.slope import START, learner
+from fedcore.messages import Trained
+from tests.slope import at, bench, slope
 
 
 def test_equation_2_a_device_is_pulled_back_to_the_model_it_was_sent() -> None:
     """F(w) = w, so the gradient is 1 + mu (w - w^t). From 3: 2.9, then 2.9 - 0.1 (1 - 0.05)."""
     changes = {"epochs": 2, "learning_rate": 0.1, "momentum": 0.0, "proximal": 0.5}
-    state = central.start(START, ALGORITHM.configure("default", changes))
-    plan = central.plan(state, ["d0"])
+    plan = central.plan(central.start(at(3.0), ALGORITHM.configure("default", changes)), ["d0"])
     assert plan is not None
-    task = plan.tasks["d0"]
-    assert isinstance(task, Train)
-    one = Dataset(np.ones((1, 1), np.float32), np.zeros(1, np.int64))
-    bench = Bench(learner(), Views.of(one), "cpu", 0, np.random.default_rng(0))
-    answer = standard.perform(task, bench)
+    answer = standard.perform(plan.tasks["d0"], bench(slope()))
     assert isinstance(answer, Trained)
     assert answer.model["w"] == pytest.approx(3.0 - 0.1 - 0.1 * 0.95)
 
 
 def test_algorithm_2_the_next_model_is_the_mean_by_samples_as_in_section_5_1() -> None:
-    state = central.start(START, ALGORITHM.configure("paper", {"rounds": 1, "evaluate": False}))
-    reports = [
-        Report("a", Trained({"w": np.array(1.0, np.float32)}, 30, 0.1)),
-        Report("b", Trained({"w": np.array(5.0, np.float32)}, 10, 0.1)),
-    ]
+    state = central.start(at(3.0), ALGORITHM.configure("paper", {"rounds": 1, "evaluate": False}))
+    reports = [Report("a", Trained(at(1.0), 30, 0.1)), Report("b", Trained(at(5.0), 10, 0.1))]
     after = central.reduce(state, reports)
     assert after.models["global"]["w"] == 2.0
     assert (after.phase, after.assignments) == ("done", {"a": "global", "b": "global"})
@@ -43,4 +31,4 @@ def test_algorithm_2_the_next_model_is_the_mean_by_samples_as_in_section_5_1() -
 
 def test_a_mu_that_cannot_be_is_refused() -> None:
     with pytest.raises(ConfigError, match="proximal"):
-        central.start(START, Parameters(proximal=-1.0))
+        central.start(at(3.0), Parameters(proximal=-1.0))
