@@ -26,8 +26,10 @@ from fedcore.local import learner as learners
 from fedcore.local import standard
 from fedcore.local.bench import Bench
 from fedcore.local.learner import Learner
+from fedcore.local.releases import ALL
 from fedcore.messages import Message
 from fedcore.payload import Payload, decode, encode
+from fedcore.privacy.leaving import left_open
 from fedcore.wire import work_key
 
 NO_FINDINGS: Mapping[str, Any] = {}
@@ -87,6 +89,8 @@ class Workshop:
         cls, half = self._halves[kind]
         message, work = decode(task.payload, {kind: cls}, self._store.load), work_key(task)
         bench = self._bench.for_task(task.seed, self._memory.before(task.run, work))
+        for what in left_open(message):
+            bench.account.unprotected(what, bench.version(ALL, labels=False))
         answer = encode(half.perform(message, bench), self._store.keep)
         if bench.remembered is not None:
             self._memory.propose(task.run, work, bench.remembered)

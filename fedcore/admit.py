@@ -18,6 +18,7 @@ from fedcore.messages import (
     Evaluate,
     Evaluated,
     Message,
+    PrivateTraining,
     Represent,
     Represented,
     Score,
@@ -37,6 +38,7 @@ from fedcore.parts import (
 )
 from fedcore.payload import Payload, decode, fields_of, tensors_of
 from fedcore.privacy.accounting import epsilon_of, group, rho_of
+from fedcore.privacy.cost import Cost
 from fedcore.tensors import Manifest, check_finite, check_manifest, digest, layout, manifest_of
 from fedcore.types import Tensors
 
@@ -98,6 +100,8 @@ def admit_message(task: Message, reply: Message) -> None:
         _admit_bounds(task, reply)
     if isinstance(task, Train) and isinstance(reply, Trained):
         _admit_descriptor(task.projector, task.classes, task.privacy, reply.descriptor)
+    if isinstance(reply, Trained):
+        _admit_private(getattr(task, "private", None), reply)
     if isinstance(task, Describe) and isinstance(reply, Described):
         _admit_descriptor(task.projector, task.classes, task.privacy, reply.descriptor)
     if isinstance(task, Score) and isinstance(reply, Scored):
@@ -117,6 +121,23 @@ def admit_evidence(question: Message, evidence: Evidence) -> None:
     if type(reply) is not question.reply:
         raise BadPayload(f"a {reply.kind!r} answers a {question.kind!r} question", "ask anew what is due")
     admit_message(question, reply)
+
+
+def _admit_private(asked: PrivateTraining | None, reply: Trained) -> None:
+    """The cost is the device's own word, and its own loss: nobody else is protected by it."""
+    done = reply.private
+    if (asked is None) != (done is None) or (done is None) != (reply.curve is None):
+        raise BadPayload(f"DP-SGD was {'not ' if asked is None else ''}asked for, and its cost goes with it")
+    if asked is None or done is None or reply.curve is None:
+        return
+    if done.clip != asked.clip or (asked.noise and done.noise < asked.noise):
+        raise BadPayload(f"trained with {done}, {asked} was asked for")
+    try:
+        cost = Cost(curve=reply.curve)
+    except ValueError as error:
+        raise BadPayload(f"the cost of DP-SGD: {error}") from None
+    if not any(cost.curve):
+        raise BadPayload("DP-SGD costs something")
 
 
 def _admit_bounds(task: Evaluate, reply: Evaluated) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, fields, replace
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fedcore.config import Written
 from fedcore.errors import ConfigError, near
 from fedcore.messages import STANDARD, Evaluate, Evaluated, Message
 from fedcore.parts import ClusterAssignment, Evidence
@@ -148,7 +149,7 @@ class Algorithm:
             raise ConfigError(f"algorithm {self.name} has no preset {preset!r}", near(preset, known))
         parameters = replace(self.parameters(), **self.presets.get(preset, {}))
         names = [item.name for item in fields(self.parameters)]
-        for name, value in (changes or {}).items():
+        for name, value in self.typed(changes or {}).items():
             if name not in names:
                 raise ConfigError(f"algorithm {self.name} has no parameter {name!r}", near(name, names))
             default = getattr(parameters, name)
@@ -159,6 +160,16 @@ class Algorithm:
                 raise ConfigError(f"parameter {name} of {self.name}: {wanted} is due, not {value!r}")
             parameters = replace(parameters, **{name: value})
         return parameters
+
+    def typed(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Changes as the parameters want them: a text is what was written, anything else what it means."""
+        defaults = self.parameters()
+        return {
+            name: (str(value) if isinstance(getattr(defaults, name, None), str) else value.meant)
+            if isinstance(value, Written)
+            else value
+            for name, value in changes.items()
+        }
 
 
 def find(name: str) -> tuple[Algorithm, Mapping[str, Any]]:

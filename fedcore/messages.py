@@ -10,7 +10,15 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from fedcore.errors import BadPayload
-from fedcore.parts import Descriptor, LatentBounds, PrivacySettings, Prototypes, Scores
+from fedcore.parts import (
+    MAX_SCALE,
+    MIN_SCALE,
+    Descriptor,
+    LatentBounds,
+    PrivacySettings,
+    Prototypes,
+    Scores,
+)
 from fedcore.types import Tensors
 
 LATER = "later"
@@ -18,6 +26,9 @@ LATER = "later"
 so that a device of that version can do all the rest."""
 WIDTH = "width"
 """In the place of bounds: how many latents there are, and nothing of their values."""
+
+MIN_NOISE = 0.1
+"""In units of the clipping norm: with less, no epsilon that anybody would ask for can be had."""
 
 
 class Message:
@@ -63,6 +74,57 @@ class TrainingSettings:
                 raise BadPayload(f"{name} is {getattr(self, name)}: nothing can be trained with that")
 
 
+@dataclass(frozen=True)
+class PrivateTraining:
+    """What is asked of DP-SGD: a guarantee for each sample, made on the device, which may refuse to pay it.
+
+    clip: L2 norm to which a sample's gradient is shortened. noise: its standard deviation, in units of clip;
+    0 leaves it to the device, which takes what `rounds` such tasks need to be (epsilon, delta) together.
+    delta: at which a report tells the epsilon.
+    """
+
+    clip: float = 1.0
+    noise: float = 0.0
+    epsilon: float = 0.0
+    delta: float = 1e-6
+    rounds: int = 1
+
+    def __post_init__(self) -> None:
+        sane = {
+            "clip": MIN_SCALE <= self.clip <= MAX_SCALE,
+            "noise": self.noise == 0.0 or MIN_NOISE <= self.noise <= MAX_SCALE,
+            "epsilon": 0.0 <= self.epsilon < math.inf and (self.epsilon > 0.0) != (self.noise > 0.0),
+            "delta": 0.0 < self.delta < 1.0,
+            "rounds": self.rounds >= 1,
+        }
+        for name, holds in sane.items():
+            if not holds:
+                raise BadPayload(
+                    f"DP-SGD with {name} {getattr(self, name)}: nothing can be promised with that",
+                    f"noise of {MIN_NOISE} or more, or an epsilon above 0, and not both",
+                )
+
+
+@dataclass(frozen=True)
+class Protected:
+    """How a model was trained by DP-SGD. clip to steps: see `fedcore.privacy.training`."""
+
+    clip: float
+    noise: float
+    rate: float
+    steps: int
+
+    def __post_init__(self) -> None:
+        sane = (
+            MIN_SCALE <= self.clip <= MAX_SCALE,
+            MIN_NOISE <= self.noise <= MAX_SCALE,
+            0.0 < self.rate <= 1.0,
+            self.steps >= 1,
+        )
+        if not all(sane):
+            raise BadPayload(f"nobody trains with {self}")
+
+
 @dataclass(frozen=True, eq=False)
 class Built(Message):
     """Initial weights."""
@@ -81,13 +143,19 @@ class Build(Message):
 
 @dataclass(frozen=True, eq=False)
 class Trained(Message):
-    """The model after local training. examples: size of the training part. loss: mean over the last epoch."""
+    """The model after local training. examples: size of the training part.
+
+    loss: mean over the last epoch; 0 from DP-SGD, which does not tell it.
+    private, curve: from DP-SGD, how it was done, and what it cost a sample (`fedcore.privacy.cost`).
+    """
 
     kind: ClassVar[str] = "trained"
     model: Tensors
     examples: int
     loss: float
     descriptor: Descriptor | None = None
+    private: Protected | None = None
+    curve: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +165,7 @@ class Train(Message):
     With a `projector` the device also describes its training part, by `model` as received and before it
     trains: a tensor set of "mean" (v,) and "components" (l, v), float64; classes: U, rows to fill.
     cluster: the name of the cluster that `model` belongs to, for people.
+    private: ask for DP-SGD; without it the weights have no privacy guarantee.
     """
 
     kind: ClassVar[str] = "train"
@@ -107,6 +176,7 @@ class Train(Message):
     projector: Tensors | None = None
     classes: int = 0
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
+    private: PrivateTraining | None = None
 
 
 @dataclass(frozen=True, eq=False)

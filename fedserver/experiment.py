@@ -10,26 +10,31 @@ import mmap
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from sklearn.metrics import adjusted_rand_score
+from torch import Tensor
 
 from fedcore.algorithm import Algorithm, Central, State, find, measurement
 from fedcore.data import images
 from fedcore.data.dataset import Dataset
+from fedcore.data.pixels import unit
 from fedcore.data.views import Views
-from fedcore.errors import ConfigError, Refused
+from fedcore.errors import ConfigError, DeviceFault, Refused
 from fedcore.events import Effect, Opened
 from fedcore.local.bench import Bench
 from fedcore.local.learner import Learner, builtin
+from fedcore.local.samples import convert
 from fedcore.local.simulated import Simulated
+from fedcore.local.train import train
 from fedcore.local.weights import initial_weights
-from fedcore.messages import Describe, Described, Evaluated, Message, Trained
-from fedcore.parts import ClusterAssignment
+from fedcore.messages import Evaluated, Message, Trained, TrainingSettings
+from fedcore.parts import ClusterAssignment, Evidence
+from fedcore.payload import fields_of
 from fedcore.privacy.account import Unmetered
 from fedcore.rounds import RoundPolicy
 from fedcore.seeds import generator
@@ -38,11 +43,19 @@ from fedcore.simulate import Outcome, simulate
 from fedcore.tensors import manifest_of, pack, unpack
 from fedcore.types import DeviceId, Tensors
 
+ENCODER = TrainingSettings(epochs=20, batch_size=32, learning_rate=0.02)
+"""How an encoder is trained on public images."""
+
 
 @dataclass(frozen=True)
 class Experiment:
     """What to run. seed: of the data and of the shuffling. model_seed: of the initial weights, 42 in all of
-    the papers' repetitions. threads: of PyTorch; 0 leaves it to PyTorch. changes: to parameters, by name."""
+    the papers' repetitions. threads: of PyTorch; 0 leaves it to PyTorch. changes: to parameters, by name.
+
+    model: a network of `fedcore.models`, with `options`; "" takes one that fits the images. public: the share
+    of the train images that no device gets and that a frozen encoder is trained on, for algorithms that
+    need one.
+    """
 
     algorithm: str = "flux"
     preset: str = "default"
@@ -51,6 +64,9 @@ class Experiment:
     shift: str = "px"
     level: int = 5
     clients: int = 10
+    model: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    public: float = 0.0
     rounds: int = 10
     seed: int = 42
     model_seed: int = 42
@@ -65,9 +81,14 @@ def run(experiment: Experiment, progress: Callable[[str], None] = lambda text: N
     if experiment.threads:
         torch.set_num_threads(experiment.threads)
     progress(f"making {experiment.clients} devices of {experiment.dataset}")
-    truth = _devices(experiment)
+    truth, public = _devices(experiment)
     algorithm, parameters, preset = _configure(experiment, truth)
-    fleet = Fleet(algorithm, truth, _learner(experiment, truth[0].train), experiment)
+    learner = _learner(experiment, truth[0].train)
+    if public is not None:
+        channels = truth[0].train.x.shape[1]
+        progress(f"training an encoder on {len(public)} images that no device gets")
+        learner = replace(learner, encoder=encoder(learner, public, channels, experiment.seed))
+    fleet = Fleet(algorithm, truth, learner, experiment)
     central = algorithm.central()
     state = central.start(initial_weights(fleet.learner, experiment.model_seed), parameters)
     policy = RoundPolicy(minimum=experiment.clients)
@@ -137,12 +158,12 @@ class Fleet:
         assert isinstance(answer, Evaluated)
         return answer.accuracy
 
-    def describe(self, number: int, task: Describe) -> Described:
-        """As a newcomer: the test images, without their labels."""
+    def show(self, number: int, question: Message) -> Evidence:
+        """As a newcomer: the test images, without labels. Raises DeviceFault where it takes some."""
         newcomer = self._bench(number, Views.of(Dataset(self.truth[number].test.x)))
-        answer = self._local.perform(task, newcomer)
-        assert isinstance(answer, Described)
-        return answer
+        answer = self._local.perform(question, newcomer)
+        parts = (getattr(answer, name) for name in fields_of(type(answer)))
+        return next(part for part in parts if isinstance(part, Evidence))
 
     def _bench(self, number: int, views: Views) -> Bench:
         noise = generator(self._experiment.seed, "privacy noise", number)
@@ -167,12 +188,33 @@ def name(number: int) -> DeviceId:
     return f"device-{number:03}"
 
 
-def _devices(experiment: Experiment) -> list[DeviceData]:
+def _devices(experiment: Experiment) -> tuple[list[DeviceData], Dataset | None]:
+    """The devices' data, and what is public."""
+    if not 0.0 <= experiment.public < 1.0:
+        raise ConfigError(f"a share of {experiment.public} of the images is public", "give 0 to below 1")
     try:
         train, test = images.load(experiment.dataset, experiment.data_dir)
-        return make(experiment.shift, experiment.level, experiment.clients, experiment.seed, train, test)
+        public, train = apart(train, experiment.public, experiment.seed)
+        found = make(experiment.shift, experiment.level, experiment.clients, experiment.seed, train, test)
+        return found, public if experiment.public else None
     except (ValueError, FileNotFoundError) as fault:
         raise ConfigError(str(fault)) from None
+
+
+def apart(data: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
+    """So large a share of the rows, drawn at random, and the rest in its own order."""
+    chosen = np.zeros(len(data), bool)
+    count = round(share * len(data))
+    chosen[generator(seed, "public").permutation(len(data))[:count]] = True
+    return data.subset(chosen), data.subset(~chosen)
+
+
+def encoder(learner: Learner, public: Dataset, channels: int, seed: int) -> Callable[[Tensor], Tensor]:
+    """The latent of a network like the learner's, trained on public images and then frozen."""
+    network = learner.module(seed)
+    x = np.repeat(unit(public.x), channels, axis=1) if public.x.ndim == 3 else unit(public.x)
+    train(learner, network, convert(Dataset(x, public.y), torch.device("cpu")), ENCODER, seed)
+    return cast(Callable[[Tensor], Tensor], network.requires_grad_(False).eval().latent)
 
 
 def _configure(experiment: Experiment, truth: list[DeviceData]) -> tuple[Algorithm, Any, str]:
@@ -187,8 +229,12 @@ def _configure(experiment: Experiment, truth: list[DeviceData]) -> tuple[Algorit
 
 
 def _learner(experiment: Experiment, data: Dataset) -> Learner:
-    """LeNet-5 as in the papers; a small network for images that are too small for it."""
+    """LeNet-5 as in the papers, a small network for images too small for it, or what is asked for."""
     channels, size = data.x.shape[1], data.x.shape[2]
+    if experiment.model:
+        image = {"channels": channels, "size": size}
+        own = {"inputs": channels * size * size} if experiment.model == "mlp" else image
+        return builtin(experiment.model, {**own, **experiment.options})
     if size < 28:
         return builtin("mlp", {"inputs": channels * size * size, "hidden": (64,), "classes": 10})
     return builtin("lenet5", {"channels": channels, "size": size, "classes": 10})
@@ -200,10 +246,10 @@ def _measure(central: Central, state: State, fleet: Fleet, number: int) -> dict[
     row: dict[str, Any] = {"device": device, "concept": fleet.truth[number].concept, "cluster": cluster}
     row["known"] = fleet.accuracy(number, measurement(central, state, cluster))
     row["test"] = row["placed"] = None
-    with contextlib.suppress(Refused):
+    with contextlib.suppress(Refused, DeviceFault):
         answer = central.place(state, None)
-        if isinstance(answer, Describe):
-            answer = central.place(state, fleet.describe(number, answer).descriptor)
+        if isinstance(answer, Message):
+            answer = central.place(state, fleet.show(number, answer))
         assert isinstance(answer, ClusterAssignment)
         row["placed"], row["abstained"] = answer.cluster, answer.abstained
         task = measurement(central, state, answer.cluster)

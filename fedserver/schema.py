@@ -127,7 +127,11 @@ CREATE TABLE released (
 );
 """
 
-STEPS: tuple[str, ...] = (FIRST, IDENTITIES, EPOCH, MIRROR, GAPS)
+CURVES = """
+ALTER TABLE released ADD COLUMN curve BLOB NOT NULL DEFAULT x'';  -- float64, see privacy/cost.py
+"""
+
+STEPS: tuple[str, ...] = (FIRST, IDENTITIES, EPOCH, MIRROR, GAPS, CURVES)
 """How the tables came to be: step n takes version n - 1 to n. A step that was released never changes."""
 VERSION = len(STEPS)
 RESTORE = "keep the folder as it is, and restore a backup: fedserver restore BACKUP --state DIR"

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from fedcore.config import setting
 from fedcore.errors import ConfigError
 from fedcore.shell.console import Console, Result, verb
 
@@ -26,10 +27,26 @@ from fedcore.shell.console import Console, Result, verb
     "--shift",
     default="px",
     show_default=True,
-    help="How devices differ: px images, py classes, pyx names of classes, pxy images of some classes.",
+    help="How devices differ: px images, py classes, pyx names of classes, pxy images of some classes, "
+    "dirichlet shares of classes; qs-features, qs-labels, qs-skew: concepts, and numbers of samples.",
 )
-@click.option("--level", type=int, default=5, show_default=True, help="How much they differ, 1 to 8.")
+@click.option(
+    "--level",
+    type=int,
+    default=5,
+    show_default=True,
+    help="How much they differ, 1 to 8; of qs: scenario 0 (none), 1 (within concepts) or 2 (between them).",
+)
 @click.option("--clients", type=int, default=10, show_default=True, help="Number of devices.")
+@click.option("--model", default="", metavar="NAME", help="Such as mlp; by default one that fits the images.")
+@click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="Of --model: hidden=[200].")
+@click.option(
+    "--public",
+    type=float,
+    default=0.0,
+    show_default=True,
+    help="Share of the train images that no device gets, to train a frozen encoder on (fmcl, fecfl).",
+)
 @click.option("--rounds", type=int, default=10, show_default=True, help="Rounds of training.")
 @click.option("--seed", type=int, default=42, show_default=True, help="Of the data and of all shuffling.")
 @click.option("--model-seed", type=int, default=42, show_default=True, help="Of the initial weights.")
@@ -42,7 +59,7 @@ from fedcore.shell.console import Console, Result, verb
     help="Of PyTorch; 0: PyTorch's own.",
 )
 @click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="A parameter of the algorithm.")
-def simulate(console: Console, changes: tuple[str, ...], **options: Any) -> Result:
+def simulate(console: Console, changes: tuple[str, ...], options: tuple[str, ...], **others: Any) -> Result:
     """Run an experiment of the papers on this machine: real data, made to differ between simulated devices.
 
     known is the accuracy of the devices' own clusters' models; test is that of the models they get as
@@ -50,21 +67,17 @@ def simulate(console: Console, changes: tuple[str, ...], **options: Any) -> Resu
     """
     from fedserver.experiment import Experiment, run
 
-    found = run(Experiment(changes=dict(map(parsed, changes)), **options), console.progress)
+    experiment = Experiment(changes=dict(map(parsed, changes)), options=dict(map(parsed, options)), **others)
+    found = run(experiment, console.progress)
     return Result(found, text(found))
 
 
 def parsed(change: str) -> tuple[str, Any]:
-    """ "name=value" with the value read as YAML reads it: 3 is a number, true a truth, scalar a text."""
-    import yaml
-
+    """ "name=value" with the value as a settings file would have it: 3 is a number, true a truth."""
     name, equals, value = change.partition("=")
     if not (name and equals):
-        raise ConfigError(f"--set {change!r} is not NAME=VALUE", "write --set rounds=20")
-    try:
-        return name.strip(), yaml.safe_load(value)
-    except yaml.YAMLError:
-        raise ConfigError(f"--set {change!r}: the value cannot be read", "put it in quotes") from None
+        raise ConfigError(f"{change!r} is not NAME=VALUE", "write --set rounds=20")
+    return name.strip(), setting(value)
 
 
 def text(found: dict[str, Any]) -> str:

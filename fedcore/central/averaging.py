@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from fedcore.algorithm import Report
 from fedcore.central.robust import BOUND, FEW, Combined, Update, combine
@@ -10,6 +11,7 @@ from fedcore.types import DeviceId, ModelKey, Tensors
 
 NAMED = 5
 """Devices that a remark names."""
+NOWHERE_ELSE: Mapping[DeviceId, Tensors] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -42,17 +44,19 @@ def next_models(
     rule: str,
     guard: Guard,
     share: Callable[[DeviceId, ModelKey], float] = lambda device, key: 1.0,
+    origins: Mapping[DeviceId, Tensors] = NOWHERE_ELSE,
 ) -> tuple[dict[ModelKey, Tensors], Guard]:
     """Each of `models` after this round's trained reports; one without any keeps what it is.
 
     rule: see `fedcore.central.robust`; "mean" is FedAvg, Algorithm 1, and FLUX Algorithm 1, "weighted
     aggregation". An update weighs its number of samples times its share in the model, 0 to 1.
+    origins: what a device trained from, where that is not the model that its update now counts in.
     """
     reported = trained(reports)
 
     def updates(key: ModelKey) -> dict[DeviceId, Update]:
         return {
-            device: Update(update.model, update.examples * share(device, key))
+            device: Update(update.model, update.examples * share(device, key), origins.get(device))
             for device, update in reported.items()
         }
 

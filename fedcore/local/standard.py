@@ -7,9 +7,11 @@ A half of its own answers what is new, and passes the rest on:
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from fedcore.errors import BadPayload, near
+from fedcore.local import private
 from fedcore.local.bench import Bench
 from fedcore.local.evaluate import evaluate
 from fedcore.local.latents import bounds, latents, width
@@ -27,14 +29,20 @@ from fedcore.messages import (
     Evaluate,
     Evaluated,
     Message,
+    PrivateTraining,
+    Protected,
     Represent,
     Represented,
     Score,
     Scored,
     Train,
     Trained,
+    TrainingSettings,
 )
+from fedcore.privacy.account import Lesson
+from fedcore.privacy.chance import Entropy
 from fedcore.privacy.statement import OPEN
+from fedcore.types import Tensors
 
 
 def perform(message: Message, bench: Bench) -> Message:
@@ -57,9 +65,33 @@ def _train(message: Train, bench: Bench) -> Trained:
         descriptor = described(
             bench, message.model, message.projector, ["train"], message.classes, message.privacy
         )
+    if message.private is not None:
+        return replace(
+            privately(bench, message.model, message.settings, message.private), descriptor=descriptor
+        )
     model = bench.load(message.model)
     loss = train(bench.learner, model, samples, message.settings, bench.seed)
     return Trained(tensors_of(model), len(samples), loss, descriptor)
+
+
+def privately(bench: Bench, weights: Tensors, settings: TrainingSettings, asked: PrivateTraining) -> Trained:
+    """Trained by DP-SGD, which the bench's account pays.
+
+    Raises OverBudget where the owner's budget has no room, LearnerFault for a network that cannot be trained
+    so, DeviceFault where Opacus is not installed.
+    """
+    samples, model = bench.samples("train"), bench.load(weights)
+    private.check(bench.learner, model)
+    agreed = private.terms(asked, settings, len(samples))
+    private.attempt(bench.learner, model, samples)
+
+    def work(entropy: Entropy) -> Tensors:
+        private.train(bench.learner, model, samples, settings, agreed, bench.seed, entropy)
+        return tensors_of(model)
+
+    trained = bench.account.train(Lesson("weights", agreed, bench.version(ALL, labels=False)), work)
+    done = Protected(agreed.clip, agreed.noise, agreed.rate, agreed.steps)
+    return Trained(trained, len(samples), 0.0, private=done, curve=agreed.cost.curve)
 
 
 def _evaluate(message: Evaluate, bench: Bench) -> Evaluated:

@@ -40,11 +40,11 @@ def descend(model: nn.Module, batches: Batches, settings: TrainingSettings, loss
 
     For device halves with a loss of their own. Raises LearnerFault when the loss is NaN or infinite.
     """
-    optimizer, pull = _sgd(model, settings), _Proximal(model, settings.proximal)
+    optimizer, pull = sgd(model, settings), _Proximal(model, settings.proximal)
     mean = 0.0
     for epoch in range(settings.epochs):
         if epoch and settings.restart_momentum:
-            optimizer = _sgd(model, settings)
+            optimizer = sgd(model, settings)
         total = torch.zeros((), device=batches.samples.x.device)
         for x, y in batches:
             optimizer.zero_grad(set_to_none=True)
@@ -78,7 +78,8 @@ class _Proximal:
                 weight.grad.add_(weight.detach(), alpha=self._mu).sub_(start, alpha=self._mu)
 
 
-def _sgd(model: nn.Module, settings: TrainingSettings) -> torch.optim.SGD:
+def sgd(model: nn.Module, settings: TrainingSettings) -> torch.optim.SGD:
+    """The optimiser that the settings ask for."""
     return torch.optim.SGD(
         model.parameters(),
         lr=settings.learning_rate,

@@ -25,7 +25,7 @@ def group(rho: float, size: int) -> float:
 
 
 def epsilon_of(rho: float, delta: float) -> float:
-    """The least epsilon that the conversion gives for a delta above 0 and below 1: the best order alpha > 1."""
+    """The least epsilon that the conversion gives for a delta between 0 and 1: the best order alpha > 1."""
     if rho == 0.0:
         return 0.0
     return max(0.0, _least(lambda alpha: at_order(alpha, alpha * rho, delta)))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fedcore.parts import Descriptor, LatentBounds, NoisySums, PrivacySettings
+from fedcore.privacy.cost import ORDERS, Cost
 from fedcore.privacy.estimates import descriptor_of
 from fedcore.privacy.statement import OPEN, Statement
 from fedserver import mirror, notes
@@ -18,6 +19,7 @@ from fedserver.views import RunStatus, RunSummary, ServerStatus
 from tests.server.servers import server, start
 from tests.server.toys import MODEL
 
+CURVE = tuple(0.01 * order for order in ORDERS)
 SETTINGS = PrivacySettings("explicit", 4.0, 1e-7, 2)
 
 
@@ -46,7 +48,7 @@ def test_each_release_is_noted_once_by_its_hash(tmp_path: Path) -> None:
             await mirror.note(storage, "toy", "d1", [LatentBounds(np.zeros(1), np.ones(1))])
             found = statements(await storage(Store.releases, "toy"))
             assert found == statements(await storage(Store.releases))
-            assert (found["d0"].rho, found["d0"].delta, found["d0"].group_size) == (0.25, 1e-7, 2)
+            assert (found["d0"].cost.rho, found["d0"].delta, found["d0"].group_size) == (0.25, 1e-7, 2)
             assert np.isfinite(found["d0"].epsilon)
             assert found["d1"].unprotected == (OPEN["paper"], OPEN["off"], OPEN["bounds"])
             assert found["d1"].epsilon == np.inf
@@ -63,13 +65,15 @@ def test_a_device_cannot_fill_the_disk_with_releases(tmp_path: Path, monkeypatch
             await start(coordinator, MODEL)
             for value in range(9):
                 await mirror.note(coordinator.storage, "toy", "d0", [descriptor(value)])
-            assert len(await coordinator.storage(Store.releases, "toy")) == 3
+            assert (
+                len(await coordinator.storage(Store.releases, "toy")) == 4
+            )  # the last says that there are more
 
     asyncio.run(play())
 
 
 def test_operators_are_told_what_the_server_knows() -> None:
-    released = {"d0": Statement(0.25, 1e-7, 2), "d1": Statement(unprotected=(OPEN["paper"],))}
+    released = {"d0": Statement(Cost(0.25, CURVE), 1e-7, 2), "d1": Statement(unprotected=(OPEN["paper"],))}
     summary = RunSummary("r1", "r1", "flux", "default", "finished", 3)
     status = RunStatus(summary, released=released)
     assert operator_wire.status_from_pb(operator_wire.status_to_pb(status)).released == released

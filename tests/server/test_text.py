@@ -6,6 +6,7 @@ import pytest
 
 from fedcore.payload import BlobRef, Weights
 from fedcore.privacy.accounting import rho_for
+from fedcore.privacy.cost import Cost
 from fedcore.privacy.statement import OPEN as OPEN_WAYS
 from fedcore.privacy.statement import Statement
 from fedserver import text
@@ -50,9 +51,9 @@ def test_a_run_in_full_names_who_is_missing_and_what_gave_no_result() -> None:
         {"d1": "it left"},
         {"c0": Weights((), BlobRef("ab" * 32, 0))},
         {
-            "d0": Statement(RHO),
-            "d1": Statement(RHO),
-            "d2": Statement(RHO, unprotected=(OPEN_WAYS["paper"],)),
+            "d0": Statement(Cost(RHO)),
+            "d1": Statement(Cost(RHO)),
+            "d2": Statement(Cost(RHO), unprotected=(OPEN_WAYS["paper"],)),
         },
     )
     assert text.status(status).splitlines()[1:] == [

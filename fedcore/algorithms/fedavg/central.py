@@ -7,7 +7,7 @@ from fedcore.algorithm import Plan, Report
 from fedcore.algorithms.fedavg import Parameters
 from fedcore.central.averaging import Guard, next_models
 from fedcore.central.robust import RULES
-from fedcore.central.standard import check_parameters, mean_loss, metrics_of, training
+from fedcore.central.standard import check_parameters, mean_loss, metrics_of, private_training, training
 from fedcore.messages import Evaluate, Evaluated, Message, Train
 from fedcore.parts import ClusterAssignment, Evidence
 from fedcore.types import DeviceId, ModelKey, Scalar, Tensors
@@ -47,7 +47,7 @@ def start(model: Tensors, parameters: Parameters) -> State:
 def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:
     parameters, model = state.parameters, state.models[GLOBAL]
     if state.phase == "train":
-        task = Train(model, training(parameters), cluster=GLOBAL)
+        task = Train(model, training(parameters), GLOBAL, private=private_training(parameters))
         return Plan(
             dict.fromkeys(present, task), f"training round {state.progress + 1} of {parameters.rounds}"
         )

@@ -58,6 +58,8 @@ class Parameters:
     mixing: "hard", or "soft": a device starts each round from a mixture of the clusters' models, and its
         update counts in each by the same weights (D.3).
     aggregation: how updates become a model, and what a hostile one can do; see `fedcore.central.robust`.
+    dp_epsilon, dp_delta, dp_clip, dp_noise: DP-SGD on the devices, see `fedcore.messages.PrivateTraining`;
+        dp_epsilon 0 and dp_noise 0: without.
     privacy: of the descriptors: "off", "paper" (not private), "balanced", "strict", or "explicit" with the
         numbers epsilon, delta; group_size samples may be of one person. See docs/privacy.md.
     noise_at_test: newcomers too; with a guarantee, always.
@@ -89,6 +91,10 @@ class Parameters:
     scaling: float = 1.0
     mixing: str = "hard"
     aggregation: str = "clipped"
+    dp_epsilon: float = 0.0
+    dp_delta: float = 1e-6
+    dp_clip: float = 1.0
+    dp_noise: float = 0.0
     privacy: str = "off"
     epsilon: float = 0.0
     delta: float = 0.0

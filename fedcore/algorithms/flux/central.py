@@ -19,7 +19,7 @@ from fedcore.algorithms.flux.messages import TrainMixture
 from fedcore.algorithms.flux.state import GLOBAL, Clustering, State
 from fedcore.central.averaging import next_models
 from fedcore.central.projector import make_projector, merge_bounds, public_projector
-from fedcore.central.standard import mean_accuracy, metrics_of, trained, training
+from fedcore.central.standard import mean_accuracy, metrics_of, private_training, trained, training
 from fedcore.errors import BadPayload, ConfigError, Refused
 from fedcore.messages import WIDTH, Describe, Described, Evaluate, Message, Train
 from fedcore.parts import CALIBRATED, ClusterAssignment, Descriptor, Evidence, PrivacySettings
@@ -70,7 +70,12 @@ def privacy(parameters: Parameters) -> PrivacySettings:
 
 
 def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:
-    task = Train(state.models[GLOBAL], training(state.parameters), GLOBAL)
+    task = Train(
+        state.models[GLOBAL],
+        training(state.parameters),
+        GLOBAL,
+        private=private_training(state.parameters),
+    )
     return Plan(dict.fromkeys(present, task), _title(state, "one model for all"))
 
 
@@ -131,6 +136,7 @@ def _ask_cluster(state: State, present: Sequence[DeviceId]) -> Plan:
         _projector(state),
         state.parameters.classes,
         privacy(state.parameters),
+        private_training(state.parameters),
     )
     mark = " (privacy=paper: not private)" if state.parameters.privacy == "paper" else ""
     return Plan(dict.fromkeys(present, task), _title(state, f"devices describe their data{mark}"))
@@ -159,6 +165,7 @@ def _take_cluster(state: State, reports: Sequence[Report]) -> State:
 
 def _ask_clustered(state: State, present: Sequence[DeviceId]) -> Plan:
     clustering, settings = _clustering(state), training(state.parameters)
+    private = private_training(state.parameters)
     describe = Describe(
         clustering.encoder, clustering.projector, state.parameters.classes, privacy(state.parameters)
     )
@@ -170,8 +177,8 @@ def _ask_clustered(state: State, present: Sequence[DeviceId]) -> Plan:
         if state.parameters.mixing == "soft":
             weights = mixing_weights(clustering, device)
             models = tuple(state.models[name] for name in weights)
-            return TrainMixture(models, tuple(weights.values()), settings, cluster)
-        return Train(state.models[cluster], settings, cluster)
+            return TrainMixture(models, tuple(weights.values()), settings, cluster, private)
+        return Train(state.models[cluster], settings, cluster, private=private)
 
     return Plan({device: task(device) for device in present}, _title(state, "one model for each cluster"))
 

@@ -1,4 +1,4 @@
-"""Exact and inverse formulas, for tests to compare the ledger's accounting with. Nothing that runs needs them."""
+"""Exact and inverse formulas, for tests to compare the ledger's accounting with."""
 
 import math
 
