@@ -64,6 +64,11 @@ def named(count: int) -> tuple[ModelKey, ...]:
     return tuple(f"c{number}" for number in range(count))
 
 
+def ask_all(state: Clustered, present: Sequence[DeviceId], task: Message, what: str = "") -> Plan:
+    """The same task for everybody, in a round of training."""
+    return Plan(dict.fromkeys(present, task), title(state, what))
+
+
 # -- a round of training ------------------------------------------------------------------------------------
 
 
@@ -144,7 +149,7 @@ def end(state: S) -> str:
     return EVALUATE if state.parameters.evaluate else DONE
 
 
-def title(state: S, what: str = "") -> str:
+def title(state: Clustered, what: str = "") -> str:
     what = what or ("one model for all" if len(state.models) == 1 else "one model for each cluster")
     return f"training round {state.progress + 1} of {state.parameters.rounds}: {what}"
 
@@ -188,10 +193,16 @@ def place_by_loss(state: Clustered, evidence: Evidence | None) -> ClusterAssignm
 # -- the end ------------------------------------------------------------------------------------------------
 
 
-def ask_evaluate(state: S, present: Sequence[DeviceId]) -> Plan:
-    """Every device measures its cluster's model on its test part."""
+def ask_evaluate(
+    state: S, present: Sequence[DeviceId], measure: Callable[[S, ModelKey], Message] | None = None
+) -> Plan:
+    """Every device measures its cluster's model on its test part. measure: another task for a cluster, as
+    that of `fedcore.algorithm.measurement`."""
     homes = {device: home(state, device) for device in present}
-    tasks = {key: Evaluate(model, "test", key) for key, model in state.models.items()}
+    tasks: dict[ModelKey, Message] = {
+        key: measure(state, key) if measure else Evaluate(model, "test", key)
+        for key, model in state.models.items()
+    }
     return Plan({device: tasks[key] for device, key in homes.items() if key is not None}, "final evaluation")
 
 

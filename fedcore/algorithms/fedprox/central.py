@@ -3,28 +3,39 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedcore.algorithm import Plan
+from fedcore.algorithm import Plan, Report
 from fedcore.algorithms.fedprox import Parameters
-from fedcore.central import one_model
-from fedcore.central.one_model import GLOBAL, OneModel, place, reduce
+from fedcore.central import clustered
+from fedcore.central.clustered import GLOBAL, Clustered
+from fedcore.central.clustered import place_by_loss as place
 from fedcore.central.robust import RULES
-from fedcore.central.standard import check_parameters, training
-from fedcore.messages import Evaluate, Train
+from fedcore.central.standard import check_parameters
 from fedcore.types import DeviceId, Tensors
 
 __all__ = ["State", "place", "plan", "reduce", "start"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class State(OneModel):
+class State(Clustered):
+    """phase: train, evaluate or done."""
+
     parameters: Parameters
 
 
 def start(model: Tensors, parameters: Parameters) -> State:
     check_parameters("fedprox", parameters, {"aggregation": RULES}, ("rounds",))
-    return State(parameters=parameters, models={GLOBAL: model})
+    return State(parameters=parameters, models={GLOBAL: model}, phase="train")
 
 
 def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:
-    train = Train(state.model, training(state.parameters), GLOBAL)
-    return one_model.plan(state, present, train, Evaluate(state.model, "test", GLOBAL))
+    return clustered.plan(PHASES, state, present)
+
+
+def reduce(state: State, reports: Sequence[Report]) -> State:
+    return clustered.reduce(PHASES, state, reports)
+
+
+PHASES: clustered.Phases[State] = {
+    "train": (clustered.ask_train, clustered.take_train),
+    "evaluate": (clustered.ask_evaluate, clustered.take_evaluate),
+}

@@ -6,9 +6,10 @@ from dataclasses import dataclass, fields, replace
 from fedcore.algorithm import Plan, Report
 from fedcore.algorithms.pfedme import Parameters
 from fedcore.algorithms.pfedme.messages import Measure, Settings, Train
-from fedcore.central import one_model
+from fedcore.central import clustered
 from fedcore.central.averaging import combined_models
-from fedcore.central.one_model import EVALUATE, GLOBAL, OneModel, place
+from fedcore.central.clustered import GLOBAL, Clustered
+from fedcore.central.clustered import place_by_loss as place
 from fedcore.central.robust import RULES, Update
 from fedcore.central.standard import check_parameters, trained
 from fedcore.errors import BadPayload, ConfigError
@@ -19,7 +20,9 @@ __all__ = ["State", "measure", "place", "plan", "reduce", "start"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class State(OneModel):
+class State(Clustered):
+    """phase: train, evaluate or done."""
+
     parameters: Parameters
 
 
@@ -31,7 +34,7 @@ def start(model: Tensors, parameters: Parameters) -> State:
         settings(parameters)
     except BadPayload as fault:
         raise ConfigError(f"pfedme parameter {fault.message}") from None
-    return State(parameters=parameters, models={GLOBAL: model})
+    return State(parameters=parameters, models={GLOBAL: model}, phase="train")
 
 
 def settings(parameters: Parameters) -> Settings:
@@ -39,21 +42,36 @@ def settings(parameters: Parameters) -> Settings:
 
 
 def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:
-    train = Train(state.model, settings(state.parameters))
-    return one_model.plan(state, present, train, measure(state, GLOBAL))
+    return clustered.plan(PHASES, state, present)
 
 
 def reduce(state: State, reports: Sequence[Report]) -> State:
-    if state.phase == EVALUATE:
-        return one_model.measured(state, reports)
-    updates = {device: Update(report.model, 1.0) for device, report in trained(reports).items()}
-    models, guard = combined_models(
-        state.models, lambda key: updates, state.parameters.aggregation, state.guard
-    )
-    beta = state.parameters.mixing
-    mixed = weighted_mean([(state.model, 1.0 - beta), (models[GLOBAL], beta)])
-    return one_model.advanced(replace(state, models={GLOBAL: mixed}, guard=guard), reports)
+    return clustered.reduce(PHASES, state, reports)
 
 
 def measure(state: State, cluster: ModelKey) -> Measure:
-    return Measure(state.model)
+    return Measure(state.models[cluster])
+
+
+def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:
+    return clustered.ask_all(state, present, Train(state.models[GLOBAL], settings(state.parameters)))
+
+
+def _take_train(state: State, reports: Sequence[Report]) -> State:
+    updates = {device: Update(update.model, 1.0) for device, update in trained(reports).items()}
+    rule, beta = state.parameters.aggregation, state.parameters.mixing
+    means, guard = combined_models(state.models, lambda key: updates, rule, state.guard)
+    moved = weighted_mean([(state.models[GLOBAL], 1.0 - beta), (means[GLOBAL], beta)])
+    assignments = {**state.assignments, **dict.fromkeys(updates, GLOBAL)}
+    state = replace(state, models={GLOBAL: moved}, guard=guard, assignments=assignments)
+    return clustered.advanced(state)
+
+
+def _ask_evaluate(state: State, present: Sequence[DeviceId]) -> Plan:
+    return clustered.ask_evaluate(state, present, measure)
+
+
+PHASES: clustered.Phases[State] = {
+    "train": (_ask_train, _take_train),
+    "evaluate": (_ask_evaluate, clustered.take_evaluate),
+}
