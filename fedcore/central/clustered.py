@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fedcore.algorithm import Plan, Report
-from fedcore.central.averaging import Guard, next_models
+from fedcore.central.averaging import Guard, combined_models, next_models
 from fedcore.central.cluster import Labels
+from fedcore.central.robust import Update
 from fedcore.central.standard import metrics_of, trained, training
 from fedcore.errors import BadPayload
 from fedcore.messages import Evaluate, Evaluated, Message, Score, Scored, Train
@@ -102,6 +103,16 @@ def averaged(state: S, reports: Sequence[Report]) -> S:
         state.guard,
         lambda device, key: float(assignments[device] == key),
     )
+    return replace(state, models=models, guard=guard, assignments=assignments)
+
+
+def counted_once(state: S, reports: Sequence[Report]) -> S:
+    """The next model of a run that has one, in whose mean each device counts once, whatever its samples."""
+    updates = {device: Update(update.model, 1.0) for device, update in trained(reports).items()}
+    models, guard = combined_models(
+        state.models, lambda key: updates, state.parameters.aggregation, state.guard
+    )
+    assignments = {**state.assignments, **dict.fromkeys(updates, GLOBAL)}
     return replace(state, models=models, guard=guard, assignments=assignments)
 
 

@@ -7,11 +7,10 @@ from fedcore.algorithm import Plan, Report
 from fedcore.algorithms.pfedme import Parameters
 from fedcore.algorithms.pfedme.messages import Measure, Settings, Train
 from fedcore.central import clustered
-from fedcore.central.averaging import combined_models
 from fedcore.central.clustered import GLOBAL, Clustered
 from fedcore.central.clustered import place_by_loss as place
-from fedcore.central.robust import RULES, Update
-from fedcore.central.standard import check_parameters, trained
+from fedcore.central.robust import RULES
+from fedcore.central.standard import check_parameters
 from fedcore.errors import BadPayload, ConfigError
 from fedcore.tensors import weighted_mean
 from fedcore.types import DeviceId, ModelKey, Tensors
@@ -58,13 +57,9 @@ def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:
 
 
 def _take_train(state: State, reports: Sequence[Report]) -> State:
-    updates = {device: Update(update.model, 1.0) for device, update in trained(reports).items()}
-    rule, beta = state.parameters.aggregation, state.parameters.mixing
-    means, guard = combined_models(state.models, lambda key: updates, rule, state.guard)
-    moved = weighted_mean([(state.models[GLOBAL], 1.0 - beta), (means[GLOBAL], beta)])
-    assignments = {**state.assignments, **dict.fromkeys(updates, GLOBAL)}
-    state = replace(state, models={GLOBAL: moved}, guard=guard, assignments=assignments)
-    return clustered.advanced(state)
+    after, beta = clustered.counted_once(state, reports), state.parameters.mixing
+    moved = weighted_mean([(state.models[GLOBAL], 1.0 - beta), (after.models[GLOBAL], beta)])
+    return clustered.advanced(replace(after, models={GLOBAL: moved}))
 
 
 def _ask_evaluate(state: State, present: Sequence[DeviceId]) -> Plan:
