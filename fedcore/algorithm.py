@@ -11,7 +11,7 @@ A half is loaded by name and only where it runs: a device never imports scikit-l
 
 import importlib
 import pkgutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Protocol
@@ -72,8 +72,9 @@ class Central(Protocol):
     One whose devices use more than a model of the run has a fifth function, `measure`: see `measurement`.
     """
 
-    def start(self, model: Tensors, parameters: Any) -> Any:
-        """The first state of a run."""
+    def start(self, model: Tensors, parameters: Any, *others: Tensors) -> Any:
+        """The first state of a run. others: the further initial models, where the card asks for several; none
+        where an operator gave the weights to start from. Who asks for one need not take them."""
         ...
 
     def plan(self, state: Any, present: Sequence[DeviceId]) -> Plan | None:
@@ -122,6 +123,7 @@ class Algorithm:
     """The card of an algorithm. parameters: a frozen dataclass type whose defaults are what we recommend.
 
     presets: named changes to the defaults. variants: names of their own for such changes ("flux-soft").
+    initial: how many models with initial weights of their own a run with these parameters starts from.
     """
 
     name: str
@@ -132,6 +134,7 @@ class Algorithm:
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     messages: Sequence[type[Message]] = ()
+    initial: Callable[[Any], int] = lambda parameters: 1
 
     def central(self) -> Central:
         return importlib.import_module(self.central_module)

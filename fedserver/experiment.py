@@ -90,7 +90,11 @@ def run(experiment: Experiment, progress: Callable[[str], None] = lambda text: N
         learner = replace(learner, encoder=encoder(learner, public, channels, experiment.seed))
     fleet = Fleet(algorithm, truth, learner, experiment)
     central = algorithm.central()
-    state = central.start(initial_weights(fleet.learner, experiment.model_seed), parameters)
+    first, *others = (
+        initial_weights(fleet.learner, experiment.model_seed + number)
+        for number in range(algorithm.initial(parameters))
+    )
+    state = central.start(first, parameters, *others)
     policy = RoundPolicy(minimum=experiment.clients)
 
     def watch(effect: Effect) -> None:

@@ -42,6 +42,7 @@ from fedcore.messages import (
 from fedcore.privacy.account import Lesson
 from fedcore.privacy.chance import Entropy
 from fedcore.privacy.statement import OPEN
+from fedcore.seeds import derive
 from fedcore.types import Tensors
 
 
@@ -55,7 +56,9 @@ def perform(message: Message, bench: Bench) -> Message:
 
 
 def _build(message: Build, bench: Bench) -> Built:
-    return Built(initial_weights(bench.learner, bench.seed))
+    seeds = [derive(bench.seed, "model", number) for number in range(1, message.models or 1)]
+    others = tuple(initial_weights(bench.learner, seed) for seed in seeds)
+    return Built(initial_weights(bench.learner, bench.seed), others or None)
 
 
 def _train(message: Train, bench: Bench) -> Trained:

@@ -242,8 +242,18 @@ def test_a_number_of_latents_comes_without_bounds(reply: Evaluated, said: str) -
 
 def test_several_models_answer_several_each_as_the_runs_own() -> None:
     hostile = {"w": np.full((2, 3), np.inf, np.float32), "b": MODEL["b"]}
-    assert "3 models answer a task of 2" in refused(SEVERAL, Moved((MODEL,) * 3, 10))
+    assert "3 models answer where 2 can" in refused(SEVERAL, Moved((MODEL,) * 3, 10))
     assert "1 models came for 2" in refused(SEVERAL, Moved((MODEL,), 10))
     assert "lacks tensor 'b'" in refused(SEVERAL, Moved((MODEL, {"w": MODEL["w"]}), 10))
     assert "moved.models, tensor 'w': 6 of 6" in refused(SEVERAL, Moved((MODEL, hostile), 10))
     assert largest_upload(SEVERAL) == nbytes(MODEL)
+
+
+def test_as_many_initial_models_as_were_asked_for_and_all_of_one_layout() -> None:
+    admit_payload(Build(3), encode(built := Built(MODEL, (MODEL, MODEL)), keep))
+    admit_message(Build(3), built)
+    assert "2 models were built, 3 are due" in refused(Build(3), Built(MODEL, (MODEL,)))
+    assert "2 models were built, 1 are due" in refused(Build(), Built(MODEL, (MODEL,)))
+    assert "lacks tensor 'b'" in refused(Build(2), Built(MODEL, ({"w": MODEL["w"]},)))
+    with pytest.raises(BadPayload, match="65 models"):
+        Build(65)

@@ -225,7 +225,7 @@ settings = st.builds(
     restart_momentum=st.booleans(),
 )
 messages: Mapping[type[Message], st.SearchStrategy[Message]] = {
-    Build: st.builds(Build),
+    Build: st.builds(Build, st.none() | st.integers(2, 64)),
     Built: st.builds(Built, tensors),
     Train: st.builds(Train, tensors, settings, texts, st.none() | tensors, counts, privacies),
     Trained: st.builds(Trained, tensors, counts, floats, st.none() | descriptors()),
