@@ -60,7 +60,8 @@ class Plan:
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """What a device answered. Tensors in it may be views of a spooled file: read, never keep or write."""
+    """What a device answered. Tensors in it may be views of a spooled file: never write to them. As they are
+    they may become part of the next state, and the file then stays; a view of them may not."""
 
     device: DeviceId
     message: Message

@@ -32,10 +32,25 @@ from fedcore.shell.console import Console, Result, verb
 )
 @click.option(
     "--level",
-    type=int,
-    default=5,
+    default="5",
     show_default=True,
-    help="How much they differ, 1 to 8; of qs: scenario 0 (none), 1 (within concepts) or 2 (between them).",
+    help="How much they differ, 1 to 8; with --drifts low, medium or high; of qs: scenario 0 (none), "
+    "1 (within concepts) or 2 (between them).",
+)
+@click.option(
+    "--drifts", type=click.IntRange(min=0), default=0, help="Stages that each device's data go through."
+)
+@click.option(
+    "--mode",
+    default="trDR_teND",
+    show_default=True,
+    help="What drifts: trDR_teND, trDR_teDR, trDA or trND_teDR.",
+)
+@click.option(
+    "--labels",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Samples of each class that a newcomer shows with labels, where the algorithm asks for them.",
 )
 @click.option("--clients", type=int, default=10, show_default=True, help="Number of devices.")
 @click.option("--model", default="", metavar="NAME", help="Such as mlp; by default one that fits the images.")
@@ -59,7 +74,9 @@ from fedcore.shell.console import Console, Result, verb
     help="Of PyTorch; 0: PyTorch's own.",
 )
 @click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="A parameter of the algorithm.")
-def simulate(console: Console, changes: tuple[str, ...], options: tuple[str, ...], **others: Any) -> Result:
+def simulate(
+    console: Console, changes: tuple[str, ...], options: tuple[str, ...], level: str, **others: Any
+) -> Result:
     """Run an experiment of the papers on this machine: real data, made to differ between simulated devices.
 
     known is the accuracy of the devices' own clusters' models; test is that of the models they get as
@@ -67,7 +84,12 @@ def simulate(console: Console, changes: tuple[str, ...], options: tuple[str, ...
     """
     from fedserver.experiment import Experiment, run
 
-    experiment = Experiment(changes=dict(map(parsed, changes)), options=dict(map(parsed, options)), **others)
+    experiment = Experiment(
+        level=int(level) if level.isdecimal() else level,
+        changes=dict(map(parsed, changes)),
+        options=dict(map(parsed, options)),
+        **others,
+    )
     found = run(experiment, console.progress)
     return Result(found, text(found))
 
@@ -92,12 +114,13 @@ def text(found: dict[str, Any]) -> str:
         )
     test = "-" if accuracy["test"] is None else f"{accuracy['test']:.2f}"
     formed = f", formed in round {found['clustering_round']}" if found["clustering_round"] else ""
+    drifts = f", {found['drifts']} drifts ({found['mode']})" if found["drifts"] else ""
     return "\n".join(
         [
             *rows,
             "",
             f"{found['algorithm']} ({found['preset']}) on {found['dataset']}, {found['shift']} level "
-            f"{found['level']}, seed {found['seed']}",
+            f"{found['level']}{drifts}, seed {found['seed']}",
             f"known {accuracy['known']:.2f} %, test {test} %",
             f"{found['clusters']} clusters{formed}, ARI against the truth {found['ari']:.2f}",
             f"{found['seconds']['total']:.0f} s, of which {found['seconds']['training']:.0f} s training",

@@ -5,10 +5,12 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from fedcore.algorithm import Report
-from fedcore.central.robust import BOUND, FEW, Combined, Update, combine
+from fedcore.central.robust import BOUND, FEW, Combined, Update, combine, norm, reference
 from fedcore.central.standard import trained
 from fedcore.types import DeviceId, ModelKey, Tensors
 
+ALL = ""
+"""The key under which a guard remembers what is of all models together."""
 NAMED = 5
 """Devices that a remark names."""
 NOWHERE_ELSE: Mapping[DeviceId, Tensors] = MappingProxyType({})
@@ -36,6 +38,11 @@ class Guard:
         """Models `keys` go on where the model `key` was, and are measured as it was."""
         before = self.references.get(key, 0.0)
         return Guard(dict.fromkeys(keys, before), {}, self.of_run)
+
+    def moved(self, sources: Mapping[ModelKey, ModelKey]) -> "Guard":
+        """Each new model goes on where an old one was. sources: which one, by the new one's key."""
+        found = {key: self.references[old] for key, old in sources.items() if old in self.references}
+        return Guard(found, {}, self.of_run)
 
 
 def next_models(
@@ -91,16 +98,40 @@ def combined_models(
     return found, Guard(references, of_round, of_run)
 
 
+def held_back(
+    bases: Mapping[DeviceId, Tensors], reports: Sequence[Report], rule: str, guard: Guard
+) -> tuple[set[DeviceId], Guard]:
+    """The devices whose trained models should not be mixed into others', for their updates are more than
+    `BOUND` times as long as usual; nobody under the rule "mean".
+
+    bases: what each device trained from. For algorithms that keep every device's model: there a mixture is
+    made for each device, of other devices' models, and no single update can be cut that all share.
+    """
+    updates = trained(reports)
+    if rule == "mean":
+        return set(), guard
+    norms = {device: norm(update.model, bases[device]) for device, update in updates.items()}
+    weights = {device: float(update.examples) for device, update in updates.items()}
+    before = max(guard.references.values(), default=0.0)
+    usual = reference(norms, weights, before)
+    long = {device: size / usual for device, size in norms.items() if 0.0 < BOUND * usual < size}
+    lengths = [f"{device} ({times:.3g} times)" for device, times in sorted(long.items())]
+    remark = f"held back from others, longer than {BOUND:g} times the usual update: {named(lengths)}"
+    of_round = {ALL: (remark,)} if long else {}
+    return set(long), Guard({ALL: usual}, of_round, guard.of_run)
+
+
 def _remarks(key: ModelKey, combined: Combined) -> tuple[str, ...]:
     found = []
     if combined.clipped:
         lengths = [f"{device} ({times:.3g} times)" for device, times in combined.clipped.items()]
-        found.append(f"model {key}: cut to {BOUND:g} times the usual update: {_some(lengths)}")
+        found.append(f"model {key}: cut to {BOUND:g} times the usual update: {named(lengths)}")
     if combined.capped:
-        found.append(f"model {key}: weight cut, too many samples for one device: {_some(combined.capped)}")
+        found.append(f"model {key}: weight cut, too many samples for one device: {named(combined.capped)}")
     return tuple(found)
 
 
-def _some(names: Sequence[str]) -> str:
+def named(names: Sequence[str]) -> str:
+    """The first few of some names, and how many more there are."""
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return ", ".join(names[:NAMED]) + more

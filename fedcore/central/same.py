@@ -51,6 +51,11 @@ def unlikeness(described: Sequence[Descriptor]) -> Vector:
     return (result + result.T) / 2.0
 
 
+def between(ones: Sequence[Descriptor], others: Sequence[Descriptor]) -> Vector:
+    """(n, m): `unlikeness` of each of `ones` to each of `others`; up to 1 means alike."""
+    return unlikeness([*ones, *others])[: len(ones), len(ones) :]
+
+
 def statistics(table: Table) -> tuple[Vector, Vector]:
     """(n, n) each: T of every pair, and its degrees of freedom.
 

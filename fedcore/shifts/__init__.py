@@ -13,19 +13,21 @@ Levels 1..8 of the first four are those of FLUX (Table 9), made by the recipes o
 authors used. Random numbers are drawn in the same order from the same legacy generators, here local to the
 call and seeded alike, so a seed gives the devices that the authors' code gives. Each module writes down its
 order, and what its levels are where they are others.
+
+`drifting` makes devices whose data change while they train, at three levels of their own: see `drift`.
 """
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from functools import partial
 
 from fedcore.data.dataset import Dataset
 from fedcore.shifts import concept_feature, concept_label, dirichlet, feature, label, quantity
-from fedcore.shifts.base import LEVELS, DeviceData, check
+from fedcore.shifts.base import LEVELS, DeviceData, check, check_level, known
+from fedcore.shifts.drift import DriftingDevice, drifting
 
-__all__ = ["SHIFTS", "DeviceData", "make"]
+__all__ = ["SHIFTS", "DeviceData", "DriftingDevice", "drifting", "make"]
 
 _GENERATORS: dict[str, tuple[range, Callable[[int, int, int, Dataset, Dataset], list[DeviceData]]]] = {
     "px": (LEVELS, feature.make),
@@ -50,10 +52,8 @@ def make(shift: str, level: int, clients: int, seed: int, train: Dataset, test: 
     Raises ValueError for an unknown shift or level, for data that are not as above, and for too little data
     to go round.
     """
-    if shift not in _GENERATORS:
-        near = difflib.get_close_matches(shift, SHIFTS, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(f"unknown shift {shift!r}: {hint}known are {', '.join(SHIFTS)}")
+    known("shift", shift, SHIFTS)
     levels, generator = _GENERATORS[shift]
-    check(level, levels, clients, seed, train, test)
+    check_level(level, levels)
+    check(clients, seed, train, test)
     return generator(level, clients, seed, train, test)

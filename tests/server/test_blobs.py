@@ -13,7 +13,9 @@ from fedcore.payload import BlobRef
 from fedcore.tensors import manifest_of
 from fedcore.types import Tensors
 from fedserver.blobs import Blobs
-from fedserver.mapped import MappedTensors
+from fedserver.kept import Kept
+from fedserver.mapped import MappedTensors, StoredTensors
+from fedserver.store import Store
 
 TENSORS: Tensors = {"w": np.arange(100, dtype=np.float32), "empty": np.zeros((0, 2)), "n": np.array(3)}
 ROOM = 1 << 20
@@ -207,6 +209,19 @@ def test_mapped_tensors_are_the_stored_ones(blobs: Blobs) -> None:
         found["w"][0] = 1.0
     with pytest.raises(KeyError):
         found["v"]
+
+
+def test_what_a_device_sent_and_a_state_keeps_is_not_stored_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path / "state")
+    try:
+        weights = store.blobs.keep(TENSORS)
+        found = StoredTensors(store.blobs.path(weights.blob.sha256), weights)
+        monkeypatch.setattr(Blobs, "keep", None)
+        assert Kept("run").weights(store, found) is weights
+    finally:
+        store.close()
 
 
 def test_mapped_tensors_must_fit_their_file(blobs: Blobs) -> None:
