@@ -1,4 +1,4 @@
-"""Training by steps that an algorithm makes itself, where plain SGD will not do."""
+"""Training step by step, for `fedcore.local.train` and for algorithms that make steps of their own."""
 
 import math
 from collections.abc import Callable
@@ -15,22 +15,38 @@ Step = Callable[[Tensor, Tensor], Tensor]
 """From a batch, x (B, ...) and y (B,), to the loss on it: the mean by sample, shape ()."""
 
 
-def walk(batches: Batches, epochs: int, step: Step, at_most: int = 0) -> float:
-    """One step on each batch of so many epochs, and the mean loss, by sample, over the last of them.
+def walk(
+    batches: Batches,
+    epochs: int,
+    step: Step,
+    rate: float,
+    at_most: int = 0,
+    between: Callable[[], None] = lambda: None,
+) -> float:
+    """One step on each batch of so many epochs; the mean of the losses of the last of them, by sample.
 
-    at_most: steps after which to stop, be the epochs over or not; where they do not suffice, there are more
-    of them. 0: as many as the epochs have. Raises LearnerFault when the loss is NaN or infinite.
+    rate: of learning, for the error. at_most: steps after which to stop, be the epochs over or not; where
+    they do not suffice, there are more of them. 0: as many as the epochs have. between: called between epochs.
+    Raises LearnerFault when the loss is NaN or infinite.
     """
-    left, mean = at_most or epochs * len(batches), 0.0
+    left, epoch, mean = at_most or epochs * len(batches), 0, 0.0
+    epochs = -(-left // len(batches))
     while left > 0:
+        epoch += 1
         total, seen = torch.zeros((), device=batches.samples.x.device), 0
         for x, y in islice(batches, left):
             total.add_(step(x, y).detach(), alpha=len(x))
             seen += len(x)
             left -= 1
+        # Once per epoch, for reading a number makes a GPU wait.
         mean = total.item() / seen
         if not math.isfinite(mean):
-            raise LearnerFault(f"the loss became {mean}", "lower learning_rate, or look at the data's scale")
+            raise LearnerFault(
+                f"the loss became {mean} in epoch {epoch} of {epochs}",
+                f"lower learning_rate (it is {rate}), or look at the data's scale",
+            )
+        if left > 0:
+            between()
     return mean
 
 

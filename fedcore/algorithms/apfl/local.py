@@ -68,7 +68,7 @@ def _train(message: Train, bench: "Bench") -> Trained:
     common.train()
     mixed.train()
     with seeded(bench.seed, samples.x.device), authors("network or loss()"):
-        loss = walk(batches, settings.epochs, step)
+        loss = walk(batches, settings.epochs, step, settings.learning_rate)
     common.zero_grad(set_to_none=True)  # as large as the model: not to be kept until the next task
     with torch.no_grad():
         for v_bar, v in zip(weights_of(mixed), own, strict=True):

@@ -44,7 +44,7 @@ def _learn(message: Learn, bench: "Bench") -> Learned:
                 rates[place] += message.step * along / math.sqrt(max(h.numel(), 1))
             return loss
 
-        loss = walk(Batches(samples, message.batch_size, bench.seed), 1, step)
+        loss = walk(Batches(samples, message.batch_size, bench.seed), 1, step, message.step)
     return Learned(tuple(rates), len(samples), loss)
 
 

@@ -55,7 +55,9 @@ def _train(message: Train, bench: "Bench") -> Trained:
 
     model.train()
     with seeded(bench.seed, samples.x.device), authors("network or loss()"):
-        loss = walk(batches, settings.epochs, local_round, settings.local_rounds)
+        loss = walk(
+            batches, settings.epochs, local_round, settings.personal_rate, settings.local_rounds
+        )
     remember(bench, Personal(tensors_of(model)))
     with torch.no_grad():
         for theta, w in zip(personal, local, strict=True):
