@@ -70,6 +70,11 @@ def ask_all(state: Clustered, present: Sequence[DeviceId], task: Message, what: 
     return Plan(dict.fromkeys(present, task), title(state, what))
 
 
+def begun(count: int, models: Sequence[Tensors]) -> dict[ModelKey, Tensors]:
+    """So many clusters, each with an initial model of its own as far as there are any, and then over again."""
+    return {name: models[number % len(models)] for number, name in enumerate(named(count))}
+
+
 # -- a round of training ------------------------------------------------------------------------------------
 
 

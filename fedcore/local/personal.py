@@ -15,11 +15,12 @@ from fedcore.tensors import check_finite, check_manifest, manifest_of
 from fedcore.types import Array, Tensors
 
 MODEL, NUMBERS = "model/", "numbers/"
+NOTHING = np.empty((0, 0))
 
 
 @dataclass(frozen=True, eq=False)
 class Personal:
-    """model: this device's, in the network's own order. numbers: by name, of any shape."""
+    """model: this device's, in the network's own order. numbers: by name, float64 of any shape."""
 
     model: Tensors
     numbers: Mapping[str, Array] = field(default_factory=dict)
@@ -31,15 +32,17 @@ def remember(bench: Bench, personal: Personal) -> None:
     bench.remember(model | {NUMBERS + name: array for name, array in personal.numbers.items()})
 
 
-def recall(bench: Bench, like: Personal) -> Personal | None:
-    """What was remembered, if it has the names, shapes and types of `like`, and all of it is finite."""
+def recall(bench: Bench, model: Tensors, **numbers: tuple[int, ...]) -> Personal | None:
+    """What was remembered, if the model is of the same network as `model`, the `numbers` are there in these
+    shapes, and all of it is finite."""
     if bench.memory is None:
         return None
     found = Personal(_under(MODEL, bench.memory), _under(NUMBERS, bench.memory))
+    if any(found.numbers.get(name, NOTHING).shape != shape for name, shape in numbers.items()):
+        return None
     try:
-        for kept, wanted in ((found.model, like.model), (found.numbers, like.numbers)):
-            check_manifest(manifest_of(kept), manifest_of(wanted), "what is remembered")
-            check_finite(kept)
+        check_manifest(manifest_of(found.model), manifest_of(model), "what is remembered")
+        check_finite(bench.memory)
     except BadPayload:
         return None
     return found

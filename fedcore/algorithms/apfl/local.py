@@ -35,7 +35,8 @@ def perform(message: Message, bench: "Bench") -> Message:
 def _train(message: Train, bench: "Bench") -> Trained:
     refuse_own_training(bench.learner, "APFL")
     settings, samples = message.settings, bench.samples("train")
-    kept = recall(bench, _like(message.model)) or Personal(message.model, {"alpha": number(message.alpha)})
+    kept = recall(bench, message.model, alpha=())
+    kept = kept or Personal(message.model, {"alpha": number(message.alpha)})
     common = bench.load(message.model)
     mixed = copy.deepcopy(common)
     load_weights(mixed, kept.model)
@@ -78,7 +79,7 @@ def _train(message: Train, bench: "Bench") -> Trained:
 
 
 def _measure(message: Measure, bench: "Bench") -> Evaluated:
-    kept = recall(bench, _like(message.model))
+    kept = recall(bench, message.model, alpha=())
     model = bench.load(message.model)
     if kept is not None:
         trained = {name for name, weight in model.named_parameters() if weight.requires_grad}
@@ -95,7 +96,3 @@ def _mixture(kept: Personal, common: Tensors, trained: set[str]) -> Tensors:
         for name, own in kept.model.items()
     }
 
-
-def _like(model: Tensors) -> Personal:
-    """The shape of what is remembered."""
-    return Personal(model, {"alpha": number(0.0)})

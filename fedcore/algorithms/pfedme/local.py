@@ -66,7 +66,7 @@ def _train(message: Train, bench: "Bench") -> Trained:
 
 
 def _measure(message: Measure, bench: "Bench") -> Evaluated:
-    found = recall(bench, Personal(message.model))
+    found = recall(bench, message.model)
     model = bench.load(message.model if found is None else found.model)
     samples = bench.samples(message.part)
     return Evaluated(*evaluate(bench.learner, model, samples), len(samples))
