@@ -1,8 +1,9 @@
 """An experiment of the papers in one process: real data, a shift, an algorithm, and the tables' two figures.
 
-known: mean accuracy of the devices' own clusters' models on their test parts ("known association").
-test: the same with the model that each device is given as a newcomer who shows its test data without labels,
-or a few of them with labels.
+known: mean accuracy on the devices' test parts of what each uses at the end of the run: its cluster's model
+("known association"), or a personal one.
+test: the same of what each device is given as a newcomer who shows its test data without labels, or a few of
+them with labels.
 own: what the devices measured themselves in the end, by the algorithm's own way of predicting.
 newcomers: of devices that took no part and show labelled data, where the shift has some; with FedRC's shift,
 the global accuracy of its paper.
@@ -21,14 +22,14 @@ import numpy as np
 import torch
 from sklearn.metrics import adjusted_rand_score
 
-from fedcore.algorithm import Algorithm, Central, State, find
+from fedcore.algorithm import Algorithm, Central, State, find, measurement
 from fedcore.data import images
 from fedcore.data.dataset import Dataset
 from fedcore.errors import ConfigError, DeviceFault, Refused
 from fedcore.events import Effect, Opened
 from fedcore.local.learner import Learner, builtin
 from fedcore.local.weights import initial_weights
-from fedcore.messages import Evaluate, Message
+from fedcore.messages import Message
 from fedcore.parts import ClusterAssignment
 from fedcore.rounds import RoundPolicy
 from fedcore.seeds import generator
@@ -218,7 +219,7 @@ def measure(central: Central, state: State, fleet: Fleet, number: int, labels: i
     device = name(number)
     cluster = state.assignments[device]
     row: dict[str, Any] = {"device": device, "concept": fleet.holdings[number].concept, "cluster": cluster}
-    row["known"] = fleet.evaluate(number, Evaluate(state.models[cluster], part="test"))
+    row["known"] = fleet.accuracy(number, measurement(central, state, cluster))
     row["test"] = row["placed"] = None
     with contextlib.suppress(Refused, DeviceFault):
         answer = central.place(state, None)
@@ -226,7 +227,8 @@ def measure(central: Central, state: State, fleet: Fleet, number: int, labels: i
             answer = central.place(state, fleet.show(number, answer, labels))
         assert isinstance(answer, ClusterAssignment)
         row["placed"], row["abstained"] = answer.cluster, answer.abstained
-        row["test"] = fleet.evaluate(number, Evaluate(state.models[answer.cluster], part="test"))
+        task = measurement(central, state, answer.cluster)
+        row["test"] = fleet.accuracy(number, task, newcomer=True)
     return row
 
 
@@ -246,7 +248,7 @@ def _newcomers(
         if isinstance(answer, Message):
             answer = central.place(state, fleet.shown(number, answer, device.train))
         assert isinstance(answer, ClusterAssignment)
-        accuracy = fleet.evaluate(number, Evaluate(state.models[answer.cluster], part="test"))
+        accuracy = fleet.accuracy(number, measurement(central, state, answer.cluster), newcomer=True)
         rows.append({"concept": device.concept, "placed": answer.cluster, "accuracy": accuracy})
     return rows
 
