@@ -30,6 +30,26 @@ LASTING: Mapping[str, bool] = {"lasting": True}
 """Metadata of a field of a state that stays as it is when a run goes back to an earlier one."""
 
 
+@dataclass(frozen=True)
+class TrainingParameters:
+    """What an algorithm's parameters may begin with.
+
+    rounds: of training. epochs to restart_momentum: see `fedcore.messages.TrainingSettings`.
+    aggregation: how updates become a model, and what a hostile one can do; see `fedcore.central.robust`.
+    evaluate: measure the final models on the devices' test parts as the last exchange.
+    """
+
+    rounds: int = 10
+    epochs: int = 2
+    batch_size: int = 64
+    learning_rate: float = 0.005
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    restart_momentum: bool = False
+    aggregation: str = "clipped"
+    evaluate: bool = True
+
+
 class State(Protocol):
     """What every algorithm's state shows. A frozen dataclass, and all there is to resume from.
 
