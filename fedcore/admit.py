@@ -11,6 +11,7 @@ import numpy as np
 
 from fedcore.errors import BadPayload
 from fedcore.messages import (
+    MAX_BUILT,
     WIDTH,
     Built,
     Describe,
@@ -70,10 +71,9 @@ def admit_payload(task: Message, payload: Payload) -> None:
     decode(payload, {payload.kind: task.reply}, lambda weights: {})
     expected = _manifests(task)
     found = payload.weights()
-    if len(found) > max(len(expected), 1):
-        raise BadPayload(
-            f"{len(found)} models answer a task of {len(expected)}", "answer for each model once"
-        )
+    most = MAX_BUILT if task.reply is Built else max(len(expected), 1)
+    if len(found) > most:
+        raise BadPayload(f"{len(found)} models answer where {most} can", "answer for each model once")
     for weights in found:
         if task.reply is not Built:
             check_manifest(weights.manifest, expected[0])

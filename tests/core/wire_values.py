@@ -41,6 +41,8 @@ from fedcore.messages import (
     Evaluate,
     Evaluated,
     Message,
+    PrivateTraining,
+    Protected,
     Represent,
     Represented,
     Score,
@@ -228,11 +230,21 @@ settings = st.builds(
     st.floats(0.0, 1e9),
     restart_momentum=st.booleans(),
 )
+above = st.floats(0.1, 1e9)
+private = st.builds(PrivateTraining, above, above, st.just(0.0), st.floats(1e-12, 0.5)) | st.builds(
+    PrivateTraining, above, st.just(0.0), above, rounds=st.integers(1, 1 << 40)
+)
+protected = st.builds(Protected, above, above, st.floats(1e-9, 1.0), st.integers(1, 1 << 40))
+curves = st.none() | st.lists(floats, max_size=40).map(tuple)
 messages: Mapping[type[Message], st.SearchStrategy[Message]] = {
-    Build: st.builds(Build),
+    Build: st.builds(Build, st.none() | st.integers(2, 64)),
     Built: st.builds(Built, tensors),
-    Train: st.builds(Train, tensors, settings, texts, st.none() | tensors, counts, privacies),
-    Trained: st.builds(Trained, tensors, counts, floats, st.none() | descriptors()),
+    Train: st.builds(
+        Train, tensors, settings, texts, st.none() | tensors, counts, privacies, st.none() | private
+    ),
+    Trained: st.builds(
+        Trained, tensors, counts, floats, st.none() | descriptors(), st.none() | protected, curves
+    ),
     Evaluate: st.builds(Evaluate, tensors, texts, texts, texts),
     Evaluated: st.builds(Evaluated, floats, floats, counts, st.none() | bounds(), counts),
     Describe: st.builds(Describe, tensors, tensors, counts, privacies),

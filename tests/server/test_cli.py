@@ -98,9 +98,12 @@ def test_a_run_from_its_start_to_its_model(command: Command, server: Daemon, tmp
     assert 0.0 <= shown["devices"][0]["accuracy"] <= 1.0
     found = data(command("model", "export", "whole", "--out", tmp_path / "m.safetensors", "--json"))
     assert found["sha256"] == shown["models"]["global"]["sha256"]
-    assert found["privacy"] == shown["weights"] == WEIGHTS  # FedAvg describes no data
+    assert shown["weights"] == WEIGHTS
+    told = "no guarantee: weights trained without DP-SGD, accuracy and loss as measured"
+    assert [shown["released"][device]["summary"] for device in ("d0", "d1", "d2")] == [told] * 3
+    assert found["privacy"] == f"3 devices: {told}; {WEIGHTS}"
     with safe_open(tmp_path / "m.safetensors", framework="numpy") as file:
-        assert file.metadata()["privacy"] == WEIGHTS
+        assert file.metadata()["privacy"] == found["privacy"]
     exported = load_file(tmp_path / "m.safetensors")
     assert {name: array.tobytes() for name, array in exported.items()} == {
         name: array.tobytes() for name, array in expected()["global"].items()
