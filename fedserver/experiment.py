@@ -19,7 +19,7 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 
 from fedcore.algorithm import Algorithm, Central, State, find
-from fedcore.data import images
+from fedcore.data import images, natural
 from fedcore.data.dataset import Dataset
 from fedcore.errors import ConfigError, Refused
 from fedcore.events import Effect, Opened
@@ -71,7 +71,7 @@ def run(experiment: Experiment, progress: Callable[[str], None] = lambda text: N
     progress(f"making {experiment.clients} devices of {experiment.dataset}")
     holdings = _holdings(experiment)
     algorithm, parameters, preset = _configure(experiment, holdings)
-    learner = _learner(holdings[0].test)
+    learner = _learner(holdings[0].test, _classes(holdings))
     fleet = Fleet(algorithm, holdings, learner, experiment.device, experiment.seed)
     central = algorithm.central()
     state = central.start(initial_weights(fleet.learner, experiment.model_seed), parameters)
@@ -93,10 +93,7 @@ def run(experiment: Experiment, progress: Callable[[str], None] = lambda text: N
         "algorithm": experiment.algorithm,
         "preset": preset,
         "dataset": experiment.dataset,
-        "shift": experiment.shift,
-        "level": experiment.level,
-        "drifts": experiment.drifts,
-        "mode": experiment.mode if experiment.drifts else "",
+        **_setting(experiment),
         "labels": experiment.labels,
         "seed": experiment.seed,
         "clients": experiment.clients,
@@ -124,9 +121,21 @@ def spooled(tensors: Tensors) -> Tensors:
     return unpack(manifest_of(tensors), memoryview(data))
 
 
+def _setting(experiment: Experiment) -> dict[str, Any]:
+    """How the devices differ, and how they change."""
+    if experiment.dataset in natural.NAMES:
+        return {"shift": "natural", "level": "", "drifts": experiment.drifts, "mode": "in time order"}
+    mode = experiment.mode if experiment.drifts else ""
+    return {"shift": experiment.shift, "level": experiment.level, "drifts": experiment.drifts, "mode": mode}
+
+
 def _holdings(experiment: Experiment) -> list[Holding]:
     clients, seed, rounds = experiment.clients, experiment.seed, experiment.rounds
     try:
+        if experiment.dataset in natural.NAMES:
+            stages = max(experiment.drifts, 1)
+            found = natural.load(experiment.dataset, experiment.data_dir, clients, stages)
+            return [Holding.natural(device, rounds) for device in found]
         train, test = images.load(experiment.dataset, experiment.data_dir)
         if experiment.drifts:
             level = str(experiment.level)
@@ -150,6 +159,8 @@ def _configure(experiment: Experiment, holdings: Sequence[Holding]) -> tuple[Alg
     own = f"{experiment.preset}-{experiment.dataset}"
     preset = own if own in algorithm.presets else experiment.preset
     changes: dict[str, Any] = {**variant, "rounds": experiment.rounds}
+    if hasattr(algorithm.parameters, "classes"):
+        changes["classes"] = _classes(holdings)
     if changes.get("clusters") == -1:  # an algorithm that must be told how many there are: tell it the truth
         changes["clusters"] = len({holding.concept for holding in holdings})
     if experiment.labels and hasattr(algorithm.parameters, "labels_at_test"):
@@ -157,12 +168,22 @@ def _configure(experiment: Experiment, holdings: Sequence[Holding]) -> tuple[Alg
     return algorithm, algorithm.configure(preset, {**changes, **experiment.changes}), preset
 
 
-def _learner(data: Dataset) -> Learner:
-    """LeNet-5 as in the papers; a small network for images that are too small for it."""
+def _learner(data: Dataset, classes: int) -> Learner:
+    """LeNet-5 as in the papers; small networks for small images, for windows of readings, and for rows."""
+    if data.x.ndim == 2:
+        return builtin("mlp", {"inputs": data.x.shape[1], "hidden": (32, 16), "classes": classes})
+    if data.x.ndim == 3:
+        return builtin("cnn1d", {"channels": data.x.shape[1], "length": data.x.shape[2], "classes": classes})
     channels, size = data.x.shape[1], data.x.shape[2]
     if size < 28:
-        return builtin("mlp", {"inputs": channels * size * size, "hidden": (64,), "classes": 10})
-    return builtin("lenet5", {"channels": channels, "size": size, "classes": 10})
+        return builtin("mlp", {"inputs": channels * size * size, "hidden": (64,), "classes": classes})
+    return builtin("lenet5", {"channels": channels, "size": size, "classes": classes})
+
+
+def _classes(holdings: Sequence[Holding]) -> int:
+    """How many classes there are; ten in all image sets, whoever lacks some."""
+    labels = [each.test.y for each in holdings if each.test.y is not None]
+    return 10 if holdings[0].test.x.ndim == 4 else 1 + max(int(own.max()) for own in labels)
 
 
 def _measure(central: Central, state: State, fleet: Fleet, number: int, labels: int) -> dict[str, Any]:
