@@ -35,8 +35,9 @@ from fedcore.algorithms.flux.state import State
 from fedcore.local.weights import initial_weights
 from fedcore.rounds import RoundPolicy
 from fedcore.simulate import Outcome, simulate
-from fedserver.experiment import Experiment, grouping, holdings_of, learner_for, measure, spooled
+from fedserver.experiment import Experiment, grouping, measure, spooled
 from fedserver.fleet import Fleet, Holding
+from fedserver.scene import holdings_of, learner_for
 
 MODES: dict[str, dict[str, Any]] = {
     "off": {"privacy": "off"},
@@ -76,7 +77,7 @@ class Piece:
         )
         holdings = [fewer(device, self.samples) for device in holdings_of(experiment)[0]]
         algorithm, _ = find("flux")
-        learner = learner_for(experiment, holdings[0].test)
+        learner = learner_for(experiment, holdings[0].test, 10)
         fleet = Fleet(algorithm, holdings, learner, experiment.device, experiment.seed, spooled)
         changes = {"rounds": experiment.rounds, **(FEW if self.samples < FEW_SAMPLES else {})}
         parameters = algorithm.configure("default", {**changes, **MODES["off"]})

@@ -24,22 +24,21 @@ from sklearn.metrics import adjusted_rand_score
 
 from fedcore.algorithm import Algorithm, Central, State, find, measurement
 from fedcore.data import images
-from fedcore.data.dataset import Dataset
-from fedcore.errors import ConfigError, DeviceFault, Refused
+from fedcore.errors import DeviceFault, Refused
 from fedcore.events import Effect, Opened
-from fedcore.local.learner import Learner, builtin
+from fedcore.local.learner import Learner
 from fedcore.local.weights import initial_weights
 from fedcore.messages import Message
 from fedcore.parts import ClusterAssignment
 from fedcore.rounds import RoundPolicy
-from fedcore.seeds import generator
-from fedcore.shifts import drifting, make, newcomers
+from fedcore.shifts import newcomers
 from fedcore.shifts.drift import MODES
 from fedcore.simulate import simulate
 from fedcore.tensors import manifest_of, pack, unpack
 from fedcore.types import Tensors
 from fedserver.fleet import Fleet, Holding, name
-from fedserver.public import encoder, public_part
+from fedserver.public import encoder
+from fedserver.scene import classes_of, holdings_of, learner_for, setting
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ def run(experiment: Experiment, progress: Callable[[str], None] = lambda text: N
     progress(f"making {experiment.clients} devices of {experiment.dataset}")
     holdings, public = holdings_of(experiment)
     algorithm, parameters, preset = _configure(experiment, holdings)
-    learner = learner_for(experiment, holdings[0].test)
+    learner = learner_for(experiment, holdings[0].test, classes_of(holdings))
     if public is not None:
         channels = holdings[0].test.x.shape[1]
         progress(f"training an encoder on {len(public)} images that no device gets")
@@ -116,10 +115,7 @@ def run(experiment: Experiment, progress: Callable[[str], None] = lambda text: N
         "algorithm": experiment.algorithm,
         "preset": preset,
         "dataset": experiment.dataset,
-        "shift": experiment.shift,
-        "level": experiment.level,
-        "drifts": experiment.drifts,
-        "mode": experiment.mode if experiment.drifts else "",
+        **setting(experiment),
         "labels": experiment.labels,
         "seed": experiment.seed,
         "clients": experiment.clients,
@@ -152,65 +148,19 @@ def spooled(tensors: Tensors) -> Tensors:
     return unpack(manifest_of(tensors), memoryview(data))
 
 
-def holdings_of(experiment: Experiment) -> tuple[list[Holding], Dataset | None]:
-    """The devices' data, and what is public. Raises ConfigError."""
-    if not 0.0 <= experiment.public < 1.0:
-        raise ConfigError(f"a share of {experiment.public} of the images is public", "give 0 to below 1")
-    clients, seed, rounds = experiment.clients, experiment.seed, experiment.rounds
-    try:
-        everything, test = images.load(experiment.dataset, experiment.data_dir)
-        apart, train = public_part(everything, experiment.public, seed)
-        public = apart if experiment.public else None
-        if experiment.samples:
-            train = _some(train, experiment)
-        if experiment.drifts:
-            level = str(experiment.level)
-            made = drifting(
-                experiment.shift, level, experiment.drifts, clients, seed, train, test, experiment.mode
-            )
-            return [Holding.drifting(device, rounds) for device in made], public
-        if not isinstance(experiment.level, int):
-            raise ValueError(f"level {experiment.level!r} needs --drifts: without, levels are 1 to 8")
-        steady = make(experiment.shift, experiment.level, clients, seed, train, test)
-        return [Holding.steady(device) for device in steady], public
-    except (ValueError, FileNotFoundError) as fault:
-        raise ConfigError(str(fault)) from None
-
-
-def _some(train: Dataset, experiment: Experiment) -> Dataset:
-    """As many images as the devices are to have, drawn by the seed. Raises ValueError where they lack."""
-    due = experiment.samples * experiment.clients
-    if not 0 < due <= len(train):
-        raise ValueError(
-            f"{experiment.clients} devices with {experiment.samples} images each need {due}, and "
-            f"{experiment.dataset} has {len(train)}: ask for fewer"
-        )
-    return train.subset(generator(experiment.seed, "samples").permutation(len(train))[:due])
-
-
 def _configure(experiment: Experiment, holdings: Sequence[Holding]) -> tuple[Algorithm, Any, str]:
     """The algorithm with its parameters; a preset of the data set's own goes before the general one."""
     algorithm, variant = find(experiment.algorithm)
     own = f"{experiment.preset}-{experiment.dataset}"
     preset = own if own in algorithm.presets else experiment.preset
     changes: dict[str, Any] = {**variant, "rounds": experiment.rounds}
+    if hasattr(algorithm.parameters, "classes"):
+        changes["classes"] = classes_of(holdings)
     if changes.get("clusters") == -1:  # an algorithm that must be told how many there are: tell it the truth
         changes["clusters"] = len({holding.concept for holding in holdings})
     if experiment.labels and hasattr(algorithm.parameters, "labels_at_test"):
         changes["labels_at_test"] = True
     return algorithm, algorithm.configure(preset, {**changes, **experiment.changes}), preset
-
-
-def learner_for(experiment: Experiment, data: Dataset) -> Learner:
-    """LeNet-5 as in the papers, a small network for images too small for it, or what is asked for."""
-    channels, size = data.x.shape[1], data.x.shape[2]
-    if experiment.model:
-        image = {"channels": channels, "size": size}
-        own = {"inputs": channels * size * size} if experiment.model == "mlp" else image
-        return builtin(experiment.model, {**own, **experiment.options})
-    if size < 28:
-        return builtin("mlp", {"inputs": channels * size * size, "hidden": (64,), "classes": 10})
-    return builtin("lenet5", {"channels": channels, "size": size, "classes": 10})
 
 
 def measure(central: Central, state: State, fleet: Fleet, number: int, labels: int) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedcore.algorithm import Algorithm
 from fedcore.data.dataset import Dataset
+from fedcore.data.natural import NaturalDevice
 from fedcore.data.views import Views
 from fedcore.local.bench import Bench
 from fedcore.local.learner import Learner
@@ -44,6 +45,11 @@ class Holding:
     def drifting(cls, device: DriftingDevice, rounds: int) -> "Holding":
         begins = changes(rounds, len(device.stages))
         return cls(device.stage, begins, device.test, device.test_of.number)
+
+    @classmethod
+    def natural(cls, device: NaturalDevice, rounds: int) -> "Holding":
+        stages = device.stages
+        return cls(lambda stage: stages[stage], changes(rounds, len(stages)), device.test, device.concept)
 
 
 class Fleet:
