@@ -28,7 +28,8 @@ from fedcore.shell.console import Console, Result, verb
     default="px",
     show_default=True,
     help="How devices differ: px images, py classes, pyx names of classes, pxy images of some classes, "
-    "dirichlet shares of classes, fedrc all at once; qs-features, qs-labels, qs-skew: concepts, and numbers of samples.",
+    "dirichlet shares of classes, fedrc all at once; qs-features, qs-labels, qs-skew: concepts, and numbers "
+    "of samples.",
 )
 @click.option(
     "--level",
