@@ -18,12 +18,36 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fedcore.config import Written
 from fedcore.errors import ConfigError, near
-from fedcore.messages import STANDARD, Evaluated, Message
+from fedcore.messages import STANDARD, Evaluate, Evaluated, Message
 from fedcore.parts import ClusterAssignment, Evidence
 from fedcore.types import DeviceId, ModelKey, Scalar, Tensors
 
 if TYPE_CHECKING:
     from fedcore.local.bench import Bench
+
+
+LASTING: Mapping[str, bool] = {"lasting": True}
+"""Metadata of a field of a state that stays as it is when a run goes back to an earlier one."""
+
+
+@dataclass(frozen=True)
+class TrainingParameters:
+    """What an algorithm's parameters may begin with.
+
+    rounds: of training. epochs to restart_momentum: see `fedcore.messages.TrainingSettings`.
+    aggregation: how updates become a model, and what a hostile one can do; see `fedcore.central.robust`.
+    evaluate: measure the final models on the devices' test parts as the last exchange.
+    """
+
+    rounds: int = 10
+    epochs: int = 2
+    batch_size: int = 64
+    learning_rate: float = 0.005
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    restart_momentum: bool = False
+    aggregation: str = "clipped"
+    evaluate: bool = True
 
 
 class State(Protocol):
@@ -68,7 +92,10 @@ class Report:
 
 
 class Central(Protocol):
-    """The server half, a module: pure functions over one frozen value, whose type it names `State`."""
+    """The server half, a module: pure functions over one frozen value, whose type it names `State`.
+
+    One whose devices use more than a model of the run has a fifth function, `measure`: see `measurement`.
+    """
 
     def start(self, model: Tensors, parameters: Any, *others: Tensors) -> Any:
         """The first state of a run. others: the further initial models, where the card asks for several; none
@@ -95,6 +122,17 @@ class Central(Protocol):
         Raises Refused when the run cannot place yet, or cannot without labels; says what would work.
         """
         ...
+
+
+def measurement(central: Central, state: Any, cluster: ModelKey) -> Message:
+    """The task by which a device of a cluster measures, on its test part, what it would use; Evaluated answers.
+
+    That is the cluster's model, unless the server half says otherwise by `measure(state, cluster)`: where
+    devices have personal models, say. Without a memory the same task measures what a newcomer would use.
+    """
+    own = getattr(central, "measure", None)
+    task: Message = own(state, cluster) if own else Evaluate(state.models[cluster], "test", cluster)
+    return task
 
 
 class Local(Protocol):

@@ -182,8 +182,9 @@ class Trained(Message):
 class Train(Message):
     """Train `model` on the device's training part.
 
-    With a `projector` the device also describes its training part, by `model` as received and before it
-    trains: a tensor set of "mean" (v,) and "components" (l, v), float64; classes: U, rows to fill.
+    With a `projector` the device also describes its training part, or in a calibrated privacy mode all of its
+    data but a test part, by `model` as received and before it trains: a tensor set of "mean" (v,) and
+    "components" (l, v), float64; classes: U, rows to fill.
     cluster: the name of the cluster that `model` belongs to, for people.
     private: ask for DP-SGD; without it the weights have no privacy guarantee.
     """
@@ -244,7 +245,8 @@ class Described(Message):
 class Describe(Message):
     """Describe your data by the frozen `encoder`.
 
-    classes: U, of the training part; 0 asks for the label-free descriptor, of all data but a test part.
+    classes: U, of the training part; 0 asks for the label-free descriptor, of all data but a test part. In a
+    calibrated privacy mode both are of all data but a test part.
     """
 
     kind: ClassVar[str] = "describe"

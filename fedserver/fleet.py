@@ -8,11 +8,12 @@ import numpy as np
 
 from fedcore.algorithm import Algorithm
 from fedcore.data.dataset import Dataset
+from fedcore.data.natural import NaturalDevice
 from fedcore.data.views import Views
 from fedcore.local.bench import Bench
 from fedcore.local.learner import Learner
 from fedcore.local.simulated import Simulated
-from fedcore.messages import Built, Describe, Evaluate, Evaluated, Message
+from fedcore.messages import Built, Describe, Evaluated, Message
 from fedcore.parts import Evidence
 from fedcore.payload import fields_of
 from fedcore.privacy.account import Unmetered
@@ -45,6 +46,11 @@ class Holding:
         begins = changes(rounds, len(device.stages))
         return cls(device.stage, begins, device.test, device.test_of.number)
 
+    @classmethod
+    def natural(cls, device: NaturalDevice, rounds: int) -> "Holding":
+        stages = device.stages
+        return cls(lambda stage: stages[stage], changes(rounds, len(stages)), device.test, device.concept)
+
 
 class Fleet:
     """Memory holds the data of the devices' present stages, and one network."""
@@ -73,8 +79,10 @@ class Fleet:
     def devices(self) -> dict[DeviceId, Callable[[Message, int], Message]]:
         return {name(number): self._device_of(number) for number in range(len(self.holdings))}
 
-    def evaluate(self, number: int, task: Evaluate) -> float:
-        answer = self._local.perform(task, self._benches[number])
+    def accuracy(self, number: int, task: Message, newcomer: bool = False) -> float:
+        """By a task that `fedcore.algorithm.measurement` gave. A newcomer remembers nothing of the run."""
+        memory = None if newcomer else self._memories.get(name(number))
+        answer = self._local.perform(task, self._benches[number].for_task(0, memory))
         assert isinstance(answer, Evaluated)
         return answer.accuracy
 

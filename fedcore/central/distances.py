@@ -63,9 +63,13 @@ def cosines(products: Vector) -> Vector:
 
 
 def points(products: Vector) -> Vector:
-    """(n, r) points, r <= n, whose inner products are `products`: the longest axis first."""
+    """(n, r) points, r <= n, whose inner products are `products`: the longest axis first.
+
+    Equal updates give equal points: what eigenvectors leave over is rounded off.
+    """
     values, vectors = np.linalg.eigh((products + products.T) / 2.0)
     order = np.argsort(-values, kind="stable")
     kept = order[values[order] > ROUNDING * max(values.max(initial=0.0), 0.0)]
     found: Vector = vectors[:, kept] * np.sqrt(values[kept])
-    return found
+    digits = 8 - int(np.floor(np.log10(np.abs(found).max()))) if found.size else 0
+    return np.round(found, digits)

@@ -21,7 +21,8 @@ from fedcore.local.train import sgd
 from fedcore.messages import PrivateTraining, TrainingSettings
 from fedcore.privacy.chance import Entropy
 from fedcore.privacy.cost import ORDERS, Cost
-from fedcore.privacy.training import TrainingTerms, noisy, taken
+from fedcore.privacy.gaussian import noisy
+from fedcore.privacy.training import TrainingTerms, taken
 
 LOWEST, HIGHEST = 0.3, 1e4
 """Between which the noise for a wanted epsilon is looked for, in units of the clipping norm."""

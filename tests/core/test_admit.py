@@ -18,12 +18,15 @@ from fedcore.messages import (
     Evaluate,
     Evaluated,
     Message,
+    PrivateTraining,
+    Protected,
     Train,
     Trained,
     TrainingSettings,
 )
 from fedcore.parts import Descriptor, LatentBounds, NoisySums, PrivacySettings
 from fedcore.payload import BlobRef, Payload, Weights, encode
+from fedcore.privacy.cost import ORDERS
 from fedcore.privacy.estimates import descriptor_of
 from fedcore.tensors import digest, manifest_of, nbytes
 from fedcore.types import Tensors
@@ -89,6 +92,43 @@ WIDTHS = Evaluate(MODEL, bounds=WIDTH)
 def test_a_right_answer_is_admitted(task: Message, reply: Message) -> None:
     admit_payload(task, encode(reply, keep))
     admit_message(task, reply)
+
+
+ASKED = PrivateTraining(clip=2.0, noise=1.0)
+SECRET = replace(TRAIN, private=ASKED)
+CURVE = tuple(0.1 * order for order in ORDERS)
+PROTECTED = replace(TRAINED, private=Protected(2.0, 1.0, 0.1, 20), curve=CURVE)
+
+
+def test_training_with_a_guarantee_says_how_and_at_what_cost() -> None:
+    for task, reply in (
+        (SECRET, PROTECTED),
+        (SECRET, replace(PROTECTED, private=Protected(2.0, 3.0, 0.1, 20))),  # more noise than was asked
+        (replace(TRAIN, private=PrivateTraining(clip=2.0, epsilon=3.0)), PROTECTED),
+        (TrainMixture((MODEL,), (1.0,), TrainingSettings(), private=ASKED), PROTECTED),
+    ):
+        admit_payload(task, encode(reply, keep))
+        admit_message(task, reply)
+
+
+@pytest.mark.parametrize(
+    ("task", "changes", "why"),
+    [
+        (TRAIN, {}, "DP-SGD was not asked for"),
+        (SECRET, {"private": None, "curve": None}, "DP-SGD was asked for"),
+        (SECRET, {"curve": None}, "its cost goes with it"),
+        (SECRET, {"private": None}, "DP-SGD was asked for"),
+        (SECRET, {"private": Protected(2.0, 0.9, 0.1, 20)}, "was asked for"),
+        (SECRET, {"private": Protected(3.0, 1.0, 0.1, 20)}, "was asked for"),
+        (SECRET, {"curve": CURVE[:-1]}, "the cost of DP-SGD"),
+        (SECRET, {"curve": CURVE[::-1]}, "the cost of DP-SGD"),
+        (SECRET, {"curve": (*CURVE[:-1], float("inf"))}, "the cost of DP-SGD"),
+        (SECRET, {"curve": (*CURVE[:-1], float("nan"))}, "the cost of DP-SGD"),
+        (SECRET, {"curve": (0.0,) * len(ORDERS)}, "costs something"),
+    ],
+)
+def test_a_wrong_word_about_a_guarantee_is_refused(task: Message, changes: dict[str, Any], why: str) -> None:
+    assert why in refused(task, replace(PROTECTED, **changes))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from fedcore.algorithm import LASTING
 from fedcore.algorithms.flux import Parameters
 from fedcore.central.averaging import Guard
 from fedcore.central.descriptors import BlockScaler
@@ -47,6 +48,7 @@ class State:
     """phase: train, measure, bounds, cluster, clustered, watch, evaluate or done.
 
     progress: rounds of training done. accuracies: of the global model after each measured round, by round.
+    spent: by device, see `fedcore.central.noised.charged`.
     drift: when clusters were formed anew because data had drifted, and whose.
     """
 
@@ -61,6 +63,7 @@ class State:
     assignments: Mapping[DeviceId, ModelKey] = field(default_factory=dict)
     metrics: Mapping[DeviceId, Evaluated] = field(default_factory=dict)
     guard: Guard = field(default_factory=Guard)
+    spent: Mapping[DeviceId, float] = field(default_factory=dict, metadata=LASTING)
     drift: tuple[str, ...] = ()
 
     @property
