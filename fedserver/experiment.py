@@ -4,6 +4,9 @@ known: mean accuracy on the devices' test parts of what each uses at the end of 
 ("known association"), or a personal one.
 test: the same of what each device is given as a newcomer who shows its test data without labels, or a few of
 them with labels.
+own: what the devices measured themselves in the end, by the algorithm's own way of predicting.
+newcomers: of devices that took no part and show labelled data, where the shift has some; with FedRC's shift,
+the global accuracy of its paper.
 """
 
 import contextlib
@@ -29,7 +32,7 @@ from fedcore.local.weights import initial_weights
 from fedcore.messages import Message
 from fedcore.parts import ClusterAssignment
 from fedcore.rounds import RoundPolicy
-from fedcore.shifts import drifting, make
+from fedcore.shifts import drifting, make, newcomers
 from fedcore.shifts.drift import MODES
 from fedcore.simulate import Outcome, simulate
 from fedcore.tensors import manifest_of, pack, unpack
@@ -105,6 +108,7 @@ def run(experiment: Experiment, progress: Callable[[str], None] = lambda text: N
     per_device = [
         _measure(central, outcome.state, fleet, number, experiment.labels) for number in range(len(holdings))
     ]
+    strangers = _newcomers(experiment, algorithm, central, outcome.state, learner)
     return {
         "algorithm": experiment.algorithm,
         "preset": preset,
@@ -120,8 +124,12 @@ def run(experiment: Experiment, progress: Callable[[str], None] = lambda text: N
         "accuracy": {
             "known": _mean([row["known"] for row in per_device]),
             "test": _mean([row["test"] for row in per_device]),
+            "own": _mean([each.accuracy for _, each in sorted(outcome.state.metrics.items())]),
+            "newcomers": _mean([row["accuracy"] for row in strangers]),
             "per_device": per_device,
+            "per_newcomer": strangers,
         },
+        "facts": dict(outcome.state.facts),
         **_grouping(outcome, holdings),
         "seconds": {"total": time.perf_counter() - started, "training": fleet.training_seconds},
         "bytes": {"up": sum(outcome.up.values()), "down": sum(outcome.down.values())},
@@ -203,6 +211,27 @@ def _measure(central: Central, state: State, fleet: Fleet, number: int, labels: 
         task = measurement(central, state, answer.cluster)
         row["test"] = fleet.accuracy(number, task, newcomer=True)
     return row
+
+
+def _newcomers(
+    experiment: Experiment, algorithm: Algorithm, central: Central, state: State, learner: Learner
+) -> list[dict[str, Any]]:
+    """How labelled devices fare that took no part, one for each concept, where the shift has them."""
+    made = newcomers(experiment.shift, experiment.seed, *images.load(experiment.dataset, experiment.data_dir))
+    if not made:
+        return []
+    fleet = Fleet(
+        algorithm, [Holding.steady(one) for one in made], learner, experiment.device, experiment.seed
+    )
+    rows = []
+    for number, device in enumerate(made):
+        answer = central.place(state, None)
+        if isinstance(answer, Message):
+            answer = central.place(state, fleet.shown(number, answer, device.train))
+        assert isinstance(answer, ClusterAssignment)
+        accuracy = fleet.accuracy(number, measurement(central, state, answer.cluster), newcomer=True)
+        rows.append({"concept": device.concept, "placed": answer.cluster, "accuracy": accuracy})
+    return rows
 
 
 def _grouping(outcome: Outcome, holdings: Sequence[Holding]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from fedcore.data.views import Views
 from fedcore.local.bench import Bench
 from fedcore.local.learner import Learner
 from fedcore.local.simulated import Simulated
-from fedcore.messages import Describe, Evaluated, Message
+from fedcore.messages import Built, Describe, Evaluated, Message
 from fedcore.parts import Evidence
 from fedcore.payload import fields_of
 from fedcore.privacy.account import Unmetered
@@ -87,8 +87,11 @@ class Fleet:
         """
         test = self.holdings[number].test
         labelled = labels > 0 and not (isinstance(question, Describe) and not question.classes)
-        shown = self._few(number, test, labels) if labelled else Dataset(test.x)
-        answer = self._local.perform(question, self.bench(number, shown))
+        return self.shown(number, question, self._few(number, test, labels) if labelled else Dataset(test.x))
+
+    def shown(self, number: int, question: Message, data: Dataset) -> Evidence:
+        """What these data are evidence of."""
+        answer = self._local.perform(question, self.bench(number, data))
         parts = (getattr(answer, name) for name in fields_of(type(answer)))
         return next(part for part in parts if isinstance(part, Evidence))
 
@@ -135,8 +138,9 @@ class Fleet:
 
 
 def _trains(message: Message) -> bool:
-    """Whether the answer has a model, or several."""
-    return any({Tensors, tuple[Tensors, ...]} & set(types) for types, _ in fields_of(message.reply).values())
+    """Whether models come back that the data have gone into."""
+    types = {each for kinds, _ in fields_of(message.reply).values() for each in kinds}
+    return message.reply is not Built and bool(types & {Tensors, tuple[Tensors, ...]})
 
 
 def name(number: int) -> DeviceId:

@@ -28,7 +28,7 @@ from fedcore.shell.console import Console, Result, verb
     default="px",
     show_default=True,
     help="How devices differ: px images, py classes, pyx names of classes, pxy images of some classes, "
-    "dirichlet shares of classes; qs-features, qs-labels, qs-skew: concepts, and numbers of samples.",
+    "dirichlet shares of classes, fedrc all at once; qs-features, qs-labels, qs-skew: concepts, and numbers of samples.",
 )
 @click.option(
     "--level",
@@ -113,6 +113,9 @@ def text(found: dict[str, Any]) -> str:
             f"{row['placed'] or '-':>10}{test:>8}"
         )
     test = "-" if accuracy["test"] is None else f"{accuracy['test']:.2f}"
+    own, newcomers = (
+        "" if accuracy[name] is None else f", {name} {accuracy[name]:.2f} %" for name in ("own", "newcomers")
+    )
     formed = f", formed in round {found['clustering_round']}" if found["clustering_round"] else ""
     drifts = f", {found['drifts']} drifts ({found['mode']})" if found["drifts"] else ""
     return "\n".join(
@@ -121,7 +124,7 @@ def text(found: dict[str, Any]) -> str:
             "",
             f"{found['algorithm']} ({found['preset']}) on {found['dataset']}, {found['shift']} level "
             f"{found['level']}{drifts}, seed {found['seed']}",
-            f"known {accuracy['known']:.2f} %, test {test} %",
+            f"known {accuracy['known']:.2f} %, test {test} %{own}{newcomers}",
             f"{found['clusters']} clusters{formed}, ARI against the truth {found['ari']:.2f}",
             f"{found['seconds']['total']:.0f} s, of which {found['seconds']['training']:.0f} s training",
         ]
