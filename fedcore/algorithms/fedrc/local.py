@@ -71,8 +71,14 @@ def _measure(task: Measure, bench: "Bench") -> Measured:
     if task.predict not in found:
         raise BadPayload(f"there is no prediction {task.predict!r}", f"use {' or '.join(found)}")
     accuracy, loss = found[task.predict]
-    ensemble, hard, tuned = (found[name][0] for name in ("ensemble", "hard", "tuned"))
-    return Measured(accuracy, loss, len(part), ensemble=ensemble, hard=hard, tuned=tuned)
+    return Measured(
+        accuracy,
+        loss,
+        len(part),
+        ensemble=found["ensemble"][0],
+        hard=found["hard"][0],
+        tuned=found["tuned"][0],
+    )
 
 
 def _training_part(task: Mix | Measure | Weigh, bench: "Bench") -> tuple[Samples, Labels]:
