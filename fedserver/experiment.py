@@ -189,9 +189,8 @@ def _newcomers(
     made = newcomers(experiment.shift, experiment.seed, *images.load(experiment.dataset, experiment.data_dir))
     if not made:
         return []
-    fleet = Fleet(
-        algorithm, [Holding.steady(one) for one in made], learner, experiment.device, experiment.seed
-    )
+    holdings = [Holding.steady(device) for device in made]
+    fleet = Fleet(algorithm, holdings, learner, experiment.device, experiment.seed)
     rows = []
     for number, device in enumerate(made):
         answer = central.place(state, None)

@@ -33,6 +33,11 @@ def bowl() -> Learner:
     return Learner("bowl", OneWeight, loss=lambda model, x, y: ((model.w - x) ** 2).mean() / 2)  # type: ignore[operator]
 
 
+def coin() -> Learner:
+    """Class 0 has the probability 1 / (1 + exp(-w)), whatever the sample; the loss is cross-entropy."""
+    return Learner("coin", OneWeight)
+
+
 def at(value: float) -> Tensors:
     """A model with that weight."""
     return {"w": np.array(value, np.float32)}

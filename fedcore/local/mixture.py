@@ -80,6 +80,21 @@ def responsibilities(losses: Vector, weights: Vector, log_shares: Vector | None 
     return found
 
 
+def predicted(
+    bench: Bench, models: Sequence[Tensors], weights: Vector, samples: Samples
+) -> tuple[float, float]:
+    """Accuracy, and mean loss, of the weighted sum of the models' probabilities. weights: (K,), sum 1."""
+    mixed = sum(
+        weight * probabilities(bench, model, samples).exp()
+        for weight, model in zip(weights.tolist(), models, strict=True)
+        if weight > 0.0
+    )
+    assert isinstance(mixed, Tensor)
+    accuracy = (mixed.argmax(1) == samples.labels).double().mean()
+    loss = F.nll_loss(mixed.clamp_min(torch.finfo(mixed.dtype).tiny).log(), samples.labels)
+    return accuracy.item(), loss.item()
+
+
 def train_share(
     bench: Bench, model: Tensors, samples: Samples, share: Vector, settings: TrainingSettings
 ) -> tuple[dict[str, Array], float]:

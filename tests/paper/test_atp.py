@@ -18,11 +18,7 @@ from fedcore.local.bench import Bench
 from fedcore.local.learner import Learner
 from fedcore.local.weights import initial_weights, tensors_of
 from fedcore.messages import Evaluated, Train, Trained
-from tests.slope import OneWeight, at, bench
-
-COIN = Learner("coin", OneWeight)
-"""Class 0 with the probability p = sigmoid(w), whatever the sample."""
-
+from tests.slope import at, bench, coin
 
 def entropy_slope(w: float) -> float:
     """The derivative by w of the entropy of a coin of p = sigmoid(w)."""
@@ -59,10 +55,10 @@ def test_section_4_2_a_rate_grows_where_less_entropy_means_less_loss() -> None:
         adapted = w - rate * h
         loss_slope = 1.0 / (1.0 + math.exp(-adapted)) - 1.0
         rate += 0.5 * loss_slope * h
-    found = learn(bench(COIN, samples=2), w, (0.0,))
+    found = learn(bench(coin(), samples=2), w, (0.0,))
     assert found.rates == pytest.approx((rate,))
     assert rate > 0.0
-    assert learn(bench(COIN), -w, (0.0,)).rates[0] < 0.0, "surer of the wrong class is worse"
+    assert learn(bench(coin()), -w, (0.0,)).rates[0] < 0.0, "surer of the wrong class is worse"
 
 
 def test_section_4_2_the_step_is_divided_by_the_root_of_the_number_of_values() -> None:
@@ -116,7 +112,7 @@ def measured(device: Bench, start: float, rate: float, batch: int = 1, online: b
 def test_algorithm_2_a_device_adapts_without_labels_and_measures_what_that_gives() -> None:
     """A rate of -8 undoes so much entropy that w changes its sign, and with it the class."""
     for rate, accuracy in ((0.0, 1.0), (2.0, 1.0), (-8.0, 0.0)):
-        found = measured(bench(COIN, samples=3), 1.5, rate, 2)
+        found = measured(bench(coin(), samples=3), 1.5, rate, 2)
         adapted = 1.5 - rate * entropy_slope(1.5)
         assert found.accuracy == accuracy
         assert found.loss == pytest.approx(math.log1p(math.exp(-adapted)), rel=1e-5)

@@ -48,9 +48,8 @@ recommend. They differ in:
 What `paper` does not do: keep an optimiser's momentum over rounds while the weights under it change, drop the
 last batch of an epoch, and report the best round by training accuracy.
 
-Variants: `fedem` (Marfoq et al., Federated Multi-Task Learning under a Mixture of Distributions, NeurIPS
-2021) is the same without the table. `fedrc-adam` moves gamma by Adam (H.3), `fedrc-adaptive` begins with 6
-models and removes those that explain too little (Algorithm 3).
+Variants: `fedrc-adam` moves gamma by Adam (H.3), `fedrc-adaptive` begins with 6 models and removes those that
+explain too little (Algorithm 3). FedEM, of which FedRC is the same with the table, has a folder of its own.
 """
 
 from dataclasses import dataclass
@@ -128,7 +127,6 @@ ALGORITHM = Algorithm(
     local_module="fedcore.algorithms.fedrc.local",
     presets={"paper": PAPER},
     variants={
-        "fedem": {"table": False},
         "fedrc-adam": {"adam": True},
         "fedrc-adaptive": {"clusters": 6, "remove_below": 0.05},
     },

@@ -34,14 +34,13 @@ def start(model: Tensors, parameters: Parameters, *others: Tensors) -> State:
 
 def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:
     parameters = state.parameters
-    known = tuple(state.models.values()), " ".join(state.models), mixing(parameters)
     if state.phase == "train":
-        mix = Mix(*known, training(parameters), table(state))
+        models = tuple(state.models.values())
+        mix = Mix(models, " ".join(state.models), mixing(parameters), training(parameters), table(state))
         title = f"training round {state.progress + 1} of {parameters.rounds}: {len(state.models)} models"
         return Plan(dict.fromkeys(present, mix), title)
     if state.phase == "evaluate":
-        measure = Measure(*known, training(parameters), table(state), parameters.predict)
-        return Plan(dict.fromkeys(present, measure), "final evaluation")
+        return Plan(dict.fromkeys(present, measure(state, "")), "final evaluation")
     return None
 
 
@@ -81,6 +80,13 @@ def place(state: State, evidence: Evidence | None) -> ClusterAssignment | Messag
         confidence=float(1.0 - weights[second] / weights[first]),
         reason="",
     )
+
+
+def measure(state: State, cluster: ModelKey) -> Measure:
+    """What a device measures, of whatever cluster: its mixture; one without a memory first comes to one."""
+    parameters, models = state.parameters, tuple(state.models.values())
+    known = " ".join(state.models), mixing(parameters), training(parameters), table(state)
+    return Measure(models, *known, parameters.predict)
 
 
 def mixing(parameters: Parameters) -> Mixing:

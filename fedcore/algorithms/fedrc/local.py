@@ -6,14 +6,12 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 
 from fedcore.algorithms.fedrc.messages import Measure, Measured, Mix, Mixed, Mixing, Weigh
 from fedcore.algorithms.fedrc.weights import Mixture, begun, class_counts, log_shares, recalled, weighed
 from fedcore.errors import BadPayload, DataFault
 from fedcore.local import standard
-from fedcore.local.mixture import Labels, labelled, probabilities, sample_losses, train_share
+from fedcore.local.mixture import Labels, labelled, predicted, sample_losses, train_share
 from fedcore.local.samples import Samples
 from fedcore.messages import Message, Scored, TrainingSettings
 from fedcore.parts import MixtureCounts, Scores, Vector
@@ -66,14 +64,21 @@ def _measure(task: Measure, bench: "Bench") -> Measured:
     tuned = [trained.get(number, model) for number, model in enumerate(task.models)]
     heaviest = np.eye(len(task.models))[int(np.argmax(mixture.omega))]
     found = {
-        "ensemble": _predicted(bench, task.models, mixture.omega, part),
-        "hard": _predicted(bench, task.models, heaviest, part),
-        "tuned": _predicted(bench, tuned, mixture.omega, part),
+        "ensemble": predicted(bench, task.models, mixture.omega, part),
+        "hard": predicted(bench, task.models, heaviest, part),
+        "tuned": predicted(bench, tuned, mixture.omega, part),
     }
     if task.predict not in found:
         raise BadPayload(f"there is no prediction {task.predict!r}", f"use {' or '.join(found)}")
     accuracy, loss = found[task.predict]
-    return Measured(accuracy, loss, len(part), *(found[name][0] for name in ("ensemble", "hard", "tuned")))
+    return Measured(
+        accuracy,
+        loss,
+        len(part),
+        ensemble=found["ensemble"][0],
+        hard=found["hard"][0],
+        tuned=found["tuned"][0],
+    )
 
 
 def _training_part(task: Mix | Measure | Weigh, bench: "Bench") -> tuple[Samples, Labels]:
@@ -123,18 +128,3 @@ def _noised(counts: Vector, deviation: float, bench: "Bench") -> Vector:
     drawn = draw(Fraction(deviation * GRID) ** 2, counts.size, Chance(bench.noise.bytes))
     found: Vector = (np.rint(counts * GRID) + np.reshape(drawn, counts.shape)) / GRID
     return found
-
-
-def _predicted(
-    bench: "Bench", models: Sequence[Tensors], weights: Vector, part: Samples
-) -> tuple[float, float]:
-    """Accuracy, and mean loss, of the weighted sum of the models' probabilities (H.2)."""
-    mixed = sum(
-        weight * probabilities(bench, model, part).exp()
-        for weight, model in zip(weights.tolist(), models, strict=True)
-        if weight > 0.0
-    )
-    assert isinstance(mixed, torch.Tensor)
-    accuracy = (mixed.argmax(1) == part.labels).double().mean()
-    loss = F.nll_loss(mixed.clamp_min(torch.finfo(mixed.dtype).tiny).log(), part.labels)
-    return accuracy.item(), loss.item()

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedcore.errors import BadPayload
-from fedcore.messages import Message, Scored, TrainingSettings
+from fedcore.messages import Evaluated, Message, Scored, TrainingSettings
 from fedcore.parts import MixtureCounts
 from fedcore.types import Tensors
 
@@ -82,27 +82,24 @@ def check_counts(reply: Mixed) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class Measured(Message):
-    """On the part asked for. ensemble: accuracy of all models by their weights; hard: of the heaviest alone.
+class Measured(Evaluated):
+    """By the way of predicting that was asked for, and the accuracy of each.
 
-    tuned: of the ensemble after one more training on the device, with nobody else. accuracy, loss: of the one
-    that was asked for, loss by the sample.
+    ensemble: of all models by their weights (H.2). hard: of the heaviest alone. tuned: of the ensemble after
+    one more training on the device, with nobody else (FedRC-FT).
     """
 
     kind: ClassVar[str] = "fedrc_measured"
-    accuracy: float
-    loss: float
-    examples: int
-    ensemble: float
-    hard: float
-    tuned: float
+    ensemble: float = 0.0
+    hard: float = 0.0
+    tuned: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
 class Measure(Message):
-    """Predict the `part` by the mixture as the device remembers it, or weighs it by its training part.
+    """Predict the `part` by the mixture that the training part comes to, from what the device remembers.
 
-    predict: "ensemble", "hard" or "tuned". settings: of the training in between.
+    predict: "ensemble", "hard" or "tuned". settings: of the training that tunes.
     """
 
     kind: ClassVar[str] = "fedrc_measure"
@@ -117,7 +114,7 @@ class Measure(Message):
 
     def admit(self, reply: Message) -> None:
         assert isinstance(reply, Measured)
-        for name in ("accuracy", "ensemble", "hard", "tuned"):
+        for name in ("ensemble", "hard", "tuned"):
             if not 0.0 <= getattr(reply, name) <= 1.0:
                 raise BadPayload(f"{reply.kind}.{name} is {getattr(reply, name)}, not between 0 and 1")
 
