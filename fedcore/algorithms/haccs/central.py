@@ -89,7 +89,8 @@ def density(apart: Vector) -> Labels:
     """Groups of at least two by OPTICS; a device that lies in none is a group of its own."""
     if len(apart) < 3 or apart.max() <= 1e-9:
         return np.zeros(len(apart), np.int64)
-    labels = OPTICS(min_samples=2, metric="precomputed").fit_predict(apart).astype(np.int64)
+    with np.errstate(divide="ignore"):  # equal histograms are at no distance from each other
+        labels = OPTICS(min_samples=2, metric="precomputed").fit_predict(apart).astype(np.int64)
     return renumbered(with_singletons(labels))
 
 

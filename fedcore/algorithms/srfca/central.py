@@ -10,6 +10,7 @@ from scipy.sparse.csgraph import connected_components
 from fedcore.algorithm import Plan, Report
 from fedcore.algorithms.srfca import Parameters
 from fedcore.central import clustered, distances
+from fedcore.central.cluster import SLACK
 from fedcore.central.clustered import GLOBAL, Clustered
 from fedcore.central.clustered import place_by_loss as place
 from fedcore.central.robust import RULES
@@ -63,7 +64,7 @@ def _take_start(state: State, reports: Sequence[Report]) -> State:
 
 def joined(apart: Vector, near: float) -> list[int]:
     """Devices, or clusters, by what hangs together of those that are at most so far apart."""
-    _, labels = connected_components(apart <= near, directed=False)
+    _, labels = connected_components(apart <= near * (1.0 + SLACK), directed=False)
     return [int(label) for label in labels]
 
 
