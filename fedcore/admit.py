@@ -12,6 +12,7 @@ import numpy as np
 
 from fedcore.errors import BadPayload
 from fedcore.messages import (
+    MAX_BUILT,
     WIDTH,
     Built,
     Describe,
@@ -19,6 +20,7 @@ from fedcore.messages import (
     Evaluate,
     Evaluated,
     Message,
+    PrivateTraining,
     Represent,
     Represented,
     Score,
@@ -38,6 +40,7 @@ from fedcore.parts import (
 )
 from fedcore.payload import Payload, decode, fields_of, tensors_of
 from fedcore.privacy.accounting import epsilon_of, group, rho_of
+from fedcore.privacy.cost import Cost
 from fedcore.tensors import Manifest, check_finite, check_manifest, digest, layout, manifest_of
 from fedcore.types import Tensors
 
@@ -57,7 +60,7 @@ def largest_upload(task: Message, limits: Limits = Limits()) -> int:
     """Bytes of the largest blob that an answer to `task` can need: nothing bigger is to be taken."""
     if task.reply is Built:
         return limits.model
-    if not any(Tensors in types for types, _ in fields_of(task.reply).values()):
+    if not any({Tensors, tuple[Tensors, ...]} & set(types) for types, _ in fields_of(task.reply).values()):
         return 0
     return max((layout(manifest)[1] for manifest in _manifests(task)), default=0)
 
@@ -68,7 +71,11 @@ def admit_payload(task: Message, payload: Payload) -> None:
         raise BadPayload(f"a {payload.kind!r} report answers a {task.kind!r} task", f"due: {task.reply.kind}")
     decode(payload, {payload.kind: task.reply}, lambda weights: {})
     expected = _manifests(task)
-    for weights in payload.weights():
+    found = payload.weights()
+    most = MAX_BUILT if task.reply is Built else max(len(expected), 1)
+    if len(found) > most:
+        raise BadPayload(f"{len(found)} models answer where {most} can", "answer for each model once")
+    for weights in found:
         if task.reply is not Built:
             check_manifest(weights.manifest, expected[0])
 
@@ -87,12 +94,15 @@ def admit_message(task: Message, reply: Message) -> None:
     examples = getattr(reply, "examples", 1)
     if not 1 <= examples <= MAX_EXAMPLES:
         raise BadPayload(f"{reply.kind}.examples is {examples}", "a device needs at least one sample")
+    task.admit(reply)
     if isinstance(reply, Evaluated) and not 0.0 <= reply.accuracy <= 1.0:
         raise BadPayload(f"{reply.kind}.accuracy is {reply.accuracy}, not between 0 and 1")
     if isinstance(task, Evaluate) and isinstance(reply, Evaluated):
         _admit_bounds(task, reply)
     if isinstance(task, Train) and isinstance(reply, Trained):
         _admit_descriptor(task.projector, task.classes, task.privacy, reply.descriptor)
+    if isinstance(reply, Trained):
+        _admit_private(getattr(task, "private", None), reply)
     if isinstance(task, Describe) and isinstance(reply, Described):
         _admit_descriptor(task.projector, task.classes, task.privacy, reply.descriptor)
     if isinstance(task, Score) and isinstance(reply, Scored):
@@ -111,6 +121,23 @@ def admit_evidence(question: Message, evidence: Evidence) -> None:
     reply: Any = question.reply
     examples = {"examples": 1} if "examples" in fields else {}  # a newcomer does not tell how many
     admit_message(question, reply(**{due[0]: evidence}, **examples))
+
+
+def _admit_private(asked: PrivateTraining | None, reply: Trained) -> None:
+    """The cost is the device's own word, and its own loss: nobody else is protected by it."""
+    done = reply.private
+    if (asked is None) != (done is None) or (done is None) != (reply.curve is None):
+        raise BadPayload(f"DP-SGD was {'not ' if asked is None else ''}asked for, and its cost goes with it")
+    if asked is None or done is None or reply.curve is None:
+        return
+    if done.clip != asked.clip or (asked.noise and done.noise < asked.noise):
+        raise BadPayload(f"trained with {done}, {asked} was asked for")
+    try:
+        cost = Cost(curve=reply.curve)
+    except ValueError as error:
+        raise BadPayload(f"the cost of DP-SGD: {error}") from None
+    if not any(cost.curve):
+        raise BadPayload("DP-SGD costs something")
 
 
 def _admit_bounds(task: Evaluate, reply: Evaluated) -> None:

@@ -14,6 +14,7 @@ from fedcore.data.pixels import rotate, unit
 from fedcore.data.views import Views
 from fedcore.local.bench import Bench
 from fedcore.local.learner import Learner, builtin
+from fedcore.local.simulated import Memories, Simulated
 from fedcore.local.weights import initial_weights
 from fedcore.messages import Message
 from fedcore.types import DeviceId, Tensors
@@ -41,21 +42,27 @@ def data(device: int, angles: tuple[int, ...] = (0, 90), samples: int = 90) -> D
 
 
 def fleet(
-    algorithm: Algorithm, devices: int = 6, angles: tuple[int, ...] = (0, 90)
+    algorithm: Algorithm,
+    devices: int = 6,
+    angles: tuple[int, ...] = (0, 90),
+    memories: Memories | None = None,
 ) -> dict[DeviceId, Callable[[Message, int], Message]]:
-    """Devices for `fedcore.simulate`, in the algorithm's own device half."""
-    return benches(algorithm, [Views.of(data(number, angles)) for number in range(devices)])
+    """Devices for `fedcore.simulate`, in the algorithm's own device half. memories: what they remember."""
+    return benches(algorithm, [Views.of(data(number, angles)) for number in range(devices)], None, memories)
 
 
 def benches(
-    algorithm: Algorithm, views: Sequence[Views], shared: Learner | None = None
+    algorithm: Algorithm,
+    views: Sequence[Views],
+    shared: Learner | None = None,
+    memories: Memories | None = None,
 ) -> dict[DeviceId, Callable[[Message, int], Message]]:
     """The same, of data of your own. shared: another learner than the small network."""
     local, shared = algorithm.local(), shared or learner()
-    network = shared.module(seed=0)
+    network, remembered = shared.module(seed=0), {} if memories is None else memories
 
-    def device(number: int, own: Views) -> Callable[[Message, int], Message]:
+    def device(number: int, own: Views) -> Simulated:
         bench = Bench(shared, own, "cpu", 0, np.random.default_rng(number), model=network)
-        return lambda message, seed: local.perform(message, bench.for_task(seed))
+        return Simulated(local, bench, f"d{number}", remembered)
 
     return {f"d{number}": device(number, own) for number, own in enumerate(views)}

@@ -12,8 +12,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fedcore.algorithm import Plan, Report
-from fedcore.central.averaging import Guard, next_models
+from fedcore.central.averaging import Guard, combined_models, next_models
 from fedcore.central.cluster import Labels
+from fedcore.central.robust import Update
 from fedcore.central.standard import metrics_of, trained, training
 from fedcore.errors import BadPayload
 from fedcore.messages import Evaluate, Evaluated, Message, Score, Scored, Train
@@ -66,6 +67,16 @@ def named(count: int) -> tuple[ModelKey, ...]:
     return tuple(f"c{number}" for number in range(count))
 
 
+def ask_all(state: Clustered, present: Sequence[DeviceId], task: Message, what: str = "") -> Plan:
+    """The same task for everybody, in a round of training."""
+    return Plan(dict.fromkeys(present, task), title(state, what))
+
+
+def begun(count: int, models: Sequence[Tensors]) -> dict[ModelKey, Tensors]:
+    """So many clusters, each with an initial model of its own as far as there are any, and then over again."""
+    return {name: models[number % len(models)] for number, name in enumerate(named(count))}
+
+
 # -- a round of training ------------------------------------------------------------------------------------
 
 
@@ -99,6 +110,16 @@ def averaged(state: S, reports: Sequence[Report]) -> S:
         state.guard,
         lambda device, key: float(assignments[device] == key),
     )
+    return replace(state, models=models, guard=guard, assignments=assignments)
+
+
+def counted_once(state: S, reports: Sequence[Report]) -> S:
+    """The next model of a run that has one, in whose mean each device counts once, whatever its samples."""
+    updates = {device: Update(update.model, 1.0) for device, update in trained(reports).items()}
+    models, guard = combined_models(
+        state.models, lambda key: updates, state.parameters.aggregation, state.guard
+    )
+    assignments = {**state.assignments, **dict.fromkeys(updates, GLOBAL)}
     return replace(state, models=models, guard=guard, assignments=assignments)
 
 
@@ -146,7 +167,7 @@ def end(state: S) -> str:
     return EVALUATE if state.parameters.evaluate else DONE
 
 
-def title(state: S, what: str = "") -> str:
+def title(state: Clustered, what: str = "") -> str:
     what = what or ("one model for all" if len(state.models) == 1 else "one model for each cluster")
     return f"training round {state.progress + 1} of {state.parameters.rounds}: {what}"
 
@@ -198,10 +219,16 @@ def nearest_of(names: Sequence[ModelKey], distances: Sequence[float]) -> Cluster
 # -- the end ------------------------------------------------------------------------------------------------
 
 
-def ask_evaluate(state: S, present: Sequence[DeviceId]) -> Plan:
-    """Every device measures its cluster's model on its test part."""
+def ask_evaluate(
+    state: S, present: Sequence[DeviceId], measure: Callable[[S, ModelKey], Message] | None = None
+) -> Plan:
+    """Every device measures its cluster's model on its test part. measure: another task for a cluster, as
+    that of `fedcore.algorithm.measurement`."""
     homes = {device: home(state, device) for device in present}
-    tasks = {key: Evaluate(model, "test", key) for key, model in state.models.items()}
+    tasks: dict[ModelKey, Message] = {
+        key: measure(state, key) if measure else Evaluate(model, "test", key)
+        for key, model in state.models.items()
+    }
     return Plan({device: tasks[key] for device, key in homes.items() if key is not None}, "final evaluation")
 
 

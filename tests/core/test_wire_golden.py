@@ -18,7 +18,20 @@ from google.protobuf.message import Message as Protobuf
 from fedcore import wire
 from fedcore._pb.fed.v1 import blob_service_pb2, payload_pb2
 from fedcore.errors import StaleReport
-from fedcore.link import Failure, Hello, Idle, Outcome, Placement, Question, Receipt, Report, Task, Welcome
+from fedcore.link import (
+    Failure,
+    Hello,
+    Idle,
+    Observation,
+    ObservedRun,
+    Outcome,
+    Placement,
+    Question,
+    Receipt,
+    Report,
+    Task,
+    Welcome,
+)
 from fedcore.messages import (
     STANDARD,
     Build,
@@ -141,6 +154,7 @@ GOLDEN: Mapping[str, tuple[Any, Any]] = {
     "receipt_mark": (Receipt(Outcome.ACCEPTED, mark="7.a1b2.92.e5"), wire.receipt_to_pb),
     "task": (Task("run-1", 4, 2, (1 << 63) - 1, "warm-up 4 of 10", PAYLOAD), wire.next_to_pb),
     "idle": (Idle("2 of 3 devices are here", 0.25, 30.0, True), wire.next_to_pb),
+    "idle_going_on": (Idle("2 of 3", 0.25, 30.0, False, ("flux", "fedrc-2")), wire.next_to_pb),
     "lease": (wire.Lease("run-1", 4, 2), wire.lease_to_pb),
     "report": (Report("run-1", 4, 2, PAYLOAD), wire.report_to_pb),
     "report_failure": (
@@ -157,6 +171,10 @@ GOLDEN: Mapping[str, tuple[Any, Any]] = {
     "placement_abstained": (
         Placement("run-1", ClusterAssignment("c1", 9.0, abstained=True, reason="far"), None),
         wire.answer_to_pb,
+    ),
+    "observation": (
+        Observation((ObservedRun("run-1", "flux", "open", 4, "warm-up 4 of 10"),), 86400.5),
+        wire.observation_to_pb,
     ),
     "blob": (BlobRef("5a" * 32, 1 << 40), wire.blob_to_pb),
     "chunk": (bytes(range(16)), lambda data: wire.chunk_to_pb(0, data)),

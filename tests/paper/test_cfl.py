@@ -53,8 +53,9 @@ def test_algorithm_3_both_halves_go_on_alone_and_may_be_split_again() -> None:
     state = central.reduce(state, reports)
     assert set(state.models) == {"c0"}, "not before the earliest round"
     at = values(state)["c0"][0]
-    reports = [trained("a", at + 1, 0), trained("b", at + 0.1, 1), trained("c", at - 1, 0)]
-    state = central.reduce(state, reports)
+    state = central.reduce(
+        state, [trained("a", at + 1, 0), trained("b", at + 0.1, 1), trained("c", at - 1, 0)]
+    )
     assert state.assignments == {"a": "c0", "b": "c0", "c": "c1"}
     assert values(state)["c1"] == pytest.approx([at - 1, 0])
     (x, y), (u, v) = values(state)["c0"], values(state)["c1"]
