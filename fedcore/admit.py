@@ -6,6 +6,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -112,15 +113,14 @@ def admit_message(task: Message, reply: Message) -> None:
 
 def admit_evidence(question: Message, evidence: Evidence) -> None:
     """Check what a newcomer shows: it has to be an answer to the question. Raises BadPayload."""
-    if isinstance(evidence, Scores):
-        reply: Message = Scored(evidence)
-    elif isinstance(evidence, Prototypes):
-        reply = Represented(evidence, examples=1)  # a newcomer does not tell how many
-    else:
-        reply = Described(evidence, examples=1)
-    if type(reply) is not question.reply:
-        raise BadPayload(f"a {reply.kind!r} answers a {question.kind!r} question", "ask anew what is due")
-    admit_message(question, reply)
+    fields = fields_of(question.reply)
+    due = [name for name, (types, _) in fields.items() if type(evidence) in types]
+    if not due:
+        what = type(evidence).__name__
+        raise BadPayload(f"{what} came where a {question.reply.kind!r} is due", "ask anew what is asked")
+    reply: Any = question.reply
+    examples = {"examples": 1} if "examples" in fields else {}  # a newcomer does not tell how many
+    admit_message(question, reply(**{due[0]: evidence}, **examples))
 
 
 def _admit_private(asked: PrivateTraining | None, reply: Trained) -> None:
