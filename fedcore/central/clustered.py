@@ -15,7 +15,7 @@ from fedcore.algorithm import Plan, Report
 from fedcore.central.averaging import Guard, combined_models, next_models
 from fedcore.central.cluster import Labels
 from fedcore.central.robust import Update
-from fedcore.central.standard import metrics_of, trained, training
+from fedcore.central.standard import metrics_of, private_training, trained, training
 from fedcore.errors import BadPayload
 from fedcore.messages import Evaluate, Evaluated, Message, Score, Scored, Train
 from fedcore.parts import ClusterAssignment, Evidence, Scores
@@ -48,6 +48,11 @@ class Clustered:
     @property
     def remarks(self) -> Sequence[str]:
         return self.guard.remarks
+
+    @property
+    def lessons(self) -> int:
+        """How often a device trains in the whole run."""
+        return int(self.parameters.rounds)
 
 
 S = TypeVar("S", bound=Clustered)
@@ -83,14 +88,19 @@ def begun(count: int, models: Sequence[Tensors]) -> dict[ModelKey, Tensors]:
 def ask_train(state: S, present: Sequence[DeviceId], late: Message | None = None) -> Plan:
     """Every device trains its cluster's model. One that belongs to none yet trains the only model there is;
     where there are several, it is asked `late`: by default what its loss is under each, to join the best."""
-    settings = training(state.parameters)
-    train = {key: Train(model, settings, key) for key, model in state.models.items()}
+    train = {key: train_task(state, model, key) for key, model in state.models.items()}
     question = late or Score(tuple(state.models.values()))
     tasks: dict[DeviceId, Message] = {}
     for device in present:
         key = home(state, device)
         tasks[device] = question if key is None else train[key]
     return Plan(tasks, title(state))
+
+
+def train_task(state: Clustered, model: Tensors, key: ModelKey = "") -> Train:
+    """To train a model as the run's parameters say."""
+    private = private_training(state.parameters, state.lessons)
+    return Train(model, training(state.parameters), key, private=private)
 
 
 def take_train(state: S, reports: Sequence[Report]) -> S:

@@ -12,9 +12,8 @@ from fedcore.central.cluster import agglomerated
 from fedcore.central.clustered import GLOBAL, Clustered
 from fedcore.central.clustered import place_by_loss as place
 from fedcore.central.robust import RULES
-from fedcore.central.standard import check_parameters, training
+from fedcore.central.standard import check_parameters
 from fedcore.errors import ConfigError
-from fedcore.messages import Train
 from fedcore.parts import MAX_MODELS, Vector
 from fedcore.types import DeviceId, ModelKey, Tensors
 
@@ -55,7 +54,7 @@ def reduce(state: State, reports: Sequence[Report]) -> State:
 def _ask_first(state: State, present: Sequence[DeviceId]) -> Plan:
     if len(present) > MAX_MODELS:
         raise ConfigError(f"feddrift cannot begin with {len(present)} models", "set first=together")
-    task = Train(state.initial, training(state.parameters))
+    task = clustered.train_task(state, state.initial)
     return Plan(dict.fromkeys(present, task), clustered.title(state, "one model for each device"))
 
 
