@@ -52,13 +52,19 @@ def load(text: str, source: str) -> dict[str, Any]:
     return data
 
 
+def value(text: str, source: str) -> Any:
+    """One value as it is read in settings: 3 is a number, true a truth, scalar a text. Raises ConfigError."""
+    return load(f"value: {text}", source)["value"]
+
+
 def convert(data: Mapping[str, Any], cls: type[T], source: str) -> T:
     """A `cls` from plain dictionaries, lists and scalars. Raises ConfigError, also for what `cls` refuses."""
     return cast(T, _dataclass(data, cls, source, ""))
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML without aliases, duplicate keys or deep nests, and with 1e-3 for a number."""
+    """Safe YAML without aliases, duplicate keys or deep nests, with 1e-3 for a number, and `off` for a word:
+    as in YAML 1.2, only true and false are truths."""
 
     depth = 0
 
@@ -84,6 +90,12 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+_TRUTH = "tag:yaml.org,2002:bool"
+_Loader.yaml_implicit_resolvers = {
+    letter: [(tag, pattern) for tag, pattern in found if tag != _TRUTH]
+    for letter, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(_TRUTH, re.compile(r"^(true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
 )

@@ -9,7 +9,7 @@ import mmap
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,8 @@ from fedcore.types import DeviceId, Tensors
 class Experiment:
     """What to run. seed: of the data and of the shuffling. model_seed: of the initial weights, 42 in all of
     the papers' repetitions. samples: training images of a device; 0 shares out all that there are.
-    threads: of PyTorch; 0 leaves it to PyTorch. changes: to parameters, by name."""
+    threads: of PyTorch; 0 leaves it to PyTorch. changes: to parameters, by name; privacy is off where they do
+    not say otherwise, for simulated data are nobody's."""
 
     algorithm: str = "flux"
     preset: str = "default"
@@ -84,6 +85,7 @@ def run(experiment: Experiment, progress: Callable[[str], None] = lambda text: N
     return {
         "algorithm": experiment.algorithm,
         "preset": preset,
+        "privacy": told(parameters),
         "dataset": experiment.dataset,
         "shift": experiment.shift,
         "level": experiment.level,
@@ -174,6 +176,13 @@ def devices_of(experiment: Experiment) -> list[DeviceData]:
         raise ConfigError(str(fault)) from None
 
 
+def told(parameters: Any) -> str:
+    """How private the descriptors are, for people; empty where the algorithm asks for none."""
+    mode = getattr(parameters, "privacy", "")
+    remarks = {"off": "off; real devices are asked for balanced", "paper": "paper, which is not private"}
+    return remarks.get(mode, mode)
+
+
 def _some(train: Dataset, experiment: Experiment) -> Dataset:
     """As many images as the devices are to have, drawn by the seed. Raises ValueError where they lack."""
     due = experiment.samples * experiment.clients
@@ -191,6 +200,8 @@ def _configure(experiment: Experiment, truth: list[DeviceData]) -> tuple[Algorit
     own = f"{experiment.preset}-{experiment.dataset}"
     preset = own if own in algorithm.presets else experiment.preset
     changes: dict[str, Any] = {**variant, "rounds": experiment.rounds}
+    if "privacy" in {field.name for field in fields(algorithm.parameters)}:
+        changes["privacy"] = "off"
     if changes.get("clusters") == -1:  # an algorithm that must be told how many there are: tell it the truth
         changes["clusters"] = len({device.concept for device in truth})
     return algorithm, algorithm.configure(preset, {**changes, **experiment.changes}), preset

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
-from fedcore.config import MAX_DEPTH, MAX_TEXT, parse
+from fedcore.config import MAX_DEPTH, MAX_TEXT, parse, value
 from fedcore.errors import ConfigError
 
 
@@ -38,6 +38,14 @@ def wrong(text: str) -> str:
     with pytest.raises(ConfigError) as caught:
         parse(text, Outer, "device.yaml")
     return str(caught.value)
+
+
+def test_off_is_a_word_and_only_true_and_false_are_truths() -> None:
+    assert value("off", "x") == "off"
+    assert [value(text, "x") for text in ("true", "False", "no", "on", "3", "1e-3", "")] == [
+        *(True, False, "no", "on", 3, 1e-3, None)
+    ]
+    assert "live: true or false is due, found 'yes'" in wrong("name: x\nlive: yes")
 
 
 def test_what_is_written_comes_out_typed() -> None:

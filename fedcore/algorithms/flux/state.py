@@ -22,6 +22,7 @@ class Clustering:
     for each of `names`. reach: (M,), in label-free coordinates; see `fedcore.central.assign.reach`.
     noise: (M, 2 (U+1) l), variances of the privacy noise in the centroids; None without a guarantee. Where a
     cluster knows nothing of a class, its noise is infinite, and the centroid there is a stopgap.
+    classless: devices of the clustering round that released no classes.
     """
 
     round: int
@@ -33,6 +34,7 @@ class Clustering:
     centroids: Vector
     reach: Vector
     noise: Vector | None = None
+    classless: int = 0
 
     @property
     def label_free(self) -> int:
@@ -67,4 +69,10 @@ class State:
 
     @property
     def remarks(self) -> Sequence[str]:
-        return self.guard.remarks
+        if self.clustering is None or not self.clustering.classless:
+            return self.guard.remarks
+        told = (
+            f"{self.clustering.classless} devices had too few samples to tell of their classes with this "
+            "privacy: among them no groups are found that differ in nothing else"
+        )
+        return (told, *self.guard.remarks)
