@@ -34,9 +34,9 @@ from fedcore.algorithms.flux import central
 from fedcore.algorithms.flux.state import State
 from fedcore.local.weights import initial_weights
 from fedcore.rounds import RoundPolicy
-from fedcore.shifts import DeviceData
 from fedcore.simulate import Outcome, simulate
-from fedserver.experiment import Experiment, Fleet, devices_of, grouping, learner_for, measure, spooled
+from fedserver.experiment import Experiment, grouping, holdings_of, learner_for, measure, spooled
+from fedserver.fleet import Fleet, Holding
 
 MODES: dict[str, dict[str, Any]] = {
     "off": {"privacy": "off"},
@@ -74,9 +74,10 @@ class Piece:
             samples=self.samples,
             seed=self.seed,
         )
-        truth = [fewer(device, self.samples) for device in devices_of(experiment)]
+        holdings = [fewer(device, self.samples) for device in holdings_of(experiment)[0]]
         algorithm, _ = find("flux")
-        fleet = Fleet(algorithm, truth, learner_for(truth[0].train), experiment)
+        learner = learner_for(experiment, holdings[0].test)
+        fleet = Fleet(algorithm, holdings, learner, experiment.device, experiment.seed, spooled)
         changes = {"rounds": experiment.rounds, **(FEW if self.samples < FEW_SAMPLES else {})}
         parameters = algorithm.configure("default", {**changes, **MODES["off"]})
         first = central.start(initial_weights(fleet.learner, experiment.model_seed), parameters)
@@ -92,7 +93,7 @@ class Piece:
             final = replace(
                 formed.state, models=trained[groups].models, progress=trained[groups].progress, phase="done"
             )
-            modes[mode] = self._figures(final, fleet, truth)
+            modes[mode] = self._figures(final, fleet)
         return {**asdict(self), "seconds": time.perf_counter() - started, "modes": modes}
 
     def _until(self, phase: str, state: State, fleet: Fleet, round: int) -> Outcome:
@@ -102,10 +103,10 @@ class Piece:
         assert not outcome.failed, outcome.reason
         return outcome
 
-    def _figures(self, state: State, fleet: Fleet, truth: list[DeviceData]) -> dict[str, Any]:
-        rows = [measure(central, state, fleet, number) for number in range(self.clients)]
+    def _figures(self, state: State, fleet: Fleet) -> dict[str, Any]:
+        rows = [measure(central, state, fleet, number, 0) for number in range(self.clients)]
         placed = [row for row in rows if row["placed"] is not None]
-        found = grouping(state, truth)
+        found = grouping(state, fleet.holdings)
         return {
             "ari": found["ari"],
             "clusters": found["clusters"],
@@ -129,7 +130,7 @@ class Until:
         return central.reduce(state, reports)
 
 
-def fewer(device: DeviceData, samples: int) -> DeviceData:
+def fewer(device: Holding, samples: int) -> Holding:
     """A newcomer has no more samples than those who train."""
     return replace(device, test=device.test.subset(slice(samples)))
 

@@ -238,6 +238,10 @@ class MixtureCounts:
             raise BadPayload("mixture counts: there are none")
 
 
+Evidence = Descriptor | Scores | Prototypes
+"""What a newcomer can show of its data."""
+
+
 @dataclass(frozen=True)
 class Extension:
     """Bytes of an algorithm outside this tree; `type` names their meaning, such as "acme.nova.v1.Sketch"."""

@@ -7,7 +7,8 @@ identity of a set of tensors everywhere in the system.
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,8 +52,29 @@ class TensorSpec:
 Manifest = tuple[TensorSpec, ...]
 
 
+class Lazy(Mapping[str, Array]):
+    """Tensors that are read or made when they are asked for, each time anew: none stays in memory.
+
+    manifest: what they will be; known without making any.
+    """
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.manifest = manifest
+
+    @abstractmethod
+    def __getitem__(self, name: str) -> Array: ...
+
+    def __iter__(self) -> Iterator[str]:
+        return (spec.name for spec in self.manifest)
+
+    def __len__(self) -> int:
+        return len(self.manifest)
+
+
 def manifest_of(tensors: Tensors) -> Manifest:
     """The manifest of `tensors`, in their own order."""
+    if isinstance(tensors, Lazy):
+        return tensors.manifest
     return tuple(TensorSpec(name, array.dtype.name, array.shape) for name, array in tensors.items())
 
 
@@ -166,6 +188,20 @@ def weighted_mean(parts: Iterable[tuple[Tensors, float]]) -> dict[str, Array]:
     if not total > 0.0:
         raise ValueError(f"a mean needs parts with a positive weight in all, not {total}")
     return {name: _finish(summed, total, dtypes[name]) for name, summed in sums.items()}
+
+
+class Mixture(Lazy):
+    """The weighted mean of some tensors, each made when it is asked for, as `weighted_mean` would.
+
+    parts: equal-shaped, at least one, with weights of a positive sum. They must last as long as this does.
+    """
+
+    def __init__(self, parts: Sequence[tuple[Tensors, float]]) -> None:
+        super().__init__(manifest_of(parts[0][0]))
+        self._parts = tuple(parts)
+
+    def __getitem__(self, name: str) -> Array:
+        return weighted_mean(({name: tensors[name]}, weight) for tensors, weight in self._parts)[name]
 
 
 def _add_scaled(total: Array, array: Array, weight: float) -> None:

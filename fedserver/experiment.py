@@ -1,15 +1,20 @@
 """An experiment of the papers in one process: real data, a shift, an algorithm, and the tables' two figures.
 
-known: mean accuracy of the devices' own clusters' models on their test parts ("known association").
-test: the same with the model that each device is given as a newcomer who shows its test data without labels.
+known: mean accuracy on the devices' test parts of what each uses at the end of the run: its cluster's model
+("known association"), or a personal one.
+test: the same of what each device is given as a newcomer who shows its test data without labels, or a few of
+them with labels.
+own: what the devices measured themselves in the end, by the algorithm's own way of predicting.
+newcomers: of devices that took no part and show labelled data, where the shift has some; with FedRC's shift,
+the global accuracy of its paper.
 """
 
 import contextlib
 import mmap
 import tempfile
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,41 +22,54 @@ import numpy as np
 import torch
 from sklearn.metrics import adjusted_rand_score
 
-from fedcore.algorithm import Algorithm, Central, State, find
+from fedcore.algorithm import Algorithm, Central, State, find, measurement
 from fedcore.data import images
 from fedcore.data.dataset import Dataset
-from fedcore.data.views import Views
-from fedcore.errors import ConfigError, Refused
+from fedcore.errors import ConfigError, DeviceFault, Refused
 from fedcore.events import Effect, Opened
-from fedcore.local.bench import Bench
 from fedcore.local.learner import Learner, builtin
 from fedcore.local.weights import initial_weights
-from fedcore.messages import Describe, Described, Evaluate, Evaluated, Message, Trained
+from fedcore.messages import Message
 from fedcore.parts import ClusterAssignment
-from fedcore.privacy.account import Unmetered
 from fedcore.rounds import RoundPolicy
 from fedcore.seeds import generator
-from fedcore.shifts import DeviceData, make
+from fedcore.shifts import drifting, make, newcomers
+from fedcore.shifts.drift import MODES
 from fedcore.simulate import simulate
 from fedcore.tensors import manifest_of, pack, unpack
-from fedcore.types import DeviceId, Tensors
+from fedcore.types import Tensors
+from fedserver.fleet import Fleet, Holding, name
+from fedserver.public import encoder, public_part
 
 
 @dataclass(frozen=True)
 class Experiment:
     """What to run. seed: of the data and of the shuffling. model_seed: of the initial weights, 42 in all of
-    the papers' repetitions. samples: training images of a device; 0 shares out all that there are.
-    threads: of PyTorch; 0 leaves it to PyTorch. changes: to parameters, by name; privacy is off where they do
-    not say otherwise, for simulated data are nobody's."""
+    the papers' repetitions. threads: of PyTorch; 0 leaves it to PyTorch. changes: to parameters, by name;
+    privacy is off where they do not say otherwise, for simulated data are nobody's.
+    samples: training images of a device; 0 shares out all that there are.
+
+    drifts: stages that each device's data go through, see `fedcore.shifts.drift`, as is mode; 0: they stay.
+    level: 1 to 8, or with drifts "low", "medium", "high". labels: samples of each class that newcomers show.
+    model: a network of `fedcore.models`, with `options`; "" takes one that fits the images. public: the share
+    of the train images that no device gets and that a frozen encoder is trained on, for algorithms that
+    need one.
+    """
 
     algorithm: str = "flux"
     preset: str = "default"
     dataset: str = "digits"
     data_dir: Path | None = None
     shift: str = "px"
-    level: int = 5
+    level: int | str = 5
+    drifts: int = 0
+    mode: str = MODES[0]
+    labels: int = 0
     clients: int = 10
     samples: int = 0
+    model: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    public: float = 0.0
     rounds: int = 10
     seed: int = 42
     model_seed: int = 42
@@ -66,11 +84,20 @@ def run(experiment: Experiment, progress: Callable[[str], None] = lambda text: N
     if experiment.threads:
         torch.set_num_threads(experiment.threads)
     progress(f"making {experiment.clients} devices of {experiment.dataset}")
-    truth = devices_of(experiment)
-    algorithm, parameters, preset = _configure(experiment, truth)
-    fleet = Fleet(algorithm, truth, learner_for(truth[0].train), experiment)
+    holdings, public = holdings_of(experiment)
+    algorithm, parameters, preset = _configure(experiment, holdings)
+    learner = learner_for(experiment, holdings[0].test)
+    if public is not None:
+        channels = holdings[0].test.x.shape[1]
+        progress(f"training an encoder on {len(public)} images that no device gets")
+        learner = replace(learner, encoder=encoder(learner, public, channels, experiment.seed))
+    fleet = Fleet(algorithm, holdings, learner, experiment.device, experiment.seed, spooled)
     central = algorithm.central()
-    state = central.start(initial_weights(fleet.learner, experiment.model_seed), parameters)
+    first, *others = (
+        initial_weights(fleet.learner, experiment.model_seed + number)
+        for number in range(algorithm.initial(parameters))
+    )
+    state = central.start(first, parameters, *others)
     policy = RoundPolicy(minimum=experiment.clients)
 
     def watch(effect: Effect) -> None:
@@ -80,8 +107,12 @@ def run(experiment: Experiment, progress: Callable[[str], None] = lambda text: N
     outcome = simulate(central, state, fleet.devices(), policy, experiment.seed, keep=spooled, watch=watch)
     if outcome.failed:
         raise Refused(f"the run failed: {outcome.reason}")
-    progress("placing every device as a newcomer without labels")
-    per_device = [measure(central, outcome.state, fleet, number) for number in range(experiment.clients)]
+    shown = f"{experiment.labels} labels of each class" if experiment.labels else "no labels"
+    progress(f"placing every device as a newcomer with {shown}")
+    per_device = [
+        measure(central, outcome.state, fleet, number, experiment.labels) for number in range(len(holdings))
+    ]
+    strangers = _newcomers(experiment, algorithm, central, outcome.state, learner)
     return {
         "algorithm": experiment.algorithm,
         "preset": preset,
@@ -89,6 +120,9 @@ def run(experiment: Experiment, progress: Callable[[str], None] = lambda text: N
         "dataset": experiment.dataset,
         "shift": experiment.shift,
         "level": experiment.level,
+        "drifts": experiment.drifts,
+        "mode": experiment.mode if experiment.drifts else "",
+        "labels": experiment.labels,
         "seed": experiment.seed,
         "clients": experiment.clients,
         "samples": experiment.samples,
@@ -96,9 +130,13 @@ def run(experiment: Experiment, progress: Callable[[str], None] = lambda text: N
         "accuracy": {
             "known": _mean([row["known"] for row in per_device]),
             "test": _mean([row["test"] for row in per_device]),
+            "own": _mean([each.accuracy for _, each in sorted(outcome.state.metrics.items())]),
+            "newcomers": _mean([row["accuracy"] for row in strangers]),
             "per_device": per_device,
+            "per_newcomer": strangers,
         },
-        **grouping(outcome.state, truth),
+        "facts": dict(outcome.state.facts),
+        **grouping(outcome.state, holdings),
         "seconds": {"total": time.perf_counter() - started, "training": fleet.training_seconds},
         "bytes": {"up": sum(outcome.up.values()), "down": sum(outcome.down.values())},
     }
@@ -116,71 +154,29 @@ def spooled(tensors: Tensors) -> Tensors:
     return unpack(manifest_of(tensors), memoryview(data))
 
 
-class Fleet:
-    """The simulated devices. They take turns in one network, so memory holds their data and one model."""
-
-    def __init__(
-        self, algorithm: Algorithm, truth: list[DeviceData], learner: Learner, experiment: Experiment
-    ) -> None:
-        self.learner, self.truth = learner, truth
-        self.training_seconds = 0.0
-        self._local = algorithm.local()
-        self._experiment = experiment
-        self._network = learner.module(seed=0)
-        self._benches = [self._bench(number, Views.of(d.train, d.test)) for number, d in enumerate(truth)]
-
-    def devices(self) -> dict[DeviceId, Callable[[Message, int], Message]]:
-        return {name(number): self._device(bench) for number, bench in enumerate(self._benches)}
-
-    def evaluate(self, number: int, task: Evaluate) -> float:
-        answer = self._local.perform(task, self._benches[number])
-        assert isinstance(answer, Evaluated)
-        return answer.accuracy
-
-    def describe(self, number: int, task: Describe) -> Described:
-        """As a newcomer: the test images, without their labels."""
-        newcomer = self._bench(number, Views.of(Dataset(self.truth[number].test.x)))
-        answer = self._local.perform(task, newcomer)
-        assert isinstance(answer, Described)
-        return answer
-
-    def _bench(self, number: int, views: Views) -> Bench:
-        noise = generator(self._experiment.seed, "privacy noise", number)
-        account = Unmetered(noise.bytes)
-        return Bench(self.learner, views, self._experiment.device, 0, noise, self._network, account)
-
-    def _device(self, bench: Bench) -> Callable[[Message, int], Message]:
-        def perform(message: Message, seed: int) -> Message:
-            started = time.perf_counter()
-            answer = self._local.perform(message, bench.for_task(seed))
-            if message.reply is Trained:
-                self.training_seconds += time.perf_counter() - started
-            return answer
-
-        return perform
-
-
-def name(number: int) -> DeviceId:
-    """Device ids sort as their numbers do."""
-    return f"device-{number:03}"
-
-
-def devices_of(experiment: Experiment) -> list[DeviceData]:
-    """The simulated devices' data. Raises ConfigError."""
+def holdings_of(experiment: Experiment) -> tuple[list[Holding], Dataset | None]:
+    """The devices' data, and what is public. Raises ConfigError."""
+    if not 0.0 <= experiment.public < 1.0:
+        raise ConfigError(f"a share of {experiment.public} of the images is public", "give 0 to below 1")
+    clients, seed, rounds = experiment.clients, experiment.seed, experiment.rounds
     try:
-        train, test = images.load(experiment.dataset, experiment.data_dir)
+        everything, test = images.load(experiment.dataset, experiment.data_dir)
+        apart, train = public_part(everything, experiment.public, seed)
+        public = apart if experiment.public else None
         if experiment.samples:
             train = _some(train, experiment)
-        return make(experiment.shift, experiment.level, experiment.clients, experiment.seed, train, test)
+        if experiment.drifts:
+            level = str(experiment.level)
+            made = drifting(
+                experiment.shift, level, experiment.drifts, clients, seed, train, test, experiment.mode
+            )
+            return [Holding.drifting(device, rounds) for device in made], public
+        if not isinstance(experiment.level, int):
+            raise ValueError(f"level {experiment.level!r} needs --drifts: without, levels are 1 to 8")
+        steady = make(experiment.shift, experiment.level, clients, seed, train, test)
+        return [Holding.steady(device) for device in steady], public
     except (ValueError, FileNotFoundError) as fault:
         raise ConfigError(str(fault)) from None
-
-
-def told(parameters: Any) -> str:
-    """How private the descriptors are, for people; empty where the algorithm asks for none."""
-    mode = getattr(parameters, "privacy", "")
-    remarks = {"off": "off; real devices are asked for balanced", "paper": "paper, which is not private"}
-    return remarks.get(mode, mode)
 
 
 def _some(train: Dataset, experiment: Experiment) -> Dataset:
@@ -194,51 +190,86 @@ def _some(train: Dataset, experiment: Experiment) -> Dataset:
     return train.subset(generator(experiment.seed, "samples").permutation(len(train))[:due])
 
 
-def _configure(experiment: Experiment, truth: list[DeviceData]) -> tuple[Algorithm, Any, str]:
+def _configure(experiment: Experiment, holdings: Sequence[Holding]) -> tuple[Algorithm, Any, str]:
     """The algorithm with its parameters; a preset of the data set's own goes before the general one."""
     algorithm, variant = find(experiment.algorithm)
     own = f"{experiment.preset}-{experiment.dataset}"
     preset = own if own in algorithm.presets else experiment.preset
     changes: dict[str, Any] = {**variant, "rounds": experiment.rounds}
-    if "privacy" in {field.name for field in fields(algorithm.parameters)}:
+    if hasattr(algorithm.parameters, "privacy"):
         changes["privacy"] = "off"
     if changes.get("clusters") == -1:  # an algorithm that must be told how many there are: tell it the truth
-        changes["clusters"] = len({device.concept for device in truth})
+        changes["clusters"] = len({holding.concept for holding in holdings})
+    if experiment.labels and hasattr(algorithm.parameters, "labels_at_test"):
+        changes["labels_at_test"] = True
     return algorithm, algorithm.configure(preset, {**changes, **experiment.changes}), preset
 
 
-def learner_for(data: Dataset) -> Learner:
-    """LeNet-5 as in the papers; a small network for images that are too small for it."""
+def told(parameters: Any) -> str:
+    """How private the descriptors are, for people; empty where the algorithm asks for none."""
+    mode = getattr(parameters, "privacy", "")
+    remarks = {"off": "off, since simulated data are nobody's", "paper": "paper, which is not private"}
+    return remarks.get(mode, mode)
+
+
+def learner_for(experiment: Experiment, data: Dataset) -> Learner:
+    """LeNet-5 as in the papers, a small network for images too small for it, or what is asked for."""
     channels, size = data.x.shape[1], data.x.shape[2]
+    if experiment.model:
+        image = {"channels": channels, "size": size}
+        own = {"inputs": channels * size * size} if experiment.model == "mlp" else image
+        return builtin(experiment.model, {**own, **experiment.options})
     if size < 28:
         return builtin("mlp", {"inputs": channels * size * size, "hidden": (64,), "classes": 10})
     return builtin("lenet5", {"channels": channels, "size": size, "classes": 10})
 
 
-def measure(central: Central, state: State, fleet: Fleet, number: int) -> dict[str, Any]:
+def measure(central: Central, state: State, fleet: Fleet, number: int, labels: int) -> dict[str, Any]:
     """How good the final models are for a device: its own cluster's, and the one that it gets as a newcomer;
     None where it is refused one."""
     device = name(number)
     cluster = state.assignments[device]
-    row: dict[str, Any] = {"device": device, "concept": fleet.truth[number].concept, "cluster": cluster}
-    row["known"] = fleet.evaluate(number, Evaluate(state.models[cluster], part="test"))
+    row: dict[str, Any] = {"device": device, "concept": fleet.holdings[number].concept, "cluster": cluster}
+    row["known"] = fleet.accuracy(number, measurement(central, state, cluster))
     row["test"] = row["placed"] = None
-    with contextlib.suppress(Refused):
+    with contextlib.suppress(Refused, DeviceFault):
         answer = central.place(state, None)
-        if isinstance(answer, Describe):
-            answer = central.place(state, fleet.describe(number, answer).descriptor)
+        if isinstance(answer, Message):
+            answer = central.place(state, fleet.show(number, answer, labels))
         assert isinstance(answer, ClusterAssignment)
         row["placed"], row["abstained"] = answer.cluster, answer.abstained
-        row["test"] = fleet.evaluate(number, Evaluate(state.models[answer.cluster], part="test"))
+        task = measurement(central, state, answer.cluster)
+        row["test"] = fleet.accuracy(number, task, newcomer=True)
     return row
 
 
-def grouping(state: State, truth: list[DeviceData]) -> dict[str, Any]:
+def _newcomers(
+    experiment: Experiment, algorithm: Algorithm, central: Central, state: State, learner: Learner
+) -> list[dict[str, Any]]:
+    """How labelled devices fare that took no part, one for each concept, where the shift has them."""
+    made = newcomers(experiment.shift, experiment.seed, *images.load(experiment.dataset, experiment.data_dir))
+    if not made:
+        return []
+    fleet = Fleet(
+        algorithm, [Holding.steady(one) for one in made], learner, experiment.device, experiment.seed
+    )
+    rows = []
+    for number, device in enumerate(made):
+        answer = central.place(state, None)
+        if isinstance(answer, Message):
+            answer = central.place(state, fleet.shown(number, answer, device.train))
+        assert isinstance(answer, ClusterAssignment)
+        accuracy = fleet.accuracy(number, measurement(central, state, answer.cluster), newcomer=True)
+        rows.append({"concept": device.concept, "placed": answer.cluster, "accuracy": accuracy})
+    return rows
+
+
+def grouping(state: State, holdings: Sequence[Holding]) -> dict[str, Any]:
     """What groups were found, and how well they agree with the truth."""
-    found = [state.assignments[name(number)] for number in range(len(truth))]
+    found = [state.assignments[name(number)] for number in range(len(holdings))]
     return {
         "clusters": len(set(found)),
-        "ari": float(adjusted_rand_score([device.concept for device in truth], found)),
+        "ari": float(adjusted_rand_score([device.concept for device in holdings], found)),
         "clustering_round": state.facts.get("clustering_round"),
         "assignments": found,
     }

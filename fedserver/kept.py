@@ -7,6 +7,7 @@ from fedcore.messages import Message
 from fedcore.payload import Payload, Weights
 from fedcore.payload import encode as encode_message
 from fedcore.types import ModelKey, RunId, Tensors
+from fedserver.mapped import StoredTensors
 from fedserver.store import Store
 
 
@@ -31,6 +32,8 @@ class Kept:
 
     def weights(self, store: Store, tensors: Tensors) -> Weights:
         """The blob of these tensors. It is not remembered if it is a new one."""
+        if isinstance(tensors, StoredTensors):
+            return tensors.weights
         known = self._weights.get(id(tensors))
         return known[1] if known else store.keep(self._run, tensors)
 

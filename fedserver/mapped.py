@@ -2,12 +2,12 @@
 
 import mmap
 import os
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from fedcore.errors import BadPayload, NotFound
+from fedcore.payload import Weights
 from fedcore.shell.disk import storing
-from fedcore.tensors import Manifest, layout, unpack
+from fedcore.tensors import Lazy, Manifest, layout, unpack
 from fedcore.types import Array
 
 
@@ -23,7 +23,7 @@ def mapped(path: Path) -> memoryview:
             raise NotFound(f"blob {path.name[:12]} is not here", "upload it first") from None
 
 
-class MappedTensors(Mapping[str, Array]):
+class MappedTensors(Lazy):
     """A set of tensors whose file is mapped anew for each that is asked for, and let go with it.
 
     So a thousand reports can be open, and the memory in use is that of one tensor. The file must stay.
@@ -34,6 +34,7 @@ class MappedTensors(Mapping[str, Array]):
         starts, size = layout(manifest)
         if len(mapped(path)) != size:
             raise BadPayload(f"the tensors need {size} bytes, the blob has {len(mapped(path))}")
+        super().__init__(manifest)
         self._path = path
         self._places = {spec.name: (spec, start) for spec, start in zip(manifest, starts, strict=True)}
 
@@ -41,8 +42,10 @@ class MappedTensors(Mapping[str, Array]):
         spec, start = self._places[name]
         return unpack((spec,), mapped(self._path)[start : start + spec.nbytes])[name]
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
 
-    def __len__(self) -> int:
-        return len(self._places)
+class StoredTensors(MappedTensors):
+    """Tensors of a blob: where a state keeps them, they are stored already."""
+
+    def __init__(self, path: Path, weights: Weights) -> None:
+        super().__init__(path, weights.manifest)
+        self.weights = weights

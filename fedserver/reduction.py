@@ -12,7 +12,7 @@ from fedcore.payload import Weights, decode
 from fedcore.tensors import check_finite
 from fedcore.types import DeviceId, Tensors
 from fedserver.blobs import Blobs
-from fedserver.mapped import MappedTensors
+from fedserver.mapped import StoredTensors
 from fedserver.records import ReportRecord
 
 T = TypeVar("T")
@@ -41,7 +41,7 @@ class StoredReports(Sequence[Report]):
         return len(self._records)
 
     def _open(self, weights: Weights) -> Tensors:
-        return MappedTensors(self._blobs.path(weights.blob.sha256), weights.manifest)
+        return StoredTensors(self._blobs.path(weights.blob.sha256), weights)
 
 
 def reduce(central: Central, state: State, reports: Sequence[Report]) -> State:

@@ -56,6 +56,11 @@ def _unlike(table: Table, pairs: float) -> Vector:
     return (result + result.T) / 2.0
 
 
+def between(ones: Sequence[Descriptor], others: Sequence[Descriptor]) -> Vector:
+    """(n, m): `unlikeness` of each of `ones` to each of `others`; up to 1 means alike."""
+    return unlikeness([*ones, *others])[: len(ones), len(ones) :]
+
+
 def _pairs(devices: int) -> float:
     return max(devices * (devices - 1) / 2, 1.0)
 

@@ -7,12 +7,15 @@ A half of its own answers what is new, and passes the rest on:
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fedcore.errors import BadPayload, near
+from fedcore.local import private
 from fedcore.local.bench import Bench
 from fedcore.local.evaluate import evaluate
 from fedcore.local.latents import bounds, latents, width
+from fedcore.local.prototypes import prototypes
 from fedcore.local.releases import ALL, described
 from fedcore.local.score import score
 from fedcore.local.train import train
@@ -26,12 +29,21 @@ from fedcore.messages import (
     Evaluate,
     Evaluated,
     Message,
+    PrivateTraining,
+    Protected,
+    Represent,
+    Represented,
     Score,
     Scored,
     Train,
     Trained,
+    TrainingSettings,
 )
+from fedcore.privacy.account import Lesson
+from fedcore.privacy.chance import Entropy
 from fedcore.privacy.statement import OPEN
+from fedcore.seeds import derive
+from fedcore.types import Tensors
 
 
 def perform(message: Message, bench: Bench) -> Message:
@@ -44,7 +56,9 @@ def perform(message: Message, bench: Bench) -> Message:
 
 
 def _build(message: Build, bench: Bench) -> Built:
-    return Built(initial_weights(bench.learner, bench.seed))
+    seeds = [derive(bench.seed, "model", number) for number in range(1, message.models or 1)]
+    others = tuple(initial_weights(bench.learner, seed) for seed in seeds)
+    return Built(initial_weights(bench.learner, bench.seed), others or None)
 
 
 def _train(message: Train, bench: Bench) -> Trained:
@@ -55,9 +69,33 @@ def _train(message: Train, bench: Bench) -> Trained:
         descriptor = described(
             bench, message.model, message.projector, parts, message.classes, message.privacy
         )
+    if message.private is not None:
+        return replace(
+            privately(bench, message.model, message.settings, message.private), descriptor=descriptor
+        )
     model = bench.load(message.model)
     loss = train(bench.learner, model, samples, message.settings, bench.seed)
     return Trained(tensors_of(model), len(samples), loss, descriptor)
+
+
+def privately(bench: Bench, weights: Tensors, settings: TrainingSettings, asked: PrivateTraining) -> Trained:
+    """Trained by DP-SGD, which the bench's account pays.
+
+    Raises OverBudget where the owner's budget has no room, LearnerFault for a network that cannot be trained
+    so, DeviceFault where Opacus is not installed.
+    """
+    samples, model = bench.samples("train"), bench.load(weights)
+    private.check(bench.learner, model)
+    agreed = private.terms(asked, settings, len(samples))
+    private.attempt(bench.learner, model, samples)
+
+    def work(entropy: Entropy) -> Tensors:
+        private.train(bench.learner, model, samples, settings, agreed, bench.seed, entropy)
+        return tensors_of(model)
+
+    trained = bench.account.train(Lesson("weights", agreed, bench.version(ALL, labels=False)), work)
+    done = Protected(agreed.clip, agreed.noise, agreed.rate, agreed.steps)
+    return Trained(trained, len(samples), 0.0, private=done, curve=agreed.cost.curve)
 
 
 def _evaluate(message: Evaluate, bench: Bench) -> Evaluated:
@@ -92,10 +130,16 @@ def _score(message: Score, bench: Bench) -> Scored:
     return Scored(score(bench, message.models))
 
 
+def _represent(message: Represent, bench: Bench) -> Represented:
+    bench.account.unprotected(OPEN["prototypes"], bench.version(ALL, labels=False))
+    return Represented(prototypes(bench, message.by_class), len(bench.samples("train")))
+
+
 _ANSWERS: Mapping[type[Message], Callable[[Any, Bench], Message]] = {
     Build: _build,
     Train: _train,
     Evaluate: _evaluate,
     Describe: _describe,
     Score: _score,
+    Represent: _represent,
 }

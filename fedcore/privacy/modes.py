@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fedcore.errors import Refused
 from fedcore.parts import PrivacySettings
 from fedcore.privacy.accounting import rho_for, sigma_of
+from fedcore.privacy.cost import Cost
 from fedcore.privacy.sums import SHARES, weights
 
 WORST = 0.02
@@ -31,6 +32,10 @@ class Terms:
     sigma: float
     delta: float
     rho: float
+
+    @property
+    def cost(self) -> Cost:
+        return Cost(self.rho)
 
 
 def terms(settings: PrivacySettings, samples: int, classes: int) -> Terms:

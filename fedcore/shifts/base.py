@@ -9,6 +9,7 @@ Torch stream, the same in every generator (ANDA, `split_basic`):
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -34,10 +35,14 @@ class DeviceData:
     concept: int
 
 
-def check(level: int, clients: int, seed: int, train: Dataset, test: Dataset) -> None:
+def check_level(level: int, levels: range) -> None:
+    """Raise a ValueError where a shift lacks that level."""
+    if level not in levels:
+        raise ValueError(f"level {level} is unknown: this shift has the levels {levels[0]} to {levels[-1]}")
+
+
+def check(clients: int, seed: int, train: Dataset, test: Dataset) -> None:
     """Raise a ValueError that says which argument no generator can work with, and what to give instead."""
-    if level not in LEVELS:
-        raise ValueError(f"level {level} is unknown: FLUX defines the levels 1 to 8")
     if not 0 <= seed < 2**32:
         raise ValueError(f"seed {seed} is out of range: give one from 0 to 2**32 - 1")
     for name, data in (("train", train), ("test", test)):
@@ -56,6 +61,14 @@ def check(level: int, clients: int, seed: int, train: Dataset, test: Dataset) ->
         raise ValueError(
             f"train images are {train.x.shape[1:]} but test images {test.x.shape[1:]}: make them alike"
         )
+
+
+def known(what: str, word: str, words: Sequence[str]) -> None:
+    """Raise a ValueError, naming the nearest one, unless `word` is one of `words`."""
+    if word not in words:
+        close = difflib.get_close_matches(word, words, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise ValueError(f"unknown {what} {word!r}: {hint}known are {', '.join(words)}")
 
 
 def labels(data: Dataset) -> npt.NDArray[np.int64]:

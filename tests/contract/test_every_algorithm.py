@@ -91,20 +91,20 @@ def test_three_runs_give_the_same_bits(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_resuming_at_every_round_equals_the_straight_run(name: str) -> None:
-    saved: list[tuple[int, Any]] = []
-    blobs = Blobs()
+    saved: list[tuple[int, Any, dict[DeviceId, Tensors]]] = []
+    blobs, memories = Blobs(), dict[DeviceId, Tensors]()
     card, _ = prepared(name)
     kind = card.central().State
 
     def watch(effect: Effect) -> None:
         if isinstance(effect, Save):
-            saved.append((effect.round, checkpoint.encode(kind, effect.state, blobs.keep)))
+            saved.append((effect.round, checkpoint.encode(kind, effect.state, blobs.keep), dict(memories)))
 
-    straight = run(name, watch=watch)
+    straight = run(name, watch=watch, devices=fleet(card, memories=memories))
     assert len(saved) >= SMALL["rounds"]
-    for number, structure in saved:
+    for number, structure, remembered in saved:
         state = checkpoint.decode(kind, structure, blobs.load)
-        resumed = run(name, state=state, round=number)
+        resumed = run(name, state=state, round=number, devices=fleet(card, memories=remembered))
         assert bits(resumed) == bits(straight)
         assert resumed.state.assignments == straight.state.assignments
 

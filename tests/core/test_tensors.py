@@ -1,6 +1,7 @@
 """Named arrays: one layout of bytes, one hash, and sums whose bits do not depend on how they were come by."""
 
 import math
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from fedcore.tensors import (
     BLOCK,
     DTYPES,
     MAX_TENSORS,
+    Mixture,
     TensorSpec,
     check_finite,
     check_manifest,
@@ -262,3 +264,48 @@ def test_the_mean_in_device_order_is_exact_and_has_the_same_bits_whatever_arrive
 def test_a_mean_needs_a_positive_weight(weights: list[float]) -> None:
     with pytest.raises(ValueError, match="positive weight"):
         weighted_mean([({"w": np.ones(2)}, weight) for weight in weights])
+
+
+# -- tensors that are made when they are asked for ------------------------------------------------------
+
+
+def test_a_mixture_is_the_weighted_mean_bit_for_bit() -> None:
+    chance = np.random.default_rng(0)
+    parts: list[tuple[Tensors, float]] = [
+        (
+            {
+                "w": chance.normal(size=(3, 5)).astype(np.float32),
+                "half": chance.normal(size=4).astype(np.float16),
+                "n": np.array(each, np.int64),
+            },
+            weight,
+        )
+        for each, weight in ((2, 0.3), (3, 0.2), (9, 0.5))
+    ]
+    mixture, mean = Mixture(parts), weighted_mean(parts)
+    assert list(mixture) == list(mean)
+    assert manifest_of(mixture) == mixture.manifest == manifest_of(mean)
+    assert (digest(mixture), nbytes(mixture)) == (digest(mean), nbytes(mean))
+
+
+def test_a_mixture_reads_its_parts_when_it_is_read_and_keeps_nothing() -> None:
+    size, read = 1 << 20, list[str]()
+
+    class Counted(dict[str, Any]):
+        def __getitem__(self, name: str) -> Any:
+            read.append(name)
+            return np.full(size, 2.0, np.float32)
+
+    part = Counted({name: np.zeros(size, np.float32) for name in "abcdefgh"})
+    mixture = Mixture([(part, 0.5)] * 40)
+    assert manifest_of(mixture) == manifest_of(dict(part))
+    assert read == []
+    tracemalloc.start()
+    try:
+        for piece in pack(mixture):
+            assert len(piece) == 4 * size
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(read) == 8 * 40
+    assert peak < 12 * 4 * size, "a few tensors' worth, whatever the number of parts and of tensors"

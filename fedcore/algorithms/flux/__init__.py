@@ -11,6 +11,8 @@ A run goes through phases; each line is one exchange with the devices:
     cluster          devices describe their data by the frozen global model (eq. 7) and train; the server
                      clusters the descriptors (4.2.1, D.2) and averages these updates cluster by cluster
     clustered        each cluster trains its own model; late joiners describe, and join in the next round
+    watch            FLUX-dynamic alone: devices describe their data again, and where some have drifted the
+                     clusters are formed anew; see `flux.drift`
     evaluate         every device measures its cluster's model on its test part
 
 Presets. `paper` is what the authors' code ran when it made the tables; `default` is what we recommend. They
@@ -59,7 +61,13 @@ class Parameters:
     scaling: of the density radius (D.2).
     mixing: "hard", or "soft": a device starts each round from a mixture of the clusters' models, and its
         update counts in each by the same weights (D.3).
+    watch: rounds after which devices describe their data again, to see whether they have drifted; 0: never.
+        It costs them the frozen model's forward pass, and with a privacy guarantee only new data cost budget.
     aggregation: how updates become a model, and what a hostile one can do; see `fedcore.central.robust`.
+    dp_epsilon, dp_delta, dp_clip, dp_noise: DP-SGD on the devices, see `fedcore.messages.PrivateTraining`;
+        dp_epsilon 0 and dp_noise 0: without.
+    central_noise, central_clip, central_delta: with aggregation "noised", noise that the server adds to each
+        model, for those who get it to learn little of any device; see `fedcore.central.noised`.
     privacy: of the descriptors: "off", "paper" (not private), "balanced", "strict", or "explicit" with the
         numbers epsilon, delta; group_size samples may be of one person. See docs/privacy.md.
     noise_at_test: newcomers too; with a guarantee, always.
@@ -90,7 +98,15 @@ class Parameters:
     clusters: int = 0
     scaling: float = 1.0
     mixing: str = "hard"
+    watch: int = 0
     aggregation: str = "clipped"
+    dp_epsilon: float = 0.0
+    dp_delta: float = 1e-6
+    dp_clip: float = 1.0
+    dp_noise: float = 0.0
+    central_noise: float = 0.0
+    central_clip: float = 1.0
+    central_delta: float = 1e-6
     privacy: str = "balanced"
     epsilon: float = 0.0
     delta: float = 0.0
@@ -121,6 +137,6 @@ ALGORITHM = Algorithm(
     central_module="fedcore.algorithms.flux.central",
     local_module="fedcore.algorithms.flux.local",
     presets={"paper": PAPER, "paper-fashion-mnist": {**PAPER, "scaling": 0.95}},
-    variants={"flux-prior": {"clusters": -1}, "flux-soft": {"mixing": "soft"}},
+    variants={"flux-prior": {"clusters": -1}, "flux-soft": {"mixing": "soft"}, "flux-dynamic": {"watch": 1}},
     messages=(TrainMixture,),
 )

@@ -1,9 +1,7 @@
 """The server half of FLUX. Read `PHASES` first: what each phase asks, and what it makes of the answers."""
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, cast
 
 from fedcore.algorithm import Plan, Report
 from fedcore.algorithms.flux import Parameters
@@ -15,14 +13,16 @@ from fedcore.algorithms.flux.clustering import (
     warm_up_is_over,
 )
 from fedcore.algorithms.flux.clustering import place as place_newcomer
+from fedcore.algorithms.flux.drift import drifted, recluster
 from fedcore.algorithms.flux.messages import TrainMixture
 from fedcore.algorithms.flux.state import GLOBAL, Clustering, State
-from fedcore.central.averaging import next_models
-from fedcore.central.projector import make_projector, merge_bounds, public_projector
-from fedcore.central.standard import mean_accuracy, metrics_of, trained, training
-from fedcore.errors import BadPayload, ConfigError, Refused
-from fedcore.messages import WIDTH, Describe, Described, Evaluate, Message, Train
-from fedcore.parts import CALIBRATED, ClusterAssignment, Descriptor, PrivacySettings
+from fedcore.central.averaging import named, next_models
+from fedcore.central.encoding import bounds_task, bounds_title, merged_bounds, privacy_of, projector_of
+from fedcore.central.noised import charged, rule_of
+from fedcore.central.standard import mean_accuracy, metrics_of, private_training, trained, training
+from fedcore.errors import Refused
+from fedcore.messages import Describe, Described, Evaluate, Message, Train
+from fedcore.parts import ClusterAssignment, Descriptor, Evidence, PrivacySettings
 from fedcore.types import DeviceId, ModelKey, Tensors
 
 
@@ -45,37 +45,40 @@ def reduce(state: State, reports: Sequence[Report]) -> State:
     return take(state, reports)
 
 
-def place(state: State, descriptor: Descriptor | None) -> ClusterAssignment | Describe:
+def place(state: State, evidence: Evidence | None) -> ClusterAssignment | Message:
     if state.clustering is None:
         raise Refused("the run has not formed its clusters yet", "try again in a few rounds")
-    if descriptor is None:
+    if evidence is None:
         asked = privacy(state.parameters) if state.parameters.noise_at_test else PrivacySettings()
         return Describe(state.clustering.encoder, state.clustering.projector, 0, asked)
-    return place_newcomer(state.parameters, state.clustering, descriptor)
+    assert isinstance(evidence, Descriptor)
+    return place_newcomer(state.parameters, state.clustering, evidence)
 
 
 def privacy(parameters: Parameters) -> PrivacySettings:
-    """What is asked of the devices. A mode that has its numbers needs none. Raises ConfigError."""
-    mode, numbers = parameters.privacy, (parameters.epsilon, parameters.delta)
-    if numbers == (0.0, 0.0):
-        numbers = CALIBRATED.get(mode) or numbers
-    try:
-        return PrivacySettings(mode, *numbers, parameters.group_size)
-    except BadPayload as fault:
-        raise ConfigError(f"flux: {fault.message}", fault.mend) from None
+    """What is asked of the devices. Raises ConfigError."""
+    return privacy_of("flux", parameters)
 
 
 # -- warm-up: train, measure, bounds ------------------------------------------------------------------------
 
 
 def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:
-    task = Train(state.models[GLOBAL], training(state.parameters), GLOBAL)
+    task = Train(
+        state.models[GLOBAL],
+        training(state.parameters),
+        GLOBAL,
+        private=private_training(state.parameters),
+    )
     return Plan(dict.fromkeys(present, task), _title(state, "one model for all"))
 
 
 def _take_train(state: State, reports: Sequence[Report]) -> State:
-    models, guard = next_models(state.models, reports, state.parameters.aggregation, state.guard)
-    return replace(state, models=models, guard=guard, progress=state.progress + 1, phase="measure")
+    rule = rule_of(state.parameters)
+    models, guard = next_models(state.models, reports, rule, state.guard)
+    spent = charged(state.spent, reports, rule)
+    progress = state.progress + 1
+    return replace(state, models=models, guard=guard, spent=spent, progress=progress, phase="measure")
 
 
 def _ask_measure(state: State, present: Sequence[DeviceId]) -> Plan:
@@ -90,24 +93,13 @@ def _take_measure(state: State, reports: Sequence[Report]) -> State:
 
 
 def _ask_bounds(state: State, present: Sequence[DeviceId]) -> Plan:
-    if privacy(state.parameters).calibrated:
-        asked, title = WIDTH, "number of the latent values"
-    else:
-        asked, title = state.parameters.bounds, "bounds of the latent values"
-    task = Evaluate(state.models[GLOBAL], cluster=GLOBAL, bounds=asked)
-    return Plan(dict.fromkeys(present, task), title)
+    asked = privacy(state.parameters)
+    task = bounds_task(state.models[GLOBAL], GLOBAL, asked, state.parameters.bounds)
+    return Plan(dict.fromkeys(present, task), bounds_title(asked))
 
 
 def _take_bounds(state: State, reports: Sequence[Report]) -> State:
-    measured = [each for _, each in sorted(metrics_of(reports).items()) if each.latents]
-    # One device with another network must not spoil the projector of all others.
-    width = Counter(each.latents for each in measured).most_common(1)[0][0]
-    if privacy(state.parameters).calibrated:
-        return replace(state, latents=width, phase="cluster")
-    bounds = merge_bounds(
-        (each.bounds for each in measured if each.bounds is not None and each.latents == width),
-        state.parameters.margin,
-    )
+    bounds, width = merged_bounds(reports, privacy(state.parameters), state.parameters.margin)
     return replace(state, bounds=bounds, latents=width, phase="cluster")
 
 
@@ -115,11 +107,8 @@ def _take_bounds(state: State, reports: Sequence[Report]) -> State:
 
 
 def _projector(state: State) -> Tensors:
-    if privacy(state.parameters).calibrated:
-        return public_projector(state.latents, state.parameters.dims)
-    assert state.bounds is not None
-    solver = cast(Literal["auto", "full"], state.parameters.solver)
-    return make_projector(state.bounds, state.latents, state.parameters.dims, solver)
+    parameters = state.parameters
+    return projector_of(state.bounds, state.latents, privacy(parameters), parameters.dims, parameters.solver)
 
 
 def _ask_cluster(state: State, present: Sequence[DeviceId]) -> Plan:
@@ -130,6 +119,7 @@ def _ask_cluster(state: State, present: Sequence[DeviceId]) -> Plan:
         _projector(state),
         state.parameters.classes,
         privacy(state.parameters),
+        private_training(state.parameters),
     )
     mark = " (privacy=paper: not private)" if state.parameters.privacy == "paper" else ""
     return Plan(dict.fromkeys(present, task), _title(state, f"devices describe their data{mark}"))
@@ -158,6 +148,7 @@ def _take_cluster(state: State, reports: Sequence[Report]) -> State:
 
 def _ask_clustered(state: State, present: Sequence[DeviceId]) -> Plan:
     clustering, settings = _clustering(state), training(state.parameters)
+    private = private_training(state.parameters)
     describe = Describe(
         clustering.encoder, clustering.projector, state.parameters.classes, privacy(state.parameters)
     )
@@ -169,8 +160,8 @@ def _ask_clustered(state: State, present: Sequence[DeviceId]) -> Plan:
         if state.parameters.mixing == "soft":
             weights = mixing_weights(clustering, device)
             models = tuple(state.models[name] for name in weights)
-            return TrainMixture(models, tuple(weights.values()), settings, cluster)
-        return Train(state.models[cluster], settings, cluster)
+            return TrainMixture(models, tuple(weights.values()), settings, cluster, private)
+        return Train(state.models[cluster], settings, cluster, private=private)
 
     return Plan({device: task(device) for device in present}, _title(state, "one model for each cluster"))
 
@@ -195,18 +186,53 @@ def _aggregate(state: State, reports: Sequence[Report]) -> State:
         else {state.assignments[device]: 1.0}
         for device in trained(reports)
     }
+    rule = rule_of(state.parameters)
     models, guard = next_models(
         state.models,
         reports,
-        state.parameters.aggregation,
+        rule,
         state.guard,
         lambda device, key: shares[device].get(key, 0.0),
     )
-    progress = state.progress + 1
-    phase = "clustered"
+    progress, watch = state.progress + 1, state.parameters.watch
+    phase = "watch" if watch and (progress - clustering.round) % watch == 0 else "clustered"
     if progress >= state.parameters.rounds:
         phase = "evaluate" if state.parameters.evaluate else "done"
-    return replace(state, models=models, guard=guard, progress=progress, phase=phase)
+    spent = charged(state.spent, reports, rule)
+    return replace(state, models=models, guard=guard, spent=spent, progress=progress, phase=phase)
+
+
+# -- FLUX-dynamic: watching for drift -----------------------------------------------------------------------
+
+
+def _ask_watch(state: State, present: Sequence[DeviceId]) -> Plan:
+    clustering = _clustering(state)
+    task = Describe(
+        clustering.encoder, clustering.projector, state.parameters.classes, privacy(state.parameters)
+    )
+    return Plan(dict.fromkeys(present, task), _title(state, "have the devices' data drifted?"))
+
+
+def _take_watch(state: State, reports: Sequence[Report]) -> State:
+    described = {
+        report.device: report.message.descriptor
+        for report in reports
+        if isinstance(report.message, Described)
+    }
+    moved = drifted(_clustering(state), described)
+    if not moved:
+        return replace(state, phase="clustered")
+    found, assignments, sources = recluster(state.parameters, _clustering(state), state.progress, described)
+    remark = f"after round {state.progress} the data of {named(moved)} have drifted: clusters are formed anew"
+    return replace(
+        state,
+        clustering=found,
+        assignments=assignments,
+        models={name: state.models[old] for name, old in sources.items()},
+        guard=state.guard.moved(sources),
+        drift=(*state.drift, remark),
+        phase="clustered",
+    )
 
 
 # -- the end ------------------------------------------------------------------------------------------------
@@ -240,5 +266,6 @@ PHASES: Mapping[
     "bounds": (_ask_bounds, _take_bounds),
     "cluster": (_ask_cluster, _take_cluster),
     "clustered": (_ask_clustered, _take_clustered),
+    "watch": (_ask_watch, _take_watch),
     "evaluate": (_ask_evaluate, _take_evaluate),
 }

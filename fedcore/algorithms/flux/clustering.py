@@ -8,6 +8,7 @@ import numpy as np
 from fedcore.algorithms.flux import Parameters
 from fedcore.algorithms.flux.state import Clustering
 from fedcore.central import assign, cluster, descriptors, noisy, same
+from fedcore.central.noised import NOISED, check_noise
 from fedcore.central.robust import RULES
 from fedcore.central.standard import check_parameters
 from fedcore.errors import ConfigError
@@ -37,13 +38,17 @@ def form_clusters(
     encoder: Tensors,
     projector: Tensors,
     described: Mapping[DeviceId, Descriptor],
+    scaler: descriptors.BlockScaler | None = None,
 ) -> tuple[Clustering, dict[DeviceId, ModelKey]]:
-    """Cluster the devices by their descriptors (section 4.2.1). Devices in id order, whatever came first."""
+    """Cluster the devices by their descriptors (section 4.2.1). Devices in id order, whatever came first.
+
+    scaler: None for one that is fitted to these descriptors.
+    """
     devices = sorted(described)
     chosen = [described[device] for device in devices]
     private = chosen[0].sums is not None
     raw = [descriptors.vector(one, parameters.classes) for one in chosen]
-    scaler = descriptors.BlockScaler.fit(
+    scaler = scaler or descriptors.BlockScaler.fit(
         raw, projector["components"].shape[0], "unknown" if private else parameters.absent
     )
     points = np.stack([scaler.transform(vector) for vector in raw])
@@ -64,6 +69,7 @@ def form_clusters(
         projector=projector,
         scaler=scaler,
         names=names,
+        described=described,
         vectors=dict(zip(devices, points, strict=True)),
         centroids=centroids,
         reach=assign.reach(points[:, :free], labels, centroids[:, :free]),
@@ -95,7 +101,8 @@ def add_device(
     if clustering.noise is not None:
         row = clustering.names.index(answer.cluster)
         point = noisy.filled(point[None], clustering.centroids[row][None])[0]
-    return replace(clustering, vectors={**clustering.vectors, device: point}), answer.cluster
+    vectors, described = {**clustering.vectors, device: point}, {**clustering.described, device: descriptor}
+    return replace(clustering, vectors=vectors, described=described), answer.cluster
 
 
 def place(parameters: Parameters, clustering: Clustering, descriptor: Descriptor) -> ClusterAssignment:
@@ -144,9 +151,16 @@ def check(parameters: Parameters) -> None:
         "absent": ("minus_one", "beyond"),
         "mixing": ("hard", "soft"),
         "grouping": ("test", "density"),
-        "aggregation": RULES,
+        "aggregation": (*RULES, NOISED),
     }
     check_parameters("flux", parameters, choices, ("rounds", "classes", "dims", "earliest"))
+    check_noise("flux", parameters)
+    if parameters.watch < 0:
+        raise ConfigError("flux parameter watch counts rounds and cannot be below 0")
+    if parameters.watch and parameters.privacy == "paper":
+        raise ConfigError(
+            "flux cannot tell drift from the papers' noise: its size is not known", "set watch=0"
+        )
     if parameters.clusters < 0:
         raise ConfigError("flux-prior must be told the number of clusters", "set clusters=K, or use flux")
     if parameters.grouping == "test" and parameters.privacy == "paper" and not parameters.clusters:

@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from fedcore.algorithm import LASTING
 from fedcore.algorithms.flux import Parameters
 from fedcore.central.averaging import Guard
 from fedcore.central.descriptors import BlockScaler
 from fedcore.messages import Evaluated
-from fedcore.parts import LatentBounds, Vector
+from fedcore.parts import Descriptor, LatentBounds, Vector
 from fedcore.types import DeviceId, ModelKey, Scalar, Tensors
 
 GLOBAL = "global"
@@ -18,8 +19,9 @@ class Clustering:
     """What was found in the clustering round, and what it takes to place another device.
 
     encoder: the frozen global model that describes. projector: "mean" (v,), "components" (l, v).
-    vectors: every described device's scaled descriptor, (2 (U+1) l,). centroids: (M, 2 (U+1) l), one row
-    for each of `names`. reach: (M,), in label-free coordinates; see `fedcore.central.assign.reach`.
+    described: every device's descriptor. vectors: the same, scaled, (2 (U+1) l,).
+    centroids: (M, 2 (U+1) l), one row for each of `names`.
+    reach: (M,), in label-free coordinates; see `fedcore.central.assign.reach`.
     noise: (M, 2 (U+1) l), variances of the privacy noise in the centroids; None without a guarantee. Where a
     cluster knows nothing of a class, its noise is infinite, and the centroid there is a stopgap.
     classless: devices of the clustering round that released no classes.
@@ -34,6 +36,7 @@ class Clustering:
     centroids: Vector
     reach: Vector
     noise: Vector | None = None
+    described: Mapping[DeviceId, Descriptor] = field(default_factory=dict)
     classless: int = 0
 
     @property
@@ -44,9 +47,11 @@ class Clustering:
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """phase: train, measure, bounds, cluster, clustered, evaluate or done.
+    """phase: train, measure, bounds, cluster, clustered, watch, evaluate or done.
 
     progress: rounds of training done. accuracies: of the global model after each measured round, by round.
+    spent: by device, see `fedcore.central.noised.charged`.
+    drift: when clusters were formed anew because data had drifted, and whose.
     """
 
     parameters: Parameters
@@ -60,19 +65,25 @@ class State:
     assignments: Mapping[DeviceId, ModelKey] = field(default_factory=dict)
     metrics: Mapping[DeviceId, Evaluated] = field(default_factory=dict)
     guard: Guard = field(default_factory=Guard)
+    spent: Mapping[DeviceId, float] = field(default_factory=dict, metadata=LASTING)
+    drift: tuple[str, ...] = ()
 
     @property
     def facts(self) -> Mapping[str, Scalar]:
         if self.clustering is None:
             return {}
-        return {"clustering_round": self.clustering.round, "clusters": len(self.clustering.names)}
+        found = {"clustering_round": self.clustering.round, "clusters": len(self.clustering.names)}
+        return {**found, "reclustered": len(self.drift)} if self.parameters.watch else found
 
     @property
     def remarks(self) -> Sequence[str]:
+        return (*self._classless, *self.drift, *self.guard.remarks)
+
+    @property
+    def _classless(self) -> Sequence[str]:
         if self.clustering is None or not self.clustering.classless:
-            return self.guard.remarks
-        told = (
+            return ()
+        return (
             f"{self.clustering.classless} devices had too few samples to tell of their classes with this "
-            "privacy: among them no groups are found that differ in nothing else"
+            "privacy: among them no groups are found that differ in nothing else",
         )
-        return (told, *self.guard.remarks)

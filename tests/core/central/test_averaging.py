@@ -6,7 +6,8 @@ import numpy as np
 
 from fedcore import checkpoint
 from fedcore.algorithm import Report
-from fedcore.central.averaging import NAMED, Guard, next_models
+from fedcore.central.averaging import ALL, NAMED, Guard, combined_models, held_back, next_models
+from fedcore.central.robust import Update
 from fedcore.messages import Evaluated, Trained
 from fedcore.tensors import digest
 from fedcore.types import Tensors
@@ -33,6 +34,16 @@ def test_a_model_without_updates_is_the_same_object_and_others_take_their_share(
         assert models["c1"] is MODELS["c1"]
         np.testing.assert_allclose(models["c0"]["w"], [2 / 3, 1 / 3], rtol=1e-6)
         assert guard.references == ({} if rule == "mean" else {"c0": 1.0})
+
+
+def test_each_model_may_have_updates_of_its_own_from_the_same_device() -> None:
+    def updates(key: str) -> dict[str, Update]:
+        values = {"c0": (1, 0), "c1": (5, 8)}[key]
+        return {"b": Update(model(*values), 3.0), "a": Update(model(9, 9), 0.0)}
+
+    models, guard = combined_models(MODELS, updates, "clipped", Guard())
+    assert [models[key]["w"].tolist() for key in ("c0", "c1")] == [[1.0, 0.0], [5.0, 8.0]]
+    assert guard.references == {"c0": 1.0, "c1": 3.0}
 
 
 def test_the_reference_of_each_model_is_remembered_for_its_next_round() -> None:
@@ -88,3 +99,29 @@ def test_a_round_that_is_combined_twice_gives_the_same_bits() -> None:
             key: digest(one) for key, one in second.items()
         }
         assert guard == again
+
+
+def test_whose_update_is_far_longer_than_usual_is_held_back_whatever_it_trained_from() -> None:
+    bases = {"a": model(0, 0), "b": model(9, 9), "c": model(50, 0)}
+    reports = [trained("a", 1, 0), trained("b", 9, 8), trained("c", 54, 0)]
+    long, guard = held_back(bases, reports, "clipped", Guard())
+    assert long == {"c"}
+    assert guard.references == {ALL: 1.0}
+    assert guard.remarks == ("held back from others, longer than 3 times the usual update: c (4 times)",)
+    assert held_back(bases, reports, "mean", Guard()) == (set(), Guard())
+
+
+def test_the_usual_length_grows_no_faster_than_the_bound_from_round_to_round() -> None:
+    bases = {"a": model(0, 0), "b": model(0, 0)}
+    _, guard = held_back(bases, [trained("a", 1, 0), trained("b", 0, 1)], "clipped", Guard({"global": 0.5}))
+    assert guard.references == {ALL: 1.0}
+    long, guard = held_back(bases, [trained("a", 20, 0), trained("b", 0, 20)], "clipped", guard)
+    assert guard.references == {ALL: 3.0}
+    assert long == {"a", "b"}
+
+
+def test_models_that_go_on_where_others_were_are_measured_as_those_were() -> None:
+    guard = Guard({"c0": 1.0, "c1": 2.0}, {"c0": ("told",)}, "of the run")
+    assert guard.moved({"c0": "c1", "c5": "c1", "c6": "c9"}) == Guard(
+        {"c0": 2.0, "c5": 2.0}, {}, "of the run"
+    )

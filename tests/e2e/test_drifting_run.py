@@ -1,0 +1,154 @@
+"""FEROMA on devices whose data drift: the same models, bit for bit, in the simulator, with the coordinator
+called directly, and over gRPC. Time is each device's own, so nobody has to agree on it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from grpc import aio
+
+from fedclient.agent import Agent, Until
+from fedclient.blobs import BlobStore
+from fedclient.performer import Facts, InProcess
+from fedclient.state import Mark, Outbox, Status
+from fedclient.watcher import Watcher
+from fedclient.workshop import Workshop
+from fedcore.algorithm import find
+from fedcore.bootstrap import Bootstrap, Unstarted
+from fedcore.data import images
+from fedcore.data.views import Views
+from fedcore.link import Failure, Link, Task
+from fedcore.local.bench import Bench
+from fedcore.payload import Payload
+from fedcore.rounds import RoundPolicy
+from fedcore.shifts import DriftingDevice, drifting
+from fedcore.shifts.drift import changes, stage_at
+from fedcore.simulate import simulate
+from fedcore.tensors import digest
+from fedserver.coordinator import Coordinator
+from fedserver.desk import Desk
+from fedserver.fleet import Fleet, Holding
+from fedserver.link import DeviceLink
+from fedserver.records import RunSpec
+from fedserver.rpc.client import SOCKET
+from fedserver.rpc.server import listen
+from fedserver.settings import Settings
+from tests.fleet import learner
+from tests.server.wire_link import WireLink
+
+DEVICES, ROUNDS, DRIFTS, SEED = 4, 5, 2, 7
+PARAMETERS = {"rounds": ROUNDS, "epochs": 1, "batch_size": 16, "learning_rate": 0.05}
+POLICY = RoundPolicy(devices=DEVICES, minimum=DEVICES, gather=600.0)
+Models = dict[str, str]
+Links = Callable[[str], Link]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def made() -> list[DriftingDevice]:
+    train, test = images.load("digits")
+    return drifting("pyx", "low", DRIFTS, DEVICES, 42, train, test)
+
+
+def name(number: int) -> str:
+    return f"device-{number:03}"
+
+
+class Moving:
+    """A device's work, on the data that it has by now."""
+
+    def __init__(self, performers: Sequence[InProcess]) -> None:
+        self._performers, self._trained = performers, 0
+
+    async def start(self) -> Facts:
+        return await self._performers[0].start()
+
+    async def perform(self, task: Task) -> Payload | Failure:
+        stage = stage_at(changes(ROUNDS, DRIFTS), self._trained)
+        answer = await self._performers[stage].perform(task)
+        self._trained += isinstance(answer, Payload) and answer.kind == "trained"
+        return answer
+
+    async def stop(self) -> None:
+        pass
+
+
+async def visit(device: DriftingDevice, number: int, link: Link, folder: Path) -> None:
+    root = folder / name(number)
+    root.mkdir()
+    store, status = BlobStore(root / "blobs"), Status(name(number), "here")
+    watcher = Watcher(status, root, lambda text: None, lambda text: None)
+    stages = [Views.of(device.stage(stage), device.test) for stage in range(DRIFTS)]
+    benches = [Bench(learner(), views, "cpu", 0, np.random.default_rng()) for views in stages]
+    performer = Moving([InProcess(Workshop(bench, store)) for bench in benches])
+    await Agent(link, performer, store, Outbox(root / "outbox"), Mark(root / "mark"), watcher).run(
+        Until.FINISHED
+    )
+
+
+async def played(
+    made: Sequence[DriftingDevice], coordinator: Coordinator, links: Links, folder: Path
+) -> Models:
+    spec = RunSpec("drifting", "feroma", parameters=PARAMETERS, policy=POLICY, seed=SEED)
+    await Desk(coordinator).start_run(spec, None)
+    await asyncio.gather(
+        *(visit(one, number, links(name(number)), folder) for number, one in enumerate(made))
+    )
+    status = await Desk(coordinator).show("drifting")
+    assert status.summary.stage == "finished"
+    return {key: model.blob.sha256 for key, model in status.models.items()}
+
+
+@asynccontextmanager
+async def coordinating(folder: Path) -> AsyncIterator[Coordinator]:
+    coordinator = await Coordinator.open(folder / "server", Settings(tick=0.05))
+    try:
+        yield coordinator
+    finally:
+        await coordinator.close()
+
+
+@pytest.fixture(scope="module")
+def simulated(made: list[DriftingDevice]) -> Models:
+    card, _ = find("feroma")
+    fleet = Fleet(card, [Holding.drifting(one, ROUNDS) for one in made], learner(), "cpu", SEED)
+    central = Bootstrap(card.central(), card.configure("default", PARAMETERS))
+    outcome = simulate(central, Unstarted(), fleet.devices(), POLICY, SEED)
+    assert not outcome.failed
+    assert len(outcome.state.models) > DEVICES
+    return {key: digest(model) for key, model in outcome.state.models.items()}
+
+
+def test_the_coordinator_called_directly(
+    made: list[DriftingDevice], simulated: Models, tmp_path: Path
+) -> None:
+    async def play() -> Models:
+        async with coordinating(tmp_path) as coordinator:
+            return await played(made, coordinator, lambda device: DeviceLink(coordinator, device), tmp_path)
+
+    assert asyncio.run(play()) == simulated
+
+
+def test_over_grpc(made: list[DriftingDevice], simulated: Models, tmp_path: Path) -> None:
+    async def play() -> Models:
+        async with coordinating(tmp_path) as coordinator:
+            listeners = await listen(coordinator, "127.0.0.1:0", tmp_path / "server" / SOCKET)
+            async with aio.insecure_channel(listeners.address) as channel:
+                found = await played(made, coordinator, lambda device: WireLink(channel, device), tmp_path)
+            coordinator.stop_serving()
+            await listeners.stop(1.0)
+            return found
+
+    assert asyncio.run(play()) == simulated

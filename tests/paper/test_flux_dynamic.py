@@ -1,0 +1,147 @@
+"""FLUX-dynamic (Fenoglio et al. 2025, section 5): data that drift form clusters anew, and others never do."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import adjusted_rand_score
+
+from fedcore.algorithm import Report, find
+from fedcore.algorithms.flux import central
+from fedcore.algorithms.flux.drift import drifted
+from fedcore.algorithms.flux.state import State
+from fedcore.data.dataset import Dataset
+from fedcore.errors import ConfigError
+from fedcore.events import Effect, Save
+from fedcore.local import standard
+from fedcore.messages import Describe
+from fedcore.rounds import RoundPolicy
+from fedcore.simulate import simulate
+from fedcore.tensors import digest
+from fedserver.fleet import Fleet, Holding
+from tests.fleet import data, first_model, learner
+
+SMALL = {"rounds": 8, "epochs": 2, "learning_rate": 0.1, "batch_size": 16}
+BEFORE, AFTER = (0, 90, 0, 90, 0, 90), (0, 0, 90, 90, 0, 90)
+MOVES = 6
+"""Training tasks after which the second and the third device have exchanged their rotations."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def holding(number: int, later: tuple[int, ...]) -> Holding:
+    def stage(index: int) -> Dataset:
+        return data(number, (later if index else BEFORE)[number : number + 1])
+
+    return Holding(stage, (0, MOVES), stage(1), 0)
+
+
+def run(later: tuple[int, ...], name: str = "flux-dynamic") -> list[State]:
+    """The states of a run on six devices with digits turned by BEFORE, and by `later` after some rounds."""
+    card, changes = find(name)
+    states = list[State]()
+
+    def watch(effect: Effect) -> None:
+        if isinstance(effect, Save):
+            assert isinstance(effect.state, State)
+            states.append(effect.state)
+
+    fleet = Fleet(card, [holding(number, later) for number in range(6)], learner(), "cpu", 3)
+    first = central.start(first_model(), card.configure("default", {**SMALL, **changes}))
+    outcome = simulate(central, first, fleet.devices(), RoundPolicy(minimum=6), 3, watch=watch)
+    assert not outcome.failed
+    return states
+
+
+@pytest.fixture(scope="module")
+def moved() -> list[State]:
+    return run(AFTER)
+
+
+def found(state: State) -> list[str]:
+    return [key for _, key in sorted(state.assignments.items())]
+
+
+def accuracy(state: State) -> float:
+    return float(np.mean([each.accuracy for each in state.metrics.values()]))
+
+
+def test_devices_that_drift_are_noticed_in_the_round_when_they_do_and_grouped_anew(
+    moved: list[State],
+) -> None:
+    clustered = [state for state in moved if state.clustering is not None]
+    assert all(adjusted_rand_score(BEFORE, found(s)) == 1.0 for s in clustered if s.progress < MOVES)
+    last = moved[-1]
+    assert adjusted_rand_score(AFTER, found(last)) == 1.0
+    assert last.facts["reclustered"] == 1
+    assert last.facts["clustering_round"] == MOVES
+    assert last.remarks[0] == (
+        f"after round {MOVES} the data of device-001, device-002 have drifted: clusters are formed anew"
+    )
+
+
+def test_a_new_cluster_goes_on_with_the_model_of_the_nearest_old_one(moved: list[State]) -> None:
+    after = next(state for state in moved if state.drift)
+    before = moved[moved.index(after) - 1]
+    for device in ("device-000", "device-003"):  # their data stayed as they were
+        old, new = (digest(state.models[state.assignments[device]]) for state in (before, after))
+        assert old == new
+    assert after.models.keys() == set(found(after))
+
+
+def test_it_is_worth_it(moved: list[State]) -> None:
+    assert accuracy(moved[-1]) > accuracy(run(AFTER, "flux")[-1]) + 0.1
+
+
+def test_data_that_stay_never_trigger() -> None:
+    last = run(BEFORE)[-1]
+    assert last.facts["reclustered"] == 0
+    assert last.remarks == ()
+
+
+def test_other_data_of_the_same_distribution_do_not_trigger_and_those_of_another_do(
+    moved: list[State],
+) -> None:
+    state = moved[-1]
+    clustering = state.clustering
+    assert clustering is not None
+    task = Describe(clustering.encoder, clustering.projector, state.parameters.classes)
+    fleet = Fleet(find("flux")[0], [holding(number, AFTER) for number in range(6)], learner(), "cpu", 3)
+    fresh = {
+        "device-000": data(8, (0,)),
+        "device-003": data(9, (90,)),
+        "device-004": data(10, (90,)),
+    }
+    described = {}
+    for device, own in fresh.items():
+        bench = fleet.bench(0, own)
+        described[device] = standard.perform(task, bench).descriptor  # type: ignore[attr-defined]
+    assert drifted(clustering, described) == ["device-004"]
+
+
+def test_a_device_that_is_away_is_taken_to_be_as_it_was(moved: list[State]) -> None:
+    before = moved[moved.index(next(state for state in moved if state.drift)) - 1]
+    plan = central.plan(before, ["device-001"])
+    assert plan is not None
+    bench = Fleet(find("flux")[0], [holding(1, AFTER)], learner(), "cpu", 3).bench(0, data(1, (0,)))
+    after = central.reduce(before, [Report("device-001", standard.perform(plan.tasks["device-001"], bench))])
+    groups = found(after)
+    assert groups[0] == groups[2] == groups[4] != groups[3] == groups[5]
+    assert groups[1] != groups[3], "the one that was here has left its old group"
+
+
+def test_the_papers_noise_hides_drift_so_both_are_refused() -> None:
+    card, changes = find("flux-dynamic")
+    wrong = {**changes, "privacy": "paper", "epsilon": 1.0, "grouping": "density"}
+    with pytest.raises(ConfigError, match="watch=0"):
+        central.start(first_model(), card.configure("default", wrong))
+    with pytest.raises(ConfigError, match="watch"):
+        central.start(first_model(), replace(card.parameters(), watch=-1))
