@@ -168,9 +168,12 @@ def _admit_descriptor(
     if descriptor.projector != digest(projector):
         raise BadPayload("the descriptor was made with another projector", "fetch the task's own projector")
     dims = projector["components"].shape[0]
-    # A device whose classes would drown in noise sends the row of all samples alone.
-    may_be = (classes, 0) if privacy.calibrated else (classes,)
-    if descriptor.classes not in may_be or descriptor.means.shape[1] != dims:
+    fits = descriptor.classes == classes
+    if privacy.calibrated:
+        # A device whose classes would drown in noise sends the row of all samples alone; one that has told of
+        # its classes before sends that again where only the row of all samples is asked for.
+        fits = fits or descriptor.classes == 0 or classes == 0
+    if not fits or descriptor.means.shape[1] != dims:
         raise BadPayload(
             f"the descriptor has {descriptor.classes} classes and {descriptor.means.shape[1]} dimensions, "
             f"{classes} and {dims} are due"

@@ -23,7 +23,7 @@ from tests.fleet import first_model, fleet
 
 ALGORITHMS = discover()
 NAMES = sorted({*ALGORITHMS, *(name for card in ALGORITHMS.values() for name in card.variants)})
-SMALL = {"rounds": 5, "epochs": 1, "learning_rate": 0.05, "batch_size": 16}
+SMALL = {"rounds": 5, "epochs": 1, "learning_rate": 0.05, "batch_size": 16, "privacy": "off"}
 
 
 @pytest.fixture(autouse=True)

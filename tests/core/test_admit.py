@@ -201,6 +201,14 @@ def test_noisy_sums_with_or_without_classes_are_admitted(rows: int) -> None:
     admit_message(PRIVATE, reply)
 
 
+def test_what_was_told_with_classes_is_admitted_where_all_samples_alone_are_asked_for() -> None:
+    question = Describe(CLUSTER.model, PUBLIC, 0, BALANCED)
+    admit_message(question, Described(calibrated(3), 9))
+    plain = Describe(CLUSTER.model, PROJECTOR, 0)
+    with pytest.raises(BadPayload, match="2 classes and 4 dimensions, 0 and 4 are due"):
+        admit_message(plain, Described(descriptor(), 9))
+
+
 @pytest.mark.parametrize(
     ("given", "why"),
     [
