@@ -132,7 +132,8 @@ def _compare(trial: Trial, facts: Facts) -> None:
         facts.problems.append(f"the run {trial.status.summary.stage}: {trial.status.summary.waiting_for}")
         return
     missing = {number: frozenset(names) for number, names in facts.missing.items()}
-    true = work.truth(trial.algorithm, trial.model_seed, missing)
+    ledgers = {device.name: device.ledger for device in trial.fleet.devices.values()}
+    true = work.truth(trial.algorithm, trial.model_seed, ledgers, missing)
     facts.equal = {key: model.blob.sha256 for key, model in trial.status.models.items()} == true.models
     if not facts.equal:
         facts.problems.append("the models are not those of the rounds that the server says there were")

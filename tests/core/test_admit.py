@@ -201,6 +201,14 @@ def test_noisy_sums_with_or_without_classes_are_admitted(rows: int) -> None:
     admit_message(PRIVATE, reply)
 
 
+def test_what_was_told_with_classes_is_admitted_where_all_samples_alone_are_asked_for() -> None:
+    question = Describe(CLUSTER.model, PUBLIC, 0, BALANCED)
+    admit_message(question, Described(calibrated(3), 9))
+    plain = Describe(CLUSTER.model, PROJECTOR, 0)
+    with pytest.raises(BadPayload, match="2 classes and 4 dimensions, 0 and 4 are due"):
+        admit_message(plain, Described(descriptor(), 9))
+
+
 @pytest.mark.parametrize(
     ("given", "why"),
     [
@@ -282,8 +290,18 @@ def test_a_number_of_latents_comes_without_bounds(reply: Evaluated, said: str) -
 
 def test_several_models_answer_several_each_as_the_runs_own() -> None:
     hostile = {"w": np.full((2, 3), np.inf, np.float32), "b": MODEL["b"]}
-    assert "3 models answer a task of 2" in refused(SEVERAL, Moved((MODEL,) * 3, 10))
+    assert "3 models answer where 2 can" in refused(SEVERAL, Moved((MODEL,) * 3, 10))
     assert "1 models came for 2" in refused(SEVERAL, Moved((MODEL,), 10))
     assert "lacks tensor 'b'" in refused(SEVERAL, Moved((MODEL, {"w": MODEL["w"]}), 10))
     assert "moved.models, tensor 'w': 6 of 6" in refused(SEVERAL, Moved((MODEL, hostile), 10))
     assert largest_upload(SEVERAL) == nbytes(MODEL)
+
+
+def test_as_many_initial_models_as_were_asked_for_and_all_of_one_layout() -> None:
+    admit_payload(Build(3), encode(built := Built(MODEL, (MODEL, MODEL)), keep))
+    admit_message(Build(3), built)
+    assert "2 models were built, 3 are due" in refused(Build(3), Built(MODEL, (MODEL,)))
+    assert "2 models were built, 1 are due" in refused(Build(), Built(MODEL, (MODEL,)))
+    assert "lacks tensor 'b'" in refused(Build(2), Built(MODEL, ({"w": MODEL["w"]},)))
+    with pytest.raises(BadPayload, match="65 models"):
+        Build(65)

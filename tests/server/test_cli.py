@@ -17,7 +17,7 @@ from fedcore.errors import Unavailable
 from fedcore.link import Failure, Report
 from fedcore.privacy.statement import WEIGHTS
 from fedcore.shell.console import Console
-from fedserver import run_verbs
+from fedserver import reach, run_verbs
 from fedserver.__main__ import main
 from fedserver.views import RunStatus, RunSummary
 from tests.server.processes import Daemon, daemon
@@ -45,8 +45,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 @pytest.fixture
 def command(server: Daemon, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Run `fedserver` with these arguments: its exit code, what it printed, what it said beside."""
+    """Run `fedserver` with these arguments: its exit code, what it printed, what it said beside.
+
+    Where no server is, it waits for less than the moment that a person would.
+    """
     monkeypatch.setenv("FEDSERVER_STATE", str(server.state))
+    monkeypatch.setattr(reach, "MOMENT", 0.1)
 
     def run(*arguments: object) -> tuple[int, str, str]:
         capfd.readouterr()

@@ -46,34 +46,14 @@ The paper's optimiser is Adam, made anew every round; here it is SGD, as everywh
 
 from dataclasses import dataclass
 
-from fedcore.algorithm import Algorithm
+from fedcore.algorithm import Algorithm, TrainingParameters
 
 
 @dataclass(frozen=True)
-class Parameters:
-    """rounds: N, of training after the first. clusters: K, at most.
+class Parameters(TrainingParameters):
+    """clusters: K, at most."""
 
-    epochs to restart_momentum: see `fedcore.messages.TrainingSettings`.
-    aggregation: how updates become a model, and what a hostile one can do; see `fedcore.central.robust`.
-    dp_epsilon, dp_delta, dp_clip, dp_noise: DP-SGD on the devices, see `fedcore.messages.PrivateTraining`;
-        dp_epsilon 0 and dp_noise 0: without.
-    evaluate: measure the final models on the devices' test parts as the last exchange.
-    """
-
-    rounds: int = 10
     clusters: int = 4
-    epochs: int = 2
-    batch_size: int = 64
-    learning_rate: float = 0.005
-    momentum: float = 0.9
-    weight_decay: float = 0.0
-    restart_momentum: bool = False
-    aggregation: str = "clipped"
-    dp_epsilon: float = 0.0
-    dp_delta: float = 1e-6
-    dp_clip: float = 1.0
-    dp_noise: float = 0.0
-    evaluate: bool = True
 
 
 ALGORITHM = Algorithm(
@@ -87,7 +67,7 @@ ALGORITHM = Algorithm(
             "rounds": 20,
             "epochs": 10,
             "batch_size": 128,
-            "learning_rate": 0.1,
+            "learning_rate": 0.02,
             "aggregation": "mean",
         },
     },

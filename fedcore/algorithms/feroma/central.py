@@ -106,8 +106,9 @@ def _describe(state: State) -> Describe:
 def _take_profile(state: State, reports: Sequence[Report]) -> State:
     profiles = _profiles(reports)
     state = replace(state, encoder=_fitted(state, profiles), profiles=profiles, phase="mixed")
-    state = replace(state, starts=_mapped(state, profiles))
-    return _serve(state) if state.progress >= state.parameters.rounds else state
+    over = state.progress >= state.parameters.rounds
+    state = replace(state, starts=_mapped(state, profiles, served=over))
+    return _serve(state) if over else state
 
 
 def _ask_mixed(state: State, present: Sequence[DeviceId]) -> Plan:
@@ -213,10 +214,12 @@ def _start(state: State, device: DeviceId) -> Tensors:
     return Mixture([(state.models[key], weight) for key, weight in sorted(weights.items())])
 
 
-def _mapped(state: State, profiles: Mapping[DeviceId, Descriptor]) -> dict[DeviceId, dict[ModelKey, float]]:
+def _mapped(
+    state: State, profiles: Mapping[DeviceId, Descriptor], served: bool = False
+) -> dict[DeviceId, dict[ModelKey, float]]:
     scaler = _encoder(state).scaler
     assert scaler is not None
-    return mapped(state.parameters, profiles, state.rows, state.progress, scaler)
+    return mapped(state.parameters, profiles, state.rows, state.progress, scaler, served)
 
 
 def _fitted(state: State, profiles: Mapping[DeviceId, Descriptor]) -> Encoder:
