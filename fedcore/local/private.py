@@ -19,7 +19,7 @@ from fedcore.local.gradients import Gradients, clipped_sums, of_each
 from fedcore.local.learner import Learner
 from fedcore.local.losses import loss_of
 from fedcore.local.samples import Samples
-from fedcore.local.train import sgd
+from fedcore.local.train import Proximal, sgd
 from fedcore.messages import MAX_NOISE, PrivateTraining, TrainingSettings
 from fedcore.privacy.chance import Entropy
 from fedcore.privacy.cost import ORDERS, Cost
@@ -66,7 +66,7 @@ def _noise_for(asked: PrivateTraining, rate: float, steps: int) -> float:
         low, high = (middle, high) if spent > asked.epsilon else (low, middle)
     if cost(high, rate, steps * asked.rounds).epsilon(asked.delta) > asked.epsilon:
         raise Refused(
-            f"epsilon {asked.epsilon:g} cannot be had with any noise up to {MAX_NOISE:g} (delta {asked.delta:g})",
+            f"epsilon {asked.epsilon:g} cannot be had with any noise (delta {asked.delta:g})",
             "a larger epsilon, or fewer rounds and epochs",
         )
     return high
@@ -108,8 +108,8 @@ def train(
     """
     gradients = of_each(model, loss_of(learner, samples))
     parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
-    optimizer, expected = sgd(model, settings), agreed.rate * len(samples)
-    before = _buffers(model)
+    optimizer, pull = sgd(model, settings), Proximal(model, settings.proximal)
+    expected, before = agreed.rate * len(samples), _buffers(model)
     model.train()
     with seeded(seed, samples.x.device), authors("training"):
         for step in range(agreed.steps):
@@ -120,6 +120,7 @@ def train(
             for name, parameter in parameters.items():
                 noised = noisy(sums[name].cpu().numpy(), agreed.noise * agreed.clip, entropy)
                 parameter.grad = torch.from_numpy(noised / expected).to(parameter)
+            pull.add_to_gradients()  # after the noise: it follows from the weights alone
             optimizer.step()
         _unchanged(model, before)
     model.zero_grad(set_to_none=True)
