@@ -21,9 +21,7 @@ SEED = 42
 LEARNER = {"builtin": "mlp", "options": {"inputs": 64, "hidden": [64], "classes": 10}}
 TRAINING = {"rounds": 10, "epochs": 2, "batch_size": 16, "learning_rate": 0.05}
 PARAMETERS: dict[str, dict[str, Any]] = {"fedavg": TRAINING, "flux": {**TRAINING, "privacy": "off"}}
-PRIVACY = (
-    f"privacy=off here: the noise of the default, balanced, would hide the groups with {IMAGES} images a device"
-)
+PRIVACY = f"privacy=off here: with {IMAGES} images a device the default's noise would hide the groups"
 POLICY = RoundPolicy(devices=TRAINERS, minimum=TRAINERS, gather=600.0)
 
 
