@@ -2,15 +2,16 @@
 
 One process is the server (`fedserver up`), which is killed, stays away and is started anew on the same port
 and the same state. This one is the fleet: devices without data, each on a connection of its own, that say
-hello, wait for a task and come back as the real agent does (its link, its back-off, its patience). They were
-all here before, as a fleet that has run for a day was, so that the server knows how many they are.
+hello, wait for a task and come back as the real agent does (its link, its back-off, its patience). Each has
+joined and has a certificate of its own, unless it is all in plain text. They were all here before, as a fleet
+that has run for a day was, so that the server knows how many they are.
 
 Two cases: the server is gone for a moment, so that all find out at once, and it is gone for so long that all
 wait as long as they ever do. Connections are counted in the kernel's table of them, ten times a second.
 
-What it leaves out: TLS, a network (loopback only), and that a fleet has more processors than this machine.
+What it leaves out: a network (loopback only), and that a fleet has more processors than this machine.
 
-    python benchmarks/reconnect.py [--devices 500] [--away 1,60] [--json FILE]
+    python benchmarks/reconnect.py [--devices 500] [--away 1,60] [--insecure-loopback] [--json FILE]
 """
 
 import argparse
@@ -21,39 +22,50 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedclient.backoff import FIRST, Backoff, patiently
+from fedclient.identity.join import join
+from fedclient.identity.keyring import Keyring
+from fedclient.identity.link import SecureLink
 from fedclient.rpc import RpcLink
+from fedclient.state import DeviceFolder
 from fedcore.errors import Refused, SessionLost
+from fedcore.identity.join import JoinString, parse
 from fedcore.link import Hello
+from fedcore.shell.console import Console
+from fedserver.authority.records import Terms
+from fedserver.authority.setup import init
+from fedserver.rpc.authority_client import AuthorityClient
 
 ESTABLISHED = "01"
 LOOK = 0.1
 """Seconds from one look at the connections to the next."""
 LONGEST = 300.0
 """Seconds after which a fleet is not waited for any more."""
+HOST = "127.0.0.1"
+AT_ONCE = 8
+"""Devices that join at the same time."""
 
 
 @dataclass
 class Device:
-    """back: when it was welcomed, by the loop's clock; 0 while it is away. tries: hellos, answered or not."""
+    """dial: its link, with a connection of its own. tries: hellos, answered or not.
 
-    number: int
+    back: when it was welcomed, by the loop's clock; 0 while it is away.
+    """
+
+    dial: Callable[[], RpcLink]
     back: float = 0.0
     tries: int = 0
 
-    async def run(self, address: str) -> None:
+    async def run(self) -> None:
         """What an agent does while there is nothing to do, until it is cancelled."""
-        link, backoff, clock = (
-            RpcLink(address, f"device-{self.number:04}"),
-            Backoff(),
-            asyncio.get_running_loop().time,
-        )
+        link, backoff, clock = self.dial(), Backoff(), asyncio.get_running_loop().time
         welcome = None
 
         def away(text: str) -> None:
@@ -102,9 +114,42 @@ class Server:
         return sum(local.endswith(port) and state == ESTABLISHED for _, local, _, state, *_ in fields)
 
 
+class Quiet(Console):
+    """Nobody reads how each of so many devices joins."""
+
+    def progress(self, text: str) -> None:
+        pass
+
+    say = progress
+
+
+async def joined(state: Path, folder: Path, count: int) -> list[Device]:
+    """Devices with certificates of a server that runs, each with a folder of its own."""
+
+    def token() -> JoinString:
+        with AuthorityClient(state) as operator:
+            return parse(operator.create_token(Terms(uses=count))[1])
+
+    line, turns = await asyncio.to_thread(token), asyncio.Semaphore(AT_ONCE)
+
+    async def one(number: int) -> Device:
+        own = DeviceFolder(folder / f"{number}")
+        async with turns:
+            identity, _ = await join(own, line, f"device-{number:04}", Quiet())
+        return Device(lambda: SecureLink(Keyring(own.identity), identity, lambda text: None))
+
+    return await asyncio.gather(*map(one, range(count)))
+
+
+def plain(address: str, count: int) -> list[Device]:
+    """Devices that only say who they are."""
+    return [Device(lambda name=f"device-{number:04}": RpcLink(address, name)) for number in range(count)]  # type: ignore[misc]
+
+
 @contextmanager
-def started(state: Path, listen: str) -> Iterator[Server]:
-    up = ["-m", "fedserver", "up", "--state", str(state), "--listen", listen, "--insecure-loopback"]
+def started(state: Path, secure: bool, listen: str = f"{HOST}:0") -> Iterator[Server]:
+    more = ["--enroll", f"{HOST}:0"] if secure else ["--insecure-loopback"]
+    up = ["-m", "fedserver", "up", "--state", str(state), "--listen", listen, *more]
     process = subprocess.Popen([sys.executable, *up], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
@@ -143,11 +188,15 @@ async def whole(fleet: list[Device], server: Server, seen: Return) -> float:
     return time.monotonic() - began
 
 
-async def measure(count: int, away: float, folder: Path) -> dict[str, Any]:
-    fleet = [Device(number) for number in range(count)]
-    with started(folder, "127.0.0.1:0") as server:
-        address = server.address
-        running = [asyncio.create_task(device.run(address)) for device in fleet]
+async def measure(count: int, away: float, folder: Path, secure: bool) -> dict[str, Any]:
+    state = folder / "server"
+    if secure:
+        init(state, (HOST,), f"{HOST}:0", f"{HOST}:0", "benchmark")
+    with started(state, secure) as server:
+        address, began = server.address, time.monotonic()
+        fleet = await joined(state, folder / "devices", count) if secure else plain(address, count)
+        joining = time.monotonic() - began
+        running = [asyncio.create_task(device.run()) for device in fleet]
         try:
             await whole(fleet, server, Return())
             await asyncio.sleep(6.0)  # until the server has written down whom it has seen
@@ -157,12 +206,14 @@ async def measure(count: int, away: float, folder: Path) -> dict[str, Any]:
                 for device in fleet:
                     device.back, device.tries = 0.0, 0
                 await asyncio.sleep(away if again == 2 else 1.0)
-                with started(folder, address) as anew:
+                with started(state, secure, address) as anew:
                     idle, seen = anew.memory("VmRSS"), Return()
                     seconds = await whole(fleet, anew, seen)
                     if again == 2:
                         return {
                             "devices": count,
+                            "secure": secure,
+                            "joined_seconds": joining,
                             "away_seconds": away,
                             "all_back_seconds": seconds,
                             "half_back_seconds": _half(fleet, seconds),
@@ -189,6 +240,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--devices", type=int, default=500, help="at most 1000")
     parser.add_argument("--away", default="1,60", help="seconds without a server, one case for each")
+    parser.add_argument("--insecure-loopback", action="store_true", help="in plain text, without mutual TLS")
     parser.add_argument("--json", type=Path, help="write the figures there too")
     options = parser.parse_args()
     if not 1 <= options.devices <= 1000:
@@ -196,7 +248,8 @@ def main() -> None:
     found = []
     for away in map(float, options.away.split(",")):
         with tempfile.TemporaryDirectory() as folder:
-            found.append(asyncio.run(measure(options.devices, away, Path(folder) / "server")))
+            secure = not options.insecure_loopback
+            found.append(asyncio.run(measure(options.devices, away, Path(folder), secure)))
         print(json.dumps(found[-1], indent=2))
     if options.json:
         options.json.write_text(json.dumps(found, indent=2) + "\n")

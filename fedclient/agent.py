@@ -132,6 +132,8 @@ class Agent:
                 crash.point("device.task-taken")
                 reported = await self._serve(answer, heartbeat)
                 return not (reported and until is Until.ONCE)
+            if answer.going_on is not None:
+                self._outbox.memory.forget(answer.going_on)
             if answer.finished and until is not Until.STOPPED:
                 return False
             await self._idle(answer)

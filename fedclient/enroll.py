@@ -1,9 +1,11 @@
 """The right model for a device that does not train: one question and one answer, without labels if possible.
 
-    place(nothing) --> question: describe your data --> fetch encoder and projector --> describe
-    place(descriptor) --> placement --> fetch the model --> <state>/model/
+    place(nothing) --> question: describe your data, say --> fetch encoder and projector --> describe
+    place(evidence) --> placement --> fetch the model --> <state>/model/
 
-What is sent is the descriptor, released by the device half as the question asks, and nothing else.
+What is sent is the evidence that was asked for, made by the device half, and nothing else: a descriptor, and
+for runs that cannot place without labels the losses of models, or mean embeddings. A server that was started
+anew does not know any more what it told a newcomer: so it is asked once again.
 """
 
 import json
@@ -19,9 +21,9 @@ from fedclient.blobs import BlobStore
 from fedclient.faults import TaskFailed
 from fedclient.performer import Performer
 from fedclient.spending import line
-from fedcore.errors import BadPayload, Refused
+from fedcore.errors import BadPayload, NotFound, Refused
 from fedcore.link import Failure, Link, Placement, Question, Task
-from fedcore.parts import ClusterAssignment, Descriptor
+from fedcore.parts import ClusterAssignment, Evidence
 from fedcore.payload import BlobRef, Payload, Weights
 from fedcore.shell.disk import settle, storing, temporary, write
 from fedcore.types import RunId
@@ -87,34 +89,50 @@ class Enroller:
         await self._performer.start()
         began = time.monotonic()
         self._doing("asking the server which model fits")
-        answer = await self._patiently(lambda: self._link.place(run, None))
+        answer, model = await self._answer(run, None, accept_nearest)
         if isinstance(answer, Question):
-            descriptor = await self._describe(answer)
+            evidence = await self._evidence(answer)
             self._doing("asking the server which model fits these data")
-            asked = answer.run
-            answer = await self._patiently(lambda: self._link.place(asked, descriptor))
+            answer, model = await self._answer(answer.run, evidence, accept_nearest)
         if not isinstance(answer, Placement):
             raise BadPayload("the server asks the same question again", "update the server or this device")
-        model = answer.model if accept_nearest or not answer.assignment.abstained else None
-        if model is not None:
-            self._doing(f"fetching the model of {answer.assignment.cluster}")
-            await self._fetch(model.blob)
         seconds = time.monotonic() - began
         return Enrolment(answer.run, answer.assignment, model, seconds, self._received, self._sent)
 
-    async def _describe(self, question: Question) -> Descriptor:
-        self._doing("fetching what is needed to describe the data")
-        for weights in question.payload.weights():
-            await self._fetch(weights.blob)
+    async def _answer(
+        self, run: RunId, evidence: Evidence | None, accept_nearest: bool
+    ) -> tuple[Question | Placement, Weights | None]:
+        """What the server says, and the model that is to be used. What it names is here on return."""
+        asking_again = False
+        while True:
+            answer = await self._patiently(lambda: self._link.place(run, evidence))
+            try:
+                if isinstance(answer, Question):
+                    self._doing("fetching what is needed to describe the data")
+                    for weights in answer.payload.weights():
+                        await self._fetch(weights.blob)
+                    return answer, None
+                model = answer.model if accept_nearest or not answer.assignment.abstained else None
+                if model is not None:
+                    self._doing(f"fetching the model of {answer.assignment.cluster}")
+                    await self._fetch(model.blob)
+                return answer, model
+            except NotFound as error:
+                if asking_again:
+                    raise
+                self._doing(f"asking the server once again: {error.message}")
+                asking_again = True
+
+    async def _evidence(self, question: Question) -> Evidence:
         self._doing("describing the data")
         result = await self._performer.perform(Task(question.run, 1, 0, 0, "describe", question.payload))
         if isinstance(result, Failure):
             raise TaskFailed(result)
-        descriptor = result.parts.get("descriptor")
-        if not isinstance(descriptor, Descriptor):
+        shown = {name: part for name, part in result.parts.items() if isinstance(part, Evidence)}
+        if len(shown) != 1:
             raise BadPayload(f"the server asks for {question.payload.kind!r}", "update this device")
-        self._sent += len(payload_to_bytes(Payload("descriptor", {"descriptor": descriptor})))
-        return descriptor
+        self._sent += len(payload_to_bytes(Payload("evidence", shown)))
+        return next(iter(shown.values()))
 
     async def _fetch(self, blob: BlobRef) -> None:
         if blob.size > self._download_bytes:

@@ -7,6 +7,8 @@
 
     debit on the disk --> noise from the operating system --> release on the disk --> its line --> sent
 
+Weights go the same way, except that they are not kept here: what is done waits in the device's outbox.
+
 A crash after the debit loses what was paid. Nothing is ever drawn twice for one debit: what is sent again is
 what lies on the disk. Each file is replaced in one step, so that no crash leaves half a line.
 """
@@ -18,29 +20,38 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
+from secrets import token_bytes
 
 from fedcore.errors import BadPayload, LedgerFault, Unprotected
 from fedcore.parts import Descriptor
 from fedcore.payload import Payload
-from fedcore.privacy.account import Order
+from fedcore.privacy.account import Lesson, Order
 from fedcore.privacy.budget import Budget
+from fedcore.privacy.chance import Entropy
+from fedcore.privacy.cost import Cost
 from fedcore.privacy.ledger import (
     Debit,
     Entry,
     Head,
     Open,
+    Paid,
     Release,
+    Training,
     chosen,
     head_from,
     line_of,
+    paid,
     read,
     released,
     spent,
 )
 from fedcore.privacy.release import release_sums
+from fedcore.privacy.statement import OF_TRAINING
 from fedcore.privacy.sums import ExactSums
 from fedcore.shell import crash
 from fedcore.shell.disk import lock, make_folder, storing, sweep, write
+from fedcore.tensors import digest
+from fedcore.types import Tensors
 from fedcore.wire import payload_from_bytes, payload_to_bytes
 
 LEDGER, HEAD, RELEASES = "ledger.jsonl", "head", "releases"
@@ -64,8 +75,10 @@ class Ledger:
     def verify(self) -> list[Entry]:
         """What is in it, once the releases on the disk are what was written too. Raises LedgerFault."""
         entries = self.entries()
+        kept = {each.number for each in chosen(entries, Debit)}
         for each in chosen(entries, Release):
-            self._bytes_of(each)
+            if each.debit in kept:
+                self._bytes_of(each)
         return entries
 
     def release(self, order: Order, exact: Callable[[], ExactSums]) -> Descriptor:
@@ -73,16 +86,14 @@ class Ledger:
         entries = self.entries()
         if (found := self._recalled(entries, order)) is not None:
             return found
-        self._check(entries, order)
+        self._check(entries, order.terms.cost, order.data)
         sums = exact()  # the author's code may fail or hang here: before a debit, and outside the lock
         with self._alone():
             entries, head = self._read()
             if (found := self._recalled(entries, order)) is not None:
                 return found
-            self._check(entries, order)
-            debit = Debit.of(order, len(chosen(entries, Debit)) + 1, time.time())
-            head = self._append(debit, head)
-            crash.point("device.debited")
+            debit = Debit.of(order, len(paid(entries)) + 1, time.time())
+            head = self._pay(debit, entries, head)
             descriptor = release_sums(sums, order.settings, order.terms, order.projector)
             data = payload_to_bytes(Payload("descriptor", {"descriptor": descriptor}))
             crash.point("device.drawn")
@@ -92,13 +103,29 @@ class Ledger:
             crash.point("device.release-noted")
         return descriptor
 
+    def train(self, lesson: Lesson, work: Callable[[Entropy], Tensors]) -> Tensors:
+        """See `fedcore.privacy.account`. Raises OverBudget, LedgerFault, StorageFault, and as `work` does."""
+        with self._alone():
+            entries, head = self._read()
+            training = Training.of(lesson, len(paid(entries)) + 1, time.time())
+            self._pay(training, entries, head)
+        found = work(token_bytes)
+        crash.point("device.drawn")
+        with self._alone():
+            self._append(Release(training.number, time.time(), digest(found)), self._read()[1])
+            crash.point("device.release-noted")
+        return found
+
     def unprotected(self, what: str, data: str) -> None:
         """See `fedcore.privacy.account`. Raises Unprotected, LedgerFault, StorageFault."""
-        if not self._budget.unprotected:
+        if not self._budget.allows(what):
+            training = what in OF_TRAINING
+            ask, setting = (
+                ("dp_epsilon", "plain_weights") if training else ("privacy=balanced", "unprotected")
+            )
             raise Unprotected(
                 f"this device releases nothing without a privacy guarantee, and the run asks for {what}",
-                "ask the run's operator for privacy=balanced, or set privacy.unprotected in this device's "
-                "settings",
+                f"ask the run's operator for {ask}, or set privacy.{setting} in this device's settings",
             )
         if self._noted(self.entries(), what, data):
             return
@@ -110,8 +137,14 @@ class Ledger:
     def _noted(self, entries: list[Entry], what: str, data: str) -> bool:
         return any((each.what, each.data) == (what, data) for each in chosen(entries, Open))
 
-    def _check(self, entries: list[Entry], order: Order) -> None:
-        self._budget.check(order.terms.rho, spent(entries, order.data), spent(entries))
+    def _check(self, entries: list[Entry], cost: Cost, data: str) -> None:
+        self._budget.check(cost, spent(entries, data), spent(entries))
+
+    def _pay(self, debit: Paid, entries: list[Entry], head: Head) -> Head:
+        self._check(entries, debit.cost, debit.data)
+        head = self._append(debit, head)
+        crash.point("device.debited")
+        return head
 
     def _recalled(self, entries: list[Entry], order: Order) -> Descriptor | None:
         """What was released for such an order before. What is gone from the disk has to be paid anew."""

@@ -1,7 +1,7 @@
 """What a device's ledger adds up to, for people and programs: what was spent on what, and what is left."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from fedclient.config import ClientConfig
@@ -9,8 +9,9 @@ from fedclient.ledger import Ledger
 from fedclient.state import DeviceFolder
 from fedcore.errors import LedgerFault
 from fedcore.privacy.budget import Budget
-from fedcore.privacy.ledger import Debit, Entry, Open, Release, chosen, spent, versions
-from fedcore.privacy.statement import WEIGHTS, Statement
+from fedcore.privacy.cost import Cost
+from fedcore.privacy.ledger import Entry, Open, Paid, Release, Training, chosen, spent, versions
+from fedcore.privacy.statement import Statement, of_weights
 
 SHORT = 12
 """Digits of a hash that people are shown."""
@@ -30,14 +31,14 @@ def statement(entries: Sequence[Entry], budget: Budget, data: str | None = None)
 def facts(entries: Sequence[Entry], budget: Budget) -> dict[str, Any]:
     """The sums, for programs. left: epsilon of one more release that would fit."""
 
-    def figures(data: str | None, of_data: float) -> dict[str, Any]:
-        left = budget.epsilon_of(budget.left(of_data, spent(entries)))
+    def figures(data: str | None, of_data: Cost) -> dict[str, Any]:
+        left = budget.epsilon_of(Cost(budget.left(of_data, spent(entries))))
         return {**statement(entries, budget, data).facts(), "left": left}
 
     return {
-        "total": figures(None, 0.0),
+        "total": figures(None, Cost()),
         "data": {data: figures(data, spent(entries, data)) for data in versions(entries)},
-        "weights": WEIGHTS,
+        "weights": of_weights([statement(entries, budget)]),
     }
 
 
@@ -51,7 +52,9 @@ def told(settings: ClientConfig) -> dict[str, Any]:
 
 def line(found: Mapping[str, Any]) -> str:
     """What `told` gives, in one line."""
-    return f"NOT KNOWN: {found['fault']}" if "fault" in found else f"{found['total']['summary']}; {WEIGHTS}"
+    if "fault" in found:
+        return f"NOT KNOWN: {found['fault']}"
+    return f"{found['total']['summary']}; {found['weights']}"
 
 
 def rows(entries: Sequence[Entry]) -> list[dict[str, Any]]:
@@ -61,7 +64,7 @@ def rows(entries: Sequence[Entry]) -> list[dict[str, Any]]:
     """
     kept = {each.debit: each.release for each in chosen(entries, Release)}
     return [
-        {**vars(each), "release": kept.get(each.number)} if isinstance(each, Debit) else vars(each)
+        {**vars(each), "release": kept.get(each.number)} if isinstance(each, Paid) else vars(each)
         for each in entries
         if not isinstance(each, Release)
     ]
@@ -70,20 +73,23 @@ def rows(entries: Sequence[Entry]) -> list[dict[str, Any]]:
 def text(entries: Sequence[Entry], budget: Budget) -> str:
     """All of it for people."""
     found = facts(entries, budget)
+    kept = {each.debit for each in chosen(entries, Release)}
     lines = []
-    for row in rows(entries):
-        what = f"{row['what']}: no guarantee" if "what" in row else _debit(row, budget)
-        lines.append(f"{_clock(row['at'])}  data {row['data'][:SHORT]}  {what}")
+    for each in entries:
+        if not isinstance(each, Release):
+            what = f"{each.what}: no guarantee" if isinstance(each, Open) else _paid(each, budget, kept)
+            lines.append(f"{_clock(each.at)}  data {each.data[:SHORT]}  {what}")
     for data, figures in found["data"].items():
         lines.append(f"data {data[:SHORT]}: {figures['summary']}; {figures['left']:.4g} is left")
     total = found["total"]
     lines.append(f"in all: {total['summary']}; {total['left']:.4g} is left for new data")
-    return "\n".join([*lines, WEIGHTS])
+    return "\n".join([*lines, found["weights"]])
 
 
-def _debit(row: dict[str, Any], budget: Budget) -> str:
-    lost = "" if row["release"] else "; lost by a crash, nothing was released"
-    return f"{row['purpose']}: epsilon {budget.epsilon_of(row['rho']):.4g} ({row['mode']}){lost}"
+def _paid(each: Paid, budget: Budget, kept: Container[int]) -> str:
+    how = f"noise {each.noise:.4g}, {each.steps} steps" if isinstance(each, Training) else each.mode
+    lost = "" if each.number in kept else "; not finished, nothing was released"
+    return f"{each.purpose}: epsilon {budget.epsilon_of(each.cost):.4g} ({how}){lost}"
 
 
 def _clock(at: float) -> str:

@@ -7,6 +7,7 @@ status.json     what it did last, for `fedclient status`
 privacy/        what was released with a guarantee, and what it cost; see `fedclient.ledger`
 mark            the last mark of the server, by which it can be told from one that was restored from the past
 outbox/         the result that the server has not taken yet
+memory/         what is remembered of a run from task to task; see `fedclient.memory`
 blobs/          models that came and results that go
 model/          the model that `fedclient enroll` brought
 """
@@ -22,6 +23,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedclient.memory import Memory
 from fedcore.errors import BadPayload, ConfigError, DiskFull, Refused
 from fedcore.link import Report
 from fedcore.shell import crash
@@ -45,6 +47,10 @@ class DeviceFolder:
     @property
     def outbox(self) -> Path:
         return self.root / "outbox"
+
+    @property
+    def memory(self) -> Path:
+        return self.root / "memory"
 
     @property
     def privacy(self) -> Path:
@@ -107,7 +113,7 @@ class DeviceFolder:
                 raise Refused(
                     f"another fedclient works in {self.root}", "stop it, or give this one another `state`"
                 ) from None
-            for folder in (self.root, self.outbox, self.blobs, self.model):
+            for folder in (self.root, self.outbox, self.blobs, self.memory, self.model):
                 sweep(folder)
             yield
 
@@ -147,15 +153,20 @@ class Mark:
 
 
 class Outbox:
-    """Holds one finished result, with the key of the work that it came from, until the server has it."""
+    """Holds one finished result, with the key of the work that it came from, until the server has it.
+
+    memory: what that work left to remember counts from when the result is here.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self.memory = Memory.beside(folder)
 
     def keep(self, key: str, report: Report) -> None:
         """On return it outlives this process and the power. Raises StorageFault."""
         self.clear()
         write(self._folder / key, report_to_bytes(report))
+        self.memory.settle(key)
 
     def pending(self) -> tuple[str, Report] | None:
         """What is there. A damaged file is thrown away: the work is done again."""
@@ -170,6 +181,7 @@ class Outbox:
         if self._folder.is_dir():
             with storing(self._folder):
                 for path in self._folder.iterdir():
+                    self.memory.settle(path.name)  # a crash may have come in between
                     path.unlink()
                 sync_folder(self._folder)
 

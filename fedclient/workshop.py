@@ -15,6 +15,7 @@ from fedclient.blobs import BlobStore
 from fedclient.config import ComputeConfig, LearnerConfig, WorkConfig
 from fedclient.data import load, load_file
 from fedclient.ledger import Ledger
+from fedclient.memory import Memory
 from fedclient.performer import Facts
 from fedcore import algorithm, messages
 from fedcore.algorithm import Local
@@ -25,8 +26,11 @@ from fedcore.local import learner as learners
 from fedcore.local import standard
 from fedcore.local.bench import Bench
 from fedcore.local.learner import Learner
+from fedcore.local.releases import ALL
 from fedcore.messages import Message
 from fedcore.payload import Payload, decode, encode
+from fedcore.privacy.leaving import left_open
+from fedcore.wire import work_key
 
 NO_FINDINGS: Mapping[str, Any] = {}
 MAX_DETAILS = 4000
@@ -37,7 +41,7 @@ class Workshop:
     """One device's bench, and the algorithms that may use it."""
 
     def __init__(self, bench: Bench, store: BlobStore, findings: Mapping[str, Any] = NO_FINDINGS) -> None:
-        self._bench, self._store = bench, store
+        self._bench, self._store, self._memory = bench, store, Memory.beside(store.folder)
         self._halves = halves()
         views = bench.views
         examples = len(views.train) + len(views.held_out)
@@ -83,8 +87,14 @@ class Workshop:
                 f"{near(kind, list(self._halves))}; install the run's algorithm here",
             )
         cls, half = self._halves[kind]
-        message = decode(task.payload, {kind: cls}, self._store.load)
-        return encode(half.perform(message, self._bench.for_task(task.seed)), self._store.keep)
+        message, work = decode(task.payload, {kind: cls}, self._store.load), work_key(task)
+        bench = self._bench.for_task(task.seed, self._memory.before(task.run, work))
+        for what in left_open(message):
+            bench.account.unprotected(what, bench.version(ALL, labels=False))
+        answer = encode(half.perform(message, bench), self._store.keep)
+        if bench.remembered is not None:
+            self._memory.propose(task.run, work, bench.remembered)
+        return answer
 
 
 def halves() -> dict[str, tuple[type[Message], Local]]:

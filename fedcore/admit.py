@@ -6,14 +6,41 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from fedcore.errors import BadPayload
-from fedcore.messages import WIDTH, Built, Describe, Described, Evaluate, Evaluated, Message, Train, Trained
-from fedcore.parts import MAX_LATENTS, Descriptor, NoisySums, PrivacySettings, Vector
+from fedcore.messages import (
+    MAX_BUILT,
+    WIDTH,
+    Built,
+    Describe,
+    Described,
+    Evaluate,
+    Evaluated,
+    Message,
+    PrivateTraining,
+    Represent,
+    Represented,
+    Score,
+    Scored,
+    Train,
+    Trained,
+)
+from fedcore.parts import (
+    MAX_LATENTS,
+    Descriptor,
+    Evidence,
+    NoisySums,
+    PrivacySettings,
+    Prototypes,
+    Scores,
+    Vector,
+)
 from fedcore.payload import Payload, decode, fields_of, tensors_of
 from fedcore.privacy.accounting import epsilon_of, group, rho_of
+from fedcore.privacy.cost import Cost
 from fedcore.tensors import Manifest, check_finite, check_manifest, digest, layout, manifest_of
 from fedcore.types import Tensors
 
@@ -33,7 +60,7 @@ def largest_upload(task: Message, limits: Limits = Limits()) -> int:
     """Bytes of the largest blob that an answer to `task` can need: nothing bigger is to be taken."""
     if task.reply is Built:
         return limits.model
-    if not any(Tensors in types for types, _ in fields_of(task.reply).values()):
+    if not any({Tensors, tuple[Tensors, ...]} & set(types) for types, _ in fields_of(task.reply).values()):
         return 0
     return max((layout(manifest)[1] for manifest in _manifests(task)), default=0)
 
@@ -44,7 +71,11 @@ def admit_payload(task: Message, payload: Payload) -> None:
         raise BadPayload(f"a {payload.kind!r} report answers a {task.kind!r} task", f"due: {task.reply.kind}")
     decode(payload, {payload.kind: task.reply}, lambda weights: {})
     expected = _manifests(task)
-    for weights in payload.weights():
+    found = payload.weights()
+    most = MAX_BUILT if task.reply is Built else max(len(expected), 1)
+    if len(found) > most:
+        raise BadPayload(f"{len(found)} models answer where {most} can", "answer for each model once")
+    for weights in found:
         if task.reply is not Built:
             check_manifest(weights.manifest, expected[0])
 
@@ -55,19 +86,58 @@ def admit_message(task: Message, reply: Message) -> None:
         check_finite(tensors, f"{reply.kind}.{name}")
     for name in fields_of(type(reply)):
         value = getattr(reply, name)
-        if isinstance(value, float) and not math.isfinite(value):
-            raise BadPayload(f"{reply.kind}.{name} is {value}", "lower the learning rate or look at the data")
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, float) and not math.isfinite(number):
+                raise BadPayload(
+                    f"{reply.kind}.{name} is {number}", "lower the learning rate or look at the data"
+                )
     examples = getattr(reply, "examples", 1)
     if not 1 <= examples <= MAX_EXAMPLES:
         raise BadPayload(f"{reply.kind}.examples is {examples}", "a device needs at least one sample")
+    task.admit(reply)
     if isinstance(reply, Evaluated) and not 0.0 <= reply.accuracy <= 1.0:
         raise BadPayload(f"{reply.kind}.accuracy is {reply.accuracy}, not between 0 and 1")
     if isinstance(task, Evaluate) and isinstance(reply, Evaluated):
         _admit_bounds(task, reply)
     if isinstance(task, Train) and isinstance(reply, Trained):
         _admit_descriptor(task.projector, task.classes, task.privacy, reply.descriptor)
+    if isinstance(reply, Trained):
+        _admit_private(getattr(task, "private", None), reply)
     if isinstance(task, Describe) and isinstance(reply, Described):
         _admit_descriptor(task.projector, task.classes, task.privacy, reply.descriptor)
+    if isinstance(task, Score) and isinstance(reply, Scored):
+        _admit_scores(task, reply.scores)
+    if isinstance(task, Represent) and isinstance(reply, Represented):
+        _admit_prototypes(task, reply.prototypes)
+
+
+def admit_evidence(question: Message, evidence: Evidence) -> None:
+    """Check what a newcomer shows: it has to be an answer to the question. Raises BadPayload."""
+    fields = fields_of(question.reply)
+    due = [name for name, (types, _) in fields.items() if type(evidence) in types]
+    if not due:
+        what = type(evidence).__name__
+        raise BadPayload(f"{what} came where a {question.reply.kind!r} is due", "ask anew what is asked")
+    reply: Any = question.reply
+    examples = {"examples": 1} if "examples" in fields else {}  # a newcomer does not tell how many
+    admit_message(question, reply(**{due[0]: evidence}, **examples))
+
+
+def _admit_private(asked: PrivateTraining | None, reply: Trained) -> None:
+    """The cost is the device's own word, and its own loss: nobody else is protected by it."""
+    done = reply.private
+    if (asked is None) != (done is None) or (done is None) != (reply.curve is None):
+        raise BadPayload(f"DP-SGD was {'not ' if asked is None else ''}asked for, and its cost goes with it")
+    if asked is None or done is None or reply.curve is None:
+        return
+    if done.clip != asked.clip or (asked.noise and done.noise < asked.noise):
+        raise BadPayload(f"trained with {done}, {asked} was asked for")
+    try:
+        cost = Cost(curve=reply.curve)
+    except ValueError as error:
+        raise BadPayload(f"the cost of DP-SGD: {error}") from None
+    if not any(cost.curve):
+        raise BadPayload("DP-SGD costs something")
 
 
 def _admit_bounds(task: Evaluate, reply: Evaluated) -> None:
@@ -98,9 +168,12 @@ def _admit_descriptor(
     if descriptor.projector != digest(projector):
         raise BadPayload("the descriptor was made with another projector", "fetch the task's own projector")
     dims = projector["components"].shape[0]
-    # A device whose classes would drown in noise sends the row of all samples alone.
-    may_be = (classes, 0) if privacy.calibrated else (classes,)
-    if descriptor.classes not in may_be or descriptor.means.shape[1] != dims:
+    fits = descriptor.classes == classes
+    if privacy.calibrated:
+        # A device whose classes would drown in noise sends the row of all samples alone; one that has told of
+        # its classes before sends that again where only the row of all samples is asked for.
+        fits = fits or descriptor.classes == 0 or classes == 0
+    if not fits or descriptor.means.shape[1] != dims:
         raise BadPayload(
             f"the descriptor has {descriptor.classes} classes and {descriptor.means.shape[1]} dimensions, "
             f"{classes} and {dims} are due"
@@ -115,6 +188,22 @@ def _admit_descriptor(
     negative = (descriptor.counts < 0).any() or (descriptor.deviations < 0).any()
     if negative and descriptor.privacy.mode == "off":  # noise may take a small value below zero
         raise BadPayload("the descriptor has negative counts or deviations")
+
+
+def _admit_scores(task: Score, scores: Scores) -> None:
+    if len(scores.losses) != len(task.models):
+        raise BadPayload(f"the losses of {len(task.models)} models are due, {len(scores.losses)} came")
+    if not 1 <= scores.examples <= MAX_EXAMPLES:
+        raise BadPayload(f"losses over {scores.examples} samples", "a device needs at least one sample")
+    _check_range("a loss", scores.losses)
+
+
+def _admit_prototypes(task: Represent, prototypes: Prototypes) -> None:
+    if not task.by_class and prototypes.classes.tolist() != [0.0]:
+        raise BadPayload("one mean embedding of all samples is due, under class 0")
+    if (prototypes.counts < 1.0).any() or prototypes.counts.sum() > MAX_EXAMPLES:
+        raise BadPayload("prototypes: a class is there that has no sample, or too many")
+    _check_range("a mean embedding", prototypes.means)
 
 
 def _admit_sums(projector: Tensors, privacy: PrivacySettings, sums: NoisySums) -> None:

@@ -29,13 +29,39 @@ MAX_DEPTH = 32
 MAX_FLOAT = sys.float_info.max
 
 
+class Written(str):
+    """What stands in a text, where YAML reads something else in it: `off` is false, and 12:30 is 750.
+
+    meant: what YAML reads. Settings mean that; a parameter, whose type is known later, may want the text.
+    """
+
+    meant: Any
+
+    def __new__(cls, text: str, meant: Any) -> "Written":
+        written = super().__new__(cls, text)
+        written.meant = meant
+        return written
+
+
+def setting(text: str) -> str | Written:
+    """The value in "name=value" of a command line: YAML, as in a file. Raises ConfigError."""
+    try:
+        found = _plain(load(f"value: {text}", "")["value"])
+    except ConfigError:
+        raise ConfigError(f"{text!r} cannot be read as a value", "put it in quotes") from None
+    return found if isinstance(found, str) else Written(text, found)
+
+
 def parse(text: str, cls: type[T], source: str) -> T:
     """The settings in `text`, as a `cls`. source: the file's name, for the errors. Raises ConfigError."""
     return convert(load(text, source), cls, source)
 
 
 def load(text: str, source: str) -> dict[str, Any]:
-    """The settings in `text` as plain dictionaries, not yet compared with anything. Raises ConfigError."""
+    """The settings in `text` as dictionaries of what is written, not yet compared with anything.
+
+    Raises ConfigError.
+    """
     if len(text) > MAX_TEXT:
         raise ConfigError(f"{source} has {len(text)} characters, at most {MAX_TEXT} are read")
     try:
@@ -48,7 +74,9 @@ def load(text: str, source: str) -> dict[str, Any]:
     if data is None:
         return {}
     if not isinstance(data, dict):
-        raise ConfigError(f"{source}: settings are due, found {_found(data)}", "write them as `key: value`")
+        raise ConfigError(
+            f"{source}: settings are due, found {_found(_plain(data))}", "write them as `key: value`"
+        )
     return data
 
 
@@ -72,6 +100,11 @@ class _Loader(yaml.SafeLoader):
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        value = super().construct_object(node, deep)
+        is_plain = isinstance(node, yaml.ScalarNode) and node.style is None
+        return Written(node.value, value) if is_plain and not isinstance(value, str | None) else value
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()
@@ -119,8 +152,12 @@ def _dataclass(data: Any, cls: Any, source: str, key: str) -> Any:
 def _value(data: Any, hint: Any, source: str, key: str) -> Any:
     """`data` as `hint` wants it; a whole number will do for a float, and a list for a tuple."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if isinstance(data, Written):
+        if Written in arguments:
+            return data
+        data = data.meant
     if hint is Any:
-        return data
+        return _plain(data)
     if origin in (UnionType, typing.Union):
         return _one_of(data, arguments, source, key)
     if origin is Literal:
@@ -137,6 +174,15 @@ def _value(data: Any, hint: Any, source: str, key: str) -> Any:
     if dataclasses.is_dataclass(hint):
         return _dataclass(data, hint, source, key)
     return _scalar(data, hint, source, key)
+
+
+def _plain(data: Any) -> Any:
+    """`data` with all that is written in it as it is meant."""
+    if isinstance(data, Mapping):
+        return {_plain(name): _plain(value) for name, value in data.items()}
+    if isinstance(data, list):
+        return [_plain(value) for value in data]
+    return data.meant if isinstance(data, Written) else data
 
 
 def _one_of(data: Any, hints: tuple[Any, ...], source: str, key: str) -> Any:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from fedcore.parts import ClusterAssignment, Descriptor
+from fedcore.parts import ClusterAssignment, Evidence
 from fedcore.payload import BlobRef, Payload, Weights
 from fedcore.types import RunId
 
@@ -52,6 +52,32 @@ class Welcome:
 
 
 @dataclass(frozen=True)
+class ObservedRun:
+    """A run as an observer sees it. stage: waiting, open, reducing, finished, failed or stopped.
+
+    round: the one that is open or will open next. title: of the open round, for people; "" when none is.
+    """
+
+    run: RunId
+    algorithm: str
+    stage: str
+    round: int
+    title: str = ""
+
+    @property
+    def over(self) -> bool:
+        return self.stage in ("finished", "failed", "stopped")
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What an observer is told: the runs, newest first, and in how many seconds it is to renew."""
+
+    runs: tuple[ObservedRun, ...]
+    renew_in: float
+
+
+@dataclass(frozen=True)
 class Task:
     """One unit of work, leased. (run, round) with the device says which; `attempt` fences older leases.
 
@@ -71,12 +97,14 @@ class Idle:
     """Nothing to do now: come back between `earliest` and `latest` seconds from now.
 
     finished: no run is left that could need this device.
+    going_on: the runs that a device may remember something of; None where the server does not know them all.
     """
 
     reason: str
     earliest: float
     latest: float
     finished: bool = False
+    going_on: tuple[RunId, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -118,7 +146,7 @@ class Receipt:
 
 @dataclass(frozen=True)
 class Question:
-    """What a newcomer must compute first: a Describe message."""
+    """What a newcomer must compute first: a message whose answer is evidence, such as Describe."""
 
     run: RunId
     payload: Payload
@@ -166,6 +194,6 @@ class Link(Protocol):
 
     async def leave(self) -> None: ...
 
-    async def place(self, run: RunId, descriptor: Descriptor | None) -> Question | Placement:
+    async def place(self, run: RunId, evidence: Evidence | None) -> Question | Placement:
         """Which model fits a device that does not train. run: "" for the newest that can place."""
         ...

@@ -154,13 +154,16 @@ class RoundEngine:
             raise StaleReport(f"device {device} has no open task in round {round}", "ask for the next task")
         return self.plan.tasks[device]
 
-    def waiting(self) -> Waiting:
-        """What an operator should know now."""
-        present = self._present()
+    def waiting(self, known: Iterable[DeviceId] = ()) -> Waiting:
+        """What an operator should know now. known: devices that may take part, here or not."""
         if self.stage is Stage.WAITING:
-            wanted = self._wanted_to_open()
+            present, wanted = self._present(), self._wanted_to_open()
+            absent = tuple(sorted({*known} - {*present}))
+            lacking = wanted - len(present) - len(absent)
             left = self._seconds_left(self._policy.gather) if wanted != self._policy.minimum else None
-            return Waiting(f"{len(present)} of {wanted} devices are here", (), left)
+            text = f"{len(present)} of {wanted} devices are here"
+            more = f", and {lacking} more must join" if known and lacking > 0 else ""
+            return Waiting(text + more, absent if len(present) < wanted else (), left)
         if self.stage is Stage.OPEN:
             text = f"{len(self.reported)} of {self._goal()} reports are in"
             return Waiting(text, tuple(self._owing()), self._seconds_left(self._policy.deadline))

@@ -5,7 +5,11 @@ With the same seeds it gives the same models, bit for bit, as the daemon does.
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
 
 from fedcore.admit import admit_message
 from fedcore.algorithm import Central, Report, State
@@ -26,8 +30,7 @@ from fedcore.events import (
     Tick,
 )
 from fedcore.messages import Message
-from fedcore.parts import Descriptor, LatentBounds
-from fedcore.payload import fields_of, tensors_of
+from fedcore.payload import TYPED_PARTS, fields_of, tensors_of
 from fedcore.rounds import RoundEngine, RoundPolicy
 from fedcore.sessions import Presence
 from fedcore.tensors import nbytes
@@ -42,7 +45,7 @@ Keep = Callable[[Tensors], Tensors]
 number of devices; the same values come back."""
 
 CACHED = 4
-"""Tensor sets that a device is taken to keep, and so does not fetch again."""
+"""Tasks whose tensor sets a device is taken to keep, and so does not fetch again."""
 STUCK = 1000
 """Ticks without an effect after which a simulation cannot go on: real time would not help it either."""
 
@@ -96,7 +99,9 @@ class _Simulation:
         self._keep, self._watch = keep, watch
         self._effects: deque[Effect] = deque()
         self._reports: dict[DeviceId, Message] = {}
-        self._cached: dict[DeviceId, deque[Tensors]] = {device: deque(maxlen=CACHED) for device in devices}
+        self._cached: dict[DeviceId, deque[list[Tensors]]] = {
+            device: deque(maxlen=CACHED) for device in devices
+        }
         self._outcome = Outcome(engine.state, up=dict.fromkeys(devices, 0), down=dict.fromkeys(devices, 0))
 
     def run(self) -> Outcome:
@@ -150,29 +155,34 @@ class _Simulation:
         self._effects += self._engine.feed(Reported(device, offer.round, offer.attempt))
 
     def _fetched(self, device: DeviceId, message: Message) -> int:
-        fetched, cached = 0, self._cached[device]
+        """Bytes of the tensor sets of a task that the device lacks; one that is in it twice comes once."""
+        fetched, cached, own = 0, self._cached[device], list[Tensors]()
         for _, tensors in tensors_of(message):
-            if not any(tensors is known for known in cached):
+            if not any(tensors is known for known in chain(own, *cached)):
                 fetched += nbytes(tensors)
-                cached.append(tensors)
+            own.append(tensors)
+        cached.append(own)
         return fetched
 
     def _kept(self, message: Message) -> Message:
-        changed = {
-            name: self._keep(value)
-            for name in fields_of(type(message))
-            if isinstance(value := getattr(message, name), Mapping)
-        }
+        changed: dict[str, Any] = {}
+        for name in fields_of(type(message)):
+            value = getattr(message, name)
+            if isinstance(value, Mapping):
+                changed[name] = self._keep(value)
+            elif isinstance(value, tuple) and any(isinstance(item, Mapping) for item in value):
+                changed[name] = tuple(map(self._keep, value))
         return replace(message, **changed) if changed else message  # type: ignore[type-var]
 
 
 def _numbers(message: Message) -> int:
-    """Bytes of the descriptor and the bounds in a message."""
+    """Bytes of the arrays of numbers in a message: of a descriptor, say, or of losses."""
     total = 0
     for name in fields_of(type(message)):
         value = getattr(message, name)
-        if isinstance(value, Descriptor):
-            total += value.means.nbytes + value.deviations.nbytes + value.counts.nbytes
-        elif isinstance(value, LatentBounds):
-            total += value.low.nbytes + value.high.nbytes
+        if isinstance(value, TYPED_PARTS):
+            arrays = [getattr(value, part.name) for part in fields(value)]
+            total += sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
+        elif isinstance(value, tuple):
+            total += sum(8 for number in value if isinstance(number, float))
     return total

@@ -16,6 +16,7 @@ from fedserver.device_verbs import device
 from fedserver.init_verb import init
 from fedserver.run_verbs import run
 from fedserver.simulate import simulate
+from fedserver.table_verb import table
 from fedserver.token_verbs import token
 from fedserver.up import up
 from fedserver.verbs import model, status
@@ -46,6 +47,7 @@ for command in (
     model,
     *KEEPING,
     simulate,
+    table,
     demo,
 ):
     main.add_command(command)

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from fedcore.errors import ConfigError, StorageFault, Unavailable
 from fedcore.shell import crash, disk
+from fedserver.authority.gaps import OPEN_GAP
 from fedserver.schema import connect
 from fedserver.store import LOCK
 
@@ -91,7 +92,8 @@ def restore(source: Path, state: Path) -> Facts:
         for path in (source / DATABASE, *_lasting(source)):
             if path.exists() and not (copy / path.name).exists():
                 _copy_tree(path, copy / path.name)
-        connect(copy / DATABASE).close()
+        with closing(connect(copy / DATABASE)) as database:
+            database.execute(OPEN_GAP)
         for name in _needed(copy):
             _copy_file(_blob(source, name), _blob(copy, name))
             if _hash_of(_blob(copy, name)) != name:

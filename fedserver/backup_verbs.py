@@ -7,6 +7,7 @@ import click
 
 from fedcore.errors import Refused
 from fedcore.shell.console import Console, Result, verb
+from fedserver import text
 from fedserver.options import PATH, state_option
 
 STATE = state_option("The server's folder.")
@@ -33,44 +34,60 @@ def backup(console: Console, state: Path, target: Path) -> Result:
 def restore(console: Console, state: Path, source: Path) -> Result:
     """Make a server's folder, which must not be there, of a backup; every blob is checked.
 
-    Devices may have seen what happened after the backup was made. They say so when they call, and the server
-    then takes nothing before `fedserver recover --accept`.
+    What happened after the backup was made is lost. `fedserver recover --accept` goes on without it; before
+    that, devices that renewed meanwhile are refused, and once a device has seen more nothing is taken.
     """
     from fedserver.backup import restore as copy
 
     console.progress(f"restoring {source}")
     facts = copy(source.absolute(), state.absolute())
     what = f"{facts.runs} runs as of start {facts.start}, revision {facts.revision}"
-    return Result({"state": str(state), **asdict(facts)}, f"{state}: {what}; start it: fedserver up")
+    return Result(
+        {"state": str(state), **asdict(facts)}, f"{state}: {what}\nnext: fedserver recover --state {state}"
+    )
 
 
-@click.command(epilog="Example: fedserver recover --state server --accept")
+@click.command(epilog="Example: fedserver recover --state server --audit server.broken/audit.jsonl --accept")
 @verb
 @STATE
 @click.option(
     "--accept", is_flag=True, help="Go on from what is in the folder; what devices saw is given up."
 )
-def recover(console: Console, state: Path, accept: bool) -> Result:
-    """End the doubt of a server that was restored from the past, while it is stopped.
+@click.option("--audit", type=PATH, metavar="FILE", help="The audit.jsonl of the folder that was lost.")
+def recover(console: Console, state: Path, accept: bool, audit: Path | None) -> Result:
+    """Go on from a folder that was restored from the past, while its server is stopped.
 
-    Without --accept it only says what devices have seen. With it, rounds that are open are abandoned and
-    planned again, and no mark that was shown until now is doubted any more.
+    Without --accept it only says what is in doubt. With it, rounds that are open are abandoned and planned
+    again, no mark that was shown until now is doubted any more, and certificates that were issued after the
+    backup hold: a device gets its row when it calls. With --audit devices that were revoked after the backup
+    are revoked, tokens that were used are used, and of each device only the last certificate holds.
     """
+    from fedserver.authority.gaps import Taken
     from fedserver.backup import check_state
     from fedserver.store import Store
 
+    if audit and not accept:
+        raise click.UsageError("--audit goes with --accept")
     check_state(state.absolute())
     store = Store(state.absolute())
     try:
-        doubts = store.doubts()
-        seen = [f"{device} has seen {what}" for device, what in doubts.items()]
+        doubts, gap = store.doubts(), store.gap()
+        lines = [f"{device} has seen {what}" for device, what in doubts.items()]
+        if gap:
+            lines.append(f"restored: what happened after {text.clock(gap.since)} is not known here")
         if not accept:
-            said = "\n".join([*seen, "go on from this folder with --accept"]) if seen else "there is no doubt"
-            return Result({"doubts": doubts, "accepted": False}, said)
-        if not doubts:
-            raise Refused("no device has seen anything that this server does not know", "just start it")
+            lines.append("go on from this folder with --accept" if lines else "there is no doubt")
+            return Result({"doubts": doubts, "restored": bool(gap), "accepted": False}, "\n".join(lines))
+        if not doubts and not gap:
+            raise Refused("this state was not restored, and no device has seen more than it", "just start it")
+        taken = store.take_over(audit) if audit else Taken()
         abandoned = store.recover()
     finally:
         store.close()
-    text = "\n".join([*seen, f"given up; {len(abandoned)} open rounds are abandoned; start it: fedserver up"])
-    return Result({"doubts": doubts, "accepted": True, "abandoned": abandoned}, text)
+    if taken.revoked:
+        lines.append(f"revoked since, and so here: {', '.join(taken.revoked)}")
+    if taken.joined:
+        lines.append(f"joined since, and unknown here: {', '.join(taken.joined)}")
+    lines.append(f"accepted; {len(abandoned)} open rounds are abandoned; start it: fedserver up")
+    data = {"doubts": doubts, "restored": bool(gap), "accepted": True, "abandoned": abandoned}
+    return Result({**data, **asdict(taken)}, "\n".join(lines))

@@ -3,7 +3,8 @@
 blobs/<aa>/<sha256>               whole, checked, synced: the only ones that the database speaks of
 quarantine/<sha256>               were among them, and are not what their names say any more
 partial/<device>/<sha256>.part    an upload that is under way or was cut off
-partial/<device>/<sha256>         an upload that is whole and checked; its report moves it to blobs/
+partial/<device>/<sha256>         an upload that is whole and checked; it stays until its report counts, for a
+                                  crash before that must not cost the device a second upload
 tmp/                              files that are being written
 """
 
@@ -17,7 +18,7 @@ from pathlib import Path
 from fedcore.errors import BadPayload, NotFound, Unavailable
 from fedcore.payload import BlobRef, Weights
 from fedcore.shell import crash
-from fedcore.shell.disk import make_folder, move, settle, storing, temporary
+from fedcore.shell.disk import make_folder, move, settle, share, storing, temporary
 from fedcore.tensors import manifest_of, pack, unpack
 from fedcore.types import DeviceId, Tensors
 from fedcore.wire import CHUNK
@@ -64,14 +65,18 @@ class Blobs:
                 self.path(name).unlink(missing_ok=True)
 
     def scrub(self, needed: Collection[str], devices: Collection[DeviceId]) -> tuple[int, int]:
-        """Delete what a crash left: blobs not in `needed`, uploads of others than `devices`, temporary files.
+        """Delete what a crash left, temporary files too. Returns how many files that were, and their bytes.
 
-        Returns how many files that were, and their bytes.
+        Blobs not in `needed` go, and uploads of others than `devices` or of reports that count.
         """
         doomed = [path for path in self._blobs.glob("??/*") if path.name not in needed]
         doomed += self._tmp.iterdir()
-        doomed += [path for path in self._partial.glob("*/*") if path.parent.name not in devices]
-        freed = sum(path.stat().st_size for path in doomed)
+        doomed += [
+            path
+            for path in self._partial.glob("*/*")
+            if path.parent.name not in devices or (path.name in needed and self._is_blob(path))
+        ]
+        freed = sum(path.stat().st_size for path in doomed if path.stat().st_nlink == 1)
         with storing(self._blobs):
             for path in doomed:
                 path.unlink()
@@ -144,18 +149,27 @@ class Blobs:
             return Upload(part, self.arrived(device, blob.sha256), blob, start)
 
     def accept(self, device: DeviceId, names: Iterable[str]) -> None:
-        """Make uploads that are whole and checked into blobs. Raises NotFound when one gave way to others."""
+        """Make uploads that are whole and checked into blobs too; `discard` them once their report counts.
+
+        Raises NotFound when one gave way to others.
+        """
         for name in dict.fromkeys(names):
             if not self.arrived(device, name).is_file():
                 raise NotFound(f"blob {name[:12]} is not here", "upload it first")
             with storing(self.path(name)):
-                move(self.arrived(device, name), self.path(name))
+                share(self.arrived(device, name), self.path(name))
 
     def discard(self, device: DeviceId, names: Iterable[str]) -> None:
-        """Delete uploads that were not accepted."""
+        """Delete uploads that are not needed any more. A blob that was made of one stays."""
         for name in names:
             with storing(self._partial):
                 self.arrived(device, name).unlink(missing_ok=True)
+
+    def _is_blob(self, upload: Path) -> bool:
+        """Whether an upload is a blob as well: one file with two names."""
+        with suppress(OSError):
+            return upload.samefile(self.path(upload.name))
+        return False
 
     def _part(self, device: DeviceId, blob: BlobRef) -> Path:
         return self._partial / device / f"{blob.sha256}.part"

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from fedcore.config import MAX_TEXT, convert, load
+from fedcore.algorithm import find
+from fedcore.config import MAX_TEXT, Written, convert, load
 from fedcore.errors import ConfigError
 from fedcore.rounds import RoundPolicy
 from fedcore.types import Scalar
@@ -69,7 +70,7 @@ class RunConfig:
     name: str = ""
     algorithm: str | None = None
     preset: str = "default"
-    parameters: Mapping[str, bool | int | float | str] = field(default_factory=dict)
+    parameters: Mapping[str, bool | int | float | str | Written] = field(default_factory=dict)
     policy: RoundPolicy = field(default_factory=RoundPolicy)
     seed: int = 0
     initial_weights: Path | None = None
@@ -84,7 +85,7 @@ class RunConfig:
             raise ConfigError(f"seed is {self.seed}", "use 0 or more, below 2^63")
 
     def spec(self) -> RunSpec:
-        """What the server is asked for, apart from the weights."""
+        """What the server is asked for, apart from the weights. Raises ConfigError: no such algorithm."""
         assert self.algorithm is not None
         learner, options = "", {}
         if self.learner is not None:
@@ -94,7 +95,7 @@ class RunConfig:
             self.name,
             self.algorithm,
             self.preset,
-            self.parameters,
+            find(self.algorithm)[0].typed(self.parameters),
             self.policy,
             self.seed,
             learner,

@@ -6,7 +6,7 @@ A device's calls come through `link`, an operator's through `fedserver.desk`; ne
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -143,9 +143,9 @@ class Coordinator:
         size = sum(array.nbytes for model in models for array in model.values())
         return max(self.settings.low_water, 2 * size)
 
-    def summary(self, run: Run) -> RunSummary:
-        """A run for people, with what it waits for."""
-        found = summary_of(run)
+    def summary(self, run: Run, known: Iterable[DeviceId] = ()) -> RunSummary:
+        """A run for people, with what it waits for. known: devices that may take part in it."""
+        found = summary_of(run, known)
         if found.over or not (self.storage.full or self.doubts):
             return found
         what = "room on the server's disk" if self.storage.full else "an operator: see `fedserver status`"
@@ -278,6 +278,11 @@ class Coordinator:
         for run in self.active():
             await self.in_turn(self._tell_if_present(run, visitor.device, Left(visitor.device)))
 
+    def end_visits(self) -> None:
+        """Every device is to say hello again, because what it was told then has changed. Its work goes on."""
+        for visitor in self.visitors.values():
+            visitor.end()
+
     async def _tell_if_present(self, run: Run, device: DeviceId, event: Event) -> None:
         if run.present(device):
             await run.advance(event)
@@ -299,10 +304,14 @@ class Coordinator:
         active = self.active()
         if not active and self.recovery.pending:
             return Idle("the server checks its files after a start", 0.0, 1.0)
+        # A run that is not back yet, or cannot be read, may go on one day.
+        unknown = self.recovery.pending or self.recovery.unreadable
+        going_on = None if unknown else tuple(run.run for run in active)
         if active:
-            return Idle(f"run {active[0].run}: {active[0].engine.waiting().text}", 0.0, 1.0)
+            text = f"run {active[0].run}: {active[0].engine.waiting().text}"
+            return Idle(text, 0.0, 1.0, going_on=going_on)
         if self.runs:
-            return Idle("every run is over", 1.0, 5.0, finished=True)
+            return Idle("every run is over", 1.0, 5.0, True, going_on)
         return Idle("no run was started yet", 0.0, 1.0)
 
     def _wake(self, device: DeviceId) -> None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import fedcore
+from fedcore.central.noised import promise
 from fedcore.errors import ConfigError
 from fedcore.payload import BlobRef, Weights
 from fedcore.shell import crash
@@ -115,7 +116,9 @@ class Desk:
             leases = coordinator.leases(visitor) if visitor else []
             devices.append(device_of(record, visitor, leases, patience))
         pending = [unchecked(record) for record in coordinator.recovery.pending.values()]
-        runs = (*map(coordinator.summary, active), *(each for each in pending if not each.over))
+        known = await coordinator.storage(Store.trainers)
+        summaries = [coordinator.summary(run, known) for run in active]
+        runs = (*summaries, *(each for each in pending if not each.over))
         released = statements(await coordinator.storage(Store.releases))
         return ServerStatus(fedcore.__version__, tuple(devices), runs, coordinator.notices(), released)
 
@@ -168,13 +171,14 @@ class Desk:
             for key, model in state.models.items():
                 models[key] = await storage(found.kept.weights, model)
         return RunStatus(
-            self._coordinator.summary(found),
+            self._coordinator.summary(found, await storage(Store.trainers)),
             clusters_of(state),
             figures_of(state, traffic),
             {each.round: each.abandoned for each in rounds if each.abandoned},
             rounds[-1].missing if rounds else {},
             models,
             statements(await storage(Store.releases, run)),
+            promise(state),
         )
 
     async def _clusters(self, found: Run) -> list[ClusterVersions]:

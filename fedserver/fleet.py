@@ -12,12 +12,16 @@ from fedcore.data.natural import NaturalDevice
 from fedcore.data.views import Views
 from fedcore.local.bench import Bench
 from fedcore.local.learner import Learner
-from fedcore.messages import Describe, Described, Evaluate, Evaluated, Message, Trained
+from fedcore.local.simulated import Simulated
+from fedcore.messages import Built, Describe, Evaluated, Message
+from fedcore.parts import Evidence
+from fedcore.payload import fields_of
 from fedcore.privacy.account import Unmetered
 from fedcore.seeds import generator
 from fedcore.shifts import DeviceData, DriftingDevice
 from fedcore.shifts.drift import changes, stage_at
-from fedcore.types import DeviceId
+from fedcore.simulate import Keep
+from fedcore.types import DeviceId, Tensors
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,13 +56,21 @@ class Fleet:
     """Memory holds the data of the devices' present stages, and one network."""
 
     def __init__(
-        self, algorithm: Algorithm, holdings: Sequence[Holding], learner: Learner, device: str, seed: int
+        self,
+        algorithm: Algorithm,
+        holdings: Sequence[Holding],
+        learner: Learner,
+        device: str,
+        seed: int,
+        keep: Keep = lambda tensors: tensors,
     ) -> None:
-        """device: where to compute. seed: of the devices' noise."""
+        """device: where to compute. seed: of the devices' noise. keep: takes what they remember off the
+        heap."""
         self.learner, self.holdings = learner, holdings
         self.training_seconds = 0.0
         self._local = algorithm.local()
         self._device, self._seed = device, seed
+        self._keep, self._memories = keep, dict[DeviceId, Tensors]()
         self._network = learner.module(seed=0)
         self._trained = [0] * len(holdings)
         self._stages = [-1] * len(holdings)
@@ -67,18 +79,27 @@ class Fleet:
     def devices(self) -> dict[DeviceId, Callable[[Message, int], Message]]:
         return {name(number): self._device_of(number) for number in range(len(self.holdings))}
 
-    def evaluate(self, number: int, task: Evaluate) -> float:
-        answer = self._local.perform(task, self._benches[number])
+    def accuracy(self, number: int, task: Message, newcomer: bool = False) -> float:
+        """By a task that `fedcore.algorithm.measurement` gave. A newcomer remembers nothing of the run."""
+        memory = None if newcomer else self._memories.get(name(number))
+        answer = self._local.perform(task, self._benches[number].for_task(0, memory))
         assert isinstance(answer, Evaluated)
         return answer.accuracy
 
-    def describe(self, number: int, task: Describe, labels: int) -> Described:
-        """As a newcomer: the test part without labels, or so many samples of each class with them."""
+    def show(self, number: int, question: Message, labels: int) -> Evidence:
+        """As a newcomer: the test part without labels, or so many samples of each class with them.
+
+        Raises DeviceFault where the question takes labels and none are shown.
+        """
         test = self.holdings[number].test
-        shown = self._few(number, test, labels) if task.classes else Dataset(test.x)
-        answer = self._local.perform(task, self.bench(number, shown))
-        assert isinstance(answer, Described)
-        return answer
+        labelled = labels > 0 and not (isinstance(question, Describe) and not question.classes)
+        return self.shown(number, question, self._few(number, test, labels) if labelled else Dataset(test.x))
+
+    def shown(self, number: int, question: Message, data: Dataset) -> Evidence:
+        """What these data are evidence of."""
+        answer = self._local.perform(question, self.bench(number, data))
+        parts = (getattr(answer, name) for name in fields_of(type(answer)))
+        return next(part for part in parts if isinstance(part, Evidence))
 
     def bench(self, number: int, data: Dataset) -> Bench:
         """A bench of a device with these data in the place of its own, all of them to train on."""
@@ -107,16 +128,25 @@ class Fleet:
         return Bench(self.learner, views, self._device, 0, noise, self._network, account)
 
     def _device_of(self, number: int) -> Callable[[Message, int], Message]:
+        device = name(number)
+
         def perform(message: Message, seed: int) -> Message:
             self._benches[number] = self._present(number)
+            simulated = Simulated(self._local, self._benches[number], device, self._memories, self._keep)
             started = time.perf_counter()
-            answer = self._local.perform(message, self._benches[number].for_task(seed))
-            if message.reply is Trained:
+            answer = simulated(message, seed)
+            if _trains(message):
                 self.training_seconds += time.perf_counter() - started
                 self._trained[number] += 1
             return answer
 
         return perform
+
+
+def _trains(message: Message) -> bool:
+    """Whether models come back that the data have gone into."""
+    types = {each for kinds, _ in fields_of(message.reply).values() for each in kinds}
+    return message.reply is not Built and bool(types & {Tensors, tuple[Tensors, ...]})
 
 
 def name(number: int) -> DeviceId:

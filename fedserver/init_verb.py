@@ -34,9 +34,9 @@ def init(
 ) -> Result:
     """Make the certificate authority, the server's certificates and its settings.
 
-    Safe to repeat: what is there stays as it is, and what a crash left unmade is made. Where every --host is
-    this machine itself, only this machine is listened to. The keys are in DIR/authority, for this user alone:
-    back them up.
+    Safe to repeat: what is there stays as it is, what a crash left unmade is made, and so is what was lost of
+    DIR/authority, the root's own key apart. Where every --host is this machine itself, only this machine is
+    listened to. The keys are in DIR/authority, for this user alone: back them up.
     """
     from fedserver.authority import setup
 

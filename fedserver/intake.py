@@ -51,7 +51,7 @@ async def receive(coordinator: Coordinator, device: DeviceId, report: Report) ->
         facts = {"run": run.run, "round": report.round, "device": device, "reason": bad.message}
         await coordinator.storage(Store.note_event, Event.UPDATE_REFUSED, **facts)
         return await coordinator.in_turn(_refused(run, device, report, bad))
-    await mirror.note(coordinator.storage, run.run, device, report.result.parts.values())
+    await mirror.reported(coordinator.storage, run.run, device, task, report.result, run.left_open)
     return await coordinator.in_turn(_count(coordinator, run, device, report, report.result))
 
 

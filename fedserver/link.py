@@ -9,7 +9,7 @@ from dataclasses import replace
 import fedcore
 from fedcore.errors import SessionLost, WrongVersion
 from fedcore.link import PROTOCOL, Hello, Idle, Link, Placement, Question, Receipt, Report, Task, Welcome
-from fedcore.parts import Descriptor
+from fedcore.parts import Descriptor, Evidence
 from fedcore.payload import BlobRef
 from fedcore.types import DeviceId, RunId
 from fedserver import intake, mirror, placing, signals, transfer
@@ -99,13 +99,13 @@ class DeviceLink(Link):
         self._coordinator.check_deciding()
         await self._coordinator.leave(self._visitor())
 
-    async def place(self, run: RunId, descriptor: Descriptor | None) -> Question | Placement:
+    async def place(self, run: RunId, evidence: Evidence | None) -> Question | Placement:
         self._coordinator.check_serving()
         visitor = self._coordinator.visitor(self._device)
         visitor.seen()
-        answer = await placing.place(self._coordinator, visitor, run, descriptor)
-        if descriptor is not None:
-            await mirror.note(self._coordinator.storage, answer.run, self._device, [descriptor])
+        answer = await placing.place(self._coordinator, visitor, run, evidence)
+        if isinstance(evidence, Descriptor):
+            await mirror.note(self._coordinator.storage, answer.run, self._device, [evidence])
         return answer
 
     async def _mark(self) -> str:

@@ -4,14 +4,17 @@ The account that counts is on each device (`fedclient.ledger`). What is sent aga
 hash, which is also the one in the device's ledger.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from hashlib import sha256
 
 from fedcore.errors import DiskFull
-from fedcore.parts import Descriptor, LatentBounds
+from fedcore.messages import Message
+from fedcore.parts import Descriptor, LatentBounds, Prototypes
 from fedcore.payload import Part, Payload
 from fedcore.privacy.accounting import rho_of
+from fedcore.privacy.cost import Cost, total
+from fedcore.privacy.leaving import left_open
 from fedcore.privacy.statement import OPEN, Statement
 from fedcore.types import DeviceId, RunId
 from fedcore.wire import payload_to_bytes
@@ -22,7 +25,35 @@ from fedserver.store import Store
 
 async def note(storage: Storage, run: RunId, device: DeviceId, parts: Iterable[Part]) -> None:
     """Write down what a message has released. A full disk loses the note, and nothing else."""
-    found = [each for part in parts if (each := _release(run, device, part)) is not None]
+    await _write(storage, [each for part in parts if (each := _release(run, device, part)) is not None])
+
+
+async def reported(
+    storage: Storage,
+    run: RunId,
+    device: DeviceId,
+    task: Message,
+    report: Payload,
+    known: set[tuple[str, str]],
+) -> None:
+    """Write down what the report of a task has released.
+
+    known: what left a device of this run without a guarantee, by device, and is written down already.
+    """
+    parts, private = report.parts, getattr(task, "private", None)
+    found = [each for part in parts.values() if (each := _release(run, device, part)) is not None]
+    left = [what for what in left_open(task) if (device, what) not in known]
+    found += [ReleaseRecord(run, device, what) for what in left]
+    curve = parts.get("curve")
+    if private is not None and isinstance(curve, tuple):
+        for weights in report.weights():
+            cost = Cost(curve=tuple(float(each) for each in curve))  # type: ignore[arg-type]
+            found.append(ReleaseRecord(run, device, weights.blob.sha256, 0.0, private.delta, 1, cost.curve))
+    await _write(storage, found)
+    known.update((device, what) for what in left)
+
+
+async def _write(storage: Storage, found: Sequence[ReleaseRecord]) -> None:
     if found:
         with suppress(DiskFull):
             await storage(Store.note_releases, found)
@@ -31,6 +62,8 @@ async def note(storage: Storage, run: RunId, device: DeviceId, parts: Iterable[P
 def _release(run: RunId, device: DeviceId, part: Part) -> ReleaseRecord | None:
     if isinstance(part, LatentBounds):
         return ReleaseRecord(run, device, "bounds")
+    if isinstance(part, Prototypes):
+        return ReleaseRecord(run, device, "prototypes")
     if not isinstance(part, Descriptor):
         return None
     if part.sums is None:
@@ -50,11 +83,11 @@ def statements(records: Iterable[ReleaseRecord]) -> dict[DeviceId, Statement]:
 
 
 def _statement(records: list[ReleaseRecord]) -> Statement:
-    kept = [each for each in records if each.rho > 0.0]
+    kept = [each for each in records if each.cost]
     # At the largest delta and group asked for, so that one statement holds for all of them.
     return Statement(
-        sum(each.rho for each in kept),
+        total(each.cost for each in kept),
         max((each.delta for each in kept), default=Statement.delta),
         max((each.group_size for each in kept), default=Statement.group_size),
-        tuple(OPEN.get(each.release, each.release) for each in records if each.rho == 0.0),
+        tuple(OPEN.get(each.release, each.release) for each in records if not each.cost),
     )

@@ -3,14 +3,18 @@
 import time
 from collections.abc import Iterable
 
+import numpy as np
+
+from fedcore.identity.enrolled import Role
 from fedcore.types import DeviceId, RunId
+from fedserver.authority.records import DeviceStanding
 from fedserver.database import Database
 from fedserver.records import DeviceRecord, LogLine, ReleaseRecord, Traffic
 
 LOG_LINES, PAGE = 10_000, 200
 """How many lines of a run's log are kept, and how many are read at a time."""
-RELEASES = 1000
-"""Releases of one device in one run that are noted: an honest one makes a few."""
+RELEASES, MORE = 10_000, "more than is counted here"
+"""Releases of one device in one run that are noted: an honest one makes one a round at most."""
 
 
 class Notes(Database):
@@ -29,6 +33,15 @@ class Notes(Database):
         """Every device that ever called, by name."""
         return [DeviceRecord(*row) for row in self._all("SELECT * FROM devices ORDER BY device")]
 
+    def trainers(self) -> list[DeviceId]:
+        """Devices that may take part in runs: who was let in to train, and in plain text whoever called."""
+        rows = self._all(
+            "SELECT device FROM identities WHERE role = ? AND standing = ? UNION"
+            " SELECT device FROM devices WHERE device NOT IN (SELECT device FROM identities)",
+            (Role.TRAIN.value, DeviceStanding.APPROVED.value),
+        )
+        return [device for (device,) in rows]
+
     def add_traffic(self, traffic: Iterable[Traffic]) -> None:
         """Add to what devices sent and fetched."""
         with self._transaction():
@@ -44,21 +57,26 @@ class Notes(Database):
         return [Traffic(*row) for row in rows]
 
     def note_releases(self, releases: Iterable[ReleaseRecord]) -> None:
-        """Note what devices have released; what is noted already stays as it is."""
+        """Note what devices have released; what is noted already stays. Of too many, that there are more."""
         with self._transaction():
-            self._database.executemany(
-                "INSERT OR IGNORE INTO released SELECT ?1, ?2, ?3, ?4, ?5, ?6"
-                " WHERE (SELECT count(*) FROM released WHERE run = ?1 AND device = ?2) < ?7",
-                [
-                    (each.run, each.device, each.release, each.rho, each.delta, each.group_size, RELEASES)
-                    for each in releases
-                ],
-            )
+            for each in releases:
+                curve = np.asarray(each.curve, "<f8").tobytes()
+                row = (each.run, each.device, each.release, each.rho, each.delta, each.group_size, curve)
+                self._run(
+                    "INSERT OR IGNORE INTO released SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7"
+                    " WHERE (SELECT count(*) FROM released WHERE run = ?1 AND device = ?2) < ?8",
+                    (*row, RELEASES),
+                )
+                self._run(
+                    "INSERT OR IGNORE INTO released SELECT ?1, ?2, ?4, 0, 0, 1, x'' WHERE NOT EXISTS"
+                    " (SELECT 1 FROM released WHERE run = ?1 AND device = ?2 AND release = ?3)",
+                    (each.run, each.device, each.release, MORE),
+                )
 
     def releases(self, run: RunId | None = None) -> list[ReleaseRecord]:
         """What was noted of a run, or of all."""
         rows = self._all("SELECT * FROM released WHERE ?1 IS NULL OR run = ?1 ORDER BY rowid", (run,))
-        return [ReleaseRecord(*row) for row in rows]
+        return [_release(*row) for row in rows]
 
     def log(self, run: RunId, text: str, device: DeviceId = "") -> None:
         """Note something that happened in a run."""
@@ -80,3 +98,10 @@ class Notes(Database):
             (run, after, PAGE),
         )
         return [LogLine(*row) for row in rows]
+
+
+def _release(
+    run: RunId, device: DeviceId, release: str, rho: float, delta: float, size: int, curve: bytes
+) -> ReleaseRecord:
+    values = tuple(np.frombuffer(curve, "<f8").tolist())
+    return ReleaseRecord(run, device, release, rho, delta, size, values)

@@ -1,18 +1,18 @@
 """Which model fits a newcomer: the algorithm decides, of the run that was named or the one that fits best.
 
-That is the newest run that compares the newcomer's data with its clusters; only where there is none, the
-newest that can place at all.
+That is the newest run that compares the newcomer's data with its clusters and needs no labels for it; where
+there is none, the newest that compares with labels, and else the newest that can place at all.
 """
 
 import asyncio
 from dataclasses import dataclass, replace
 
-from fedcore.admit import admit_message
+from fedcore.admit import admit_evidence
 from fedcore.algorithm import State
 from fedcore.errors import Refused
 from fedcore.link import Placement, Question
-from fedcore.messages import Describe, Described
-from fedcore.parts import ClusterAssignment, Descriptor
+from fedcore.messages import Describe, Message
+from fedcore.parts import ClusterAssignment, Evidence
 from fedcore.types import RunId
 from fedserver.coordinator import Coordinator
 from fedserver.runs import Run
@@ -29,51 +29,61 @@ class _Answer:
 
     run: Run
     state: State
-    found: ClusterAssignment | Describe
+    found: ClusterAssignment | Message
 
 
 async def place(
-    coordinator: Coordinator, visitor: Visitor, run: RunId, descriptor: Descriptor | None
+    coordinator: Coordinator, visitor: Visitor, run: RunId, evidence: Evidence | None
 ) -> Question | Placement:
-    """Raises CannotPlace, NotFound when there is no such run, BadPayload for a descriptor that is wrong."""
+    """Raises CannotPlace, NotFound when there is no such run, BadPayload for evidence that is wrong."""
     if run:
-        return await _given(coordinator, visitor, await _ask(coordinator.run(run), descriptor))
+        return await _given(coordinator, visitor, await _ask(coordinator.run(run), evidence))
+    asking: _Answer | None = None
     fallback: _Answer | None = None
     refusal: CannotPlace | None = None
     for candidate in reversed(coordinator.runs.values()):
         try:
             answer = await _ask(candidate, None)
             if isinstance(answer.found, Describe):
-                if descriptor is not None:
-                    answer = await _ask(candidate, descriptor)
+                if evidence is not None:
+                    answer = await _ask(candidate, evidence)
                 return await _given(coordinator, visitor, answer)
         except CannotPlace as refused:
             refusal = refusal or refused
         else:
-            fallback = fallback or answer
+            if isinstance(answer.found, Message):
+                asking = asking or answer
+            else:
+                fallback = fallback or answer
+    if asking is not None:
+        if evidence is not None:
+            asking = await _ask(asking.run, evidence)
+        return await _given(coordinator, visitor, asking)
     if fallback is not None:
         return await _given(coordinator, visitor, fallback, f"; {refusal.message}" if refusal else "")
     raise refusal or CannotPlace("there is no run that could place", "start one first")
 
 
-async def _ask(run: Run, descriptor: Descriptor | None) -> _Answer:
+async def _ask(run: Run, evidence: Evidence | None) -> _Answer:
     state = run.engine.state
     try:
-        found = await asyncio.to_thread(_found, run, state, descriptor)
+        found = await asyncio.to_thread(_found, run, state, evidence)
     except Refused as refused:
         raise CannotPlace(f"run {run.run}: {refused.message}", refused.mend) from None
-    if not isinstance(found, Describe) and len(state.models) == 1:
-        compared = "nothing was compared" if descriptor is None else found.reason
+    if isinstance(found, ClusterAssignment) and len(state.models) == 1:
+        compared = "nothing was compared" if evidence is None else found.reason
         reason = f"run {run.run} has one model only" + (f": {compared}" if compared else "")
         found = replace(found, reason=reason)
     return _Answer(run, state, found)
 
 
-def _found(run: Run, state: State, descriptor: Descriptor | None) -> ClusterAssignment | Describe:
-    """What the algorithm says; a descriptor has to be an answer to the question that the run asks."""
-    if descriptor is not None and isinstance(question := run.central.place(state, None), Describe):
-        admit_message(question, Described(descriptor, examples=1))  # a newcomer does not tell how many
-    return run.central.place(state, descriptor)
+def _found(run: Run, state: State, evidence: Evidence | None) -> ClusterAssignment | Message:
+    """What the algorithm says; evidence has to be an answer to the question that the run asks."""
+    question = run.central.place(state, None)
+    if evidence is None or isinstance(question, ClusterAssignment):
+        return question
+    admit_evidence(question, evidence)
+    return run.central.place(state, evidence)
 
 
 async def _given(
@@ -81,7 +91,7 @@ async def _given(
 ) -> Question | Placement:
     """The answer for a device, with leave to fetch what it names. why: what to add to its reason."""
     storage, run, found = coordinator.storage, answer.run, answer.found
-    if isinstance(found, Describe):
+    if isinstance(found, Message):
         payload = await storage(run.kept.question, found)
         visitor.grant([weights.blob.sha256 for weights in payload.weights()], run.run)
         return Question(run.run, payload)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from fedcore.payload import Payload
+from fedcore.privacy.cost import Cost
 from fedcore.rounds import RoundPolicy
 from fedcore.types import DeviceId, RunId, Scalar
 
@@ -113,9 +114,10 @@ class Traffic:
 
 @dataclass(frozen=True)
 class ReleaseRecord:
-    """What a device released in a run. release: its SHA-256; or, without a guarantee, off, paper or bounds.
+    """What a device released in a run. release: its SHA-256; or what it was, without a guarantee.
 
-    rho: what it cost, for one sample; 0 without a guarantee. delta, group_size: as asked.
+    rho, curve: what it cost, for one sample (`fedcore.privacy.cost`); 0 and none without a guarantee.
+    delta, group_size: as asked.
     """
 
     run: RunId
@@ -124,3 +126,8 @@ class ReleaseRecord:
     rho: float = 0.0
     delta: float = 0.0
     group_size: int = 1
+    curve: tuple[float, ...] = ()
+
+    @property
+    def cost(self) -> Cost:
+        return Cost(self.rho, self.curve)

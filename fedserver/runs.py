@@ -58,7 +58,7 @@ class Run:
 
     wake: called with a device that has something new to ask for. in_turn: runs what comes out of a
     reduction when nothing else is going on. held: no time passes in it, so no round opens or ends.
-    disputed: devices that sent two different reports in a round.
+    disputed: devices that sent two different reports in a round. left_open: see `fedserver.mirror`.
     """
 
     def __init__(
@@ -88,6 +88,7 @@ class Run:
         self._offered: dict[DeviceId, Lease] = {}
         self.changed, self.held = Signal(), False
         self.disputed: set[tuple[DeviceId, int]] = set()
+        self.left_open: set[tuple[DeviceId, str]] = set()
         self.kept = kept
         self.state_type = recipe.state
         self._remarks = tuple(state.remarks)

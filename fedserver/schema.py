@@ -7,6 +7,7 @@ from pathlib import Path
 from fedcore.errors import ConfigError, StorageFault
 from fedcore.shell import crash
 from fedcore.shell.disk import settle, temporary
+from fedserver.authority.tables import GAPS
 from fedserver.authority.tables import TABLES as IDENTITIES
 
 FIRST = """
@@ -126,7 +127,11 @@ CREATE TABLE released (
 );
 """
 
-STEPS: tuple[str, ...] = (FIRST, IDENTITIES, EPOCH, MIRROR)
+CURVES = """
+ALTER TABLE released ADD COLUMN curve BLOB NOT NULL DEFAULT x'';  -- float64, see privacy/cost.py
+"""
+
+STEPS: tuple[str, ...] = (FIRST, IDENTITIES, EPOCH, MIRROR, GAPS, CURVES)
 """How the tables came to be: step n takes version n - 1 to n. A step that was released never changes."""
 VERSION = len(STEPS)
 RESTORE = "keep the folder as it is, and restore a backup: fedserver restore BACKUP --state DIR"

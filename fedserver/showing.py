@@ -1,7 +1,7 @@
 """Runs and devices as people are shown them."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from fedcore.algorithm import State
 from fedcore.rounds import Stage
@@ -12,12 +12,12 @@ from fedserver.views import DeviceFigures, DeviceStatus, RunSummary
 from fedserver.visitor import Visitor
 
 
-def summary_of(run: Run) -> RunSummary:
-    """What a run is, where it stands, what it waits for."""
+def summary_of(run: Run, known: Iterable[DeviceId]) -> RunSummary:
+    """What a run is, where it stands, what it waits for. known: devices that may take part in it."""
     common = (run.run, run.spec.name, run.spec.algorithm, run.spec.preset)
     if not run.active:
         return RunSummary(*common, run.standing.value, run.engine.round, waiting_for=run.reason)
-    waiting, stage = run.engine.waiting(), run.engine.stage
+    waiting, stage = run.engine.waiting(known), run.engine.stage
     title = "" if stage is Stage.WAITING else run.title
     return RunSummary(
         *common, stage.value, run.engine.round, title, waiting.text, waiting.devices, waiting.seconds

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from fedcore.config import setting
 from fedcore.errors import ConfigError
 from fedcore.shell.console import Console, Result, verb
 
@@ -31,10 +32,16 @@ from fedcore.shell.console import Console, Result, verb
     "--shift",
     default="px",
     show_default=True,
-    help="How devices differ: px images, py classes, pyx names of classes, pxy images of some classes.",
+    help="How devices differ: px images, py classes, pyx names of classes, pxy images of some classes, "
+    "dirichlet shares of classes, fedrc all at once; qs-features, qs-labels, qs-skew: concepts, and "
+    "numbers of samples.",
 )
 @click.option(
-    "--level", default="5", show_default=True, help="How much: 1 to 8; with --drifts low, medium or high."
+    "--level",
+    default="5",
+    show_default=True,
+    help="How much they differ, 1 to 8; with --drifts low, medium or high; of qs: scenario 0 (none), "
+    "1 (within concepts) or 2 (between them).",
 )
 @click.option(
     "--drifts", type=click.IntRange(min=0), default=0, help="Stages that each device's data go through."
@@ -52,6 +59,16 @@ from fedcore.shell.console import Console, Result, verb
     help="Samples of each class that a newcomer shows with labels, where the algorithm asks for them.",
 )
 @click.option("--clients", type=int, default=10, show_default=True, help="Number of devices.")
+@click.option("--model", default="", metavar="NAME", help="Such as mlp; by default one that fits the images.")
+@click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="Of --model: hidden=[200].")
+@click.option(
+    "--public",
+    type=float,
+    default=0.0,
+    show_default=True,
+    help="Share of the train images that no device gets, to train a frozen encoder on (fmcl, fecfl).",
+)
+@click.option("--samples", type=int, default=0, help="Training images of a device.  [default: all there are]")
 @click.option("--rounds", type=int, default=10, show_default=True, help="Rounds of training.")
 @click.option("--seed", type=int, default=42, show_default=True, help="Of the data and of all shuffling.")
 @click.option("--model-seed", type=int, default=42, show_default=True, help="Of the initial weights.")
@@ -64,31 +81,35 @@ from fedcore.shell.console import Console, Result, verb
     help="Of PyTorch; 0: PyTorch's own.",
 )
 @click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="A parameter of the algorithm.")
-def simulate(console: Console, changes: tuple[str, ...], level: str, **options: Any) -> Result:
+def simulate(
+    console: Console, changes: tuple[str, ...], options: tuple[str, ...], level: str, **others: Any
+) -> Result:
     """Run an experiment of the papers on this machine: real data, made to differ between simulated devices.
 
     known is the accuracy of the devices' own clusters' models; test is that of the models they get as
     newcomers without labels.
+
+    Simulated data are nobody's, so descriptors are taken as they are (privacy=off), unlike in runs of real
+    devices. What a guarantee leaves of the figures is seen with --set privacy=balanced.
     """
     from fedserver.experiment import Experiment, run
 
-    how_much = int(level) if level.isdecimal() else level
-    settings = Experiment(changes=dict(map(parsed, changes)), level=how_much, **options)
-    found = run(settings, console.progress)
+    experiment = Experiment(
+        level=int(level) if level.isdecimal() else level,
+        changes=dict(map(parsed, changes)),
+        options=dict(map(parsed, options)),
+        **others,
+    )
+    found = run(experiment, console.progress)
     return Result(found, text(found))
 
 
 def parsed(change: str) -> tuple[str, Any]:
-    """ "name=value" with the value read as YAML reads it: 3 is a number, true a truth, scalar a text."""
-    import yaml
-
+    """ "name=value" with the value as a settings file would have it: 3 is a number, true a truth."""
     name, equals, value = change.partition("=")
     if not (name and equals):
-        raise ConfigError(f"--set {change!r} is not NAME=VALUE", "write --set rounds=20")
-    try:
-        return name.strip(), yaml.safe_load(value)
-    except yaml.YAMLError:
-        raise ConfigError(f"--set {change!r}: the value cannot be read", "put it in quotes") from None
+        raise ConfigError(f"{change!r} is not NAME=VALUE", "write --set rounds=20")
+    return name.strip(), setting(value)
 
 
 def text(found: dict[str, Any]) -> str:
@@ -102,6 +123,9 @@ def text(found: dict[str, Any]) -> str:
             f"{row['placed'] or '-':>10}{test:>8}"
         )
     test = "-" if accuracy["test"] is None else f"{accuracy['test']:.2f}"
+    own, newcomers = (
+        "" if accuracy[name] is None else f", {name} {accuracy[name]:.2f} %" for name in ("own", "newcomers")
+    )
     formed = f", formed in round {found['clustering_round']}" if found["clustering_round"] else ""
     level = f" level {found['level']}" if found["level"] else ""
     drifts = f", {found['drifts']} drifts ({found['mode']})" if found["drifts"] else ""
@@ -109,10 +133,11 @@ def text(found: dict[str, Any]) -> str:
         [
             *rows,
             "",
-            f"{found['algorithm']} ({found['preset']}) on {found['dataset']}, {found['shift']}{level}"
-            f"{drifts}, seed {found['seed']}",
-            f"known {accuracy['known']:.2f} %, test {test} %",
+            f"{found['algorithm']} ({found['preset']}) on {found['dataset']}, {found['shift']}{level}{drifts}, "
+            f"seed {found['seed']}",
+            f"known {accuracy['known']:.2f} %, test {test} %{own}{newcomers}",
             f"{found['clusters']} clusters{formed}, ARI against the truth {found['ari']:.2f}",
+            *([f"privacy of the descriptors: {found['privacy']}"] if found["privacy"] else []),
             f"{found['seconds']['total']:.0f} s, of which {found['seconds']['training']:.0f} s training",
         ]
     )

@@ -73,6 +73,7 @@ class Store(Notes, Admissions, Epoch):
         name = weights.blob.sha256
         self._held.setdefault(run, set()).add(name)
         self.blobs.accept(owner, [name])
+        self.blobs.discard(owner, [name])
 
     def let_go(self, run: RunId) -> None:
         """What was kept or adopted for this run and did not come into a checkpoint is not needed."""
@@ -202,19 +203,23 @@ class Store(Notes, Admissions, Epoch):
         self._remove_unneeded(before | self._held.pop(run, set()))
 
     def recover(self) -> list[RunId]:
-        """Accept this state as the one to go on from; the runs whose open rounds are abandoned for it."""
+        """Accept this state as the one to go on from; the runs whose open rounds are abandoned for it.
+
+        Safe to repeat when it was cut off: what it decides comes last.
+        """
         doubted, found = ", ".join(self.doubts()), []
+        said = "the state that was restored is accepted"
+        said += f", though others saw more: {doubted}" if doubted else ""
         for record in self.runs():
             if record.standing is Standing.ACTIVE:
-                self.log(
-                    record.run, f"the state that was restored is accepted, though others saw more: {doubted}"
-                )
+                self.log(record.run, said)
             if record.asked:
                 why = "the server was restored from the past"
                 reported = len(self.reports(record.run, record.round))
                 closed = RoundRecord(record.round, record.title, len(record.asked), reported, {}, why, 0.0)
                 self.save_round(record.run, closed, self.checkpoint(record.run), record.abandoned_in_a_row)
                 found.append(record.run)
+        self.accept_gap()
         self.accept()
         return found
 
@@ -239,7 +244,7 @@ class Store(Notes, Admissions, Epoch):
     def add_report(self, report: ReportRecord) -> None:
         """A report counts from here on. Raises NotFound when its blobs have not arrived.
 
-        After NotFound or DiskFull it does not count, and its blobs are to be uploaded again.
+        After NotFound or DiskFull it does not count; those of its blobs that arrived are still there.
         """
         try:
             self.blobs.accept(report.device, report.blobs)
@@ -248,6 +253,8 @@ class Store(Notes, Admissions, Epoch):
         except (NotFound, DiskFull):
             self._remove_unneeded(set(report.blobs))
             raise
+        with suppress(DiskFull):  # as in _remove_unneeded
+            self.blobs.discard(report.device, report.blobs)
 
     def _add_report(self, report: ReportRecord) -> None:
         key = (report.run, report.round, report.device)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from fedcore.privacy.statement import WEIGHTS, Statement
+from fedcore.privacy.statement import CentralNoise, Statement, of_weights
 from fedcore.types import DeviceId
 from fedserver.records import LogLine
 from fedserver.views import ClusterVersions, RunStatus, RunSummary, ServerStatus
@@ -25,13 +25,19 @@ def data(status: RunStatus) -> dict[str, Any]:
         "abandoned": status.abandoned,
         "missing": status.missing,
         "models": models,
-        **private_data(status.released),
+        **private_data(status.released, status.central),
     }
 
 
-def private_data(released: Mapping[DeviceId, Statement]) -> dict[str, Any]:
-    """What devices have released, for programs."""
-    return {"released": {device: found.facts() for device, found in released.items()}, "weights": WEIGHTS}
+def private_data(
+    released: Mapping[DeviceId, Statement], central: CentralNoise | None = None
+) -> dict[str, Any]:
+    """What devices have released, for programs. central: what noise of the server promises; None: none."""
+    return {
+        "released": {device: found.facts() for device, found in released.items()},
+        "weights": of_weights(released.values()),
+        "central": None if central is None else {**asdict(central), "summary": str(central)},
+    }
 
 
 def step(found: RunSummary) -> str:
@@ -42,7 +48,8 @@ def step(found: RunSummary) -> str:
 
 def summary(found: RunSummary) -> str:
     """A run in one line."""
-    devices = f", from {_some(found.waiting_devices)}" if found.waiting_devices else ""
+    whom = "without" if found.stage == "waiting" else "from"
+    devices = f", {whom} {_some(found.waiting_devices)}" if found.waiting_devices else ""
     left = "" if found.time_left is None else f", for at most {found.time_left:.0f} s"
     waiting = f": {found.waiting_for}{devices}{left}" if found.waiting_for else ""
     return step(found) + waiting
@@ -75,7 +82,7 @@ def status(found: RunStatus) -> str:
         parts.append(table(heads, rows))
     if any(found.clusters.values()):
         parts += [f"cluster {key}: {_many(len(own), 'device')}" for key, own in found.clusters.items()]
-    parts += [f"privacy: {each}" for each in privacy(found.released)] if found.devices else []
+    parts += [f"privacy: {each}" for each in privacy(found.released, found.central)] if found.devices else []
     parts += [f"model {key}: {_bytes(weights.blob.size)}" for key, weights in found.models.items()]
     parts += [f"missing in the last round: {device}: {why}" for device, why in found.missing.items()]
     for why, count in Counter(found.abandoned.values()).items():
@@ -120,10 +127,12 @@ def server(found: ServerStatus) -> str:
     return "\n".join(parts)
 
 
-def privacy(released: Mapping[DeviceId, Statement]) -> list[str]:
-    """How many devices have released what; and of the weights, that nothing holds for them."""
+def privacy(released: Mapping[DeviceId, Statement], central: CentralNoise | None = None) -> list[str]:
+    """How many devices have released what; and what their weights have, or that they have nothing."""
     counts = Counter(str(each) for each in released.values())
-    return [*(f"{_many(count, 'device')}: {what}" for what, count in counts.items()), WEIGHTS]
+    of_models = [str(central)] if central is not None else []
+    devices = [f"{_many(count, 'device')}: {what}" for what, count in counts.items()]
+    return [*devices, *of_models, of_weights(released.values())]
 
 
 def line(found: LogLine) -> str:

@@ -52,14 +52,14 @@ def export(console: Console, client: "OperatorClient", name: str, cluster: str |
         raise NotFound(f"run {name} has no cluster {key!r}", near(key, known))
     console.progress(f"fetching the model of {key}")
     weights = found.models[key]
-    privacy = "; ".join(text.privacy(found.released))
+    privacy = "; ".join(text.privacy(found.released, found.central))
     save(client.fetch(weights), out, {"run": name, "cluster": key, "privacy": privacy})
     facts = {
         "run": name,
         "cluster": key,
         "path": str(out),
         "sha256": weights.blob.sha256,
-        **text.private_data(found.released),
+        **text.private_data(found.released, found.central),
         "privacy": privacy,
     }
     return Result(facts, f"{out}: the model of {key}, {len(weights.manifest)} tensors")

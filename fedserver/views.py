@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fedcore.payload import BlobRef, Weights
-from fedcore.privacy.statement import Statement
+from fedcore.privacy.statement import CentralNoise, Statement
 from fedcore.types import DeviceId, ModelKey, RunId
 
 STAGES = ("waiting", "open", "reducing", "finished", "failed", "stopped")
@@ -48,7 +48,7 @@ class DeviceFigures:
 class RunStatus:
     """abandoned: round -> why it gave no result. missing: of the last round. models: once it is over.
 
-    released: what devices have released in this run.
+    released: what devices have released in this run. central: what noise of the server promises.
     """
 
     summary: RunSummary
@@ -58,6 +58,7 @@ class RunStatus:
     missing: Mapping[DeviceId, str] = field(default_factory=dict)
     models: Mapping[ModelKey, Weights] = field(default_factory=dict)
     released: Mapping[DeviceId, Statement] = field(default_factory=dict)
+    central: CentralNoise | None = None
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,11 @@
 """A small real fleet for tests: rotated digits on devices that take turns in one small network."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
+from torch import Tensor
+from torch.nn.functional import avg_pool2d
 
 from fedcore.algorithm import Algorithm
 from fedcore.data import images
@@ -11,13 +14,19 @@ from fedcore.data.pixels import rotate, unit
 from fedcore.data.views import Views
 from fedcore.local.bench import Bench
 from fedcore.local.learner import Learner, builtin
+from fedcore.local.simulated import Memories, Simulated
 from fedcore.local.weights import initial_weights
 from fedcore.messages import Message
 from fedcore.types import DeviceId, Tensors
 
 
 def learner() -> Learner:
-    return builtin("mlp", {"inputs": 64, "hidden": (32,), "classes": 10})
+    """A small network; its frozen encoder sees the images at half their size."""
+    return replace(builtin("mlp", {"inputs": 64, "hidden": (32,), "classes": 10}), encoder=halved)
+
+
+def halved(x: Tensor) -> Tensor:
+    return avg_pool2d(x, 2).flatten(1)
 
 
 def first_model() -> Tensors:
@@ -33,15 +42,27 @@ def data(device: int, angles: tuple[int, ...] = (0, 90), samples: int = 90) -> D
 
 
 def fleet(
-    algorithm: Algorithm, devices: int = 6, angles: tuple[int, ...] = (0, 90)
+    algorithm: Algorithm,
+    devices: int = 6,
+    angles: tuple[int, ...] = (0, 90),
+    memories: Memories | None = None,
 ) -> dict[DeviceId, Callable[[Message, int], Message]]:
-    """Devices for `fedcore.simulate`, in the algorithm's own device half."""
-    local, shared = algorithm.local(), learner()
-    network = shared.module(seed=0)
+    """Devices for `fedcore.simulate`, in the algorithm's own device half. memories: what they remember."""
+    return benches(algorithm, [Views.of(data(number, angles)) for number in range(devices)], None, memories)
 
-    def device(number: int) -> Callable[[Message, int], Message]:
-        noise = np.random.default_rng(number)
-        bench = Bench(shared, Views.of(data(number, angles)), "cpu", 0, noise, model=network)
-        return lambda message, seed: local.perform(message, bench.for_task(seed))
 
-    return {f"d{number}": device(number) for number in range(devices)}
+def benches(
+    algorithm: Algorithm,
+    views: Sequence[Views],
+    shared: Learner | None = None,
+    memories: Memories | None = None,
+) -> dict[DeviceId, Callable[[Message, int], Message]]:
+    """The same, of data of your own. shared: another learner than the small network."""
+    local, shared = algorithm.local(), shared or learner()
+    network, remembered = shared.module(seed=0), {} if memories is None else memories
+
+    def device(number: int, own: Views) -> Simulated:
+        bench = Bench(shared, own, "cpu", 0, np.random.default_rng(number), model=network)
+        return Simulated(local, bench, f"d{number}", remembered)
+
+    return {f"d{number}": device(number, own) for number, own in enumerate(views)}

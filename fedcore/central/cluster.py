@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from kneed import KneeLocator
+from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.spatial.distance import squareform
 from sklearn.cluster import DBSCAN, KMeans
 from sklearn.neighbors import NearestNeighbors
 
@@ -77,6 +79,21 @@ def kmeans(points: Vector, clusters: int) -> Labels:
     clusters = min(clusters, len(np.unique(points, axis=0)))
     labels: Labels = KMeans(clusters, random_state=42).fit_predict(points).astype(np.int64)
     return labels
+
+
+def agglomerated(distances: Vector, method: str, *, clusters: int = 0, below: float = 0.0) -> Labels:
+    """Groups that were merged step by step, the two nearest at each. distances: (n, n), symmetric.
+
+    method: how far two groups are apart, as scipy's `linkage` names it; "ward" wants Euclidean distances.
+    clusters: at most so many groups; fewer where there are fewer points, or where those left are the same.
+    below: or instead, only groups at most so far apart are merged.
+    """
+    if len(distances) < 2:
+        return np.zeros(len(distances), np.int64)
+    tree = linkage(squareform(distances, checks=False), method)
+    if 0 < clusters < len(distances):
+        return renumbered(fcluster(tree, clusters, "maxclust"))
+    return renumbered(fcluster(tree, 0.0 if clusters else below, "distance"))
 
 
 def centroids(points: Vector, labels: Labels) -> Vector:

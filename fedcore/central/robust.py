@@ -51,10 +51,14 @@ MATRIX = 1 << 25
 
 @dataclass(frozen=True, eq=False)
 class Update:
-    """What a device reported, read several times. weight: above 0, in any unit."""
+    """What a device reported, read several times. weight: above 0, in any unit.
+
+    origin: the model that it trained from, where that is not the one that the others did.
+    """
 
     model: Tensors
     weight: float
+    origin: Tensors | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,18 +77,22 @@ class Combined:
 def combine(rule: str, base: Tensors, updates: Mapping[DeviceId, Update], before: float = 0.0) -> Combined:
     """The next model, from at least one update; the same bits whatever order they came in.
 
-    base: what the round began with. before: the reference of the last round; 0 when there was none.
+    base: what the round began with, for all updates that name no origin of their own.
+    before: the reference of the last round; 0 when there was none.
     Memory: of one model, one tensor and `MATRIX`, however many updates there are.
     """
     devices = sorted(updates)
     weights = {device: updates[device].weight for device in devices}
     if rule == "mean":
         return Combined(weighted_mean((updates[device].model, weights[device]) for device in devices))
-    norms = {device: norm(updates[device].model, base) for device in devices}
+    origins = {device: base if (one := updates[device].origin) is None else one for device in devices}
+    norms = {device: norm(updates[device].model, origins[device]) for device in devices}
     usual = reference(norms, weights, before)
     clipped = {device: size / usual for device, size in norms.items() if 0.0 < BOUND * usual < size}
     parts: dict[DeviceId, Tensors] = {device: updates[device].model for device in devices}
-    parts |= {device: Clipped(parts[device], base, BOUND / times) for device, times in clipped.items()}
+    parts |= {
+        device: Clipped(parts[device], origins[device], BOUND / times) for device, times in clipped.items()
+    }
     rule = chosen(rule, len(devices))
     if rule != "clipped":
         cut = _tenth(len(devices)) if rule == "trimmed" else _half(len(devices))

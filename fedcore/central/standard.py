@@ -6,7 +6,7 @@ from typing import Any
 
 from fedcore.algorithm import Report
 from fedcore.errors import BadPayload, ConfigError
-from fedcore.messages import Evaluated, Trained, TrainingSettings
+from fedcore.messages import Evaluated, PrivateTraining, Trained, TrainingSettings
 from fedcore.types import DeviceId
 
 
@@ -28,14 +28,29 @@ def check_parameters(
             raise ConfigError(f"{algorithm} parameter {name} must be at least 1, not {value}")
     try:
         training(parameters)
+        private_training(parameters)
     except BadPayload as fault:
-        raise ConfigError(f"{algorithm} parameter {fault.message}") from None
+        raise ConfigError(f"{algorithm} parameter {fault.message}", fault.mend) from None
 
 
 def training(parameters: Any) -> TrainingSettings:
-    """The training settings among an algorithm's parameters, by name."""
+    """The training settings among an algorithm's parameters, by name; the defaults of those it has not."""
+    names = [item.name for item in fields(TrainingSettings)]
     return TrainingSettings(
-        **{item.name: getattr(parameters, item.name) for item in fields(TrainingSettings)}
+        **{name: getattr(parameters, name) for name in names if hasattr(parameters, name)}
+    )
+
+
+def private_training(parameters: Any, rounds: int = 0) -> PrivateTraining | None:
+    """The DP-SGD among an algorithm's parameters, by their names; None where it asks for none.
+
+    An epsilon is for all of the run's `rounds` of training; 0: the parameter of that name. Raises BadPayload.
+    """
+    epsilon, noise = getattr(parameters, "dp_epsilon", 0.0), getattr(parameters, "dp_noise", 0.0)
+    if not epsilon and not noise:
+        return None
+    return PrivateTraining(
+        parameters.dp_clip, noise, epsilon, parameters.dp_delta, rounds or parameters.rounds
     )
 
 

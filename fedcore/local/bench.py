@@ -2,6 +2,11 @@
 
 A bench lasts as long as its data: they are converted once, and one network is used over and over. So one task
 at a time, and what a task keeps of the network it copies out (`tensors_of`).
+
+What a device half needs again in a later task of the same run, such as a personal model, it gives to
+`remember`, and finds it in `memory`. That stays on the device. It counts once the task's result does: a task
+that is performed again finds what it found the first time. It can be lost with the disk, and an operator can
+take the models back to an earlier round without it: a device half checks that it fits, and can begin anew.
 """
 
 import copy
@@ -11,17 +16,20 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedcore.data.version import version
+from fedcore.data.version import Numbers, distinct, version
 from fedcore.data.views import Views
 from fedcore.errors import BadPayload, ConfigError, DeviceFault, near
 from fedcore.local.learner import Learner
 from fedcore.local.samples import Samples, convert
 from fedcore.local.weights import load_weights
 from fedcore.privacy.account import Account, NoAccount
+from fedcore.tensors import nbytes
 from fedcore.types import Tensors
 
 DEVICES = ("auto", "cpu", "cuda")
 PARTS = ("train", "held_out", "test")
+MODELS, PER_SAMPLE = 4, 1 << 10
+"""What may be remembered of a run: so many models, and so many bytes for each sample to train on."""
 
 
 class Bench:
@@ -31,6 +39,8 @@ class Bench:
     noise: for the papers' mechanism, and for nothing else. On a real device it is seeded by the operating
     system and not by anyone's seed: whoever knew it could take the noise off.
     account: makes the releases that have a guarantee, with noise of its own.
+    memory: what the last task of this run left to remember; None at first. Views of a file: never written.
+    remembered: what this task leaves; None where all stays as it was.
     """
 
     def __init__(
@@ -57,14 +67,33 @@ class Bench:
         self.noise = noise
         self.account: Account = NoAccount() if account is None else account
         self.model = (learner.module(seed=0) if model is None else model).to(self.device)
+        self.memory: Tensors | None = None
+        self.remembered: Tensors | None = None
         self._samples: dict[str, Samples] = {}
         self._versions: dict[tuple[bool, tuple[str, ...]], str] = {}
+        self._distinct: dict[tuple[bool, tuple[str, ...]], Numbers] = {}
 
-    def for_task(self, seed: int) -> "Bench":
-        """The same bench, data and network shared, for a task with this seed."""
+    def for_task(self, seed: int, memory: Tensors | None = None) -> "Bench":
+        """The same bench, data and network shared, for a task with this seed and what is remembered."""
         bench = copy.copy(self)
-        bench.seed = seed
+        bench.seed, bench.memory, bench.remembered = seed, memory, None
         return bench
+
+    def remember(self, tensors: Tensors) -> None:
+        """Have these in `memory` from the next task of this run on, in the place of what is there.
+
+        The last call of a task counts. Raises DeviceFault for more than `MODELS` models of this learner and
+        `PER_SAMPLE` bytes for each sample to train on.
+        """
+        size, most = nbytes(tensors), MODELS * self._model_bytes() + PER_SAMPLE * len(self.views.train)
+        if size > most:
+            raise DeviceFault(
+                f"{size} bytes are to be remembered, and {most} may be", "remember less from task to task"
+            )
+        self.remembered = tensors
+
+    def _model_bytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self.model.state_dict().values())
 
     def samples(self, part: str) -> Samples:
         """A part of the data: "train", "held_out", or "test" (the held-out one where there is no test part).
@@ -88,6 +117,13 @@ class Bench:
         if key not in self._versions:
             self._versions[key] = version((getattr(self.views, part) for part in parts), labels)
         return self._versions[key]
+
+    def distinct(self, parts: Sequence[str], labels: bool) -> Numbers:
+        """Which samples of these parts are the same one: see `fedcore.data.version`."""
+        key = (labels, tuple(parts))
+        if key not in self._distinct:
+            self._distinct[key] = distinct((getattr(self.views, part) for part in parts), labels)
+        return self._distinct[key]
 
     def load(self, weights: Tensors) -> nn.Module:
         """The bench's network with these weights; it is theirs until the next call. Raises BadPayload."""

@@ -8,6 +8,8 @@ A learner is a Python module, `learner.py` say, with these names, of which only 
     loss(model, x, y) -> Tensor ()              instead of cross-entropy of model(x) (B, C) and classes y (B,)
     train(model, batches, settings) -> float    instead of SGD; returns the mean loss of the last epoch
     evaluate(model, samples) -> (float, float)  instead of accuracy (0 to 1) and mean loss
+    encoder(x) -> Tensor (B, d)                 frozen, and never trained here: what a sample shows, whatever
+                                                model is trained; a torch.nn.Module, say (FMCL)
 
 Each pass over `batches` is one epoch of (x, y), in a new order; `samples` has tensors `x` and `y`: see
 `fedcore.local.samples`. `settings` is a `fedcore.messages.TrainingSettings`.
@@ -49,6 +51,7 @@ class Learner:
     loss: Loss | None = None
     train: Callable[[nn.Module, Batches, TrainingSettings], float] | None = None
     evaluate: Callable[[nn.Module, Samples], tuple[float, float]] | None = None
+    encoder: Callable[[Tensor], Tensor] | None = None
 
     def __post_init__(self) -> None:
         if self.build is None:

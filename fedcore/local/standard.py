@@ -6,13 +6,16 @@ A half of its own answers what is new, and passes the rest on:
         return vote(message, bench) if isinstance(message, Vote) else standard.perform(message, bench)
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fedcore.errors import BadPayload, near
+from fedcore.local import private
 from fedcore.local.bench import Bench
 from fedcore.local.evaluate import evaluate
 from fedcore.local.latents import bounds, latents, width
+from fedcore.local.prototypes import prototypes
 from fedcore.local.releases import ALL, described
 from fedcore.local.score import score
 from fedcore.local.train import train
@@ -26,12 +29,21 @@ from fedcore.messages import (
     Evaluate,
     Evaluated,
     Message,
+    PrivateTraining,
+    Protected,
+    Represent,
+    Represented,
     Score,
     Scored,
     Train,
     Trained,
+    TrainingSettings,
 )
+from fedcore.privacy.account import Lesson
+from fedcore.privacy.chance import Entropy
 from fedcore.privacy.statement import OPEN
+from fedcore.seeds import derive
+from fedcore.types import Tensors
 
 
 def perform(message: Message, bench: Bench) -> Message:
@@ -44,19 +56,46 @@ def perform(message: Message, bench: Bench) -> Message:
 
 
 def _build(message: Build, bench: Bench) -> Built:
-    return Built(initial_weights(bench.learner, bench.seed))
+    seeds = [derive(bench.seed, "model", number) for number in range(1, message.models or 1)]
+    others = tuple(initial_weights(bench.learner, seed) for seed in seeds)
+    return Built(initial_weights(bench.learner, bench.seed), others or None)
 
 
 def _train(message: Train, bench: Bench) -> Trained:
     samples = bench.samples("train")
     descriptor = None
     if message.projector is not None:  # of the model as it came, so before it trains
+        parts = _parts(bench, message.privacy.calibrated)
         descriptor = described(
-            bench, message.model, message.projector, ["train"], message.classes, message.privacy
+            bench, message.model, message.projector, parts, message.classes, message.privacy
+        )
+    if message.private is not None:
+        return replace(
+            privately(bench, message.model, message.settings, message.private), descriptor=descriptor
         )
     model = bench.load(message.model)
     loss = train(bench.learner, model, samples, message.settings, bench.seed)
     return Trained(tensors_of(model), len(samples), loss, descriptor)
+
+
+def privately(bench: Bench, weights: Tensors, settings: TrainingSettings, asked: PrivateTraining) -> Trained:
+    """Trained by DP-SGD, which the bench's account pays.
+
+    Raises OverBudget where the owner's budget has no room, LearnerFault for a network that cannot be trained
+    so, DeviceFault where Opacus is not installed.
+    """
+    samples, model = bench.samples("train"), bench.load(weights)
+    private.check(bench.learner, model)
+    agreed = private.terms(asked, settings, len(samples))
+    private.attempt(bench.learner, model, samples)
+
+    def work(entropy: Entropy) -> Tensors:
+        private.train(bench.learner, model, samples, settings, agreed, bench.seed, entropy)
+        return tensors_of(model)
+
+    trained = bench.account.train(Lesson("weights", agreed, bench.version(ALL, labels=False)), work)
+    done = Protected(agreed.clip, agreed.noise, agreed.rate, agreed.steps)
+    return Trained(trained, len(samples), 0.0, private=done, curve=agreed.cost.curve)
 
 
 def _evaluate(message: Evaluate, bench: Bench) -> Evaluated:
@@ -74,14 +113,26 @@ def _evaluate(message: Evaluate, bench: Bench) -> Evaluated:
 
 
 def _describe(message: Describe, bench: Bench) -> Described:
-    # Without classes nothing will be trained or measured here, so all that the device has may speak for it.
-    parts = ALL if not message.classes and len(bench.views.held_out) else ALL[:1]
+    # Without classes nothing will be trained or measured here.
+    parts = _parts(bench, message.privacy.calibrated or not message.classes)
     descriptor = described(bench, message.encoder, message.projector, parts, message.classes, message.privacy)
     return Described(descriptor, sum(len(bench.samples(part)) for part in parts))
 
 
+def _parts(bench: Bench, everything: bool) -> Sequence[str]:
+    """Which parts are described. What has a guarantee is paid for with the budget of all of the data, and the
+    more samples, the less the noise: so it is of all of them. The papers' moments are of the training part.
+    """
+    return ALL if everything and len(bench.views.held_out) else ALL[:1]
+
+
 def _score(message: Score, bench: Bench) -> Scored:
     return Scored(score(bench, message.models))
+
+
+def _represent(message: Represent, bench: Bench) -> Represented:
+    bench.account.unprotected(OPEN["prototypes"], bench.version(ALL, labels=False))
+    return Represented(prototypes(bench, message.by_class), len(bench.samples("train")))
 
 
 _ANSWERS: Mapping[type[Message], Callable[[Any, Bench], Message]] = {
@@ -90,4 +141,5 @@ _ANSWERS: Mapping[type[Message], Callable[[Any, Bench], Message]] = {
     Evaluate: _evaluate,
     Describe: _describe,
     Score: _score,
+    Represent: _represent,
 }

@@ -13,6 +13,8 @@ from fedcore.privacy.chance import Entropy
 from fedcore.privacy.modes import Terms
 from fedcore.privacy.release import release_sums
 from fedcore.privacy.sums import ExactSums
+from fedcore.privacy.training import TrainingTerms
+from fedcore.types import Tensors
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,15 @@ class Order:
     content: str
 
 
+@dataclass(frozen=True)
+class Lesson:
+    """Training that is asked for: what it is for, on what terms, and on which data (as in `Order`)."""
+
+    purpose: str
+    terms: TrainingTerms
+    data: str
+
+
 class Account(Protocol):
     """Makes releases, each paid for once."""
 
@@ -40,6 +51,13 @@ class Account(Protocol):
 
         exact: computes the sums, and is not called for what was made before or cannot be paid.
         Raises OverBudget where the owner's budget has no room.
+        """
+        ...
+
+    def train(self, lesson: Lesson, work: Callable[[Entropy], Tensors]) -> Tensors:
+        """What `work` makes of entropy for its noise, which it gets once the lesson is paid.
+
+        Training is never recalled: asked for again it is paid and done anew. Raises OverBudget.
         """
         ...
 
@@ -60,6 +78,9 @@ class Unmetered:
     def release(self, order: Order, exact: Callable[[], ExactSums]) -> Descriptor:
         return release_sums(exact(), order.settings, order.terms, order.projector, self._entropy)
 
+    def train(self, lesson: Lesson, work: Callable[[Entropy], Tensors]) -> Tensors:
+        return work(self._entropy)
+
     def unprotected(self, what: str, data: str) -> None:
         pass
 
@@ -68,10 +89,17 @@ class NoAccount:
     """Where nobody keeps an account: no release with a guarantee can be made."""
 
     def release(self, order: Order, exact: Callable[[], ExactSums]) -> Descriptor:
-        raise DeviceFault(
-            "no privacy account is kept here, so nothing can be released with a guarantee",
-            "give the bench an account",
-        )
+        raise _missing()
+
+    def train(self, lesson: Lesson, work: Callable[[Entropy], Tensors]) -> Tensors:
+        raise _missing()
 
     def unprotected(self, what: str, data: str) -> None:
         pass
+
+
+def _missing() -> DeviceFault:
+    return DeviceFault(
+        "no privacy account is kept here, so nothing can be released with a guarantee",
+        "give the bench an account",
+    )

@@ -3,10 +3,6 @@
 Bun and Steinke, Concentrated Differential Privacy, TCC 2016; the conversion is that of Canonne, Kamath and
 Steinke, NeurIPS 2020. rho of several releases add up, whatever each was made to depend on. `sigma` is the
 noise's standard deviation in units of the L2 sensitivity.
-
-The `gaussian_...` functions are exact for one release with continuous noise (Balle and Wang, ICML 2018). They
-are here to compare with: releases are accounted in rho, which is some eight hundredths dearer in epsilon and
-covers the discrete noise that is really drawn.
 """
 
 import math
@@ -28,67 +24,24 @@ def group(rho: float, size: int) -> float:
     return rho * size * size
 
 
-def delta_of(rho: float, epsilon: float) -> float:
-    """The least delta that the conversion gives for an epsilon, at least 0.
-
-    min over alpha > 1 of  e^((alpha - 1)(alpha rho - epsilon)) / (alpha - 1) * (1 - 1/alpha)^alpha
-
-    Every alpha gives a valid delta, so one that is not quite the best errs on the safe side.
-    """
-    if rho == 0.0:
-        return 0.0
-    return min(1.0, math.exp(min(_least(lambda alpha: _log_delta(rho, epsilon, alpha)), 0.0)))
-
-
 def epsilon_of(rho: float, delta: float) -> float:
-    """The least epsilon that the conversion gives for a delta above 0 and below 1.
-
-    min over alpha > 1 of  alpha rho + (log(1/delta) - log(alpha)) / (alpha - 1) + log(1 - 1/alpha)
-    """
+    """The least epsilon that the conversion gives for a delta between 0 and 1: the best order alpha > 1."""
     if rho == 0.0:
         return 0.0
+    return max(0.0, _least(lambda alpha: at_order(alpha, alpha * rho, delta)))
 
-    def epsilon(alpha: float) -> float:
-        kept = math.log1p(-1.0 / alpha)
-        return alpha * rho - (math.log(delta) + math.log(alpha)) / (alpha - 1.0) + kept
 
-    return max(0.0, _least(epsilon))
+def at_order(alpha: float, divergence: float, delta: float) -> float:
+    """An epsilon for delta, where the Renyi divergence of order alpha > 1 is known.
+
+    divergence + (log(1/delta) - log(alpha)) / (alpha - 1) + log(1 - 1/alpha)
+    """
+    return divergence - (math.log(delta) + math.log(alpha)) / (alpha - 1.0) + math.log1p(-1.0 / alpha)
 
 
 def rho_for(epsilon: float, delta: float) -> float:
     """The most that may be spent for (epsilon, delta), both above 0, delta below 1."""
     return _highest(lambda rho: epsilon_of(rho, delta) <= epsilon)
-
-
-def sigma_for(epsilon: float, delta: float) -> float:
-    """The noise of one release that is (epsilon, delta)-differentially private."""
-    return sigma_of(rho_for(epsilon, delta))
-
-
-def gaussian_delta(sigma: float, epsilon: float) -> float:
-    """delta of one release with continuous Gaussian noise, exactly (Balle and Wang, Theorem 8)."""
-    half = 1.0 / (2.0 * sigma)
-    rare = _normal(-half - epsilon * sigma)
-    return _normal(half - epsilon * sigma) - (math.exp(epsilon + math.log(rare)) if rare > 0.0 else 0.0)
-
-
-def gaussian_epsilon(sigma: float, delta: float) -> float:
-    """epsilon of one release with continuous Gaussian noise."""
-    return _highest(lambda epsilon: gaussian_delta(sigma, epsilon) > delta)
-
-
-def gaussian_sigma(epsilon: float, delta: float) -> float:
-    """The continuous Gaussian noise that one (epsilon, delta) release needs."""
-    return 1.0 / _highest(lambda inverse: gaussian_delta(1.0 / inverse, epsilon) <= delta)
-
-
-def _log_delta(rho: float, epsilon: float, alpha: float) -> float:
-    kept = alpha * math.log1p(-1.0 / alpha)
-    return (alpha - 1.0) * (alpha * rho - epsilon) - math.log(alpha - 1.0) + kept
-
-
-def _normal(x: float) -> float:
-    return math.erfc(-x / math.sqrt(2.0)) / 2.0
 
 
 def _least(value: Callable[[float], float]) -> float:

@@ -2,11 +2,11 @@
 
 import math
 from dataclasses import dataclass
-from functools import cache
 
 from fedcore.errors import ConfigError, OverBudget
 from fedcore.parts import CALIBRATED, MAX_GROUP
-from fedcore.privacy.accounting import epsilon_of, group, rho_for
+from fedcore.privacy.cost import Cost
+from fedcore.privacy.statement import OF_TRAINING
 
 EPSILON, DELTA = CALIBRATED["balanced"] or (0.0, 0.0)
 ROUNDING = 1e-9
@@ -23,6 +23,7 @@ class Budget:
     group_size: samples that may stem from one person; the limits are for all of them together.
     unprotected: whether descriptors and bounds of latents may leave without any guarantee, where a run asks
     for them so. They are noted, and have no epsilon.
+    plain_weights: the same for weights that were not trained by DP-SGD, and for accuracies and losses.
     """
 
     epsilon: float = EPSILON
@@ -30,6 +31,7 @@ class Budget:
     total_epsilon: float = 2 * EPSILON
     group_size: int = 1
     unprotected: bool = True
+    plain_weights: bool = True
 
     def __post_init__(self) -> None:
         for name in ("epsilon", "total_epsilon"):
@@ -40,41 +42,33 @@ class Budget:
         if not 1 <= self.group_size <= MAX_GROUP:
             raise ConfigError(f"group_size is {self.group_size}", f"use 1 to {MAX_GROUP}")
 
-    def epsilon_of(self, rho: float) -> float:
-        """The true epsilon, at the owner's delta and group size, of releases that cost `rho` for a sample."""
-        return epsilon_of(group(rho, self.group_size), self.delta)
+    def epsilon_of(self, cost: Cost) -> float:
+        """The true epsilon, at the owner's delta and group size, of releases with this cost."""
+        return cost.epsilon(self.delta, self.group_size)
 
-    def left(self, of_data: float, in_all: float) -> float:
+    def left(self, of_data: Cost, in_all: Cost) -> float:
         """rho for one sample that may still be spent on data of which `of_data` is spent, `in_all` in all."""
-        room = min(
-            _limit(self.epsilon, self.delta, of_data, self.group_size),
-            _limit(self.total_epsilon, self.delta, in_all, self.group_size),
-        )
-        return max(0.0, room)
+        return max(0.0, min(self._room(self.epsilon, of_data), self._room(self.total_epsilon, in_all)))
 
-    def check(self, rho: float, of_data: float, in_all: float) -> None:
-        """Raise OverBudget unless a release of `rho` fits; arguments as in `left`."""
+    def check(self, cost: Cost, of_data: Cost, in_all: Cost) -> None:
+        """Raise OverBudget unless a release of this cost fits; arguments as in `left`."""
         for name, spent, what in (
             ("epsilon", of_data, "these data"),
             ("total_epsilon", in_all, "all releases of this device"),
         ):
             allowed = getattr(self, name)
-            if rho > _limit(allowed, self.delta, spent, self.group_size) + ROUNDING * rho:
-                left = self.epsilon_of(self.left(of_data, in_all))
+            if self._room(allowed, spent + cost) < -ROUNDING * cost.rho:
+                left = self.epsilon_of(Cost(self.left(of_data, in_all)))
                 raise OverBudget(
-                    f"a release of epsilon {self.epsilon_of(rho):.4g} is over this device's budget: of "
+                    f"a release of epsilon {self.epsilon_of(cost):.4g} is over this device's budget: of "
                     f"epsilon {allowed:g} for {what}, {self.epsilon_of(spent):.4g} is spent; one of up to "
                     f"{left:.4g} would fit (delta {self.delta:g})",
                     f"ask the run's operator for less, or raise privacy.{name} in this device's settings",
                 )
 
+    def allows(self, what: str) -> bool:
+        """Whether this, one of `fedcore.privacy.statement.OPEN`, may leave without a guarantee."""
+        return self.plain_weights if what in OF_TRAINING else self.unprotected
 
-@cache
-def _allowed(epsilon: float, delta: float) -> float:
-    """What a limit is worth in rho."""
-    return rho_for(epsilon, delta) if epsilon > 0.0 else 0.0
-
-
-def _limit(epsilon: float, delta: float, spent: float, size: int) -> float:
-    """What is left of a limit as rho for one sample, below 0 when more is spent."""
-    return _allowed(epsilon, delta) / size**2 - spent
+    def _room(self, epsilon: float, spent: Cost) -> float:
+        return spent.room(epsilon, self.delta, self.group_size)

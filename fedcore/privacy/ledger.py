@@ -2,6 +2,7 @@
 
     {"entry": "debit", "number": 1, "at": ..., "purpose": ..., "rho": ..., ..., "previous": SHA-256}
     {"entry": "release", "debit": 1, "at": ..., "release": SHA-256, "previous": SHA-256}
+    {"entry": "training", "number": 2, "at": ..., "purpose": ..., "curve": [...], ..., "previous": SHA-256}
 
 Each line carries the SHA-256 of the bytes of the line before it (64 zeros in the first), and the head, which
 is kept beside the ledger, that of the last line. So whatever is changed, taken away or moved is found. Who
@@ -17,8 +18,9 @@ from hashlib import sha256
 from typing import Any, TypeVar
 
 from fedcore.errors import LedgerFault
-from fedcore.privacy.account import Order
+from fedcore.privacy.account import Lesson, Order
 from fedcore.privacy.accounting import rho_of
+from fedcore.privacy.cost import Cost, total
 
 T = TypeVar("T")
 
@@ -28,7 +30,7 @@ NOTHING = "0" * 64
 
 @dataclass(frozen=True)
 class Debit:
-    """A release that is paid for, whatever becomes of it. number: 1, 2, ... over the debits.
+    """A release that is paid for, whatever becomes of it. number: 1, 2, ... over all that is paid for.
 
     at: seconds since 1970, by the device's clock. purpose to group_size: what was asked, and for what.
     delta: as asked; sigma is enough for it, and for less where there are many samples. classes: rows of
@@ -70,15 +72,62 @@ class Debit:
             order.content,
         )
 
+    @property
+    def cost(self) -> Cost:
+        return Cost(self.rho)
+
     def fits(self, order: Order) -> bool:
-        """Whether what was released for this debit is what is ordered."""
+        """Whether what was released for this debit is what is ordered, or tells it too: where no classes are
+        asked for, a release with classes does, whatever the labels were."""
         again = Debit.of(order, self.number, self.at)
-        return asdict(again) | {"purpose": ""} == asdict(self) | {"purpose": ""}
+        indifferent = {"purpose": ""} if order.terms.classes else {"purpose": "", "classes": 0, "content": ""}
+        return asdict(again) | indifferent == asdict(self) | indifferent
+
+
+@dataclass(frozen=True)
+class Training:
+    """Training that is paid for, whatever becomes of it. number, at, purpose, data: as in `Debit`.
+
+    clip to steps: its terms (`fedcore.privacy.training`). curve: its cost for one sample
+    (`fedcore.privacy.cost`).
+    """
+
+    number: int
+    at: float
+    purpose: str
+    clip: float
+    noise: float
+    rate: float
+    steps: int
+    curve: tuple[float, ...]
+    data: str
+
+    @classmethod
+    def of(cls, lesson: Lesson, number: int, at: float) -> "Training":
+        terms = lesson.terms
+        return cls(
+            number,
+            at,
+            lesson.purpose,
+            terms.clip,
+            terms.noise,
+            terms.rate,
+            terms.steps,
+            terms.cost.curve,
+            lesson.data,
+        )
+
+    @property
+    def cost(self) -> Cost:
+        return Cost(curve=tuple(self.curve))
 
 
 @dataclass(frozen=True)
 class Release:
-    """What was released for a debit: `release` is the SHA-256 of its bytes, which are on the disk."""
+    """What was released for a debit, or trained: `release` is the SHA-256 of its bytes.
+
+    Those of a descriptor stay on the disk. Weights wait in the outbox until the server has them.
+    """
 
     debit: int
     at: float
@@ -94,8 +143,14 @@ class Open:
     data: str
 
 
-Entry = Debit | Release | Open
-_KINDS: Mapping[str, type[Entry]] = {"debit": Debit, "release": Release, "open": Open}
+Paid = Debit | Training
+Entry = Paid | Release | Open
+_KINDS: Mapping[str, type[Entry]] = {
+    "debit": Debit,
+    "training": Training,
+    "release": Release,
+    "open": Open,
+}
 _NAMES = {cls: name for name, cls in _KINDS.items()}
 
 
@@ -145,13 +200,12 @@ def read(data: bytes, head: Head) -> tuple[list[Entry], Head]:
 
 def _check(entry: Entry, before: Sequence[Entry]) -> None:
     """Raises ValueError for an entry that cannot stand after the others."""
-    if isinstance(entry, Debit):
-        if entry.number != len(chosen(before, Debit)) + 1:
-            raise ValueError(f"its number is {entry.number}")
-        if not math.isclose(entry.rho, rho_of(entry.sigma), rel_tol=1e-9):
-            raise ValueError(f"noise of {entry.sigma} does not cost a rho of {entry.rho}")
+    if isinstance(entry, Paid) and (entry.number != len(paid(before)) + 1 or not entry.cost):
+        raise ValueError(f"its number is {entry.number} and its cost {entry.cost}")
+    if isinstance(entry, Debit) and not math.isclose(entry.rho, rho_of(entry.sigma), rel_tol=1e-9):
+        raise ValueError(f"noise of {entry.sigma} does not cost a rho of {entry.rho}")
     if isinstance(entry, Release) and (
-        entry.debit not in {each.number for each in chosen(before, Debit)}
+        entry.debit not in {each.number for each in paid(before)}
         or entry.debit in {each.debit for each in chosen(before, Release)}
     ):
         raise ValueError(f"nothing is to be released for debit {entry.debit}")
@@ -162,6 +216,11 @@ def chosen(entries: Iterable[Entry], kind: type[T]) -> list[T]:
     return [entry for entry in entries if isinstance(entry, kind)]
 
 
+def paid(entries: Iterable[Entry]) -> list[Paid]:
+    """All that was paid for."""
+    return [entry for entry in entries if isinstance(entry, Paid)]
+
+
 def released(entries: Sequence[Entry], order: Order) -> Release | None:
     """The latest release that is what is ordered, if there is one."""
     by_debit = {each.debit: each for each in chosen(entries, Release)}
@@ -169,14 +228,14 @@ def released(entries: Sequence[Entry], order: Order) -> Release | None:
     return by_debit[fitting[-1].number] if fitting else None
 
 
-def spent(entries: Iterable[Entry], data: str | None = None) -> float:
-    """rho for one sample: in all, or on one version of the data."""
-    return math.fsum(each.rho for each in chosen(entries, Debit) if data in (None, each.data))
+def spent(entries: Iterable[Entry], data: str | None = None) -> Cost:
+    """For one sample: in all, or on one version of the data."""
+    return total(each.cost for each in paid(entries) if data in (None, each.data))
 
 
 def versions(entries: Iterable[Entry]) -> list[str]:
     """The versions of the data that anything was released from, in order."""
-    return list(dict.fromkeys(each.data for each in entries if isinstance(each, Debit | Open)))
+    return list(dict.fromkeys(each.data for each in entries if isinstance(each, Paid | Open)))
 
 
 def head_from(fields: Any) -> Head:

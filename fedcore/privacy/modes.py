@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fedcore.errors import Refused
 from fedcore.parts import PrivacySettings
 from fedcore.privacy.accounting import rho_for, sigma_of
+from fedcore.privacy.cost import Cost
 from fedcore.privacy.sums import SHARES, weights
 
 WORST = 0.02
@@ -32,6 +33,10 @@ class Terms:
     delta: float
     rho: float
 
+    @property
+    def cost(self) -> Cost:
+        return Cost(self.rho)
+
 
 def terms(settings: PrivacySettings, samples: int, classes: int) -> Terms:
     """The terms of a release in a calibrated mode, by a device of so many samples.
@@ -49,7 +54,7 @@ def terms(settings: PrivacySettings, samples: int, classes: int) -> Terms:
         raise Refused(
             f"{samples} samples are too few to be described with epsilon {settings.epsilon:g}: "
             "the noise would hide what they tell",
-            f"at least {due} samples, or a larger epsilon",
+            f"at least {due} samples; or a run with a larger epsilon (privacy=explicit), or with privacy=off",
         )
     _, own = weights(classes)
     if classes:

@@ -1,41 +1,61 @@
 """What was released, in the words of every report: the true (epsilon, delta), or that there is none."""
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from fedcore.privacy.accounting import epsilon_of, group
+from fedcore.privacy.accounting import epsilon_of
+from fedcore.privacy.cost import Cost
 
 OPEN = {
     "off": "a descriptor as it is (privacy=off)",
     "paper": "a descriptor with the papers' noise (privacy=paper, which is not private)",
+    "prototypes": "mean embeddings of classes (prototypes), with how many samples each has",
     "bounds": "bounds of latents, which are values of real records",
+    "weights": "weights trained without DP-SGD",
+    "figures": "accuracy and loss as measured",
 }
 """What can leave without a guarantee."""
+OF_TRAINING = (OPEN["weights"], OPEN["figures"])
+"""What leaves in every round of a run that asks for no guarantee."""
 WEIGHTS = "weights: no privacy guarantee, as they leave without DP-SGD"
+
+NOTHING = Cost()
 
 
 @dataclass(frozen=True)
 class Statement:
-    """All releases of somebody. rho: what they cost, for one sample. delta, group_size: at which it is told.
+    """All releases of somebody. cost: for one sample. delta, group_size: at which it is told.
 
     unprotected: what left without a guarantee, as in `OPEN`.
     """
 
-    rho: float = 0.0
+    cost: Cost = NOTHING
     delta: float = 1e-6
     group_size: int = 1
     unprotected: tuple[str, ...] = ()
 
     @property
     def epsilon(self) -> float:
-        """The true epsilon of everything but the weights; infinite where something left unprotected."""
+        """The true epsilon of everything; infinite where something left unprotected."""
         return math.inf if self.unprotected else self.protected
 
     @property
     def protected(self) -> float:
         """The epsilon of what has a guarantee, which says nothing of the rest."""
-        return epsilon_of(group(self.rho, self.group_size), self.delta)
+        return self.cost.epsilon(self.delta, self.group_size)
+
+    @property
+    def weights(self) -> bool:
+        """Whether weights left, and none without a guarantee."""
+        return bool(self.cost.curve) and OPEN["weights"] not in self.unprotected
+
+    @property
+    def promise(self) -> str:
+        """The epsilon of what has a guarantee, in words."""
+        samples = f" for {self.group_size} samples together" if self.group_size > 1 else ""
+        return f"epsilon {self.protected:.4g} at delta {self.delta:g}{samples}"
 
     def facts(self) -> dict[str, Any]:
         """For programs. epsilon: None where there is none; of_releases: of what has one."""
@@ -49,11 +69,39 @@ class Statement:
         }
 
     def __str__(self) -> str:
-        if not self.rho and not self.unprotected:
+        if not self.cost and not self.unprotected:
             return "nothing was released"
-        samples = f" for {self.group_size} samples together" if self.group_size > 1 else ""
-        kept = f"epsilon {self.protected:.4g} at delta {self.delta:g}{samples}"
         if not self.unprotected:
-            return kept
-        some = f"; the rest: {kept}" if self.rho else ""
+            return self.promise
+        some = f"; the rest: {self.promise}" if self.cost else ""
         return f"no guarantee: {', '.join(self.unprotected)}{some}"
+
+
+@dataclass(frozen=True)
+class CentralNoise:
+    """What noise of the server promises each device of a run, for all of its samples together. rho: of the
+    device that took part most."""
+
+    rho: float
+    delta: float
+
+    def __str__(self) -> str:
+        if not self.rho:
+            return "models: no update has gone into them yet"
+        return (
+            f"models: epsilon {epsilon_of(self.rho, self.delta):.4g} at delta {self.delta:g} for all of a "
+            "device's updates, by noise of the server: against those who get models, not against the server"
+        )
+
+
+def of_weights(released: Collection[Statement]) -> str:
+    """What the weights of these devices have, in one line: of the device for which it is least.
+
+    A device's cost is for all that it released; its weights alone cost no more than that.
+    """
+    gave = [each for each in released if each.cost.curve or OPEN["weights"] in each.unprotected]
+    if not gave or not all(each.weights for each in gave):
+        return WEIGHTS
+    worst = max(gave, key=lambda each: each.protected)
+    devices = "1 device" if len(gave) == 1 else f"each of {len(gave)} devices"
+    return f"weights: DP-SGD on {devices}, with its other releases at most {worst.promise}"

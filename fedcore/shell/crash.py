@@ -52,6 +52,8 @@ POINTS: Mapping[str, str] = {
     "device.drawn": "a release is there in memory alone",
     "device.release-stored": "a release is on the disk and the ledger does not say so",
     "device.release-noted": "a release is in the ledger and nothing of it was sent",
+    "device.memory-proposed": "what a task leaves to remember is on the disk, and its result is not",
+    "device.memory-settled": "what a task left is remembered, and what it replaced is still there",
     "device.performed": "the work is done and its result is not in the outbox",
     "device.result-kept": "the result is in the outbox and nothing of it was sent",
     "device.upload-asked": "the server has said how much of a result it holds",

@@ -14,6 +14,8 @@ from fedcore.shell import crash
 
 TEMPORARY = ".writing-"
 """How the names of unfinished files begin: after a crash they may go."""
+NO_SECOND_NAMES = (errno.EPERM, errno.EOPNOTSUPP)
+"""What a file system says in which a file has one name alone."""
 
 
 @contextmanager
@@ -78,6 +80,24 @@ def move(source: Path, target: Path) -> None:
     """Rename a file whose bytes are on the disk already; its new name is there too on return."""
     make_folder(target.parent)
     source.rename(target)
+    crash.point("disk.renamed")
+    sync_folder(target.parent)
+
+
+def share(source: Path, target: Path) -> None:
+    """Give a file whose bytes are on the disk already a second name, which is there too on return.
+
+    A file that has the name `target` keeps it. Where no file has two names, this one loses its first.
+    """
+    make_folder(target.parent)
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        if error.errno not in NO_SECOND_NAMES:
+            raise
+        source.rename(target)
     crash.point("disk.renamed")
     sync_folder(target.parent)
 

@@ -74,7 +74,7 @@ def bank(shift: str, level: str, classes: int, chance: np.random.Generator) -> l
     Order of draws: `py`, each pair in turn; `pyx`, the classes once; `pxy`, for each entry its classes, its
     angle, its colour.
     """
-    known("shift", shift, tuple(_BANKS))
+    known("shift", shift, SHIFTS)
     known("level of drifting devices", level, LEVELS)
     return _BANKS[shift](LEVELS.index(level), classes, chance)
 
@@ -132,3 +132,4 @@ _BANKS: Mapping[str, Callable[[int, int, np.random.Generator], list[Distribution
     "pyx": _pyx,
     "pxy": _pxy,
 }
+SHIFTS = tuple(_BANKS)

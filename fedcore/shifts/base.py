@@ -35,10 +35,14 @@ class DeviceData:
     concept: int
 
 
-def check(level: int, clients: int, seed: int, train: Dataset, test: Dataset) -> None:
+def check_level(level: int, levels: range) -> None:
+    """Raise a ValueError where a shift lacks that level."""
+    if level not in levels:
+        raise ValueError(f"level {level} is unknown: this shift has the levels {levels[0]} to {levels[-1]}")
+
+
+def check(clients: int, seed: int, train: Dataset, test: Dataset) -> None:
     """Raise a ValueError that says which argument no generator can work with, and what to give instead."""
-    if level not in LEVELS:
-        raise ValueError(f"level {level} is unknown: FLUX defines the levels 1 to 8")
     if not 0 <= seed < 2**32:
         raise ValueError(f"seed {seed} is out of range: give one from 0 to 2**32 - 1")
     for name, data in (("train", train), ("test", test)):

@@ -101,7 +101,7 @@ def drifting(
 
     Raises ValueError for what is unknown, and for too little data to go round.
     """
-    check(1, clients, seed, train, test)
+    check(clients, seed, train, test)
     known("mode", mode, MODES)
     if drifts < 1 or most < 1:
         raise ValueError(f"{drifts} stages of {most} distributions: a device has at least one of each")

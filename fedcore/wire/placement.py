@@ -3,25 +3,45 @@
 from fedcore._pb.fed.v1 import placement_service_pb2 as pb2
 from fedcore.errors import BadPayload
 from fedcore.link import Placement, Question
-from fedcore.parts import Descriptor
+from fedcore.parts import Evidence, Prototypes, Scores
 from fedcore.tensors import MAX_NAME
 from fedcore.types import RunId
 from fedcore.wire.checks import name, present, refuse_unknown, text
-from fedcore.wire.parts import assignment_from_pb, assignment_to_pb, descriptor_from_pb, descriptor_to_pb
+from fedcore.wire.parts import (
+    assignment_from_pb,
+    assignment_to_pb,
+    descriptor_from_pb,
+    descriptor_to_pb,
+    prototypes_from_pb,
+    prototypes_to_pb,
+    scores_from_pb,
+    scores_to_pb,
+)
 from fedcore.wire.payload import payload_from_pb, payload_to_pb
 from fedcore.wire.tensors import weights_from_pb, weights_to_pb
 
 
-def place_to_pb(run: RunId, descriptor: Descriptor | None) -> pb2.PlaceRequest:
-    evidence = None if descriptor is None else descriptor_to_pb(descriptor)
-    return pb2.PlaceRequest(run=run, descriptor=evidence)
+def place_to_pb(run: RunId, evidence: Evidence | None) -> pb2.PlaceRequest:
+    if isinstance(evidence, Scores):
+        return pb2.PlaceRequest(run=run, scores=scores_to_pb(evidence))
+    if isinstance(evidence, Prototypes):
+        return pb2.PlaceRequest(run=run, prototypes=prototypes_to_pb(evidence))
+    return pb2.PlaceRequest(run=run, descriptor=None if evidence is None else descriptor_to_pb(evidence))
 
 
-def place_from_pb(pb: pb2.PlaceRequest) -> tuple[RunId, Descriptor | None]:
+def place_from_pb(pb: pb2.PlaceRequest) -> tuple[RunId, Evidence | None]:
     """An unknown kind of evidence is refused: taken for none it would be asked for over and over."""
     refuse_unknown(pb, "the request for a placement")
     run = text(pb.run, "a run's name", MAX_NAME)
-    return run, descriptor_from_pb(pb.descriptor) if pb.HasField("descriptor") else None
+    match pb.WhichOneof("evidence"):
+        case "descriptor":
+            return run, descriptor_from_pb(pb.descriptor)
+        case "scores":
+            return run, scores_from_pb(pb.scores)
+        case "prototypes":
+            return run, prototypes_from_pb(pb.prototypes)
+        case None:
+            return run, None
 
 
 def answer_to_pb(answer: Question | Placement) -> pb2.PlaceResponse:

@@ -27,6 +27,10 @@ _OUTCOMES: Mapping[int, Outcome] = {
 }
 
 
+MAX_RUNS = 1024
+"""That go on, in an Idle: a server with more does not name them."""
+
+
 class Lease(NamedTuple):
     """Which unit of work, apart from the device."""
 
@@ -128,11 +132,13 @@ def _task_from_pb(pb: task_pb2.Task) -> Task:
 
 
 def _idle_to_pb(idle: Idle) -> task_pb2.Idle:
+    few = len(idle.going_on or ()) <= MAX_RUNS  # of a part of them, a device would forget the others
     return task_pb2.Idle(
         reason=for_people(idle.reason),
         earliest=seconds_to_pb(idle.earliest),
         latest=seconds_to_pb(idle.latest),
         finished=idle.finished,
+        going_on=task_pb2.Runs(runs=idle.going_on) if idle.going_on is not None and few else None,
     )
 
 
@@ -143,7 +149,11 @@ def _idle_from_pb(pb: task_pb2.Idle) -> Idle:
     latest = seconds_from_pb(pb.latest, "idle: latest")
     if latest < earliest:
         raise BadPayload(f"idle: latest ({latest} s) is before earliest ({earliest} s)")
-    return Idle(text(pb.reason, "idle: reason"), earliest, latest, pb.finished)
+    going_on: tuple[RunId, ...] | None = None
+    if pb.HasField("going_on"):
+        limited(len(pb.going_on.runs), MAX_RUNS, "idle: runs that go on")
+        going_on = tuple(name(run, "a run's name") for run in pb.going_on.runs)
+    return Idle(text(pb.reason, "idle: reason"), earliest, latest, pb.finished, going_on)
 
 
 def report_to_pb(report: Report) -> task_pb2.Report:

@@ -6,6 +6,7 @@ roots       the authority: which root signs, which are       tokens      what ad
             trusted, the server's own certificate            registry    devices and their certificates
 enrolment   challenge, join, rejoin, renew                   permissions {role x RPC}, default deny
 keeper      who calls now, and cutting off who may not       office      what operators ask for
+gaps        what a restored registry may take up again
 
 Nothing here knows gRPC; `fedserver.rpc.gate` asks the keeper at every call.
 """

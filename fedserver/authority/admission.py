@@ -17,9 +17,10 @@ from fedcore.identity.enrolled import Joining, Rejoining
 from fedcore.identity.proof import is_proved, is_signed
 from fedcore.types import DeviceId
 from fedserver.authority.chain import Event
+from fedserver.authority.gaps import Gaps
 from fedserver.authority.issuing import DAY, PublicKey
 from fedserver.authority.records import Certified, DeviceStanding, Registered, TokenStanding
-from fedserver.authority.registry import Registry, certified_of
+from fedserver.authority.registry import certified_of
 from fedserver.authority.roots import Authority
 
 SLEEP = 90 * DAY
@@ -52,7 +53,7 @@ class Admission:
     error: ShoalError | None = None
 
 
-class Admissions(Registry):
+class Admissions(Gaps):
     """A part of the store. Certificates are signed, and roots handed out, as the authority has them now."""
 
     def join(
@@ -144,7 +145,9 @@ class Admissions(Registry):
         certified = self._same_key(known.device, known.spki, authority)
         if certified is None and self._is_certified(known.spki):
             return Admission(error=NoEntry())  # it has called with a later key
-        certified = certified or self._certify(known.device, key, authority)
+        if certified is None:
+            certified = self._certify(known.device, key, authority)
+            self._audit(Event.CERTIFIED, device=known.device, serial=certified.serial)
         return Admission(self._identity(known.device), certified)
 
     def rejoin(
@@ -161,12 +164,16 @@ class Admissions(Registry):
         named: what that certificate says. key: of the request for the next one.
         """
         with self._transaction():
-            found, known = self._certified(named.serial), self._identity(named.device)
-            reason = _asleep(rejoining, named, found, known, pin)
+            shown, known = certificate(rejoining.certificate), self._identity(named.device)
+            found = self._certified(named)
+            lost = None if found else self._lost(named, shown, authority)
+            reason = _asleep(rejoining, found or lost, known, pin)
             if reason or known is None:
                 self._audit(Event.REJOIN_REFUSED, device=named.device, reason=reason, address=address)
                 revoked = reason == DeviceStanding.REVOKED.value
                 return Admission(error=_revoked(named.device) if revoked else NoEntry())
+            if lost:
+                self._enter(known.device, lost)
             certified, is_new = self._next(known.device, key, authority, named.serial)
             if is_new:
                 self._audit(Event.REJOINED, device=known.device, serial=certified.serial, address=address)
@@ -218,23 +225,11 @@ class Admissions(Registry):
 
     def _certify(self, device: DeviceId, key: PublicKey, authority: Authority) -> Certified:
         made, bundle = authority.issue(device, key), tuple(authority.roots)
-        self._run(
-            "INSERT INTO certificates (device, serial, spki, pem, root, bundle, issued, expires, void)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0)",
-            (
-                device,
-                made.serial,
-                made.spki.hex(),
-                made.pem,
-                made.root,
-                json.dumps(bundle),
-                made.issued,
-                made.expires,
-            ),
-        )
-        return Certified(
+        found = Certified(
             made.serial, made.spki.hex(), made.pem, made.root, bundle, made.issued, made.expires, None
         )
+        self._insert(device, found)
+        return found
 
     def _same_key(self, device: DeviceId, spki: str, authority: Authority) -> Certified | None:
         """The certificate that this key of the device got before; it goes out with today's roots."""
@@ -243,18 +238,17 @@ class Admissions(Registry):
         rows = self._all(f"SELECT * FROM certificates {where}", (device, spki))  # noqa: S608
         return certified_of(rows[0]) if rows else None
 
-    def _certified(self, serial: str) -> Certified | None:
-        rows = self._all("SELECT * FROM certificates WHERE serial = ? AND NOT void", (serial,))
+    def _certified(self, named: Named) -> Certified | None:
+        query = "SELECT * FROM certificates WHERE serial = ? AND device = ? AND NOT void"
+        rows = self._all(query, (named.serial, named.device))
         return certified_of(rows[0]) if rows else None
 
 
-def _asleep(
-    rejoining: Rejoining, named: Named, found: Certified | None, known: Registered | None, pin: bytes
-) -> str:
+def _asleep(rejoining: Rejoining, found: Certified | None, known: Registered | None, pin: bytes) -> str:
     """Why a device may not come back with its last key; "" when it may."""
-    if found is None or known is None or found not in known.certificates:
+    if found is None or known is None:
         return "unknown or void certificate"
-    key: Any = certificate(found.pem).public_key()  # of the registry's copy, not of what the caller sent
+    key: Any = certificate(found.pem).public_key()  # as a root of ours signed it
     if not is_signed(key, rejoining.nonce, pin, rejoining.csr, rejoining.signature):
         return "wrong signature"
     if known.standing is not DeviceStanding.APPROVED:

@@ -37,6 +37,7 @@ class Event(Enum):
     RENEWED = "renewed"
     REJOINED = "rejoined"
     REJOIN_REFUSED = "rejoin-refused"
+    CERTIFIED = "certified"
     AUTHORITY_ADDED = "authority-added"
     AUTHORITY_USED = "authority-used"
     AUTHORITY_DROPPED = "authority-dropped"
@@ -46,6 +47,9 @@ class Event(Enum):
     RUN_ENDED = "run-ended"
     UPDATE_REFUSED = "update-refused"
     LOG_SET_ASIDE = "log-set-aside"
+    LOG_TAKEN_OVER = "log-taken-over"
+    GAP_ACCEPTED = "gap-accepted"
+    CERTIFICATE_FOUND = "certificate-found"
 
 
 @dataclass(frozen=True)

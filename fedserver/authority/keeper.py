@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from fedcore.errors import Revoked, Unauthenticated
 from fedcore.identity.certificates import Named
+from fedcore.identity.certificates import certificate as parsed
 from fedcore.identity.enrolled import Role
 from fedcore.types import DeviceId
 from fedserver.authority.issuing import DEVICE_LIFE
@@ -28,20 +29,25 @@ RENEW_AT, SPREAD = 2 / 3, 1 / 15
 class Keeper:
     """Made by `open`. authority: may change while the server runs."""
 
-    def __init__(self, storage: Storage, authority: Authority, known: list[Registered]) -> None:
+    def __init__(self, storage: Storage, authority: Authority, known: list[Registered], gaps: bool) -> None:
         self.storage, self.authority = storage, authority
         self._known = {each.device: each for each in known}
+        self._gaps = gaps
         self._calls: dict[DeviceId, set[asyncio.Task[object]]] = {}
 
     @classmethod
     async def open(cls, storage: Storage, authority: Authority) -> "Keeper":
-        return cls(storage, authority, await storage(Store.identities))
+        return cls(storage, authority, await storage(Store.identities), await storage(Store.has_gaps))
 
-    async def admit(self, peer: Named) -> Registered:
-        """The device behind a certificate that TLS has verified.
+    async def admit(self, peer: Named, certificate: bytes) -> Registered:
+        """The device behind a certificate (PEM) that TLS has verified, and what that says.
 
         Raises Unauthenticated for a certificate that does not hold, Revoked for a device that does not.
         """
+        if self._gaps and self._certified(peer) is None:
+            shown = parsed(certificate)
+            if device := await self.storage(Store.take_up, peer, shown, self.authority):
+                self.learn(device)
         known, certified = self._check(peer)
         if certified.first_used is None:
             self.learn(await self.storage(Store.use_certificate, certified.serial))
@@ -56,7 +62,7 @@ class Keeper:
                 f"join the federation {self.authority.federation} first: fedclient join",
             )
         self._check_standing(known)
-        found = next((each for each in known.certificates if each.serial == peer.serial), None)
+        found = self._certified(peer)
         if found is None or found.root not in self.authority.roots:
             raise Unauthenticated(
                 f"this certificate of device {peer.device} was replaced by a newer one",
@@ -67,6 +73,12 @@ class Keeper:
                 f"the certificate of device {peer.device} has expired", "it can rejoin with its last key"
             )
         return known, found
+
+    def _certified(self, peer: Named) -> Certified | None:
+        """The certificate, if it is in the registry and not void."""
+        known = self._known.get(peer.device)
+        certificates = known.certificates if known else ()
+        return next((each for each in certificates if each.serial == peer.serial), None)
 
     def _check_standing(self, known: Registered) -> None:
         if known.standing is DeviceStanding.REVOKED:

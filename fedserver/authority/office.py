@@ -163,6 +163,7 @@ class Office:
         self._authority.check_room()
         await self._storage(Store.note_event, Event.AUTHORITY_ADDED, authority=name)
         self._authority.add(name, pair)
+        self._coordinator.end_visits()
         return await self._found(name)
 
     @to_the_end
@@ -178,6 +179,7 @@ class Office:
             )
         await self._storage(Store.note_event, Event.AUTHORITY_USED, authority=name, forced=force)
         self._authority.use(name)
+        self._coordinator.end_visits()
         return replace(found, signs=True)
 
     @to_the_end
@@ -192,6 +194,7 @@ class Office:
         self._authority.check_droppable(name)
         await self._storage(Store.note_event, Event.AUTHORITY_DROPPED, authority=name, forced=force)
         self._authority.drop(name)
+        self._coordinator.end_visits()
 
     async def _found(self, name: str) -> Root:
         self._authority.root(name)

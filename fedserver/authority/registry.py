@@ -100,6 +100,22 @@ class Registry(Tokens):
         """Whether there ever was a certificate for that key."""
         return bool(self._all("SELECT 1 FROM certificates WHERE spki = ?", (spki,)))
 
+    def _insert(self, device: DeviceId, found: Certified) -> None:
+        self._run(
+            "INSERT INTO certificates (device, serial, spki, pem, root, bundle, issued, expires, void)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0)",
+            (
+                device,
+                found.serial,
+                found.spki,
+                found.pem,
+                found.root,
+                json.dumps(found.bundle),
+                found.issued,
+                found.expires,
+            ),
+        )
+
     def _identity(self, device: DeviceId) -> Registered | None:
         rows = self._all("SELECT * FROM identities WHERE device = ?", (device,))
         return self._registered(rows[0]) if rows else None

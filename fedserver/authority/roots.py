@@ -6,25 +6,30 @@
   server.pem       what devices are shown, signed by that root
   enrolment.pem    what the enrolment port shows; join strings carry its pin
 
-Each file takes its place in one step, in this order; so a crash leaves what a repetition completes. The files
-alone say what holds; the audit log says who changed them, one line before each change.
+Each file takes its place in one step, in this order; so a crash leaves what a repetition completes. All but a
+root can be made again, by `fedserver init`. The files alone say what holds; the audit log says who changed
+them, one line before each change.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from fedcore.errors import ConfigError, NotFound, Refused, near
+from fedcore.errors import ConfigError, NotFound, Refused, StorageFault, near
 from fedcore.identity.certificates import new_key, pin_of
 from fedcore.shell import disk
 from fedcore.types import DeviceId
 from fedserver.authority import files, issuing
 from fedserver.authority.files import KeyPair
 
-FOLDER, ISSUING, SERVER, ENROLMENT = "authority", "issuing", "server.pem", "enrolment.pem"
+FOLDER, ROOT, ISSUING, SERVER, ENROLMENT = "authority", "root", "issuing", "server.pem", "enrolment.pem"
+RESTORE = "restore the state folder from a backup"
 MOST_ROOTS = 4
 """How many are trusted at a time, as the contract has it."""
 
@@ -49,25 +54,28 @@ class Authority:
 
     def __init__(self, folder: Path, hosts: Sequence[str]) -> None:
         self._folder, self._hosts = folder, tuple(hosts)
-        found = [(path.stem.removeprefix("root-"), files.load(path)) for path in folder.glob("root-*.pem")]
-        self.roots = dict(sorted(found, key=lambda item: (item[1].certificate.not_valid_before_utc, item[0])))
-        self.issuing = (folder / ISSUING).read_text().strip()
-        if self.issuing not in self.roots:
-            raise ConfigError(
-                f"{folder / ISSUING} names a root that is not there", "restore the folder from a backup"
-            )
+        self.roots = _roots(folder)
+        self.issuing = _issuing(folder, self.roots)
         self.federation = issuing.federation_of(self.roots[self.issuing].certificate)
         self.enrolment = files.load(folder / ENROLMENT)
         self.server = files.load(folder / SERVER)
 
     @classmethod
     def open(cls, state: Path, hosts: Sequence[str]) -> "Authority":
-        """Raises ConfigError where nothing was made yet, or a key may be read by others."""
-        if not is_made(state):
+        """Raises ConfigError where something is missing or damaged, or a key may be read by others."""
+        lacks = lacking(state)
+        if lacks == [ROOT, ISSUING, SERVER, ENROLMENT]:
             raise ConfigError(
                 f"{state} has no certificates, so devices cannot prove who they are",
                 f"make them: fedserver init --state {state} --host NAME; or serve plain text to this machine "
                 "alone with --insecure-loopback",
+            )
+        if ROOT in lacks:
+            raise ConfigError(f"there is no root-*.pem in {state / FOLDER} any more", RESTORE)
+        if lacks:
+            raise ConfigError(
+                f"{', '.join(lacks)} in {state / FOLDER}: missing or damaged",
+                f"make it again: fedserver init --state {state}",
             )
         return cls(state / FOLDER, hosts)
 
@@ -85,6 +93,14 @@ class Authority:
     def shown(self) -> tuple[tuple[bytes, bytes], bytes]:
         """The server's key and certificate, and whom it trusts, PEM. Called by gRPC's own threads too."""
         return (self.server.key_pem, self.server.pem), self.bundle
+
+    def signer(self, certificate: x509.Certificate) -> str:
+        """The name of the root that signed it; "" when none of ours did."""
+        for name, pair in self.roots.items():
+            with suppress(ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+                certificate.verify_directly_issued_by(pair.certificate)
+                return name
+        return ""
 
     def issue(self, device: DeviceId, key: issuing.PublicKey) -> Issued:
         """A certificate for a device's key, from now on."""
@@ -151,34 +167,72 @@ class Authority:
         return self.roots[name]
 
 
-def is_made(state: Path) -> bool:
-    """Whether `make` came to its end here."""
-    return (state / FOLDER / ENROLMENT).is_file()
+def lacking(state: Path) -> list[str]:
+    """What `make` has to make here: what is not there, and the server's certificate if it is damaged."""
+    folder = state / FOLDER
+    lacks = [name for name in (ISSUING, SERVER, ENROLMENT) if not (folder / name).is_file()]
+    if SERVER not in lacks and _sound(folder / SERVER) is None:
+        lacks.append(SERVER)
+    return lacks if any(folder.glob("root-*.pem")) else [ROOT, *lacks]
 
 
 def make(state: Path, federation: str, hosts: Sequence[str]) -> list[str]:
-    """Make what is missing of an authority; the names of the files that were made. Raises StorageFault."""
-    folder = state / FOLDER
+    """Make what is missing of an authority; the names of the files that were made.
+
+    Raises StorageFault, also where the one thing is gone that cannot be made again: a root that signed.
+    """
+    folder, lacks = state / FOLDER, lacking(state)
     disk.make_folder(folder)
     made: list[str] = []
-    if not (folder / ISSUING).is_file():
-        kept = [path.stem.removeprefix("root-") for path in folder.glob("root-*.pem")]
-        name = kept[0] if kept else ""
-        if not name:
-            name, pair = new_root(federation)
-            files.save(pair, _root_path(folder, name))
-            made.append(_root_path(folder, name).name)
-        disk.write(folder / ISSUING, f"{name}\n".encode())
+    if ROOT in lacks:
+        if lacks != [ROOT, ISSUING, SERVER, ENROLMENT]:
+            raise StorageFault(f"there is no root-*.pem in {folder} any more", RESTORE)
+        name, pair = new_root(federation)
+        files.save(pair, _root_path(folder, name))
+        made.append(_root_path(folder, name).name)
+    roots = _roots(folder)
+    if ISSUING in lacks:
+        disk.write(folder / ISSUING, f"{_signer(folder, roots)}\n".encode())
         made.append(ISSUING)
-    name = (folder / ISSUING).read_text().strip()
-    if not (folder / SERVER).is_file():
-        files.save(_server(files.load(_root_path(folder, name)), hosts), folder / SERVER)
+    root = roots[_issuing(folder, roots)]
+    if SERVER in lacks:
+        files.save(_server(root, hosts), folder / SERVER)
         made.append(SERVER)
-    if not (folder / ENROLMENT).is_file():
+    if ENROLMENT in lacks:
         key = new_key()
         files.save(KeyPair(key, issuing.enrolment(key, hosts, time.time())), folder / ENROLMENT)
         made.append(ENROLMENT)
     return made
+
+
+def _roots(folder: Path) -> dict[str, KeyPair]:
+    """All roots by name, oldest first."""
+    found = [(path.stem.removeprefix("root-"), files.load(path)) for path in folder.glob("root-*.pem")]
+    return dict(sorted(found, key=lambda item: (item[1].certificate.not_valid_before_utc, item[0])))
+
+
+def _issuing(folder: Path, roots: Mapping[str, KeyPair]) -> str:
+    """The root that signs. Raises ConfigError."""
+    with disk.storing(folder / ISSUING):
+        name = (folder / ISSUING).read_text().strip()
+    if name not in roots:
+        raise ConfigError(f"{folder / ISSUING} names a root that is not there", RESTORE)
+    return name
+
+
+def _signer(folder: Path, roots: Mapping[str, KeyPair]) -> str:
+    """The root that signed the server's certificate, or the oldest."""
+    server = _sound(folder / SERVER)
+    issuer = server.certificate.issuer if server else None
+    signed = [name for name, pair in roots.items() if pair.certificate.subject == issuer]
+    return [*signed, *roots][0]
+
+
+def _sound(path: Path) -> KeyPair | None:
+    """What is in a file that can be made again; None: it is damaged. Raises ConfigError as `files.load`."""
+    with suppress(StorageFault):
+        return files.load(path)
+    return None
 
 
 def new_root(federation: str) -> tuple[str, KeyPair]:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import yaml
 
-from fedcore.errors import ConfigError
+from fedcore.errors import ConfigError, StorageFault
 from fedcore.identity.certificates import NAME
 from fedcore.shell import disk
 from fedserver.authority.chain import Event
-from fedserver.authority.roots import Authority, is_made, make
+from fedserver.authority.roots import ROOT, Authority, lacking, make
 from fedserver.config import SETTINGS, read_server
 from fedserver.store import Store
 
@@ -34,7 +34,10 @@ class Made:
 
 
 def init(state: Path, hosts: Sequence[str], listen: str | None, enroll: str | None, federation: str) -> Made:
-    """Make what is missing in a state folder. Raises ConfigError, also while a server uses the folder."""
+    """Make what is missing in a state folder, and the server's certificate also where it is damaged.
+
+    Raises ConfigError, also while a server uses the folder, and StorageFault.
+    """
     for host in hosts:
         _check(host)
     if not NAME.fullmatch(federation):
@@ -45,15 +48,23 @@ def init(state: Path, hosts: Sequence[str], listen: str | None, enroll: str | No
     if not hosts and not (state / SETTINGS).is_file():
         raise ConfigError("no --host is given", "give the name or address at which devices reach it")
     os.umask(0o077)
-    if is_made(state) and (state / SETTINGS).is_file():
+    lacks = lacking(state)
+    if not lacks and (state / SETTINGS).is_file():
         return _found(state, ())
     store = Store(state)
     try:
         made = [] if (state / SETTINGS).is_file() else [_write(state, hosts, listen, enroll)]
         config = read_server(None, {"state": state})
-        if not is_made(state):
-            store.note_event(Event.INIT, federation=federation, hosts=list(config.hosts))
-            made += make(state, federation, config.hosts)
+        if ROOT in lacks and store.identities():
+            raise StorageFault(
+                f"the keys of the authority are gone from {state}, and devices have joined under them",
+                "restore the folder from a backup; to begin anew, give another --state",
+            )
+        if lacks:
+            if not (named := config.hosts or tuple(hosts)):
+                raise ConfigError(f"{state / SETTINGS} has no hosts", "add `hosts: [shoal.example.org]`")
+            store.note_event(Event.INIT, federation=federation, hosts=list(named), makes=lacks)
+            made += make(state, federation, named)
     finally:
         store.close()
     return _found(state, tuple(made))

@@ -1,4 +1,4 @@
-"""The tables of the audit log, tokens, devices and certificates: a step of `fedserver.schema`."""
+"""The tables of the audit log, tokens, devices and certificates: steps of `fedserver.schema`."""
 
 TABLES = """
 CREATE TABLE audit (
@@ -48,5 +48,18 @@ CREATE TABLE placements (
     day INTEGER NOT NULL,                -- since 1970, UTC
     count INTEGER NOT NULL,
     PRIMARY KEY (device, day)
+);
+"""
+
+GAPS = """
+CREATE TABLE gaps (                      -- see fedserver.authority.gaps
+    number INTEGER NOT NULL,             -- of the last line of the audit log that is known
+    hash TEXT NOT NULL,                  -- of that line
+    since REAL NOT NULL,                 -- when that line was written
+    until REAL                           -- when the restored state was accepted; NULL: not yet
+);
+CREATE TABLE reissued (
+    device TEXT PRIMARY KEY,
+    serial TEXT NOT NULL                 -- of the last certificate that a log, and no row, tells of
 );
 """

@@ -59,9 +59,9 @@ class Placements(PlacementServiceServicer):
         self._coordinator, self._callers = coordinator, callers
 
     async def Place(self, request: placement_pb.PlaceRequest, context: Context) -> placement_pb.PlaceResponse:
-        run, descriptor = wire.place_from_pb(request)
+        run, evidence = wire.place_from_pb(request)
         link = DeviceLink(self._coordinator, self._callers.identify(context))
-        answer = await link.place(run, descriptor)
+        answer = await link.place(run, evidence)
         if isinstance(answer, Placement):
             await self._callers.placed(context)
         return wire.answer_to_pb(answer)

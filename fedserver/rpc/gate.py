@@ -20,7 +20,7 @@ from fedserver.authority.permissions import check_allowed
 from fedserver.authority.records import Registered
 from fedserver.authority.sparing import Sparing
 from fedserver.rpc.errors import abort, around
-from fedserver.rpc.identity import Context, address_of, peer_of
+from fedserver.rpc.identity import Context, address_of, peer_of, shown_by
 from fedserver.store import Store
 
 log = logging.getLogger("shoal.gate")
@@ -63,7 +63,7 @@ class Gate(aio.ServerInterceptor):  # type: ignore[type-arg]
         try:
             peer = peer_of(context)
             device = peer.device
-            known = await self._keeper.admit(peer)
+            known = await self._keeper.admit(peer, shown_by(context))
             check_allowed(known.role, method)
         except ShoalError as error:
             address = address_of(context)

@@ -79,11 +79,16 @@ class Verified:
 
 def peer_of(context: Context) -> Named:
     """What the certificate of the TLS peer says. Raises Unauthenticated."""
+    return _named(shown_by(context))
+
+
+def shown_by(context: Context) -> bytes:
+    """The certificate of the TLS peer, PEM. Raises Unauthenticated."""
     require_tls(context)
     found = list(context.auth_context().get("x509_pem_cert", ()))
     if len(found) != 1:
         raise Unauthenticated("there is no certificate", "join first: fedclient join")
-    return _named(found[0])
+    return bytes(found[0])
 
 
 def require_tls(context: Context) -> None:

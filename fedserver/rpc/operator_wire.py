@@ -9,7 +9,8 @@ from google.protobuf.message import Message
 
 from fedcore import wire
 from fedcore._pb.fed.v1 import operator_service_pb2 as pb
-from fedcore.privacy.statement import Statement
+from fedcore.privacy.cost import Cost
+from fedcore.privacy.statement import CentralNoise, Statement
 from fedcore.rounds import RoundPolicy
 from fedcore.types import DeviceId
 from fedserver.records import LogLine, RunSpec
@@ -127,6 +128,7 @@ def status_to_pb(status: RunStatus) -> pb.RunStatus:
         ],
         models={key: wire.weights_to_pb(weights) for key, weights in status.models.items()},
         released=_released_to_pb(status.released),
+        central=None if status.central is None else pb.CentralNoise(**vars(status.central)),
     )
 
 
@@ -139,16 +141,29 @@ def status_from_pb(status: pb.RunStatus) -> RunStatus:
         {each.device: each.reason for each in status.missing},
         {key: wire.weights_from_pb(weights) for key, weights in sorted(status.models.items())},
         _released_from_pb(status.released),
+        CentralNoise(status.central.rho, status.central.delta) if status.HasField("central") else None,
     )
 
 
 def _released_to_pb(released: Mapping[DeviceId, Statement]) -> list[pb.Released]:
-    return [pb.Released(device=device, **vars(found)) for device, found in released.items()]
+    return [
+        pb.Released(
+            device=device,
+            rho=found.cost.rho,
+            delta=found.delta,
+            group_size=found.group_size,
+            unprotected=found.unprotected,
+            curve=found.cost.curve,
+        )
+        for device, found in released.items()
+    ]
 
 
 def _released_from_pb(released: Iterable[pb.Released]) -> dict[DeviceId, Statement]:
     return {
-        each.device: Statement(each.rho, each.delta, each.group_size, tuple(each.unprotected))
+        each.device: Statement(
+            Cost(each.rho, tuple(each.curve)), each.delta, each.group_size, tuple(each.unprotected)
+        )
         for each in released
     }
 

@@ -55,12 +55,35 @@ class Access:
 
 def device_credentials(authority: Authority) -> grpc.ServerCredentials:
     """A certificate is asked of every caller; each new connection meets the authority as it is then."""
+    showing = Showing(authority)
+    return grpc.dynamic_ssl_server_credentials(
+        showing.now(),
+        showing.changed,  # type: ignore[arg-type] # the stubs do not know that None says: no change
+        require_client_authentication=True,
+    )
 
-    def now() -> grpc.ServerCertificateConfiguration:
-        shown, trusted = authority.shown
+
+class Showing:
+    """What callers are shown and whom the server trusts, as gRPC takes it.
+
+    gRPC asks at each connection whether that has changed, and what it is given takes the place of what other
+    threads may be about to use for a handshake: it then ends with SIGSEGV. So it is given what is new alone.
+    """
+
+    def __init__(self, authority: Authority) -> None:
+        self._authority = authority
+        self._given = authority.shown
+
+    def now(self) -> grpc.ServerCertificateConfiguration:
+        shown, trusted = self._given
         return grpc.ssl_server_certificate_configuration([shown], root_certificates=trusted)
 
-    return grpc.dynamic_ssl_server_credentials(now(), now, require_client_authentication=True)
+    def changed(self) -> grpc.ServerCertificateConfiguration | None:
+        """What holds now, once; None while it is what was given last. For gRPC's own threads."""
+        if (found := self._authority.shown) == self._given:
+            return None
+        self._given = found
+        return self.now()
 
 
 def enrollment_credentials(authority: Authority) -> grpc.ServerCredentials:

@@ -116,6 +116,7 @@ class Campaign:
                 problems = await examine_fleet(fleet)
             finally:
                 fleet.kill()
+                await fleet.close()
             self.fleets.append({"trials": played, "problems": problems})
             if problems or not self.trials[-1].good:
                 self._keep_logs(fleet)

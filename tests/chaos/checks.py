@@ -18,7 +18,8 @@ from tests.chaos.proxy import UP
 from tests.chaos.trial import Trial
 
 AGAIN = 1 << 20
-"""Bytes of a result that a cut connection may cost: what was under way, and the piece that it was in."""
+"""Bytes of a result that a cut connection may cost: what was under way, and the piece that it was in. A kill
+cuts a process's connections."""
 CONNECTION, SHARE = 64 << 10, 100
 """Framing: bytes for the handshake and the calls of a connection, and one in so many of what is carried."""
 STOPPED = (0, -SIGTERM)
@@ -34,7 +35,7 @@ class Facts:
     fault to the next receipt of a device that it hit (of any, for the server). restarted: seconds from each
     start of the server to its first accepted call. resent: bytes that each device sent beyond those of its
     results, with all framing and all other calls. allowed: the most of these that is good, for a device of
-    which nothing but connections was cut: AGAIN for each. cut: how many of them.
+    which connections were cut and nothing else was broken: AGAIN for each. cut: how many of them.
     """
 
     kind: str
@@ -131,7 +132,8 @@ def _compare(trial: Trial, facts: Facts) -> None:
         facts.problems.append(f"the run {trial.status.summary.stage}: {trial.status.summary.waiting_for}")
         return
     missing = {number: frozenset(names) for number, names in facts.missing.items()}
-    true = work.truth(trial.algorithm, trial.model_seed, missing)
+    ledgers = {device.name: device.ledger for device in trial.fleet.devices.values()}
+    true = work.truth(trial.algorithm, trial.model_seed, ledgers, missing)
     facts.equal = {key: model.blob.sha256 for key, model in trial.status.models.items()} == true.models
     if not facts.equal:
         facts.problems.append("the models are not those of the rounds that the server says there were")
@@ -146,7 +148,7 @@ def _weigh(trial: Trial, facts: Facts, true: work.Truth) -> None:
     if len(cuts) < len(trial.strikes):
         return
     for strike in cuts:
-        for name in strike.whom:
+        for name in true.up if "server" in strike.whom else strike.whom:
             facts.cut[name] = facts.cut.get(name, 0) + strike.details["cut"]
     for name, number in facts.cut.items():
         framing = true.up[name] // SHARE + (number + 1) * CONNECTION

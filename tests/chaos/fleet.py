@@ -19,6 +19,7 @@ from typing import Any
 
 import yaml
 
+from fedclient.state import DeviceFolder
 from fedcore.errors import ShoalError, Unavailable
 from fedcore.identity.enrolled import Role
 from fedserver.authority.records import Terms
@@ -49,6 +50,11 @@ class Device:
 
     def __init__(self, name: str, folder: Path, proxy: Proxy, program: Program) -> None:
         self.name, self.folder, self.proxy, self.program = name, folder, proxy, program
+
+    @property
+    def ledger(self) -> Path:
+        """The folder of its privacy ledger."""
+        return DeviceFolder(self.folder / "state").privacy
 
     def receipts(self) -> list[dict[str, Any]]:
         """What the server acknowledged, oldest first. A line that a kill cut short is none."""
@@ -117,9 +123,13 @@ class Fleet:
             self._timing.cancel()
         programs = [device.program for device in self.devices.values()] + [self.server]
         codes = dict(zip((p.name for p in programs), [await p.stop() for p in programs], strict=True))
+        await self.close()
+        return codes
+
+    async def close(self) -> None:
+        """No network any more. Safe to repeat."""
         for device in self.devices.values():
             await device.proxy.close()
-        return codes
 
     def disks(self) -> dict[str, Path]:
         """The state folder of each program."""
@@ -197,6 +207,7 @@ class Fleet:
             "server": address,
             "learner": work.LEARNER,
             "data": {"npz": "data.npz", "test": "test.npz", "shape": [1, 8, 8]},
+            "privacy": {"epsilon": work.BUDGET.epsilon, "total_epsilon": work.BUDGET.total_epsilon},
             "limits": {"kept_bytes": 16 * work.MODEL},
             **({} if self.secure else {"device": name, "insecure_loopback": True}),
         }

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from fedserver.store import VERSIONS
+
 COUNTED = ("accepted", "duplicate")
 """Receipts that say that a report counts."""
 
@@ -30,7 +32,7 @@ def account(
     The database keeps the reports of the last rounds alone; of earlier ones it says who was missing.
     """
     found = Account()
-    oldest = min((number for _, number in reports), default=0)
+    oldest = max(rounds, default=0) + 2 - VERSIONS
     for device, said in receipts.items():
         counted = [each for each in said if each["outcome"] in COUNTED and not each["failed"]]
         for number in sorted({each["round"] for each in counted}):

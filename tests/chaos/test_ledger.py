@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from fedserver.store import VERSIONS
 from tests.chaos.ledger import account
 
 BLOB = "ab" * 32
@@ -50,10 +51,15 @@ def test_a_report_of_a_round_that_was_given_up_is_not_lost() -> None:
 
 
 def test_a_report_of_a_round_that_is_not_kept_any_more_counted_unless_it_was_missing() -> None:
-    rounds = {1: closed(1), 2: closed(1)}
-    assert account({"ant": [receipt(1)]}, rounds, {("ant", 2): payload()}).lost == 0
+    rounds = {1: closed(1), VERSIONS: closed(0, {"ant": "gone"}, "too few")}
+    assert account({"ant": [receipt(1)]}, rounds, {}).lost == 0
     rounds[1] = closed(1, {"ant": "gone"})
-    assert account({"ant": [receipt(1)]}, rounds, {("ant", 2): payload()}).lost == 1
+    assert account({"ant": [receipt(1)]}, rounds, {}).lost == 1
+
+
+def test_a_report_of_a_round_that_is_kept_has_to_be_there() -> None:
+    rounds = {1: closed(1), VERSIONS - 1: closed(0, {"ant": "gone"}, "too few")}
+    assert account({"ant": [receipt(1)]}, rounds, {}).lost == 1
 
 
 def test_a_report_that_is_accepted_again_is_counted_twice() -> None:

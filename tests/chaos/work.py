@@ -6,6 +6,7 @@ nothing else may come out of real processes, whatever befell them.
 """
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,17 +14,22 @@ from typing import Any
 
 import numpy as np
 
+from fedclient.ledger import Ledger
 from fedcore.algorithm import find
 from fedcore.bootstrap import Bootstrap, Unstarted
 from fedcore.data import images
 from fedcore.data.dataset import Dataset
-from fedcore.data.pixels import rotate, unit
+from fedcore.data.pixels import rotate
 from fedcore.data.views import Views
 from fedcore.errors import DeviceFault
 from fedcore.events import Effect, Opened
 from fedcore.local.bench import Bench
 from fedcore.local.learner import builtin
 from fedcore.messages import Message
+from fedcore.parts import Descriptor
+from fedcore.privacy.account import Order
+from fedcore.privacy.budget import Budget
+from fedcore.privacy.sums import ExactSums
 from fedcore.rounds import RoundPolicy
 from fedcore.simulate import simulate
 from fedcore.tensors import digest
@@ -39,11 +45,16 @@ LEARNER: dict[str, Any] = {
 }
 MODEL = 4 * (64 * 1024 + 1024 + 1024 * 512 + 512 + 512 * 10 + 10)
 """Bytes of the model."""
+BUDGET = Budget(epsilon=1000.0, total_epsilon=1000.0)
+"""Of each device: for many more releases than the runs of a fleet can ask for."""
 TRAINING = {"epochs": 1, "batch_size": 32, "learning_rate": 0.05}
-PARAMETERS: Mapping[str, dict[str, Any]] = {
-    "fedavg": {**TRAINING, "rounds": 3},
-    "flux": {**TRAINING, "rounds": 3, "earliest": 1, "latest": 0.4},
+FLUX = {**TRAINING, "rounds": 3, "earliest": 1, "latest": 0.4, "privacy": "off"}
+RUNS: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "fedavg": ("fedavg", {**TRAINING, "rounds": 3}),
+    "flux": ("flux", FLUX),
+    "flux-private": ("flux", {**FLUX, "privacy": "explicit", "epsilon": 20.0, "delta": 1e-6}),
 }
+"""Algorithm and parameters, by what trials call them. In a private run each device makes one release."""
 POLICY = RoundPolicy(
     devices=len(NAMES), minimum=len(NAMES), gather=600.0, deadline=600.0, silence=600.0, patience=20
 )
@@ -64,12 +75,32 @@ Missing = Mapping[int, frozenset[DeviceId]]
 NOBODY: Missing = {}
 
 
-def spec(name: str, algorithm: str, seed: int) -> RunSpec:
-    return RunSpec(name, algorithm, parameters=PARAMETERS[algorithm], policy=POLICY, seed=seed)
+class Recalled:
+    """A device's account in the truth: nobody can foresee noise, so what the device released is looked up."""
+
+    def __init__(self, folder: Path) -> None:
+        self._ledger = Ledger(folder, BUDGET)
+
+    def release(self, order: Order, exact: Callable[[], ExactSums]) -> Descriptor:
+        """Raises LookupError for what the device's ledger has no release of."""
+        return self._ledger.release(order, _nothing_new)
+
+    def unprotected(self, what: str, data: str) -> None:
+        pass
 
 
-def truth(algorithm: str, seed: int, missing: Missing = NOBODY) -> Truth:
-    """What a run must come to when these devices were missing in these rounds."""
+def _nothing_new() -> ExactSums:
+    raise LookupError("a release counted that the device's ledger does not have")
+
+
+def spec(name: str, run: str, seed: int) -> RunSpec:
+    algorithm, parameters = RUNS[run]
+    return RunSpec(name, algorithm, parameters=parameters, policy=POLICY, seed=seed)
+
+
+def truth(run: str, seed: int, ledgers: Mapping[DeviceId, Path], missing: Missing = NOBODY) -> Truth:
+    """What a run must come to when these devices were missing in these rounds. ledgers: their folders."""
+    algorithm, parameters = RUNS[run]
     card, _ = find(algorithm)
     current = 0
 
@@ -79,7 +110,8 @@ def truth(algorithm: str, seed: int, missing: Missing = NOBODY) -> Truth:
             current = effect.round
 
     def device(name: DeviceId) -> Callable[[Message, int], Message]:
-        bench = _bench(name)
+        bench = copy(_bench(name))
+        bench.account = Recalled(ledgers[name])
 
         def perform(message: Message, task_seed: int) -> Message:
             if name in missing.get(current, ()):
@@ -89,7 +121,7 @@ def truth(algorithm: str, seed: int, missing: Missing = NOBODY) -> Truth:
         return perform
 
     outcome = simulate(
-        Bootstrap(card.central(), card.configure("default", PARAMETERS[algorithm])),
+        Bootstrap(card.central(), card.configure("default", parameters)),
         Unstarted(),
         {name: device(name) for name in NAMES},
         POLICY,
@@ -113,7 +145,7 @@ def _bench(name: DeviceId) -> Bench:
     import torch
 
     torch.set_num_threads(1)  # as on the devices: another number of threads gives other last bits
-    train, test = (Dataset(unit(data.x).reshape(-1, 1, 8, 8), data.y) for data in _data(name))
+    train, test = (Dataset(data.x.reshape(-1, 1, 8, 8), data.y) for data in _data(name))
     learner = builtin(LEARNER["builtin"], LEARNER["options"])
     return Bench(learner, Views.of(train, test), "cpu", 0, np.random.default_rng())
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,10 +20,10 @@ from fedcore.errors import BadPayload, ConfigError, DataFault, NotFound, Refused
 from fedcore.link import Placement, Question
 from fedcore.local.weights import initial_weights
 from fedcore.messages import Describe
-from fedcore.parts import ClusterAssignment
-from fedcore.payload import encode
+from fedcore.parts import ClusterAssignment, Descriptor
+from fedcore.payload import BlobRef, encode
 from fedcore.tensors import digest
-from fedcore.types import Tensors
+from fedcore.types import RunId, Tensors
 from tests.client.memory_server import MemoryLink, MemoryServer
 
 PROJECTOR = {"mean": np.zeros(8), "components": np.eye(2, 8)}
@@ -31,7 +32,7 @@ ASSIGNMENT = ClusterAssignment("c1", 0.5, "c0", 2.0, 0.75)
 
 @pytest.fixture
 def workshop(work: WorkConfig, tmp_path: Path) -> Workshop:
-    np.savez(tmp_path / "new.npz", x=np.ones((30, 4), np.float32))
+    np.savez(tmp_path / "new.npz", x=np.arange(120, dtype=np.float32).reshape(30, 4))
     return Workshop.open(replace(work, file=tmp_path / "new.npz"))
 
 
@@ -138,6 +139,42 @@ def test_the_data_are_looked_at_before_the_server_is_asked(
         asyncio.run(enroller.enroll())
     assert caught.value.mend
     assert server.log == []
+
+
+class Forgetful(MemoryLink):
+    """A server that has forgotten what it told, `left` times: it was started anew."""
+
+    left = 0
+
+    async def place(self, run: RunId, descriptor: Descriptor | None) -> Question | Placement:
+        self.told = self.left <= 0
+        self.left -= 1
+        return await super().place(run, descriptor)
+
+    async def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[bytes]:
+        if not self.told:
+            raise NotFound(f"blob {blob.sha256[:12]} is not for this device")
+        async for data in super().fetch(blob, start):
+            yield data
+
+
+def test_a_server_that_forgot_what_it_told_is_asked_once_again(
+    server: MemoryServer, workshop: Workshop, store: BlobStore
+) -> None:
+    said: list[str] = []
+    link = Forgetful(server)
+    link.left = 1
+    enroller = Enroller(link, InProcess(workshop), store, said.append, 1 << 20, 0.05)
+    assert asyncio.run(enroller.enroll()).assignment == ASSIGNMENT
+    assert server.log == ["place", "place", "fetch 0", "fetch 0", "place r1"]
+    assert any("asking the server once again: blob" in text for text in said)
+    store.trim(0)
+    link.left, server.question = 1, None
+    assert asyncio.run(enroller.enroll()).model is not None
+    store.trim(0)
+    link.left = 2
+    with pytest.raises(NotFound, match="is not for this device"):
+        asyncio.run(enroller.enroll())
 
 
 def test_a_question_after_the_answer_is_refused(

@@ -82,8 +82,26 @@ def test_the_same_data_and_encoder_send_the_same_bytes_for_nothing(
     assert [sent(again.release(order(), never)) for _ in range(3)] == [first] * 3
     assert len(draws) == 1
     (debit,) = chosen(again.verify(), Debit)
-    assert spent(again.entries()) == debit.rho == order().terms.rho
+    assert spent(again.entries()) == debit.cost == order().terms.cost
     assert (tmp_path / RELEASES / "1").read_bytes() == first
+
+
+def test_what_was_told_with_classes_answers_for_all_samples_too(
+    ledger: Ledger, draws: list[Descriptor]
+) -> None:
+    with_classes = order()
+    alone = replace(with_classes, terms=replace(with_classes.terms, classes=0), content="c" * 64)
+    first = sent(ledger.release(with_classes, exact))
+    assert sent(ledger.release(alone, exact)) == first
+    assert len(draws) == len(chosen(ledger.verify(), Debit)) == 1
+
+
+def test_what_was_told_of_all_samples_does_not_answer_for_classes(ledger: Ledger) -> None:
+    with_classes = order()
+    alone = replace(with_classes, terms=replace(with_classes.terms, classes=0))
+    ledger.release(alone, lambda: sums_of([(np.ones((SAMPLES, DIMS)), None)], 1.0, DIMS, 0))
+    with pytest.raises(OverBudget):
+        ledger.release(with_classes, exact)
 
 
 def test_another_encoder_other_data_or_other_terms_are_paid_anew(tmp_path: Path) -> None:
@@ -91,8 +109,8 @@ def test_another_encoder_other_data_or_other_terms_are_paid_anew(tmp_path: Path)
     orders = [order(), order(encoder="f"), order(data="c"), order(PrivacySettings("explicit", 4.0, 1e-6))]
     assert len({sent(ledger.release(each, exact)) for each in orders}) == 4
     assert [each.number for each in chosen(ledger.verify(), Debit)] == [1, 2, 3, 4]
-    assert spent(ledger.entries()) == pytest.approx(sum(each.terms.rho for each in orders))
-    assert spent(ledger.entries(), orders[2].data) == orders[2].terms.rho
+    assert spent(ledger.entries()).rho == pytest.approx(sum(each.terms.rho for each in orders))
+    assert spent(ledger.entries(), orders[2].data) == orders[2].terms.cost
 
 
 def test_over_budget_is_refused_with_what_is_left_and_nothing_is_drawn(

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
-from fedcore.config import MAX_DEPTH, MAX_TEXT, parse
+from fedcore.config import MAX_DEPTH, MAX_TEXT, Written, parse, setting
 from fedcore.errors import ConfigError
 
 
@@ -113,3 +113,35 @@ def test_what_is_wrong_is_named(text: str, said: str) -> None:
 )
 def test_hostile_text_is_refused(text: str, said: str) -> None:
     assert said in wrong(text)
+
+
+@dataclass(frozen=True)
+class Later:
+    parameters: Mapping[str, bool | int | float | str | Written] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [("off", False), ("yes", True), ("12:30", 750), ("1e-3", 1e-3), ("007", 7), ("true", True), ("3", 3)],
+)
+def test_what_was_written_is_kept_for_who_learns_its_type_later(text: str, meant: object) -> None:
+    found = parse(f"parameters: {{a: {text}}}\noptions: {{a: [{text}], b: {{c: {text}}}}}", Later, "run.yaml")
+    (written,) = found.parameters.values()
+    for each in (written, setting(text)):
+        assert isinstance(each, Written)
+        assert (str(each), each.meant, type(each.meant)) == (text, meant, type(meant))
+    assert found.options == {"a": [meant], "b": {"c": meant}}
+    assert type(found.options["a"][0]) is type(meant)
+
+
+def test_a_text_is_a_text_quoted_or_not() -> None:
+    for text, value in (("scalar", "scalar"), ('"off"', "off"), ("'3'", "3")):
+        assert setting(text) == parse(f"parameters: {{a: {text}}}", Later, "f").parameters["a"] == value
+        assert type(setting(text)) is str
+    for text, meant in (("[1, off]", [1, False]), ("", None), ("~", None)):
+        found = setting(text)
+        assert isinstance(found, Written)
+        assert found.meant == meant
+    with pytest.raises(ConfigError, match="cannot be read as a value"):
+        setting("[1")

@@ -24,7 +24,7 @@ from fedcore.events import (
     Withdraw,
 )
 from fedcore.messages import Trained
-from fedcore.rounds import RoundEngine, RoundPolicy, Stage
+from fedcore.rounds import RoundEngine, RoundPolicy, Stage, Waiting
 from tests.core import counting
 
 
@@ -67,11 +67,19 @@ def test_a_round_opens_on_a_tick_with_enough_devices_and_never_on_a_join() -> No
 def test_waiting_says_what_is_missing_and_from_whom() -> None:
     machine = engine(minimum=2)
     feed(machine, Joined("d0"), Tick(0.0))
-    assert machine.waiting().text == "1 of 2 devices are here"
+    assert machine.waiting() == Waiting("1 of 2 devices are here")
+    assert machine.waiting(["d0", "d2", "d1"]) == Waiting("1 of 2 devices are here", ("d1", "d2"))
+    assert machine.waiting(["d0"]) == Waiting("1 of 2 devices are here, and 1 more must join")
     feed(machine, Joined("d1"), Tick(1.0), Reported("d1", 1, 1))
     assert machine.waiting().text == "1 of 2 reports are in"
     assert machine.waiting().devices == ("d0",)
     assert machine.waiting().seconds == RoundPolicy().deadline
+
+
+def test_a_device_that_left_is_waited_for_by_its_name() -> None:
+    machine = engine(minimum=2)
+    feed(machine, Joined("d0"), Joined("d1"), Left("d0"), Tick(0.0))
+    assert machine.waiting(["d0", "d1"]) == Waiting("1 of 2 devices are here", ("d0",))
 
 
 def test_before_the_first_tick_the_whole_time_to_gather_is_left() -> None:

@@ -1,16 +1,20 @@
 """The simulator: whole runs of the toy algorithm, with devices that drop out and devices that fail."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 
+from fedcore.algorithm import Plan, Report
 from fedcore.errors import LearnerFault, Unavailable
 from fedcore.messages import Message, Trained
 from fedcore.rounds import RoundPolicy
 from fedcore.simulate import Device, Outcome, simulate
 from fedcore.types import Tensors
 from tests.core import counting
+from tests.core.several import Move, Moved
 
 
 def run(devices: dict[str, Device], rounds: int = 3, **policy: float) -> Outcome:
@@ -73,3 +77,42 @@ def test_reports_can_be_kept_elsewhere() -> None:
     assert len(kept) == 6
     plain = run(fleet(3), rounds=2)
     assert np.array_equal(outcome.state.models["global"]["w"], plain.state.models["global"]["w"])
+
+
+class Several:
+    """Two models go down in each of two rounds; of the reports, the first device's are the next."""
+
+    start, place = staticmethod(counting.start), staticmethod(counting.place)
+
+    @staticmethod
+    def plan(state: counting.State, present: Sequence[str]) -> Plan | None:
+        models = tuple(model for _, model in sorted(state.models.items()))
+        return Plan(dict.fromkeys(present, Move(models)), "move") if state.progress < 2 else None
+
+    @staticmethod
+    def reduce(state: counting.State, reports: Sequence[Report]) -> counting.State:
+        first = reports[0].message
+        assert isinstance(first, Moved)
+        models = {"a": dict(first.models[0]), "b": state.models["b"]}
+        return replace(state, models=models, progress=state.progress + 1)
+
+
+def test_several_models_in_a_report_are_kept_elsewhere_and_counted_each() -> None:
+    kept: list[Tensors] = []
+
+    def keep(tensors: Tensors) -> Tensors:
+        kept.append(tensors)
+        return {name: array.copy() for name, array in tensors.items()}
+
+    def move(message: Message, seed: int) -> Message:
+        assert isinstance(message, Move)
+        return Moved(tuple({"w": model["w"] + 1} for model in message.models), 1)
+
+    state = replace(
+        counting.start(counting.model(), 2), models={"a": counting.model(), "b": counting.model()}
+    )
+    outcome = simulate(Several(), state, {"d0": move, "d1": move}, RoundPolicy(), 5, keep=keep)
+    assert len(kept) == 2 * 2 * 2
+    assert outcome.state.models["a"]["w"].tolist() == [2.0, 2.0, 2.0]
+    assert outcome.up == {"d0": 2 * 2 * 12, "d1": 2 * 2 * 12}
+    assert outcome.down == {"d0": 3 * 12, "d1": 3 * 12}  # b stayed as it was, and is not fetched again

@@ -18,7 +18,20 @@ from google.protobuf.message import Message as Protobuf
 from fedcore import wire
 from fedcore._pb.fed.v1 import blob_service_pb2, payload_pb2
 from fedcore.errors import StaleReport
-from fedcore.link import Failure, Hello, Idle, Outcome, Placement, Question, Receipt, Report, Task, Welcome
+from fedcore.link import (
+    Failure,
+    Hello,
+    Idle,
+    Observation,
+    ObservedRun,
+    Outcome,
+    Placement,
+    Question,
+    Receipt,
+    Report,
+    Task,
+    Welcome,
+)
 from fedcore.messages import (
     STANDARD,
     Build,
@@ -28,6 +41,8 @@ from fedcore.messages import (
     Evaluate,
     Evaluated,
     Message,
+    Represent,
+    Represented,
     Score,
     Scored,
     Train,
@@ -64,6 +79,8 @@ DESCRIPTOR = Descriptor(
     PAPER,
 )
 BOUNDS = LatentBounds(np.array([-1.0, 0.0]), np.array([0.0, 2.5]), "private", 2)
+SCORES = Scores(np.array([0.5, 2.25]), 40)
+PROTOTYPES = Prototypes(np.array([0.0, 7.0]), np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([5.0, 6.0]))
 MESSAGES: Mapping[type[Message], Message] = {
     Build: Build(),
     Built: Built(MODEL),
@@ -74,7 +91,9 @@ MESSAGES: Mapping[type[Message], Message] = {
     Describe: Describe(MODEL, PROJECTOR, 10, PAPER),
     Described: Described(DESCRIPTOR, 120),
     Score: Score((MODEL, PROJECTOR)),
-    Scored: Scored(Scores(np.array([0.5, 2.25]), 40)),
+    Scored: Scored(SCORES),
+    Represent: Represent(False),
+    Represented: Represented(PROTOTYPES, 11),
 }
 SPECS = tuple(TensorSpec(f"layer.{dtype}", dtype, (2, 3)) for dtype in DTYPES)
 WEIGHTS = Weights(SPECS, BlobRef("0123456789abcdef" * 4, layout(SPECS)[1]))
@@ -95,10 +114,8 @@ PARTS = Payload(
         "label_free": Descriptor(np.ones((1, 3)), np.zeros((1, 3)), np.array([9.0]), "00" * 32),
         "assignment": ClusterAssignment("c1", 0.5, "c0", 2.0, 0.75, True, "far from all"),
         "sole_cluster": ClusterAssignment("c0"),
-        "scores": Scores(np.array([0.5, 2.25]), 40),
-        "prototypes": Prototypes(
-            np.array([0.0, 7.0]), np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([5.0, 6.0])
-        ),
+        "scores": SCORES,
+        "prototypes": PROTOTYPES,
         "mixture": MixtureCounts(np.array([[1.0, 0.5], [0.0, 2.5]])),
         "extension": Extension("acme.nova.v1.Sketch", b"\x00\xff"),
     },
@@ -137,6 +154,7 @@ GOLDEN: Mapping[str, tuple[Any, Any]] = {
     "receipt_mark": (Receipt(Outcome.ACCEPTED, mark="7.a1b2.92.e5"), wire.receipt_to_pb),
     "task": (Task("run-1", 4, 2, (1 << 63) - 1, "warm-up 4 of 10", PAYLOAD), wire.next_to_pb),
     "idle": (Idle("2 of 3 devices are here", 0.25, 30.0, True), wire.next_to_pb),
+    "idle_going_on": (Idle("2 of 3", 0.25, 30.0, False, ("flux", "fedrc-2")), wire.next_to_pb),
     "lease": (wire.Lease("run-1", 4, 2), wire.lease_to_pb),
     "report": (Report("run-1", 4, 2, PAYLOAD), wire.report_to_pb),
     "report_failure": (
@@ -145,12 +163,18 @@ GOLDEN: Mapping[str, tuple[Any, Any]] = {
     ),
     **{f"receipt_{outcome.value}": (Receipt(outcome, "why"), wire.receipt_to_pb) for outcome in Outcome},
     "place": (("run-1", DESCRIPTOR), lambda asked: wire.place_to_pb(*asked)),
+    "place_scores": (("run-1", SCORES), lambda asked: wire.place_to_pb(*asked)),
+    "place_prototypes": (("run-1", PROTOTYPES), lambda asked: wire.place_to_pb(*asked)),
     "place_first": (("", None), lambda asked: wire.place_to_pb(*asked)),
     "question": (Question("run-1", PAYLOAD), wire.answer_to_pb),
     "placement": (Placement("run-1", ClusterAssignment("c1", 0.5), WEIGHTS), wire.answer_to_pb),
     "placement_abstained": (
         Placement("run-1", ClusterAssignment("c1", 9.0, abstained=True, reason="far"), None),
         wire.answer_to_pb,
+    ),
+    "observation": (
+        Observation((ObservedRun("run-1", "flux", "open", 4, "warm-up 4 of 10"),), 86400.5),
+        wire.observation_to_pb,
     ),
     "blob": (BlobRef("5a" * 32, 1 << 40), wire.blob_to_pb),
     "chunk": (bytes(range(16)), lambda data: wire.chunk_to_pb(0, data)),

@@ -43,7 +43,7 @@ async def story(root: Path) -> dict[str, Any]:
         assert not playing.done()
         (root / JUNK).unlink()
         await playing
-        same = lab.same_models(servers.models(coordinator), servers.expected())
+        same = lab.same_models(servers.models(coordinator), lab.expected())
         return {"same": same, "notices": notices, "standing": coordinator.runs["toy"].standing.value}
 
 

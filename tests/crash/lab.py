@@ -10,22 +10,30 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedclient.agent import Agent, Until
 from fedclient.blobs import BlobStore
+from fedclient.memory import Memory
 from fedclient.performer import Facts
 from fedclient.state import DeviceFolder, Outbox, Status
 from fedclient.watcher import Watcher
 from fedcore.link import Outcome, Receipt, Report, Task
+from fedcore.messages import Message, Trained
 from fedcore.payload import Payload, decode, encode
 from fedcore.shell import crash
+from fedcore.simulate import Device
+from fedcore.types import DeviceId, ModelKey, Tensors
+from fedcore.wire import work_key
 from fedserver.coordinator import Coordinator
 from fedserver.link import DeviceLink
 from fedserver.store import Store
 from tests.client.visits import NoJitter
-from tests.server.servers import DEVICES, ROUNDS, expected, models, server, start
+from tests.server.servers import DEVICES, ROUNDS, models, server, simulated, start
 from tests.server.toys import MESSAGES, MODEL, honest, same_models
 
 FORKS = multiprocessing.get_context("forkserver")
@@ -54,18 +62,45 @@ class Noting(DeviceLink):
         return receipt
 
 
+def counting(number: int, message: Message, seed: int, memory: Tensors | None) -> tuple[Message, Tensors]:
+    """The honest answer of the device with that number, moved by how many tasks it remembers; what it
+    remembers then."""
+    answer, tasks = honest(number)(message, seed), 0 if memory is None else int(memory["tasks"])
+    if isinstance(answer, Trained):
+        moved = {name: (array + tasks).astype(array.dtype) for name, array in answer.model.items()}
+        answer = replace(answer, model=moved)
+    return answer, {"tasks": np.array(tasks + 1)}
+
+
+def expected() -> dict[ModelKey, Tensors]:
+    """The models of the lab's run in simulation."""
+    memories: dict[DeviceId, Tensors] = {}
+
+    def device(number: int) -> Device:
+        def perform(message: Message, seed: int) -> Message:
+            answer, memories[f"d{number}"] = counting(number, message, seed, memories.get(f"d{number}"))
+            return answer
+
+        return perform
+
+    return simulated({f"d{number}": device(number) for number in range(DEVICES)})
+
+
 class Toy:
-    """In the place of a training process: the honest answers of the device with that number."""
+    """In the place of a training process: `counting`, with what it remembers on the disk."""
 
     def __init__(self, number: int, store: BlobStore) -> None:
-        self._answer, self._store = honest(number), store
+        self._number, self._store, self._memory = number, store, Memory.beside(store.folder)
 
     async def start(self) -> Facts:
         return Facts(1, True, "cpu")
 
     async def perform(self, task: Task) -> Payload:
-        message = decode(task.payload, MESSAGES, self._store.load)
-        return encode(self._answer(message, task.seed), self._store.keep)
+        message, work = decode(task.payload, MESSAGES, self._store.load), work_key(task)
+        answer, left = counting(self._number, message, task.seed, self._memory.before(task.run, work))
+        payload = encode(answer, self._store.keep)
+        self._memory.propose(task.run, work, left)
+        return payload
 
     async def stop(self) -> None:
         pass
@@ -163,8 +198,10 @@ def acknowledged(root: Path) -> list[str]:
 
 
 def check(root: Path) -> None:
-    """The run ended as it would have without a crash."""
+    """The run ended as it would have without a crash, and the devices remember nothing of it."""
     found, told = end(root), acknowledged(root)
+    for number in range(DEVICES):
+        assert not [path for path in (root / f"d{number}" / "memory").rglob("*") if path.is_file()]
     assert found["standing"] == "finished"
     assert found["same"]
     assert found["counted"] == [[DEVICES, DEVICES, ""]] * (ROUNDS + 1)

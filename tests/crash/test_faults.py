@@ -23,7 +23,7 @@ from tests.server.test_store import RECORD, blobs_in, checkpoint, closed, model,
 ONE_FAILED = "every device that is left has failed"
 STARTS = 4
 """Starts after which a folder has recovered."""
-CALLS = [("os", "fsync"), ("os", "rename"), ("os", "unlink"), ("os", "open"), ("Path", "open")]
+CALLS = [*(("os", name) for name in ("fsync", "rename", "link", "unlink", "open")), ("Path", "open")]
 EVERY = 2
 """Every how many passages one is tried in the store alone."""
 

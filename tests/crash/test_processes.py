@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from fedcore.shell.crash import VARIABLE
+from fedcore.types import ModelKey, Tensors
 from fedserver.rpc.client import OperatorClient
+from tests.crash import lab
 from tests.server.processes import PATIENCE, daemon
 from tests.server.servers import DEVICES, ROUNDS, expected, spec
 from tests.server.test_daemon import all_devices
@@ -31,12 +33,12 @@ def device(address: str, root: Path, number: int, point: str = "") -> Iterator["
         process.wait()
 
 
-def check(operator: OperatorClient) -> None:
+def check(operator: OperatorClient, due: dict[ModelKey, Tensors]) -> None:
     *_, status = operator.watch("toy")
     assert status.summary.stage == "finished"
     assert status.summary.round == ROUNDS + 2
     assert not status.abandoned
-    assert same_models({"global": operator.fetch(status.models["global"])}, expected())
+    assert same_models({"global": operator.fetch(status.models["global"])}, due)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +59,7 @@ def test_a_device_that_is_killed_alone_goes_on_in_the_same_round(tmp_path: Path,
         with device(server.address, tmp_path, 0, point) as first:
             assert first.wait(PATIENCE) == -signal.SIGKILL
         with device(server.address, tmp_path, 0) as second:
-            check(operator)
+            check(operator, lab.expected())
             assert second.wait(PATIENCE) == 0
         assert server.stop() == 0
 
@@ -75,5 +77,5 @@ def test_a_server_that_is_killed_alone_goes_on_in_the_same_round(
             assert first.process.wait(PATIENCE) == -signal.SIGKILL
     with daemon(tmp_path / "s") as second, OperatorClient(tmp_path / "s") as operator:
         asyncio.run(all_devices(second.address))
-        check(operator)
+        check(operator, expected())
         assert second.stop() == 0

@@ -3,7 +3,6 @@ coordinator called directly, and with real processes over gRPC. And the demo sho
 
 import asyncio
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +22,11 @@ from fedcore.data.dataset import Dataset
 from fedcore.data.views import Views
 from fedcore.local.bench import Bench
 from fedcore.local.learner import Learner, builtin
-from fedcore.messages import Message
+from fedcore.local.simulated import Simulated
 from fedcore.shell.console import Console
 from fedcore.simulate import simulate
 from fedcore.tensors import digest
+from fedcore.types import Tensors
 from fedserver import scenario, stage
 from fedserver.coordinator import Coordinator
 from fedserver.desk import Desk
@@ -129,14 +129,14 @@ def simulated() -> Models:
         local = card.local()
         parameters = card.configure("default", scenario.PARAMETERS[name])
 
-        def device(member: Member, local: Any = local) -> Callable[[Message, int], Message]:
-            own = bench(member)
-            return lambda message, seed: local.perform(message, own.for_task(seed))
-
+        memories: dict[str, Tensors] = {}
         outcome = simulate(
             Bootstrap(card.central(), parameters),
             Unstarted(),
-            {member.name: device(member) for member in scenario.trainers()},
+            {
+                member.name: Simulated(local, bench(member), member.name, memories)
+                for member in scenario.trainers()
+            },
             scenario.POLICY,
             scenario.SEED,
         )

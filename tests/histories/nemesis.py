@@ -17,6 +17,8 @@ TENDER = (
     "begin",
     "rename",
     "rename done",
+    "link",
+    "link done",
     "sync",
     "sync done",
     "answered",

@@ -32,7 +32,7 @@ EPOCH = 1.9e9
 """Seconds since 1970 at which every history begins, by a clock that is right."""
 
 _open, _os_open, _fsync, _utime, _statvfs = io.open, os.open, os.fsync, os.utime, os.statvfs
-_rename, _unlink, _mkdir = os.rename, os.unlink, os.mkdir
+_rename, _link, _unlink, _mkdir = os.rename, os.link, os.unlink, os.mkdir
 
 
 @contextmanager
@@ -54,6 +54,7 @@ def simulated(
         (os, "fsync"): files.fsync,
         (os, "rename"): files.rename,
         (os, "replace"): files.rename,
+        (os, "link"): files.link,
         (os, "unlink"): files.unlink,
         (os, "remove"): files.unlink,
         (os, "mkdir"): files.mkdir,
@@ -138,6 +139,15 @@ class _Files:
         _rename(source, target)
         disk.renamed(Path(source), Path(target))
         disk.after("rename", Path(target))
+
+    def link(self, source: Any, target: Any) -> None:
+        disk = self.disk(target)
+        if disk is None:
+            _link(source, target)
+            return
+        disk.before("link", Path(target), grows=True)
+        _link(source, target)
+        disk.after("link", Path(target))
 
     def unlink(self, path: Any, **named: Any) -> None:
         disk = self.disk(path)

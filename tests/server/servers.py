@@ -1,7 +1,7 @@
 """A coordinator for tests, devices on its links, and the run that they are to make."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -9,13 +9,13 @@ from typing import Any
 from fedcore.algorithm import find
 from fedcore.rounds import RoundPolicy
 from fedcore.simulate import simulate
-from fedcore.types import ModelKey, RunId, Tensors
+from fedcore.types import DeviceId, ModelKey, RunId, Tensors
 from fedserver.coordinator import Coordinator
 from fedserver.desk import Desk
 from fedserver.link import DeviceLink
 from fedserver.records import RunSpec
 from fedserver.settings import Settings
-from tests.server.toys import MODEL, Hands, fleet, honest, pieces_of, serve
+from tests.server.toys import MODEL, Answer, Hands, fleet, honest, pieces_of, serve
 
 DEVICES = 3
 ROUNDS = 3
@@ -76,10 +76,15 @@ async def serve_all(coordinator: Coordinator, numbers: range = range(DEVICES)) -
 
 def expected(**parameters: Any) -> dict[ModelKey, Tensors]:
     """The models of the same run in simulation."""
+    return simulated(fleet(DEVICES), **parameters)
+
+
+def simulated(devices: Mapping[DeviceId, Answer], **parameters: Any) -> dict[ModelKey, Tensors]:
+    """The models of the run with other devices."""
     algorithm, _ = find("fedavg")
     central = algorithm.central()
     first = central.start(MODEL, algorithm.configure("default", {"rounds": ROUNDS, **parameters}))
-    return dict(simulate(central, first, fleet(DEVICES), spec().policy, spec().seed).state.models)
+    return dict(simulate(central, first, devices, spec().policy, spec().seed).state.models)
 
 
 def models(coordinator: Coordinator, run: RunId = "toy") -> dict[ModelKey, Tensors]:

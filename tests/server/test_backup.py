@@ -99,7 +99,7 @@ def test_a_restored_server_is_recognised_takes_nothing_and_goes_on_when_it_is_to
 
     mark = asyncio.run(lost())
     assert verb("restore", copy, "--state", restored)["status"] == "ok"
-    assert verb("recover", "--accept", "--state", restored)["error"]["code"] == "refused"
+    assert verb("recover", "--accept", "--state", state)["error"]["code"] == "refused"  # never restored
     asyncio.run(doubted(mark))
     assert verb("recover", "--state", restored)["data"]["accepted"] is False
     found = verb("recover", "--state", restored, "--accept")["data"]

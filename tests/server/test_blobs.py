@@ -1,6 +1,7 @@
 """Uploads: taken up where they were cut off, checked at the end, never more than was announced."""
 
 import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,50 @@ def test_an_upload_goes_on_where_it_was_cut_off(blobs: Blobs) -> None:
     assert blobs.uploaded("d", blob) == blob.size
     blobs.accept("d", [blob.sha256])
     assert blobs.path(blob.sha256).read_bytes() == data
+    assert blobs.uploaded("d", blob) == blob.size
+    blobs.discard("d", [blob.sha256])
+    assert blobs.path(blob.sha256).read_bytes() == data
     assert blobs.uploaded("d", blob) == 0
+
+
+@pytest.mark.parametrize("error", [0, errno.EPERM, errno.EOPNOTSUPP])
+def test_an_upload_becomes_a_blob_where_a_file_has_one_name_alone_too(
+    blobs: Blobs, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    def single(source: Path, target: Path) -> None:
+        raise OSError(error, os.strerror(error))
+
+    if error:
+        monkeypatch.setattr(os, "link", single)
+    for value in (1.0, 1.0):
+        blob, data = sample(blobs, value)
+        upload = blobs.receive("d", blob, 0, ROOM)
+        upload.append(data)
+        assert upload.finish() == blob.size
+        upload.close()
+        blobs.accept("d", [blob.sha256])
+        assert blobs.path(blob.sha256).read_bytes() == data
+        assert blobs.uploaded("d", blob) == (0 if error else blob.size)
+
+
+def test_a_link_that_fails_for_another_reason_is_said_so(
+    blobs: Blobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blob, data = sample(blobs)
+    upload = blobs.receive("d", blob, 0, ROOM)
+    upload.append(data)
+    upload.finish()
+    upload.close()
+
+    def failing(source: Path, target: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "link", failing)
+        with pytest.raises(StorageFault, match="Input/output error"):
+            blobs.accept("d", [blob.sha256])
+    assert blobs.uploaded("d", blob) == blob.size
+    assert not blobs.path(blob.sha256).exists()
 
 
 def test_a_part_is_synced_and_counted_when_its_stream_ends(blobs: Blobs) -> None:

@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
+from fedcore.algorithms.flux import ALGORITHM
 from fedcore.errors import ConfigError
 from fedcore.rounds import RoundPolicy
 from fedserver.config import SETTINGS, LearnerConfig, read_run, read_server
 from fedserver.records import RunSpec
+from fedserver.simulate import parsed
 
 RUN = """
 name: digits
@@ -102,3 +104,16 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "latin.yaml").write_bytes(b"name: \xff")
     with pytest.raises(ConfigError, match="not UTF-8"):
         read_run(tmp_path / "latin.yaml", {})
+
+
+@pytest.mark.parametrize("text", ["off", "no", "3"])
+def test_a_parameter_that_is_a_text_is_what_was_written(tmp_path: Path, text: str) -> None:
+    in_file = read_run(written(tmp_path, f"algorithm: flux\nparameters: {{privacy: {text}, rounds: 3}}"), {})
+    by_flags = read_run(None, {"algorithm": "flux-soft", "parameters": dict([parsed(f"privacy={text}")])})
+    assert in_file.spec().parameters == {"privacy": text, "rounds": 3}
+    assert by_flags.spec().parameters == {"privacy": text}
+    assert ALGORITHM.configure("default", dict([parsed("privacy=off")])).privacy == "off"
+    with pytest.raises(ConfigError, match="parameter rounds of flux: int is due, not False"):
+        ALGORITHM.configure("default", dict([parsed("rounds=off")]))
+    with pytest.raises(ConfigError, match="no algorithm 'fluks'"):
+        read_run(None, {"algorithm": "fluks"}).spec()

@@ -306,3 +306,17 @@ def test_a_tick_that_fails_ends_the_server(tmp_path: Path, monkeypatch: pytest.M
             monkeypatch.undo()
 
     asyncio.run(play())
+
+
+def test_idle_devices_are_told_which_runs_go_on(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        assert coordinator.idle().going_on is None
+        await start(coordinator, name="first")
+        await start(coordinator, name="second")
+        assert coordinator.idle().going_on == ("first", "second")
+        await Desk(coordinator).stop_run("first", "")
+        assert coordinator.idle().going_on == ("second",)
+        await Desk(coordinator).stop_run("second", "")
+        assert coordinator.idle().going_on == ()
+
+    scenario(story, tmp_path)

@@ -80,6 +80,8 @@ def test_a_run_says_what_it_waits_for_and_from_whom(tmp_path: Path) -> None:
             1,
             "1 of 3 devices are here",
         )
+        assert summary.waiting_devices == ("d1", "d2")
+        assert (await Desk(coordinator).show("toy")).summary.waiting_devices == ("d1", "d2")
         for device in devices:
             await device.link.next_task(0.0)
         await devices[1].do(await devices[1].task(), honest(1))

@@ -227,7 +227,7 @@ class Killer:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
         self.left, self.dead = steps, False
-        for owner, name in [(os, "fsync"), (Path, "rename"), (Path, "unlink"), (Store, "_run")]:
+        for owner, name in [(os, "fsync"), (os, "link"), (Path, "unlink"), (Path, "rename"), (Store, "_run")]:
             monkeypatch.setattr(owner, name, self.wrapped(getattr(owner, name)))
 
     def wrapped(self, step: Callable[..., Any]) -> Callable[..., Any]:
@@ -265,8 +265,11 @@ def started(store: Store) -> Store:
     return store
 
 
-def test_a_report_counts_wholly_or_not_at_all_wherever_it_stops(tmp_path: Path) -> None:
+def test_a_report_counts_wholly_or_not_at_all_and_is_uploaded_once_wherever_it_stops(tmp_path: Path) -> None:
+    record: ReportRecord
+
     def prepare(store: Store) -> Callable[[], None]:
+        nonlocal record
         record = report(started(store), "a", 2.0)
         return lambda: store.add_report(record)
 
@@ -280,8 +283,9 @@ def test_a_report_counts_wholly_or_not_at_all_wherever_it_stops(tmp_path: Path) 
         for each in found:
             assert digest(store.blobs.load(each.payload.weights()[0])) == digest(model(2.0))
         if not found:
-            store.add_report(report(store, "a", 2.0))
+            store.add_report(record)
         assert blobs_in(state) == {digest(model(1.0)), digest(model(2.0))}
+        assert not any((state / "partial").glob("*/*"))
         store.close()
     assert outcomes == {0, 1}
 

@@ -11,7 +11,7 @@ from fedcore._pb.fed.v1.blob_service_pb2_grpc import BlobServiceStub
 from fedcore._pb.fed.v1.device_service_pb2_grpc import DeviceServiceStub
 from fedcore._pb.fed.v1.placement_service_pb2_grpc import PlacementServiceStub
 from fedcore.link import Hello, Idle, Placement, Question, Receipt, Report, Task, Welcome
-from fedcore.parts import Descriptor
+from fedcore.parts import Evidence
 from fedcore.payload import BlobRef
 from fedcore.types import RunId
 
@@ -47,8 +47,8 @@ class WireLink:
     async def leave(self) -> None:
         await self._device.Leave(device_pb.LeaveRequest(session=self._session), metadata=self.metadata)
 
-    async def place(self, run: RunId, descriptor: Descriptor | None) -> Question | Placement:
-        request = wire.place_to_pb(run, descriptor)
+    async def place(self, run: RunId, evidence: Evidence | None) -> Question | Placement:
+        request = wire.place_to_pb(run, evidence)
         return wire.answer_from_pb(await self._placement.Place(request, metadata=self.metadata))
 
     async def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[bytes]:

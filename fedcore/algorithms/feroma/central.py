@@ -18,7 +18,7 @@ from fedcore.algorithms.feroma.state import GLOBAL, Encoder, Row, State
 from fedcore.central import descriptors, same
 from fedcore.central.averaging import held_back, next_models
 from fedcore.central.encoding import bounds_task, bounds_title, merged_bounds, projector_of
-from fedcore.central.standard import metrics_of, trained, training
+from fedcore.central.standard import metrics_of, private_training, trained, training
 from fedcore.errors import Refused
 from fedcore.messages import Describe, Described, Evaluate, Message, Train
 from fedcore.parts import ClusterAssignment, Descriptor, PrivacySettings
@@ -59,7 +59,8 @@ def place(state: State, descriptor: Descriptor | None) -> ClusterAssignment | De
 
 
 def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:
-    task = Train(state.models[GLOBAL], training(state.parameters), GLOBAL)
+    settings, private = training(state.parameters), private_training(state.parameters)
+    task = Train(state.models[GLOBAL], settings, GLOBAL, private=private)
     return Plan(dict.fromkeys(present, task), _title(state, "one model for all"))
 
 
@@ -111,13 +112,13 @@ def _take_profile(state: State, reports: Sequence[Report]) -> State:
 
 
 def _ask_mixed(state: State, present: Sequence[DeviceId]) -> Plan:
-    describe = _describe(state)
+    describe, settings = _describe(state), training(state.parameters)
+    private = private_training(state.parameters)
 
     def task(device: DeviceId) -> Message:
         if device not in state.profiles:
             return describe
-        model = _start(state, device)
-        return Train(model, training(state.parameters), state.own(device) or GLOBAL)
+        return Train(_start(state, device), settings, state.own(device) or GLOBAL, private=private)
 
     return Plan({device: task(device) for device in present}, _title(state, "from models of like data"))
 

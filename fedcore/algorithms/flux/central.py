@@ -18,10 +18,11 @@ from fedcore.algorithms.flux.messages import TrainMixture
 from fedcore.algorithms.flux.state import GLOBAL, Clustering, State
 from fedcore.central.averaging import named, next_models
 from fedcore.central.encoding import bounds_task, bounds_title, merged_bounds, privacy_of, projector_of
-from fedcore.central.standard import mean_accuracy, metrics_of, trained, training
+from fedcore.central.noised import charged, rule_of
+from fedcore.central.standard import mean_accuracy, metrics_of, private_training, trained, training
 from fedcore.errors import Refused
 from fedcore.messages import Describe, Described, Evaluate, Message, Train
-from fedcore.parts import ClusterAssignment, Descriptor, PrivacySettings
+from fedcore.parts import ClusterAssignment, Descriptor, Evidence, PrivacySettings
 from fedcore.types import DeviceId, ModelKey, Tensors
 
 
@@ -44,13 +45,14 @@ def reduce(state: State, reports: Sequence[Report]) -> State:
     return take(state, reports)
 
 
-def place(state: State, descriptor: Descriptor | None) -> ClusterAssignment | Describe:
+def place(state: State, evidence: Evidence | None) -> ClusterAssignment | Message:
     if state.clustering is None:
         raise Refused("the run has not formed its clusters yet", "try again in a few rounds")
-    if descriptor is None:
+    if evidence is None:
         asked = privacy(state.parameters) if state.parameters.noise_at_test else PrivacySettings()
         return Describe(state.clustering.encoder, state.clustering.projector, 0, asked)
-    return place_newcomer(state.parameters, state.clustering, descriptor)
+    assert isinstance(evidence, Descriptor)
+    return place_newcomer(state.parameters, state.clustering, evidence)
 
 
 def privacy(parameters: Parameters) -> PrivacySettings:
@@ -62,13 +64,21 @@ def privacy(parameters: Parameters) -> PrivacySettings:
 
 
 def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:
-    task = Train(state.models[GLOBAL], training(state.parameters), GLOBAL)
+    task = Train(
+        state.models[GLOBAL],
+        training(state.parameters),
+        GLOBAL,
+        private=private_training(state.parameters),
+    )
     return Plan(dict.fromkeys(present, task), _title(state, "one model for all"))
 
 
 def _take_train(state: State, reports: Sequence[Report]) -> State:
-    models, guard = next_models(state.models, reports, state.parameters.aggregation, state.guard)
-    return replace(state, models=models, guard=guard, progress=state.progress + 1, phase="measure")
+    rule = rule_of(state.parameters)
+    models, guard = next_models(state.models, reports, rule, state.guard)
+    spent = charged(state.spent, reports, rule)
+    progress = state.progress + 1
+    return replace(state, models=models, guard=guard, spent=spent, progress=progress, phase="measure")
 
 
 def _ask_measure(state: State, present: Sequence[DeviceId]) -> Plan:
@@ -109,6 +119,7 @@ def _ask_cluster(state: State, present: Sequence[DeviceId]) -> Plan:
         _projector(state),
         state.parameters.classes,
         privacy(state.parameters),
+        private_training(state.parameters),
     )
     mark = " (privacy=paper: not private)" if state.parameters.privacy == "paper" else ""
     return Plan(dict.fromkeys(present, task), _title(state, f"devices describe their data{mark}"))
@@ -137,6 +148,7 @@ def _take_cluster(state: State, reports: Sequence[Report]) -> State:
 
 def _ask_clustered(state: State, present: Sequence[DeviceId]) -> Plan:
     clustering, settings = _clustering(state), training(state.parameters)
+    private = private_training(state.parameters)
     describe = Describe(
         clustering.encoder, clustering.projector, state.parameters.classes, privacy(state.parameters)
     )
@@ -148,8 +160,8 @@ def _ask_clustered(state: State, present: Sequence[DeviceId]) -> Plan:
         if state.parameters.mixing == "soft":
             weights = mixing_weights(clustering, device)
             models = tuple(state.models[name] for name in weights)
-            return TrainMixture(models, tuple(weights.values()), settings, cluster)
-        return Train(state.models[cluster], settings, cluster)
+            return TrainMixture(models, tuple(weights.values()), settings, cluster, private)
+        return Train(state.models[cluster], settings, cluster, private=private)
 
     return Plan({device: task(device) for device in present}, _title(state, "one model for each cluster"))
 
@@ -174,10 +186,11 @@ def _aggregate(state: State, reports: Sequence[Report]) -> State:
         else {state.assignments[device]: 1.0}
         for device in trained(reports)
     }
+    rule = rule_of(state.parameters)
     models, guard = next_models(
         state.models,
         reports,
-        state.parameters.aggregation,
+        rule,
         state.guard,
         lambda device, key: shares[device].get(key, 0.0),
     )
@@ -185,7 +198,8 @@ def _aggregate(state: State, reports: Sequence[Report]) -> State:
     phase = "watch" if watch and (progress - clustering.round) % watch == 0 else "clustered"
     if progress >= state.parameters.rounds:
         phase = "evaluate" if state.parameters.evaluate else "done"
-    return replace(state, models=models, guard=guard, progress=progress, phase=phase)
+    spent = charged(state.spent, reports, rule)
+    return replace(state, models=models, guard=guard, spent=spent, progress=progress, phase=phase)
 
 
 # -- FLUX-dynamic: watching for drift -----------------------------------------------------------------------

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def perform(message: Message, bench: "Bench") -> Message:
     if isinstance(message, TrainMixture):
-        message = Train(mixture(message), message.settings, message.cluster)
+        message = Train(mixture(message), message.settings, message.cluster, private=message.private)
     return standard.perform(message, bench)
 
 

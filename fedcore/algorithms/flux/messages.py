@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedcore.messages import Message, Trained, TrainingSettings
+from fedcore.messages import Message, PrivateTraining, Trained, TrainingSettings
 from fedcore.types import Tensors
 
 
 @dataclass(frozen=True, eq=False)
 class TrainMixture(Message):
-    """Train from the weighted mean of `models`. weights: one for each, they sum to 1.
+    """Train from the weighted mean of `models`. weights: one for each, they sum to 1. private: as in `Train`.
 
     The mean is taken on the device: the clusters' models are the same for all devices, so the server keeps
     and sends one blob for each cluster instead of one for each device.
@@ -21,3 +21,4 @@ class TrainMixture(Message):
     weights: tuple[float, ...]
     settings: TrainingSettings
     cluster: str = ""
+    private: PrivateTraining | None = None

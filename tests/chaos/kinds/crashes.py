@@ -1,13 +1,15 @@
 """Named crash points: the process dies by SIGKILL at exactly this line, on its first to third passage."""
 
 from fedcore.shell.crash import POINTS, VARIABLE
-from tests.chaos.kinds import verbs
+from tests.chaos.kinds import releases, verbs
 from tests.chaos.kinds.kind import Kind
 from tests.chaos.trial import Trial
 
 DISK = "disk"
 ONCE = {"server.booted", "server.scrubbed", "server.run-stored", "server.run-ended", "device.welcomed"}
 """Points that a process passes once in its life; it passes the others for each round or each transfer."""
+ELSEWHERE = releases.POINTS | verbs.POINTS
+"""Points that the agent of a device and the server do not pass in a run like any other."""
 WRITES = 10
 """Files that every program writes in a run, and more."""
 
@@ -22,7 +24,7 @@ def at(point: str, side: str) -> Kind:
         trial.expect(program.name, 0, -9)
         known = len(program.ends)
         await program.anew({VARIABLE: f"{point}:{passage}"})
-        strike = trial.struck(f"{point}:{passage}", (program.name,))
+        strike = trial.struck(f"{point}:{passage}", (program.name,), cut=1)
         await trial.fleet.answering()
         await trial.begin()
         await trial.until_over(lambda: len(program.ends) > known + 1)
@@ -43,6 +45,7 @@ def _sides(point: str) -> tuple[str, ...]:
 
 
 KINDS = (
-    *(at(point, side) for point in POINTS if point not in verbs.POINTS for side in _sides(point)),
+    *(at(point, side) for point in POINTS if point not in ELSEWHERE for side in _sides(point)),
+    *releases.KINDS,
     *verbs.KINDS,
 )

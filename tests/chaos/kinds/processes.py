@@ -44,7 +44,7 @@ async def server_restart(trial: Trial) -> None:
     await trial.begin()
     moment = trial.moment()
     if await trial.until(moment):
-        strike = trial.struck("SIGTERM", ("server",), moment)
+        strike = trial.struck("SIGTERM", ("server",), moment, cut=1)
         trial.expect("server", 0)
         life = trial.fleet.server.began
         trial.fleet.server.send(TERM)
@@ -121,7 +121,7 @@ async def _kill(trial: Trial, moment: Moment | None, *programs: Program, **detai
     """SIGKILL in one instant. The fault is over as soon as all of them are started again."""
     for program in programs:
         await program.alive()
-    strike = trial.struck("SIGKILL", tuple(program.name for program in programs), moment, **details)
+    strike = trial.struck("SIGKILL", tuple(program.name for program in programs), moment, cut=1, **details)
     lives = [program.began for program in programs]
     for program in programs:
         trial.expect(program.name, -KILL)

@@ -6,7 +6,8 @@ import numpy as np
 
 from fedcore import checkpoint
 from fedcore.algorithm import Report
-from fedcore.central.averaging import ALL, NAMED, Guard, held_back, next_models
+from fedcore.central.averaging import ALL, NAMED, Guard, combined_models, held_back, next_models
+from fedcore.central.robust import Update
 from fedcore.messages import Evaluated, Trained
 from fedcore.tensors import digest
 from fedcore.types import Tensors
@@ -33,6 +34,16 @@ def test_a_model_without_updates_is_the_same_object_and_others_take_their_share(
         assert models["c1"] is MODELS["c1"]
         np.testing.assert_allclose(models["c0"]["w"], [2 / 3, 1 / 3], rtol=1e-6)
         assert guard.references == ({} if rule == "mean" else {"c0": 1.0})
+
+
+def test_each_model_may_have_updates_of_its_own_from_the_same_device() -> None:
+    def updates(key: str) -> dict[str, Update]:
+        values = {"c0": (1, 0), "c1": (5, 8)}[key]
+        return {"b": Update(model(*values), 3.0), "a": Update(model(9, 9), 0.0)}
+
+    models, guard = combined_models(MODELS, updates, "clipped", Guard())
+    assert [models[key]["w"].tolist() for key in ("c0", "c1")] == [[1.0, 0.0], [5.0, 8.0]]
+    assert guard.references == {"c0": 1.0, "c1": 3.0}
 
 
 def test_the_reference_of_each_model_is_remembered_for_its_next_round() -> None:

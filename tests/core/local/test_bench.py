@@ -6,7 +6,10 @@ from fedcore.data import Dataset
 from fedcore.data.views import Views
 from fedcore.errors import BadPayload, ConfigError, DeviceFault
 from fedcore.local.bench import Bench, choose_device
+from fedcore.local.simulated import Simulated
 from fedcore.local.weights import initial_weights, tensors_of
+from fedcore.messages import Build, Evaluated, Message
+from fedcore.types import Tensors
 
 from .conftest import DEVICES, bench_of, blobs, small
 
@@ -31,6 +34,53 @@ def test_the_bench_of_a_task_shares_all_but_the_seed() -> None:
     assert task.model is bench.model
     assert task.noise is bench.noise
     assert task.samples("train") is bench.samples("train")
+
+
+def test_what_a_task_leaves_is_not_in_memory_before_the_next_one() -> None:
+    task = bench_of().for_task(seed=2)
+    assert task.memory is None
+    task.remember({"omega": np.array([0.25, 0.75])})
+    task.remember({"omega": np.array([0.5, 0.5])})
+    assert task.memory is None
+    assert task.remembered is not None
+    following = task.for_task(seed=3, memory=task.remembered)
+    assert following.memory is not None
+    assert following.memory["omega"].tolist() == [0.5, 0.5]
+    assert following.remembered is None
+
+
+def test_a_few_models_and_a_little_for_each_sample_can_be_remembered() -> None:
+    """The network has 4 x 5 + 5 + 5 x 3 + 3 = 43 float32; 40 of 50 samples are to train on."""
+    bench = bench_of()
+    most = 4 * 4 * 43 + 1024 * 40
+    bench.remember({"all": np.zeros(most, np.uint8)})
+    with pytest.raises(DeviceFault, match=f"{most + 1} bytes are to be remembered, and {most} may be"):
+        bench.remember({"all": np.zeros(most + 1, np.uint8)})
+
+
+def test_a_simulated_device_remembers_once_there_is_an_answer() -> None:
+    class Counting:
+        def perform(self, message: Message, bench: Bench) -> Message:
+            tasks = 0 if bench.memory is None else int(bench.memory["tasks"])
+            bench.remember({"tasks": np.array(tasks + 1)})
+            if bench.seed == 9:
+                raise DeviceFault("it failed after it had remembered")
+            return Evaluated(0.5, float(tasks), 1)
+
+    kept: list[Tensors] = []
+
+    def keep(tensors: Tensors) -> Tensors:
+        kept.append(tensors)
+        return tensors
+
+    memories: dict[str, Tensors] = {}
+    devices = [Simulated(Counting(), bench_of(), name, memories, keep) for name in ("a", "b")]
+    seen = [devices[0](Build(), seed=1), devices[0](Build(), seed=1), devices[1](Build(), seed=1)]
+    with pytest.raises(DeviceFault):
+        devices[0](Build(), seed=9)
+    seen.append(devices[0](Build(), seed=1))
+    assert [each.loss for each in seen if isinstance(each, Evaluated)] == [0.0, 1.0, 0.0, 2.0]
+    assert len(kept) == 4
 
 
 def test_benches_may_take_turns_with_one_network() -> None:

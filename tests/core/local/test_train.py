@@ -45,6 +45,17 @@ def test_weight_decay_adds_to_the_gradient() -> None:
     assert weight_after(settings, ones(1)) == pytest.approx(-0.1 - 0.1 * 0.95)
 
 
+def test_the_proximal_term_pulls_towards_the_model_that_came() -> None:
+    """The gradient is 1 + 0.5 (w - w_0). w - w_0: 0 -> -0.1 -> -0.1 - 0.1 (1 - 0.05)."""
+    settings = dataclasses.replace(PLAIN, epochs=2, proximal=0.5)
+    model = Slope()
+    with torch.no_grad():
+        model.w.fill_(3.0)
+    loss = train(SLOPE, model, ones(1), settings, seed=0)
+    assert model.w.item() == pytest.approx(3.0 - 0.1 - 0.1 * 0.95)
+    assert loss == pytest.approx(2.9)  # that of the data alone
+
+
 def test_the_loss_is_the_mean_by_sample_over_the_last_epoch() -> None:
     """Batches of 2 and 1. Epoch 1: losses 0 and -0.1. Epoch 2: -0.2 and -0.3."""
     model = Slope()

@@ -10,6 +10,7 @@ from fedcore.errors import ConfigError, OverBudget
 from fedcore.parts import PrivacySettings
 from fedcore.privacy.accounting import rho_for
 from fedcore.privacy.budget import Budget
+from fedcore.privacy.cost import Cost
 from fedcore.privacy.modes import terms
 
 BALANCED = rho_for(5.0, 1e-6)
@@ -18,21 +19,21 @@ BALANCED = rho_for(5.0, 1e-6)
 def test_the_default_is_one_balanced_release_for_each_version_and_three_in_all() -> None:
     budget = Budget()
     cost = terms(PrivacySettings("balanced", 5.0, 1e-6), 600, 0).rho
-    budget.check(cost, 0.0, 0.0)
-    budget.check(cost, 0.0, 2 * cost)
+    budget.check(Cost(cost), Cost(), Cost())
+    budget.check(Cost(cost), Cost(), Cost(2 * cost))
     for spent in ((cost, cost), (0.0, 3 * cost)):
         with pytest.raises(OverBudget):
-            budget.check(cost, *spent)
-    assert budget.epsilon_of(cost) == pytest.approx(5.0)
+            budget.check(Cost(cost), *map(Cost, spent))
+    assert budget.epsilon_of(Cost(cost)) == pytest.approx(5.0)
 
 
 def test_strict_releases_add_up_to_less_than_their_epsilons() -> None:
     cost = terms(PrivacySettings("strict", 1.0, 1e-6), 600, 0).rho
     fitting = math.floor(BALANCED / cost)
     assert fitting == 19
-    Budget().check(cost, (fitting - 1) * cost, 0.0)
+    Budget().check(Cost(cost), Cost((fitting - 1) * cost), Cost())
     with pytest.raises(OverBudget, match=r"of epsilon 5 for these data, 4\.\d+ is spent"):
-        Budget().check(cost, fitting * cost, fitting * cost)
+        Budget().check(Cost(cost), Cost(fitting * cost), Cost(fitting * cost))
 
 
 @settings(deadline=None)
@@ -45,22 +46,22 @@ def test_strict_releases_add_up_to_less_than_their_epsilons() -> None:
 def test_whatever_is_asked_for_no_limit_is_passed(
     epsilon: float, total: float, group_size: int, costs: list[float]
 ) -> None:
-    budget, spent = Budget(epsilon, 1e-6, total, group_size), 0.0
+    budget, spent = Budget(epsilon, 1e-6, total, group_size), Cost()
     for cost in costs:
         left = budget.left(spent, spent)
         try:
-            budget.check(cost, spent, spent)
+            budget.check(Cost(cost), spent, spent)
         except OverBudget:
             assert cost > left
         else:
             assert cost <= left * (1 + 1e-6)
-            spent += cost
+            spent += Cost(cost)
     assert budget.epsilon_of(spent) <= min(epsilon, total) * (1 + 1e-6)
 
 
 def test_nothing_may_be_spent_at_all() -> None:
     with pytest.raises(OverBudget, match="one of up to 0 would fit"):
-        Budget(epsilon=0.0).check(1e-12, 0.0, 0.0)
+        Budget(epsilon=0.0).check(Cost(1e-12), Cost(), Cost())
 
 
 @pytest.mark.parametrize(

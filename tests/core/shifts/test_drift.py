@@ -5,8 +5,8 @@ import pytest
 
 from fedcore.data import Dataset
 from fedcore.data.pixels import colour, rotate
-from fedcore.shifts import SHIFTS, drifting
-from fedcore.shifts.banks import LEVELS, bank
+from fedcore.shifts import drifting
+from fedcore.shifts.banks import LEVELS, SHIFTS, bank
 from fedcore.shifts.drift import MODES, DriftingDevice, changes, stage_at
 
 Pair = tuple[Dataset, Dataset]

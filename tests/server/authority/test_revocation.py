@@ -13,6 +13,7 @@ from grpc import aio
 from fedcore._pb.fed.v1.fault_pb2 import Fault
 from fedcore.errors import StorageFault
 from fedcore.identity.certificates import new_key
+from fedcore.identity.enrolled import Role
 from fedcore.link import Hello, Report
 from fedcore.rounds import RoundPolicy
 from fedserver.authority.chain import Event
@@ -22,6 +23,22 @@ from fedserver.store import Store
 from tests.server.authority.peers import World, lines_of, play, refused
 from tests.server.servers import DEVICES, spec, start
 from tests.server.toys import Hands, honest, pieces_of
+
+
+def test_a_run_waits_by_name_for_those_that_may_train_and_have_not_come(tmp_path: Path) -> None:
+    async def story(found: World) -> None:
+        await start(found.coordinator)
+        here, *_ = [await found.device(name) for name in ("here", "asleep", "stolen")]
+        await found.device("reader", role=Role.INFER_ONLY)
+        await found.office.revoke("stolen", "it was")
+        async with here.channel() as channel:
+            hands = await Hands(here.link(channel)).hello()
+            await hands.link.next_task(0.0)
+            (summary,) = (await Desk(found.coordinator).status()).runs
+        assert summary.waiting_for == "1 of 3 devices are here, and 1 more must join"
+        assert summary.waiting_devices == ("asleep",)
+
+    play(story, tmp_path / "s")
 
 
 def test_a_revoked_device_is_refused_at_its_next_call_and_its_lease_is_withdrawn(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """The authority's files: made once, whole after any crash, for one user's eyes; and the change of roots."""
 
 import asyncio
+import shutil
 import stat
 import time
+from collections.abc import Awaitable
 from pathlib import Path
 
 import grpc
@@ -10,15 +12,18 @@ import pytest
 from cryptography import x509
 from grpc import aio
 
-from fedcore.errors import ConfigError, NotFound, Refused, StorageFault
+from fedcore.errors import ConfigError, NotFound, Refused, ShoalError, StorageFault
 from fedcore.identity.certificates import new_key
-from fedcore.link import Hello
+from fedcore.link import Hello, Task
+from fedcore.rounds import RoundPolicy
 from fedcore.shell import disk
 from fedserver.authority import files, issuing, roots, setup
 from fedserver.authority.chain import Event
 from fedserver.authority.roots import Authority
 from fedserver.config import read_server
-from tests.server.authority.peers import Peer, lines_of, refused, world
+from tests.server.authority.peers import Peer, World, lines_of, play, refused, world
+from tests.server.servers import start
+from tests.server.wire_link import WireLink
 
 HOSTS = ("shoal.example.org", "10.0.0.7", "::1")
 
@@ -105,23 +110,89 @@ def test_a_key_that_others_may_read_is_refused(tmp_path: Path, name: str) -> Non
     Authority.open(tmp_path / "s", HOSTS)
 
 
-def test_files_that_are_damaged_are_named(tmp_path: Path) -> None:
+def damaged(path: Path, folder: Path) -> list[bytes]:
+    """What a disk, or somebody, may have made of the server's certificate."""
+    good, other = path.read_bytes(), files.load(folder / roots.ENROLMENT)
+    strange = other.key_pem + files.load(next(folder.glob("root-*"))).pem
+    return [b"", good[:200], good[: good.index(b"-----BEGIN CERT")], b"\xff" * 99, strange]
+
+
+@pytest.mark.parametrize("name", [roots.SERVER, roots.ISSUING, roots.ENROLMENT])
+def test_what_is_gone_and_can_be_made_again_is_named_and_made_by_init(tmp_path: Path, name: str) -> None:
+    make(tmp_path / "s")
+    folder = tmp_path / "s" / roots.FOLDER
+    before = everything(tmp_path / "s")
+    (folder / name).unlink()
+    with pytest.raises(ConfigError, match=f"{name} in .*: missing or damaged") as raised:
+        Authority.open(tmp_path / "s", HOSTS)
+    assert raised.value.mend.startswith("make it again: fedserver init --state ")
+    assert make(tmp_path / "s").made == (name,)
+    after = everything(tmp_path / "s")
+    assert {path for path in before if before[path] != after[path]} <= {name, f"authority/{name}"}
+    assert make(tmp_path / "s").made == ()
+    assert lines_of(tmp_path / "s", Event.INIT)[1]["facts"]["makes"] == [name]
+
+
+def test_a_damaged_certificate_of_the_server_is_made_again_whenever_that_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make(tmp_path / "s")
     folder = tmp_path / "s" / roots.FOLDER
     path = folder / roots.SERVER
-    good = path.read_bytes()
-    for damaged in (b"", good[:200], good[: good.index(b"-----BEGIN CERT")], b"\xff" * 99):
-        path.write_bytes(damaged)
-        with pytest.raises(StorageFault, match=r"server\.pem"):
+    for wrong in damaged(path, folder):
+        path.write_bytes(wrong)
+        with pytest.raises(ConfigError, match=r"server\.pem in .*: missing or damaged"):
             Authority.open(tmp_path / "s", HOSTS)
-    other = files.load(folder / roots.ENROLMENT)
-    path.write_bytes(other.key_pem + files.load(next(folder.glob("root-*"))).pem)
-    with pytest.raises(StorageFault, match="not of that key"):
-        Authority.open(tmp_path / "s", HOSTS)
-    path.write_bytes(good)
+        for owner, step in ((files, "save"), (disk, "move")):
+            with monkeypatch.context() as patched:
+                patched.setattr(owner, step, lambda *_: _interrupt())
+                with pytest.raises(KeyboardInterrupt):
+                    make(tmp_path / "s")
+            assert path.read_bytes() == wrong
+        assert make(tmp_path / "s").made == (roots.SERVER,)
+        found = Authority.open(tmp_path / "s", HOSTS)
+        assert found.hosts == HOSTS
+        found.server.certificate.verify_directly_issued_by(found.roots[found.issuing].certificate)
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def test_the_root_that_signed_is_found_again(tmp_path: Path) -> None:
+    make(tmp_path / "s")
+    found = Authority.open(tmp_path / "s", HOSTS)
+    name, pair = roots.new_root("clinic")
+    found.add(name, pair)
+    found.use(name)
+    (tmp_path / "s" / roots.FOLDER / roots.ISSUING).unlink()
+    make(tmp_path / "s")
+    assert Authority.open(tmp_path / "s", HOSTS).issuing == name
+
+
+def test_a_root_that_is_gone_is_never_made_again(tmp_path: Path) -> None:
+    make(tmp_path / "s")
+    folder = tmp_path / "s" / roots.FOLDER
     (folder / roots.ISSUING).write_text("0000\n")
     with pytest.raises(ConfigError, match="names a root that is not there"):
         Authority.open(tmp_path / "s", HOSTS)
+    next(folder.glob("root-*")).unlink()
+    for attempt in (lambda: make(tmp_path / "s"), lambda: Authority.open(tmp_path / "s", HOSTS)):
+        with pytest.raises(ShoalError, match=r"no root-\*\.pem in .* any more") as raised:
+            attempt()
+        assert "from a backup" in raised.value.mend
+    assert not list(folder.glob("root-*"))
+
+
+def test_no_second_authority_is_made_where_devices_have_joined_under_the_first(tmp_path: Path) -> None:
+    async def story(found: World) -> None:
+        await found.device("d0")
+
+    play(story, tmp_path / "s")
+    shutil.rmtree(tmp_path / "s" / roots.FOLDER)
+    with pytest.raises(StorageFault, match="devices have joined under them"):
+        make(tmp_path / "s")
+    assert not (tmp_path / "s" / roots.FOLDER).exists()
 
 
 def test_what_certificates_say(tmp_path: Path) -> None:
@@ -233,6 +304,42 @@ def test_the_change_from_one_root_to_the_next_without_a_restart(tmp_path: Path) 
             assert [len(lines_of(found.state, event)) for event in events] == [1, 1, 1]
         async with world(tmp_path / "s") as again:
             assert again.keeper.authority.issuing == new.name
+
+    asyncio.run(play())
+
+
+def test_a_device_that_waits_or_works_is_told_of_a_change_at_once(tmp_path: Path) -> None:
+    async def told(link: WireLink, change: Awaitable[object]) -> None:
+        waiting = asyncio.ensure_future(link.next_task(30.0))
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        await change
+        _, fault = await refused(waiting)
+        assert fault.code == "say-hello"
+        assert (await link.hello(Hello("toy"))).renew_in == 0.0
+
+    async def play() -> None:
+        async with world(tmp_path / "s") as found:
+            device, (old,) = await found.device("d0"), await found.office.roots()
+            async with device.channel() as channel:
+                link = device.link(channel)
+                await link.hello(Hello("toy"))
+                await told(link, found.office.add_root())
+                (new,) = [root.name for root in await found.office.roots() if root != old and not root.signs]
+                await told(link, found.office.use_root(new, True))
+                await start(found.coordinator, policy=RoundPolicy(devices=1, minimum=1))
+                task = await link.next_task(5.0)
+                assert isinstance(task, Task)
+                other = await found.office.add_root()
+                _, fault = await refused(link.alive(task.run, task.round, task.attempt))
+                assert fault.code == "say-hello"
+                await link.hello(Hello("toy"))
+                again = await link.next_task(5.0)  # the same work, under a new lease
+                assert isinstance(again, Task)
+                assert (again.round, again.payload) == (task.round, task.payload)
+                await found.office.drop_root(other.name, True)
+                _, fault = await refused(link.next_task(0.0))
+                assert fault.code == "say-hello"
 
     asyncio.run(play())
 

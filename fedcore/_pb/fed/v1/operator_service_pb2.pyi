@@ -973,6 +973,7 @@ class RunStatus(_message.Message):
     MODELS_FIELD_NUMBER: _builtins.int
     FACTS_FIELD_NUMBER: _builtins.int
     RELEASED_FIELD_NUMBER: _builtins.int
+    CENTRAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def summary(self) -> Global___RunSummary:
         """Set by the server: the run in a few lines. Unset: never."""
@@ -1009,6 +1010,10 @@ class RunStatus(_message.Message):
     def released(self) -> _containers.RepeatedCompositeFieldContainer[Global___Released]:
         """Set by the server: what devices have released in this run, by name. Unset: nothing has arrived."""
 
+    @_builtins.property
+    def central(self) -> Global___CentralNoise:
+        """Set by the server: what its own noise promises. Unset: the run asks for none."""
+
     def __init__(
         self,
         *,
@@ -1020,10 +1025,11 @@ class RunStatus(_message.Message):
         models: _abc.Mapping[_builtins.str, _payload_pb2.Weights] | None = ...,
         facts: _abc.Mapping[_builtins.str, _payload_pb2.Scalar] | None = ...,
         released: _abc.Iterable[Global___Released] | None = ...,
+        central: Global___CentralNoise | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["summary", b"summary"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["central", b"central", "summary", b"summary"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abandoned_rounds", b"abandoned_rounds", "clusters", b"clusters", "devices", b"devices", "facts", b"facts", "missing", b"missing", "models", b"models", "released", b"released", "summary", b"summary"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abandoned_rounds", b"abandoned_rounds", "central", b"central", "clusters", b"clusters", "devices", b"devices", "facts", b"facts", "missing", b"missing", "models", b"models", "released", b"released", "summary", b"summary"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1121,6 +1127,7 @@ class Released(_message.Message):
     DELTA_FIELD_NUMBER: _builtins.int
     GROUP_SIZE_FIELD_NUMBER: _builtins.int
     UNPROTECTED_FIELD_NUMBER: _builtins.int
+    CURVE_FIELD_NUMBER: _builtins.int
     device: _builtins.str
     """Set by the server: the device's name. Unset: never."""
     rho: _builtins.float
@@ -1135,6 +1142,12 @@ class Released(_message.Message):
     def unprotected(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Set by the server: what it has released without a guarantee, for people. Unset: nothing."""
 
+    @_builtins.property
+    def curve(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Set by the server: what its training by DP-SGD cost for one sample: the Renyi divergence at each of the
+        orders in docs/privacy.md, in their order. Unset: it has not trained so.
+        """
+
     def __init__(
         self,
         *,
@@ -1143,14 +1156,45 @@ class Released(_message.Message):
         delta: _builtins.float = ...,
         group_size: _builtins.int = ...,
         unprotected: _abc.Iterable[_builtins.str] | None = ...,
+        curve: _abc.Iterable[_builtins.float] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["delta", b"delta", "device", b"device", "group_size", b"group_size", "rho", b"rho", "unprotected", b"unprotected"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["curve", b"curve", "delta", b"delta", "device", b"device", "group_size", b"group_size", "rho", b"rho", "unprotected", b"unprotected"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Released: _TypeAlias = Released  # noqa: Y015
+
+@_typing.final
+class CentralNoise(_message.Message):
+    """What the server's own noise promises each device of a run, against those who get models of the run and not
+    against the server.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RHO_FIELD_NUMBER: _builtins.int
+    DELTA_FIELD_NUMBER: _builtins.int
+    rho: _builtins.float
+    """Set by the server: what the device that took part most has lost, in zero-concentrated differential
+    privacy for all of its samples together. Unset: no model was made yet.
+    """
+    delta: _builtins.float
+    """Set by the server: the delta at which an epsilon is to be told. Unset: never."""
+    def __init__(
+        self,
+        *,
+        rho: _builtins.float = ...,
+        delta: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delta", b"delta", "rho", b"rho"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CentralNoise: _TypeAlias = CentralNoise  # noqa: Y015
 
 @_typing.final
 class AbandonedRound(_message.Message):

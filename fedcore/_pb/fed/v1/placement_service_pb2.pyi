@@ -25,25 +25,37 @@ class PlaceRequest(_message.Message):
 
     RUN_FIELD_NUMBER: _builtins.int
     DESCRIPTOR_FIELD_NUMBER: _builtins.int
+    SCORES_FIELD_NUMBER: _builtins.int
+    PROTOTYPES_FIELD_NUMBER: _builtins.int
     run: _builtins.str
     """Set by the device: the run, at most 256 characters. Unset: the newest run that
-    asks to describe; where there is none, the newest that can place.
+    asks to describe; where there is none, the newest that asks anything else; else the newest that can place.
     """
     @_builtins.property
     def descriptor(self) -> _payload_pb2.Descriptor:
         """The answer to a question that asked to describe."""
+
+    @_builtins.property
+    def scores(self) -> _payload_pb2.Scores:
+        """The answer to a question that asked for the loss of each of its models; it takes labels."""
+
+    @_builtins.property
+    def prototypes(self) -> _payload_pb2.Prototypes:
+        """The answer to a question that asked for mean embeddings."""
 
     def __init__(
         self,
         *,
         run: _builtins.str = ...,
         descriptor: _payload_pb2.Descriptor | None = ...,
+        scores: _payload_pb2.Scores | None = ...,
+        prototypes: _payload_pb2.Prototypes | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["descriptor", b"descriptor", "evidence", b"evidence"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["descriptor", b"descriptor", "evidence", b"evidence", "prototypes", b"prototypes", "scores", b"scores"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["descriptor", b"descriptor", "evidence", b"evidence", "run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["descriptor", b"descriptor", "evidence", b"evidence", "prototypes", b"prototypes", "run", b"run", "scores", b"scores"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_evidence: _TypeAlias = _typing.Literal["descriptor"]  # noqa: Y015
+    _WhichOneofReturnType_evidence: _TypeAlias = _typing.Literal["descriptor", "scores", "prototypes"]  # noqa: Y015
     _WhichOneofArgType_evidence: _TypeAlias = _typing.Literal["evidence", b"evidence"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_evidence) -> _WhichOneofReturnType_evidence | None: ...
 

@@ -3,10 +3,12 @@
 isort:skip_file
 A unit of work: how it is leased to a device, what comes back, and what became of that."""
 
+from collections import abc as _abc
 from fedcore._pb.fed.v1 import payload_pb2 as _payload_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
+from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
@@ -135,6 +137,7 @@ class Idle(_message.Message):
     EARLIEST_FIELD_NUMBER: _builtins.int
     LATEST_FIELD_NUMBER: _builtins.int
     FINISHED_FIELD_NUMBER: _builtins.int
+    GOING_ON_FIELD_NUMBER: _builtins.int
     reason: _builtins.str
     """Set by the server: what is being waited for, for people, at most 65,536 characters. Unset: no reason."""
     finished: _builtins.bool
@@ -147,6 +150,12 @@ class Idle(_message.Message):
     def latest(self) -> _duration_pb2.Duration:
         """Set by the server: do not come back later than this from now; at least `earliest`. Unset: refused."""
 
+    @_builtins.property
+    def going_on(self) -> Global___Runs:
+        """Set by the server: the runs that go on. A device forgets what it remembers of any other. Unset: the server
+        does not know yet, and nothing is to be forgotten.
+        """
+
     def __init__(
         self,
         *,
@@ -154,14 +163,39 @@ class Idle(_message.Message):
         earliest: _duration_pb2.Duration | None = ...,
         latest: _duration_pb2.Duration | None = ...,
         finished: _builtins.bool = ...,
+        going_on: Global___Runs | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["earliest", b"earliest", "latest", b"latest"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["earliest", b"earliest", "going_on", b"going_on", "latest", b"latest"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["earliest", b"earliest", "finished", b"finished", "latest", b"latest", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["earliest", b"earliest", "finished", b"finished", "going_on", b"going_on", "latest", b"latest", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Idle: _TypeAlias = Idle  # noqa: Y015
+
+@_typing.final
+class Runs(_message.Message):
+    """Some runs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUNS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def runs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Set by the server: their names, of 1 to 256 characters, at most 1,024. Unset: there are none."""
+
+    def __init__(
+        self,
+        *,
+        runs: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["runs", b"runs"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Runs: _TypeAlias = Runs  # noqa: Y015
 
 @_typing.final
 class Failure(_message.Message):

@@ -1,0 +1,103 @@
+"""The server half of CORNFLQS. Read `PHASES` first: what each phase asks, and what it makes of answers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from fedcore.algorithm import Plan, Report
+from fedcore.algorithms.cornflqs import Parameters
+from fedcore.central import clustered, distances
+from fedcore.central.averaging import next_models
+from fedcore.central.cluster import agglomerated
+from fedcore.central.clustered import GLOBAL, Clustered, advanced, choose, regrouped
+from fedcore.central.clustered import place_by_loss as place
+from fedcore.central.robust import RULES
+from fedcore.central.standard import check_parameters, trained
+from fedcore.types import DeviceId, Tensors
+
+__all__ = ["State", "place", "plan", "reduce", "start"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class State(Clustered):
+    """phase: begin, corn, agree, settle, stable, clustered, evaluate or done."""
+
+    parameters: Parameters
+
+    @property
+    def lessons(self) -> int:
+        return self.parameters.rounds + 1  # the common start is not counted
+
+
+def start(model: Tensors, parameters: Parameters) -> State:
+    check_parameters("cornflqs", parameters, {"aggregation": RULES}, ("rounds", "clusters"))
+    return State(parameters=parameters, models={GLOBAL: model}, phase="begin")
+
+
+def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:
+    return clustered.plan(PHASES, state, present)
+
+
+def reduce(state: State, reports: Sequence[Report]) -> State:
+    return clustered.reduce(PHASES, state, reports)
+
+
+def _ask_begin(state: State, present: Sequence[DeviceId]) -> Plan:
+    return replace(clustered.ask_train(state, present), title="a common start: all train one model")
+
+
+def _take_begin(state: State, reports: Sequence[Report]) -> State:
+    """Unweighted, so that the start is not biased toward devices with many samples (Algorithm 2, line 7)."""
+    examples = {device: update.examples for device, update in trained(reports).items()}
+    models, guard = next_models(
+        state.models,
+        reports,
+        state.parameters.aggregation,
+        state.guard,
+        lambda device, key: 1.0 / examples[device],
+    )
+    return replace(state, models=models, guard=guard, phase="corn")
+
+
+def _take_corn(state: State, reports: Sequence[Report]) -> State:
+    """Group by weights, then average each group (Algorithm 3, lines 4 to 7)."""
+    state = choose(state, reports)
+    updates = {device: update.model for device, update in trained(reports).items()}
+    if not updates:  # only late devices answered: the round is still to come
+        return state
+    devices = sorted(updates)
+    # Whole models are compared and not what they moved by: devices may have started from different ones.
+    origin = state.models[next(iter(state.models))]
+    apart = distances.euclidean(distances.of_devices(updates, dict.fromkeys(devices, origin)))
+    names = clustered.named(state.parameters.clusters)
+    groups = clustered.matched(
+        devices, agglomerated(apart, "ward", clusters=len(names)), state.assignments, names
+    )
+    return advanced(regrouped(state, reports, groups), "agree")
+
+
+def _take_agree(state: State, reports: Sequence[Report]) -> State:
+    after = choose(state, reports)
+    agreed = after.assignments == state.assignments
+    enough = state.progress >= state.parameters.rounds // 2
+    return replace(after, phase="settle" if agreed or enough else "corn")
+
+
+def _take_settle(state: State, reports: Sequence[Report]) -> State:
+    state = clustered.take_train(state, reports)
+    return replace(state, phase="stable") if state.phase == "settle" and trained(reports) else state
+
+
+def _take_stable(state: State, reports: Sequence[Report]) -> State:
+    after = choose(state, reports)
+    return replace(after, phase="clustered" if after.assignments == state.assignments else "settle")
+
+
+PHASES: clustered.Phases[State] = {
+    "begin": (_ask_begin, _take_begin),
+    "corn": (clustered.ask_train, _take_corn),
+    "agree": (clustered.ask_scores, _take_agree),
+    "settle": (clustered.ask_train, _take_settle),
+    "stable": (clustered.ask_scores, _take_stable),
+    "clustered": (clustered.ask_train, clustered.take_train),
+    "evaluate": (clustered.ask_evaluate, clustered.take_evaluate),
+}

@@ -1,0 +1,44 @@
+"""A newcomer that was told its model gets it, though the server is killed and started anew meanwhile."""
+
+import asyncio
+from pathlib import Path
+
+from fedclient.blobs import BlobStore
+from fedclient.enroll import Enroller
+from fedcore.link import Placement, Question
+from fedcore.parts import Descriptor
+from fedcore.types import RunId
+from fedserver.coordinator import Coordinator
+from fedserver.link import DeviceLink
+from tests.client.visits import Doubler
+from tests.server.servers import SETTINGS, crash, expected, serve_all, start
+from tests.server.toys import same_models
+
+
+class Restarted(DeviceLink):
+    """The newcomer's link to a server that is killed, and started anew, after its first answer."""
+
+    killed = 0
+
+    async def place(self, run: RunId, descriptor: Descriptor | None) -> Question | Placement:
+        answer = await super().place(run, descriptor)
+        if not self.killed:
+            self.killed += 1
+            await crash(self._coordinator)
+            self._coordinator = await Coordinator.open(self._coordinator.storage._state, SETTINGS)
+        return answer
+
+
+def test_it_asks_once_again(tmp_path: Path) -> None:
+    async def play() -> None:
+        coordinator = await Coordinator.open(tmp_path / "server", SETTINGS)
+        await start(coordinator)
+        await serve_all(coordinator)
+        link, store = Restarted(coordinator, "newcomer"), BlobStore(tmp_path / "blobs")
+        found = await Enroller(link, Doubler(store), store, lambda text: None, 1 << 20, 1.0).enroll()
+        assert link.killed == 1
+        assert found.model is not None
+        assert same_models({"global": dict(store.load(found.model))}, expected())
+        await link._coordinator.close()
+
+    asyncio.run(play())

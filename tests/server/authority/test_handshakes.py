@@ -1,0 +1,51 @@
+"""TLS handshakes of whoever reaches the port: many at once end no server, and each meets the roots of now."""
+
+import asyncio
+import contextlib
+import ssl
+from pathlib import Path
+
+from fedserver.authority import roots, setup
+from fedserver.authority.roots import Authority
+from fedserver.rpc.secure import Showing
+from tests.server.processes import daemon
+
+HOST = "127.0.0.1"
+HANDSHAKES, AT_ONCE = 800, 24
+
+
+def made(state: Path) -> Path:
+    setup.init(state, (HOST,), f"{HOST}:0", f"{HOST}:0", "clinic")
+    return state
+
+
+def test_tls_is_given_a_change_once_and_nothing_while_there_is_none(tmp_path: Path) -> None:
+    authority = Authority.open(made(tmp_path / "s"), (HOST,))
+    authority.refresh()
+    showing = Showing(authority)
+    assert showing.now() is not None
+    assert [showing.changed() for _ in range(3)] == [None] * 3
+    authority.add(*roots.new_root("clinic"))
+    assert showing.changed() is not None
+    assert showing.changed() is None
+
+
+def test_a_storm_of_handshakes_ends_no_server(tmp_path: Path) -> None:
+    """Callers without a certificate, in threads that gRPC has many of."""
+    stranger = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    stranger.check_hostname, stranger.verify_mode = False, ssl.CERT_NONE
+
+    async def knock(port: int, turns: asyncio.Semaphore) -> None:
+        async with turns:
+            _, writer = await asyncio.open_connection(HOST, port, ssl=stranger)
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    async def storm(port: int) -> None:
+        turns = asyncio.Semaphore(AT_ONCE)
+        await asyncio.gather(*(knock(port, turns) for _ in range(HANDSHAKES)))
+
+    with daemon(made(tmp_path / "s"), options=()) as server:
+        asyncio.run(storm(int(server.address.rpartition(":")[2])))
+        assert server.process.poll() is None
