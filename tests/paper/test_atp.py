@@ -20,6 +20,7 @@ from fedcore.local.weights import initial_weights, tensors_of
 from fedcore.messages import Evaluated, Train, Trained
 from tests.slope import at, bench, coin
 
+
 def entropy_slope(w: float) -> float:
     """The derivative by w of the entropy of a coin of p = sigmoid(w)."""
     p = 1.0 / (1.0 + math.exp(-w))
