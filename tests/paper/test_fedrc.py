@@ -15,7 +15,7 @@ from fedcore.algorithms.fedrc.messages import Measure, Measured, Mix, Mixed, Mix
 from fedcore.algorithms.fedrc.state import State, table, without_idle_models
 from fedcore.algorithms.fedrc.weights import Mixture, begun, class_counts, log_shares, recalled, weighed
 from fedcore.data.dataset import Dataset
-from fedcore.errors import BadPayload, ConfigError, DataFault, DeviceFault, LearnerFault
+from fedcore.errors import BadPayload, ConfigError, DataFault, DeviceFault, LearnerFault, Refused
 from fedcore.local.learner import Learner
 from fedcore.local.mixture import responsibilities, train_share
 from fedcore.local.train import train
@@ -167,6 +167,32 @@ def test_eq_2_the_table_is_of_all_devices_also_of_those_that_were_not_asked_this
     np.testing.assert_allclose(smoothed.counts, [[10 / 12, 2 / 12], [1 / 4, 3 / 4]])
     assert table(begin()) is None
     assert table(replace(state, parameters=replace(state.parameters, table=False))) is None
+
+
+def test_no_device_counts_for_more_than_its_share_of_the_table() -> None:
+    """One of ten says that it has a thousand times as many samples as the others."""
+    honest = [reported(f"d{n}", "c0", [[5.0, 5.0], [0.0, 0.0]], 1.0) for n in range(9)]
+    hostile = reported("d9", "c0", [[0.0, 10_000.0], [0.0, 0.0]], 1.0)
+    found = table(central.reduce(begin(smoothing=0.0), [*honest, hostile]))
+    assert found is not None
+    np.testing.assert_allclose(found.counts[0], [0.4, 0.6])  # a fifth of all is the most
+
+
+def test_a_device_that_begins_late_has_equal_weights() -> None:
+    state = begin()
+    first, later = (central.plan(each, ["d0"]) for each in (state, central.reduce(state, REPORTS)))
+    assert first is not None
+    assert later is not None
+    tasks = first.tasks["d0"], later.tasks["d0"]
+    assert [task.mixing.first for task in tasks if isinstance(task, Mix)] == ["random", "equal"]
+
+
+def test_nobody_is_placed_before_the_first_round_and_without_a_question_by_one_model() -> None:
+    with pytest.raises(Refused, match="not trained"):
+        central.place(begin(), None)
+    alone = central.place(replace(begin(), models={"c1": {"w": np.zeros(1)}}, progress=3), None)
+    assert isinstance(alone, ClusterAssignment)
+    assert alone.cluster == "c1"
 
 
 def test_gamma_never_leaves_and_omega_is_remembered_on_the_device() -> None:
@@ -420,7 +446,8 @@ HONEST = Mixed(MODELS[:2], "c0 c2", MixtureCounts(np.full((3, 10), 1.0)), 30, 0.
         (replace(HONEST, keys="c0 c9"), "under the names"),
         (replace(HONEST, counts=MixtureCounts(np.ones((2, 10)))), r"shape \(2, 10\)"),
         (replace(HONEST, examples=7), "30 samples, 7 are told"),
-        (replace(HONEST, counts=MixtureCounts(np.full((3, 10), -1.0))), "class counts"),
+        (replace(HONEST, counts=MixtureCounts(np.full((3, 10), -1.0))), "class counts of -30"),
+        (replace(HONEST, counts=MixtureCounts(np.full((3, 10), 31.0))), "up to 31 of 30 samples"),
     ],
 )
 def test_a_report_that_does_not_answer_is_refused(reply: Mixed, words: str) -> None:
