@@ -100,7 +100,9 @@ def test_centres_that_begin_alike_part_as_each_device_draws_whom_to_prefer() -> 
     alike = (at(1.0),) * 3
     preferred = [np.argmax(trained(device(0, 1, seed=seed), models=alike).shares) for seed in range(12)]
     assert set(preferred) == {0, 1, 2}
-    assert all(sorted(trained(device(0, 1, seed=s), models=alike).shares) == [0.01, 0.01, 1.0] for s in range(3))
+    assert all(
+        sorted(trained(device(0, 1, seed=s), models=alike).shares) == [0.01, 0.01, 1.0] for s in range(3)
+    )
 
 
 def test_one_sample_and_more_centres_than_devices_are_no_special_case() -> None:
