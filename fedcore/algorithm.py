@@ -36,6 +36,8 @@ class TrainingParameters:
 
     rounds: of training. epochs to restart_momentum: see `fedcore.messages.TrainingSettings`.
     aggregation: how updates become a model, and what a hostile one can do; see `fedcore.central.robust`.
+    dp_epsilon, dp_delta, dp_clip, dp_noise: DP-SGD on the devices, see `fedcore.messages.PrivateTraining`;
+        dp_epsilon 0 and dp_noise 0: without.
     evaluate: measure the final models on the devices' test parts as the last exchange.
     """
 
@@ -47,6 +49,10 @@ class TrainingParameters:
     weight_decay: float = 0.0
     restart_momentum: bool = False
     aggregation: str = "clipped"
+    dp_epsilon: float = 0.0
+    dp_delta: float = 1e-6
+    dp_clip: float = 1.0
+    dp_noise: float = 0.0
     evaluate: bool = True
 
 

@@ -44,7 +44,8 @@ from fedserver.scene import classes_of, holdings_of, learner_for, setting
 @dataclass(frozen=True)
 class Experiment:
     """What to run. seed: of the data and of the shuffling. model_seed: of the initial weights, 42 in all of
-    the papers' repetitions. threads: of PyTorch; 0 leaves it to PyTorch. changes: to parameters, by name.
+    the papers' repetitions. threads: of PyTorch; 0 leaves it to PyTorch. changes: to parameters, by name;
+    privacy is off where they do not say otherwise, for simulated data are nobody's.
     samples: training images of a device; 0 shares out all that there are.
 
     drifts: stages that each device's data go through, see `fedcore.shifts.drift`, as is mode; 0: they stay.
@@ -114,6 +115,7 @@ def run(experiment: Experiment, progress: Callable[[str], None] = lambda text: N
     return {
         "algorithm": experiment.algorithm,
         "preset": preset,
+        "privacy": told(parameters),
         "dataset": experiment.dataset,
         **setting(experiment),
         "labels": experiment.labels,
@@ -156,11 +158,20 @@ def _configure(experiment: Experiment, holdings: Sequence[Holding]) -> tuple[Alg
     changes: dict[str, Any] = {**variant, "rounds": experiment.rounds}
     if hasattr(algorithm.parameters, "classes"):
         changes["classes"] = classes_of(holdings)
+    if hasattr(algorithm.parameters, "privacy"):
+        changes["privacy"] = "off"
     if changes.get("clusters") == -1:  # an algorithm that must be told how many there are: tell it the truth
         changes["clusters"] = len({holding.concept for holding in holdings})
     if experiment.labels and hasattr(algorithm.parameters, "labels_at_test"):
         changes["labels_at_test"] = True
     return algorithm, algorithm.configure(preset, {**changes, **experiment.changes}), preset
+
+
+def told(parameters: Any) -> str:
+    """How private the descriptors are, for people; empty where the algorithm asks for none."""
+    mode = getattr(parameters, "privacy", "")
+    remarks = {"off": "off, since simulated data are nobody's", "paper": "paper, which is not private"}
+    return remarks.get(mode, mode)
 
 
 def measure(central: Central, state: State, fleet: Fleet, number: int, labels: int) -> dict[str, Any]:

@@ -54,10 +54,14 @@ def euclidean(products: Vector) -> Vector:
 
 
 def cosines(products: Vector) -> Vector:
-    """(n, n) cosines of the angles between updates, -1 to 1; 0 beside an update that does not move."""
+    """(n, n) cosines of the angles between updates, -1 to 1; 0 beside an update that does not move.
+
+    Those of one direction have exactly 1: what rounding leaves over is rounded off.
+    """
     lengths = np.sqrt(np.diagonal(products))
     moved = np.outer(lengths, lengths)
-    angles: Vector = np.clip(np.divide(products, moved, out=np.zeros_like(products), where=moved > 0), -1, 1)
+    found = np.divide(products, moved, out=np.zeros_like(products), where=moved > 0)
+    angles: Vector = np.clip(np.round(found, 12), -1.0, 1.0)
     np.fill_diagonal(angles, 1.0)
     return angles
 

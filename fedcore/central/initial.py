@@ -1,16 +1,22 @@
-"""Several initial models where the server has one, and no way to make another: it has no PyTorch."""
+"""Several initial models where fewer came: an operator gave one, say, and a server has no PyTorch."""
+
+from collections.abc import Sequence
 
 from fedcore.seeds import generator
 from fedcore.types import Array, ModelKey, Tensors
 
 
-def several(model: Tensors, names: tuple[ModelKey, ...]) -> dict[ModelKey, Tensors]:
-    """The model as it is, and as many others of the same distribution, the same at every call.
+def several(models: Sequence[Tensors], names: Sequence[ModelKey]) -> dict[ModelKey, Tensors]:
+    """The models as they are, at least one, and as many others of the same distribution as `names` takes, the
+    same at every call.
 
     The values within each tensor of floats are put into another order. Initial weights are drawn alike and
     independently within a tensor, so any order of them is as likely; constants, as of a batch norm, stay.
     """
-    return {name: model if number == 0 else _shuffled(model, number) for number, name in enumerate(names)}
+    return {
+        name: models[number] if number < len(models) else _shuffled(models[0], number)
+        for number, name in enumerate(names)
+    }
 
 
 def _shuffled(model: Tensors, number: int) -> dict[str, Array]:

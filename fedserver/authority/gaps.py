@@ -27,7 +27,7 @@ from fedcore.identity.certificates import Named, pin_of
 from fedcore.types import DeviceId
 from fedserver.authority.chain import Event, Head, follow
 from fedserver.authority.issuing import DEVICE_BACK, DEVICE_LIFE
-from fedserver.authority.records import Certified, DeviceStanding, TokenStanding
+from fedserver.authority.records import Certified, DeviceStanding, Registered, TokenStanding
 from fedserver.authority.registry import Registry
 from fedserver.authority.roots import Authority
 
@@ -80,13 +80,13 @@ class Gaps(Registry):
                 self._run("UPDATE gaps SET until = ? WHERE until IS NULL", (time.time(),))
                 self._audit(Event.GAP_ACCEPTED, lines=found.head.number, since=found.since)
 
-    def take_up(self, named: Named, found: x509.Certificate, authority: Authority) -> bool:
-        """Enter a certificate that is in no row, if it may be one of a gap. Whether it was."""
+    def take_up(self, named: Named, found: x509.Certificate, authority: Authority) -> Registered | None:
+        """Enter a certificate that is in no row, if it may be one of a gap. The device as it is then."""
         lost = self._lost(named, found, authority)
         if lost is not None:
             with self._transaction():
                 self._enter(named.device, lost)
-        return lost is not None
+        return self._identity(named.device)
 
     def _lost(self, named: Named, found: x509.Certificate, authority: Authority) -> Certified | None:
         """The row that this certificate would have, if it may be one of a gap."""

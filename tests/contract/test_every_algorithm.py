@@ -23,7 +23,7 @@ from tests.fleet import first_model, fleet
 
 ALGORITHMS = discover()
 NAMES = sorted({*ALGORITHMS, *(name for card in ALGORITHMS.values() for name in card.variants)})
-SMALL = {"rounds": 5, "epochs": 1, "learning_rate": 0.05, "batch_size": 16}
+SMALL = {"rounds": 5, "epochs": 1, "learning_rate": 0.05, "batch_size": 16, "privacy": "off"}
 
 
 @pytest.fixture(autouse=True)
@@ -207,11 +207,11 @@ def test_the_card_cites_its_paper_and_its_presets_can_be_configured(name: str) -
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
-def test_updates_are_bounded_by_default_and_the_papers_presets_take_the_plain_mean(name: str) -> None:
+def test_updates_are_bounded_by_default_and_the_papers_presets_take_their_own_mean(name: str) -> None:
     card = ALGORITHMS[name]
     assert card.configure().aggregation == "clipped"
     papers = [preset for preset in card.presets if preset.startswith("paper")]
-    assert [card.configure(preset).aggregation for preset in papers] == ["mean"] * len(papers)
+    assert {card.configure(preset).aggregation for preset in papers} <= {"mean", "trimmed"}
     with pytest.raises(ConfigError, match="aggregation cannot be 'krum'"):
         card.central().start(first_model(), card.configure("default", {"aggregation": "krum"}))
 

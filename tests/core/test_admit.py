@@ -122,8 +122,8 @@ def test_training_with_a_guarantee_says_how_and_at_what_cost() -> None:
         (SECRET, {"private": Protected(3.0, 1.0, 0.1, 20)}, "was asked for"),
         (SECRET, {"curve": CURVE[:-1]}, "the cost of DP-SGD"),
         (SECRET, {"curve": CURVE[::-1]}, "the cost of DP-SGD"),
-        (SECRET, {"curve": (*CURVE[:-1], float("inf"))}, "the cost of DP-SGD"),
-        (SECRET, {"curve": (*CURVE[:-1], float("nan"))}, "the cost of DP-SGD"),
+        (SECRET, {"curve": (*CURVE[:-1], float("inf"))}, "trained.curve is inf"),
+        (SECRET, {"curve": (*CURVE[:-1], float("nan"))}, "trained.curve is nan"),
         (SECRET, {"curve": (0.0,) * len(ORDERS)}, "costs something"),
     ],
 )
@@ -199,6 +199,14 @@ def test_noisy_sums_with_or_without_classes_are_admitted(rows: int) -> None:
     reply = replace(TRAINED, descriptor=calibrated(rows))
     admit_payload(PRIVATE, encode(reply, keep))
     admit_message(PRIVATE, reply)
+
+
+def test_what_was_told_with_classes_is_admitted_where_all_samples_alone_are_asked_for() -> None:
+    question = Describe(CLUSTER.model, PUBLIC, 0, BALANCED)
+    admit_message(question, Described(calibrated(3), 9))
+    plain = Describe(CLUSTER.model, PROJECTOR, 0)
+    with pytest.raises(BadPayload, match="2 classes and 4 dimensions, 0 and 4 are due"):
+        admit_message(plain, Described(descriptor(), 9))
 
 
 @pytest.mark.parametrize(

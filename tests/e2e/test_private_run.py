@@ -35,9 +35,9 @@ from fedserver.scenario import Member
 from fedserver.settings import Settings
 from fedserver.store import Store
 
-PRIVATE = {**scenario.TRAINING, "rounds": 6, "privacy": "balanced"}
+PRIVATE = {**scenario.TRAINING, "rounds": 6}  # the default is balanced
 TRAINERS, IMAGES = 4, 300
-OPEN = {**scenario.TRAINING, "rounds": 6}
+OPEN = {**PRIVATE, "privacy": "off"}
 POLICY = replace(scenario.POLICY, devices=TRAINERS, minimum=TRAINERS, patience=1)
 
 
@@ -135,6 +135,12 @@ def test_groups_are_found_all_that_left_is_in_the_ledgers_and_no_more_leaves(tmp
             assert len(chosen(ledger(tmp_path, newcomer, budget).verify(), Debit)) == 1
 
             assert (await Desk(coordinator).status()).released[newcomer.name].epsilon == pytest.approx(5.0)
+
+            placed = await enroll(coordinator, tmp_path, members[1], budget, "first")
+            assert placed.assignment.cluster == found[members[1].name]
+            entries = ledger(tmp_path, members[1], budget).verify()
+            assert len(entries) == 2  # what it told as it trained places it too
+            assert (await Desk(coordinator).status()).released[members[1].name].epsilon == pytest.approx(5.0)
 
             for name, change, reason in (
                 ("second", {"seed": 7}, "over this device's budget: of epsilon 5 for these data, 5 is spent"),

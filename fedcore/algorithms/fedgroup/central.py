@@ -12,9 +12,8 @@ from fedcore.central.cluster import kmeans
 from fedcore.central.clustered import GLOBAL, Clustered
 from fedcore.central.clustered import place_by_loss as place
 from fedcore.central.robust import RULES, norm
-from fedcore.central.standard import check_parameters, trained, training
+from fedcore.central.standard import check_parameters, trained
 from fedcore.errors import ConfigError
-from fedcore.messages import Train
 from fedcore.parts import Vector
 from fedcore.types import Array, DeviceId, ModelKey, Tensors
 
@@ -72,7 +71,7 @@ def decomposed(products: Vector, clusters: int) -> Vector:
 
 
 def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:
-    return clustered.ask_train(state, present, late=Train(state.initial, training(state.parameters)))
+    return clustered.ask_train(state, present, late=clustered.train_task(state, state.initial))
 
 
 def _take_train(state: State, reports: Sequence[Report]) -> State:

@@ -74,6 +74,7 @@ def form_clusters(
         centroids=centroids,
         reach=assign.reach(points[:, :free], labels, centroids[:, :free]),
         noise=noise,
+        classless=sum(1 for one in chosen if private and not one.classes),
     )
     return found, {device: names[label] for device, label in zip(devices, labels, strict=True)}
 
@@ -168,8 +169,12 @@ def check(parameters: Parameters) -> None:
             "set grouping=density, or privacy=off",
         )
     if parameters.grouping == "density" and parameters.privacy in CALIBRATED and not parameters.clusters:
-        raise ConfigError("flux cannot group noisy descriptors by density", "set grouping=test")
+        raise ConfigError(
+            "flux cannot group noisy descriptors by density", "set grouping=test, or privacy=off"
+        )
     if parameters.privacy in CALIBRATED and not parameters.noise_at_test:
-        raise ConfigError("flux gives newcomers the same privacy as all others", "set noise_at_test=true")
+        raise ConfigError(
+            "flux gives newcomers the same privacy as all others", "set noise_at_test=true, or privacy=off"
+        )
     if parameters.scaling <= 0.0 or parameters.margin < 1.0:
         raise ConfigError("flux needs scaling above 0 and margin of at least 1")

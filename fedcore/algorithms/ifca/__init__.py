@@ -6,9 +6,10 @@ averaging (option II). A round is two exchanges:
     choose   every device measures its loss under each of the K models
     train    every device trains the model of its choice; each model is averaged from those who chose it
 
-K is given. The K initial models are drawn at random, as in the paper; how that is done here:
-`fedcore.central.initial`. Some draws end badly, and the authors restart with another. Updates are weighted by
-samples; in the paper all devices have as many. A newcomer chooses by loss, so it needs labels.
+K is given. The K initial models are drawn at random, as in the paper; where an operator gave one, the others
+are made of it: `fedcore.central.initial`. Some draws end badly, and the authors restart with another.
+Updates are weighted by samples; in the paper all devices have as many. A newcomer chooses by loss, so it
+needs labels.
 """
 
 from dataclasses import dataclass
@@ -30,4 +31,5 @@ ALGORITHM = Algorithm(
     central_module="fedcore.algorithms.ifca.central",
     local_module="fedcore.local.standard",
     presets={"paper": {"aggregation": "mean"}},
+    initial=lambda parameters: parameters.clusters,
 )

@@ -23,9 +23,9 @@ class State(Clustered):
     parameters: Parameters
 
 
-def start(model: Tensors, parameters: Parameters) -> State:
+def start(model: Tensors, parameters: Parameters, *others: Tensors) -> State:
     check_parameters("ifca", parameters, {"aggregation": RULES}, ("rounds", "clusters"))
-    models = several(model, clustered.named(parameters.clusters))
+    models = several((model, *others), clustered.named(parameters.clusters))
     return State(parameters=parameters, models=models, phase="choose")
 
 

@@ -14,7 +14,7 @@ MODEL: Tensors = {
 
 
 def test_the_first_is_the_model_and_the_others_hold_the_same_values_elsewhere() -> None:
-    found = several(MODEL, ("c0", "c1", "c2"))
+    found = several([MODEL], ("c0", "c1", "c2"))
     assert digest(found["c0"]) == digest(MODEL)
     assert len({digest(one) for one in found.values()}) == 3
     for one in found.values():
@@ -24,6 +24,14 @@ def test_the_first_is_the_model_and_the_others_hold_the_same_values_elsewhere() 
         np.testing.assert_array_equal(one["steps"], MODEL["steps"])
 
 
+def test_models_that_are_there_are_taken_first() -> None:
+    other = {name: array + 1 for name, array in MODEL.items()}
+    found = several([MODEL, other], ("c0", "c1", "c2"))
+    assert found["c1"] is other
+    assert digest(found["c2"]) not in {digest(MODEL), digest(other)}
+    assert list(several([MODEL, other], ("c0",))) == ["c0"]
+
+
 def test_the_same_at_every_call() -> None:
-    first, again = (several(MODEL, ("c0", "c1")) for _ in range(2))
+    first, again = (several([MODEL], ("c0", "c1")) for _ in range(2))
     assert digest(first["c1"]) == digest(again["c1"])
