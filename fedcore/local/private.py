@@ -19,7 +19,7 @@ from fedcore.local.gradients import Gradients, clipped_sums, of_each
 from fedcore.local.learner import Learner
 from fedcore.local.losses import loss_of
 from fedcore.local.samples import Samples
-from fedcore.local.train import sgd
+from fedcore.local.train import Proximal, sgd
 from fedcore.messages import PrivateTraining, TrainingSettings
 from fedcore.privacy.chance import Entropy
 from fedcore.privacy.cost import ORDERS, Cost
@@ -98,6 +98,7 @@ def train(
     gradients = of_each(model, loss_of(learner, samples))
     parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
     optimizer, expected = sgd(model, settings), agreed.rate * len(samples)
+    pull = Proximal(model, settings.proximal)  # it knows nothing of the data, and so needs no noise
     before = _buffers(model)
     model.train()
     with seeded(seed, samples.x.device), authors("training"):
@@ -109,6 +110,7 @@ def train(
             for name, parameter in parameters.items():
                 noised = noisy(sums[name].cpu().numpy(), agreed.noise * agreed.clip, entropy)
                 parameter.grad = torch.from_numpy(noised / expected).to(parameter)
+            pull.add_to_gradients()
             optimizer.step()
         _unchanged(model, before)
     model.zero_grad(set_to_none=True)
