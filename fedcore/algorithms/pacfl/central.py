@@ -60,9 +60,7 @@ def _take_span(state: State, reports: Sequence[Report]) -> State:
 
 
 def basis(message: Spanned) -> Vector:
-    """(p, width) orthonormal rows; made so here, for a device may send anything. (0, 0) where it is none."""
-    if message.width < 1 or len(message.vectors) < message.width or len(message.vectors) % message.width:
-        return np.zeros((0, 0))
+    """(p, width) orthonormal rows; made so here, for a device may send anything."""
     rows = np.array(message.vectors).reshape(-1, message.width)
     orthonormal: Vector = np.linalg.svd(rows, full_matrices=False)[2]
     return orthonormal
