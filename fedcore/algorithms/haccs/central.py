@@ -9,7 +9,7 @@ from sklearn.cluster import OPTICS
 from fedcore.algorithm import Plan, Report
 from fedcore.algorithms.haccs import Parameters
 from fedcore.algorithms.haccs.messages import Count, Counted
-from fedcore.central import clustered
+from fedcore.central import clustered, grouping
 from fedcore.central.cluster import Labels, renumbered, with_singletons
 from fedcore.central.clustered import GLOBAL, Clustered
 from fedcore.central.clustered import place_by_loss as place
@@ -54,7 +54,7 @@ def _take_count(state: State, reports: Sequence[Report]) -> State:
         if isinstance(report.message, Counted)
     }
     labels = density(hellinger(histograms))
-    return clustered.formed(state, dict(zip(sorted(histograms), labels.tolist(), strict=True)), "clustered")
+    return grouping.formed(state, dict(zip(sorted(histograms), labels.tolist(), strict=True)), "clustered")
 
 
 def histogram(parameters: Parameters, message: Counted) -> Vector:

@@ -8,7 +8,7 @@ import numpy as np
 from fedcore.algorithm import Plan, Report
 from fedcore.algorithms.pacfl import Parameters
 from fedcore.algorithms.pacfl.messages import Span, Spanned
-from fedcore.central import clustered
+from fedcore.central import clustered, grouping
 from fedcore.central.cluster import agglomerated
 from fedcore.central.clustered import GLOBAL, Clustered
 from fedcore.central.clustered import place_by_loss as place
@@ -56,7 +56,7 @@ def _take_span(state: State, reports: Sequence[Report]) -> State:
     labels = agglomerated(
         angles(bases, chosen.measure), "average", clusters=chosen.clusters, below=chosen.angle
     )
-    return clustered.formed(state, dict(zip(sorted(bases), labels.tolist(), strict=True)), "clustered")
+    return grouping.formed(state, dict(zip(sorted(bases), labels.tolist(), strict=True)), "clustered")
 
 
 def basis(message: Spanned) -> Vector:
