@@ -1,4 +1,4 @@
-"""The command line of a device: join, check, run, enroll, predict, status, ledger.
+"""The command line of a device: join, check, run, enroll, predict, watch, status, ledger.
 
 What a verb needs is imported when it is used, so that `status` and `--help` are quick and need no PyTorch.
 """
@@ -219,6 +219,30 @@ def predict(
         lines.append(f"written to {out}")
     facts = {"samples": len(found.classes), "classes": counts, "accuracy": found.accuracy}
     return Result({**facts, "model": model, "out": out}, "\n".join(lines))
+
+
+@main.command(epilog="Example: fedclient watch --once --json")
+@verb
+@configured
+@click.option("--once", is_flag=True, help="Look once, and end.")
+@click.option(
+    "--patience",
+    type=click.FloatRange(min=0.0),
+    metavar="SECONDS",
+    help="Give up when the server is away so long.  [default: 10 with --once, else never]",
+)
+def watch(console: Console, settings: ClientConfig, once: bool, patience: float | None) -> Result:
+    """Say how the runs stand, and again at each change until all are over.
+
+    For a machine that joined by a token for --role observer: it sees runs, and neither devices nor models.
+    """
+    from fedclient import watch as watching
+    from fedclient.service import watch as watched
+
+    if patience is None:
+        patience = 10.0 if once else math.inf
+    runs = asyncio.run(watched(settings, console, once, patience))
+    return Result(watching.facts(runs), watching.text(runs))
 
 
 @main.command(epilog="Example: fedclient status --config device.yaml --json")

@@ -17,13 +17,15 @@ from fedclient.line import FAULT, Line
 from fedcore import patience, wire
 from fedcore._pb.fed.v1 import blob_service_pb2 as blobs
 from fedcore._pb.fed.v1 import device_service_pb2 as device
+from fedcore._pb.fed.v1 import observer_service_pb2 as observer
 from fedcore._pb.fed.v1.blob_service_pb2_grpc import BlobServiceStub
 from fedcore._pb.fed.v1.device_service_pb2_grpc import DeviceServiceStub
 from fedcore._pb.fed.v1.enrollment_service_pb2_grpc import IdentityServiceStub
 from fedcore._pb.fed.v1.fault_pb2 import Fault
+from fedcore._pb.fed.v1.observer_service_pb2_grpc import ObserverServiceStub
 from fedcore._pb.fed.v1.placement_service_pb2_grpc import PlacementServiceStub
 from fedcore.errors import BadPayload, NotFound, Refused, ShoalError, Unavailable, WrongVersion
-from fedcore.link import Hello, Idle, Placement, Question, Receipt, Report, Task, Welcome
+from fedcore.link import Hello, Idle, Observation, Placement, Question, Receipt, Report, Task, Welcome
 from fedcore.parts import Evidence
 from fedcore.patience import CONNECTION, Progress
 from fedcore.payload import BlobRef
@@ -33,6 +35,7 @@ if TYPE_CHECKING:  # the same classes at run time: only types tell calls that ar
     from fedcore._pb.fed.v1.blob_service_pb2_grpc import BlobServiceAsyncStub
     from fedcore._pb.fed.v1.device_service_pb2_grpc import DeviceServiceAsyncStub
     from fedcore._pb.fed.v1.enrollment_service_pb2_grpc import IdentityServiceAsyncStub
+    from fedcore._pb.fed.v1.observer_service_pb2_grpc import ObserverServiceAsyncStub
     from fedcore._pb.fed.v1.placement_service_pb2_grpc import PlacementServiceAsyncStub
 
 T = TypeVar("T")
@@ -76,6 +79,7 @@ class Stubs(NamedTuple):
     blobs: "BlobServiceAsyncStub"
     placement: "PlacementServiceAsyncStub"
     identity: "IdentityServiceAsyncStub"
+    observer: "ObserverServiceAsyncStub"
 
 
 class RpcLink:
@@ -137,6 +141,12 @@ class RpcLink:
             lambda to: to.placement.Place(request, **self._call(size=request.ByteSize()))
         )
         return wire.answer_from_pb(answer)
+
+    async def observe(self) -> Observation:
+        """How the runs stand; for the role observer alone."""
+        request = observer.ObserveRunsRequest()
+        answer = await self._ask(lambda to: to.observer.ObserveRuns(request, **self._call()))
+        return wire.observation_from_pb(answer)
 
     async def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[bytes]:
         request = blobs.FetchRequest(blob=wire.blob_to_pb(blob), start=start)
@@ -269,6 +279,7 @@ def _stubs(channel: aio.Channel) -> Stubs:
         BlobServiceStub(channel),
         PlacementServiceStub(channel),
         IdentityServiceStub(channel),
+        ObserverServiceStub(channel),
     )
 
 

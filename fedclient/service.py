@@ -10,8 +10,10 @@ from tempfile import TemporaryDirectory
 
 from fedclient import enroll as enrolling
 from fedclient import spending
+from fedclient import watch as watching
 from fedclient.access import Access, access
-from fedclient.agent import Agent, Allowance, Until
+from fedclient.agent import SOFTWARE, Agent, Allowance, Until
+from fedclient.backoff import Backoff, patiently
 from fedclient.blobs import BlobStore
 from fedclient.config import ClientConfig, Trial, WorkConfig
 from fedclient.enroll import Enroller, Enrolment
@@ -24,7 +26,11 @@ from fedclient.state import DeviceFolder, Outbox, Status
 from fedclient.watcher import Watcher
 from fedcore.errors import ConfigError, DataFault, Refused, ShoalError
 from fedcore.identity.enrolled import Role
+from fedcore.link import Hello, ObservedRun
 from fedcore.shell.console import Console
+
+LOOK = 2.0
+"""Seconds between two looks of an observer."""
 
 
 async def serve(settings: ClientConfig, console: Console, until: Until, patience: float) -> Watcher:
@@ -64,6 +70,28 @@ async def check(settings: ClientConfig) -> Facts:
             return await performer.start()
 
 
+async def watch(
+    settings: ClientConfig, console: Console, once: bool, patience: float
+) -> tuple[ObservedRun, ...]:
+    """How the runs stand, once, or again at each change until all are over. Raises Refused."""
+    folder = DeviceFolder(settings.state)
+    with folder.locked():
+        way = access(settings)
+        if way.identity is None or way.identity.role is not Role.OBSERVER:
+            mend = "join as another device by a token for --role observer"
+            raise Refused(f"{way.device} may not see how runs stand: only an observer may", mend)
+        async with _link(way, folder, console) as link:
+            backoff, told = Backoff(), ""
+            while True:
+                runs = (await patiently(link.observe, backoff, patience, console.progress)).runs
+                if once or all(run.over for run in runs):
+                    return runs
+                if (said := watching.text(runs)) != told:
+                    console.progress(said)
+                    told = said
+                await asyncio.sleep(LOOK)
+
+
 async def enroll(
     settings: ClientConfig,
     console: Console,
@@ -82,6 +110,8 @@ async def enroll(
             limit = settings.limits.download_bytes
             enroller = Enroller(link, performer, store, console.progress, limit, patience)
             enrolment = await enroller.enroll(run, accept_nearest)
+            if isinstance(link, SecureLink) and link.identity.role is not Role.TRAIN:  # its agent does
+                await link.renew_if_due(Hello(SOFTWARE, mark=folder.mark.read()))
         enrolment = replace(enrolment, privacy=spending.told(settings))
         path = enrolling.save(enrolment, store, folder.model) if enrolment.model else None
         store.trim(settings.limits.kept_bytes)

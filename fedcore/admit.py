@@ -6,11 +6,13 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from fedcore.errors import BadPayload
 from fedcore.messages import (
+    MAX_BUILT,
     WIDTH,
     Built,
     Describe,
@@ -70,10 +72,9 @@ def admit_payload(task: Message, payload: Payload) -> None:
     decode(payload, {payload.kind: task.reply}, lambda weights: {})
     expected = _manifests(task)
     found = payload.weights()
-    if len(found) > max(len(expected), 1):
-        raise BadPayload(
-            f"{len(found)} models answer a task of {len(expected)}", "answer for each model once"
-        )
+    most = MAX_BUILT if task.reply is Built else max(len(expected), 1)
+    if len(found) > most:
+        raise BadPayload(f"{len(found)} models answer where {most} can", "answer for each model once")
     for weights in found:
         if task.reply is not Built:
             check_manifest(weights.manifest, expected[0])
@@ -112,15 +113,14 @@ def admit_message(task: Message, reply: Message) -> None:
 
 def admit_evidence(question: Message, evidence: Evidence) -> None:
     """Check what a newcomer shows: it has to be an answer to the question. Raises BadPayload."""
-    if isinstance(evidence, Scores):
-        reply: Message = Scored(evidence)
-    elif isinstance(evidence, Prototypes):
-        reply = Represented(evidence, examples=1)  # a newcomer does not tell how many
-    else:
-        reply = Described(evidence, examples=1)
-    if type(reply) is not question.reply:
-        raise BadPayload(f"a {reply.kind!r} answers a {question.kind!r} question", "ask anew what is due")
-    admit_message(question, reply)
+    fields = fields_of(question.reply)
+    due = [name for name, (types, _) in fields.items() if type(evidence) in types]
+    if not due:
+        what = type(evidence).__name__
+        raise BadPayload(f"{what} came where a {question.reply.kind!r} is due", "ask anew what is asked")
+    reply: Any = question.reply
+    examples = {"examples": 1} if "examples" in fields else {}  # a newcomer does not tell how many
+    admit_message(question, reply(**{due[0]: evidence}, **examples))
 
 
 def _admit_private(asked: PrivateTraining | None, reply: Trained) -> None:
@@ -168,9 +168,12 @@ def _admit_descriptor(
     if descriptor.projector != digest(projector):
         raise BadPayload("the descriptor was made with another projector", "fetch the task's own projector")
     dims = projector["components"].shape[0]
-    # A device whose classes would drown in noise sends the row of all samples alone.
-    may_be = (classes, 0) if privacy.calibrated else (classes,)
-    if descriptor.classes not in may_be or descriptor.means.shape[1] != dims:
+    fits = descriptor.classes == classes
+    if privacy.calibrated:
+        # A device whose classes would drown in noise sends the row of all samples alone; one that has told of
+        # its classes before sends that again where only the row of all samples is asked for.
+        fits = fits or descriptor.classes == 0 or classes == 0
+    if not fits or descriptor.means.shape[1] != dims:
         raise BadPayload(
             f"the descriptor has {descriptor.classes} classes and {descriptor.means.shape[1]} dimensions, "
             f"{classes} and {dims} are due"

@@ -11,19 +11,49 @@ A half is loaded by name and only where it runs: a device never imports scikit-l
 
 import importlib
 import pkgutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fedcore.config import Written
 from fedcore.errors import ConfigError, near
-from fedcore.messages import STANDARD, Evaluated, Message
+from fedcore.messages import STANDARD, Evaluate, Evaluated, Message
 from fedcore.parts import ClusterAssignment, Evidence
 from fedcore.types import DeviceId, ModelKey, Scalar, Tensors
 
 if TYPE_CHECKING:
     from fedcore.local.bench import Bench
+
+
+LASTING: Mapping[str, bool] = {"lasting": True}
+"""Metadata of a field of a state that stays as it is when a run goes back to an earlier one."""
+
+
+@dataclass(frozen=True)
+class TrainingParameters:
+    """What an algorithm's parameters may begin with.
+
+    rounds: of training. epochs to restart_momentum: see `fedcore.messages.TrainingSettings`.
+    aggregation: how updates become a model, and what a hostile one can do; see `fedcore.central.robust`.
+    dp_epsilon, dp_delta, dp_clip, dp_noise: DP-SGD on the devices, see `fedcore.messages.PrivateTraining`;
+        dp_epsilon 0 and dp_noise 0: without.
+    evaluate: measure the final models on the devices' test parts as the last exchange.
+    """
+
+    rounds: int = 10
+    epochs: int = 2
+    batch_size: int = 64
+    learning_rate: float = 0.005
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    restart_momentum: bool = False
+    aggregation: str = "clipped"
+    dp_epsilon: float = 0.0
+    dp_delta: float = 1e-6
+    dp_clip: float = 1.0
+    dp_noise: float = 0.0
+    evaluate: bool = True
 
 
 class State(Protocol):
@@ -68,10 +98,14 @@ class Report:
 
 
 class Central(Protocol):
-    """The server half, a module: pure functions over one frozen value, whose type it names `State`."""
+    """The server half, a module: pure functions over one frozen value, whose type it names `State`.
 
-    def start(self, model: Tensors, parameters: Any) -> Any:
-        """The first state of a run."""
+    One whose devices use more than a model of the run has a fifth function, `measure`: see `measurement`.
+    """
+
+    def start(self, model: Tensors, parameters: Any, *others: Tensors) -> Any:
+        """The first state of a run. others: the further initial models, where the card asks for several; none
+        where an operator gave the weights to start from. Who asks for one need not take them."""
         ...
 
     def plan(self, state: Any, present: Sequence[DeviceId]) -> Plan | None:
@@ -96,6 +130,17 @@ class Central(Protocol):
         ...
 
 
+def measurement(central: Central, state: Any, cluster: ModelKey) -> Message:
+    """The task by which a device of a cluster measures, on its test part, what it would use; Evaluated answers.
+
+    That is the cluster's model, unless the server half says otherwise by `measure(state, cluster)`: where
+    devices have personal models, say. Without a memory the same task measures what a newcomer would use.
+    """
+    own = getattr(central, "measure", None)
+    task: Message = own(state, cluster) if own else Evaluate(state.models[cluster], "test", cluster)
+    return task
+
+
 class Local(Protocol):
     """The device half, a module."""
 
@@ -109,6 +154,7 @@ class Algorithm:
     """The card of an algorithm. parameters: a frozen dataclass type whose defaults are what we recommend.
 
     presets: named changes to the defaults. variants: names of their own for such changes ("flux-soft").
+    initial: how many models with initial weights of their own a run with these parameters starts from.
     """
 
     name: str
@@ -119,6 +165,7 @@ class Algorithm:
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     messages: Sequence[type[Message]] = ()
+    initial: Callable[[Any], int] = lambda parameters: 1
 
     def central(self) -> Central:
         return importlib.import_module(self.central_module)

@@ -34,17 +34,22 @@ class Unstarted:
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """The server half `inner` with its parameters, for runs that begin as `Unstarted`."""
+    """The server half `inner` with its parameters, for runs that begin as `Unstarted`.
+
+    models: how many initial models it starts from, by `Algorithm.initial`.
+    """
 
     inner: Central
     parameters: Any
+    models: int = 1
 
-    def start(self, model: Tensors, parameters: Any) -> Any:
-        return self.inner.start(model, parameters)
+    def start(self, model: Tensors, parameters: Any, *others: Tensors) -> Any:
+        return self.inner.start(model, parameters, *others)
 
     def plan(self, state: Any, present: Sequence[DeviceId]) -> Plan | None:
         if isinstance(state, Unstarted):
-            return Plan({present[0]: Build()}, "initial weights from the first device")
+            task = Build(self.models) if self.models > 1 else Build()
+            return Plan({present[0]: task}, "initial weights from the first device")
         return self.inner.plan(state, present)
 
     def reduce(self, state: Any, reports: Sequence[Report]) -> Any:
@@ -53,9 +58,11 @@ class Bootstrap:
         message = reports[0].message
         assert isinstance(message, Built)
         # A copy: what a report holds is a view of a spooled file that goes away with the round.
-        return self.inner.start(
-            {name: array.copy() for name, array in message.model.items()}, self.parameters
+        first, *others = (
+            {name: array.copy() for name, array in model.items()}
+            for model in (message.model, *(message.others or ()))
         )
+        return self.inner.start(first, self.parameters, *others)
 
     def place(self, state: Any, evidence: Evidence | None) -> ClusterAssignment | Message:
         if isinstance(state, Unstarted):

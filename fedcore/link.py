@@ -52,6 +52,32 @@ class Welcome:
 
 
 @dataclass(frozen=True)
+class ObservedRun:
+    """A run as an observer sees it. stage: waiting, open, reducing, finished, failed or stopped.
+
+    round: the one that is open or will open next. title: of the open round, for people; "" when none is.
+    """
+
+    run: RunId
+    algorithm: str
+    stage: str
+    round: int
+    title: str = ""
+
+    @property
+    def over(self) -> bool:
+        return self.stage in ("finished", "failed", "stopped")
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What an observer is told: the runs, newest first, and in how many seconds it is to renew."""
+
+    runs: tuple[ObservedRun, ...]
+    renew_in: float
+
+
+@dataclass(frozen=True)
 class Task:
     """One unit of work, leased. (run, round) with the device says which; `attempt` fences older leases.
 

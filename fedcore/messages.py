@@ -19,11 +19,14 @@ from fedcore.parts import (
     Prototypes,
     Scores,
 )
+from fedcore.tensors import check_manifest, manifest_of
 from fedcore.types import Tensors
 
 LATER = "later"
 """In the metadata of a setting that the first version lacked: it is sent only where it is not at its default,
 so that a device of that version can do all the rest."""
+MAX_BUILT = 64
+"""Initial models that a device is asked for at once."""
 WIDTH = "width"
 """In the place of bounds: how many latents there are, and nothing of their values."""
 
@@ -127,18 +130,35 @@ class Protected:
 
 @dataclass(frozen=True, eq=False)
 class Built(Message):
-    """Initial weights."""
+    """Initial weights. others: of the further models, where more than one was asked for."""
 
     kind: ClassVar[str] = "built"
     model: Tensors
+    others: tuple[Tensors, ...] | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Build(Message):
-    """Make the learner's initial weights: asked of one device where the server has none."""
+    """Make the learner's initial weights: asked of one device where the server has none.
+
+    models: how many, each drawn anew, at most `MAX_BUILT`; None for one.
+    """
 
     kind: ClassVar[str] = "build"
     reply: ClassVar[type[Message]] = Built
+    models: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.models is not None and not 2 <= self.models <= MAX_BUILT:
+            raise BadPayload(f"{self.models} models are to be built", f"2 to {MAX_BUILT} can be, or just one")
+
+    def admit(self, reply: Message) -> None:
+        assert isinstance(reply, Built)
+        found = [reply.model, *(reply.others or ())]
+        if len(found) != (self.models or 1):
+            raise BadPayload(f"{len(found)} models were built, {self.models or 1} are due")
+        for model in found[1:]:
+            check_manifest(manifest_of(model), manifest_of(reply.model))
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,8 +182,9 @@ class Trained(Message):
 class Train(Message):
     """Train `model` on the device's training part.
 
-    With a `projector` the device also describes its training part, by `model` as received and before it
-    trains: a tensor set of "mean" (v,) and "components" (l, v), float64; classes: U, rows to fill.
+    With a `projector` the device also describes its training part, or in a calibrated privacy mode all of its
+    data but a test part, by `model` as received and before it trains: a tensor set of "mean" (v,) and
+    "components" (l, v), float64; classes: U, rows to fill.
     cluster: the name of the cluster that `model` belongs to, for people.
     private: ask for DP-SGD; without it the weights have no privacy guarantee.
     """
@@ -224,7 +245,8 @@ class Described(Message):
 class Describe(Message):
     """Describe your data by the frozen `encoder`.
 
-    classes: U, of the training part; 0 asks for the label-free descriptor, of all data but a test part.
+    classes: U, of the training part; 0 asks for the label-free descriptor, of all data but a test part. In a
+    calibrated privacy mode both are of all data but a test part.
     """
 
     kind: ClassVar[str] = "describe"

@@ -127,7 +127,7 @@ class Descriptor:
     means, deviations: (rows, l) float64. Row 0 is over all samples, P(X); rows 1..U, if there, are over
     the samples of class 0..U-1. A label-free descriptor has row 0 alone. The rows of a class with fewer
     than two samples carry no meaning; `counts` says which.
-    counts: (rows,) float64, samples behind each row.
+    counts: (rows,) float64, samples behind each row; repeated ones are worth less, so they need not be whole.
     projector: SHA-256 of the projector that was used, 64 hex digits.
     privacy: what the device did before this left it.
     sums: in the calibrated modes, what really left it. The moments and counts are then estimates made of them

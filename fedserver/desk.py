@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import fedcore
+from fedcore.central.noised import promise
 from fedcore.errors import ConfigError
 from fedcore.payload import BlobRef, Weights
 from fedcore.shell import crash
@@ -177,6 +178,7 @@ class Desk:
             rounds[-1].missing if rounds else {},
             models,
             statements(await storage(Store.releases, run)),
+            promise(state),
         )
 
     async def _clusters(self, found: Run) -> list[ClusterVersions]:

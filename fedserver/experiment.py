@@ -1,8 +1,12 @@
 """An experiment of the papers in one process: real data, a shift, an algorithm, and the tables' two figures.
 
-known: mean accuracy of the devices' own clusters' models on their test parts ("known association").
-test: the same with the model that each device is given as a newcomer who shows its test data without labels,
-or a few of them with labels.
+known: mean accuracy on the devices' test parts of what each uses at the end of the run: its cluster's model
+("known association"), or a personal one.
+test: the same of what each device is given as a newcomer who shows its test data without labels, or a few of
+them with labels.
+own: what the devices measured themselves in the end, by the algorithm's own way of predicting.
+newcomers: of devices that took no part and show labelled data, where the shift has some; with FedRC's shift,
+the global accuracy of its paper.
 """
 
 import contextlib
@@ -18,29 +22,31 @@ import numpy as np
 import torch
 from sklearn.metrics import adjusted_rand_score
 
-from fedcore.algorithm import Algorithm, Central, State, find
+from fedcore.algorithm import Algorithm, Central, State, find, measurement
 from fedcore.data import images
-from fedcore.data.dataset import Dataset
-from fedcore.errors import ConfigError, DeviceFault, Refused
+from fedcore.errors import DeviceFault, Refused
 from fedcore.events import Effect, Opened
-from fedcore.local.learner import Learner, builtin
+from fedcore.local.learner import Learner
 from fedcore.local.weights import initial_weights
-from fedcore.messages import Evaluate, Message
+from fedcore.messages import Message
 from fedcore.parts import ClusterAssignment
 from fedcore.rounds import RoundPolicy
-from fedcore.shifts import drifting, make
+from fedcore.shifts import newcomers
 from fedcore.shifts.drift import MODES
-from fedcore.simulate import Outcome, simulate
+from fedcore.simulate import simulate
 from fedcore.tensors import manifest_of, pack, unpack
 from fedcore.types import Tensors
 from fedserver.fleet import Fleet, Holding, name
-from fedserver.public import encoder, public_part
+from fedserver.public import encoder
+from fedserver.scene import classes_of, holdings_of, learner_for, setting
 
 
 @dataclass(frozen=True)
 class Experiment:
     """What to run. seed: of the data and of the shuffling. model_seed: of the initial weights, 42 in all of
-    the papers' repetitions. threads: of PyTorch; 0 leaves it to PyTorch. changes: to parameters, by name.
+    the papers' repetitions. threads: of PyTorch; 0 leaves it to PyTorch. changes: to parameters, by name;
+    privacy is off where they do not say otherwise, for simulated data are nobody's.
+    samples: training images of a device; 0 shares out all that there are.
 
     drifts: stages that each device's data go through, see `fedcore.shifts.drift`, as is mode; 0: they stay.
     level: 1 to 8, or with drifts "low", "medium", "high". labels: samples of each class that newcomers show.
@@ -59,6 +65,7 @@ class Experiment:
     mode: str = MODES[0]
     labels: int = 0
     clients: int = 10
+    samples: int = 0
     model: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     public: float = 0.0
@@ -76,16 +83,20 @@ def run(experiment: Experiment, progress: Callable[[str], None] = lambda text: N
     if experiment.threads:
         torch.set_num_threads(experiment.threads)
     progress(f"making {experiment.clients} devices of {experiment.dataset}")
-    holdings, public = _holdings(experiment)
+    holdings, public = holdings_of(experiment)
     algorithm, parameters, preset = _configure(experiment, holdings)
-    learner = _learner(experiment, holdings[0].test)
+    learner = learner_for(experiment, holdings[0].test, classes_of(holdings))
     if public is not None:
         channels = holdings[0].test.x.shape[1]
         progress(f"training an encoder on {len(public)} images that no device gets")
         learner = replace(learner, encoder=encoder(learner, public, channels, experiment.seed))
     fleet = Fleet(algorithm, holdings, learner, experiment.device, experiment.seed, spooled)
     central = algorithm.central()
-    state = central.start(initial_weights(fleet.learner, experiment.model_seed), parameters)
+    first, *others = (
+        initial_weights(fleet.learner, experiment.model_seed + number)
+        for number in range(algorithm.initial(parameters))
+    )
+    state = central.start(first, parameters, *others)
     policy = RoundPolicy(minimum=experiment.clients)
 
     def watch(effect: Effect) -> None:
@@ -98,26 +109,30 @@ def run(experiment: Experiment, progress: Callable[[str], None] = lambda text: N
     shown = f"{experiment.labels} labels of each class" if experiment.labels else "no labels"
     progress(f"placing every device as a newcomer with {shown}")
     per_device = [
-        _measure(central, outcome.state, fleet, number, experiment.labels) for number in range(len(holdings))
+        measure(central, outcome.state, fleet, number, experiment.labels) for number in range(len(holdings))
     ]
+    strangers = _newcomers(experiment, algorithm, central, outcome.state, learner)
     return {
         "algorithm": experiment.algorithm,
         "preset": preset,
+        "privacy": told(parameters),
         "dataset": experiment.dataset,
-        "shift": experiment.shift,
-        "level": experiment.level,
-        "drifts": experiment.drifts,
-        "mode": experiment.mode if experiment.drifts else "",
+        **setting(experiment),
         "labels": experiment.labels,
         "seed": experiment.seed,
         "clients": experiment.clients,
+        "samples": experiment.samples,
         "rounds": experiment.rounds,
         "accuracy": {
             "known": _mean([row["known"] for row in per_device]),
             "test": _mean([row["test"] for row in per_device]),
+            "own": _mean([each.accuracy for _, each in sorted(outcome.state.metrics.items())]),
+            "newcomers": _mean([row["accuracy"] for row in strangers]),
             "per_device": per_device,
+            "per_newcomer": strangers,
         },
-        **_grouping(outcome, holdings),
+        "facts": dict(outcome.state.facts),
+        **grouping(outcome.state, holdings),
         "seconds": {"total": time.perf_counter() - started, "training": fleet.training_seconds},
         "bytes": {"up": sum(outcome.up.values()), "down": sum(outcome.down.values())},
     }
@@ -135,35 +150,16 @@ def spooled(tensors: Tensors) -> Tensors:
     return unpack(manifest_of(tensors), memoryview(data))
 
 
-def _holdings(experiment: Experiment) -> tuple[list[Holding], Dataset | None]:
-    """The devices' data, and what is public."""
-    if not 0.0 <= experiment.public < 1.0:
-        raise ConfigError(f"a share of {experiment.public} of the images is public", "give 0 to below 1")
-    clients, seed, rounds = experiment.clients, experiment.seed, experiment.rounds
-    try:
-        everything, test = images.load(experiment.dataset, experiment.data_dir)
-        apart, train = public_part(everything, experiment.public, seed)
-        public = apart if experiment.public else None
-        if experiment.drifts:
-            level = str(experiment.level)
-            made = drifting(
-                experiment.shift, level, experiment.drifts, clients, seed, train, test, experiment.mode
-            )
-            return [Holding.drifting(device, rounds) for device in made], public
-        if not isinstance(experiment.level, int):
-            raise ValueError(f"level {experiment.level!r} needs --drifts: without, levels are 1 to 8")
-        steady = make(experiment.shift, experiment.level, clients, seed, train, test)
-        return [Holding.steady(device) for device in steady], public
-    except (ValueError, FileNotFoundError) as fault:
-        raise ConfigError(str(fault)) from None
-
-
 def _configure(experiment: Experiment, holdings: Sequence[Holding]) -> tuple[Algorithm, Any, str]:
     """The algorithm with its parameters; a preset of the data set's own goes before the general one."""
     algorithm, variant = find(experiment.algorithm)
     own = f"{experiment.preset}-{experiment.dataset}"
     preset = own if own in algorithm.presets else experiment.preset
     changes: dict[str, Any] = {**variant, "rounds": experiment.rounds}
+    if hasattr(algorithm.parameters, "classes"):
+        changes["classes"] = classes_of(holdings)
+    if hasattr(algorithm.parameters, "privacy"):
+        changes["privacy"] = "off"
     if changes.get("clusters") == -1:  # an algorithm that must be told how many there are: tell it the truth
         changes["clusters"] = len({holding.concept for holding in holdings})
     if experiment.labels and hasattr(algorithm.parameters, "labels_at_test"):
@@ -171,23 +167,20 @@ def _configure(experiment: Experiment, holdings: Sequence[Holding]) -> tuple[Alg
     return algorithm, algorithm.configure(preset, {**changes, **experiment.changes}), preset
 
 
-def _learner(experiment: Experiment, data: Dataset) -> Learner:
-    """LeNet-5 as in the papers, a small network for images too small for it, or what is asked for."""
-    channels, size = data.x.shape[1], data.x.shape[2]
-    if experiment.model:
-        image = {"channels": channels, "size": size}
-        own = {"inputs": channels * size * size} if experiment.model == "mlp" else image
-        return builtin(experiment.model, {**own, **experiment.options})
-    if size < 28:
-        return builtin("mlp", {"inputs": channels * size * size, "hidden": (64,), "classes": 10})
-    return builtin("lenet5", {"channels": channels, "size": size, "classes": 10})
+def told(parameters: Any) -> str:
+    """How private the descriptors are, for people; empty where the algorithm asks for none."""
+    mode = getattr(parameters, "privacy", "")
+    remarks = {"off": "off, since simulated data are nobody's", "paper": "paper, which is not private"}
+    return remarks.get(mode, mode)
 
 
-def _measure(central: Central, state: State, fleet: Fleet, number: int, labels: int) -> dict[str, Any]:
+def measure(central: Central, state: State, fleet: Fleet, number: int, labels: int) -> dict[str, Any]:
+    """How good the final models are for a device: its own cluster's, and the one that it gets as a newcomer;
+    None where it is refused one."""
     device = name(number)
     cluster = state.assignments[device]
     row: dict[str, Any] = {"device": device, "concept": fleet.holdings[number].concept, "cluster": cluster}
-    row["known"] = fleet.evaluate(number, Evaluate(state.models[cluster], part="test"))
+    row["known"] = fleet.accuracy(number, measurement(central, state, cluster))
     row["test"] = row["placed"] = None
     with contextlib.suppress(Refused, DeviceFault):
         answer = central.place(state, None)
@@ -195,16 +188,38 @@ def _measure(central: Central, state: State, fleet: Fleet, number: int, labels: 
             answer = central.place(state, fleet.show(number, answer, labels))
         assert isinstance(answer, ClusterAssignment)
         row["placed"], row["abstained"] = answer.cluster, answer.abstained
-        row["test"] = fleet.evaluate(number, Evaluate(state.models[answer.cluster], part="test"))
+        task = measurement(central, state, answer.cluster)
+        row["test"] = fleet.accuracy(number, task, newcomer=True)
     return row
 
 
-def _grouping(outcome: Outcome, holdings: Sequence[Holding]) -> dict[str, Any]:
-    found = [outcome.state.assignments[name(number)] for number in range(len(holdings))]
+def _newcomers(
+    experiment: Experiment, algorithm: Algorithm, central: Central, state: State, learner: Learner
+) -> list[dict[str, Any]]:
+    """How labelled devices fare that took no part, one for each concept, where the shift has them."""
+    made = newcomers(experiment.shift, experiment.seed, *images.load(experiment.dataset, experiment.data_dir))
+    if not made:
+        return []
+    holdings = [Holding.steady(device) for device in made]
+    fleet = Fleet(algorithm, holdings, learner, experiment.device, experiment.seed)
+    rows = []
+    for number, device in enumerate(made):
+        answer = central.place(state, None)
+        if isinstance(answer, Message):
+            answer = central.place(state, fleet.shown(number, answer, device.train))
+        assert isinstance(answer, ClusterAssignment)
+        accuracy = fleet.accuracy(number, measurement(central, state, answer.cluster), newcomer=True)
+        rows.append({"concept": device.concept, "placed": answer.cluster, "accuracy": accuracy})
+    return rows
+
+
+def grouping(state: State, holdings: Sequence[Holding]) -> dict[str, Any]:
+    """What groups were found, and how well they agree with the truth."""
+    found = [state.assignments[name(number)] for number in range(len(holdings))]
     return {
         "clusters": len(set(found)),
         "ari": float(adjusted_rand_score([device.concept for device in holdings], found)),
-        "clustering_round": outcome.state.facts.get("clustering_round"),
+        "clustering_round": state.facts.get("clustering_round"),
         "assignments": found,
     }
 

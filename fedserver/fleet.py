@@ -8,11 +8,12 @@ import numpy as np
 
 from fedcore.algorithm import Algorithm
 from fedcore.data.dataset import Dataset
+from fedcore.data.natural import NaturalDevice
 from fedcore.data.views import Views
 from fedcore.local.bench import Bench
 from fedcore.local.learner import Learner
 from fedcore.local.simulated import Simulated
-from fedcore.messages import Describe, Evaluate, Evaluated, Message, Trained
+from fedcore.messages import Built, Describe, Evaluated, Message
 from fedcore.parts import Evidence
 from fedcore.payload import fields_of
 from fedcore.privacy.account import Unmetered
@@ -45,6 +46,11 @@ class Holding:
         begins = changes(rounds, len(device.stages))
         return cls(device.stage, begins, device.test, device.test_of.number)
 
+    @classmethod
+    def natural(cls, device: NaturalDevice, rounds: int) -> "Holding":
+        stages = device.stages
+        return cls(lambda stage: stages[stage], changes(rounds, len(stages)), device.test, device.concept)
+
 
 class Fleet:
     """Memory holds the data of the devices' present stages, and one network."""
@@ -73,8 +79,10 @@ class Fleet:
     def devices(self) -> dict[DeviceId, Callable[[Message, int], Message]]:
         return {name(number): self._device_of(number) for number in range(len(self.holdings))}
 
-    def evaluate(self, number: int, task: Evaluate) -> float:
-        answer = self._local.perform(task, self._benches[number])
+    def accuracy(self, number: int, task: Message, newcomer: bool = False) -> float:
+        """By a task that `fedcore.algorithm.measurement` gave. A newcomer remembers nothing of the run."""
+        memory = None if newcomer else self._memories.get(name(number))
+        answer = self._local.perform(task, self._benches[number].for_task(0, memory))
         assert isinstance(answer, Evaluated)
         return answer.accuracy
 
@@ -85,8 +93,11 @@ class Fleet:
         """
         test = self.holdings[number].test
         labelled = labels > 0 and not (isinstance(question, Describe) and not question.classes)
-        shown = self._few(number, test, labels) if labelled else Dataset(test.x)
-        answer = self._local.perform(question, self.bench(number, shown))
+        return self.shown(number, question, self._few(number, test, labels) if labelled else Dataset(test.x))
+
+    def shown(self, number: int, question: Message, data: Dataset) -> Evidence:
+        """What these data are evidence of."""
+        answer = self._local.perform(question, self.bench(number, data))
         parts = (getattr(answer, name) for name in fields_of(type(answer)))
         return next(part for part in parts if isinstance(part, Evidence))
 
@@ -124,12 +135,18 @@ class Fleet:
             simulated = Simulated(self._local, self._benches[number], device, self._memories, self._keep)
             started = time.perf_counter()
             answer = simulated(message, seed)
-            if message.reply is Trained:
+            if _trains(message):
                 self.training_seconds += time.perf_counter() - started
                 self._trained[number] += 1
             return answer
 
         return perform
+
+
+def _trains(message: Message) -> bool:
+    """Whether models come back that the data have gone into."""
+    types = {each for kinds, _ in fields_of(message.reply).values() for each in kinds}
+    return message.reply is not Built and bool(types & {Tensors, tuple[Tensors, ...]})
 
 
 def name(number: int) -> DeviceId:

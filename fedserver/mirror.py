@@ -10,7 +10,7 @@ from hashlib import sha256
 
 from fedcore.errors import DiskFull
 from fedcore.messages import Message
-from fedcore.parts import Descriptor, LatentBounds
+from fedcore.parts import Descriptor, LatentBounds, Prototypes
 from fedcore.payload import Part, Payload
 from fedcore.privacy.accounting import rho_of
 from fedcore.privacy.cost import Cost, total
@@ -62,6 +62,8 @@ async def _write(storage: Storage, found: Sequence[ReleaseRecord]) -> None:
 def _release(run: RunId, device: DeviceId, part: Part) -> ReleaseRecord | None:
     if isinstance(part, LatentBounds):
         return ReleaseRecord(run, device, "bounds")
+    if isinstance(part, Prototypes):
+        return ReleaseRecord(run, device, "prototypes")
     if not isinstance(part, Descriptor):
         return None
     if part.sums is None:

@@ -39,4 +39,5 @@ def recipe_of(spec: RunSpec) -> Recipe:
             f"algorithm {algorithm.name} does not say what its state is",
             f"annotate what {algorithm.central_module}.start returns",
         )
-    return Recipe(Bootstrap(central, parameters), typing.Union[state, Unstarted])  # noqa: UP007
+    bootstrap = Bootstrap(central, parameters, algorithm.initial(parameters))
+    return Recipe(bootstrap, typing.Union[state, Unstarted])  # noqa: UP007

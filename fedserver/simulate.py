@@ -21,14 +21,20 @@ from fedcore.shell.console import Console, Result, verb
     "--algorithm", default="flux", show_default=True, metavar="NAME", help="Such as fedavg, flux-soft."
 )
 @click.option("--preset", default="default", show_default=True, help="Named parameters, such as paper.")
-@click.option("--dataset", default="digits", show_default=True, help="digits, mnist or fashion-mnist.")
+@click.option(
+    "--dataset",
+    default="digits",
+    show_default=True,
+    help="digits, mnist or fashion-mnist; elec2 or hapt, whose devices differ by nature.",
+)
 @click.option("--data-dir", type=click.Path(path_type=Path), help="The folder with the data set's files.")
 @click.option(
     "--shift",
     default="px",
     show_default=True,
     help="How devices differ: px images, py classes, pyx names of classes, pxy images of some classes, "
-    "dirichlet shares of classes; qs-features, qs-labels, qs-skew: concepts, and numbers of samples.",
+    "dirichlet shares of classes, fedrc all at once; qs-features, qs-labels, qs-skew: concepts, and "
+    "numbers of samples.",
 )
 @click.option(
     "--level",
@@ -62,6 +68,7 @@ from fedcore.shell.console import Console, Result, verb
     show_default=True,
     help="Share of the train images that no device gets, to train a frozen encoder on (fmcl, fecfl).",
 )
+@click.option("--samples", type=int, default=0, help="Training images of a device.  [default: all there are]")
 @click.option("--rounds", type=int, default=10, show_default=True, help="Rounds of training.")
 @click.option("--seed", type=int, default=42, show_default=True, help="Of the data and of all shuffling.")
 @click.option("--model-seed", type=int, default=42, show_default=True, help="Of the initial weights.")
@@ -81,6 +88,9 @@ def simulate(
 
     known is the accuracy of the devices' own clusters' models; test is that of the models they get as
     newcomers without labels.
+
+    Simulated data are nobody's, so descriptors are taken as they are (privacy=off), unlike in runs of real
+    devices. What a guarantee leaves of the figures is seen with --set privacy=balanced.
     """
     from fedserver.experiment import Experiment, run
 
@@ -113,16 +123,21 @@ def text(found: dict[str, Any]) -> str:
             f"{row['placed'] or '-':>10}{test:>8}"
         )
     test = "-" if accuracy["test"] is None else f"{accuracy['test']:.2f}"
+    own, newcomers = (
+        "" if accuracy[name] is None else f", {name} {accuracy[name]:.2f} %" for name in ("own", "newcomers")
+    )
     formed = f", formed in round {found['clustering_round']}" if found["clustering_round"] else ""
+    level = f" level {found['level']}" if found["level"] else ""
     drifts = f", {found['drifts']} drifts ({found['mode']})" if found["drifts"] else ""
     return "\n".join(
         [
             *rows,
             "",
-            f"{found['algorithm']} ({found['preset']}) on {found['dataset']}, {found['shift']} level "
-            f"{found['level']}{drifts}, seed {found['seed']}",
-            f"known {accuracy['known']:.2f} %, test {test} %",
+            f"{found['algorithm']} ({found['preset']}) on {found['dataset']}, {found['shift']}{level}{drifts}, "
+            f"seed {found['seed']}",
+            f"known {accuracy['known']:.2f} %, test {test} %{own}{newcomers}",
             f"{found['clusters']} clusters{formed}, ARI against the truth {found['ari']:.2f}",
+            *([f"privacy of the descriptors: {found['privacy']}"] if found["privacy"] else []),
             f"{found['seconds']['total']:.0f} s, of which {found['seconds']['training']:.0f} s training",
         ]
     )

@@ -4,19 +4,23 @@ import asyncio
 import math
 import socket
 import sys
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TypeVar
 
 from fedclient.backoff import Backoff, patiently
 from fedclient.faults import NotApproved
 from fedclient.identity.keyring import Asking, EnrolPort, Identity, Keyring, fingerprint_of, identity_of
 from fedclient.identity.rpc import enrolment
 from fedclient.state import DeviceFolder
-from fedcore.errors import ConfigError
+from fedcore.errors import ConfigError, Unavailable
 from fedcore.identity.enrolled import Enrolled, Joining, Pending
 from fedcore.identity.join import JoinString, parse
 from fedcore.identity.proof import key_of, prove
 from fedcore.shell.console import Console
 from fedcore.types import DeviceId
+
+T = TypeVar("T")
 
 LINE = 4096
 """Characters of a file that holds a join string."""
@@ -74,7 +78,7 @@ async def _ask_until_answered(
     enrol, asking = EnrolPort(line.host, line.port, line.pin), keyring.asking()
     name = device or _name_for(asking)
     console.progress(f"asking {enrol.address} for a certificate for {name}")
-    answer = await _ask(line, enrol, asking, name)
+    answer = await _in_turn(lambda: _ask(line, enrol, asking, name), console)
     if isinstance(answer, Pending):
         console.say(
             f"{name} waits for an operator's approval: fedserver device approve {name}\n"
@@ -89,6 +93,20 @@ async def _ask_until_answered(
     identity = identity_of(asking, answer, enrol)
     keyring.keep(identity)
     return identity
+
+
+async def _in_turn(ask: Callable[[], Awaitable[T]], console: Console) -> T:
+    """Ask, and again in the time that the server gives where too many ask at once."""
+    backoff = Backoff()
+    while True:
+        try:
+            return await ask()
+        except Unavailable as error:
+            if error.window is None:
+                raise
+            wait = backoff.next(error.window)
+            console.progress(f"{error.message}: it is this device's turn in {wait:.0f} s")
+        await asyncio.sleep(wait)
 
 
 async def _ask(line: JoinString, enrol: EnrolPort, asking: Asking, name: DeviceId) -> Enrolled | Pending:

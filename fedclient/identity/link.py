@@ -1,7 +1,8 @@
 """A link over TLS in both directions, which sees to it that its certificate stays valid.
 
 Renewal: in the time that the server gives at each hello, over the link itself, with a new key; the next call
-that finds no other under way opens a channel with it. So nothing that is under way is cut.
+that finds no other under way opens a channel with it. So nothing that is under way is cut. Who comes for a
+model alone says hello when it has that, to hear whether the time has come.
 Rejoining: when the server hangs up on our certificate, the enrolment port says what its clock is; if the
 certificate is over by that, a new one is asked for with the key of the old one.
 """
@@ -23,7 +24,7 @@ from fedcore.errors import Refused, ShoalError, Unauthenticated, Unavailable
 from fedcore.identity.certificates import key_from_pem
 from fedcore.identity.enrolled import Enrolled, Rejoining
 from fedcore.identity.proof import sign
-from fedcore.link import Hello, Welcome
+from fedcore.link import Hello, Observation, Welcome
 
 SOONEST = 1.0
 """Seconds between two renewals at least, whatever the server says."""
@@ -57,6 +58,29 @@ class SecureLink(RpcLink):
         if welcome.renew_in is not None:
             self._renew_in(welcome.renew_in)
         return welcome
+
+    async def renew_if_due(self, hello: Hello) -> None:
+        """Ask the server, by one more hello, whether it is time, and renew if so; for who does not stay.
+
+        What keeps it from that is said: there is time for it at the next visit.
+        """
+        try:
+            welcome = await super().hello(hello)
+            await self.leave()  # it takes no task
+            if welcome.renew_in is not None and welcome.renew_in <= 0.0:
+                await self._renew()
+        except ShoalError as error:
+            self._say(f"the certificate could not be renewed: {error}; trying again at the next visit")
+
+    async def observe(self) -> Observation:
+        """Renews before it returns, once it is time: an observer says no hello."""
+        found = await super().observe()
+        if found.renew_in <= 0.0:
+            try:
+                await self._renew()
+            except ShoalError as error:
+                self._say(f"the certificate could not be renewed: {error}; trying again at the next look")
+        return found
 
     async def close(self) -> None:
         if self._renewal is not None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from fedcore.algorithm import Report
+from fedcore.central.noised import Noise, loudness, noised
 from fedcore.central.robust import BOUND, FEW, Combined, Update, combine, norm, reference
 from fedcore.central.standard import trained
 from fedcore.types import DeviceId, ModelKey, Tensors
@@ -48,7 +49,7 @@ class Guard:
 def next_models(
     models: Mapping[ModelKey, Tensors],
     reports: Sequence[Report],
-    rule: str,
+    rule: str | Noise,
     guard: Guard,
     share: Callable[[DeviceId, ModelKey], float] = lambda device, key: 1.0,
     origins: Mapping[DeviceId, Tensors] = NOWHERE_ELSE,
@@ -56,14 +57,19 @@ def next_models(
     """Each of `models` after this round's trained reports; one without any keeps what it is.
 
     rule: see `fedcore.central.robust`; "mean" is FedAvg, Algorithm 1, and FLUX Algorithm 1, "weighted
-    aggregation". An update weighs its number of samples times its share in the model, 0 to 1.
+    aggregation". An update weighs its number of samples times its share in the model, 0 to 1. With noise of
+    the server it weighs its share alone, and a device's shares are 1 together at most.
     origins: what a device trained from, where that is not the model that its update now counts in.
     """
     reported = trained(reports)
 
     def updates(key: ModelKey) -> dict[DeviceId, Update]:
         return {
-            device: Update(update.model, update.examples * share(device, key), origins.get(device))
+            device: Update(
+                update.model,
+                (1 if isinstance(rule, Noise) else update.examples) * share(device, key),
+                origins.get(device),
+            )
             for device, update in reported.items()
         }
 
@@ -73,7 +79,7 @@ def next_models(
 def combined_models(
     models: Mapping[ModelKey, Tensors],
     updates: Callable[[ModelKey], Mapping[DeviceId, Update]],
-    rule: str,
+    rule: str | Noise,
     guard: Guard,
 ) -> tuple[dict[ModelKey, Tensors], Guard]:
     """Each of `models` after its own `updates`: for reports that have several models, say.
@@ -85,6 +91,10 @@ def combined_models(
     for key, base in models.items():
         own = {device: update for device, update in sorted(updates(key).items()) if update.weight > 0.0}
         if not own:
+            continue
+        if isinstance(rule, Noise):
+            found[key] = noised(base, own, rule)
+            of_round[key] = (loudness(key, base, own, rule),)
             continue
         combined = combine(rule, base, own, references.get(key, 0.0))
         found[key] = combined.model

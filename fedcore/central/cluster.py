@@ -91,7 +91,9 @@ def agglomerated(distances: Vector, method: str, *, clusters: int = 0, below: fl
     if len(distances) < 2:
         return np.zeros(len(distances), np.int64)
     tree = linkage(squareform(distances, checks=False), method)
-    return renumbered(fcluster(tree, clusters, "maxclust") if clusters else fcluster(tree, below, "distance"))
+    if 0 < clusters < len(distances):
+        return renumbered(fcluster(tree, clusters, "maxclust"))
+    return renumbered(fcluster(tree, 0.0 if clusters else below, "distance"))
 
 
 def centroids(points: Vector, labels: Labels) -> Vector:

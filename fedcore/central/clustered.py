@@ -4,6 +4,7 @@ A run is a table of phases, each an exchange: what it asks of the devices that a
 their answers. The functions below are such halves, for any state that is a `Clustered`.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -11,12 +12,14 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fedcore.algorithm import Plan, Report
-from fedcore.central.averaging import Guard, next_models
+from fedcore.central.averaging import Guard, combined_models, next_models
 from fedcore.central.cluster import Labels
-from fedcore.central.standard import metrics_of, trained, training
+from fedcore.central.robust import Update
+from fedcore.central.standard import metrics_of, private_training, trained, training
 from fedcore.errors import BadPayload
 from fedcore.messages import Evaluate, Evaluated, Message, Score, Scored, Train
 from fedcore.parts import ClusterAssignment, Evidence, Scores
+from fedcore.tensors import weighted_mean
 from fedcore.types import DeviceId, ModelKey, Scalar, Tensors
 
 GLOBAL = "global"
@@ -46,6 +49,11 @@ class Clustered:
     def remarks(self) -> Sequence[str]:
         return self.guard.remarks
 
+    @property
+    def lessons(self) -> int:
+        """How often a device trains in the whole run."""
+        return int(self.parameters.rounds)
+
 
 S = TypeVar("S", bound=Clustered)
 Phases = Mapping[str, tuple[Callable[[S, Sequence[DeviceId]], Plan], Callable[[S, Sequence[Report]], S]]]
@@ -64,20 +72,35 @@ def named(count: int) -> tuple[ModelKey, ...]:
     return tuple(f"c{number}" for number in range(count))
 
 
+def ask_all(state: Clustered, present: Sequence[DeviceId], task: Message, what: str = "") -> Plan:
+    """The same task for everybody, in a round of training."""
+    return Plan(dict.fromkeys(present, task), title(state, what))
+
+
+def begun(count: int, models: Sequence[Tensors]) -> dict[ModelKey, Tensors]:
+    """So many clusters, each with an initial model of its own as far as there are any, and then over again."""
+    return {name: models[number % len(models)] for number, name in enumerate(named(count))}
+
+
 # -- a round of training ------------------------------------------------------------------------------------
 
 
 def ask_train(state: S, present: Sequence[DeviceId], late: Message | None = None) -> Plan:
     """Every device trains its cluster's model. One that belongs to none yet trains the only model there is;
     where there are several, it is asked `late`: by default what its loss is under each, to join the best."""
-    settings = training(state.parameters)
-    train = {key: Train(model, settings, key) for key, model in state.models.items()}
+    train = {key: train_task(state, model, key) for key, model in state.models.items()}
     question = late or Score(tuple(state.models.values()))
     tasks: dict[DeviceId, Message] = {}
     for device in present:
         key = home(state, device)
         tasks[device] = question if key is None else train[key]
     return Plan(tasks, title(state))
+
+
+def train_task(state: Clustered, model: Tensors, key: ModelKey = "") -> Train:
+    """To train a model as the run's parameters say."""
+    private = private_training(state.parameters, state.lessons)
+    return Train(model, training(state.parameters), key, private=private)
 
 
 def take_train(state: S, reports: Sequence[Report]) -> S:
@@ -97,6 +120,16 @@ def averaged(state: S, reports: Sequence[Report]) -> S:
         state.guard,
         lambda device, key: float(assignments[device] == key),
     )
+    return replace(state, models=models, guard=guard, assignments=assignments)
+
+
+def counted_once(state: S, reports: Sequence[Report]) -> S:
+    """The next model of a run that has one, in whose mean each device counts once, whatever its samples."""
+    updates = {device: Update(update.model, 1.0) for device, update in trained(reports).items()}
+    models, guard = combined_models(
+        state.models, lambda key: updates, state.parameters.aggregation, state.guard
+    )
+    assignments = {**state.assignments, **dict.fromkeys(updates, GLOBAL)}
     return replace(state, models=models, guard=guard, assignments=assignments)
 
 
@@ -144,7 +177,7 @@ def end(state: S) -> str:
     return EVALUATE if state.parameters.evaluate else DONE
 
 
-def title(state: S, what: str = "") -> str:
+def title(state: Clustered, what: str = "") -> str:
     what = what or ("one model for all" if len(state.models) == 1 else "one model for each cluster")
     return f"training round {state.progress + 1} of {state.parameters.rounds}: {what}"
 
@@ -179,8 +212,16 @@ def place_by_loss(state: Clustered, evidence: Evidence | None) -> ClusterAssignm
         return Score(tuple(state.models.values()))
     if not isinstance(evidence, Scores) or len(evidence.losses) != len(names):
         raise BadPayload(f"the losses of {len(names)} models are due", "ask again which they are")
-    order = np.argsort(evidence.losses, kind="stable")
-    first, second = (float(evidence.losses[row]) for row in order[:2])
+    return nearest_of(names, evidence.losses.tolist())
+
+
+def nearest_of(names: Sequence[ModelKey], distances: Sequence[float]) -> ClusterAssignment:
+    """The cluster of the least distance, or loss: at least one. confidence: 1 - least / second, 0 to 1."""
+    order = np.argsort(distances, kind="stable")
+    first = distances[order[0]]
+    if len(names) == 1:
+        return ClusterAssignment(names[0], first, reason="the run has one cluster")
+    second = distances[order[1]]
     confidence = float(np.clip(1.0 - first / second, 0.0, 1.0)) if second > 0.0 else 0.0
     return ClusterAssignment(names[order[0]], first, names[order[1]], second, confidence)
 
@@ -188,10 +229,16 @@ def place_by_loss(state: Clustered, evidence: Evidence | None) -> ClusterAssignm
 # -- the end ------------------------------------------------------------------------------------------------
 
 
-def ask_evaluate(state: S, present: Sequence[DeviceId]) -> Plan:
-    """Every device measures its cluster's model on its test part."""
+def ask_evaluate(
+    state: S, present: Sequence[DeviceId], measure: Callable[[S, ModelKey], Message] | None = None
+) -> Plan:
+    """Every device measures its cluster's model on its test part. measure: another task for a cluster, as
+    that of `fedcore.algorithm.measurement`."""
     homes = {device: home(state, device) for device in present}
-    tasks = {key: Evaluate(model, "test", key) for key, model in state.models.items()}
+    tasks: dict[ModelKey, Message] = {
+        key: measure(state, key) if measure else Evaluate(model, "test", key)
+        for key, model in state.models.items()
+    }
     return Plan({device: tasks[key] for device, key in homes.items() if key is not None}, "final evaluation")
 
 
@@ -200,6 +247,45 @@ def take_evaluate(state: S, reports: Sequence[Report]) -> S:
 
 
 # -- groups -------------------------------------------------------------------------------------------------
+
+
+def formed(state: S, groups: Mapping[DeviceId, int], phase: str) -> S:
+    """Clusters before any training: devices by group 0, 1, ...; each begins with the model of all."""
+    names = named(1 + max(groups.values()))
+    return replace(
+        state,
+        models=dict.fromkeys(names, state.models[GLOBAL]),
+        guard=state.guard.split(GLOBAL, names),
+        assignments={device: names[group] for device, group in groups.items()},
+        phase=phase,
+    )
+
+
+def merged(state: S, into: Mapping[ModelKey, ModelKey]) -> S:
+    """Clusters become one. into: the name under which each goes on.
+
+    A merged model is the mean of those it is made of, each by its number of devices (equally, where none has
+    any). A cluster that is not merged keeps its model.
+    """
+    devices = Counter(state.assignments.values())
+    models: dict[ModelKey, Tensors] = {}
+    for key in dict.fromkeys(into.values()):
+        parts = [name for name in into if into[name] == key]
+        counted = [name for name in parts if devices[name]]
+        whole = {name: float(max(devices[name], 1)) for name in counted or parts}
+        alone = len(parts) == 1
+        models[key] = (
+            state.models[key]
+            if alone
+            else weighted_mean((state.models[name], n) for name, n in whole.items())
+        )
+    guard = replace(
+        state.guard,
+        references={key: norm for key, norm in state.guard.references.items() if key in models},
+        of_round={key: texts for key, texts in state.guard.of_round.items() if key in models},
+    )
+    assignments = {device: into[key] for device, key in state.assignments.items()}
+    return replace(state, models=models, guard=guard, assignments=assignments)
 
 
 def matched(

@@ -10,6 +10,7 @@ has no moments: its blocks are NaN here, and get their value when the vector is 
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -60,9 +61,40 @@ class Table:
         """(n,): which descriptors were released with noise of a known size."""
         return self.count_noise[:, 0] > 0.0
 
+    @property
+    def errors(self) -> Vector:
+        """(n, 1 + U, l): variances of the means, by sampling and by noise."""
+        return self.variances / self._free + self.mean_noise
+
+    @property
+    def _free(self) -> Vector:
+        free: Vector = np.maximum(self.counts - 1.0, 1.0)[:, :, None]
+        return free
+
     def without_classes(self) -> "Table":
         """All samples together alone."""
         return Table(*(getattr(self, field.name)[:, :1] for field in fields(self)))
+
+    def pooled(self, groups: Sequence[Sequence[int]]) -> "Table":
+        """A row for each group of rows, as if one device had described all of their samples."""
+        rows = [self._one(list(group)) for group in groups]
+        return Table(*(np.stack(column) for column in zip(*rows, strict=True)))
+
+    def _one(self, group: list[int]) -> tuple[npt.NDArray[Any], ...]:
+        some = Table(*(getattr(self, field.name)[group] for field in fields(self)))
+        own = np.where(some.known, np.maximum(some.counts, 1.0), 0.0)[:, :, None]
+        shares = own / np.maximum(own.sum(axis=0), 1.0)
+        counts = some.counts.sum(axis=0)
+        free = np.maximum(counts - 1.0, 1.0)[:, None]
+        noise = np.where(shares > 0.0, some.mean_noise, 0.0)
+        return (
+            (shares * some.means).sum(axis=0),
+            free * (shares**2 * some.variances / some._free).sum(axis=0),
+            counts,
+            (shares**2 * noise).sum(axis=0),
+            some.count_noise.sum(axis=0),
+            np.asarray(some.known.any(axis=0)),
+        )
 
 
 def aligned(described: Sequence[Descriptor]) -> Table:

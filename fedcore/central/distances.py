@@ -54,18 +54,26 @@ def euclidean(products: Vector) -> Vector:
 
 
 def cosines(products: Vector) -> Vector:
-    """(n, n) cosines of the angles between updates, -1 to 1; 0 beside an update that does not move."""
+    """(n, n) cosines of the angles between updates, -1 to 1; 0 beside an update that does not move.
+
+    Those of one direction have exactly 1: what rounding leaves over is rounded off.
+    """
     lengths = np.sqrt(np.diagonal(products))
     moved = np.outer(lengths, lengths)
-    angles: Vector = np.clip(np.divide(products, moved, out=np.zeros_like(products), where=moved > 0), -1, 1)
+    found = np.divide(products, moved, out=np.zeros_like(products), where=moved > 0)
+    angles: Vector = np.clip(np.round(found, 12), -1.0, 1.0)
     np.fill_diagonal(angles, 1.0)
     return angles
 
 
 def points(products: Vector) -> Vector:
-    """(n, r) points, r <= n, whose inner products are `products`: the longest axis first."""
+    """(n, r) points, r <= n, whose inner products are `products`: the longest axis first.
+
+    Equal updates give equal points: what eigenvectors leave over is rounded off.
+    """
     values, vectors = np.linalg.eigh((products + products.T) / 2.0)
     order = np.argsort(-values, kind="stable")
     kept = order[values[order] > ROUNDING * max(values.max(initial=0.0), 0.0)]
     found: Vector = vectors[:, kept] * np.sqrt(values[kept])
-    return found
+    digits = 8 - int(np.floor(np.log10(np.abs(found).max()))) if found.size else 0
+    return np.round(found, digits)

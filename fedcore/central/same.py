@@ -27,9 +27,11 @@ ERROR = 0.01
 """How often chance alone may make the most unlike of all pairs look unlike."""
 CORRELATION = 2.0
 """The coordinates of a class are correlated, so T spreads like that of this many times fewer of them."""
-CLEAR = 2.0
-"""A step in unlikeness by this ratio parts groups. Not every step does: samples that were drawn several times
-over make all like devices look unlike, but by degrees and all about as much."""
+CHANCE = 0.5
+"""About what chance alone makes of a pair, as a share of the most that it could make."""
+CLEAR = 1.5
+"""A step in unlikeness by this ratio parts groups, once it is more than chance. Not every step does: samples
+that were drawn several times over make all like devices look unlike, but by degrees and all about as much."""
 
 
 def unlikeness(described: Sequence[Descriptor]) -> Vector:
@@ -38,9 +40,12 @@ def unlikeness(described: Sequence[Descriptor]) -> Vector:
 
     Where noise makes classes faint, a shift of all samples would drown in them: it is then tested apart too.
     """
-    table = aligned(described)
+    return _unlike(aligned(described), _pairs(len(described)))
+
+
+def _unlike(table: Table, pairs: float) -> Vector:
+    """`unlikeness` of the rows, which are `pairs` pairs or are made of as many."""
     tables = [table, table.without_classes()] if table.noisy.any() else [table]
-    pairs = max(len(described) * (len(described) - 1) / 2, 1.0)
     found = []
     for each in tables:
         statistic, free = statistics(each)
@@ -56,6 +61,10 @@ def between(ones: Sequence[Descriptor], others: Sequence[Descriptor]) -> Vector:
     return unlikeness([*ones, *others])[: len(ones), len(ones) :]
 
 
+def _pairs(devices: int) -> float:
+    return max(devices * (devices - 1) / 2, 1.0)
+
+
 def statistics(table: Table) -> tuple[Vector, Vector]:
     """(n, n) each: T of every pair, and its degrees of freedom.
 
@@ -63,8 +72,7 @@ def statistics(table: Table) -> tuple[Vector, Vector]:
     Classes within noise are left out, and all samples together are compared as well.
     """
     means, counts, known = table.means, table.counts, table.known  # (n, 1 + U, ...)
-    errors = table.variances / np.maximum(counts - 1.0, 1.0)[:, :, None]  # of each mean, without bias
-    errors += table.mean_noise
+    errors = table.errors
     # A coordinate that never moves (a dead unit) says nothing, and would divide by nothing.
     least = 1e-12 * np.maximum(means**2, 1.0).max(axis=(0, 1))
     noisy = table.noisy
@@ -98,23 +106,44 @@ def _counts_differ(one: Vector, others: Vector, noise: Vector, noises: Vector) -
     return terms.sum(axis=1), np.maximum(counted.sum(axis=1) - 1.0, 0.0)
 
 
-def groups(unlike: Vector, clusters: int = 0) -> Labels:
-    """Devices by group, so that no chain can form. unlike: (n, n), what `unlikeness` gives.
+def groups(described: Sequence[Descriptor], clusters: int = 0) -> Labels:
+    """Devices by group, so that no chain can form.
 
     clusters: how many groups, at most; 0 where that is to be found.
 
-    Complete linkage: two groups are as unlike as their most unlike pair. Going up from alike (1), the tree is
-    cut at the first step that is `CLEAR`; where devices differ by degrees and no step is, at the largest one.
-    So it can find one group, and as many as there are devices.
+    Complete linkage: two groups are as unlike as their most unlike pair; or as all of the one and all of the
+    other, where that is more, for chance and noise fade over the devices of a group. It can find one group,
+    and as many as there are devices.
     """
-    if len(unlike) < 2:
-        return np.zeros(len(unlike), np.int64)
-    tree = linkage(squareform(unlike, checks=False), "complete")
+    if len(described) < 2:
+        return np.zeros(len(described), np.int64)
+    tree = linkage(squareform(unlikeness(described), checks=False), "complete")
+    tree[:, 2] = np.maximum.accumulate(np.maximum(tree[:, 2], _together(aligned(described), tree)))
+    return cut(tree, clusters)
+
+
+def _together(table: Table, tree: Vector) -> Vector:
+    """(n - 1,): how unlike the two sides of each merge are when each is taken as one device."""
+    devices = len(table.counts)
+    members = [[index] for index in range(devices)]
+    found = []
+    for one, other in tree[:, :2].astype(int):
+        found.append(_unlike(table.pooled([members[one], members[other]]), _pairs(devices))[0, 1])
+        members.append(members[one] + members[other])
+    return np.array(found)
+
+
+def cut(tree: Vector, clusters: int = 0) -> Labels:
+    """The groups of a tree, (n - 1, 4) as `linkage` gives it, heights being unlikeness.
+
+    Going up, it is cut at the first step that is `CLEAR` and leads above chance, which is up to 1; where
+    devices differ by degrees and no step is clear, at the largest one.
+    """
     if clusters:
         return renumbered(fcluster(tree, clusters, "maxclust"))
-    heights = np.concatenate([[1.0], np.maximum(tree[:, 2], 1.0)])
-    steps = heights[1:] / heights[:-1]
-    if steps.max() <= 1.0:
-        return np.zeros(len(unlike), np.int64)
-    cut = int(np.argmax(steps >= CLEAR if steps.max() >= CLEAR else steps))  # earlier merges are made
-    return renumbered(fcluster(tree, (heights[cut] + heights[cut + 1]) / 2.0, "distance"))
+    heights = np.maximum(np.concatenate([[CHANCE], tree[:, 2]]), CHANCE)
+    steps = np.where(heights[1:] > 1.0, heights[1:] / heights[:-1], 0.0)
+    if not steps.any():
+        return np.zeros(len(heights), np.int64)
+    first = int(np.argmax(steps >= CLEAR if steps.max() >= CLEAR else steps))
+    return renumbered(fcluster(tree, (heights[first] + heights[first + 1]) / 2.0, "distance"))

@@ -41,15 +41,17 @@ def training(parameters: Any) -> TrainingSettings:
     )
 
 
-def private_training(parameters: Any) -> PrivateTraining | None:
+def private_training(parameters: Any, rounds: int = 0) -> PrivateTraining | None:
     """The DP-SGD among an algorithm's parameters, by their names; None where it asks for none.
 
-    An epsilon is for all of the run's rounds of training. Raises BadPayload.
+    An epsilon is for all of the run's `rounds` of training; 0: the parameter of that name. Raises BadPayload.
     """
     epsilon, noise = getattr(parameters, "dp_epsilon", 0.0), getattr(parameters, "dp_noise", 0.0)
     if not epsilon and not noise:
         return None
-    return PrivateTraining(parameters.dp_clip, noise, epsilon, parameters.dp_delta, parameters.rounds)
+    return PrivateTraining(
+        parameters.dp_clip, noise, epsilon, parameters.dp_delta, rounds or parameters.rounds
+    )
 
 
 def trained(reports: Sequence[Report]) -> dict[DeviceId, Trained]:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedcore.data.version import version
+from fedcore.data.version import Numbers, distinct, version
 from fedcore.data.views import Views
 from fedcore.errors import BadPayload, ConfigError, DeviceFault, near
 from fedcore.local.learner import Learner
@@ -71,6 +71,7 @@ class Bench:
         self.remembered: Tensors | None = None
         self._samples: dict[str, Samples] = {}
         self._versions: dict[tuple[bool, tuple[str, ...]], str] = {}
+        self._distinct: dict[tuple[bool, tuple[str, ...]], Numbers] = {}
 
     def for_task(self, seed: int, memory: Tensors | None = None) -> "Bench":
         """The same bench, data and network shared, for a task with this seed and what is remembered."""
@@ -116,6 +117,13 @@ class Bench:
         if key not in self._versions:
             self._versions[key] = version((getattr(self.views, part) for part in parts), labels)
         return self._versions[key]
+
+    def distinct(self, parts: Sequence[str], labels: bool) -> Numbers:
+        """Which samples of these parts are the same one: see `fedcore.data.version`."""
+        key = (labels, tuple(parts))
+        if key not in self._distinct:
+            self._distinct[key] = distinct((getattr(self.views, part) for part in parts), labels)
+        return self._distinct[key]
 
     def load(self, weights: Tensors) -> nn.Module:
         """The bench's network with these weights; it is theirs until the next call. Raises BadPayload."""

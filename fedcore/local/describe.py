@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedcore.data.version import Numbers
 from fedcore.errors import BadPayload, DataFault, LearnerFault
 from fedcore.local.latents import latents
 from fedcore.local.learner import Learner
@@ -23,16 +24,22 @@ from fedcore.types import Array, Tensors
 
 
 def describe(
-    learner: Learner, model: nn.Module, parts: Sequence[Samples], projector: Tensors, classes: int
+    learner: Learner,
+    model: nn.Module,
+    parts: Sequence[Samples],
+    projector: Tensors,
+    classes: int,
+    distinct: Numbers | None = None,
 ) -> Moments:
     """Moments of all samples of `parts` and, for `classes` above 0, of each class. `model` is not changed.
 
+    distinct: which samples are the same one; without it each counts as one of its own.
     Raises DeviceFault where labels are needed and missing, LearnerFault when the author's code fails,
     BadPayload for a projector that does not fit the learner's latents.
     """
     labels = torch.cat([part.labels for part in parts]).cpu().numpy() if classes else None
     batches = (batch for part in parts for batch in latents(learner, model, part))
-    return moments_of(project(batches, projector), labels, classes)
+    return moments_of(project(batches, projector), labels, classes, distinct)
 
 
 def sums(
@@ -41,16 +48,21 @@ def sums(
     parts: Sequence[Samples],
     projector: Tensors,
     classes: int,
+    distinct: Numbers,
 ) -> ExactSums:
     """What a calibrated privacy mode makes its release of: for `classes` above 0, of each class too.
 
+    A sample that is there several times counts once. One sample more is at most one distinct sample more, so
+    that what one sample can change does not grow by it.
     The projector has a radius. Raises as `describe` does.
     """
     check_classes(classes)
     labels = torch.cat([part.labels for part in parts]).cpu().numpy() if classes else None
     batches = (batch for part in parts for batch in latents(learner, model, part))
     projected = project(batches, projector)
-    return sums_of([(projected, labels)], float(projector["radius"]), projected.shape[1], classes)
+    first = np.unique(distinct, return_index=True)[1]
+    once = [(projected[first], None if labels is None else labels[first])]
+    return sums_of(once, float(projector["radius"]), projected.shape[1], classes)
 
 
 def project(batches: Iterable[Tensor], projector: Tensors) -> Vector:
@@ -77,8 +89,13 @@ def standardised(latents: Tensor) -> Tensor:
     return nn.functional.normalize(centred, dim=1)
 
 
-def moments_of(projected: Vector, labels: Array | None, classes: int) -> Moments:
+def moments_of(
+    projected: Vector, labels: Array | None, classes: int, distinct: Numbers | None = None
+) -> Moments:
     """Mean and population standard deviation of (n, l) projected latents, n at least 1.
+
+    distinct: (n,), which samples are the same one. Counts are then of as many samples drawn once each as the
+    moments are worth: n^2 / (sum of the squared number of times that each is there) (Kish 1965).
 
     Raises LearnerFault when some are NaN or infinite, DataFault for a label that is not below `classes`,
     BadPayload for a number of classes that no descriptor can have.
@@ -89,14 +106,17 @@ def moments_of(projected: Vector, labels: Array | None, classes: int) -> Moments
     means = np.zeros((1 + classes, projected.shape[1]))
     deviations = np.zeros_like(means)
     counts = np.zeros(1 + classes)
-    means[0], deviations[0], counts[0] = projected.mean(0), projected.std(0), len(projected)
+    times = np.ones(len(projected)) if distinct is None else np.bincount(distinct)[distinct]
+    means[0], deviations[0] = projected.mean(0), projected.std(0)
+    counts[0] = len(projected) ** 2 / times.sum()
     if labels is not None:
         if labels.max() >= classes:
             raise DataFault(
                 f"the data have the label {labels.max()}", f"this run has the classes 0 to {classes - 1}"
             )
-        counts[1:] = np.bincount(labels, minlength=classes)
-        for label in np.flatnonzero(counts[1:] >= 2):
+        found = np.bincount(labels, minlength=classes)
+        counts[1:] = found**2 / np.maximum(np.bincount(labels, times, classes), 1.0)
+        for label in np.flatnonzero(found >= 2):
             own = projected[labels == label]
             means[1 + label], deviations[1 + label] = own.mean(0), own.std(0)
     return Moments(means, deviations, counts, float(projected.min()), float(projected.max()))

@@ -6,6 +6,8 @@ each to a norm, and adds Gaussian noise to their sum. Opacus says which layers c
 the steps cost.
 """
 
+from functools import lru_cache
+
 import numpy as np
 import torch
 from torch import nn
@@ -21,7 +23,8 @@ from fedcore.local.train import sgd
 from fedcore.messages import PrivateTraining, TrainingSettings
 from fedcore.privacy.chance import Entropy
 from fedcore.privacy.cost import ORDERS, Cost
-from fedcore.privacy.training import TrainingTerms, noisy, taken
+from fedcore.privacy.gaussian import noisy
+from fedcore.privacy.training import TrainingTerms, taken
 
 LOWEST, HIGHEST = 0.3, 1e4
 """Between which the noise for a wanted epsilon is looked for, in units of the clipping norm."""
@@ -35,6 +38,7 @@ def terms(asked: PrivateTraining, settings: TrainingSettings, samples: int) -> T
     return TrainingTerms(asked.clip, noise, rate, steps, cost(noise, rate, steps))
 
 
+@lru_cache
 def cost(noise: float, rate: float, steps: int) -> Cost:
     """Of so many steps, for one sample (Mironov, Talwar and Zhang, Renyi Differential Privacy of the Sampled
     Gaussian Mechanism, 2019). Raises DeviceFault without Opacus."""
@@ -46,6 +50,7 @@ def cost(noise: float, rate: float, steps: int) -> Cost:
     return Cost(curve=tuple(np.maximum.accumulate(np.asarray(found, np.float64)).tolist()))
 
 
+@lru_cache
 def _noise_for(asked: PrivateTraining, rate: float, steps: int) -> float:
     """The least noise, to a thousandth, with which all the tasks of a run have the epsilon that is asked."""
     low, high = LOWEST, HIGHEST

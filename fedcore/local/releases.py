@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 from torch import nn
 
+from fedcore.data.version import Numbers
 from fedcore.errors import BadPayload
 from fedcore.local.bench import Bench
 from fedcore.local.describe import check_classes, describe, sums
@@ -19,8 +20,9 @@ from fedcore.privacy.sums import ExactSums
 from fedcore.tensors import digest
 from fedcore.types import Tensors
 
-Extract = Callable[[Learner, nn.Module, Sequence[Samples], Tensors, int], Moments]
-"""Learner, its network, the parts' samples, the projector and U: what `fedcore.local.describe` takes."""
+Extract = Callable[[Learner, nn.Module, Sequence[Samples], Tensors, int, Numbers | None], Moments]
+"""What `fedcore.local.describe` takes: learner, its network, the parts' samples, the projector, U, and which
+samples are the same one."""
 ALL = ("train", "held_out")
 """All that can be described, and so what a budget is about. A test part never is."""
 
@@ -45,7 +47,9 @@ def described(
     data = bench.version(ALL, labels=False)
     if not privacy.calibrated:
         bench.account.unprotected(OPEN[privacy.mode], data)
-        found = moments(bench.learner, bench.load(encoder), samples, projector, classes)
+        # The papers know nothing of repeated samples.
+        distinct = bench.distinct(parts, labels=classes > 0) if privacy.mode == "off" else None
+        found = moments(bench.learner, bench.load(encoder), samples, projector, classes, distinct)
         return release(found, privacy, digest(projector), bench.noise)
     if "radius" not in projector:
         raise BadPayload(f"privacy mode {privacy.mode} needs a projector with a radius")
@@ -63,6 +67,7 @@ def described(
     )
 
     def exact() -> ExactSums:
-        return sums(bench.learner, bench.load(encoder), samples, projector, agreed.classes)
+        distinct = bench.distinct(parts, labels=agreed.classes > 0)
+        return sums(bench.learner, bench.load(encoder), samples, projector, agreed.classes, distinct)
 
     return bench.account.release(order, exact)

@@ -6,7 +6,7 @@ A half of its own answers what is new, and passes the rest on:
         return vote(message, bench) if isinstance(message, Vote) else standard.perform(message, bench)
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -42,6 +42,7 @@ from fedcore.messages import (
 from fedcore.privacy.account import Lesson
 from fedcore.privacy.chance import Entropy
 from fedcore.privacy.statement import OPEN
+from fedcore.seeds import derive
 from fedcore.types import Tensors
 
 
@@ -55,15 +56,18 @@ def perform(message: Message, bench: Bench) -> Message:
 
 
 def _build(message: Build, bench: Bench) -> Built:
-    return Built(initial_weights(bench.learner, bench.seed))
+    seeds = [derive(bench.seed, "model", number) for number in range(1, message.models or 1)]
+    others = tuple(initial_weights(bench.learner, seed) for seed in seeds)
+    return Built(initial_weights(bench.learner, bench.seed), others or None)
 
 
 def _train(message: Train, bench: Bench) -> Trained:
     samples = bench.samples("train")
     descriptor = None
     if message.projector is not None:  # of the model as it came, so before it trains
+        parts = _parts(bench, message.privacy.calibrated)
         descriptor = described(
-            bench, message.model, message.projector, ["train"], message.classes, message.privacy
+            bench, message.model, message.projector, parts, message.classes, message.privacy
         )
     if message.private is not None:
         return replace(
@@ -109,10 +113,17 @@ def _evaluate(message: Evaluate, bench: Bench) -> Evaluated:
 
 
 def _describe(message: Describe, bench: Bench) -> Described:
-    # Without classes nothing will be trained or measured here, so all that the device has may speak for it.
-    parts = ALL if not message.classes and len(bench.views.held_out) else ALL[:1]
+    # Without classes nothing will be trained or measured here.
+    parts = _parts(bench, message.privacy.calibrated or not message.classes)
     descriptor = described(bench, message.encoder, message.projector, parts, message.classes, message.privacy)
     return Described(descriptor, sum(len(bench.samples(part)) for part in parts))
+
+
+def _parts(bench: Bench, everything: bool) -> Sequence[str]:
+    """Which parts are described. What has a guarantee is paid for with the budget of all of the data, and the
+    more samples, the less the noise: so it is of all of them. The papers' moments are of the training part.
+    """
+    return ALL if everything and len(bench.views.held_out) else ALL[:1]
 
 
 def _score(message: Score, bench: Bench) -> Scored:

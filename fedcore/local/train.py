@@ -1,9 +1,10 @@
 """Local training: the author's own, or plain SGD over data that lie ready as tensors."""
 
 import math
+from collections.abc import Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedcore.errors import LearnerFault
 from fedcore.local.chance import seeded
@@ -11,6 +12,7 @@ from fedcore.local.faults import authors
 from fedcore.local.learner import Learner, Loss
 from fedcore.local.losses import loss_of
 from fedcore.local.samples import Batches, Samples
+from fedcore.local.steps import walk, weights_of
 from fedcore.messages import TrainingSettings
 
 
@@ -35,42 +37,45 @@ def train(
     return loss
 
 
-def descend(model: nn.Module, batches: Batches, settings: TrainingSettings, loss: Loss) -> float:
+def descend(
+    model: nn.Module,
+    batches: Batches,
+    settings: TrainingSettings,
+    loss: Loss,
+    towards: Sequence[Tensor] | None = None,
+) -> float:
     """SGD with momentum: `settings.epochs` passes over the batches; the mean loss of the last, by sample.
 
-    For device halves with a loss of their own. Raises LearnerFault when the loss is NaN or infinite.
+    For device halves with a loss of their own. towards: where the proximal term pulls to, for each weight that
+    is trained; None: to where the network is now. Raises LearnerFault when the loss is NaN or infinite.
     """
-    optimizer, pull = sgd(model, settings), _Proximal(model, settings.proximal)
-    mean = 0.0
-    for epoch in range(settings.epochs):
-        if epoch and settings.restart_momentum:
+    optimizer, pull = sgd(model, settings), _Proximal(model, settings.proximal, towards)
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.zero_grad(set_to_none=True)
+        value = loss(model, x, y)
+        value.backward()  # type: ignore[no-untyped-call]
+        pull.add_to_gradients()
+        optimizer.step()
+        return value
+
+    def forget() -> None:
+        nonlocal optimizer
+        if settings.restart_momentum:
             optimizer = sgd(model, settings)
-        total = torch.zeros((), device=batches.samples.x.device)
-        for x, y in batches:
-            optimizer.zero_grad(set_to_none=True)
-            value = loss(model, x, y)
-            value.backward()  # type: ignore[no-untyped-call]
-            pull.add_to_gradients()
-            optimizer.step()
-            total.add_(value.detach(), alpha=len(x))
-        # Once per epoch, for reading a number makes a GPU wait.
-        mean = total.item() / len(batches.samples)
-        if not math.isfinite(mean):
-            raise LearnerFault(
-                f"the loss became {mean} in epoch {epoch + 1} of {settings.epochs}",
-                f"lower learning_rate (it is {settings.learning_rate}), or look at the data's scale",
-            )
-    return mean
+
+    return walk(batches, settings.epochs, step, settings.learning_rate, between=forget)
 
 
 class _Proximal:
-    """The gradient mu (w - w_0) of FedProx's term, w_0 being the weights that are there now: one copy of
-    them, and none for a mu of 0."""
+    """The gradient mu (w - w_0) of FedProx's term. w_0: the weights that are there now, or others; one copy
+    of the weights at most, and none for a mu of 0."""
 
-    def __init__(self, model: nn.Module, mu: float) -> None:
+    def __init__(self, model: nn.Module, mu: float, towards: Sequence[Tensor] | None) -> None:
         self._mu = mu
-        weights = [each for each in model.parameters() if each.requires_grad] if mu else []
-        self._pairs = [(weight, weight.detach().clone()) for weight in weights]
+        weights = weights_of(model) if mu else []
+        start = [weight.detach().clone() for weight in weights] if towards is None or not mu else towards
+        self._pairs = list(zip(weights, start, strict=True))
 
     def add_to_gradients(self) -> None:
         for weight, start in self._pairs:

@@ -1,13 +1,13 @@
 """What the answer to a task gives away without a guarantee, as its type says, before any work is done."""
 
-from fedcore.messages import Built, Described, Evaluated, Message, Scored, Trained
+from fedcore.messages import Built, Described, Evaluated, Message, Represented, Scored, Trained
 from fedcore.payload import fields_of
 from fedcore.privacy.statement import OPEN
 from fedcore.types import Tensors
 
 
 def left_open(message: Message) -> tuple[str, ...]:
-    """Of the data of a device that answers this; descriptors and bounds apart, which tell for themselves.
+    """Of the data of a device that answers this. Descriptors, bounds and prototypes tell for themselves.
 
     Initial weights follow from no data. Reports of kinds that are not known here are taken for the worst.
     """
@@ -19,6 +19,6 @@ def left_open(message: Message) -> tuple[str, ...]:
     found = [OPEN["weights"]] if plain and types & {Tensors, tuple[Tensors, ...]} else []
     if reply in (Evaluated, Scored):
         found.append(OPEN["figures"])
-    elif reply not in (Trained, Described):
+    elif reply not in (Trained, Described, Represented):
         found.append(f"a {reply.kind!r} report, as computed")
     return tuple(found)

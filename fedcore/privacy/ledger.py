@@ -77,9 +77,11 @@ class Debit:
         return Cost(self.rho)
 
     def fits(self, order: Order) -> bool:
-        """Whether what was released for this debit is what is ordered."""
+        """Whether what was released for this debit is what is ordered, or tells it too: where no classes are
+        asked for, a release with classes does, whatever the labels were."""
         again = Debit.of(order, self.number, self.at)
-        return asdict(again) | {"purpose": ""} == asdict(self) | {"purpose": ""}
+        indifferent = {"purpose": ""} if order.terms.classes else {"purpose": "", "classes": 0, "content": ""}
+        return asdict(again) | indifferent == asdict(self) | indifferent
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def terms(settings: PrivacySettings, samples: int, classes: int) -> Terms:
         raise Refused(
             f"{samples} samples are too few to be described with epsilon {settings.epsilon:g}: "
             "the noise would hide what they tell",
-            f"at least {due} samples, or a larger epsilon",
+            f"at least {due} samples; or a run with a larger epsilon (privacy=explicit), or with privacy=off",
         )
     _, own = weights(classes)
     if classes:

@@ -13,7 +13,7 @@ class Moments:
 
     means, deviations: (1 + U, l) float64; deviations are population standard deviations (ddof 0).
     Row 0 is over all samples; row 1 + u over those of class u, zeros where that class has less than two.
-    counts: (1 + U,) float64, samples behind each row.
+    counts: (1 + U,) float64, samples behind each row, as many as they are worth where some are repeated.
     low, high: lowest and highest projected latent, over all samples and coordinates.
     """
 

@@ -13,8 +13,8 @@ OPEN = {
     "paper": "a descriptor with the papers' noise (privacy=paper, which is not private)",
     "prototypes": "mean embeddings of classes (prototypes), with how many samples each has",
     "bounds": "bounds of latents, which are values of real records",
-    "weights": "weights, trained without DP-SGD",
-    "figures": "accuracy and loss, as measured",
+    "weights": "weights trained without DP-SGD",
+    "figures": "accuracy and loss as measured",
 }
 """What can leave without a guarantee."""
 OF_TRAINING = (OPEN["weights"], OPEN["figures"])

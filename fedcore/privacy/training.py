@@ -1,8 +1,7 @@
-"""The parts of DP-SGD that need no network: its terms, which samples a step takes, and its noise.
+"""The parts of DP-SGD that need no network: its terms, and which samples a step takes.
 
-All chance here is entropy as the operating system gives it, with no generator in between: what a step takes
-and how noisy it is must be known to nobody, and torch's own generator, on a processor, follows from 32 bits
-of its seed.
+Chance is entropy as the operating system gives it, with no generator in between, as in
+`fedcore.privacy.gaussian`: what a step takes must be known to nobody.
 """
 
 import math
@@ -11,12 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from fedcore.parts import Vector
 from fedcore.privacy.chance import Entropy
 from fedcore.privacy.cost import Cost
-
-FINE = 20
-"""Noisy sums are rounded to the power of two that is next below 2^-FINE of the noise."""
 
 
 @dataclass(frozen=True)
@@ -39,23 +34,3 @@ def taken(samples: int, rate: float, entropy: Entropy) -> npt.NDArray[np.intp]:
     words = np.frombuffer(entropy(8 * samples), np.uint64)
     most = math.floor(rate * 2.0**64)
     return np.flatnonzero(words < most) if most < 1 << 64 else np.arange(samples)
-
-
-def noisy(sums: Vector, scale: float, entropy: Entropy) -> Vector:
-    """`sums`, any shape, with Gaussian noise of standard deviation `scale`, above 0, rounded to a grid.
-
-    Sum and noise are float64, and the grid is far coarser than their last bits, by which noise would give
-    itself away (Mironov, On Significance of the Least Significant Bits, CCS 2012).
-    """
-    step = 2.0 ** (math.floor(math.log2(scale)) - FINE)
-    result: Vector = np.rint((sums + scale * gaussian(sums.size, entropy).reshape(sums.shape)) / step) * step
-    return result
-
-
-def gaussian(count: int, entropy: Entropy) -> Vector:
-    """(count,) standard normal numbers, by Box and Muller from 53 random bits each; none is beyond 8.7."""
-    pairs = (count + 1) // 2
-    words = np.frombuffer(entropy(16 * pairs), np.uint64) >> np.uint64(11)
-    lengths, turns = ((words + 0.5) * 2.0**-53).reshape(2, pairs)
-    radius = np.sqrt(-2.0 * np.log(lengths))
-    return np.concatenate([radius * np.cos(2 * np.pi * turns), radius * np.sin(2 * np.pi * turns)])[:count]

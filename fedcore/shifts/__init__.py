@@ -7,6 +7,7 @@
 | `pyx` | P(Y|X): what an image is called             | `concept_label`   | as given, 1 for MNIST  |
 | `pxy` | P(X|Y): how the images of some classes look | `concept_feature` | 3                      |
 | `dirichlet` | P(Y): how much there is of each class | `dirichlet`       | as given, 1 for MNIST  |
+| `fedrc` | all at once, three concepts among them    | `three_concepts`  | as given, 1 for MNIST  |
 | `qs-features`, `qs-labels`, `qs-skew` | a concept, and how many samples | `quantity` | as given |
 
 Levels 1..8 of the first four are those of FLUX (Table 9), made by the recipes of ANDA, the generator its
@@ -23,11 +24,11 @@ from collections.abc import Callable
 from functools import partial
 
 from fedcore.data.dataset import Dataset
-from fedcore.shifts import concept_feature, concept_label, dirichlet, feature, label, quantity
+from fedcore.shifts import concept_feature, concept_label, dirichlet, feature, label, quantity, three_concepts
 from fedcore.shifts.base import LEVELS, DeviceData, check, check_level, known
 from fedcore.shifts.drift import DriftingDevice, drifting
 
-__all__ = ["SHIFTS", "DeviceData", "DriftingDevice", "drifting", "make"]
+__all__ = ["SHIFTS", "DeviceData", "DriftingDevice", "drifting", "make", "newcomers"]
 
 _GENERATORS: dict[str, tuple[range, Callable[[int, int, int, Dataset, Dataset], list[DeviceData]]]] = {
     "px": (LEVELS, feature.make),
@@ -35,6 +36,7 @@ _GENERATORS: dict[str, tuple[range, Callable[[int, int, int, Dataset, Dataset], 
     "pyx": (LEVELS, concept_label.make),
     "pxy": (LEVELS, concept_feature.make),
     "dirichlet": (LEVELS, dirichlet.make),
+    "fedrc": (three_concepts.LEVELS, three_concepts.make),
     **{f"qs-{kind}": (quantity.LEVELS, partial(quantity.make, kind)) for kind in quantity.KINDS},
 }
 SHIFTS = tuple(_GENERATORS)
@@ -43,7 +45,8 @@ SHIFTS = tuple(_GENERATORS)
 def make(shift: str, level: int, clients: int, seed: int, train: Dataset, test: Dataset) -> list[DeviceData]:
     """The data of devices 0 .. `clients`-1 under `shift` (one of `SHIFTS`), the same for the same arguments.
 
-    `level`: 1 (mild) to 8 (hard), FLUX Table 9; 0 to 2 for quantity skew. `seed`: 0 to 2**32 - 1.
+    `level`: 1 (mild) to 8 (hard), FLUX Table 9; 0 to 2 for quantity skew, 1 and 2 for `fedrc`.
+    `seed`: 0 to 2**32 - 1.
     `train`, `test`: labelled images, x (n, h, w) or (n, c, h, w) with c 1 or 3, uint8 or float in [0, 1].
     They are not changed. `px` takes unlabelled ones too.
 
@@ -57,3 +60,11 @@ def make(shift: str, level: int, clients: int, seed: int, train: Dataset, test: 
     check_level(level, levels)
     check(clients, seed, train, test)
     return generator(level, clients, seed, train, test)
+
+
+def newcomers(shift: str, seed: int, train: Dataset, test: Dataset) -> list[DeviceData]:
+    """Labelled devices that take no part in training, one for each concept, where the shift has them.
+
+    What they are placed by is their `train`, what their models are measured on their `test`.
+    """
+    return three_concepts.newcomers(seed, train, test) if shift == "fedrc" else []

@@ -25,6 +25,7 @@ from fedcore.wire.identity import (
     rejoining_from_pb,
     rejoining_to_pb,
 )
+from fedcore.wire.observing import observation_from_pb, observation_to_pb
 from fedcore.wire.payload import payload_from_pb, payload_to_pb
 from fedcore.wire.placement import (
     answer_from_pb,
@@ -100,6 +101,8 @@ __all__ = [
     "message_from_bytes",
     "next_from_pb",
     "next_to_pb",
+    "observation_from_pb",
+    "observation_to_pb",
     "payload_from_bytes",
     "payload_from_pb",
     "payload_to_bytes",

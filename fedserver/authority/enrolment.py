@@ -1,22 +1,29 @@
 """Challenge, join, rejoin, renew: what the two services of the contract do, without a network.
 
 A refusal costs the address that it comes from: after five in a minute it waits. What succeeds costs nothing,
-so that a whole fleet can join from behind one address.
+so that a whole fleet can join from behind one address. Challenges, which anybody may ask for, are paced, for
+each address and for all: nobody can ask for so many that those of others are good no longer.
 """
 
 import time
 
-from fedcore.errors import TooOften, Unavailable
+from fedcore.errors import Busy, TooOften, Unavailable
 from fedcore.identity.certificates import Named, certificate, key_of_request, named_by
 from fedcore.identity.enrolled import Challenge, Enrolled, Joining, Pending, Rejoining
+from fedcore.pacing import Pace
 from fedserver.authority.admission import Admission
 from fedserver.authority.keeper import Keeper
 from fedserver.authority.nonces import VALID, Nonces
-from fedserver.authority.sparing import Sparing
+from fedserver.authority.sparing import Paces, Sparing
 from fedserver.store import Store
 
 FAILURES = 5
 """Refusals a minute for one address."""
+CHALLENGES, AT_ONCE = 20.0, 500.0
+"""Challenges a second, and at one moment, for one address: a fleet may be behind it."""
+ALL_CHALLENGES, ALL_AT_ONCE, FURTHEST = 100.0, 1000.0, 45.0
+"""The same for all, and the seconds after which the last of a crowd may. So 7,000 are out at most: less than
+`nonces.MOST`."""
 RETRY = 10.0
 """Seconds after which a device asks again that waits for approval."""
 
@@ -27,10 +34,18 @@ class Enrolment:
     def __init__(self, keeper: Keeper, address: str) -> None:
         self._keeper, self._authority, self._address = keeper, keeper.authority, address
         self._nonces, self._failures = Nonces(), Sparing(FAILURES)
+        self._asked = Paces(lambda: Pace(CHALLENGES, AT_ONCE, FURTHEST))
+        self._all_asked = Pace(ALL_CHALLENGES, ALL_AT_ONCE, FURTHEST)
 
     async def challenge(self, caller: str) -> Challenge:
-        """caller: the network address, here and below. Raises TooOften."""
+        """caller: the network address, here and below. Raises TooOften, and Busy when too many ask."""
         self._check(caller)
+        if delay := self._asked.delay(caller):
+            problem = "this address asks for too many challenges"
+            raise TooOften(problem, f"try again in {delay:.0f} s", (delay, delay + 1.0))
+        if delay := self._all_asked.delay(time.monotonic()):
+            problem = "too many devices ask to join at once"
+            raise Busy(problem, f"try again in {delay:.0f} s", (delay, delay + 1.0))
         return Challenge(self._nonces.make(), VALID, time.time())
 
     async def join(self, joining: Joining, caller: str) -> Enrolled | Pending:

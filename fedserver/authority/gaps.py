@@ -27,7 +27,7 @@ from fedcore.identity.certificates import Named, pin_of
 from fedcore.types import DeviceId
 from fedserver.authority.chain import Event, Head, follow
 from fedserver.authority.issuing import DEVICE_BACK, DEVICE_LIFE
-from fedserver.authority.records import Certified, DeviceStanding, TokenStanding
+from fedserver.authority.records import Certified, DeviceStanding, Registered, TokenStanding
 from fedserver.authority.registry import Registry
 from fedserver.authority.roots import Authority
 
@@ -80,21 +80,23 @@ class Gaps(Registry):
                 self._run("UPDATE gaps SET until = ? WHERE until IS NULL", (time.time(),))
                 self._audit(Event.GAP_ACCEPTED, lines=found.head.number, since=found.since)
 
-    def take_up(self, named: Named, found: x509.Certificate, authority: Authority) -> bool:
-        """Enter a certificate that is in no row, if it may be one of a gap. Whether it was."""
+    def take_up(self, named: Named, found: x509.Certificate, authority: Authority) -> Registered | None:
+        """Enter a certificate that is in no row, if it may be one of a gap. The device as it is then."""
         lost = self._lost(named, found, authority)
         if lost is not None:
             with self._transaction():
                 self._enter(named.device, lost)
-        return lost is not None
+        return self._identity(named.device)
 
     def _lost(self, named: Named, found: x509.Certificate, authority: Authority) -> Certified | None:
         """The row that this certificate would have, if it may be one of a gap."""
+        device = self._identity(named.device) if self.has_gaps() else None
+        if device is None or device.standing is not DeviceStanding.APPROVED:
+            return None
+        if not (root := authority.signer(found)):
+            return None
         key: Any = found.public_key()
         issued, spki = found.not_valid_before_utc.timestamp() + DEVICE_BACK, pin_of(key).hex()
-        device, root = self._identity(named.device), authority.signer(found)
-        if device is None or device.standing is not DeviceStanding.APPROVED or not root:
-            return None
         rows = self._all("SELECT max(issued) FROM certificates WHERE device = ?", (named.device,))
         newest = max(rows[0][0] or -math.inf, math.floor(device.created) - 1.0)
         if issued <= newest or self._is_certified(spki) or not self._in_gap(named, issued):
@@ -105,7 +107,10 @@ class Gaps(Registry):
     def _in_gap(self, named: Named, issued: float) -> bool:
         """Whether it was issued in a gap, or is the last that a log has of its device."""
         between = "SELECT 1 FROM gaps WHERE since <= ?1 AND ?1 <= until"
-        last = "SELECT 1 FROM reissued WHERE device = ? AND serial = ?"
+        last = (
+            "SELECT 1 FROM reissued WHERE device = ? AND serial = ?"
+            " AND NOT EXISTS (SELECT 1 FROM gaps WHERE until IS NULL)"
+        )
         return bool(self._all(between, (issued,)) or self._all(last, (named.device, named.serial)))
 
     def _enter(self, device: DeviceId, lost: Certified) -> None:

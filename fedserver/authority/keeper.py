@@ -46,8 +46,8 @@ class Keeper:
         """
         if self._gaps and self._certified(peer) is None:
             shown = parsed(certificate)
-            if await self.storage(Store.take_up, peer, shown, self.authority):
-                self.learn(await self.storage(Store.identity, peer.device))
+            if device := await self.storage(Store.take_up, peer, shown, self.authority):
+                self.learn(device)
         known, certified = self._check(peer)
         if certified.first_used is None:
             self.learn(await self.storage(Store.use_certificate, certified.serial))

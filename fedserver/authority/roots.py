@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from fedcore.errors import ConfigError, NotFound, Refused, StorageFault, near
@@ -97,7 +97,7 @@ class Authority:
     def signer(self, certificate: x509.Certificate) -> str:
         """The name of the root that signed it; "" when none of ours did."""
         for name, pair in self.roots.items():
-            with suppress(ValueError, TypeError, InvalidSignature):
+            with suppress(ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
                 certificate.verify_directly_issued_by(pair.certificate)
                 return name
         return ""

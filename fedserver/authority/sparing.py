@@ -1,7 +1,10 @@
-"""So much in a minute and no more, for each of many who ask."""
+"""So much in a minute and no more, or so much in a second, for each of many who ask."""
 
 import time
 from collections import OrderedDict, deque
+from collections.abc import Callable
+
+from fedcore.pacing import Pace
 
 MINUTE = 60.0
 MOST_KEYS = 4096
@@ -36,3 +39,19 @@ class Sparing:
         if allowed:
             self.count(key)
         return allowed
+
+
+class Paces:
+    """each: makes the pace of one key, which is another than those of others."""
+
+    def __init__(self, each: Callable[[], Pace]) -> None:
+        self._each = each
+        self._paces: OrderedDict[str, Pace] = OrderedDict()
+
+    def delay(self, key: str) -> float:
+        """0 for a key that may go on now, else in how many seconds it is its turn."""
+        pace = self._paces.setdefault(key, self._each())
+        self._paces.move_to_end(key)
+        while len(self._paces) > MOST_KEYS:
+            self._paces.popitem(last=False)
+        return pace.delay(time.monotonic())

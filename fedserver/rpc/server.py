@@ -87,10 +87,9 @@ async def listen(
 
     Raises ConfigError for an address that cannot be had.
     """
-    callers: Callers = Believed()
-    gates: tuple[Gate, ...] = ()
-    if access is not None:
-        callers, gates = Verified(access.keeper, coordinator.settings.placements), (Gate(access.keeper),)
+    verified = None if access is None else Verified(access.keeper, coordinator.settings.placements)
+    callers: Callers = verified or Believed()
+    gates = () if access is None else (Gate(access.keeper),)
     options = (*OPTIONS, *_ageing(coordinator.settings.age))
     devices = aio.server(
         interceptors=(*gates, Errors(), Admission(callers)),
@@ -101,7 +100,7 @@ async def listen(
     checks, desk = health.HealthServicer(), Desk(coordinator)
     listeners = Listeners([devices, operators], checks)
     served: Any = Served(devices)  # all of a server that generated code asks for
-    if access is None:
+    if access is None or verified is None:
         listeners.address = f"{_loopback(address)}:{bind(devices, address)}"
     else:
         port = bind(devices, address, device_credentials(access.keeper.authority))
@@ -112,7 +111,7 @@ async def listen(
         listeners.enroll = access.at(joining)
         listeners.servers.append(enrollments)
         add_IdentityServiceServicer_to_server(Identities(enrolment), served)
-        add_ObserverServiceServicer_to_server(Observers(desk), served)
+        add_ObserverServiceServicer_to_server(Observers(desk, verified), served)
         office = Office(coordinator, access.keeper, access.at(joining))
         add_AuthorityServiceServicer_to_server(Authorities(office), operators)
     add_DeviceServiceServicer_to_server(Devices(coordinator, callers), served)

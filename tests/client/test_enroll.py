@@ -32,7 +32,7 @@ ASSIGNMENT = ClusterAssignment("c1", 0.5, "c0", 2.0, 0.75)
 
 @pytest.fixture
 def workshop(work: WorkConfig, tmp_path: Path) -> Workshop:
-    np.savez(tmp_path / "new.npz", x=np.ones((30, 4), np.float32))
+    np.savez(tmp_path / "new.npz", x=np.arange(120, dtype=np.float32).reshape(30, 4))
     return Workshop.open(replace(work, file=tmp_path / "new.npz"))
 
 

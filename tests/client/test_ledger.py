@@ -86,6 +86,24 @@ def test_the_same_data_and_encoder_send_the_same_bytes_for_nothing(
     assert (tmp_path / RELEASES / "1").read_bytes() == first
 
 
+def test_what_was_told_with_classes_answers_for_all_samples_too(
+    ledger: Ledger, draws: list[Descriptor]
+) -> None:
+    with_classes = order()
+    alone = replace(with_classes, terms=replace(with_classes.terms, classes=0), content="c" * 64)
+    first = sent(ledger.release(with_classes, exact))
+    assert sent(ledger.release(alone, exact)) == first
+    assert len(draws) == len(chosen(ledger.verify(), Debit)) == 1
+
+
+def test_what_was_told_of_all_samples_does_not_answer_for_classes(ledger: Ledger) -> None:
+    with_classes = order()
+    alone = replace(with_classes, terms=replace(with_classes.terms, classes=0))
+    ledger.release(alone, lambda: sums_of([(np.ones((SAMPLES, DIMS)), None)], 1.0, DIMS, 0))
+    with pytest.raises(OverBudget):
+        ledger.release(with_classes, exact)
+
+
 def test_another_encoder_other_data_or_other_terms_are_paid_anew(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path, Budget(epsilon=100.0, total_epsilon=100.0))
     orders = [order(), order(encoder="f"), order(data="c"), order(PrivacySettings("explicit", 4.0, 1e-6))]

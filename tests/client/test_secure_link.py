@@ -103,6 +103,27 @@ def test_renewals_under_work_lose_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     assert watcher.failure is None
 
 
+def test_who_comes_for_a_model_alone_renews_before_it_goes_once_it_is_time(
+    federation: Federation, keyring: Keyring
+) -> None:
+    memory, said = MemoryServer([], renew_in=60.0), list[str]()
+
+    async def steps() -> None:
+        async with devices_port(federation, memory), joined(federation, keyring, said) as link:
+            first = link.identity
+            await link.renew_if_due(HELLO)
+            assert (link.identity, federation.log) == (first, [])
+            memory.renew_in = 0.0
+            await link.renew_if_due(HELLO)
+            assert kept(keyring) == link.identity != first
+            federation.refuse = lambda context: context.abort(grpc.StatusCode.PERMISSION_DENIED, "not you")
+            await link.renew_if_due(HELLO)
+
+    run(steps)
+    assert federation.log == ["renew", "renew"]
+    assert said[-1] == "the certificate could not be renewed: not you; trying again at the next visit"
+
+
 def test_a_call_under_way_keeps_its_channel(federation: Federation, keyring: Keyring) -> None:
     memory = MemoryServer([], chunk=1000, renew_in=0.0)
     weights = memory.keep(MODEL)

@@ -18,12 +18,15 @@ from fedcore.messages import (
     Evaluate,
     Evaluated,
     Message,
+    PrivateTraining,
+    Protected,
     Train,
     Trained,
     TrainingSettings,
 )
 from fedcore.parts import Descriptor, LatentBounds, NoisySums, PrivacySettings
 from fedcore.payload import BlobRef, Payload, Weights, encode
+from fedcore.privacy.cost import ORDERS
 from fedcore.privacy.estimates import descriptor_of
 from fedcore.tensors import digest, manifest_of, nbytes
 from fedcore.types import Tensors
@@ -89,6 +92,43 @@ WIDTHS = Evaluate(MODEL, bounds=WIDTH)
 def test_a_right_answer_is_admitted(task: Message, reply: Message) -> None:
     admit_payload(task, encode(reply, keep))
     admit_message(task, reply)
+
+
+ASKED = PrivateTraining(clip=2.0, noise=1.0)
+SECRET = replace(TRAIN, private=ASKED)
+CURVE = tuple(0.1 * order for order in ORDERS)
+PROTECTED = replace(TRAINED, private=Protected(2.0, 1.0, 0.1, 20), curve=CURVE)
+
+
+def test_training_with_a_guarantee_says_how_and_at_what_cost() -> None:
+    for task, reply in (
+        (SECRET, PROTECTED),
+        (SECRET, replace(PROTECTED, private=Protected(2.0, 3.0, 0.1, 20))),  # more noise than was asked
+        (replace(TRAIN, private=PrivateTraining(clip=2.0, epsilon=3.0)), PROTECTED),
+        (TrainMixture((MODEL,), (1.0,), TrainingSettings(), private=ASKED), PROTECTED),
+    ):
+        admit_payload(task, encode(reply, keep))
+        admit_message(task, reply)
+
+
+@pytest.mark.parametrize(
+    ("task", "changes", "why"),
+    [
+        (TRAIN, {}, "DP-SGD was not asked for"),
+        (SECRET, {"private": None, "curve": None}, "DP-SGD was asked for"),
+        (SECRET, {"curve": None}, "its cost goes with it"),
+        (SECRET, {"private": None}, "DP-SGD was asked for"),
+        (SECRET, {"private": Protected(2.0, 0.9, 0.1, 20)}, "was asked for"),
+        (SECRET, {"private": Protected(3.0, 1.0, 0.1, 20)}, "was asked for"),
+        (SECRET, {"curve": CURVE[:-1]}, "the cost of DP-SGD"),
+        (SECRET, {"curve": CURVE[::-1]}, "the cost of DP-SGD"),
+        (SECRET, {"curve": (*CURVE[:-1], float("inf"))}, "trained.curve is inf"),
+        (SECRET, {"curve": (*CURVE[:-1], float("nan"))}, "trained.curve is nan"),
+        (SECRET, {"curve": (0.0,) * len(ORDERS)}, "costs something"),
+    ],
+)
+def test_a_wrong_word_about_a_guarantee_is_refused(task: Message, changes: dict[str, Any], why: str) -> None:
+    assert why in refused(task, replace(PROTECTED, **changes))
 
 
 @pytest.mark.parametrize(
@@ -159,6 +199,14 @@ def test_noisy_sums_with_or_without_classes_are_admitted(rows: int) -> None:
     reply = replace(TRAINED, descriptor=calibrated(rows))
     admit_payload(PRIVATE, encode(reply, keep))
     admit_message(PRIVATE, reply)
+
+
+def test_what_was_told_with_classes_is_admitted_where_all_samples_alone_are_asked_for() -> None:
+    question = Describe(CLUSTER.model, PUBLIC, 0, BALANCED)
+    admit_message(question, Described(calibrated(3), 9))
+    plain = Describe(CLUSTER.model, PROJECTOR, 0)
+    with pytest.raises(BadPayload, match="2 classes and 4 dimensions, 0 and 4 are due"):
+        admit_message(plain, Described(descriptor(), 9))
 
 
 @pytest.mark.parametrize(
@@ -242,8 +290,18 @@ def test_a_number_of_latents_comes_without_bounds(reply: Evaluated, said: str) -
 
 def test_several_models_answer_several_each_as_the_runs_own() -> None:
     hostile = {"w": np.full((2, 3), np.inf, np.float32), "b": MODEL["b"]}
-    assert "3 models answer a task of 2" in refused(SEVERAL, Moved((MODEL,) * 3, 10))
+    assert "3 models answer where 2 can" in refused(SEVERAL, Moved((MODEL,) * 3, 10))
     assert "1 models came for 2" in refused(SEVERAL, Moved((MODEL,), 10))
     assert "lacks tensor 'b'" in refused(SEVERAL, Moved((MODEL, {"w": MODEL["w"]}), 10))
     assert "moved.models, tensor 'w': 6 of 6" in refused(SEVERAL, Moved((MODEL, hostile), 10))
     assert largest_upload(SEVERAL) == nbytes(MODEL)
+
+
+def test_as_many_initial_models_as_were_asked_for_and_all_of_one_layout() -> None:
+    admit_payload(Build(3), encode(built := Built(MODEL, (MODEL, MODEL)), keep))
+    admit_message(Build(3), built)
+    assert "2 models were built, 3 are due" in refused(Build(3), Built(MODEL, (MODEL,)))
+    assert "2 models were built, 1 are due" in refused(Build(), Built(MODEL, (MODEL,)))
+    assert "lacks tensor 'b'" in refused(Build(2), Built(MODEL, ({"w": MODEL["w"]},)))
+    with pytest.raises(BadPayload, match="65 models"):
+        Build(65)

@@ -7,6 +7,7 @@ from fedcore.bootstrap import Bootstrap, Unstarted
 from fedcore.errors import ConfigError, Refused
 from fedcore.messages import Build, Built, Train
 from fedcore.tensors import digest
+from fedcore.types import Tensors
 from tests.core import counting
 
 
@@ -44,6 +45,29 @@ def test_without_initial_weights_the_first_device_is_asked_and_then_the_algorith
     following = central.plan(state, ["d3"])
     assert following is not None
     assert isinstance(following.tasks["d3"], Train)
+
+
+def test_where_several_initial_models_are_wanted_the_device_is_asked_for_as_many() -> None:
+    started: list[float] = []
+
+    class Several:
+        plan, place = staticmethod(counting.plan), staticmethod(counting.place)
+
+        @staticmethod
+        def start(model: Tensors, parameters: int, *others: Tensors) -> counting.State:
+            started.extend(float(each["w"][0]) for each in (model, *others))
+            return counting.start(model, parameters)
+
+    central = Bootstrap(Several(), 2, models=3)  # type: ignore[arg-type]
+    plan = central.plan(Unstarted(), ["d3"])
+    assert plan is not None
+    task = plan.tasks["d3"]
+    assert isinstance(task, Build)
+    assert task.models == 3
+    built = Built(counting.model(1.0), (counting.model(2.0), counting.model(3.0)))
+    task.admit(built)
+    central.reduce(Unstarted(), [Report("d3", built)])
+    assert started == [1.0, 2.0, 3.0]
 
 
 def test_a_run_without_a_model_places_nobody() -> None:

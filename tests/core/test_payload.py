@@ -13,6 +13,7 @@ from fedcore.messages import (
     Evaluate,
     Evaluated,
     Message,
+    Protected,
     Score,
     Train,
     Trained,
@@ -175,6 +176,8 @@ def test_fields_say_their_types_and_whether_they_must_be_there() -> None:
         "examples": ((int,), True),
         "loss": ((float,), True),
         "descriptor": ((Descriptor,), False),
+        "private": ((Protected,), False),
+        "curve": ((tuple[float, ...],), False),
     }
 
 

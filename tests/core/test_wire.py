@@ -13,7 +13,18 @@ from hypothesis import strategies as st
 from fedcore import wire
 from fedcore._pb.fed.v1 import fault_pb2, payload_pb2, tensor_pb2
 from fedcore.errors import BadPayload, DeviceFault, Refused, ShoalError
-from fedcore.link import Failure, Hello, Idle, Placement, Question, Receipt, Report, Task, Welcome
+from fedcore.link import (
+    Failure,
+    Hello,
+    Idle,
+    Observation,
+    Placement,
+    Question,
+    Receipt,
+    Report,
+    Task,
+    Welcome,
+)
 from fedcore.messages import STANDARD, Message
 from fedcore.parts import ClusterAssignment, Extension
 from fedcore.payload import Payload, Settings, Weights, decode, encode
@@ -117,6 +128,11 @@ def test_requests_for_a_placement_come_back(run: str, evidence: Any) -> None:
 @example(Placement("r", ClusterAssignment("c0", 9.5, abstained=True, reason="nothing is near"), None))
 def test_placements_come_back(answer: Question | Placement) -> None:
     assert same(sent(wire.answer_to_pb(answer)), answer)
+
+
+@given(values.observations)
+def test_what_an_observer_is_told_comes_back(observation: Observation) -> None:
+    assert same(sent(wire.observation_to_pb(observation)), observation)
 
 
 def test_chunks_come_back_and_damage_is_found() -> None:

@@ -18,7 +18,20 @@ from google.protobuf.message import Message as Protobuf
 from fedcore import wire
 from fedcore._pb.fed.v1 import blob_service_pb2, payload_pb2
 from fedcore.errors import StaleReport
-from fedcore.link import Failure, Hello, Idle, Outcome, Placement, Question, Receipt, Report, Task, Welcome
+from fedcore.link import (
+    Failure,
+    Hello,
+    Idle,
+    Observation,
+    ObservedRun,
+    Outcome,
+    Placement,
+    Question,
+    Receipt,
+    Report,
+    Task,
+    Welcome,
+)
 from fedcore.messages import (
     STANDARD,
     Build,
@@ -158,6 +171,10 @@ GOLDEN: Mapping[str, tuple[Any, Any]] = {
     "placement_abstained": (
         Placement("run-1", ClusterAssignment("c1", 9.0, abstained=True, reason="far"), None),
         wire.answer_to_pb,
+    ),
+    "observation": (
+        Observation((ObservedRun("run-1", "flux", "open", 4, "warm-up 4 of 10"),), 86400.5),
+        wire.observation_to_pb,
     ),
     "blob": (BlobRef("5a" * 32, 1 << 40), wire.blob_to_pb),
     "chunk": (bytes(range(16)), lambda data: wire.chunk_to_pb(0, data)),

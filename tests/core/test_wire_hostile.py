@@ -7,6 +7,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message as Protobuf
 
 from fedcore._pb.fed.v1 import device_service_pb2, fault_pb2, placement_service_pb2, task_pb2
+from fedcore._pb.fed.v1 import observer_service_pb2 as observers
 from fedcore._pb.fed.v1 import payload_pb2 as pb2
 from fedcore._pb.fed.v1 import tensor_pb2 as tensors
 from tests.core.wire_lies import LONG_NAME, LONG_TEXT, Lies, caught, with_unknown
@@ -40,6 +41,13 @@ def placement(**changes: Any) -> placement_service_pb2.PlaceResponse:
     fields: dict[str, Any] = {"run": "r", "assignment": pb2.ClusterAssignment(abstained=True)}
     answer = placement_service_pb2.Placement(**fields | changes)
     return placement_service_pb2.PlaceResponse(placement=answer)
+
+
+RUN: dict[str, Any] = {"run": "r", "algorithm": "flux", "stage": 1, "round": 1}
+
+
+def observation(*runs: dict[str, Any]) -> observers.ObserveRunsResponse:
+    return observers.ObserveRunsResponse(runs=[observers.ObservedRun(**run) for run in runs], renew_in=SECOND)
 
 
 HOSTILE: Lies = {
@@ -111,6 +119,13 @@ HOSTILE: Lies = {
     ),
     "placement: unset model": (placement(model=pb2.Weights()), "blob is not set"),
     "placement: unknown field": (with_unknown(placement()), "not known"),
+    "observation: too many runs": (observation(*[RUN] * 10_001), "10001 of them"),
+    "observation: no time to renew": (observers.ObserveRunsResponse(), "renew_in is not set"),
+    "observation: a run without a name": (observation({**RUN, "run": ""}), "name is not set"),
+    "observation: an unknown stage": (observation({**RUN, "stage": 99}), "value 99 is not known"),
+    "observation: no stage": (observation({**RUN, "stage": 0}), "stage is not set"),
+    "observation: round 0": (observation({**RUN, "round": 0}), "counts from 1"),
+    "observation: a long title": (observation({**RUN, "title": LONG_TEXT}), "65537 characters"),
     "fault: no code": (fault_pb2.Fault(message="m"), "code is not set"),
     "fault: long message": (fault_pb2.Fault(code="c", message=LONG_TEXT), "65537 characters"),
     "fault: long mend": (fault_pb2.Fault(code="c", mend=LONG_TEXT), "65537 characters"),
@@ -122,7 +137,7 @@ def test_a_lie_is_named(case: str) -> None:
     caught(HOSTILE[case])
 
 
-@pytest.mark.parametrize("message", [hello(), welcome(), idle(), task(), placement()])
+@pytest.mark.parametrize("message", [hello(), welcome(), idle(), task(), placement(), observation(RUN)])
 def test_the_messages_that_the_lies_are_made_of_are_fine(message: Protobuf) -> None:
     DECODERS[type(message)](message)
 

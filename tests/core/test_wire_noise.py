@@ -38,6 +38,7 @@ valid = st.one_of(
     values.hellos.map(wire.hello_to_pb),
     values.welcomes.map(wire.welcome_to_pb),
     values.answers.map(wire.answer_to_pb),
+    values.observations.map(wire.observation_to_pb),
     values.descriptors().map(lambda found: wire.place_to_pb("r", found)),
 )
 

@@ -13,6 +13,7 @@ from fedcore import wire
 from fedcore._pb.fed.v1 import (
     device_service_pb2,
     fault_pb2,
+    observer_service_pb2,
     payload_pb2,
     placement_service_pb2,
     task_pb2,
@@ -22,6 +23,8 @@ from fedcore.link import (
     Failure,
     Hello,
     Idle,
+    Observation,
+    ObservedRun,
     Outcome,
     Placement,
     Question,
@@ -38,6 +41,8 @@ from fedcore.messages import (
     Evaluate,
     Evaluated,
     Message,
+    PrivateTraining,
+    Protected,
     Represent,
     Represented,
     Score,
@@ -62,6 +67,7 @@ from fedcore.payload import BlobRef, Part, Payload, Settings, Weights
 from fedcore.privacy.estimates import descriptor_of
 from fedcore.tensors import DTYPES, TensorSpec, digest, layout, manifest_of, pack, unpack
 from fedcore.types import Array, Tensors
+from fedcore.wire.observing import STAGES
 
 
 def same(one: Any, other: Any) -> bool:
@@ -224,11 +230,21 @@ settings = st.builds(
     st.floats(0.0, 1e9),
     restart_momentum=st.booleans(),
 )
+above = st.floats(0.1, 1e9)
+private = st.builds(PrivateTraining, above, above, st.just(0.0), st.floats(1e-12, 0.5)) | st.builds(
+    PrivateTraining, above, st.just(0.0), above, rounds=st.integers(1, 1 << 40)
+)
+protected = st.builds(Protected, above, above, st.floats(1e-9, 1.0), st.integers(1, 1 << 40))
+curves = st.none() | st.lists(floats, max_size=40).map(tuple)
 messages: Mapping[type[Message], st.SearchStrategy[Message]] = {
-    Build: st.builds(Build),
+    Build: st.builds(Build, st.none() | st.integers(2, 64)),
     Built: st.builds(Built, tensors),
-    Train: st.builds(Train, tensors, settings, texts, st.none() | tensors, counts, privacies),
-    Trained: st.builds(Trained, tensors, counts, floats, st.none() | descriptors()),
+    Train: st.builds(
+        Train, tensors, settings, texts, st.none() | tensors, counts, privacies, st.none() | private
+    ),
+    Trained: st.builds(
+        Trained, tensors, counts, floats, st.none() | descriptors(), st.none() | protected, curves
+    ),
     Evaluate: st.builds(Evaluate, tensors, texts, texts, texts),
     Evaluated: st.builds(Evaluated, floats, floats, counts, st.none() | bounds(), counts),
     Describe: st.builds(Describe, tensors, tensors, counts, privacies),
@@ -255,6 +271,9 @@ idles = st.tuples(milliseconds, milliseconds).flatmap(
 )
 reports = st.builds(Report, *lease, payloads | st.builds(Failure, names, texts, texts))
 receipts = st.builds(Receipt, st.sampled_from(Outcome), texts)
+stages = st.sampled_from(list(STAGES.values()))
+observed = st.builds(ObservedRun, names, names, stages, st.integers(1, 1 << 31), texts)
+observations = st.builds(Observation, st.lists(observed, max_size=3).map(tuple), milliseconds)
 answers = st.builds(Question, names, payloads) | st.builds(Placement, names, assignments, weights())
 
 DECODERS: Mapping[type[Protobuf], Callable[[Any], Any]] = {
@@ -272,5 +291,6 @@ DECODERS: Mapping[type[Protobuf], Callable[[Any], Any]] = {
     device_service_pb2.NextTaskResponse: wire.next_from_pb,
     placement_service_pb2.PlaceRequest: wire.place_from_pb,
     placement_service_pb2.PlaceResponse: wire.answer_from_pb,
+    observer_service_pb2.ObserveRunsResponse: wire.observation_from_pb,
 }
 """Every message that has a decoder, and the decoder."""

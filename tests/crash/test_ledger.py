@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,18 @@ from fedclient.ledger import Ledger
 from fedcore.errors import OverBudget
 from fedcore.parts import Descriptor
 from fedcore.privacy.budget import Budget
-from fedcore.privacy.ledger import Debit, Release, chosen, spent
+from fedcore.privacy.chance import Entropy
+from fedcore.privacy.ledger import Debit, Release, Training, chosen, spent
 from fedcore.shell import crash
+from fedcore.tensors import digest
+from fedcore.types import Tensors
 from tests.client.test_ledger import exact, order, sent
+from tests.client.test_ledger_training import lesson, work
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.crash.test_ledger"])
 TIGHT, AMPLE = Budget(total_epsilon=6.0), Budget(epsilon=20.0, total_epsilon=20.0)
+SINGLE = Budget(epsilon=2.5)
 LOST = ("device.debited", "device.drawn", "device.release-stored")
 WRITES = 6
 """Files that a first release writes: head, ledger, head, release, ledger, head."""
@@ -27,6 +33,10 @@ POINTS = [
     *LOST,
     "device.release-noted",
     *(f"disk.{step}:{n}" for step in ("written", "synced", "renamed") for n in range(1, WRITES + 1)),
+]
+TRAINING_POINTS = [
+    *("device.debited", "device.drawn", "device.release-noted"),
+    *(f"disk.{step}:{n}" for step in ("written", "synced", "renamed") for n in range(1, 6)),
 ]
 
 
@@ -44,6 +54,19 @@ def life(folder: str, point: str, budget: Budget) -> None:
     note(Path(folder) / "sent", sent(Ledger(Path(folder) / "privacy", budget).release(order(), exact)))
 
 
+def training_life(folder: str, point: str, budget: Budget) -> None:
+    """In a process of its own: one task of training."""
+    os.environ[crash.VARIABLE] = point
+
+    def drawn(entropy: Entropy) -> Tensors:
+        found = work(entropy)
+        note(Path(folder) / "drawn", digest(found).encode())
+        return found
+
+    found = Ledger(Path(folder) / "privacy", budget).train(lesson(), drawn)
+    note(Path(folder) / "sent", digest(found).encode())
+
+
 def note(path: Path, data: bytes) -> None:
     with path.open("a") as file:
         file.write(f"{data.hex()}\n")
@@ -53,10 +76,11 @@ def noted(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def lived(folder: Path, point: str, budget: Budget) -> int | None:
+def lived(folder: Path, point: str, budget: Budget, life: Callable[[str, str, Budget], None] = life) -> int:
     process = FORKS.Process(target=life, args=(str(folder), point, budget))
     process.start()
     process.join()
+    assert process.exitcode is not None
     return process.exitcode
 
 
@@ -82,3 +106,19 @@ def test_a_kill_at_this_point_loses_at_most_what_was_paid(tmp_path: Path, point:
     entries = ledger.verify()
     assert len(noted(tmp_path / "drawn")) <= len(chosen(entries, Debit)) <= 2
     assert budget.epsilon_of(spent(entries)) <= min(budget.epsilon, budget.total_epsilon) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("point", TRAINING_POINTS)
+@pytest.mark.parametrize("budget", [SINGLE, AMPLE])
+def test_a_kill_in_training_never_sends_what_is_not_paid(tmp_path: Path, point: str, budget: Budget) -> None:
+    assert lived(tmp_path, point, budget, training_life) == -signal.SIGKILL
+    ended = [lived(tmp_path, "", budget, training_life) for _ in range(2)]
+    entries = Ledger(tmp_path / "privacy", budget).verify()
+    paid = len(chosen(entries, Training))
+    drawn, left = noted(tmp_path / "drawn"), noted(tmp_path / "sent")
+    assert len(drawn) == len(set(drawn)) <= paid  # each task draws anew, and each is paid
+    assert len(left) == ended.count(0)
+    assert set(left) <= set(drawn)
+    if budget is SINGLE:
+        assert paid == 1
+    assert budget.epsilon_of(spent(entries)) <= budget.epsilon * (1 + 1e-9)

@@ -1,6 +1,7 @@
 """FLUX with privacy=balanced on real digits: devices with ledgers, a coordinator, and a newcomer."""
 
 import asyncio
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from fedcore.data.dataset import Dataset
 from fedcore.data.pixels import rotate
 from fedcore.privacy.budget import Budget
 from fedcore.privacy.ledger import Debit, Open, Release, chosen
+from fedcore.privacy.statement import OF_TRAINING
 from fedserver import scenario, stage
 from fedserver.coordinator import Coordinator
 from fedserver.desk import Desk
@@ -33,9 +35,9 @@ from fedserver.scenario import Member
 from fedserver.settings import Settings
 from fedserver.store import Store
 
-PRIVATE = {**scenario.TRAINING, "rounds": 6, "privacy": "balanced"}
+PRIVATE = {**scenario.TRAINING, "rounds": 6}  # the default is balanced
 TRAINERS, IMAGES = 4, 300
-OPEN = {**scenario.TRAINING, "rounds": 6}
+OPEN = {**PRIVATE, "privacy": "off"}
 POLICY = replace(scenario.POLICY, devices=TRAINERS, minimum=TRAINERS, patience=1)
 
 
@@ -111,13 +113,16 @@ def test_groups_are_found_all_that_left_is_in_the_ledgers_and_no_more_leaves(tmp
             assert adjusted_rand_score(truth, [found[each.name] for each in members]) == 1.0
             for each in members:
                 entries = ledger(tmp_path, each, budget).verify()
-                assert [len(chosen(entries, kind)) for kind in (Debit, Release, Open)] == [1, 1, 0]
-                assert facts(entries, budget)["total"]["epsilon"] == pytest.approx(5.0)
-                assert facts(entries, budget)["total"]["delta"] == 1e-6
+                assert [len(chosen(entries, kind)) for kind in (Debit, Release, Open)] == [1, 1, 2]
+                total = facts(entries, budget)["total"]
+                assert (total["of_releases"], total["delta"]) == (pytest.approx(5.0), 1e-6)
+                assert total["epsilon"] is None  # for it has trained and measured too
+                assert set(total["unprotected"]) == set(OF_TRAINING)
                 mirrored = status.released[each.name]  # what the server has seen is what the ledger says
-                assert (mirrored.epsilon, mirrored.unprotected) == (pytest.approx(5.0), ())
+                assert (mirrored.protected, mirrored.epsilon) == (pytest.approx(5.0), math.inf)
+                assert set(mirrored.unprotected) == set(OF_TRAINING)
             noted = await coordinator.storage(Store.releases, "first")
-            assert {each.release for each in noted} == {
+            assert {each.release for each in noted} - set(OF_TRAINING) == {
                 chosen(ledger(tmp_path, each, budget).entries(), Release)[0].release for each in members
             }
 
@@ -129,7 +134,13 @@ def test_groups_are_found_all_that_left_is_in_the_ledgers_and_no_more_leaves(tmp
             assert again.assignment == first.assignment  # the same bytes, the same answer
             assert len(chosen(ledger(tmp_path, newcomer, budget).verify(), Debit)) == 1
 
-            assert (await Desk(coordinator).status()).released[newcomer.name].rho > 0.0
+            assert (await Desk(coordinator).status()).released[newcomer.name].epsilon == pytest.approx(5.0)
+
+            placed = await enroll(coordinator, tmp_path, members[1], budget, "first")
+            assert placed.assignment.cluster == found[members[1].name]
+            entries = ledger(tmp_path, members[1], budget).verify()
+            assert len(entries) == 2  # what it told as it trained places it too
+            assert (await Desk(coordinator).status()).released[members[1].name].epsilon == pytest.approx(5.0)
 
             for name, change, reason in (
                 ("second", {"seed": 7}, "over this device's budget: of epsilon 5 for these data, 5 is spent"),
@@ -142,7 +153,7 @@ def test_groups_are_found_all_that_left_is_in_the_ledgers_and_no_more_leaves(tmp
                 told = [line.text for line in await Desk(coordinator).log(name, 0)]
                 assert sum(reason in line for line in told) >= TRAINERS
             for each in members:
-                assert len(ledger(tmp_path, each, budget).verify()) == 2
+                assert len(ledger(tmp_path, each, budget).verify()) == 4
         finally:
             await coordinator.close()
 

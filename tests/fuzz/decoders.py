@@ -16,6 +16,7 @@ from fedcore._pb.fed.v1 import (
     device_service_pb2,
     enrollment_service_pb2,
     fault_pb2,
+    observer_service_pb2,
     placement_service_pb2,
 )
 from fedcore.errors import BadPayload, ConfigError
@@ -83,6 +84,7 @@ TARGETS: Mapping[str, Callable[[bytes], object]] = {
     "receipt": of(device_service_pb2.ReportResponse, lambda pb: wire.receipt_from_pb(pb.receipt)),
     "answer": of(placement_service_pb2.PlaceResponse, wire.answer_from_pb),
     "chunk": of(blob_service_pb2.FetchResponse, lambda pb: wire.chunk_from_pb(pb.chunk, 0)),
+    "observation": of(observer_service_pb2.ObserveRunsResponse, wire.observation_from_pb),
     "fault": of(fault_pb2.Fault, wire.fault_from_pb),
     "challenge": of(enrollment_service_pb2.ChallengeResponse, wire.challenge_from_pb),
     "joined": of(enrollment_service_pb2.JoinResponse, wire.joined_from_pb),

@@ -111,6 +111,9 @@ def test_devices_with_and_without_classes_are_clustered_together() -> None:
     found, assignments = form_clusters(PARAMETERS, 1, {}, PROJECTOR, described)
     assert [assignments[f"d{n}"] for n in range(8)] == [assignments["d0"], assignments["d1"]] * 4
     assert len(found.names) == 2
+    assert found.classless == 4
+    (remark,) = State(PARAMETERS, {}, "clustered", clustering=found).remarks
+    assert remark.startswith("4 devices had too few samples to tell of their classes")
 
 
 def test_density_cannot_group_what_is_noisy() -> None:
@@ -134,7 +137,7 @@ def test_a_run_with_a_guarantee_asks_for_no_bounds_and_all_that_leaves_is_noisy(
 
         return perform
 
-    changes = {"rounds": 5, "learning_rate": 0.05, "batch_size": 16, "privacy": "balanced"}
+    changes = {"rounds": 5, "learning_rate": 0.05, "batch_size": 16}
     state = central.start(first_model(), ALGORITHM.configure("default", changes))
     fleet = {f"d{number}": device(number) for number in range(6)}
     found = simulate(central, state, fleet, RoundPolicy(minimum=6), 3).state
@@ -165,7 +168,8 @@ def test_a_run_with_a_guarantee_asks_for_no_bounds_and_all_that_leaves_is_noisy(
             PrivacySettings("explicit", 3.0, 1e-7),
         ),
         ({"privacy": "paper", "epsilon": 10.0}, PrivacySettings("paper", 10.0)),
-        ({}, PrivacySettings()),
+        ({}, BALANCED),
+        ({"privacy": "off"}, PrivacySettings()),
     ],
 )
 def test_a_mode_brings_its_numbers(changes: dict[str, Any], expected: PrivacySettings) -> None:

@@ -17,7 +17,7 @@ from fedcore.errors import Unavailable
 from fedcore.link import Failure, Report
 from fedcore.privacy.statement import WEIGHTS
 from fedcore.shell.console import Console
-from fedserver import run_verbs
+from fedserver import reach, run_verbs
 from fedserver.__main__ import main
 from fedserver.views import RunStatus, RunSummary
 from tests.server.processes import Daemon, daemon
@@ -45,8 +45,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 @pytest.fixture
 def command(server: Daemon, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Run `fedserver` with these arguments: its exit code, what it printed, what it said beside."""
+    """Run `fedserver` with these arguments: its exit code, what it printed, what it said beside.
+
+    Where no server is, it waits for less than the moment that a person would.
+    """
     monkeypatch.setenv("FEDSERVER_STATE", str(server.state))
+    monkeypatch.setattr(reach, "MOMENT", 0.1)
 
     def run(*arguments: object) -> tuple[int, str, str]:
         capfd.readouterr()
@@ -94,9 +98,12 @@ def test_a_run_from_its_start_to_its_model(command: Command, server: Daemon, tmp
     assert 0.0 <= shown["devices"][0]["accuracy"] <= 1.0
     found = data(command("model", "export", "whole", "--out", tmp_path / "m.safetensors", "--json"))
     assert found["sha256"] == shown["models"]["global"]["sha256"]
-    assert found["privacy"] == shown["weights"] == WEIGHTS  # FedAvg describes no data
+    assert shown["weights"] == WEIGHTS
+    told = "no guarantee: weights trained without DP-SGD, accuracy and loss as measured"
+    assert [shown["released"][device]["summary"] for device in ("d0", "d1", "d2")] == [told] * 3
+    assert found["privacy"] == f"3 devices: {told}; {WEIGHTS}"
     with safe_open(tmp_path / "m.safetensors", framework="numpy") as file:
-        assert file.metadata()["privacy"] == WEIGHTS
+        assert file.metadata()["privacy"] == found["privacy"]
     exported = load_file(tmp_path / "m.safetensors")
     assert {name: array.tobytes() for name, array in exported.items()} == {
         name: array.tobytes() for name, array in expected()["global"].items()

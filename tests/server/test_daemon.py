@@ -20,13 +20,13 @@ from tests.server.toys import MODEL, Hands, honest, same_models, serve
 from tests.server.wire_link import WireLink
 
 
-async def some_reports(address: str, count: int) -> None:
-    """Devices that send so many reports and then are heard of no more."""
+async def some_reports(address: str, reports: range) -> None:
+    """Devices that send these reports of a run, counted from 0, and then are heard of no more."""
     async with aio.insecure_channel(address) as channel:
         devices = [await Hands(WireLink(channel, f"d{number}")).hello() for number in range(DEVICES)]
         for device in devices:
             await device.link.next_task(0.0)
-        for report in range(count):
+        for report in reports:
             number = report % DEVICES
             receipt = await devices[number].do(await devices[number].task(), honest(number))
             assert receipt.outcome is Outcome.ACCEPTED
@@ -38,38 +38,37 @@ async def all_devices(address: str) -> None:
         await asyncio.gather(*devices)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_the_next_process_goes_on_where_one_ended(tmp_path: Path, number: signal.Signals) -> None:
-    state = tmp_path / "s"
-    with daemon(state) as first, OperatorClient(state) as operator:
-        assert (state / "address").read_text().strip() == first.address
-        operator.start_run(spec(), MODEL)
-        asyncio.run(some_reports(first.address, DEVICES + 1))
-        code = first.stop(number)
-        assert code == (-signal.SIGKILL if number is signal.SIGKILL else 0)
-        with pytest.raises(Unavailable, match="no server answers"):
-            operator.runs()
-    with daemon(state) as second, OperatorClient(state) as operator:
+def test_the_next_process_goes_on_where_one_ended_however_it_did(tmp_path: Path) -> None:
+    state, sent = tmp_path / "s", 0
+    for number, until in ((signal.SIGTERM, 4), (signal.SIGINT, 5), (signal.SIGKILL, 7)):
+        with daemon(state) as running, OperatorClient(state) as operator:
+            assert (state / "address").read_text().strip() == running.address
+            if not sent:
+                operator.start_run(spec(), MODEL)
+            else:
+                found = operator.show("toy").summary
+                assert (found.stage, found.round) == ("open", 1 + sent // DEVICES)
+                assert found.waiting_for == f"{sent % DEVICES} of 3 reports are in"
+            asyncio.run(some_reports(running.address, range(sent, until)))
+            code, sent = running.stop(number), until
+            assert code == (-signal.SIGKILL if number is signal.SIGKILL else 0)
+            with pytest.raises(Unavailable, match="no server answers"):
+                operator.runs()
+    with daemon(state) as last, OperatorClient(state) as operator:
         before = operator.show("toy").summary
-        assert (before.stage, before.round, before.waiting_for) == ("open", 2, "1 of 3 reports are in")
-        asyncio.run(all_devices(second.address))
+        assert (before.stage, before.round, before.waiting_for) == ("open", 3, "1 of 3 reports are in")
+        asyncio.run(all_devices(last.address))
         *_, status = operator.watch("toy")
         assert status.summary.stage == "finished"
         assert status.summary.round == ROUNDS + 2
         assert same_models({"global": operator.fetch(status.models["global"])}, expected())
-        assert second.stop() == 0
+        assert last.stop() == 0
     assert not (state / "address").exists()
 
 
-def test_a_second_server_on_the_same_folder_says_which_process_has_it(tmp_path: Path) -> None:
-    with daemon(tmp_path / "s") as first:
-        config = ServerConfig(tmp_path / "s", "127.0.0.1:0", True)
-        with pytest.raises(ConfigError, match=f"in use by another process .{first.process.pid}"):
-            asyncio.run(serve_until_stopped(config, lambda address, enroll: None))
-        assert first.stop() == 0
-
-
-def test_a_waiting_device_is_answered_when_the_server_ends(tmp_path: Path) -> None:
+def test_a_second_server_is_told_who_has_the_folder_and_a_waiting_device_that_the_first_ends(
+    tmp_path: Path,
+) -> None:
     async def wait(address: str, stop: "asyncio.Event") -> str:
         async with aio.insecure_channel(address) as channel:
             device = await Hands(WireLink(channel, "d0")).hello()
@@ -88,6 +87,9 @@ def test_a_waiting_device_is_answered_when_the_server_ends(tmp_path: Path) -> No
         return await waiting
 
     with daemon(tmp_path / "s") as running:
+        config = ServerConfig(tmp_path / "s", "127.0.0.1:0", True)
+        with pytest.raises(ConfigError, match=f"in use by another process .{running.process.pid}"):
+            asyncio.run(serve_until_stopped(config, lambda address, enroll: None))
         assert "the server is stopping" in asyncio.run(play(running.address))
         assert running.process.wait(30.0) == 0
 

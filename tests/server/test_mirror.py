@@ -1,15 +1,18 @@
 """The server's mirror: each release once, whatever way and how often it comes, and only for reports."""
 
 import asyncio
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fedcore.messages import Build, Evaluate, PrivateTraining, Train, TrainingSettings
 from fedcore.parts import Descriptor, LatentBounds, NoisySums, PrivacySettings
+from fedcore.payload import BlobRef, Payload, Weights
 from fedcore.privacy.cost import ORDERS, Cost
 from fedcore.privacy.estimates import descriptor_of
-from fedcore.privacy.statement import OPEN, Statement
+from fedcore.privacy.statement import OPEN, WEIGHTS, CentralNoise, Statement, of_weights
 from fedserver import mirror, notes
 from fedserver.mirror import statements
 from fedserver.rpc import operator_wire
@@ -57,6 +60,39 @@ def test_each_release_is_noted_once_by_its_hash(tmp_path: Path) -> None:
     asyncio.run(play())
 
 
+def test_what_a_report_gives_away_follows_from_its_task(tmp_path: Path) -> None:
+    """Sent again, and after a start that knows nothing of before, it is still noted once."""
+    weights = Weights((), BlobRef(sha256(b"").hexdigest(), 0))
+    plain = Payload("trained", {"model": weights, "examples": 5, "loss": 0.1})
+    private = Payload("trained", {**plain.parts, "curve": CURVE})
+    asked = PrivateTraining(epsilon=2.0, delta=1e-7)
+    told = (
+        ("d0", Train(MODEL, TrainingSettings()), plain),
+        ("d1", Train(MODEL, TrainingSettings(), private=asked), private),
+        ("d2", Evaluate(MODEL), Payload("evaluated", {})),
+        ("d3", Build(), Payload("built", {"model": weights})),
+    )
+
+    async def play() -> None:
+        async with server(tmp_path) as coordinator:
+            await start(coordinator, MODEL)
+            for _ in range(2):
+                known: set[tuple[str, str]] = set()
+                for device, task, report in (*told, *told):
+                    await mirror.reported(coordinator.storage, "toy", device, task, report, known)
+                assert known == {("d0", OPEN["weights"]), ("d2", OPEN["figures"])}
+            found = statements(await coordinator.storage(Store.releases, "toy"))
+            assert found == {
+                "d0": Statement(unprotected=(OPEN["weights"],)),
+                "d1": Statement(Cost(curve=CURVE), 1e-7),
+                "d2": Statement(unprotected=(OPEN["figures"],)),
+            }
+            assert of_weights(found.values()) == WEIGHTS  # d0's have none, so the model has none
+            assert of_weights([found["d1"], found["d2"]]).endswith(f"at most {found['d1'].promise}")
+
+    asyncio.run(play())
+
+
 def test_a_device_cannot_fill_the_disk_with_releases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notes, "RELEASES", 3)
 
@@ -75,7 +111,8 @@ def test_a_device_cannot_fill_the_disk_with_releases(tmp_path: Path, monkeypatch
 def test_operators_are_told_what_the_server_knows() -> None:
     released = {"d0": Statement(Cost(0.25, CURVE), 1e-7, 2), "d1": Statement(unprotected=(OPEN["paper"],))}
     summary = RunSummary("r1", "r1", "flux", "default", "finished", 3)
-    status = RunStatus(summary, released=released)
-    assert operator_wire.status_from_pb(operator_wire.status_to_pb(status)).released == released
+    for central in (None, CentralNoise(0.5, 1e-7)):
+        status = RunStatus(summary, released=released, central=central)
+        assert operator_wire.status_from_pb(operator_wire.status_to_pb(status)) == status
     daemon = ServerStatus("1", (), (), released=released)
     assert operator_wire.server_from_pb(operator_wire.server_to_pb(daemon)).released == released

@@ -6,9 +6,9 @@ import pytest
 
 from fedcore.payload import BlobRef, Weights
 from fedcore.privacy.accounting import rho_for
-from fedcore.privacy.cost import Cost
+from fedcore.privacy.cost import ORDERS, Cost
 from fedcore.privacy.statement import OPEN as OPEN_WAYS
-from fedcore.privacy.statement import Statement
+from fedcore.privacy.statement import WEIGHTS, CentralNoise, Statement
 from fedserver import text
 from fedserver.records import LogLine
 from fedserver.views import DeviceFigures, DeviceStatus, RunStatus, RunSummary, ServerStatus
@@ -75,6 +75,22 @@ def test_a_run_in_full_names_who_is_missing_and_what_gave_no_result() -> None:
     assert [released[device]["epsilon"] for device in ("d0", "d2")] == [pytest.approx(5.0), None]
     assert text.data(status)["abandoned"] == dict(status.abandoned)
     assert text.data(status)["models"] == {"c0": {"sha256": "ab" * 32, "size": 0, "tensors": 0}}
+
+
+def test_what_the_models_have_is_said_where_noise_was_added() -> None:
+    """With DP-SGD of all devices, with noise of the server, and with one whose weights are open."""
+    curve = tuple(0.05 * order for order in ORDERS)
+    released = {"d0": Statement(Cost(RHO, curve)), "d1": Statement(Cost(curve=curve))}
+    found = text.privacy(released, CentralNoise(0.5, 1e-6))
+    worst = released["d0"].promise
+    assert found[2:] == [
+        "models: epsilon 5.222 at delta 1e-06 for all of a device's updates, by noise of the server: against "
+        "those who get models, not against the server",
+        f"weights: DP-SGD on each of 2 devices, with its other releases at most {worst}",
+    ]
+    assert text.private_data(released, CentralNoise(0.5, 1e-6))["central"]["rho"] == 0.5
+    mixed = {**released, "d2": Statement(Cost(curve=curve), unprotected=(OPEN_WAYS["weights"],))}
+    assert text.privacy(mixed)[-1] == text.private_data(mixed)["weights"] == WEIGHTS
 
 
 def test_clusters_in_which_nobody_is_are_not_listed() -> None:

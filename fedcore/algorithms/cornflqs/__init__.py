@@ -46,28 +46,14 @@ The paper's optimiser is Adam, made anew every round; here it is SGD, as everywh
 
 from dataclasses import dataclass
 
-from fedcore.algorithm import Algorithm
+from fedcore.algorithm import Algorithm, TrainingParameters
 
 
 @dataclass(frozen=True)
-class Parameters:
-    """rounds: N, of training after the first. clusters: K, at most.
+class Parameters(TrainingParameters):
+    """clusters: K, at most."""
 
-    epochs to restart_momentum: see `fedcore.messages.TrainingSettings`.
-    aggregation: how updates become a model, and what a hostile one can do; see `fedcore.central.robust`.
-    evaluate: measure the final models on the devices' test parts as the last exchange.
-    """
-
-    rounds: int = 10
     clusters: int = 4
-    epochs: int = 2
-    batch_size: int = 64
-    learning_rate: float = 0.005
-    momentum: float = 0.9
-    weight_decay: float = 0.0
-    restart_momentum: bool = False
-    aggregation: str = "clipped"
-    evaluate: bool = True
 
 
 ALGORITHM = Algorithm(
@@ -81,7 +67,7 @@ ALGORITHM = Algorithm(
             "rounds": 20,
             "epochs": 10,
             "batch_size": 128,
-            "learning_rate": 0.1,
+            "learning_rate": 0.02,
             "aggregation": "mean",
         },
     },

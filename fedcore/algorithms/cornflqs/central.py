@@ -23,6 +23,10 @@ class State(Clustered):
 
     parameters: Parameters
 
+    @property
+    def lessons(self) -> int:
+        return self.parameters.rounds + 1  # the common start is not counted
+
 
 def start(model: Tensors, parameters: Parameters) -> State:
     check_parameters("cornflqs", parameters, {"aggregation": RULES}, ("rounds", "clusters"))

@@ -18,6 +18,8 @@ class Parameters:
     aggregation: how updates become a model, and what a hostile one can do; see `fedcore.central.robust`.
     dp_epsilon, dp_delta, dp_clip, dp_noise: DP-SGD on the devices, see `fedcore.messages.PrivateTraining`;
         dp_epsilon 0 and dp_noise 0: without.
+    central_noise, central_clip, central_delta: with aggregation "noised", noise that the server adds to each
+        model, for those who get it to learn little of any device; see `fedcore.central.noised`.
     evaluate: measure the final model on the devices' test parts as the last exchange.
     """
 
@@ -34,6 +36,9 @@ class Parameters:
     dp_delta: float = 1e-6
     dp_clip: float = 1.0
     dp_noise: float = 0.0
+    central_noise: float = 0.0
+    central_clip: float = 1.0
+    central_delta: float = 1e-6
     evaluate: bool = True
 
 

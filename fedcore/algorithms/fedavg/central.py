@@ -3,11 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from fedcore.algorithm import Plan, Report
+from fedcore.algorithm import LASTING, Plan, Report
 from fedcore.algorithms.fedavg import Parameters
 from fedcore.central.averaging import Guard, next_models
+from fedcore.central.noised import NOISED, charged, check_noise, rule_of
 from fedcore.central.robust import RULES
 from fedcore.central.standard import check_parameters, mean_loss, metrics_of, private_training, training
+from fedcore.errors import ConfigError
 from fedcore.messages import Evaluate, Evaluated, Message, Train
 from fedcore.parts import ClusterAssignment, Evidence
 from fedcore.types import DeviceId, ModelKey, Scalar, Tensors
@@ -17,7 +19,10 @@ GLOBAL = "global"
 
 @dataclass(frozen=True)
 class State:
-    """phase: train, measure (held-out loss of this round's model), evaluate (test parts), done."""
+    """phase: train, measure (held-out loss of this round's model), evaluate (test parts), done.
+
+    spent: by device, see `fedcore.central.noised.charged`.
+    """
 
     parameters: Parameters
     models: Mapping[ModelKey, Tensors]
@@ -28,6 +33,7 @@ class State:
     best: Tensors | None = None
     best_loss: float = float("inf")
     guard: Guard = field(default_factory=Guard)
+    spent: Mapping[DeviceId, float] = field(default_factory=dict, metadata=LASTING)
 
     @property
     def facts(self) -> Mapping[str, Scalar]:
@@ -39,8 +45,13 @@ class State:
 
 
 def start(model: Tensors, parameters: Parameters) -> State:
-    choices = {"select": ("last", "lowest_loss"), "aggregation": RULES}
+    choices = {"select": ("last", "lowest_loss"), "aggregation": (*RULES, NOISED)}
     check_parameters("fedavg", parameters, choices, ("rounds",))
+    check_noise("fedavg", parameters)
+    if parameters.aggregation == NOISED and parameters.select != "last":
+        raise ConfigError(
+            "fedavg cannot choose a noised model by losses, which have no noise", "set select=last"
+        )
     return State(parameters, {GLOBAL: model})
 
 
@@ -61,8 +72,11 @@ def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:
 def reduce(state: State, reports: Sequence[Report]) -> State:
     if state.phase == "train":
         assigned = {**state.assignments, **{report.device: GLOBAL for report in reports}}
-        models, guard = next_models(state.models, reports, state.parameters.aggregation, state.guard)
-        state = replace(state, models=models, guard=guard, progress=state.progress + 1, assignments=assigned)
+        rule = rule_of(state.parameters)
+        models, guard = next_models(state.models, reports, rule, state.guard)
+        spent = charged(state.spent, reports, rule)
+        state = replace(state, models=models, guard=guard, spent=spent, assignments=assigned)
+        state = replace(state, progress=state.progress + 1)
         return replace(state, phase="measure" if state.parameters.select == "lowest_loss" else _next(state))
     if state.phase == "measure":
         if (loss := mean_loss(reports)) < state.best_loss:

@@ -74,6 +74,8 @@ class Parameters:
     labels_at_test: newcomers describe their classes too, so they need labels, 20 of a class, say.
     aggregation: of the warm-up, as in `fedcore.central.robust`; after it, whose updates are far longer than
         usual are held back from others' models ("clipped"), or not ("mean"): see `central.held_back`.
+    dp_epsilon, dp_delta, dp_clip, dp_noise: DP-SGD on the devices, see `fedcore.messages.PrivateTraining`;
+        dp_epsilon 0 and dp_noise 0: without.
     privacy to noise_at_test, evaluate: as in FLUX.
     abstain_beyond: a newcomer farther from the nearest profile than so many times as that is from the next
         distribution is placed nowhere; 0: never. least_confidence: likewise when the next is as near.
@@ -105,6 +107,10 @@ class Parameters:
     served: str = "mixed"
     labels_at_test: bool = False
     aggregation: str = "clipped"
+    dp_epsilon: float = 0.0
+    dp_delta: float = 1e-6
+    dp_clip: float = 1.0
+    dp_noise: float = 0.0
     privacy: str = "off"
     epsilon: float = 0.0
     delta: float = 0.0

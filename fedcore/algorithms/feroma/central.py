@@ -18,7 +18,7 @@ from fedcore.algorithms.feroma.state import GLOBAL, Encoder, Row, State
 from fedcore.central import descriptors, same
 from fedcore.central.averaging import held_back, next_models
 from fedcore.central.encoding import bounds_task, bounds_title, merged_bounds, projector_of
-from fedcore.central.standard import metrics_of, trained, training
+from fedcore.central.standard import metrics_of, private_training, trained, training
 from fedcore.errors import Refused
 from fedcore.messages import Describe, Described, Evaluate, Message, Train
 from fedcore.parts import ClusterAssignment, Descriptor, PrivacySettings
@@ -59,7 +59,8 @@ def place(state: State, descriptor: Descriptor | None) -> ClusterAssignment | De
 
 
 def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:
-    task = Train(state.models[GLOBAL], training(state.parameters), GLOBAL)
+    settings, private = training(state.parameters), private_training(state.parameters)
+    task = Train(state.models[GLOBAL], settings, GLOBAL, private=private)
     return Plan(dict.fromkeys(present, task), _title(state, "one model for all"))
 
 
@@ -105,18 +106,19 @@ def _describe(state: State) -> Describe:
 def _take_profile(state: State, reports: Sequence[Report]) -> State:
     profiles = _profiles(reports)
     state = replace(state, encoder=_fitted(state, profiles), profiles=profiles, phase="mixed")
-    state = replace(state, starts=_mapped(state, profiles))
-    return _serve(state) if state.progress >= state.parameters.rounds else state
+    over = state.progress >= state.parameters.rounds
+    state = replace(state, starts=_mapped(state, profiles, served=over))
+    return _serve(state) if over else state
 
 
 def _ask_mixed(state: State, present: Sequence[DeviceId]) -> Plan:
-    describe = _describe(state)
+    describe, settings = _describe(state), training(state.parameters)
+    private = private_training(state.parameters)
 
     def task(device: DeviceId) -> Message:
         if device not in state.profiles:
             return describe
-        model = _start(state, device)
-        return Train(model, training(state.parameters), state.own(device) or GLOBAL)
+        return Train(_start(state, device), settings, state.own(device) or GLOBAL, private=private)
 
     return Plan({device: task(device) for device in present}, _title(state, "from models of like data"))
 
@@ -212,10 +214,12 @@ def _start(state: State, device: DeviceId) -> Tensors:
     return Mixture([(state.models[key], weight) for key, weight in sorted(weights.items())])
 
 
-def _mapped(state: State, profiles: Mapping[DeviceId, Descriptor]) -> dict[DeviceId, dict[ModelKey, float]]:
+def _mapped(
+    state: State, profiles: Mapping[DeviceId, Descriptor], served: bool = False
+) -> dict[DeviceId, dict[ModelKey, float]]:
     scaler = _encoder(state).scaler
     assert scaler is not None
-    return mapped(state.parameters, profiles, state.rows, state.progress, scaler)
+    return mapped(state.parameters, profiles, state.rows, state.progress, scaler, served)
 
 
 def _fitted(state: State, profiles: Mapping[DeviceId, Descriptor]) -> Encoder:

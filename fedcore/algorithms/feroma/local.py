@@ -21,6 +21,7 @@ from fedcore.types import Tensors
 if TYPE_CHECKING:
     from torch import nn
 
+    from fedcore.data.version import Numbers
     from fedcore.local.bench import Bench
     from fedcore.local.learner import Learner
     from fedcore.local.samples import Samples
@@ -49,14 +50,15 @@ def profile(message: Profile, bench: "Bench") -> Described:
         parts: "Sequence[Samples]",
         projector: Tensors,
         classes: int,
+        distinct: "Numbers | None",
     ) -> Moments:
         batches = (batch for each in parts for batch in latents(learner, model, each))
         projected = project(batches, projector)
         labels = torch.cat([each.labels for each in parts]).cpu().numpy() if classes else None
         found = []
         for mask in masks(len(projected), message.masks, chance):
-            own = None if labels is None else labels[mask]
-            found.append(moments_of(projected[mask], own, classes))
+            own, same = (None if numbers is None else numbers[mask] for numbers in (labels, distinct))
+            found.append(moments_of(projected[mask], own, classes, same))
         return averaged(found, len(projected))
 
     descriptor = described(

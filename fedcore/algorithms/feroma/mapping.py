@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 from scipy.spatial.distance import cdist
 
 from fedcore.algorithms.feroma import Parameters
@@ -19,6 +20,11 @@ NEAREST = 1e-8
 """Added to distances before they are inverted, as in the authors' code."""
 
 
+def owned(rows: Mapping[ModelKey, Row], keys: Sequence[ModelKey]) -> npt.NDArray[np.bool_]:
+    """Which rows are of a device that is here."""
+    return np.array([bool(rows[key].device) for key in keys])
+
+
 def fading(parameters: Parameters, rows: Mapping[ModelKey, Row], progress: int) -> dict[ModelKey, float]:
     """By how much each row counts for its age, after `progress` rounds; those that do not count are left
     out. The rows of the last round count in full."""
@@ -32,10 +38,12 @@ def mapped(
     rows: Mapping[ModelKey, Row],
     progress: int,
     scaler: descriptors.BlockScaler,
+    served: bool = False,
 ) -> dict[DeviceId, dict[ModelKey, float]]:
     """The weights w(k, j) p_j of eq. 5 for each device, in key order, those above 0; they sum to 1.
 
-    None where there is nothing to map to.
+    None where there is nothing to map to. What nobody has any more counts for data alone that could be of it.
+    served: not to train from but to use: of models of like data alone, if there are any.
     """
     aged = fading(parameters, rows, progress)
     devices, keys = sorted(profiles), sorted(aged)
@@ -48,7 +56,11 @@ def mapped(
         scaler,
         parameters.classes,
     )
+    alike = same.between([profiles[device] for device in devices], [rows[key].profile for key in keys]) <= 1.0
     weights = closeness(parameters.weighting, apart) * np.array([aged[key] for key in keys])
+    weights = np.where(alike | owned(rows, keys), weights, 0.0)
+    if served:
+        weights = np.where(alike.any(axis=1, keepdims=True) & ~alike, 0.0, weights)
     weights = above(normalised(weights), parameters.threshold) * sizes(
         parameters, [rows[key] for key in keys]
     )
@@ -128,7 +140,8 @@ def place(
     progress: int,
     scaler: descriptors.BlockScaler,
 ) -> ClusterAssignment:
-    """Algorithm 2: the model of the nearest profile; or that no profile is near, or two distributions' are.
+    """Algorithm 2: the model of the profile that a newcomer's is mapped to most, of several the nearest; or
+    that no profile is near, or two distributions' are.
 
     The runner-up is the nearest profile of another distribution: that two models of one are as near says
     nothing. A likeness is a squared distance, so the distances in the answer are its roots.
@@ -137,24 +150,25 @@ def place(
     keys = sorted(key for key in aged if not rows[key].held_back) or sorted(aged)
     profiles = [rows[key].profile for key in keys]
     measure = parameters.distance_at_test
-
-    def apart(one: Descriptor) -> Vector:
-        found: Vector = distances(measure, [one], profiles, scaler, profile.classes)[0]
-        return found**0.5 if measure == "likeness" else found
-
-    found = apart(profile)
-    best = int(np.argmin(found))
-    first = float(found[best])
+    root = 0.5 if measure == "likeness" else 1.0
+    apart = distances(measure, [profile], profiles, scaler, profile.classes)[0]
+    weights = closeness("likeness" if measure == "likeness" else "inverse", apart)
+    weights *= np.array([aged[key] for key in keys])
+    weights *= owned(rows, keys) | (same.between([profile], profiles)[0] <= 1.0)
+    best = int(np.lexsort((apart, -weights))[0])
+    first = float(apart[best] ** root)
     unlike = same.between([profiles[best]], profiles)[0] > 1.0
     if not unlike.any():
         return ClusterAssignment(keys[best], first, reason="all models are of one distribution")
-    next_best = int(np.argmin(np.where(unlike, found, np.inf)))
-    second = float(found[next_best])
+    next_best = int(np.argmin(np.where(unlike, apart, np.inf)))
+    second = float(apart[next_best] ** root)
     confidence = max(0.0, 1.0 - first / second) if second > 0.0 else 0.0
     answer = ClusterAssignment(keys[best], first, keys[next_best], second, confidence)
     gap = np.inf
     if parameters.abstain_beyond and profile.sums is None:
-        gap = float(apart(seen_as(profile, profiles[best]))[unlike].min())
+        seen = seen_as(profile, profiles[best])
+        between = distances(measure, [seen], profiles, scaler, profile.classes)[0]
+        gap = float(between[unlike].min() ** root)
     return doubted(parameters, answer, gap)
 
 

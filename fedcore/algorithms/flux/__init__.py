@@ -19,6 +19,8 @@ Presets. `paper` is what the authors' code ran when it made the tables; `default
 differ in:
 
     parameter          paper      default       why
+    privacy            off        balanced      what the papers call private is not; a simulation, whose data
+                                                are nobody's, is off in every preset
     aggregation        mean       clipped       a hostile device must not carry the model away; a fleet
                                                 without one gets the same model
     restart_momentum   True       False         the code built a new optimiser for every epoch
@@ -64,6 +66,8 @@ class Parameters:
     aggregation: how updates become a model, and what a hostile one can do; see `fedcore.central.robust`.
     dp_epsilon, dp_delta, dp_clip, dp_noise: DP-SGD on the devices, see `fedcore.messages.PrivateTraining`;
         dp_epsilon 0 and dp_noise 0: without.
+    central_noise, central_clip, central_delta: with aggregation "noised", noise that the server adds to each
+        model, for those who get it to learn little of any device; see `fedcore.central.noised`.
     privacy: of the descriptors: "off", "paper" (not private), "balanced", "strict", or "explicit" with the
         numbers epsilon, delta; group_size samples may be of one person. See docs/privacy.md.
     noise_at_test: newcomers too; with a guarantee, always.
@@ -100,7 +104,10 @@ class Parameters:
     dp_delta: float = 1e-6
     dp_clip: float = 1.0
     dp_noise: float = 0.0
-    privacy: str = "off"
+    central_noise: float = 0.0
+    central_clip: float = 1.0
+    central_delta: float = 1e-6
+    privacy: str = "balanced"
     epsilon: float = 0.0
     delta: float = 0.0
     group_size: int = 1
@@ -111,6 +118,7 @@ class Parameters:
 
 
 PAPER = {
+    "privacy": "off",
     "restart_momentum": True,
     "aggregation": "mean",
     "history": "whole",

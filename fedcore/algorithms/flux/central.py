@@ -18,6 +18,7 @@ from fedcore.algorithms.flux.messages import TrainMixture
 from fedcore.algorithms.flux.state import GLOBAL, Clustering, State
 from fedcore.central.averaging import named, next_models
 from fedcore.central.encoding import bounds_task, bounds_title, merged_bounds, privacy_of, projector_of
+from fedcore.central.noised import charged, rule_of
 from fedcore.central.standard import mean_accuracy, metrics_of, private_training, trained, training
 from fedcore.errors import Refused
 from fedcore.messages import Describe, Described, Evaluate, Message, Train
@@ -73,8 +74,11 @@ def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:
 
 
 def _take_train(state: State, reports: Sequence[Report]) -> State:
-    models, guard = next_models(state.models, reports, state.parameters.aggregation, state.guard)
-    return replace(state, models=models, guard=guard, progress=state.progress + 1, phase="measure")
+    rule = rule_of(state.parameters)
+    models, guard = next_models(state.models, reports, rule, state.guard)
+    spent = charged(state.spent, reports, rule)
+    progress = state.progress + 1
+    return replace(state, models=models, guard=guard, spent=spent, progress=progress, phase="measure")
 
 
 def _ask_measure(state: State, present: Sequence[DeviceId]) -> Plan:
@@ -182,10 +186,11 @@ def _aggregate(state: State, reports: Sequence[Report]) -> State:
         else {state.assignments[device]: 1.0}
         for device in trained(reports)
     }
+    rule = rule_of(state.parameters)
     models, guard = next_models(
         state.models,
         reports,
-        state.parameters.aggregation,
+        rule,
         state.guard,
         lambda device, key: shares[device].get(key, 0.0),
     )
@@ -193,7 +198,8 @@ def _aggregate(state: State, reports: Sequence[Report]) -> State:
     phase = "watch" if watch and (progress - clustering.round) % watch == 0 else "clustered"
     if progress >= state.parameters.rounds:
         phase = "evaluate" if state.parameters.evaluate else "done"
-    return replace(state, models=models, guard=guard, progress=progress, phase=phase)
+    spent = charged(state.spent, reports, rule)
+    return replace(state, models=models, guard=guard, spent=spent, progress=progress, phase=phase)
 
 
 # -- FLUX-dynamic: watching for drift -----------------------------------------------------------------------

@@ -8,6 +8,7 @@ import numpy as np
 from fedcore.algorithms.flux import Parameters
 from fedcore.algorithms.flux.state import Clustering
 from fedcore.central import assign, cluster, descriptors, noisy, same
+from fedcore.central.noised import NOISED, check_noise
 from fedcore.central.robust import RULES
 from fedcore.central.standard import check_parameters
 from fedcore.errors import ConfigError
@@ -73,6 +74,7 @@ def form_clusters(
         centroids=centroids,
         reach=assign.reach(points[:, :free], labels, centroids[:, :free]),
         noise=noise,
+        classless=sum(1 for one in chosen if private and not one.classes),
     )
     return found, {device: names[label] for device, label in zip(devices, labels, strict=True)}
 
@@ -83,11 +85,11 @@ def find_groups(parameters: Parameters, points: Vector, described: Sequence[Desc
     Descriptors with noise are always grouped by test: it alone takes the noise into account.
     """
     if described[0].sums is not None:
-        return same.groups(same.unlikeness(described), parameters.clusters)
+        return same.groups(described, parameters.clusters)
     if parameters.clusters:
         return cluster.kmeans(points, parameters.clusters)
     if parameters.grouping == "test":
-        return same.groups(same.unlikeness(described))
+        return same.groups(described)
     return cluster.adaptive_dbscan(points, parameters.scaling)
 
 
@@ -149,9 +151,10 @@ def check(parameters: Parameters) -> None:
         "absent": ("minus_one", "beyond"),
         "mixing": ("hard", "soft"),
         "grouping": ("test", "density"),
-        "aggregation": RULES,
+        "aggregation": (*RULES, NOISED),
     }
     check_parameters("flux", parameters, choices, ("rounds", "classes", "dims", "earliest"))
+    check_noise("flux", parameters)
     if parameters.watch < 0:
         raise ConfigError("flux parameter watch counts rounds and cannot be below 0")
     if parameters.watch and parameters.privacy == "paper":
@@ -166,8 +169,12 @@ def check(parameters: Parameters) -> None:
             "set grouping=density, or privacy=off",
         )
     if parameters.grouping == "density" and parameters.privacy in CALIBRATED and not parameters.clusters:
-        raise ConfigError("flux cannot group noisy descriptors by density", "set grouping=test")
+        raise ConfigError(
+            "flux cannot group noisy descriptors by density", "set grouping=test, or privacy=off"
+        )
     if parameters.privacy in CALIBRATED and not parameters.noise_at_test:
-        raise ConfigError("flux gives newcomers the same privacy as all others", "set noise_at_test=true")
+        raise ConfigError(
+            "flux gives newcomers the same privacy as all others", "set noise_at_test=true, or privacy=off"
+        )
     if parameters.scaling <= 0.0 or parameters.margin < 1.0:
         raise ConfigError("flux needs scaling above 0 and margin of at least 1")

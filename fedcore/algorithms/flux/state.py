@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from fedcore.algorithm import LASTING
 from fedcore.algorithms.flux import Parameters
 from fedcore.central.averaging import Guard
 from fedcore.central.descriptors import BlockScaler
@@ -23,6 +24,7 @@ class Clustering:
     reach: (M,), in label-free coordinates; see `fedcore.central.assign.reach`.
     noise: (M, 2 (U+1) l), variances of the privacy noise in the centroids; None without a guarantee. Where a
     cluster knows nothing of a class, its noise is infinite, and the centroid there is a stopgap.
+    classless: devices of the clustering round that released no classes.
     """
 
     round: int
@@ -35,6 +37,7 @@ class Clustering:
     reach: Vector
     noise: Vector | None = None
     described: Mapping[DeviceId, Descriptor] = field(default_factory=dict)
+    classless: int = 0
 
     @property
     def label_free(self) -> int:
@@ -47,6 +50,7 @@ class State:
     """phase: train, measure, bounds, cluster, clustered, watch, evaluate or done.
 
     progress: rounds of training done. accuracies: of the global model after each measured round, by round.
+    spent: by device, see `fedcore.central.noised.charged`.
     drift: when clusters were formed anew because data had drifted, and whose.
     """
 
@@ -61,6 +65,7 @@ class State:
     assignments: Mapping[DeviceId, ModelKey] = field(default_factory=dict)
     metrics: Mapping[DeviceId, Evaluated] = field(default_factory=dict)
     guard: Guard = field(default_factory=Guard)
+    spent: Mapping[DeviceId, float] = field(default_factory=dict, metadata=LASTING)
     drift: tuple[str, ...] = ()
 
     @property
@@ -72,4 +77,13 @@ class State:
 
     @property
     def remarks(self) -> Sequence[str]:
-        return (*self.drift, *self.guard.remarks)
+        return (*self._classless, *self.drift, *self.guard.remarks)
+
+    @property
+    def _classless(self) -> Sequence[str]:
+        if self.clustering is None or not self.clustering.classless:
+            return ()
+        return (
+            f"{self.clustering.classless} devices had too few samples to tell of their classes with this "
+            "privacy: among them no groups are found that differ in nothing else",
+        )

@@ -41,23 +41,19 @@ differs in
 
 from dataclasses import dataclass
 
-from fedcore.algorithm import Algorithm
+from fedcore.algorithm import Algorithm, TrainingParameters
 
 
 @dataclass(frozen=True)
-class Parameters:
-    """rounds: of training. clusters: K; 0 finds it (Algorithm 5).
+class Parameters(TrainingParameters):
+    """clusters: K; 0 finds it (Algorithm 5).
     search: among which numbers of groups, those of the paper's "window" or "all" up to ten.
     alpha, beta, epsilon: of the factor by which a small overlap of classes adds to a distance (Algorithm 3).
     disjoint: how far apart those are that share no class: "shared", D_big of the paper; "classes", the same,
         but at least the mean cosine distance of two different classes.
     overlap: False leaves that factor out, the paper's ablation.
-    epochs to restart_momentum: see `fedcore.messages.TrainingSettings`.
-    aggregation: how updates become a model, and what a hostile one can do; see `fedcore.central.robust`.
-    evaluate: measure the final models on the devices' test parts as the last exchange.
     """
 
-    rounds: int = 10
     clusters: int = 0
     search: str = "all"
     alpha: float = 1.0
@@ -65,14 +61,6 @@ class Parameters:
     epsilon: float = 1e-3
     disjoint: str = "classes"
     overlap: bool = True
-    epochs: int = 2
-    batch_size: int = 64
-    learning_rate: float = 0.005
-    momentum: float = 0.9
-    weight_decay: float = 0.0
-    restart_momentum: bool = False
-    aggregation: str = "clipped"
-    evaluate: bool = True
 
 
 ALGORITHM = Algorithm(

@@ -74,15 +74,8 @@ def _take_represent(state: State, reports: Sequence[Report]) -> State:
     apart = clustering.distances(state.parameters, list(held.values()))
     far = clustering.beyond(state.parameters, list(held.values()), apart)
     labels = clustering.group(state.parameters, np.where(np.isfinite(apart), apart, far))
-    names = clustered.named(int(labels.max()) + 1)
-    return replace(
-        state,
-        prototypes=held,
-        far=far,
-        models=dict.fromkeys(names, state.models[GLOBAL]),
-        assignments={device: names[label] for device, label in zip(held, labels, strict=True)},
-        phase="clustered",
-    )
+    groups = dict(zip(held, labels.tolist(), strict=True))
+    return clustered.formed(replace(state, prototypes=held, far=far), groups, "clustered")
 
 
 def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:

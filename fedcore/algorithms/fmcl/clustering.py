@@ -7,6 +7,7 @@ from sklearn.metrics import silhouette_score
 
 from fedcore.algorithms.fmcl import Parameters
 from fedcore.central.cluster import Labels, agglomerated
+from fedcore.central.clustered import nearest_of
 from fedcore.parts import ClusterAssignment, Prototypes, Vector
 from fedcore.types import DeviceId, ModelKey
 
@@ -129,10 +130,4 @@ def place(
         reason = "it shares no class with any device of the run; this is the largest cluster"
         return ClusterAssignment(largest, confidence=0.0, abstained=True, reason=reason)
     row = np.where(np.isfinite(row), row, far)
-    means = np.array([row[homes == name].mean() for name in names])
-    order = np.argsort(means, kind="stable")
-    if len(names) == 1:
-        return ClusterAssignment(names[0], float(means[0]), reason="the run has one cluster")
-    first, second = (float(means[place]) for place in order[:2])
-    confidence = float(np.clip(1.0 - first / second, 0.0, 1.0)) if second > 0.0 else 0.0
-    return ClusterAssignment(names[order[0]], first, names[order[1]], second, confidence)
+    return nearest_of(names, [float(row[homes == name].mean()) for name in names])

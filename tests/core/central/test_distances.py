@@ -40,7 +40,7 @@ def test_distances_angles_and_points_follow_from_them(rows: Vector) -> None:
     np.testing.assert_allclose(distances.cosines(products), unit @ unit.T, atol=1e-12)
     points = distances.points(products)
     assert points.shape[1] <= len(rows)
-    np.testing.assert_allclose(points @ points.T, products, atol=1e-12)
+    np.testing.assert_allclose(points @ points.T, products, atol=1e-7)
 
 
 def test_equal_updates_are_at_no_distance_and_one_that_stands_still_has_no_direction() -> None:
@@ -60,7 +60,8 @@ def test_groups_are_at_most_as_many_groups_as_are_asked_for() -> None:
     assert agglomerated(apart, "ward", clusters=2).tolist() == [0, 0, 1, 1, 1]
     assert agglomerated(apart, "ward", clusters=9).tolist() == [0, 1, 2, 3, 4]
     equal = np.zeros((4, 4))
-    assert agglomerated(equal, "ward", clusters=3).tolist() == [0, 0, 0, 0], "nothing parts them"
+    for clusters in (3, 4, 9):
+        assert agglomerated(equal, "ward", clusters=clusters).tolist() == [0] * 4, "nothing parts them"
     assert agglomerated(np.zeros((1, 1)), "ward", clusters=3).tolist() == [0]
     assert agglomerated(apart, "complete", below=4.2).tolist() == [0, 0, 1, 1, 1]
     assert agglomerated(apart, "single", below=4.9).tolist() == [0, 0, 0, 0, 0]

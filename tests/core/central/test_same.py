@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedcore.central.descriptors import aligned
-from fedcore.central.same import groups, statistics, unlikeness
+from fedcore.central.same import cut, groups, statistics, unlikeness
 from fedcore.local.describe import moments_of
 from fedcore.parts import Descriptor, PrivacySettings, Vector
 from fedcore.privacy.modes import terms
@@ -26,6 +26,13 @@ def device(
     return release(moments, PrivacySettings(), "0" * 64, chance)
 
 
+def tree(*heights: float) -> Vector:
+    """Devices that join one after the other at these heights, as `linkage` has it."""
+    count = len(heights)
+    first = [0, *range(count + 1, 2 * count)]
+    return np.array([[first[k], k + 1, heights[k], k + 2] for k in range(count)], float)
+
+
 def pairs(matrix: Vector) -> Vector:
     return matrix[np.triu_indices(len(matrix), 1)]
 
@@ -35,7 +42,7 @@ def test_under_one_distribution_it_is_about_one_whatever_the_number_of_samples(s
     described = [device(seed, samples=samples) for seed in range(12)]
     assert 0.8 < pairs(statistics(aligned(described))[0]).mean() < 1.25
     assert pairs(unlikeness(described)).max() <= 1.0
-    assert groups(unlikeness(described)).tolist() == [0] * 12
+    assert groups(described).tolist() == [0] * 12
 
 
 def test_under_two_it_grows_with_the_number_of_samples() -> None:
@@ -45,7 +52,7 @@ def test_under_two_it_grows_with_the_number_of_samples() -> None:
 
 def test_two_samples_a_class_are_no_evidence() -> None:
     described = [device(seed, samples=4) for seed in range(6)]
-    assert groups(unlikeness(described)).tolist() == [0] * 6
+    assert groups(described).tolist() == [0] * 6
 
 
 def test_it_is_symmetric_and_zero_on_the_diagonal() -> None:
@@ -55,33 +62,54 @@ def test_it_is_symmetric_and_zero_on_the_diagonal() -> None:
 
 
 def test_other_shares_of_the_classes_are_seen_though_the_classes_look_alike() -> None:
-    found = groups(unlikeness([device(s, mix=(1, 1, 1, 1) if s < 3 else (5, 5, 1, 1)) for s in range(6)]))
+    found = groups([device(s, mix=(1, 1, 1, 1) if s < 3 else (5, 5, 1, 1)) for s in range(6)])
     assert found.tolist() == [0, 0, 0, 1, 1, 1]
 
 
 def test_devices_without_a_common_class_are_unlike() -> None:
-    found = groups(unlikeness([device(s, mix=(1, 1, 0, 0) if s % 2 else (0, 0, 1, 1)) for s in range(4)]))
+    found = groups([device(s, mix=(1, 1, 0, 0) if s % 2 else (0, 0, 1, 1)) for s in range(4)])
     assert found.tolist() == [0, 1, 0, 1]
 
 
 def test_groups_that_come_in_pairs_are_found_where_the_elbow_merges_them() -> None:
-    found = groups(unlikeness([device(s, shift=(s % 4) * (s % 4)) for s in range(8)]))
+    found = groups([device(s, shift=(s % 4) * (s % 4)) for s in range(8)])
     assert found.tolist() == [0, 1, 2, 3, 0, 1, 2, 3]
 
 
 def test_no_chain_forms_through_devices_half_way() -> None:
-    found = groups(unlikeness([device(s, shift=0.8 * s) for s in range(6)]))
+    found = groups([device(s, shift=0.8 * s) for s in range(6)])
     assert len(set(found.tolist())) == 6
 
 
 def test_all_alike_is_one_group_and_all_different_are_as_many_as_there_are() -> None:
-    assert groups(0.9 * (np.ones((5, 5)) - np.eye(5))).tolist() == [0] * 5
-    assert sorted(groups(50 * (np.ones((4, 4)) - np.eye(4))).tolist()) == [0, 1, 2, 3]
+    assert cut(tree(0.9, 0.9, 0.9, 0.9)).tolist() == [0] * 5
+    assert cut(tree(50, 50, 50)).tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("heights", "found"),
+    [
+        ((0.4, 0.6, 0.7, 1.6, 30.0), 3),  # a small step above chance, before a large one
+        ((0.6, 1.0, 1.3, 1.6, 12.0), 2),  # samples drawn several times over: by degrees, and then not
+        ((1.2, 1.6, 2.2, 3.0, 4.0), 6),  # by degrees from the beginning: nobody is alike
+        ((0.1, 0.1, 0.7, 0.7, 0.7), 1),  # clear steps, and all of them within chance
+    ],
+)
+def test_the_tree_is_cut_at_the_first_clear_step_above_chance(heights: tuple[float, ...], found: int) -> None:
+    assert len(set(cut(tree(*heights)).tolist())) == found
+    assert len(set(cut(tree(*heights), clusters=4).tolist())) == 4
+
+
+def test_many_devices_together_show_what_no_pair_of_them_shows() -> None:
+    described = [device(s, 0.13 * (s % 2), samples=400) for s in range(24)]
+    between = unlikeness(described)[::2, 1::2]
+    assert np.quantile(between, 0.9) < 1.0
+    assert groups(described).tolist() == [0, 1] * 12
 
 
 @pytest.mark.parametrize("count", [0, 1])
 def test_nobody_and_one_alone(count: int) -> None:
-    assert groups(np.zeros((count, count))).tolist() == [0] * count
+    assert groups([device(0)] * count).tolist() == [0] * count
 
 
 def test_identical_descriptors_without_any_spread_are_alike() -> None:
@@ -110,21 +138,21 @@ def private(
 def test_noise_makes_no_groups_where_there_are_none(settings: PrivacySettings, samples: int) -> None:
     described = [private(seed, samples=samples, settings=settings) for seed in range(12)]
     assert 0.6 < pairs(statistics(aligned(described))[0]).mean() < 1.4
-    assert groups(unlikeness(described)).tolist() == [0] * 12
+    assert groups(described).tolist() == [0] * 12
 
 
 @pytest.mark.parametrize("settings", [BALANCED, STRICT])
 def test_a_shift_of_all_samples_is_seen_through_the_noise(settings: PrivacySettings) -> None:
     described = [private(seed, 0.1 * (seed % 2), settings=settings) for seed in range(8)]
-    assert groups(unlikeness(described)).tolist() == [0, 1] * 4
+    assert groups(described).tolist() == [0, 1] * 4
 
 
 def test_classes_of_other_names_are_seen_though_all_samples_are_alike() -> None:
     described = [private(seed, turn=seed % 2) for seed in range(8)]
-    assert groups(unlikeness(described)).tolist() == [0, 1] * 4
+    assert groups(described).tolist() == [0, 1] * 4
 
 
 def test_devices_that_release_no_classes_are_compared_by_all_samples() -> None:
     mixed = [private(seed, 0.2 * (seed % 2), samples=600 if seed < 4 else 80) for seed in range(8)]
     assert {one.classes for one in mixed} == {0, CLASSES}
-    assert groups(unlikeness(mixed)).tolist() == [0, 1] * 4
+    assert groups(mixed).tolist() == [0, 1] * 4

@@ -3,7 +3,7 @@
 import numpy as np
 
 from fedcore.data import Dataset
-from fedcore.data.version import version
+from fedcore.data.version import distinct, version
 from fedcore.data.views import Views
 
 CHANCE = np.random.default_rng(0)
@@ -29,3 +29,10 @@ def test_any_change_is_another_version() -> None:
     swapped[0, 0, 0], swapped[1, 0, 0] = X[1, 0, 0], X[0, 0, 0]
     sets = [X, moved, swapped, X[1:], np.concatenate([X, X[:1]]), X.astype(np.float64), X.reshape(20, 6)]
     assert len({version([Dataset(x)], labels=False) for x in sets}) == len(sets)
+
+
+def test_the_same_sample_has_the_same_number_whatever_part_it_is_in() -> None:
+    x, y = np.concatenate([X[:3], X[1:2], X[1:2]]), np.array([0, 1, 2, 1, 0])
+    parts = [Dataset(x[:2], y[:2]), Dataset(x[2:], y[2:])]
+    assert distinct(parts, labels=False).tolist() == [0, 1, 2, 1, 1]
+    assert distinct(parts, labels=True).tolist() == [0, 1, 2, 1, 3]

@@ -3,8 +3,9 @@ import pytest
 import torch
 
 from fedcore.data import Dataset
+from fedcore.data.version import distinct
 from fedcore.errors import BadPayload, DataFault, DeviceFault, LearnerFault
-from fedcore.local.describe import describe, moments_of, project
+from fedcore.local.describe import describe, moments_of, project, sums
 from fedcore.local.learner import Learner, builtin
 from fedcore.local.samples import PASS, convert
 from fedcore.types import Tensors
@@ -79,6 +80,30 @@ def test_parts_are_described_as_one() -> None:
     pieces = describe(AS_IT_IS, AS_IT_IS.module(0), parts, IDENTITY, classes=2)
     assert np.array_equal(whole.means, pieces.means)
     assert np.array_equal(whole.deviations, pieces.deviations)
+
+
+def test_repeated_samples_are_worth_less_and_move_nothing() -> None:
+    """Of class 0 one sample is there three times: 4 samples worth 4^2 / (3^2 + 1^2) drawn once each."""
+    projected, labels = np.array([[1.0], [1.0], [1.0], [5.0], [7.0]]), np.array([0, 0, 0, 0, 1])
+    plain = moments_of(projected, labels, 2)
+    found = moments_of(projected, labels, 2, distinct=np.array([0, 0, 0, 1, 2]))
+    assert np.array_equal(found.means, plain.means)
+    assert np.array_equal(found.deviations, plain.deviations)
+    assert found.counts == pytest.approx([25 / 11, 16 / 10, 1.0])
+
+
+def test_what_has_a_guarantee_counts_a_repeated_sample_once() -> None:
+    data = Dataset(np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [2.0, 1.0]]), np.array([0, 1, 0, 1]))
+    projector = {**IDENTITY, "radius": np.array(1.0)}
+
+    def found(rows: list[int]) -> list[list[int]]:
+        some = data.subset(np.array(rows))
+        which = distinct([some], labels=True)
+        parts = [convert(some, CPU)]
+        return sums(AS_IT_IS, AS_IT_IS.module(0), parts, projector, 2, which).values.tolist()
+
+    assert found([0, 1, 2, 3]) == found([0, 1, 3]) == found([3, 2, 0, 0, 1])
+    assert found([0, 1, 2, 3]) != found([0, 1])
 
 
 def test_classes_need_labels_and_a_label_free_description_does_not() -> None:

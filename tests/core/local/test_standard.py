@@ -51,6 +51,16 @@ def test_build_gives_the_weights_of_the_tasks_seed() -> None:
     assert same(answer.model, initial_weights(small(), 42))
 
 
+def test_several_initial_models_are_drawn_each_anew_and_the_first_as_ever() -> None:
+    alone, several = (perform(task, bench_of(seed=42)) for task in (Build(), Build(3)))
+    assert isinstance(alone, Built)
+    assert isinstance(several, Built)
+    assert alone.others is None
+    assert several.others is not None
+    assert digest(several.model) == digest(alone.model)
+    assert len({digest(model) for model in (several.model, *several.others)}) == 3
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_train_answers_with_a_better_model_of_the_same_shape(device: str) -> None:
     bench, weights = bench_of(device=device), initial_weights(small(), 0)

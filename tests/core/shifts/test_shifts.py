@@ -23,7 +23,7 @@ def contents(devices: list[DeviceData]) -> list[bytes]:
 
 
 def test_the_shifts_by_name() -> None:
-    assert SHIFTS == ("px", "py", "pyx", "pxy", "dirichlet", "qs-features", "qs-labels", "qs-skew")
+    assert SHIFTS == ("px", "py", "pyx", "pxy", "dirichlet", "fedrc", "qs-features", "qs-labels", "qs-skew")
 
 
 @every_shift

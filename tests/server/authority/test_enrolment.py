@@ -186,49 +186,6 @@ def test_a_challenge_is_answered_once_and_in_time(tmp_path: Path, monkeypatch: p
     play(story, tmp_path / "s")
 
 
-def test_challenges_are_bounded() -> None:
-    kept = nonces.Nonces()
-    first, *others = [kept.make() for _ in range(nonces.MOST + 1)]
-    assert not kept.take(first)
-    assert all(map(kept.take, others))
-    assert not kept.take(others[0])
-
-
-def test_failures_make_an_address_wait_and_successes_do_not(tmp_path: Path) -> None:
-    async def story(found: World) -> None:
-        join = await found.token(uses=20)
-        for number in range(20):
-            await Peer(join, f"d{number}").join()
-        for _ in range(5):
-            error, _ = await refused(Peer(join, "late").join())
-            assert error.code() is grpc.StatusCode.PERMISSION_DENIED
-        error, fault = await refused(Peer(await found.token(), "late").join())
-        assert (error.code(), fault.code) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "too-often")
-
-    play(story, tmp_path / "s")
-
-
-def test_a_limit_is_for_one_key_a_minute_and_so_many_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 1000.0
-    monkeypatch.setattr("time.monotonic", lambda: now)
-    spare = sparing.Sparing(2)
-    assert [spare.allow("a"), spare.allow("a"), spare.allow("a"), spare.allow("b")] == [
-        True,
-        True,
-        False,
-        True,
-    ]
-    now += 61.0
-    assert spare.allow("a")
-    monkeypatch.setattr(sparing, "MOST_KEYS", 2)
-    spare.count("c")
-    spare.count("d")
-    assert not spare.used_up("a")
-
-
-# -- the next certificate -----------------------------------------------------------------------------------
-
-
 def test_the_old_certificate_ends_when_the_new_one_is_used(tmp_path: Path) -> None:
     async def story(found: World) -> None:
         device = await found.device("d0")

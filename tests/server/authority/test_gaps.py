@@ -5,15 +5,18 @@ import json
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from fedcore.errors import ConfigError, Refused
-from fedcore.identity.certificates import new_key
+from fedcore.identity.certificates import new_key, uri_of
 from fedcore.link import Hello
 from fedserver.__main__ import main
 from fedserver.authority import issuing
@@ -109,7 +112,8 @@ def test_who_renewed_after_the_backup_is_served_once_the_loss_is_accepted(
         assert await denied(device, found) == "unauthenticated"
 
     async def after(found: World) -> None:
-        assert await hello(device, found) == 0.0  # it renews, and then all of it is as ever
+        calls = [hello(device, found) for _ in range(4)]  # at once: none of them comes too early
+        assert await asyncio.gather(*calls) == [0.0] * 4  # it renews, and then all of it is as ever
         (line,) = lines_of(state, Event.CERTIFICATE_FOUND)
         (certified,) = found.keeper.known()[0].certificates
         assert line["facts"] == {
@@ -168,11 +172,22 @@ def test_a_certificate_that_is_in_no_row_holds_for_nobody_else(tmp_path: Path, c
         asleep.string = replace(asleep.string, port=int(found.listeners.enroll.rpartition(":")[2]))
         error, _ = await refused(asleep.rejoin(new_key(), signature=b"0" * 64))
         assert "does not let this device in" in str(error.details())
+        error, _ = await refused(asleep.rejoin(new_key(), certificate=strange("d2")))
+        assert "does not let this device in" in str(error.details())
         await asleep.rejoin(new_key())
         assert [line["facts"]["device"] for line in lines_of(state, Event.REJOINED)] == ["d2"]
 
     recover(state, "--accept")
     on(state, story)
+
+
+def strange(name: str) -> bytes:
+    """A certificate that names a device of ours, by a key of another kind, signed by itself."""
+    key, nobody, now = Ed25519PrivateKey.generate(), x509.Name([]), datetime.now(UTC)
+    names = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(uri_of("clinic", name))])
+    builder = x509.CertificateBuilder().subject_name(nobody).issuer_name(nobody).public_key(key.public_key())
+    builder = builder.serial_number(7).not_valid_before(now).not_valid_after(now + timedelta(days=9))
+    return builder.add_extension(names, critical=True).sign(key, None).public_bytes(Encoding.PEM)
 
 
 def test_a_newer_copy_of_the_audit_log_brings_back_who_was_revoked(tmp_path: Path, clock: Clock) -> None:
@@ -248,6 +263,7 @@ def test_only_the_continuation_of_the_restored_log_is_taken_over(tmp_path: Path,
     wrong.write_text(log)
     assert store.take_over(wrong).lines == 1
     assert store.take_over(wrong).lines == 0  # safe to repeat
+    assert not store.has_gaps()  # nothing holds before it is accepted
     store.recover()
     with pytest.raises(Refused, match="no backup was restored"):
         store.take_over(wrong)

@@ -112,6 +112,7 @@ def test_an_observer_sees_how_runs_stand_and_no_names(tmp_path: Path) -> None:
         (run,) = answer.runs
         assert (run.run, run.algorithm, run.round) == ("toy", "fedavg", 1)
         assert "d0" not in str(answer)
+        assert wire.observation_from_pb(answer).renew_in > 1.0
 
     play(story, tmp_path / "s")
 

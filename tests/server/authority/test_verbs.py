@@ -4,6 +4,7 @@ import asyncio
 import json
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from fedcore.identity.join import parse
 from fedcore.link import Hello
 from fedserver.__main__ import main
 from fedserver.authority.chain import Event
+from fedserver.authority.setup import init
 from tests.server.authority.peers import Peer, lines_of
 from tests.server.processes import Daemon, daemon
 
@@ -37,15 +39,33 @@ def command(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pyte
     return run
 
 
-@pytest.fixture
-def server(command: Command, tmp_path: Path) -> Iterator[Daemon]:
-    ports = ("--listen", "127.0.0.1:0", "--enroll", "127.0.0.1:0")
-    code, out, err = command("init", "--host", "127.0.0.1", *ports)
-    assert code == 0, err
-    assert f"fedserver up --state {tmp_path / 's'}" in out
-    assert "fedserver token create" in out
-    with daemon(tmp_path / "s", options=()) as running:
+@contextmanager
+def up(folder: Path) -> Iterator[Daemon]:
+    """A server with certificates, as a process of its own."""
+    init(folder / "s", ("127.0.0.1",), "127.0.0.1:0", "127.0.0.1:0", "shoal")
+    with daemon(folder / "s", options=()) as running:
         yield running
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Daemon]:
+    """A server that is this test's own."""
+    with up(tmp_path) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """A server that tests share: each leaves it without a device that may call."""
+    with up(tmp_path_factory.mktemp("lasting")) as running:
+        yield running
+
+
+@pytest.fixture
+def shared(lasting: Daemon, monkeypatch: pytest.MonkeyPatch) -> Daemon:
+    """That server, as the one that commands go to."""
+    monkeypatch.setenv("FEDSERVER_STATE", str(lasting.state))
+    return lasting
 
 
 def data(answer: tuple[int, str, str]) -> dict[str, Any]:
@@ -68,14 +88,15 @@ async def hello(peer: Peer) -> None:
         await peer.link(channel).hello(Hello("toy"))
 
 
-def test_a_device_from_its_join_string_to_its_end(command: Command, server: Daemon) -> None:
+def test_a_device_from_its_join_string_to_its_end(command: Command, shared: Daemon) -> None:
     code, join, err = command("token", "create", "--label", "site=basel", "--ttl", "10m")
     assert code == 0
     assert "train, 0 of 1 used" in err
     peer = enrolled(join, "d0")  # the line is all that an owner needs
-    assert (server.state / "enroll-address").read_text().strip() == parse(join).address
+    assert (shared.state / "enroll-address").read_text().strip() == parse(join).address
 
-    (shown,) = data(command("device", "ls", "--json"))["devices"]
+    listed = data(command("device", "ls", "--json"))["devices"]
+    (shown,) = [each for each in listed if each["standing"] != "revoked"]
     assert (shown["device"], shown["role"], shown["standing"]) == ("d0", "train", "approved")
     assert shown["labels"] == {"site": "basel"}
     assert shown["certificates"][0]["first_used"] is not None
@@ -84,28 +105,30 @@ def test_a_device_from_its_join_string_to_its_end(command: Command, server: Daem
     assert data(command("device", "rename", "d0", "icu", "--json"))["display"] == "icu"
     assert "d0, called icu: train, approved" in command("device", "show", "d0")[1]
     assert command("device", "rename", "d0", "a b")[0] == 5
-    assert data(command("token", "ls", "--json"))["tokens"][0]["used"] == 1
+    (token,) = [each for each in data(command("token", "ls", "--json"))["tokens"] if each["labels"]]
+    assert token["used"] == 1
     assert "1 of 1 used" in command("token", "ls")[1]
 
     ended = data(command("device", "revoke", "d0", "--reason", "stolen", "--json"))
     assert (ended["standing"], ended["cut"], ended["counted"]) == ("revoked", 0, [])
     with pytest.raises(Exception, match="was revoked"):
         asyncio.run(hello(peer))
-    (line,) = lines_of(server.state, Event.REVOKED)
+    line = lines_of(shared.state, Event.REVOKED)[-1]
     assert line["facts"] == {"device": "d0", "reason": "stolen"}
 
 
-def test_an_operator_and_an_owner_see_the_same_fingerprint(command: Command, server: Daemon) -> None:
-    peer = Peer(command("token", "create", "--hold")[1], "d0")
+def test_an_operator_and_an_owner_see_the_same_fingerprint(command: Command, shared: Daemon) -> None:
+    peer = Peer(command("token", "create", "--hold")[1], "held")
     answer = asyncio.run(peer.join())
     assert isinstance(answer, Pending)
     grouped = " ".join(answer.fingerprint.hex()[start : start + 4] for start in range(0, 64, 4))
-    assert grouped in command("device", "show", "d0")[1]
-    assert grouped in command("device", "approve", "d0")[1]
+    assert grouped in command("device", "show", "held")[1]
+    assert grouped in command("device", "approve", "held")[1]
     assert isinstance(asyncio.run(peer.join()), Enrolled)
+    assert command("device", "revoke", "held")[0] == 0
 
 
-def test_what_is_wrong_is_said_with_its_mend(command: Command, server: Daemon) -> None:
+def test_what_is_wrong_is_said_with_its_mend(command: Command, shared: Daemon) -> None:
     for arguments, code, message in (
         (("token", "create", "--ttl", "25h"), 3, "at most 24 h"),
         (("token", "create", "--ttl", "soon"), 3, "not a time"),
@@ -125,13 +148,13 @@ def test_what_is_wrong_is_said_with_its_mend(command: Command, server: Daemon) -
         assert (found, message in err) == (code, True), (arguments, err)
 
 
-def test_the_change_of_authority_by_commands(command: Command, server: Daemon) -> None:
-    peer = enrolled(command("token", "create")[1], "d0")
+def test_the_change_of_authority_by_commands(command: Command, shared: Daemon) -> None:
+    peer = enrolled(command("token", "create")[1], "d1")
     (old,) = data(command("authority", "ls", "--json"))["authorities"]
     new = data(command("authority", "add", "--json"))
-    assert new["untold"] == ["d0"]
+    assert new["untold"] == ["d1"]
     code, _, err = command("authority", "use", new["authority"])
-    assert (code, "d0" in err) == (5, True)
+    assert (code, "d1" in err) == (5, True)
     key = new_key()
     peer.go_on(key, asyncio.run(peer.renew(key)))
     asyncio.run(hello(peer))
@@ -142,6 +165,7 @@ def test_the_change_of_authority_by_commands(command: Command, server: Daemon) -
     assert [each["authority"] for each in data(command("authority", "ls", "--json"))["authorities"]] == [
         new["authority"]
     ]
+    assert command("device", "revoke", "d1")[0] == 0
 
 
 def test_a_killed_server_knows_what_it_did_and_its_log_is_whole(
@@ -206,8 +230,11 @@ def test_a_key_that_others_may_read_stops_the_start(command: Command, tmp_path: 
     assert (code, "chmod 600" in err, "0644" in err) == (3, True, True)
 
 
-def test_init_twice_changes_nothing_and_says_so(command: Command) -> None:
-    assert command("init", "--host", "a.example.org")[0] == 0
+def test_init_twice_changes_nothing_and_says_so(command: Command, tmp_path: Path) -> None:
+    code, out, _ = command("init", "--host", "a.example.org")
+    assert code == 0
+    assert f"fedserver up --state {tmp_path / 's'}" in out
+    assert "fedserver token create" in out
     code, out, _ = command("init", "--host", "b.example.org", "--json")
     assert code == 0
     assert json.loads(out)["data"]["made"] == []

@@ -17,7 +17,8 @@ Statuses, beside those of device_service.proto:
   PERMISSION_DENIED   no such token, or it is used up, expired or locked, or the proof is wrong: all the same
   ALREADY_EXISTS      another device has that name
   UNAVAILABLE         also: the nonce is not good any more; begin again with Challenge
-  RESOURCE_EXHAUSTED  too many refused attempts from this address
+  RESOURCE_EXHAUSTED  too many challenges or refused attempts, of this address or of all; the fault says when
+                      to come again
 """
 
 from google.protobuf import descriptor as _descriptor

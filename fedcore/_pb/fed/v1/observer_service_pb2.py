@@ -23,21 +23,22 @@ _sym_db = _symbol_database.Default()
 
 
 from fedcore._pb.fed.v1 import operator_service_pb2 as fed_dot_v1_dot_operator__service__pb2
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x66\x65\x64/v1/observer_service.proto\x12\x06\x66\x65\x64.v1\x1a\x1d\x66\x65\x64/v1/operator_service.proto\"\x14\n\x12ObserveRunsRequest\"8\n\x13ObserveRunsResponse\x12!\n\x04runs\x18\x01 \x03(\x0b\x32\x13.fed.v1.ObservedRun\"i\n\x0bObservedRun\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x11\n\talgorithm\x18\x02 \x01(\t\x12\x1c\n\x05stage\x18\x03 \x01(\x0e\x32\r.fed.v1.Stage\x12\r\n\x05round\x18\x04 \x01(\r\x12\r\n\x05title\x18\x05 \x01(\t2Y\n\x0fObserverService\x12\x46\n\x0bObserveRuns\x12\x1a.fed.v1.ObserveRunsRequest\x1a\x1b.fed.v1.ObserveRunsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x66\x65\x64/v1/observer_service.proto\x12\x06\x66\x65\x64.v1\x1a\x1d\x66\x65\x64/v1/operator_service.proto\x1a\x1egoogle/protobuf/duration.proto\"\x14\n\x12ObserveRunsRequest\"e\n\x13ObserveRunsResponse\x12!\n\x04runs\x18\x01 \x03(\x0b\x32\x13.fed.v1.ObservedRun\x12+\n\x08renew_in\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"i\n\x0bObservedRun\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x11\n\talgorithm\x18\x02 \x01(\t\x12\x1c\n\x05stage\x18\x03 \x01(\x0e\x32\r.fed.v1.Stage\x12\r\n\x05round\x18\x04 \x01(\r\x12\r\n\x05title\x18\x05 \x01(\t2Y\n\x0fObserverService\x12\x46\n\x0bObserveRuns\x12\x1a.fed.v1.ObserveRunsRequest\x1a\x1b.fed.v1.ObserveRunsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fed.v1.observer_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_OBSERVERUNSREQUEST']._serialized_start=72
-  _globals['_OBSERVERUNSREQUEST']._serialized_end=92
-  _globals['_OBSERVERUNSRESPONSE']._serialized_start=94
-  _globals['_OBSERVERUNSRESPONSE']._serialized_end=150
-  _globals['_OBSERVEDRUN']._serialized_start=152
-  _globals['_OBSERVEDRUN']._serialized_end=257
-  _globals['_OBSERVERSERVICE']._serialized_start=259
-  _globals['_OBSERVERSERVICE']._serialized_end=348
+  _globals['_OBSERVERUNSREQUEST']._serialized_start=104
+  _globals['_OBSERVERUNSREQUEST']._serialized_end=124
+  _globals['_OBSERVERUNSRESPONSE']._serialized_start=126
+  _globals['_OBSERVERUNSRESPONSE']._serialized_end=227
+  _globals['_OBSERVEDRUN']._serialized_start=229
+  _globals['_OBSERVEDRUN']._serialized_end=334
+  _globals['_OBSERVERSERVICE']._serialized_start=336
+  _globals['_OBSERVERSERVICE']._serialized_end=425
 # @@protoc_insertion_point(module_scope)

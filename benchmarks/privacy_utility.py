@@ -1,0 +1,235 @@
+"""What privacy leaves of FLUX: the groups that it finds, and newcomers' accuracy, by mode and samples each.
+
+    python benchmarks/privacy_utility.py --dataset digits --clients 4 --level 1 --samples 300
+    python benchmarks/privacy_utility.py --dataset mnist --data-dir DATA --samples 300 600 6000 --seeds 3
+    python benchmarks/privacy_utility.py --plot
+
+Each data set, shift, number of samples and seed is a piece, kept in a file of its own: pieces that are there
+are not run again. utility.json has all of them; --plot draws them too, and needs matplotlib.
+
+All modes share one warm-up, which asks for no descriptors, and so one encoder; where two modes find the
+same groups they have the same models, which are then trained once. So every figure is what `fedserver
+simulate` gives. Devices of fewer than 1,000 samples train in batches of 16 with steps of 0.05.
+
+ari: the adjusted Rand index of the groups that are found, their number not told. newcomers: mean accuracy, in
+per cent, of the models that devices are given who show unlabelled test images, of which no device has more
+than --samples; abstained, refused: shares of them who are told that no cluster fits well, or that noise may
+have decided; or who have too few images to release anything.
+"""
+
+import argparse
+import dataclasses
+import json
+import time
+from collections import defaultdict
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedcore.algorithm import Plan, Report, find
+from fedcore.algorithms.flux import central
+from fedcore.algorithms.flux.state import State
+from fedcore.local.weights import initial_weights
+from fedcore.rounds import RoundPolicy
+from fedcore.simulate import Outcome, simulate
+from fedserver.experiment import Experiment, grouping, measure, spooled
+from fedserver.fleet import Fleet, Holding
+from fedserver.scene import holdings_of, learner_for
+
+MODES: dict[str, dict[str, Any]] = {
+    "off": {"privacy": "off"},
+    "paper": {"privacy": "paper", "epsilon": 10.0, "grouping": "density"},
+    "balanced": {"privacy": "balanced"},
+    "strict": {"privacy": "strict"},
+}
+FIGURES = ("ari", "clusters", "known", "newcomers", "abstained", "refused")
+FEW, FEW_SAMPLES = {"learning_rate": 0.05, "batch_size": 16}, 1000
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One fleet, in all modes."""
+
+    dataset: str
+    shift: str
+    level: int
+    clients: int
+    samples: int
+    seed: int
+
+    @property
+    def file(self) -> str:
+        return "-".join(map(str, asdict(self).values())) + ".json"
+
+    def run(self, data_dir: Path | None) -> dict[str, Any]:
+        started = time.perf_counter()
+        experiment = Experiment(
+            dataset=self.dataset,
+            data_dir=data_dir,
+            shift=self.shift,
+            level=self.level,
+            clients=self.clients,
+            samples=self.samples,
+            seed=self.seed,
+        )
+        holdings = [fewer(device, self.samples) for device in holdings_of(experiment)[0]]
+        algorithm, _ = find("flux")
+        learner = learner_for(experiment, holdings[0].test, 10)
+        fleet = Fleet(algorithm, holdings, learner, experiment.device, experiment.seed, spooled)
+        changes = {"rounds": experiment.rounds, **(FEW if self.samples < FEW_SAMPLES else {})}
+        parameters = algorithm.configure("default", {**changes, **MODES["off"]})
+        first = central.start(initial_weights(fleet.learner, experiment.model_seed), parameters)
+        warm = self._until("bounds", first, fleet, 1)
+        modes: dict[str, Any] = {}
+        trained: dict[tuple[str, ...], State] = {}
+        for mode, change in MODES.items():
+            state = replace(warm.state, parameters=dataclasses.replace(parameters, **change))
+            formed = self._until("clustered", state, fleet, warm.rounds + 1)
+            groups = tuple(cluster for _, cluster in sorted(formed.state.assignments.items()))
+            if groups not in trained:
+                trained[groups] = self._until("", formed.state, fleet, formed.rounds + 1).state
+            final = replace(
+                formed.state, models=trained[groups].models, progress=trained[groups].progress, phase="done"
+            )
+            modes[mode] = self._figures(final, fleet)
+        return {**asdict(self), "seconds": time.perf_counter() - started, "modes": modes}
+
+    def _until(self, phase: str, state: State, fleet: Fleet, round: int) -> Outcome:
+        """The run, from a state at the start of a round, up to a phase."""
+        policy = RoundPolicy(minimum=self.clients)
+        outcome = simulate(Until(phase), state, fleet.devices(), policy, self.seed, round=round, keep=spooled)
+        assert not outcome.failed, outcome.reason
+        return outcome
+
+    def _figures(self, state: State, fleet: Fleet) -> dict[str, Any]:
+        rows = [measure(central, state, fleet, number, 0) for number in range(self.clients)]
+        placed = [row for row in rows if row["placed"] is not None]
+        found = grouping(state, fleet.holdings)
+        return {
+            "ari": found["ari"],
+            "clusters": found["clusters"],
+            "known": 100.0 * float(np.mean([row["known"] for row in rows])),
+            "newcomers": 100.0 * float(np.mean([row["test"] for row in placed])) if placed else None,
+            "abstained": float(np.mean([row["abstained"] for row in placed])) if placed else None,
+            "refused": 1.0 - len(placed) / len(rows),
+        }
+
+
+class Until:
+    """FLUX's server half, up to a phase."""
+
+    def __init__(self, phase: str) -> None:
+        self._phase = phase
+
+    def plan(self, state: State, present: list[str]) -> Plan | None:
+        return None if state.phase == self._phase else central.plan(state, present)
+
+    def reduce(self, state: State, reports: list[Report]) -> State:
+        return central.reduce(state, reports)
+
+
+def fewer(device: Holding, samples: int) -> Holding:
+    """A newcomer has no more samples than those who train."""
+    return replace(device, test=device.test.subset(slice(samples)))
+
+
+def summary(pieces: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Means over the seeds, for each data set, shift, level, number of samples and mode."""
+    runs = defaultdict(list)
+    for piece in pieces:
+        for mode, figures in piece["modes"].items():
+            key = tuple(piece[name] for name in ("dataset", "shift", "level", "clients", "samples"))
+            runs[(*key, mode)].append(figures)
+    rows = []
+    for (dataset, shift, level, clients, samples, mode), found in sorted(runs.items(), key=by_place):
+        row = {"dataset": dataset, "shift": shift, "level": level, "clients": clients, "samples": samples}
+        row |= {"mode": mode, "seeds": len(found)}
+        for figure in FIGURES:
+            known = [each[figure] for each in found if each[figure] is not None]
+            row[figure] = float(np.mean(known)) if known else None
+        rows.append(row)
+    return rows
+
+
+def by_place(run: tuple[tuple[Any, ...], Any]) -> tuple[Any, ...]:
+    *place, mode = run[0]
+    return (*place, list(MODES).index(mode))
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    heads = ("dataset", "shift", "level", "samples", "mode", "seeds", *FIGURES)
+    lines = ["".join(f"{head:>14}" for head in heads)]
+    for row in rows:
+        cells = [row[head] for head in heads]
+        lines.append(
+            "".join(f"{cell:>14.3f}" if isinstance(cell, float) else f"{cell or '-'!s:>14}" for cell in cells)
+        )
+    return "\n".join(lines)
+
+
+def plot(rows: list[dict[str, Any]], path: Path) -> None:
+    """Two rows of panels, groups and newcomers; a column for each data set, shift and level."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    places = list(dict.fromkeys((row["dataset"], row["shift"], row["level"]) for row in rows))
+    figure, panels = pyplot.subplots(
+        2, len(places), figsize=(3.2 * len(places), 6), sharex="col", sharey="row", squeeze=False
+    )
+    for column, place in enumerate(places):
+        own = [row for row in rows if (row["dataset"], row["shift"], row["level"]) == place]
+        for mode in MODES:
+            line = [row for row in own if row["mode"] == mode]
+            for panel, figure_name in zip(panels[:, column], ("ari", "newcomers"), strict=True):
+                known = [row for row in line if row[figure_name] is not None]
+                sizes, values = [r["samples"] for r in known], [r[figure_name] for r in known]
+                panel.plot(sizes, values, marker="o", label=mode, alpha=0.8)
+                panel.set_xscale("log")
+        panels[0, column].set_title(f"{place[0]}, {place[1]} level {place[2]}")
+        panels[1, column].set_xlabel("samples a device")
+    panels[0, 0].set_ylabel("ARI of the groups")
+    panels[1, 0].set_ylabel("newcomers' accuracy, %")
+    panels[0, 0].legend()
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=Path("runs/utility"))
+    parser.add_argument("--dataset", nargs="*", default=[], help="digits, mnist, fashion-mnist")
+    parser.add_argument("--data-dir", type=Path, help="the folder with the data sets' files")
+    parser.add_argument("--shift", nargs="*", default=["px"])
+    parser.add_argument("--level", type=int, default=5)
+    parser.add_argument("--clients", type=int, default=10)
+    parser.add_argument("--samples", type=int, nargs="*", default=[300], help="training images of a device")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--plot", action="store_true")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    asked.out.mkdir(parents=True, exist_ok=True)
+    for seed in range(asked.seeds):
+        for dataset in asked.dataset:
+            for shift in asked.shift:
+                for samples in asked.samples:
+                    piece = Piece(dataset, shift, asked.level, asked.clients, samples, 42 + seed)
+                    if not (asked.out / piece.file).exists():
+                        (asked.out / piece.file).write_text(json.dumps(piece.run(asked.data_dir), indent=1))
+                        print(f"{piece.file} is done", flush=True)
+    pieces = [json.loads(path.read_text()) for path in sorted(asked.out.glob("*-*.json"))]
+    rows = summary(pieces)
+    (asked.out / "utility.json").write_text(json.dumps({"means": rows, "pieces": pieces}, indent=1))
+    print(table(rows))
+    if asked.plot:
+        plot(rows, asked.out / "utility.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""ATP: one model, which each device adapts to its unlabelled data; how far each part of it may move is learned.
+
+Bao, Wei, Wang and He, Adaptive Test-Time Personalization for Federated Learning, NeurIPS 2023, Algorithms 1, 2.
+
+A run goes through phases; each line is one exchange with the devices:
+
+    train     FedAvg makes the model w
+    rates     devices learn the adaptation rates alpha, one for each tensor of w, from labelled data that w was not
+              trained on; the server takes their mean (Algorithm 1)
+    evaluate  every device measures on its test part what it adapts w to, without a look at the labels
+
+To adapt to a batch of samples (section 4.1): w' = w - alpha h, tensor by tensor, where
+
+    h = grad of the mean entropy of the predictions      for weights and biases
+    h = running statistic - that of the batch            for the mean and the variance of a batch norm
+
+To learn alpha (section 4.2), from alpha = 0: after each adaptation the loss at w', now with the labels, has
+the derivative -<grad loss(w'), h> by a tensor's rate; a step goes against it, divided by the root of the tensor's
+number of values, as the paper normalises it.
+
+A network without batch norm has no running statistics: there only weights and biases adapt, which is what its
+entropy says alone. Whole numbers and what an author has frozen stay as they are.
+
+The paper leaves open, and we read:
+
+    data to learn from   the held-out part, as in the authors' code; a device that has none takes its training part
+    w                    trained in the same run; the paper takes any that is there
+    variance             never below 0, as in the authors' code
+
+An unlabelled newcomer is given w. It is the only algorithm here whose devices need no label to make more of that.
+
+Presets. `original` is CIFAR-10 in the authors' code. `paper` is ATP as FLUX and FEROMA compare with it, whose page
+names their common settings only. They differ from `default` in
+
+    parameter      paper   original   default   why
+    rounds                 200        10        as long as the others here
+    rate_rounds            200        10        as many
+    aggregation    mean    mean       clipped   a hostile device must not carry model or rates away
+"""
+
+from dataclasses import dataclass
+
+from fedcore.algorithm import Algorithm
+from fedcore.algorithms.atp.messages import Learn, Learned, Measure
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """rounds: of training w. epochs to restart_momentum: see `fedcore.messages.TrainingSettings`.
+
+    rate_rounds: of learning alpha, each one pass over a device's data. rate_step: how far alpha goes.
+    rate_batch: samples to adapt to at a time, when alpha is learned and when it is used.
+    online: whether a device adapts to the mean of all batches so far (Algorithm 2, ATP-online), or to each
+    alone (ATP-batch).
+    aggregation: how updates become a model, and what a hostile one can do; see `fedcore.central.robust`.
+    evaluate: measure the adapted models on the devices' test parts as the last exchange.
+    """
+
+    rounds: int = 10
+    epochs: int = 2
+    batch_size: int = 64
+    learning_rate: float = 0.005
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    restart_momentum: bool = False
+    rate_rounds: int = 10
+    rate_step: float = 0.1
+    rate_batch: int = 20
+    online: bool = False
+    aggregation: str = "clipped"
+    evaluate: bool = True
+
+
+ALGORITHM = Algorithm(
+    name="atp",
+    summary="one model that adapts to unlabelled data (Bao et al. 2023)",
+    parameters=Parameters,
+    central_module="fedcore.algorithms.atp.central",
+    local_module="fedcore.algorithms.atp.local",
+    presets={
+        "paper": {"aggregation": "mean"},
+        "original": {"rounds": 200, "rate_rounds": 200, "aggregation": "mean"},
+    },
+    messages=(Learn, Learned, Measure),
+)

@@ -1,0 +1,135 @@
+"""FedRC: K models told apart by concept, so that devices share one whatever classes and looks they have.
+
+Guo, Tang and Lin, FedRC: Tackling Diverse Distribution Shifts Challenge in Federated Learning by Robust
+Clustering, ICML 2024. Sections and equations named below are the paper's.
+
+In each round a device gets all models and does
+
+    E-step   each sample's models by Bayes' rule (eq. 3): how well a model explains its label, how much of the
+             device's data the model explained in the last round (omega), and how usual its class is with the
+             model over all devices: what is usual explains nothing, so classes do not make clusters
+    M-step   trains each model on the samples it explains (eq. 5)
+
+and sends the trained models, and how many samples of each class each model explains, (K, C). gamma, the
+models of each sample, never leaves the device; omega stays in its memory. A model that explains less than
+`skip` of a device's data is not trained there and not sent: once the clusters stand, one model goes up
+instead of K.
+
+The counts tell the server how many samples of each class a device has, exactly, as their columns sum to
+that; and omega, as their rows do. `noise` adds a discrete Gaussian of that standard deviation, in samples,
+drawn of the operating system's entropy (section E). One sample moves a table by 1 at most (L2), so each
+table is 1 / (2 noise^2)-zCDP, and every round costs that: the authors' 100 over 200 rounds is an epsilon of
+0.7 at delta 1e-6. It is worth that for the tables alone: the models beside them were trained on the same
+samples without any guarantee, and their last layers give class counts away too. So a device that adds it
+still reports that it has no guarantee.
+
+Presets. `paper` is what the authors' code ran for its tables, as far as it can be told; `default` is what we
+recommend. They differ in:
+
+    parameter          paper    default  why
+    first              equal    random   with equal weights only the initial models differ, and concepts part
+                                         late; weights that each device draws set models apart in round 1,
+                                         also where an operator gives one model to start from
+    weighting          samples  mass     the code trains with gamma as it is, so a model that explains a third
+                                         of the data learns at a third of the rate, and averages by samples.
+                                         Here gamma is scaled to a mean of 1 and updates are weighed by what
+                                         their model explains: the same direction, at the full rate
+    aggregation        mean     clipped  a hostile device must not carry a model away; bounds on the length of
+                                         updates need updates of one scale, so they need weighting=mass
+    smoothing          0        1        a class that a model has never explained had a share of 1e-8, and
+                                         attracted every sample of that class by 18 nats
+    floor              0        1e-6     a weight of 0 is one for ever
+    skip               0        0.01     see above
+    newcomers_by_class False    True     the code forgot the table where newcomers are weighed; eq. 3 has it
+    weight_decay       5e-4     0        not in the paper
+    learning_rate      0.06     0.05     of 0.01 to 0.1 the paper takes the best for each data set
+    batch_size         128      32       more steps a round, for the rounds are what a fleet has few of
+
+What `paper` does not do: keep an optimiser's momentum over rounds while the weights under it change, drop the
+last batch of an epoch, and report the best round by training accuracy.
+
+Variants: `fedrc-adam` moves gamma by Adam (H.3), `fedrc-adaptive` begins with 6 models and removes those that
+explain too little (Algorithm 3). FedEM, of which FedRC is the same with the table, has a folder of its own.
+"""
+
+from dataclasses import dataclass
+
+from fedcore.algorithm import Algorithm
+from fedcore.algorithms.fedrc.messages import Measure, Measured, Mix, Mixed, Weigh
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """rounds: of training. clusters: K. epochs to restart_momentum: see `fedcore.messages.TrainingSettings`.
+
+    classes: C, number of classes in the run's labels.
+    table: look at how usual classes are with a model. smoothing: samples of each class that every model is
+        taken to have explained besides. newcomers_by_class: look at it for newcomers too.
+    first: a device's weights before its first round: "equal", or "random".
+    floor: least weight of a model on a device. skip: a model of at most this weight is not trained there.
+    weighting: "mass" scales gamma to a mean of 1 and weighs an update by the samples that its model explains;
+        "samples" trains with gamma as it is and weighs by all samples of the device.
+    adam, beta1, beta2: move gamma by Adam (H.3).
+    remove_below: a model that explains a smaller share of all samples for `remove_after` rounds in a row is
+        removed (Algorithm 3); 0: none is.
+    noise: standard deviation, in samples, of what is added to class counts; see above.
+    predict: what a device's accuracy is told of: the "ensemble" by omega, its heaviest model alone ("hard"),
+        or the ensemble after training once more on the device ("tuned", FedRC-FT). All are in the facts.
+    aggregation: how updates become a model, and what a hostile one can do; see `fedcore.central.robust`.
+    evaluate: measure that on the devices' test parts as the last exchange.
+    """
+
+    rounds: int = 40
+    clusters: int = 3
+    epochs: int = 1
+    batch_size: int = 32
+    learning_rate: float = 0.05
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    restart_momentum: bool = False
+    classes: int = 10
+    table: bool = True
+    smoothing: float = 1.0
+    newcomers_by_class: bool = True
+    first: str = "random"
+    floor: float = 1e-6
+    skip: float = 0.01
+    weighting: str = "mass"
+    adam: bool = False
+    beta1: float = 0.9
+    beta2: float = 0.99
+    remove_below: float = 0.0
+    remove_after: int = 3
+    noise: float = 0.0
+    predict: str = "ensemble"
+    aggregation: str = "clipped"
+    evaluate: bool = True
+
+
+PAPER = {
+    "batch_size": 128,
+    "learning_rate": 0.06,
+    "weight_decay": 5e-4,
+    "smoothing": 0.0,
+    "newcomers_by_class": False,
+    "first": "equal",
+    "floor": 0.0,
+    "skip": 0.0,
+    "weighting": "samples",
+    "aggregation": "mean",
+}
+
+ALGORITHM = Algorithm(
+    name="fedrc",
+    summary="models told apart by concept, whatever classes a device has (Guo et al. 2024)",
+    parameters=Parameters,
+    central_module="fedcore.algorithms.fedrc.central",
+    local_module="fedcore.algorithms.fedrc.local",
+    presets={"paper": PAPER},
+    variants={
+        "fedrc-adam": {"adam": True},
+        "fedrc-adaptive": {"clusters": 6, "remove_below": 0.05},
+    },
+    messages=(Mix, Mixed, Measure, Measured, Weigh),
+    initial=lambda parameters: parameters.clusters,
+)

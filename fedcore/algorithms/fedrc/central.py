@@ -1,0 +1,156 @@
+"""The server half of FedRC. Sections, equations and algorithms are the paper's."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+
+import numpy as np
+
+from fedcore.algorithm import Plan, Report
+from fedcore.algorithms.fedrc import Parameters
+from fedcore.algorithms.fedrc.messages import Measure, Measured, Mix, Mixed, Mixing, Weigh
+from fedcore.algorithms.fedrc.state import State, heaviest, table, without_idle_models
+from fedcore.central.averaging import combined_models
+from fedcore.central.robust import RULES, Update
+from fedcore.central.standard import check_parameters, training
+from fedcore.errors import BadPayload, ConfigError
+from fedcore.messages import MAX_BUILT, Evaluated, Message
+from fedcore.parts import ClusterAssignment, Evidence, Scores
+from fedcore.types import DeviceId, ModelKey, Tensors
+
+FIGURES = ("ensemble", "hard", "tuned")
+
+
+def start(model: Tensors, parameters: Parameters, *others: Tensors) -> State:
+    check(parameters)
+    initial = [model, *others][: parameters.clusters]
+    if parameters.first == "equal" and len(initial) < parameters.clusters:
+        raise ConfigError(
+            "fedrc: models that begin alike, and that all devices weigh alike, stay alike",
+            "set first=random, or give no initial weights: a device then draws them for each model",
+        )
+    keys = [f"c{number}" for number in range(parameters.clusters)]
+    return State(parameters, {key: initial[n % len(initial)] for n, key in enumerate(keys)})
+
+
+def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:
+    parameters = state.parameters
+    if state.phase == "train":
+        models = tuple(state.models.values())
+        mix = Mix(models, " ".join(state.models), mixing(parameters), training(parameters), table(state))
+        title = f"training round {state.progress + 1} of {parameters.rounds}: {len(state.models)} models"
+        return Plan(dict.fromkeys(present, mix), title)
+    if state.phase == "evaluate":
+        return Plan(dict.fromkeys(present, measure(state, "")), "final evaluation")
+    return None
+
+
+def reduce(state: State, reports: Sequence[Report]) -> State:
+    if state.phase == "train":
+        mixed = {report.device: report.message for report in reports if isinstance(report.message, Mixed)}
+        return without_idle_models(_trained(state, mixed))
+    measured = {report.device: report.message for report in reports if isinstance(report.message, Measured)}
+    total = sum(each.examples for each in measured.values())
+    figures = {
+        name: sum(getattr(each, name) * each.examples for _, each in sorted(measured.items())) / total
+        for name in FIGURES
+    }
+    metrics = {d: Evaluated(each.accuracy, each.loss, each.examples) for d, each in measured.items()}
+    return replace(state, metrics={**state.metrics, **metrics}, figures=figures, phase="done")
+
+
+def place(state: State, evidence: Evidence | None) -> ClusterAssignment | Message:
+    """By the E-step on the newcomer's own labelled samples (H.2); distance is 1 minus a model's weight."""
+    keys, parameters = list(state.models), state.parameters
+    if evidence is None:
+        shares = table(state) if parameters.newcomers_by_class else None
+        return Weigh(tuple(state.models.values()), " ".join(keys), mixing(parameters), shares)
+    if not isinstance(evidence, Scores):
+        raise BadPayload("the weights of the models are due", "answer the question that was asked")
+    weights = np.exp(evidence.losses.min() - evidence.losses)
+    weights /= weights.sum()
+    first, *rest = np.argsort(-weights, kind="stable").tolist()
+    found = ClusterAssignment(keys[first], 1.0 - float(weights[first]), reason="the run has one cluster")
+    if not rest:
+        return found
+    second = rest[0]
+    return replace(
+        found,
+        runner_up=keys[second],
+        runner_up_distance=1.0 - float(weights[second]),
+        confidence=float(1.0 - weights[second] / weights[first]),
+        reason="",
+    )
+
+
+def measure(state: State, cluster: ModelKey) -> Measure:
+    """What a device measures, of whatever cluster: its mixture; one without a memory first comes to one."""
+    parameters, models = state.parameters, tuple(state.models.values())
+    known = " ".join(state.models), mixing(parameters), training(parameters), table(state)
+    return Measure(models, *known, parameters.predict)
+
+
+def mixing(parameters: Parameters) -> Mixing:
+    """What a device has to know of the parameters, by name."""
+    return Mixing(**{item.name: getattr(parameters, item.name) for item in fields(Mixing)})
+
+
+def _trained(state: State, mixed: Mapping[DeviceId, Mixed]) -> State:
+    parameters, keys = state.parameters, list(state.models)
+    tables = {device: update.counts.counts for device, update in mixed.items()}
+
+    def updates(key: ModelKey) -> dict[DeviceId, Update]:
+        found, row = {}, keys.index(key)
+        for device, update in mixed.items():
+            names = update.keys.split()
+            if key in names:
+                mass = float(tables[device][row].sum()) if parameters.weighting == "mass" else update.examples
+                found[device] = Update(update.models[names.index(key)], float(mass))
+        return found
+
+    models, guard = combined_models(state.models, updates, parameters.aggregation, state.guard)
+    progress = state.progress + 1
+    last = "evaluate" if parameters.evaluate else "done"
+    return replace(
+        state,
+        models=models,
+        guard=guard,
+        progress=progress,
+        phase="train" if progress < parameters.rounds else last,
+        tables={**state.tables, **tables},
+        assignments={**state.assignments, **heaviest(tables, keys)},
+    )
+
+
+def check(parameters: Parameters) -> None:
+    """Refuse parameters that cannot work, before a run starts. Raises ConfigError naming the parameter."""
+    choices = {
+        "first": ("random", "equal"),
+        "weighting": ("mass", "samples"),
+        "predict": FIGURES,
+        "aggregation": RULES,
+    }
+    check_parameters("fedrc", parameters, choices, ("rounds", "clusters", "classes", "remove_after"))
+    sane = {
+        "clusters": parameters.clusters <= MAX_BUILT,
+        "smoothing": 0.0 <= parameters.smoothing < np.inf,
+        "floor": 0.0 <= parameters.floor <= 1.0 / parameters.clusters,
+        "skip": 0.0 <= parameters.skip < 1.0 / parameters.clusters,
+        "beta1": 0.0 <= parameters.beta1 < 1.0,
+        "beta2": 0.0 <= parameters.beta2 < 1.0,
+        "remove_below": 0.0 <= parameters.remove_below < 1.0,
+        "noise": 0.0 <= parameters.noise < np.inf,
+    }
+    for name, holds in sane.items():
+        if not holds:
+            raise ConfigError(f"fedrc parameter {name} cannot be {getattr(parameters, name)}")
+    if parameters.weighting == "samples" and parameters.aggregation != "mean":
+        raise ConfigError(
+            f"fedrc: weighting=samples and aggregation={parameters.aggregation} do not go together: a device "
+            "that is hardly of a cluster hardly moves its model, and bounds would go by that",
+            "set weighting=mass, or aggregation=mean",
+        )
+    if parameters.noise and parameters.weighting == "mass":
+        raise ConfigError(
+            "fedrc: noise hides how much of a device's data a model explains, by which updates are weighed",
+            "set weighting=samples and aggregation=mean, or noise=0",
+        )

@@ -1,0 +1,130 @@
+"""The device half of FedRC: E-step, M-step, and prediction by the mixture. Sections are the paper's."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedcore.algorithms.fedrc.messages import Measure, Measured, Mix, Mixed, Mixing, Weigh
+from fedcore.algorithms.fedrc.weights import Mixture, begun, class_counts, log_shares, recalled, weighed
+from fedcore.errors import BadPayload, DataFault
+from fedcore.local import standard
+from fedcore.local.mixture import Labels, labelled, predicted, sample_losses, train_share
+from fedcore.local.samples import Samples
+from fedcore.messages import Message, Scored, TrainingSettings
+from fedcore.parts import MixtureCounts, Scores, Vector
+from fedcore.privacy.chance import Chance
+from fedcore.privacy.discrete_gaussian import draw
+from fedcore.types import Tensors
+
+if TYPE_CHECKING:
+    from fedcore.local.bench import Bench
+
+ITERATIONS = 50
+"""Of the E-step where models stand still: weights that move on after that are near enough."""
+GRID = 1 << 20
+"""Steps of the noise in one sample."""
+
+
+def perform(message: Message, bench: "Bench") -> Message:
+    if isinstance(message, Mix):
+        return _mix(message, bench)
+    if isinstance(message, Measure):
+        return _measure(message, bench)
+    if isinstance(message, Weigh):
+        mixture, samples = _settled(message, bench)
+        return Scored(Scores(np.maximum(-np.log(mixture.omega), 0.0), len(samples)))
+    return standard.perform(message, bench)
+
+
+def _mix(task: Mix, bench: "Bench") -> Mixed:
+    keys, (samples, labels) = task.keys.split(), _training_part(task, bench)
+    before = recalled(bench.memory, keys, len(samples)) or begun(keys, task.mixing.first, bench.seed)
+    losses = sample_losses(bench, task.models, samples)
+    mixture = weighed(before, losses, log_shares(task.table, labels), task.mixing)
+    bench.remember(mixture.tensors())
+    trained = _trained(task.models, mixture, samples, task.mixing, task.settings, bench)
+    assert mixture.gamma is not None
+    counts = class_counts(mixture.gamma, labels, task.mixing.classes)
+    return Mixed(
+        tuple(trained.values()),
+        " ".join(keys[number] for number in trained),
+        MixtureCounts(_noised(counts, task.mixing.noise, bench)),
+        len(samples),
+        float((mixture.gamma * losses).sum(axis=1).mean()),
+    )
+
+
+def _measure(task: Measure, bench: "Bench") -> Measured:
+    mixture, samples = _settled(task, bench)
+    part, _ = labelled(bench, task.part)
+    trained = _trained(task.models, mixture, samples, task.mixing, task.settings, bench)
+    tuned = [trained.get(number, model) for number, model in enumerate(task.models)]
+    heaviest = np.eye(len(task.models))[int(np.argmax(mixture.omega))]
+    found = {
+        "ensemble": predicted(bench, task.models, mixture.omega, part),
+        "hard": predicted(bench, task.models, heaviest, part),
+        "tuned": predicted(bench, tuned, mixture.omega, part),
+    }
+    if task.predict not in found:
+        raise BadPayload(f"there is no prediction {task.predict!r}", f"use {' or '.join(found)}")
+    accuracy, loss = found[task.predict]
+    return Measured(
+        accuracy,
+        loss,
+        len(part),
+        ensemble=found["ensemble"][0],
+        hard=found["hard"][0],
+        tuned=found["tuned"][0],
+    )
+
+
+def _training_part(task: Mix | Measure | Weigh, bench: "Bench") -> tuple[Samples, Labels]:
+    if not task.models or len(task.models) != len(task.keys.split()):
+        raise BadPayload(f"{len(task.models)} models came under the names {task.keys!r}")
+    samples, labels = labelled(bench, "train")
+    if labels.max() >= task.mixing.classes:
+        mend = f"this run has the classes 0 to {task.mixing.classes - 1}"
+        raise DataFault(f"the data have the label {labels.max()}", mend)
+    return samples, labels
+
+
+def _settled(task: Measure | Weigh, bench: "Bench") -> tuple[Mixture, Samples]:
+    """The mixture that the training part comes to with models that stand still, from what is remembered, or
+    from equal weights where nothing is, as with a newcomer (H.2)."""
+    keys, (samples, labels) = task.keys.split(), _training_part(task, bench)
+    mixture = recalled(bench.memory, keys, len(samples)) or begun(keys, "equal", bench.seed)
+    losses, shares = sample_losses(bench, task.models, samples), log_shares(task.table, labels)
+    for _ in range(ITERATIONS):
+        mixture = weighed(mixture, losses, shares, replace(task.mixing, adam=False))
+    return mixture, samples
+
+
+def _trained(
+    models: Sequence[Tensors],
+    mixture: Mixture,
+    samples: Samples,
+    mixing: Mixing,
+    settings: TrainingSettings,
+    bench: "Bench",
+) -> dict[int, Tensors]:
+    """The M-step (eq. 5), of the models that explain enough here to be worth it."""
+    assert mixture.gamma is not None
+    found: dict[int, Tensors] = {}
+    for number, model in enumerate(models):
+        if mixture.omega[number] > mixing.skip:
+            share = mixture.gamma[:, number]
+            share = share / share.mean() if mixing.weighting == "mass" else share
+            found[number], _ = train_share(bench, model, samples, share, settings)
+    return found
+
+
+def _noised(counts: Vector, deviation: float, bench: "Bench") -> Vector:
+    """With a discrete Gaussian of this standard deviation, in samples, on the grid (section E)."""
+    if not deviation:
+        return counts
+    drawn = draw(Fraction(deviation * GRID) ** 2, counts.size, Chance(bench.noise.bytes))
+    found: Vector = (np.rint(counts * GRID) + np.reshape(drawn, counts.shape)) / GRID
+    return found

@@ -1,0 +1,101 @@
+"""What a device knows of its mixture: numbers alone, no network. Sections and equations are the paper's.
+
+Arrays are (K,) or (n, K): a column for each model of a task, a row for each sample of the training part.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedcore.algorithms.fedrc.messages import Mixing
+from fedcore.local.mixture import Labels, responsibilities
+from fedcore.parts import MixtureCounts, Vector
+from fedcore.seeds import generator
+from fedcore.types import Tensors
+
+TINY = 1e-8
+"""epsilon of Adam (H.3)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """omega: (K,), how much of the data each model explains; they sum to 1. gamma: (n, K), of each sample;
+    None before the first E-step. velocity, square: Adam's moments of gamma, (n, K), where it is in use."""
+
+    keys: tuple[str, ...]
+    omega: Vector
+    gamma: Vector | None = None
+    velocity: Vector | None = None
+    square: Vector | None = None
+
+    def tensors(self) -> Tensors:
+        """What is to be remembered, by model, as the server may take some away. Without Adam, omega alone."""
+        found = {f"omega.{key}": self.omega[number : number + 1] for number, key in enumerate(self.keys)}
+        if self.gamma is not None and self.velocity is not None and self.square is not None:
+            for name, values in (("gamma", self.gamma), ("velocity", self.velocity), ("square", self.square)):
+                found |= {f"{name}.{key}": values[:, number] for number, key in enumerate(self.keys)}
+        return found
+
+
+def begun(keys: Sequence[str], first: str, seed: int) -> Mixture:
+    """Before the first round. first: "equal", or "random", which sets apart models that begin alike."""
+    count = len(keys)
+    drawn = generator(seed, "mixture").dirichlet(np.ones(count)) if first == "random" else np.ones(count)
+    return Mixture(tuple(keys), drawn / drawn.sum())
+
+
+def recalled(memory: Tensors | None, keys: Sequence[str], samples: int) -> Mixture | None:
+    """The mixture as it is remembered; what is left of it shared out anew where the server took models away
+    (Algorithm 3). None where some model of the task was not in it: then it begins anew."""
+    if memory is None or any(f"omega.{key}" not in memory for key in keys):
+        return None
+    omega = np.concatenate([memory[f"omega.{key}"] for key in keys])
+    shared = _shared_out(omega[None], np.full(len(keys), 1.0 / len(keys)))[0]
+    mixture = Mixture(tuple(keys), shared)
+    names = ("gamma", "velocity", "square")
+    columns = [[memory.get(f"{name}.{key}") for key in keys] for name in names]
+    if any(column is None or len(column) != samples for each in columns for column in each):
+        return mixture
+    gamma, velocity, square = (np.stack(each, axis=1) for each in columns)  # type: ignore[arg-type]
+    return replace(mixture, gamma=_shared_out(gamma, mixture.omega), velocity=velocity, square=square)
+
+
+def weighed(before: Mixture, losses: Vector, log_shares: Vector | None, mixing: Mixing) -> Mixture:
+    """The E-step (eq. 3 and 4): each sample's models by the weights of before, and from that the weights."""
+    gamma = responsibilities(losses, before.omega, log_shares)
+    if not mixing.adam:
+        return replace(before, omega=_weights(gamma, mixing.floor), gamma=gamma)
+    last = np.tile(before.omega, (len(gamma), 1)) if before.gamma is None else before.gamma
+    velocity = np.zeros_like(gamma) if before.velocity is None else before.velocity
+    square = np.zeros_like(gamma) if before.square is None else before.square
+    step = last - gamma
+    velocity = (1.0 - mixing.beta1) * step + mixing.beta1 * velocity
+    square = (1.0 - mixing.beta2) * step**2 + mixing.beta2 * square
+    moved = last - velocity / (1.0 - mixing.beta1) / (np.sqrt(square / (1.0 - mixing.beta2)) + TINY)
+    moved = _shared_out(np.maximum(moved, 0.0), before.omega)
+    return Mixture(before.keys, _weights(moved, mixing.floor), moved, velocity, square)
+
+
+def log_shares(table: MixtureCounts | None, labels: Labels) -> Vector | None:
+    """(n, K): log of how usual each sample's class is with each model."""
+    return None if table is None else np.log(table.counts[:, labels].T)
+
+
+def class_counts(gamma: Vector, labels: Labels, classes: int) -> Vector:
+    """(K, C): how many samples of each class each model explains."""
+    counts = np.zeros((gamma.shape[1], classes))
+    np.add.at(counts.T, labels, gamma)
+    return counts
+
+
+def _weights(gamma: Vector, floor: float) -> Vector:
+    omega: Vector = np.maximum(gamma.mean(axis=0), floor)
+    return omega / np.sum(omega)
+
+
+def _shared_out(gamma: Vector, omega: Vector) -> Vector:
+    """Rows that sum to 1; one of which nothing is left is that of the device."""
+    sums = gamma.sum(axis=1, keepdims=True)
+    found: Vector = np.where(sums > 0.0, gamma / np.where(sums > 0.0, sums, 1.0), omega)
+    return found

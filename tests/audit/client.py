@@ -1,0 +1,76 @@
+"""Ways through the real client: its training process alone, and the whole program over gRPC.
+
+Every release has a ledger of its own, since a second one of the same data would be the same bytes.
+"""
+
+import asyncio
+import shutil
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import yaml
+
+from fedclient.blobs import BlobStore
+from fedclient.config import DataConfig, LearnerConfig, WorkConfig
+from fedclient.performer import Spawned
+from fedcore.link import Placement, Question, Task
+from fedcore.messages import Described
+from fedcore.parts import ClusterAssignment, Descriptor
+from fedcore.payload import Payload, decode, encode
+from tests.audit.world import OPTIONS, World
+from tests.client.bridge import serving
+from tests.client.memory_server import MemoryServer
+
+
+async def from_worker(world: World, present: bool, folder: Path) -> AsyncIterator[Descriptor]:
+    """Releases of one training process, for ever: as the agent starts it, and asks it."""
+    world.save(folder / "data.npz", present)
+    work = WorkConfig(
+        folder / "blobs",
+        folder / "privacy",
+        LearnerConfig(builtin="mlp", options=OPTIONS),
+        DataConfig(npz=folder / "data.npz"),
+        labels=world.classes > 0,
+    )
+    store, performer = BlobStore(work.blobs), Spawned(work)
+    task = Task("audit", 1, 1, 0, "", encode(world.question, store.keep))
+    try:
+        await performer.start()
+        while True:
+            shutil.rmtree(work.account, ignore_errors=True)
+            answer = await performer.perform(task)
+            assert isinstance(answer, Payload), answer
+            described = decode(answer, {Described.kind: Described}, store.load)
+            assert isinstance(described, Described)
+            yield described.descriptor
+    finally:
+        await performer.stop()
+
+
+async def from_program(world: World, present: bool, folder: Path) -> AsyncIterator[Descriptor]:
+    """Releases of `fedclient enroll`, for ever: a process, a ledger and calls over gRPC for each of them. The
+    auditor serves."""
+    world.save(folder / "data.npz", present)
+    server = MemoryServer([])
+    server.question = Question("audit", encode(world.question, server.keep))
+    server.placement = Placement("audit", ClusterAssignment("c0"), server.keep(world.encoder))
+    async with serving(server) as (link, _):
+        settings = {
+            "server": link.address,
+            "insecure_loopback": True,
+            "learner": {"builtin": "mlp", "options": OPTIONS},
+            "data": {"npz": "data.npz"},
+        }
+        (folder / "device.yaml").write_text(yaml.safe_dump(settings))
+        while True:
+            shutil.rmtree(folder / "state", ignore_errors=True)
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "fedclient", "enroll", "--config", str(folder / "device.yaml")),
+                "--json",
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+            )
+            out, progress = await process.communicate()
+            assert process.returncode == 0, out + progress
+            yield server.placed[-1]

@@ -1,0 +1,89 @@
+"""The audit in short: its bounds on mechanisms whose epsilon is known, and some hundred real releases."""
+
+import asyncio
+import math
+import time
+
+import numpy as np
+import pytest
+
+from fedcore.parts import Vector
+from fedcore.privacy.accounting import gaussian_epsilon
+from tests.audit.bounds import epsilon_bound, gaussian_bound, highest, lowest
+from tests.audit.cases import BALANCED, CASES, PAPER, collect, proved
+from tests.audit.world import World
+
+DELTA = 1e-6
+
+
+def gaussian(sigma: float, count: int, seed: int = 0) -> tuple[Vector, Vector]:
+    """Statistics of releases with this noise, for a sensitivity of 1."""
+    chance = np.random.default_rng(seed)
+    return sigma * chance.normal(size=count), 1.0 + sigma * chance.normal(size=count)
+
+
+def test_the_interval_is_that_of_clopper_and_pearson() -> None:
+    assert highest(0, 100, 0.975) == pytest.approx(1 - 0.025 ** (1 / 100))
+    assert lowest(100, 100, 0.975) == pytest.approx(0.025 ** (1 / 100))
+    assert (lowest(0, 9, 0.975), highest(9, 9, 0.975)) == (0.0, 1.0)
+    # The textbook's example: 10 of 100 are from 4.9 % to 17.6 %.
+    assert (lowest(10, 100, 0.975), highest(10, 100, 0.975)) == pytest.approx((0.0490, 0.1762), abs=1e-4)
+
+
+def test_a_bound_stays_under_an_epsilon_that_is_known_in_nineteen_cases_of_twenty() -> None:
+    flipped = 1 / (1 + math.e)  # randomised response of epsilon 1
+    above = 0
+    for seed in range(100):
+        chance = np.random.default_rng(seed)
+        absent = (chance.random(400) < flipped).astype(float)
+        present = (chance.random(400) >= flipped).astype(float)
+        bound = epsilon_bound(absent, present, 0.0)
+        above += bound > 1.0
+        assert bound > 0.3
+    assert above <= 5
+
+
+@pytest.mark.parametrize("sigma", [1.0, 4.0])
+def test_the_bound_for_gaussian_noise_is_nearly_tight(sigma: float) -> None:
+    true = gaussian_epsilon(sigma, DELTA)
+    sides = gaussian(sigma, 100_000)
+    assert 0.9 * true < gaussian_bound(*sides, DELTA) < true
+    assert 0.0 < epsilon_bound(*sides, DELTA) < true
+
+
+def test_noise_that_is_too_small_is_found() -> None:
+    claimed = gaussian_epsilon(1.0, DELTA)
+    assert gaussian_bound(*gaussian(0.8, 10_000), DELTA) > claimed
+    assert epsilon_bound(*gaussian(0.1, 10_000), DELTA) > claimed
+
+
+def test_two_data_sets_that_cannot_be_told_apart_prove_nothing() -> None:
+    absent, _ = gaussian(1.0, 1000)
+    other, _ = gaussian(1.0, 1000, seed=1)
+    assert epsilon_bound(absent, other, DELTA) == gaussian_bound(absent, other, DELTA) == 0.0
+
+
+@pytest.mark.parametrize("classes", [0, 2])
+def test_the_sample_is_the_worst_that_there_is(classes: int) -> None:
+    assert 0.99999 < World(BALANCED, classes).sensitivity <= 1.0
+
+
+def play(name: str, count: int) -> dict[str, float | None]:
+    case, until = CASES[name], time.monotonic() + 120.0
+    sides = [asyncio.run(collect(case, present, count, until)) for present in (False, True)]
+    assert [len(side) for side in sides] == [count, count]
+    return proved(case, *sides)
+
+
+def test_what_leaves_the_real_client_is_as_private_as_is_claimed() -> None:
+    found = play("balanced, trainer", 200)
+    assert found["gaussian"] is not None
+    assert found["at_least"] is not None
+    assert 0.2 < found["gaussian"] < BALANCED.epsilon  # the attack works, and no better than it may
+    assert found["at_least"] < BALANCED.epsilon
+
+
+def test_the_hole_in_the_papers_mechanism_is_found() -> None:
+    found = play("paper, newcomer", 80)
+    assert found["at_least"] is not None
+    assert found["at_least"] > PAPER.epsilon

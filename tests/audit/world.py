@@ -1,0 +1,111 @@
+"""Two data sets that differ in one sample, the server that asks about them, and the best test between them.
+
+The auditor's encoder hands the data on as latents, twice as large. So a sample of 3e38 overflows: its latents
+are infinite, which counts as an empty place. That is the sample's absence.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedcore.central.projector import public_projector
+from fedcore.local.describe import moments_of, project
+from fedcore.local.learner import builtin
+from fedcore.local.weights import initial_weights
+from fedcore.messages import Describe
+from fedcore.parts import Descriptor, PrivacySettings, Vector
+from fedcore.privacy.sums import GRID, sums_of
+from fedcore.types import Array, Tensors
+
+SAMPLES, LATENTS, DIMS = 400, 16, 2
+OPTIONS = {"inputs": LATENTS, "hidden": [LATENTS], "classes": 2}
+OVERFLOWING = 3e38
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """settings: what is asked for. classes: U, or 0 for what a newcomer releases."""
+
+    settings: PrivacySettings
+    classes: int = 0
+
+    @property
+    def question(self) -> Describe:
+        return Describe(self.encoder, self.projector, self.classes, self.settings)
+
+    @cached_property
+    def encoder(self) -> Tensors:
+        weights = initial_weights(builtin("mlp", OPTIONS), 0)
+        square = (LATENTS, LATENTS)
+        return {
+            name: 2 * np.eye(LATENTS, dtype=np.float32) if array.shape == square else np.zeros_like(array)
+            for name, array in weights.items()
+        }
+
+    @cached_property
+    def projector(self) -> Tensors:
+        if self.settings.calibrated:
+            return public_projector(LATENTS, DIMS)
+        return {"mean": np.zeros(LATENTS), "components": np.eye(DIMS, LATENTS)}
+
+    def x(self, present: bool) -> Array:
+        """(SAMPLES, LATENTS) float32. The last is the sample that makes the difference."""
+        if self.settings.calibrated:
+            samples = np.random.default_rng(0).uniform(size=(SAMPLES, LATENTS)).astype(np.float32)
+            samples[-1] = self._worst() if present else OVERFLOWING
+            return samples
+        # The papers take the range from the data. Some other sample spans it in both data sets, so that what
+        # is found is not the fault of the range alone.
+        samples = np.zeros((SAMPLES, LATENTS), np.float32)
+        samples[-2] = 1.0
+        samples[-1] = 1.0 if present else 0.0
+        return samples
+
+    @property
+    def y(self) -> Array:
+        return np.arange(SAMPLES) % 2
+
+    def _worst(self) -> Vector:
+        """A sample whose projected latents have the length of the radius and lie on an axis: its part of the
+        sums is as long as any can be."""
+        others = np.vstack([np.ones(LATENTS), self.projector["components"][1:]])
+        first = self.projector["components"][0]
+        along = first - others.T @ np.linalg.lstsq(others.T, first, rcond=None)[0]
+        return (along - along.min()) / np.ptp(along)
+
+    def save(self, path: Path, present: bool) -> None:
+        labels = {"y": self.y} if self.classes else {}
+        np.savez(path, x=self.x(present), **labels)
+
+    def statistic(self, released: Descriptor) -> float:
+        """Larger where the sample is more likely to be there: the likelihood ratio, or what grows with it."""
+        absent, present = self._exact
+        if released.sums is not None:
+            along = present - absent
+            return float(((released.sums.values - absent) * along).sum() / np.linalg.norm(along) / GRID)
+        found = np.stack([released.means, released.deviations])
+        return float((np.abs(found - absent) - np.abs(found - present)).sum())
+
+    @cached_property
+    def sensitivity(self) -> float:
+        """By how much the sample moves the exact sums, 1 at most; of calibrated modes alone."""
+        absent, present = self._exact
+        return float(np.linalg.norm(present - absent) / GRID)
+
+    @cached_property
+    def _exact(self) -> tuple[Vector, Vector]:
+        """What is released, before noise: without the sample and with it."""
+        absent, present = (self._of(self.x(there)) for there in (False, True))
+        return absent, present
+
+    def _of(self, x: Array) -> Vector:
+        labels = self.y if self.classes else None
+        latents = project([2 * torch.from_numpy(x)], self.projector)
+        if self.settings.calibrated:
+            radius = float(self.projector["radius"])
+            return sums_of([(latents, labels)], radius, DIMS, self.classes).values.astype(np.float64)
+        moments = moments_of(latents, labels, self.classes)
+        return np.stack([moments.means, moments.deviations])

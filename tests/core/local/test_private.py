@@ -1,0 +1,218 @@
+"""DP-SGD: no sample moves a step by more than the norm, whatever the author's code does, and all is paid."""
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from fedcore.data import Dataset
+from fedcore.data.views import Views
+from fedcore.errors import DeviceFault, LearnerFault
+from fedcore.local import standard
+from fedcore.local.bench import Bench
+from fedcore.local.gradients import WITHIN, clipped_sums, of_each
+from fedcore.local.learner import Learner, builtin
+from fedcore.local.losses import loss_of
+from fedcore.local.samples import Samples, convert
+from fedcore.local.weights import initial_weights
+from fedcore.messages import Evaluate, Evaluated, PrivateTraining, Train, Trained, TrainingSettings
+from fedcore.privacy.account import Lesson, Unmetered
+from fedcore.privacy.cost import Cost, total
+
+from .conftest import blobs, failing, small
+
+pytest.importorskip("opacus")
+CPU = torch.device("cpu")
+SETTINGS = TrainingSettings(epochs=2, batch_size=16, learning_rate=0.5, momentum=0.0)
+ASKED = PrivateTraining(clip=1.0, noise=1.0)
+
+
+class Noted(Unmetered):
+    """Pays nothing, and remembers what was asked."""
+
+    def __init__(self) -> None:
+        super().__init__(np.random.default_rng(0).bytes)
+        self.lessons: list[Lesson] = []
+
+    def train(self, lesson, work):  # type: ignore[no-untyped-def]
+        self.lessons.append(lesson)
+        return super().train(lesson, work)
+
+
+def bench(learner: Learner | None = None, data: Dataset | None = None) -> Bench:
+    views = Views.of(blobs(120) if data is None else data)
+    return Bench(learner or small(), views, "cpu", 1, np.random.default_rng(0), account=Noted())
+
+
+def task(on: Bench, asked: PrivateTraining = ASKED, settings: TrainingSettings = SETTINGS) -> Train:
+    return Train(initial_weights(on.learner, 1), settings, private=asked)
+
+
+def trained(on: Bench, asked: PrivateTraining = ASKED, settings: TrainingSettings = SETTINGS) -> Trained:
+    found = standard.perform(task(on, asked, settings), on)
+    assert isinstance(found, Trained)
+    return found
+
+
+class Coupled(nn.Module):
+    """What one sample gets depends on the others, in a way that no list of layers knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.line(x - 5.0 * x.mean(0)) / x.square().sum()
+        return scores
+
+
+def highest(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    scores: Tensor = model(x)
+    return scores.max()
+
+
+def sums(learner: Learner, samples: Samples, rows: Tensor, clip: float) -> Tensor:
+    """The clipped sums of a step, in one vector."""
+    model = learner.module(1)
+    like = dict(model.named_parameters())
+    found = clipped_sums(of_each(model, loss_of(learner, samples)), like, samples, rows, clip)
+    return torch.cat([value.flatten() for value in found.values()])
+
+
+def test_without_a_bound_the_sum_is_the_gradient_of_the_sum() -> None:
+    samples, learner = convert(blobs(40), CPU), builtin("mlp", {"inputs": 4, "hidden": (5,), "classes": 3})
+    rows = torch.arange(0, 40, 3)
+    model = learner.module(1)
+    F.cross_entropy(model(samples.x[rows]), samples.labels[rows], reduction="sum").backward()  # type: ignore[no-untyped-call]
+    expected = torch.cat([each.grad.flatten() for each in model.parameters() if each.grad is not None])
+    assert sums(learner, samples, rows, 1e9).numpy() == pytest.approx(expected.numpy(), abs=1e-5)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.integers(0, 39),
+    st.floats(1e-3, 1e3),
+    st.floats(1e-2, 1e6),
+    st.sampled_from([small(), Learner("coupled", Coupled), Learner("odd", Coupled, loss=highest)]),
+)
+def test_no_sample_moves_a_sum_by_more_than_the_norm(
+    one: int, clip: float, scale: float, learner: Learner
+) -> None:
+    data = blobs(40)
+    samples = convert(Dataset(data.x * np.float32(scale), data.y), CPU)
+    rows = torch.arange(40)
+    with_it, without = (sums(learner, samples, some, clip) for some in (rows, rows[rows != one]))
+    assert (with_it - without).norm() <= clip
+
+
+def test_the_norm_is_attained() -> None:
+    samples, clip = convert(blobs(40), CPU), 1e-3
+    moved = sums(small(), samples, torch.tensor([7]), clip).norm().item()
+    assert moved == pytest.approx(WITHIN * clip, rel=1e-6)
+
+
+def test_a_sample_whose_gradient_is_no_number_counts_as_nothing() -> None:
+    def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(model(x), y) / torch.where(x.sum() > 0, 1.0, 0.0)
+
+    learner, data = Learner("rare", small().build, loss=loss), blobs(40)
+    samples = convert(Dataset(np.abs(data.x), data.y), CPU)
+    whole = sums(learner, samples, torch.arange(1, 40), 1.0)
+    samples.x[0] = -1.0
+    assert torch.equal(sums(learner, samples, torch.arange(40), 1.0), whole)
+
+
+@pytest.mark.parametrize("rounds", [1, 8])
+def test_an_epsilon_is_for_all_tasks_of_the_run_and_is_not_wasted(rounds: int) -> None:
+    on = bench()
+    asked = PrivateTraining(epsilon=3.0, delta=1e-5, rounds=rounds)
+    found = [trained(on, asked) for _ in range(rounds)]
+    spent = total(Cost(curve=each.curve or ()) for each in found).epsilon(1e-5)
+    assert 0.98 * 3.0 < spent <= 3.0
+    account = on.account
+    assert isinstance(account, Noted)
+    assert [each.terms.cost.curve for each in account.lessons] == [each.curve for each in found]
+
+
+def test_noise_that_is_asked_for_is_taken_and_each_task_is_done_anew() -> None:
+    on = bench()
+    first, second = trained(on), trained(on)
+    assert first.private == second.private
+    assert first.private is not None
+    assert (first.private.clip, first.private.noise, first.private.steps) == (1.0, 1.0, 2 * 6)
+    assert first.private.rate == 16 / len(on.views.train)
+    assert first.loss == 0.0  # an exact loss would tell of single samples
+    assert any((first.model[name] != second.model[name]).any() for name in first.model)
+
+
+def test_it_learns() -> None:
+    on = bench()
+    settings = replace(SETTINGS, epochs=10, learning_rate=1.0)
+    found = trained(on, PrivateTraining(epsilon=8.0, delta=1e-5), settings)
+    measured = standard.perform(Evaluate(found.model), on)
+    assert isinstance(measured, Evaluated)
+    assert measured.accuracy > 0.8
+
+
+def normalised() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+
+
+class Counting(nn.Module):
+    """Keeps the mean of what it saw in a buffer, which would leave without noise."""
+
+    mean: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = nn.Linear(4, 3)
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mean = x.detach().mean(0)
+        scores: Tensor = self.line(x)
+        return scores
+
+
+@pytest.mark.parametrize(
+    ("learner", "reason", "mend"),
+    [
+        (Learner("batch norm", normalised), "BatchNorm cannot support training", "GroupNorm in the place"),
+        (Learner("own", small().build, train=failing), "brings its own train", "leave train"),  # type: ignore[arg-type]
+        (Learner("counting", Counting), "training failed|its buffer", ""),
+        (Learner("failing", small().build, loss=failing), "the author's own words", ""),  # type: ignore[arg-type]
+    ],
+    ids=lambda value: value.name if isinstance(value, Learner) else "",
+)
+def test_what_cannot_be_promised_is_refused_unpaid(learner: Learner, reason: str, mend: str) -> None:
+    on = bench(learner)
+    with pytest.raises(LearnerFault, match=reason) as fault:
+        trained(on)
+    assert mend in fault.value.mend
+    assert isinstance(on.account, Noted)
+    assert on.account.lessons == []
+
+
+def test_group_norm_and_dropout_can_be_trained() -> None:
+    layers = (nn.Linear(4, 8), nn.GroupNorm(2, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+    assert trained(bench(Learner("group norm", lambda: nn.Sequential(*layers)))).private is not None
+
+
+def test_without_opacus_the_mend_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [each for each in sys.modules if each.split(".")[0] == "opacus"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "opacus", None)
+    with pytest.raises(DeviceFault, match="needs Opacus") as fault:
+        trained(bench())
+    assert "shoal-fed[client,dp]" in fault.value.mend
+
+
+def test_too_much_learning_ends_in_a_fault_and_not_in_infinite_weights() -> None:
+    with pytest.raises(LearnerFault, match="NaN or infinite"):
+        trained(bench(), settings=replace(SETTINGS, weight_decay=1e20))

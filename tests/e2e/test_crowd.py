@@ -1,0 +1,31 @@
+"""A fleet behind one address joins at one moment: the server paces it, and every device gets in."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from fedclient.identity.join import join
+from fedclient.state import DeviceFolder
+from fedcore.shell.console import Console
+from fedserver.authority import enrolment
+from tests.server.authority.peers import World, play
+
+DEVICES = 6
+
+
+def test_who_comes_too_early_comes_again_in_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(enrolment, "CHALLENGES", 4.0)
+    monkeypatch.setattr(enrolment, "AT_ONCE", 2.0)
+
+    async def story(found: World) -> None:
+        line = await found.token(uses=DEVICES)
+        folders = [DeviceFolder(tmp_path / f"d{number}") for number in range(DEVICES)]
+        joins = [join(folder, line, folder.root.name, Console()) for folder in folders]
+        assert all(is_new for _, is_new in await asyncio.gather(*joins))
+        assert [each.device for each in found.keeper.known()] == [folder.root.name for folder in folders]
+
+    play(story, tmp_path / "s")
+    assert "this address asks for too many challenges: it is this device's turn in" in capfd.readouterr().err

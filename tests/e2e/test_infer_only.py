@@ -1,0 +1,54 @@
+"""A device that only infers, on a real server: it renews at two thirds of its certificate's life."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from fedclient.identity.keyring import EnrolPort, Identity, Keyring
+from fedclient.identity.link import SecureLink
+from fedcore.identity.certificates import key_to_pem
+from fedcore.identity.enrolled import Role
+from fedcore.link import Hello
+from fedserver.authority.chain import Event
+from fedserver.authority.issuing import DAY
+from tests.server.authority.peers import Peer, World, lines_of, play
+
+
+def identity_of(peer: Peer) -> Identity:
+    """What `fedclient join` would have kept."""
+    found = peer.enrolled
+    assert found is not None
+    enrol = EnrolPort(peer.string.host, peer.string.port, peer.string.pin)
+    key = key_to_pem(peer.key)
+    return Identity(
+        key,
+        found.certificate,
+        found.authorities,
+        found.federation,
+        found.device,
+        found.role,
+        found.address,
+        enrol,
+    )
+
+
+def test_it_renews_when_it_comes_after_two_thirds_of_the_certificates_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(found: World) -> None:
+        keyring, now = Keyring(tmp_path / "identity"), time.time
+        keyring.keep(identity_of(await found.device("phone", role=Role.INFER_ONLY)))
+        for days, renewed in ((0.0, 0), (8.0, 0), (10.0, 1)):
+            with monkeypatch.context() as later:
+                later.setattr("time.time", lambda days=days: now() + days * DAY)
+                identity = keyring.identity()
+                assert identity is not None
+                link = SecureLink(keyring, identity, lambda text: None)
+                await link.renew_if_due(Hello("toy"))
+                await link.close()
+            assert len(lines_of(found.state, Event.RENEWED)) == renewed
+        assert keyring.identity() != identity
+        assert not found.coordinator.visitors["phone"].session
+
+    play(story, tmp_path / "s")

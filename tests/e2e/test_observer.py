@@ -1,0 +1,78 @@
+"""A machine that only looks on, on a real server: `fedclient watch`."""
+
+import asyncio
+import json
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from fedclient import service
+from fedclient.__main__ import main
+from fedclient.identity.keyring import Keyring
+from fedcore.identity.enrolled import Role
+from fedserver.authority.chain import Event
+from fedserver.authority.issuing import DAY
+from fedserver.desk import Desk
+from tests.e2e.test_infer_only import identity_of
+from tests.server.authority.peers import World, lines_of, play
+from tests.server.servers import start
+
+
+def watch(folder: Path, *arguments: str) -> Result:
+    """`fedclient watch`, as it runs beside this thread's loop."""
+    found: list[Result] = []
+    line = ["watch", "--state", str(folder / "state"), *arguments]
+    thread = threading.Thread(target=lambda: found.append(CliRunner().invoke(main, line)))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+async def joined(found: World, folder: Path, role: Role) -> None:
+    """A device's folder with its identity."""
+    peer = await found.device(folder.name, role=role)
+    Keyring(folder / "state" / "identity").keep(identity_of(peer))
+
+
+def test_it_sees_how_runs_stand_until_all_are_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "LOOK", 0.1)
+
+    async def story(found: World) -> None:
+        await joined(found, tmp_path / "board", Role.OBSERVER)
+        none = await asyncio.to_thread(watch, tmp_path / "board")
+        assert (none.exit_code, none.stdout.strip()) == (0, "there is no run")
+        await start(found.coordinator)
+        once = await asyncio.to_thread(watch, tmp_path / "board", "--once", "--json")
+        run = {"run": "toy", "algorithm": "fedavg", "stage": "waiting", "round": 1, "title": ""}
+        assert json.loads(once.stdout)["data"] == {"runs": [run]}
+        watching = asyncio.create_task(asyncio.to_thread(watch, tmp_path / "board"))
+        await asyncio.sleep(0.5)
+        assert not watching.done()
+        await Desk(found.coordinator).stop_run("toy", "enough")
+        ended = await watching
+        assert ended.exit_code == 0
+        assert "toy (fedavg): waiting, round 1" in ended.stderr
+        assert ended.stdout.strip() == "toy (fedavg): stopped, round 1"
+
+    play(story, tmp_path / "s")
+
+
+def test_it_renews_in_time_and_no_other_role_may_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(found: World) -> None:
+        await joined(found, tmp_path / "board", Role.OBSERVER)
+        await joined(found, tmp_path / "phone", Role.INFER_ONLY)
+        refused = await asyncio.to_thread(watch, tmp_path / "phone", "--once")
+        assert (refused.exit_code, "only an observer may" in refused.stderr) == (5, True)
+        keyring, now = Keyring(tmp_path / "board" / "state" / "identity"), time.time
+        before = keyring.identity()
+        monkeypatch.setattr("time.time", lambda: now() + 10 * DAY)
+        assert (await asyncio.to_thread(watch, tmp_path / "board", "--once")).exit_code == 0
+        assert [line["facts"]["device"] for line in lines_of(found.state, Event.RENEWED)] == ["board"]
+        assert keyring.identity() != before
+
+    play(story, tmp_path / "s")

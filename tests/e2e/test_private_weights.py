@@ -1,0 +1,86 @@
+"""FedAvg with DP-SGD on real digits: devices whose owners let nothing leave without a guarantee."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedclient.spending import statement
+from fedcore.privacy.budget import Budget
+from fedcore.privacy.ledger import Open, Release, Training, chosen
+from fedcore.privacy.statement import WEIGHTS
+from fedserver import scenario, stage, text
+from fedserver.coordinator import Coordinator
+from fedserver.desk import Desk
+from fedserver.records import RunSpec
+from fedserver.settings import Settings
+from fedserver.store import Store
+
+from .test_private_run import ledger, member, train
+
+DEVICES, ROUNDS = 2, 3
+TRAINING = {"rounds": ROUNDS, "epochs": 1, "batch_size": 64, "learning_rate": 0.2, "evaluate": False}
+PRIVATE = {**TRAINING, "dp_epsilon": 4.0}
+POLICY = replace(scenario.POLICY, devices=DEVICES, minimum=DEVICES, patience=1)
+
+
+def spec(name: str, parameters: dict[str, object]) -> RunSpec:
+    return replace(stage.spec("fedavg"), name=name, parameters=parameters, policy=POLICY)  # type: ignore[arg-type]
+
+
+def test_every_report_tells_the_same_epsilon_and_a_run_without_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("opacus")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    budget = Budget(unprotected=False, plain_weights=False)
+    members = [member(number) for number in range(DEVICES)]
+
+    async def play() -> None:
+        coordinator = await Coordinator.open(tmp_path / "server", Settings(tick=0.05))
+        try:
+            await Desk(coordinator).start_run(spec("first", PRIVATE), None)
+            await asyncio.gather(*(train(coordinator, tmp_path, each, budget) for each in members))
+            status = await Desk(coordinator).show("first")
+            assert status.summary.stage == "finished"
+            for each in members:
+                entries = ledger(tmp_path, each, budget).verify()
+                assert [len(chosen(entries, kind)) for kind in (Training, Release, Open)] == [
+                    ROUNDS,
+                    ROUNDS,
+                    0,
+                ]
+                of_server = status.released[each.name]
+                assert of_server.epsilon == pytest.approx(statement(entries, budget).epsilon)
+                assert 3.9 < of_server.epsilon <= 4.0
+                noted = await coordinator.storage(Store.releases, "first")
+                assert {each.release for each in chosen(entries, Release)} <= {each.release for each in noted}
+            shown = text.privacy(status.released, status.central)
+            assert shown[-1].startswith(
+                f"weights: DP-SGD on each of {DEVICES} devices, with its other releases"
+            )
+            assert f"epsilon {of_server.epsilon:.4g} at delta 1e-06" in shown[-1]
+
+            for name, parameters, reason in (
+                (
+                    "second",
+                    {**PRIVATE, "dp_epsilon": 40.0},
+                    "this device's budget: of epsilon 5 for these",
+                ),
+                ("plain", TRAINING, "releases nothing without a privacy guarantee"),
+            ):
+                await Desk(coordinator).start_run(spec(name, parameters), None)
+                await asyncio.gather(*(train(coordinator, tmp_path, each, budget) for each in members))
+                status = await Desk(coordinator).show(name)
+                assert status.summary.stage == "failed"
+                told = [line.text for line in await Desk(coordinator).log(name, 0)]
+                assert sum(reason in line for line in told) >= DEVICES
+                assert text.privacy(status.released) == [WEIGHTS]
+        finally:
+            await coordinator.close()
+
+    try:
+        asyncio.run(play())
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,103 @@
+"""How often an address may ask to join: challenges are paced, and refusals cost a wait."""
+
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+from types import SimpleNamespace
+
+import grpc
+import pytest
+
+from fedcore import wire
+from fedcore._pb.fed.v1 import enrollment_service_pb2 as pb
+from fedcore.errors import Busy, TooOften
+from fedcore.identity.enrolled import Challenge
+from fedserver.authority import enrolment, nonces, sparing
+from tests.server.authority.peers import Peer, World, play, refused
+
+
+def test_challenges_are_bounded() -> None:
+    kept = nonces.Nonces()
+    first, *others = [kept.make() for _ in range(nonces.MOST + 1)]
+    assert not kept.take(first)
+    assert all(map(kept.take, others))
+    assert not kept.take(others[0])
+
+
+def test_an_address_that_asks_for_too_many_challenges_waits_and_others_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(enrolment, "CHALLENGES", 0.001)
+    monkeypatch.setattr(enrolment, "AT_ONCE", 20.0)
+
+    async def story(found: World) -> None:
+        peer = Peer(await found.token(), "d0")
+        async with peer.enrolling() as stub:
+            nonces = [(await stub.Challenge(pb.ChallengeRequest())).nonce for _ in range(20)]
+            error, fault = await refused(stub.Challenge(pb.ChallengeRequest()))
+        assert len(set(nonces)) == 20
+        assert (error.code(), fault.code) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "too-often")
+        assert fault.mend == "try again in 45 s"
+        said = wire.fault_from_pb(fault)
+        assert isinstance(said, TooOften)
+        assert said.window is not None
+        assert 44.0 < said.window[0] <= 45.0
+
+    play(story, tmp_path / "s")
+
+
+def test_no_crowd_of_addresses_makes_a_challenge_that_is_out_void(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    authority = SimpleNamespace(authority=None)
+    asked = enrolment.Enrolment(authority, "")  # type: ignore[arg-type]
+
+    async def ask(callers: Iterable[str]) -> list[object]:
+        tries = [asked.challenge(caller) for caller in callers]
+        return list(await asyncio.gather(*tries, return_exceptions=True))
+
+    (first,) = asyncio.run(ask(["owner"]))
+    assert isinstance(first, Challenge)
+    refusals: list[object] = []
+    for second in range(int(nonces.VALID)):
+        now = 1000.0 + second
+        found = asyncio.run(ask(f"{second}.{number}" for number in range(300)))
+        refusals += [each for each in found if not isinstance(each, Challenge)]
+    assert {type(each) for each in refusals} == {Busy}
+    assert len(asked._asked._paces) == sparing.MOST_KEYS
+    assert asked._nonces.take(first.nonce)
+
+
+def test_failures_make_an_address_wait_and_successes_do_not(tmp_path: Path) -> None:
+    async def story(found: World) -> None:
+        join = await found.token(uses=20)
+        for number in range(20):
+            await Peer(join, f"d{number}").join()
+        for _ in range(5):
+            error, _ = await refused(Peer(join, "late").join())
+            assert error.code() is grpc.StatusCode.PERMISSION_DENIED
+        error, fault = await refused(Peer(await found.token(), "late").join())
+        assert (error.code(), fault.code) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "too-often")
+
+    play(story, tmp_path / "s")
+
+
+def test_a_limit_is_for_one_key_a_minute_and_so_many_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    spare = sparing.Sparing(2)
+    assert [spare.allow("a"), spare.allow("a"), spare.allow("a"), spare.allow("b")] == [
+        True,
+        True,
+        False,
+        True,
+    ]
+    now += 61.0
+    assert spare.allow("a")
+    monkeypatch.setattr(sparing, "MOST_KEYS", 2)
+    spare.count("c")
+    spare.count("d")
+    assert not spare.used_up("a")
+
+
+# -- the next certificate -----------------------------------------------------------------------------------
