@@ -181,6 +181,7 @@ async def whole(fleet: list[Device], server: Server, seen: Return) -> float:
     """Wait until every device was answered; seconds from now."""
     began = time.monotonic()
     while not all(device.back for device in fleet):
+        assert server.process.poll() is None, f"the server ended with {server.process.returncode}"
         there = await asyncio.to_thread(server.connections)
         seen.made.append((time.monotonic(), there))
         assert time.monotonic() - began < LONGEST, f"{sum(not d.back for d in fleet)} devices are not back"
