@@ -46,8 +46,8 @@ def descend(
 ) -> float:
     """SGD with momentum: `settings.epochs` passes over the batches; the mean loss of the last, by sample.
 
-    For device halves with a loss of their own. towards: where the proximal term pulls to, for each weight that
-    is trained; None: to where the network is now. Raises LearnerFault when the loss is NaN or infinite.
+    For device halves with a loss of their own. towards: where the proximal term pulls to, for each weight
+    that is trained; None: to where the network is now. Raises LearnerFault when the loss is NaN or infinite.
     """
     optimizer, pull = sgd(model, settings), Proximal(model, settings.proximal, towards)
 

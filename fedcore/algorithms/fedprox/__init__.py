@@ -6,8 +6,8 @@ F_k(w) + mu / 2 ||w - w^t||^2 (eq. 2), about as exactly as it can: here by `epoc
 Read: every device that is there takes part and weighs its samples, as in the paper's experiments (section
 5.1); Algorithm 2 draws devices by their samples and takes the plain mean, which is the same on average.
 
-Presets. `paper` is FedProx as CORNFLQS compares with it: its rounds, epochs and batches, the plain mean; mu is
-not told there, and the optimiser is Adam, where here it is SGD. `original` is MNIST in the paper's own
+Presets. `paper` is FedProx as CORNFLQS compares with it: its rounds, epochs and batches, the plain mean; mu
+is not told there, and the optimiser is Adam, where here it is SGD. `original` is MNIST in the paper's own
 experiments (section 5, appendix C). They differ from `default` in
 
     parameter               paper       original   default   why

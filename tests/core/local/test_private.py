@@ -70,6 +70,20 @@ def trained(on: Bench, asked: PrivateTraining = ASKED, settings: TrainingSetting
     return found
 
 
+def test_the_proximal_term_pulls_without_noise_of_its_own() -> None:
+    """After one step it is nothing yet; the second goes by rate times mu times the first one less far."""
+
+    def weights(steps: int, mu: float) -> torch.Tensor:
+        settings = replace(SETTINGS, epochs=steps, batch_size=500, proximal=mu)
+        found = trained(bench(), settings=settings).model
+        return torch.cat([torch.from_numpy(array).flatten() for array in found.values()])
+
+    start = torch.cat([torch.from_numpy(a).flatten() for a in initial_weights(small(), 1).values()])
+    once = weights(1, 0.0)
+    torch.testing.assert_close(weights(1, 0.8), once)
+    torch.testing.assert_close(weights(2, 0.8), weights(2, 0.0) - 0.5 * 0.8 * (once - start))
+
+
 class Coupled(nn.Module):
     """What one sample gets depends on the others, in a way that no list of layers knows."""
 
