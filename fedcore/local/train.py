@@ -78,6 +78,7 @@ class Proximal:
         self._pairs = list(zip(weights, start, strict=True))
 
     def add_to_gradients(self) -> None:
+        """Once the loss has given its own."""
         for weight, start in self._pairs:
             if weight.grad is not None:
                 weight.grad.add_(weight.detach(), alpha=self._mu).sub_(start, alpha=self._mu)

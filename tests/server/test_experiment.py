@@ -1,10 +1,19 @@
 """Experiments in one process: what they report, and that reports lie in files and not in memory."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from fedcore.algorithm import find
+from fedcore.data.dataset import Dataset
+from fedcore.data.images import load
+from fedcore.data.pixels import unit
 from fedcore.errors import ConfigError
+from fedcore.messages import Describe, Evaluate, Train, TrainingSettings
 from fedserver.experiment import Experiment, run, spooled
+from fedserver.fleet import Fleet, Holding
+from tests.fleet import first_model, learner
 
 SMALL = {"learning_rate": 0.05, "batch_size": 16}
 
@@ -60,6 +69,48 @@ def test_spooled_tensors_are_the_same_values_in_a_mapped_file() -> None:
 
 
 def test_what_cannot_be_run_is_a_wrong_setting() -> None:
-    for change in ({"shift": "pz"}, {"level": 9}, {"clients": 0}, {"dataset": "mnits"}, {"device": "cuda:9"}):
+    for change in (
+        {"shift": "pz"},
+        {"level": 9},
+        {"level": "low"},
+        {"level": 5, "drifts": 2},
+        {"dataset": "elec2"},
+        {"clients": 0},
+        {"dataset": "mnits"},
+        {"device": "cuda:9"},
+    ):
         with pytest.raises(ConfigError):
             run(Experiment(**change))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("algorithm", "labels"), [("flux-dynamic", 0), ("feroma", 5)])
+def test_devices_whose_data_drift(algorithm: str, labels: int) -> None:
+    settings = {"shift": "pyx", "level": "low", "drifts": 2, "clients": 4, "rounds": 5, "labels": labels}
+    found = run(Experiment(algorithm=algorithm, threads=1, changes=SMALL, **settings))  # type: ignore[arg-type]
+    assert {name: found[name] for name in settings} == settings
+    assert found["mode"] == "trDR_teND"
+    assert 0.0 < found["accuracy"]["known"] <= 100.0
+    assert 0.0 < found["accuracy"]["test"] <= 100.0
+
+
+def test_a_device_moves_on_with_its_own_training_and_with_nothing_else() -> None:
+    train, _ = load("digits")
+    own = [Dataset(unit(train.x[rows]), train.y[rows]) for rows in (slice(0, 20), slice(20, 50))]  # type: ignore[index]
+    holding = Holding(own.__getitem__, (0, 2), own[0], 0)
+    fleet = Fleet(find("fedavg")[0], [holding], learner(), "cpu", 1)
+    device = fleet.devices()["device-000"]
+    seen = []
+    for _ in range(3):
+        device(Evaluate(first_model()), 1)
+        seen.append(device(Train(first_model(), TrainingSettings(epochs=1)), 1).examples)  # type: ignore[attr-defined]
+    assert seen == [16, 16, 24]
+
+
+def test_newcomers_show_as_many_labels_as_they_are_told() -> None:
+    train, _ = load("digits")
+    data = Dataset(unit(train.x[:300]), train.y[:300])  # type: ignore[index]
+    fleet = Fleet(find("feroma")[0], [Holding(lambda stage: data, (0,), data, 0)], learner(), "cpu", 1)
+    task = Describe(first_model(), {"mean": np.zeros(32), "components": np.eye(4, 32)}, classes=10)
+    found = fleet.describe(0, task, labels=7)
+    assert found.descriptor.counts.tolist() == [70.0, *[7.0] * 10]
+    assert fleet.describe(0, replace(task, classes=0), labels=7).descriptor.counts.tolist() == [300.0]

@@ -13,15 +13,25 @@ from torch import Tensor, nn
 
 from fedcore.data import Dataset
 from fedcore.data.views import Views
-from fedcore.errors import DeviceFault, LearnerFault
+from fedcore.errors import DeviceFault, LearnerFault, Refused
 from fedcore.local import standard
 from fedcore.local.bench import Bench
 from fedcore.local.gradients import WITHIN, clipped_sums, of_each
 from fedcore.local.learner import Learner, builtin
 from fedcore.local.losses import loss_of
+from fedcore.local.private import cost
 from fedcore.local.samples import Samples, convert
 from fedcore.local.weights import initial_weights
-from fedcore.messages import Evaluate, Evaluated, PrivateTraining, Train, Trained, TrainingSettings
+from fedcore.messages import (
+    MAX_NOISE,
+    MIN_NOISE,
+    Evaluate,
+    Evaluated,
+    PrivateTraining,
+    Train,
+    Trained,
+    TrainingSettings,
+)
 from fedcore.privacy.account import Lesson, Unmetered
 from fedcore.privacy.cost import Cost, total
 
@@ -154,6 +164,20 @@ def test_an_epsilon_is_for_all_tasks_of_the_run_and_is_not_wasted(rounds: int) -
     assert [each.terms.cost.curve for each in account.lessons] == [each.curve for each in found]
 
 
+@pytest.mark.parametrize("rate", [1e-6, 0.01, 0.9, 1.0])
+@pytest.mark.parametrize("noise", [MIN_NOISE, 1.0, MAX_NOISE])
+def test_everything_that_can_be_asked_costs_something_finite(noise: float, rate: float) -> None:
+    assert all(0.0 < each < np.inf for each in cost(noise, rate, 10_000).curve)
+
+
+def test_an_epsilon_that_no_noise_gives_is_refused() -> None:
+    on = bench()
+    with pytest.raises(Refused, match="cannot be had with any noise"):
+        trained(on, PrivateTraining(epsilon=1e-4))
+    assert isinstance(on.account, Noted)
+    assert on.account.lessons == []
+
+
 def test_noise_that_is_asked_for_is_taken_and_each_task_is_done_anew() -> None:
     on = bench()
     first, second = trained(on), trained(on)
@@ -172,6 +196,17 @@ def test_it_learns() -> None:
     measured = standard.perform(Evaluate(found.model), on)
     assert isinstance(measured, Evaluated)
     assert measured.accuracy > 0.8
+
+
+def test_a_proximal_term_holds_it_near_where_it_began() -> None:
+    """It pulls by 0.9 of the way back at each step, after the noise."""
+    moved = []
+    for proximal in (0.0, 18.0):
+        on = bench()
+        settings = replace(SETTINGS, learning_rate=0.05, proximal=proximal)
+        found, start = trained(on, replace(ASKED, noise=4.0), settings), task(on).model
+        moved.append(sum(float(np.square(found.model[name] - start[name]).sum()) for name in start) ** 0.5)
+    assert 0.0 < moved[1] < 0.7 * moved[0]
 
 
 def normalised() -> nn.Module:
