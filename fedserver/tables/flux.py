@@ -8,6 +8,10 @@ from fedserver.tables.table import Column, Method, Table
 
 METHODS = (
     Method("FedAvg", "fedavg"),
+    Method("FedEM", "fedem"),
+    Method("pFedMe", "pfedme"),
+    Method("APFL", "apfl"),
+    Method("ATP", "atp"),
     Method("Flux", "flux"),
     Method("Flux-prior", "flux-prior"),
     Method("Flux (default)", "flux", "default"),
