@@ -35,6 +35,16 @@ def test_an_experiment_reports_what_it_promises(algorithm: str) -> None:
         assert 1 <= found["clustering_round"] <= 5
 
 
+def test_what_is_known_of_a_device_with_a_model_of_its_own_is_that_models_accuracy() -> None:
+    """Where labels mean something else on each device, a mixture of own and common model does well,
+    and the common one, which newcomers get, does not."""
+    shift = {"shift": "pyx", "level": 8, "clients": 6, "rounds": 8, "threads": 1}
+    found = run(Experiment(algorithm="apfl", changes=SMALL, **shift))  # type: ignore[arg-type]
+    accuracy = found["accuracy"]
+    assert accuracy["known"] == pytest.approx(accuracy["own"])
+    assert accuracy["known"] > accuracy["test"] + 20.0
+
+
 def test_groups_are_found_with_a_guarantee() -> None:
     changes = {**SMALL, "privacy": "balanced"}
     found = run(Experiment(clients=4, rounds=6, level=2, threads=1, changes=changes))
