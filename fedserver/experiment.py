@@ -160,11 +160,12 @@ def _configure(experiment: Experiment, holdings: Sequence[Holding]) -> tuple[Alg
         changes["classes"] = classes_of(holdings)
     if hasattr(algorithm.parameters, "privacy"):
         changes["privacy"] = "off"
+    changes |= experiment.changes
     if changes.get("clusters") == -1:  # an algorithm that must be told how many there are: tell it the truth
         changes["clusters"] = len({holding.concept for holding in holdings})
     if experiment.labels and hasattr(algorithm.parameters, "labels_at_test"):
         changes["labels_at_test"] = True
-    return algorithm, algorithm.configure(preset, {**changes, **experiment.changes}), preset
+    return algorithm, algorithm.configure(preset, changes), preset
 
 
 def told(parameters: Any) -> str:

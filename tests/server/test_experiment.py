@@ -13,6 +13,7 @@ from fedcore.data.natural import COLUMNS
 from fedcore.data.pixels import unit
 from fedcore.errors import ConfigError
 from fedcore.messages import Describe, Evaluate, Train, TrainingSettings
+from fedcore.parts import Descriptor
 from fedserver.experiment import Experiment, run, spooled
 from fedserver.fleet import Fleet, Holding
 from tests.fleet import first_model, learner
@@ -103,9 +104,12 @@ def test_newcomers_show_as_many_labels_as_they_are_told() -> None:
     data = Dataset(unit(train.x[:300]), train.y[:300])  # type: ignore[index]
     fleet = Fleet(find("feroma")[0], [Holding(lambda stage: data, (0,), data, 0)], learner(), "cpu", 1)
     task = Describe(first_model(), {"mean": np.zeros(32), "components": np.eye(4, 32)}, classes=10)
-    found = fleet.describe(0, task, labels=7)
-    assert found.descriptor.counts.tolist() == [70.0, *[7.0] * 10]
-    assert fleet.describe(0, replace(task, classes=0), labels=7).descriptor.counts.tolist() == [300.0]
+    found = fleet.show(0, task, labels=7)
+    assert isinstance(found, Descriptor)
+    assert found.counts.tolist() == [70.0, *[7.0] * 10]
+    blind = fleet.show(0, replace(task, classes=0), labels=7)
+    assert isinstance(blind, Descriptor)
+    assert blind.counts.tolist() == [300.0]
 
 
 @pytest.mark.parametrize("algorithm", ["flux-dynamic", "feroma"])

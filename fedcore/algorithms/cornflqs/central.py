@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from fedcore.algorithm import Plan, Report
 from fedcore.algorithms.cornflqs import Parameters
-from fedcore.central import clustered, distances
+from fedcore.central import clustered, distances, grouping
 from fedcore.central.averaging import next_models
 from fedcore.central.cluster import agglomerated
 from fedcore.central.clustered import GLOBAL, Clustered, advanced, choose, regrouped
@@ -69,7 +69,7 @@ def _take_corn(state: State, reports: Sequence[Report]) -> State:
     origin = state.models[next(iter(state.models))]
     apart = distances.euclidean(distances.of_devices(updates, dict.fromkeys(devices, origin)))
     names = clustered.named(state.parameters.clusters)
-    groups = clustered.matched(
+    groups = grouping.matched(
         devices, agglomerated(apart, "ward", clusters=len(names)), state.assignments, names
     )
     return advanced(regrouped(state, reports, groups), "agree")

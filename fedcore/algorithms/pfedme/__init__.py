@@ -2,9 +2,9 @@
 
 T. Dinh, Tran and Nguyen, Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020, Algorithm 1.
 
-A device minimises, over w, the Moreau envelope F_i(w) = min_theta f_i(theta) + lambda / 2 ||theta - w||^2
-(eqs. 2 and 3). In each of R local rounds it draws a batch, makes theta by K gradient steps on that batch's part
-of the inner problem (eq. 7), and then takes one step on w, whose gradient is lambda (w - theta):
+A device minimises, over w, the Moreau envelope F_i(w) = min_theta f_i(theta) + lambda / 2 ||theta - w||^2.
+In each of R local rounds it draws a batch, makes theta by K gradient steps on that batch's part of the inner
+problem, and then takes one step on w, whose gradient is lambda (w - theta):
 
     theta <- theta - personal_rate (grad f_i(theta) + lambda (theta - w))     K times
     w     <- w - eta lambda (w - theta)
@@ -21,9 +21,9 @@ The paper leaves open, and we read:
                         number
     momentum            none
 
-Presets. `original` is MNIST with the DNN of the paper's experiments (section 5.2). `paper` is pFedMe as FLUX and
-FEROMA compare with it, whose page names no setting but their common ones: batches of 64, rate 0.005, 2 epochs.
-They differ from `default` in
+Presets. `original` is MNIST in the paper's own experiments. `paper` is pFedMe as FLUX and FEROMA compare with
+it, whose page names no setting but their common ones: batches of 64, rate 0.005, 2 epochs. They differ from
+`default` in
 
     parameter        paper   original   default   why
     rounds                   800        10        as long as the others here
