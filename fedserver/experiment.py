@@ -23,7 +23,7 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 
 from fedcore.algorithm import Algorithm, Central, State, find, measurement
-from fedcore.data import images
+from fedcore.data import images, natural
 from fedcore.errors import DeviceFault, Refused
 from fedcore.events import Effect, Opened
 from fedcore.local.learner import Learner
@@ -198,6 +198,8 @@ def _newcomers(
     experiment: Experiment, algorithm: Algorithm, central: Central, state: State, learner: Learner
 ) -> list[dict[str, Any]]:
     """How labelled devices fare that took no part, one for each concept, where the shift has them."""
+    if experiment.dataset in natural.NAMES:
+        return []
     made = newcomers(experiment.shift, experiment.seed, *images.load(experiment.dataset, experiment.data_dir))
     if not made:
         return []

@@ -1,6 +1,7 @@
 """Experiments in one process: what they report, and that reports lie in files and not in memory."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,9 +9,11 @@ import pytest
 from fedcore.algorithm import find
 from fedcore.data.dataset import Dataset
 from fedcore.data.images import load
+from fedcore.data.natural import COLUMNS
 from fedcore.data.pixels import unit
 from fedcore.errors import ConfigError
 from fedcore.messages import Describe, Evaluate, Train, TrainingSettings
+from fedcore.parts import Descriptor
 from fedserver.experiment import Experiment, run, spooled
 from fedserver.fleet import Fleet, Holding
 from tests.fleet import first_model, learner
@@ -111,6 +114,23 @@ def test_newcomers_show_as_many_labels_as_they_are_told() -> None:
     data = Dataset(unit(train.x[:300]), train.y[:300])  # type: ignore[index]
     fleet = Fleet(find("feroma")[0], [Holding(lambda stage: data, (0,), data, 0)], learner(), "cpu", 1)
     task = Describe(first_model(), {"mean": np.zeros(32), "components": np.eye(4, 32)}, classes=10)
-    found = fleet.describe(0, task, labels=7)
-    assert found.descriptor.counts.tolist() == [70.0, *[7.0] * 10]
-    assert fleet.describe(0, replace(task, classes=0), labels=7).descriptor.counts.tolist() == [300.0]
+    found = fleet.show(0, task, labels=7)
+    assert isinstance(found, Descriptor)
+    assert found.counts.tolist() == [70.0, *[7.0] * 10]
+    blind = fleet.show(0, replace(task, classes=0), labels=7)
+    assert isinstance(blind, Descriptor)
+    assert blind.counts.tolist() == [300.0]
+
+
+@pytest.mark.parametrize("algorithm", ["flux-dynamic", "feroma"])
+def test_devices_that_differ_by_nature(algorithm: str, tmp_path: Path) -> None:
+    day, half_hour = (each.ravel() for each in np.divmod(np.arange(48 * 40), 48))
+    chance = np.random.default_rng(0)
+    up = (chance.random(48 * 40) < half_hour / 47).astype(float)
+    filled = np.column_stack([half_hour / 47, day, up + chance.random(48 * 40), day, day, half_hour, up])
+    np.savetxt(tmp_path / "elec.csv", filled, delimiter=",", header=COLUMNS, comments="")
+    settings = {"dataset": "elec2", "data_dir": tmp_path, "drifts": 2, "clients": 4, "rounds": 5}
+    found = run(Experiment(algorithm=algorithm, threads=1, changes=SMALL, **settings))  # type: ignore[arg-type]
+    assert (found["shift"], found["mode"], found["level"]) == ("natural", "in time order", "")
+    assert len(found["accuracy"]["per_device"]) == 4
+    assert 40.0 < found["accuracy"]["known"] <= 100.0
