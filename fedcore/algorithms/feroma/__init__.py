@@ -36,10 +36,10 @@ both are kept by device. `default` is what we recommend. They differ in:
                                               alone (R3); with likeness it does not, and masks only add noise
     fading             0          0.5         0 forgets whoever missed one round; a model that is older
                                               counts less, and the less the older
-    keep               0          32          appendix C proposes to keep what was seen once; it counts for data
-                                              alone that could be of it, so that none is mistaken for it
-    served             trained    mixed       one device's last epochs on its own data make a worse model than the
-                                              mean of all models of data that could be of one distribution
+    keep               0          32          appendix C proposes to keep what was seen once; it counts for
+                                              data alone that could be of it, so none is mistaken for it
+    served             trained    mixed       one device's last epochs on its own data make a worse model than
+                                              the mean of all models of data that could be of one distribution
     aggregation        mean       clipped     a hostile device must not carry others' models away
     restart_momentum   True       False       as in FLUX, see there, and so absent, solver, noise_at_test
     absent             minus_one  beyond
