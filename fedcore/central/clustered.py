@@ -4,7 +4,6 @@ A run is a table of phases, each an exchange: what it asks of the devices that a
 their answers. The functions below are such halves, for any state that is a `Clustered`.
 """
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -13,13 +12,11 @@ import numpy as np
 
 from fedcore.algorithm import Plan, Report
 from fedcore.central.averaging import Guard, combined_models, next_models
-from fedcore.central.cluster import Labels
 from fedcore.central.robust import Update
 from fedcore.central.standard import metrics_of, private_training, trained, training
 from fedcore.errors import BadPayload
 from fedcore.messages import Evaluate, Evaluated, Message, Score, Scored, Train
 from fedcore.parts import ClusterAssignment, Evidence, Scores
-from fedcore.tensors import weighted_mean
 from fedcore.types import DeviceId, ModelKey, Scalar, Tensors
 
 GLOBAL = "global"
@@ -78,7 +75,7 @@ def ask_all(state: Clustered, present: Sequence[DeviceId], task: Message, what: 
 
 
 def begun(count: int, models: Sequence[Tensors]) -> dict[ModelKey, Tensors]:
-    """So many clusters, each with an initial model of its own as far as there are any, and then over again."""
+    """So many clusters, each with an initial model of its own as far as they go, and then over again."""
     return {name: models[number % len(models)] for number, name in enumerate(named(count))}
 
 
@@ -244,67 +241,3 @@ def ask_evaluate(
 
 def take_evaluate(state: S, reports: Sequence[Report]) -> S:
     return replace(state, metrics={**state.metrics, **metrics_of(reports)}, phase=DONE)
-
-
-# -- groups -------------------------------------------------------------------------------------------------
-
-
-def formed(state: S, groups: Mapping[DeviceId, int], phase: str) -> S:
-    """Clusters before any training: devices by group 0, 1, ...; each begins with the model of all."""
-    names = named(1 + max(groups.values()))
-    return replace(
-        state,
-        models=dict.fromkeys(names, state.models[GLOBAL]),
-        guard=state.guard.split(GLOBAL, names),
-        assignments={device: names[group] for device, group in groups.items()},
-        phase=phase,
-    )
-
-
-def merged(state: S, into: Mapping[ModelKey, ModelKey]) -> S:
-    """Clusters become one. into: the name under which each goes on.
-
-    A merged model is the mean of those it is made of, each by its number of devices (equally, where none has
-    any). A cluster that is not merged keeps its model.
-    """
-    devices = Counter(state.assignments.values())
-    models: dict[ModelKey, Tensors] = {}
-    for key in dict.fromkeys(into.values()):
-        parts = [name for name in into if into[name] == key]
-        counted = [name for name in parts if devices[name]]
-        whole = {name: float(max(devices[name], 1)) for name in counted or parts}
-        alone = len(parts) == 1
-        models[key] = (
-            state.models[key]
-            if alone
-            else weighted_mean((state.models[name], n) for name, n in whole.items())
-        )
-    guard = replace(
-        state.guard,
-        references={key: norm for key, norm in state.guard.references.items() if key in models},
-        of_round={key: texts for key, texts in state.guard.of_round.items() if key in models},
-    )
-    assignments = {device: into[key] for device, key in state.assignments.items()}
-    return replace(state, models=models, guard=guard, assignments=assignments)
-
-
-def matched(
-    devices: Sequence[DeviceId],
-    labels: Labels,
-    before: Mapping[DeviceId, ModelKey],
-    names: Sequence[ModelKey],
-) -> dict[DeviceId, ModelKey]:
-    """Groups of devices under the names that most of their devices had before, each name once.
-
-    labels: (n,) 0, 1, ...; at most as many groups as `names`. A group without such a name gets a free one.
-    """
-    from scipy.optimize import linear_sum_assignment
-
-    overlap = np.zeros((int(labels.max()) + 1, len(names)))
-    for device, label in zip(devices, labels, strict=True):
-        if before.get(device) in names:
-            overlap[label, names.index(before[device])] += 1.0
-    # Of names that suit as well, the first: so that the result does not hang on how the solver breaks ties.
-    rows, columns = linear_sum_assignment(-overlap + 1e-9 * np.arange(len(names)))
-    name = {int(row): names[int(column)] for row, column in zip(rows, columns, strict=True)}
-    return {device: name[int(label)] for device, label in zip(devices, labels, strict=True)}

@@ -66,6 +66,12 @@ def cosines(products: Vector) -> Vector:
     return angles
 
 
+def angular(products: Vector) -> Vector:
+    """(n, n) Euclidean distances of the updates, each at length 1: 0 to 2, whatever their lengths are."""
+    apart: Vector = np.sqrt(np.maximum(2.0 - 2.0 * cosines(products), 0.0))
+    return apart
+
+
 def points(products: Vector) -> Vector:
     """(n, r) points, r <= n, whose inner products are `products`: the longest axis first.
 

@@ -46,8 +46,9 @@ def scored(device: str, *losses: float) -> Report:
 
 
 def begun(**changes: Any) -> central.State:
-    """After Algorithm 2, from the model (0, 0)."""
-    parameters = Parameters(**{"rounds": 6, "clusters": 2, "aggregation": "mean", **changes})
+    """After Algorithm 2, from the model (0, 0), at (0.5, 0.5)."""
+    plain = {"rounds": 6, "clusters": 2, "compare": "weights", "aggregation": "mean"}
+    parameters = Parameters(**{**plain, **changes})
     state = central.start(model(0, 0), parameters)
     return central.reduce(state, [trained("a", 1, 0), trained("b", 0, 1, examples=70)])
 
@@ -124,6 +125,15 @@ def test_an_absent_device_keeps_its_cluster_and_a_group_its_name() -> None:
     state = central.reduce(state, [trained("b", 9, 9), trained("d", 9, 8)])
     assert state.assignments["c"] == "c0"
     assert {state.assignments["b"], state.assignments["d"]} == {"c0", "c1"}, "two groups of one, by old names"
+
+
+def test_by_default_it_counts_where_devices_moved_and_not_how_far() -> None:
+    """Two go along the first axis, two along the second; one of each has few samples and hardly moves."""
+    far = [trained("a", 0.6, 0.5), trained("b", 9.5, 0.5), trained("c", 0.5, 0.6), trained("d", 0.5, 9.5)]
+    state = central.reduce(begun(compare="directions"), far)
+    assert state.assignments == {"a": "c0", "b": "c0", "c": "c1", "d": "c1"}
+    state = central.reduce(begun(compare="weights"), far)
+    assert state.assignments["a"] == state.assignments["c"], "what the paper's clustering makes of it"
 
 
 # -- Algorithms 4 and 5 -------------------------------------------------------------------------------------

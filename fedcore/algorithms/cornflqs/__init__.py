@@ -37,9 +37,11 @@ K is given. Fewer groups are formed when fewer devices are there, or when all ar
 Presets. `paper` is the plain mean, weighted by samples, with the rounds of its MNIST experiments. `default`
 differs in
 
-    parameter      paper   default   why
-    rounds         20      10        most of the gain is in the first ten
-    aggregation    mean    clipped   a hostile device must not carry the model away
+    parameter      paper     default      why
+    rounds         20        10           most of the gain is in the first ten
+    compare        weights   directions   devices with few samples have hardly moved, so their weights lie
+                                          together whatever their concept is; where they moved tells it
+    aggregation    mean      clipped      a hostile device must not carry the model away
 
 The paper's optimiser is Adam, made anew every round; here it is SGD, as everywhere.
 """
@@ -51,9 +53,10 @@ from fedcore.algorithm import Algorithm, TrainingParameters
 
 @dataclass(frozen=True)
 class Parameters(TrainingParameters):
-    """clusters: K, at most."""
+    """clusters: K, at most. compare: "weights" of devices, or "directions" of their updates."""
 
     clusters: int = 4
+    compare: str = "directions"
 
 
 ALGORITHM = Algorithm(
@@ -65,6 +68,7 @@ ALGORITHM = Algorithm(
     presets={
         "paper": {
             "rounds": 20,
+            "compare": "weights",
             "epochs": 10,
             "batch_size": 128,
             "learning_rate": 0.02,

@@ -1,17 +1,18 @@
 """The server half of CORNFLQS. Read `PHASES` first: what each phase asks, and what it makes of answers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fedcore.algorithm import Plan, Report
 from fedcore.algorithms.cornflqs import Parameters
-from fedcore.central import clustered, distances
+from fedcore.central import clustered, distances, grouping
 from fedcore.central.averaging import next_models
 from fedcore.central.cluster import agglomerated
-from fedcore.central.clustered import GLOBAL, Clustered, advanced, choose, regrouped
+from fedcore.central.clustered import GLOBAL, Clustered, advanced, choose, regrouped, started_from
 from fedcore.central.clustered import place_by_loss as place
 from fedcore.central.robust import RULES
 from fedcore.central.standard import check_parameters, trained
+from fedcore.parts import Vector
 from fedcore.types import DeviceId, Tensors
 
 __all__ = ["State", "place", "plan", "reduce", "start"]
@@ -29,7 +30,12 @@ class State(Clustered):
 
 
 def start(model: Tensors, parameters: Parameters) -> State:
-    check_parameters("cornflqs", parameters, {"aggregation": RULES}, ("rounds", "clusters"))
+    check_parameters(
+        "cornflqs",
+        parameters,
+        {"aggregation": RULES, "compare": ("directions", "weights")},
+        ("rounds", "clusters"),
+    )
     return State(parameters=parameters, models={GLOBAL: model}, phase="begin")
 
 
@@ -65,14 +71,20 @@ def _take_corn(state: State, reports: Sequence[Report]) -> State:
     if not updates:  # only late devices answered: the round is still to come
         return state
     devices = sorted(updates)
-    # Whole models are compared and not what they moved by: devices may have started from different ones.
-    origin = state.models[next(iter(state.models))]
-    apart = distances.euclidean(distances.of_devices(updates, dict.fromkeys(devices, origin)))
     names = clustered.named(state.parameters.clusters)
-    groups = clustered.matched(
-        devices, agglomerated(apart, "ward", clusters=len(names)), state.assignments, names
-    )
+    labels = agglomerated(_apart(state, updates), "ward", clusters=len(names))
+    groups = grouping.matched(devices, labels, state.assignments, names)
     return advanced(regrouped(state, reports, groups), "agree")
+
+
+def _apart(state: State, updates: Mapping[DeviceId, Tensors]) -> Vector:
+    """(n, n) distances of devices in id order."""
+    if state.parameters.compare == "directions":
+        return distances.angular(distances.of_devices(updates, started_from(state, updates)))
+    # Whole models and not what they moved by, for devices may have started from different ones: so any common
+    # model will do to measure from.
+    common = next(iter(state.models.values()))
+    return distances.euclidean(distances.of_devices(updates, dict.fromkeys(updates, common)))
 
 
 def _take_agree(state: State, reports: Sequence[Report]) -> State:

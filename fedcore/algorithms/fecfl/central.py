@@ -8,7 +8,7 @@ import numpy as np
 
 from fedcore.algorithm import Plan, Report
 from fedcore.algorithms.fecfl import Parameters
-from fedcore.central import clustered, distances
+from fedcore.central import clustered, distances, grouping
 from fedcore.central.cluster import agglomerated
 from fedcore.central.clustered import GLOBAL, Clustered
 from fedcore.central.robust import RULES
@@ -83,7 +83,7 @@ def _take_represent(state: State, reports: Sequence[Report]) -> State:
         below=chosen.distance,
     )
     groups = dict(zip(embeddings, labels.tolist(), strict=True))
-    return clustered.formed(replace(state, embeddings=embeddings), groups, "clustered")
+    return grouping.formed(replace(state, embeddings=embeddings), groups, "clustered")
 
 
 def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:

@@ -7,7 +7,7 @@ import numpy as np
 
 from fedcore.algorithm import Plan, Report
 from fedcore.algorithms.feddrift import Parameters
-from fedcore.central import clustered
+from fedcore.central import clustered, grouping
 from fedcore.central.cluster import agglomerated
 from fedcore.central.clustered import GLOBAL, Clustered
 from fedcore.central.clustered import place_by_loss as place
@@ -87,7 +87,7 @@ def _take_scores(state: State, reports: Sequence[Report]) -> State:
     labels = agglomerated(apart, "complete", below=state.parameters.drift)
     names = list(state.models)
     firsts = {label: names[labels.tolist().index(label)] for label in labels.tolist()}
-    after = clustered.merged(after, {name: firsts[label] for name, label in zip(names, labels, strict=True)})
+    after = grouping.merged(after, {name: firsts[label] for name, label in zip(names, labels, strict=True)})
     own = {device: f"c{state.made + number}" for number, device in enumerate(drifted)}
     return replace(
         after,

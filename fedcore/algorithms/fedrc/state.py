@@ -58,8 +58,8 @@ def table(state: State) -> MixtureCounts | None:
 
 
 def _all_counts(state: State) -> Vector:
-    """(K, C), in samples. How many a device has is its own word: where updates are bounded, none counts for
-    more than its share of all, as in `fedcore.central.robust`."""
+    """(K, C), in samples. How many a device has is its own word: so where updates are bounded, none counts
+    for more than its share of all, as in `fedcore.central.robust`."""
     total = np.zeros_like(next(iter(state.tables.values())))
     sizes = {device: float(each.sum()) for device, each in state.tables.items()}
     bounded = state.parameters.aggregation != "mean"

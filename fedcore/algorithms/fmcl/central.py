@@ -7,7 +7,7 @@ import numpy as np
 
 from fedcore.algorithm import Plan, Report
 from fedcore.algorithms.fmcl import Parameters, clustering
-from fedcore.central import clustered
+from fedcore.central import clustered, grouping
 from fedcore.central.clustered import GLOBAL, Clustered
 from fedcore.central.robust import RULES
 from fedcore.central.standard import check_parameters
@@ -75,7 +75,7 @@ def _take_represent(state: State, reports: Sequence[Report]) -> State:
     far = clustering.beyond(state.parameters, list(held.values()), apart)
     labels = clustering.group(state.parameters, np.where(np.isfinite(apart), apart, far))
     groups = dict(zip(held, labels.tolist(), strict=True))
-    return clustered.formed(replace(state, prototypes=held, far=far), groups, "clustered")
+    return grouping.formed(replace(state, prototypes=held, far=far), groups, "clustered")
 
 
 def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:

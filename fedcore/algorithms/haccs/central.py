@@ -9,7 +9,7 @@ from sklearn.cluster import OPTICS
 from fedcore.algorithm import Plan, Report
 from fedcore.algorithms.haccs import Parameters
 from fedcore.algorithms.haccs.messages import Count, Counted
-from fedcore.central import clustered
+from fedcore.central import clustered, grouping
 from fedcore.central.cluster import Labels, renumbered, with_singletons
 from fedcore.central.clustered import GLOBAL, Clustered
 from fedcore.central.clustered import place_by_loss as place
@@ -54,17 +54,15 @@ def _take_count(state: State, reports: Sequence[Report]) -> State:
         if isinstance(report.message, Counted)
     }
     labels = density(hellinger(histograms))
-    return clustered.formed(state, dict(zip(sorted(histograms), labels.tolist(), strict=True)), "clustered")
+    return grouping.formed(state, dict(zip(sorted(histograms), labels.tolist(), strict=True)), "clustered")
 
 
 def histogram(parameters: Parameters, message: Counted) -> Vector:
     """(rows, cells) whose rows sum to 1, or to 0 for a class that is not there: one row of P(y), or one for
-    each class of P(X|y). Whatever else a device sent is taken for nothing."""
+    each class of P(X|y)."""
     by_class = parameters.summary == "pixels"
     shape = (parameters.classes, parameters.bins) if by_class else (1, parameters.classes)
-    counts = np.zeros(shape)
-    if len(message.counts) == counts.size:
-        counts = np.maximum(np.array(message.counts).reshape(shape), 0.0)
+    counts = np.array(message.counts).reshape(shape)
     totals = counts.sum(axis=1, keepdims=True)
     shares: Vector = np.divide(counts, totals, out=np.zeros_like(counts), where=totals > 0.0)
     return shares

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from fedcore.errors import BadPayload
 from fedcore.messages import Message
 
 
@@ -27,3 +28,9 @@ class Count(Message):
     reply: ClassVar[type[Message]] = Counted
     classes: int
     bins: int = 0
+
+    def admit(self, reply: Message) -> None:
+        assert isinstance(reply, Counted)
+        due = self.classes * max(self.bins, 1)
+        if len(reply.counts) != due or min(reply.counts) < 0.0:
+            raise BadPayload(f"{due} counts are due, none below 0; {len(reply.counts)} came")

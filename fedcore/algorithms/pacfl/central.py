@@ -8,7 +8,7 @@ import numpy as np
 from fedcore.algorithm import Plan, Report
 from fedcore.algorithms.pacfl import Parameters
 from fedcore.algorithms.pacfl.messages import Span, Spanned
-from fedcore.central import clustered
+from fedcore.central import clustered, grouping
 from fedcore.central.cluster import agglomerated
 from fedcore.central.clustered import GLOBAL, Clustered
 from fedcore.central.clustered import place_by_loss as place
@@ -56,13 +56,11 @@ def _take_span(state: State, reports: Sequence[Report]) -> State:
     labels = agglomerated(
         angles(bases, chosen.measure), "average", clusters=chosen.clusters, below=chosen.angle
     )
-    return clustered.formed(state, dict(zip(sorted(bases), labels.tolist(), strict=True)), "clustered")
+    return grouping.formed(state, dict(zip(sorted(bases), labels.tolist(), strict=True)), "clustered")
 
 
 def basis(message: Spanned) -> Vector:
-    """(p, width) orthonormal rows; made so here, for a device may send anything. (0, 0) where it is none."""
-    if message.width < 1 or len(message.vectors) < message.width or len(message.vectors) % message.width:
-        return np.zeros((0, 0))
+    """(p, width) orthonormal rows; made so here, for a device may send anything."""
     rows = np.array(message.vectors).reshape(-1, message.width)
     orthonormal: Vector = np.linalg.svd(rows, full_matrices=False)[2]
     return orthonormal

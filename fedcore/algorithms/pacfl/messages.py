@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from fedcore.errors import BadPayload
 from fedcore.messages import Message
 
 
@@ -23,3 +24,11 @@ class Span(Message):
     kind: ClassVar[str] = "pacfl_span"
     reply: ClassVar[type[Message]] = Spanned
     vectors: int
+
+    def admit(self, reply: Message) -> None:
+        assert isinstance(reply, Spanned)
+        rows, rest = divmod(len(reply.vectors), max(reply.width, 1))
+        if reply.width < 1 or rest or not 1 <= rows <= self.vectors:
+            raise BadPayload(
+                f"{len(reply.vectors)} numbers came for 1 to {self.vectors} vectors of {reply.width}"
+            )

@@ -9,7 +9,7 @@ from scipy.sparse.csgraph import connected_components
 
 from fedcore.algorithm import Plan, Report
 from fedcore.algorithms.srfca import Parameters
-from fedcore.central import clustered, distances
+from fedcore.central import clustered, distances, grouping
 from fedcore.central.cluster import SLACK
 from fedcore.central.clustered import GLOBAL, Clustered
 from fedcore.central.clustered import place_by_loss as place
@@ -85,7 +85,7 @@ def _take_choice(state: State, reports: Sequence[Report]) -> State:
     products = distances.inner_products([state.models[name] for name in names], [base] * len(names))
     labels = joined(distances.euclidean(products), state.near)
     firsts = {label: names[labels.index(label)] for label in labels}
-    return clustered.merged(state, {name: firsts[label] for name, label in zip(names, labels, strict=True)})
+    return grouping.merged(state, {name: firsts[label] for name, label in zip(names, labels, strict=True)})
 
 
 PHASES: clustered.Phases[State] = {

@@ -7,7 +7,7 @@ import pytest
 
 from fedcore.algorithm import Report
 from fedcore.algorithms.cornflqs import Parameters
-from fedcore.central import clustered
+from fedcore.central import clustered, grouping
 from fedcore.central.clustered import GLOBAL, Clustered
 from fedcore.errors import BadPayload
 from fedcore.messages import Evaluate, Score, Scored, Train, Trained
@@ -109,9 +109,9 @@ def test_groups_keep_the_names_that_most_of_their_devices_had() -> None:
     names = ("c0", "c1", "c2")
     before = {"a": "c1", "b": "c1", "c": "c0", "d": "c0"}
     labels = np.array([0, 0, 1, 1])
-    assert clustered.matched(list("abcd"), labels, before, names) == before
-    assert clustered.matched(list("abcd"), labels, {}, names) == {"a": "c0", "b": "c0", "c": "c1", "d": "c1"}
-    lonely = clustered.matched(["a"], np.array([0]), before, names)
+    assert grouping.matched(list("abcd"), labels, before, names) == before
+    assert grouping.matched(list("abcd"), labels, {}, names) == {"a": "c0", "b": "c0", "c": "c1", "d": "c1"}
+    lonely = grouping.matched(["a"], np.array([0]), before, names)
     assert lonely == {"a": "c1"}
 
 
