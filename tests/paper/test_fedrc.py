@@ -88,12 +88,15 @@ def test_eq_4_the_weights_are_the_means_and_count_in_the_next_round() -> None:
     np.testing.assert_allclose(again.omega, [4 / 5, 1 / 5])
 
 
-def test_a_weight_never_falls_below_the_floor_and_the_papers_zero_stays_zero() -> None:
+def test_a_weight_counts_the_floor_at_least_and_the_papers_zero_stays_zero() -> None:
     losses = np.array([[0.0, 800.0]])
-    assert weighed(begun(("a", "b"), "equal", 0), losses, None, MIXING).omega[1] == pytest.approx(1e-6)
-    gone = weighed(begun(("a", "b"), "equal", 0), losses, None, replace(MIXING, floor=0.0))
-    assert gone.omega.tolist() == [1.0, 0.0]
-    assert weighed(gone, -losses, None, replace(MIXING, floor=0.0)).omega.tolist() == [1.0, 0.0]
+    for floor, back in ((0.0, 0.0), (0.2, 1.0)):
+        mixing = replace(MIXING, floor=floor)
+        gone = weighed(begun(("a", "b"), "equal", 0), losses, None, mixing)
+        assert gone.omega.tolist() == [1.0, 0.0]
+        assert weighed(gone, -losses, None, mixing).omega.tolist() == [1.0 - back, back]
+    even = weighed(gone, np.zeros((1, 2)), None, replace(MIXING, floor=0.2))
+    np.testing.assert_allclose(even.omega, [1 / 1.2, 0.2 / 1.2])
 
 
 def test_eq_5_a_model_is_trained_on_the_samples_that_it_explains() -> None:
@@ -215,9 +218,9 @@ def test_gamma_never_leaves_and_omega_is_remembered_on_the_device() -> None:
 
 def test_only_models_that_explain_something_here_are_trained_and_sent() -> None:
     memory = {"omega.c0": np.array([0.995]), "omega.c1": np.array([5e-3]), "omega.c2": np.array([1e-6])}
-    alike = replace(MIX, models=(MODELS[0],) * 3)
-    assert mixed(alike, memory=memory).keys == "c0"
-    assert mixed(replace(alike, mixing=replace(MIXING, skip=0.0)), memory=memory).keys == "c0 c1 c2"
+    for skip, keys in ((0.01, "c0"), (0.0, "c0 c1 c2")):
+        mixing = replace(MIXING, floor=0.0, skip=skip)
+        assert mixed(replace(MIX, models=(MODELS[0],) * 3, mixing=mixing), memory=memory).keys == keys
 
 
 # -- the whole of it: section 5 -----------------------------------------------------------------------------

@@ -24,7 +24,7 @@ class Mixing:
 
     classes: int
     first: str = "random"
-    floor: float = 1e-6
+    floor: float = 0.05
     skip: float = 0.01
     weighting: str = "mass"
     adam: bool = False
