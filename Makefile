@@ -21,9 +21,10 @@ test: .venv/built
 histories: .venv/built
 	@SHOAL_HISTORIES=$${SHOAL_HISTORIES:-10000} scripts/test tests/histories
 
-## make chaos   real processes under real faults: 150 runs in about half an hour, and a table of what was lost
+## make chaos   real processes under real faults: 150 runs in half an hour to an hour, and 500 devices at once
 chaos: .venv/built
 	@$(BIN)/python -m tests.chaos --runs 150 --seed 42 --out runs/chaos
+	@$(BIN)/python benchmarks/reconnect.py --json runs/chaos/reconnect.json
 
 ## make fuzz    a minute of hostile bytes for every decoder that a peer can reach
 fuzz: .venv/built

@@ -181,6 +181,7 @@ async def whole(fleet: list[Device], server: Server, seen: Return) -> float:
     """Wait until every device was answered; seconds from now."""
     began = time.monotonic()
     while not all(device.back for device in fleet):
+        assert server.process.poll() is None, f"the server ended with {server.process.returncode}"
         there = await asyncio.to_thread(server.connections)
         seen.made.append((time.monotonic(), there))
         assert time.monotonic() - began < LONGEST, f"{sum(not d.back for d in fleet)} devices are not back"
@@ -236,6 +237,16 @@ def _half(fleet: list[Device], seconds: float) -> float:
     return seconds - (backs[-1] - backs[len(backs) // 2])
 
 
+async def measured(count: int, cases: list[float], secure: bool) -> list[dict[str, Any]]:
+    """Every case, in one loop, for gRPC stays with the first one that it meets."""
+    found = []
+    for away in cases:
+        with tempfile.TemporaryDirectory() as folder:
+            found.append(await measure(count, away, Path(folder), secure))
+        print(json.dumps(found[-1], indent=2), flush=True)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--devices", type=int, default=500, help="at most 1000")
@@ -245,12 +256,8 @@ def main() -> None:
     options = parser.parse_args()
     if not 1 <= options.devices <= 1000:
         parser.error("--devices is 1 to 1000")
-    found = []
-    for away in map(float, options.away.split(",")):
-        with tempfile.TemporaryDirectory() as folder:
-            secure = not options.insecure_loopback
-            found.append(asyncio.run(measure(options.devices, away, Path(folder), secure)))
-        print(json.dumps(found[-1], indent=2))
+    cases = list(map(float, options.away.split(",")))
+    found = asyncio.run(measured(options.devices, cases, not options.insecure_loopback))
     if options.json:
         options.json.write_text(json.dumps(found, indent=2) + "\n")
 

@@ -131,7 +131,7 @@ class Central(Protocol):
 
 
 def measurement(central: Central, state: Any, cluster: ModelKey) -> Message:
-    """The task by which a device of a cluster measures, on its test part, what it would use; Evaluated answers.
+    """The task by which a device of a cluster measures, on its test part, what it uses; Evaluated answers.
 
     That is the cluster's model, unless the server half says otherwise by `measure(state, cluster)`: where
     devices have personal models, say. Without a memory the same task measures what a newcomer would use.

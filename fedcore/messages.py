@@ -30,8 +30,8 @@ MAX_BUILT = 64
 WIDTH = "width"
 """In the place of bounds: how many latents there are, and nothing of their values."""
 
-MIN_NOISE = 0.1
-"""In units of the clipping norm: with less, no epsilon that anybody would ask for can be had."""
+MIN_NOISE, MAX_NOISE = 0.1, 1e4
+"""In units of the clipping norm: with less no useful epsilon can be had, more drowns all."""
 
 
 class Message:
@@ -95,7 +95,7 @@ class PrivateTraining:
     def __post_init__(self) -> None:
         sane = {
             "clip": MIN_SCALE <= self.clip <= MAX_SCALE,
-            "noise": self.noise == 0.0 or MIN_NOISE <= self.noise <= MAX_SCALE,
+            "noise": self.noise == 0.0 or MIN_NOISE <= self.noise <= MAX_NOISE,
             "epsilon": 0.0 <= self.epsilon < math.inf and (self.epsilon > 0.0) != (self.noise > 0.0),
             "delta": 0.0 < self.delta < 1.0,
             "rounds": self.rounds >= 1,
@@ -120,7 +120,7 @@ class Protected:
     def __post_init__(self) -> None:
         sane = (
             MIN_SCALE <= self.clip <= MAX_SCALE,
-            MIN_NOISE <= self.noise <= MAX_SCALE,
+            MIN_NOISE <= self.noise <= MAX_NOISE,
             0.0 < self.rate <= 1.0,
             self.steps >= 1,
         )

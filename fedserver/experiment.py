@@ -23,7 +23,7 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 
 from fedcore.algorithm import Algorithm, Central, State, find, measurement
-from fedcore.data import images
+from fedcore.data import images, natural
 from fedcore.errors import DeviceFault, Refused
 from fedcore.events import Effect, Opened
 from fedcore.local.learner import Learner
@@ -160,11 +160,12 @@ def _configure(experiment: Experiment, holdings: Sequence[Holding]) -> tuple[Alg
         changes["classes"] = classes_of(holdings)
     if hasattr(algorithm.parameters, "privacy"):
         changes["privacy"] = "off"
+    changes |= experiment.changes
     if changes.get("clusters") == -1:  # an algorithm that must be told how many there are: tell it the truth
         changes["clusters"] = len({holding.concept for holding in holdings})
     if experiment.labels and hasattr(algorithm.parameters, "labels_at_test"):
         changes["labels_at_test"] = True
-    return algorithm, algorithm.configure(preset, {**changes, **experiment.changes}), preset
+    return algorithm, algorithm.configure(preset, changes), preset
 
 
 def told(parameters: Any) -> str:
@@ -197,6 +198,8 @@ def _newcomers(
     experiment: Experiment, algorithm: Algorithm, central: Central, state: State, learner: Learner
 ) -> list[dict[str, Any]]:
     """How labelled devices fare that took no part, one for each concept, where the shift has them."""
+    if experiment.dataset in natural.NAMES:
+        return []
     made = newcomers(experiment.shift, experiment.seed, *images.load(experiment.dataset, experiment.data_dir))
     if not made:
         return []

@@ -1,6 +1,5 @@
 """What a device may ask of the coordinator: `fedcore.link.Link` without a network between."""
 
-import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator
@@ -82,7 +81,7 @@ class DeviceLink(Link):
     async def uploaded(self, blob: BlobRef) -> int:
         self._coordinator.check_deciding()
         await self._coordinator.join(self._visitor())
-        return await asyncio.to_thread(self._coordinator.storage.blobs.uploaded, self._device, blob)
+        return await transfer.uploaded(self._coordinator, self._visitor(), blob)
 
     async def upload(self, blob: BlobRef, start: int, chunks: AsyncIterator[bytes]) -> int:
         self._coordinator.check_deciding()

@@ -8,7 +8,7 @@ from typing import Any
 from sklearn.metrics import adjusted_rand_score
 
 from fedcore.types import DeviceId
-from fedserver import scenario
+from fedserver import scenario, text
 from fedserver.views import RunStatus
 
 
@@ -64,6 +64,7 @@ def summary_of(
             for device in flux.devices
         ],
         "certified": certified,
+        "privacy": [scenario.PRIVACY, *text.privacy(flux.released)],
         "seconds": round(seconds, 1),
     }
 
@@ -109,6 +110,7 @@ def table_of(summary: Mapping[str, Any]) -> str:
     lines += [
         "",
         f"bytes for each device and round: {traffic['up']:,} up, {traffic['down']:,} down",
+        *summary["privacy"],
         f"over mutual TLS, {len(summary['certified'])} devices with certificates of their own",
         f"{summary['seconds']:.0f} s in all",
     ]

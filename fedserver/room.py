@@ -44,17 +44,21 @@ class Room:
         """Bytes that are missing to take `size` more, all uploads that are under way, and the mark."""
         return max(0, low_water + self._expected + size - self.free())
 
+    def check(self, low_water: int, size: int) -> None:
+        """Raises ServerFull when an upload of `size` bytes does not fit."""
+        if lacking := self.lacks(low_water, size):
+            raise ServerFull(
+                f"the server's disk lacks {lacking} bytes to take an upload of {size}",
+                "its operator can free some; the upload is tried again",
+            )
+
     @contextmanager
     def expecting(self, size: int, low_water: int) -> Iterator[Callable[[int], None]]:
         """Around an upload of `size` bytes; call what it gives with the bytes of each piece that came.
 
         Raises ServerFull when so much does not fit.
         """
-        if lacking := self.lacks(low_water, size):
-            raise ServerFull(
-                f"the server's disk lacks {lacking} bytes to take an upload of {size}",
-                "its operator can free some; the upload is tried again",
-            )
+        self.check(low_water, size)
         left = size
         self._expected += size
 

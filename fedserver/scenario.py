@@ -21,8 +21,7 @@ SEED = 42
 LEARNER = {"builtin": "mlp", "options": {"inputs": 64, "hidden": [64], "classes": 10}}
 TRAINING = {"rounds": 10, "epochs": 2, "batch_size": 16, "learning_rate": 0.05}
 PARAMETERS: dict[str, dict[str, Any]] = {"fedavg": TRAINING, "flux": {**TRAINING, "privacy": "off"}}
-"""Without a privacy guarantee, unlike any other run by default: 140 images are too few for the noise that it
-takes, which would hide the groups."""
+PRIVACY = f"privacy=off here: with {IMAGES} images a device the default's noise would hide the groups"
 POLICY = RoundPolicy(devices=TRAINERS, minimum=TRAINERS, gather=600.0)
 
 

@@ -133,8 +133,8 @@ def text(found: dict[str, Any]) -> str:
         [
             *rows,
             "",
-            f"{found['algorithm']} ({found['preset']}) on {found['dataset']}, {found['shift']}{level}{drifts}, "
-            f"seed {found['seed']}",
+            f"{found['algorithm']} ({found['preset']}) on {found['dataset']}, "
+            f"{found['shift']}{level}{drifts}, seed {found['seed']}",
             f"known {accuracy['known']:.2f} %, test {test} %{own}{newcomers}",
             f"{found['clusters']} clusters{formed}, ARI against the truth {found['ari']:.2f}",
             *([f"privacy of the descriptors: {found['privacy']}"] if found["privacy"] else []),

@@ -28,6 +28,8 @@ from fedserver.options import PATH
 @click.option(
     "--columns", default="", metavar="A,B", help="These alone; patterns such as px-*.  [default: all]"
 )
+@click.option("--clients", type=click.IntRange(min=1), help="Devices, in the place of the paper's number.")
+@click.option("--rounds", type=click.IntRange(min=1), help="Rounds, in the place of the paper's number.")
 @click.option("--out", type=PATH, metavar="DIR", help="Where results are kept.  [default: runs/tables/NAME]")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Cells at a time.")
 @click.option(
@@ -44,6 +46,8 @@ def table(
     seeds: str,
     methods: str,
     columns: str,
+    clients: int | None,
+    rounds: int | None,
     out: Path | None,
     jobs: int,
     minutes: float,
@@ -67,8 +71,11 @@ def table(
         text = f"{chosen.title}\nmethods: {', '.join(rows)}\ncolumns: {', '.join(grid)}"
         return Result({"methods": rows, "columns": grid}, text)
     base = Experiment(dataset=dataset, data_dir=data_dir, device=device, threads=1)
-    cells = chosen.cells(base, _numbers(seeds), _names(methods), _names(columns))
-    folder = out or Path("runs") / "tables" / f"{chosen.name}-{dataset}"
+    scale = {name: value for name, value in (("clients", clients), ("rounds", rounds)) if value is not None}
+    cells = chosen.cells(base, _numbers(seeds), _names(methods), _names(columns), scale)
+    folder = out or Path("runs") / "tables" / "-".join([chosen.name, dataset, *_said(scale)]).replace(
+        " ", "-"
+    )
     results = campaign.finished(cells, folder)
     due = [cell for cell in cells if cell.name not in results]
     console.say(f"{len(cells)} cells, {len(results)} of them done; results in {folder}")
@@ -81,20 +88,33 @@ def table(
     failed = campaign.run_cells(due, folder, jobs=jobs, seconds=60.0 * minutes, told=told) if due else {}
     for name, reason in failed.items():
         console.say(f"{name}: failed: {reason}")
-    everything = chosen.cells(base, _kept_seeds(folder, seeds))
+    everything = chosen.cells(base, _kept_seeds(folder, seeds), scale=scale)
     kept = campaign.finished(everything, folder)
     grids = summarise(chosen, dataset, everything, kept)
-    data = {"table": chosen.name, "dataset": dataset, "measures": grids, "cells": kept, "failed": failed}
+    data = {
+        "table": chosen.name,
+        "dataset": dataset,
+        "scale": scale,
+        "measures": grids,
+        "cells": kept,
+        "failed": failed,
+    }
     rows = [f"| {name} | {_seconds(result):.0f} | {_bytes(result)} |" for name, result in kept.items()]
-    text = markdown.page(chosen, dataset, grids, rows)
+    about = ", ".join([dataset, *_said(scale)])
+    text = markdown.page(chosen, about, grids, rows)
     _write(folder, data, text)
-    plot.draw(chosen, dataset, grids, folder / "table.png")
+    plot.draw(chosen, about, grids, folder / "table.png")
     refusal = (
         Refused(f"{len(failed)} of {len(cells)} cells failed", "their reasons stand above")
         if failed
         else None
     )
-    return Result(data, markdown.page(chosen, dataset, grids, []), refusal)
+    return Result(data, markdown.page(chosen, about, grids, []), refusal)
+
+
+def _said(scale: Mapping[str, int]) -> list[str]:
+    """What is other than in the paper."""
+    return [f"{value} {name}" for name, value in scale.items()]
 
 
 def _write(folder: Path, data: Mapping[str, Any], text: str) -> None:

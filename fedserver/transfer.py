@@ -58,6 +58,15 @@ async def read(path: Path, blob: BlobRef, start: int) -> AsyncIterator[bytes]:
             yield chunk
 
 
+async def uploaded(coordinator: Coordinator, visitor: Visitor, blob: BlobRef) -> int:
+    """How much of an upload is here. What `upload` would refuse is refused before a byte is on its way."""
+    held = await asyncio.to_thread(coordinator.storage.blobs.uploaded, visitor.device, blob)
+    if held < blob.size:
+        _room_for(coordinator, visitor, blob)
+        coordinator.storage.room.check(coordinator.low_water(), blob.size - held)
+    return held
+
+
 async def upload(
     coordinator: Coordinator, visitor: Visitor, blob: BlobRef, start: int, chunks: AsyncIterator[bytes]
 ) -> int:

@@ -75,7 +75,7 @@ def ask_all(state: Clustered, present: Sequence[DeviceId], task: Message, what: 
 
 
 def begun(count: int, models: Sequence[Tensors]) -> dict[ModelKey, Tensors]:
-    """So many clusters, each with an initial model of its own as far as there are any, and then over again."""
+    """So many clusters, each with an initial model of its own as far as they go, and then over again."""
     return {name: models[number % len(models)] for number, name in enumerate(named(count))}
 
 

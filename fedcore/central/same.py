@@ -31,7 +31,8 @@ CHANCE = 0.5
 """About what chance alone makes of a pair, as a share of the most that it could make."""
 CLEAR = 1.5
 """A step in unlikeness by this ratio parts groups, once it is more than chance. Not every step does: samples
-that were drawn several times over make all like devices look unlike, but by degrees and all about as much."""
+that hang together, such as those of one recording, make all like devices look unlike, but by degrees and all
+about as much."""
 
 
 def unlikeness(described: Sequence[Descriptor]) -> Vector:

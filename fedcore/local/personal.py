@@ -1,7 +1,7 @@
 """What a device keeps of its own from task to task: a personal model, and a few numbers beside it.
 
-It is checked when it is taken out again, for it may be of another network, and it may be gone: then the device
-begins anew.
+It is checked when it is taken out again, for it may be of another network, and it may be gone: then the
+device begins anew.
 """
 
 from collections.abc import Mapping

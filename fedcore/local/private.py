@@ -12,26 +12,31 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedcore.errors import DeviceFault, LearnerFault
+from fedcore.errors import DeviceFault, LearnerFault, Refused
 from fedcore.local.chance import seeded
 from fedcore.local.faults import authors
 from fedcore.local.gradients import Gradients, clipped_sums, of_each
 from fedcore.local.learner import Learner
 from fedcore.local.losses import loss_of
 from fedcore.local.samples import Samples
-from fedcore.local.train import sgd
-from fedcore.messages import PrivateTraining, TrainingSettings
+from fedcore.local.train import Proximal, sgd
+from fedcore.messages import MAX_NOISE, PrivateTraining, TrainingSettings
 from fedcore.privacy.chance import Entropy
 from fedcore.privacy.cost import ORDERS, Cost
 from fedcore.privacy.gaussian import noisy
 from fedcore.privacy.training import TrainingTerms, taken
 
-LOWEST, HIGHEST = 0.3, 1e4
-"""Between which the noise for a wanted epsilon is looked for, in units of the clipping norm."""
+LOWEST = 0.3
+"""From here on the noise for a wanted epsilon is looked for, in units of the clipping norm."""
+ROUNDING = 1e-12
+"""Of the accountant, generously: what is added to the divergence of each step."""
 
 
 def terms(asked: PrivateTraining, settings: TrainingSettings, samples: int) -> TrainingTerms:
-    """What is due for one such task on so many samples: all are public. Raises DeviceFault without Opacus."""
+    """What is due for one such task on so many samples: all are public.
+
+    Raises DeviceFault without Opacus, Refused for an epsilon that no noise gives.
+    """
     rate = min(1.0, settings.batch_size / samples)
     steps = settings.epochs * max(1, round(1.0 / rate))
     noise = asked.noise or _noise_for(asked, rate, steps)
@@ -47,17 +52,23 @@ def cost(noise: float, rate: float, steps: int) -> Cost:
     except ImportError as error:
         raise _missing(error) from None
     found = compute_rdp(q=rate, noise_multiplier=noise, steps=steps, orders=list(ORDERS))
-    return Cost(curve=tuple(np.maximum.accumulate(np.asarray(found, np.float64)).tolist()))
+    curve = np.maximum.accumulate(np.maximum(found, 0.0)) + ROUNDING * steps
+    return Cost(curve=tuple(curve.tolist()))
 
 
 @lru_cache
 def _noise_for(asked: PrivateTraining, rate: float, steps: int) -> float:
     """The least noise, to a thousandth, with which all the tasks of a run have the epsilon that is asked."""
-    low, high = LOWEST, HIGHEST
+    low, high = LOWEST, MAX_NOISE
     while high / low > 1.001:
         middle = (low * high) ** 0.5
         spent = cost(middle, rate, steps * asked.rounds).epsilon(asked.delta)
         low, high = (middle, high) if spent > asked.epsilon else (low, middle)
+    if cost(high, rate, steps * asked.rounds).epsilon(asked.delta) > asked.epsilon:
+        raise Refused(
+            f"epsilon {asked.epsilon:g} cannot be had with any noise (delta {asked.delta:g})",
+            "a larger epsilon, or fewer rounds and epochs",
+        )
     return high
 
 
@@ -97,8 +108,8 @@ def train(
     """
     gradients = of_each(model, loss_of(learner, samples))
     parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
-    optimizer, expected = sgd(model, settings), agreed.rate * len(samples)
-    before = _buffers(model)
+    optimizer, pull = sgd(model, settings), Proximal(model, settings.proximal)
+    expected, before = agreed.rate * len(samples), _buffers(model)
     model.train()
     with seeded(seed, samples.x.device), authors("training"):
         for step in range(agreed.steps):
@@ -109,6 +120,7 @@ def train(
             for name, parameter in parameters.items():
                 noised = noisy(sums[name].cpu().numpy(), agreed.noise * agreed.clip, entropy)
                 parameter.grad = torch.from_numpy(noised / expected).to(parameter)
+            pull.add_to_gradients()  # after the noise: it follows from the weights alone
             optimizer.step()
         _unchanged(model, before)
     model.zero_grad(set_to_none=True)

@@ -26,8 +26,8 @@ def walk(
     """One step on each batch of so many epochs; the mean of the losses of the last of them, by sample.
 
     rate: of learning, for the error. at_most: steps after which to stop, be the epochs over or not; where
-    they do not suffice, there are more of them. 0: as many as the epochs have. between: called between epochs.
-    Raises LearnerFault when the loss is NaN or infinite.
+    they do not suffice, there are more of them. 0: as many as the epochs have. between: called between
+    epochs. Raises LearnerFault when the loss is NaN or infinite.
     """
     left, epoch, mean = at_most or epochs * len(batches), 0, 0.0
     epochs = -(-left // len(batches))

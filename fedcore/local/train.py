@@ -46,10 +46,10 @@ def descend(
 ) -> float:
     """SGD with momentum: `settings.epochs` passes over the batches; the mean loss of the last, by sample.
 
-    For device halves with a loss of their own. towards: where the proximal term pulls to, for each weight that
-    is trained; None: to where the network is now. Raises LearnerFault when the loss is NaN or infinite.
+    For device halves with a loss of their own. towards: where the proximal term pulls to, for each weight
+    that is trained; None: to where the network is now. Raises LearnerFault when the loss is NaN or infinite.
     """
-    optimizer, pull = sgd(model, settings), _Proximal(model, settings.proximal, towards)
+    optimizer, pull = sgd(model, settings), Proximal(model, settings.proximal, towards)
 
     def step(x: Tensor, y: Tensor) -> Tensor:
         optimizer.zero_grad(set_to_none=True)
@@ -67,17 +67,18 @@ def descend(
     return walk(batches, settings.epochs, step, settings.learning_rate, between=forget)
 
 
-class _Proximal:
+class Proximal:
     """The gradient mu (w - w_0) of FedProx's term. w_0: the weights that are there now, or others; one copy
     of the weights at most, and none for a mu of 0."""
 
-    def __init__(self, model: nn.Module, mu: float, towards: Sequence[Tensor] | None) -> None:
+    def __init__(self, model: nn.Module, mu: float, towards: Sequence[Tensor] | None = None) -> None:
         self._mu = mu
         weights = weights_of(model) if mu else []
         start = [weight.detach().clone() for weight in weights] if towards is None or not mu else towards
         self._pairs = list(zip(weights, start, strict=True))
 
     def add_to_gradients(self) -> None:
+        """Once the loss has given its own."""
         for weight, start in self._pairs:
             if weight.grad is not None:
                 weight.grad.add_(weight.detach(), alpha=self._mu).sub_(start, alpha=self._mu)

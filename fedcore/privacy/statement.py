@@ -20,6 +20,7 @@ OPEN = {
 OF_TRAINING = (OPEN["weights"], OPEN["figures"])
 """What leaves in every round of a run that asks for no guarantee."""
 WEIGHTS = "weights: no privacy guarantee, as they leave without DP-SGD"
+NO_WEIGHTS = "weights: none have left"
 
 NOTHING = Cost()
 
@@ -100,6 +101,8 @@ def of_weights(released: Collection[Statement]) -> str:
     A device's cost is for all that it released; its weights alone cost no more than that.
     """
     gave = [each for each in released if each.cost.curve or OPEN["weights"] in each.unprotected]
+    if released and not gave:
+        return NO_WEIGHTS
     if not gave or not all(each.weights for each in gave):
         return WEIGHTS
     worst = max(gave, key=lambda each: each.protected)

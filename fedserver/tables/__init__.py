@@ -11,10 +11,12 @@ papers print, one CSV file a table, so that each cell can stand beside its origi
 from collections.abc import Mapping
 
 from fedcore.errors import ConfigError
-from fedserver.tables import flux
+from fedserver.tables import cornflqs, fedrc, feroma, flux
 from fedserver.tables.table import Table
 
-TABLES: Mapping[tuple[str, int], Table] = {(table.paper, table.number): table for table in (flux.TABLE,)}
+TABLES: Mapping[tuple[str, int], Table] = {
+    (table.paper, table.number): table for table in (flux.TABLE, feroma.TABLE, fedrc.TABLE, cornflqs.TABLE)
+}
 
 
 def find(paper: str, number: int) -> Table:

@@ -4,14 +4,8 @@ Its parts are Tables 12 to 19 (MNIST) and 22 to 29 (FMNIST). The mean known asso
 shifts, the mean test phase over the three that can be told without labels.
 """
 
+from fedserver.tables.compared import COMPARED
 from fedserver.tables.table import Column, Method, Table
-
-METHODS = (
-    Method("FedAvg", "fedavg"),
-    Method("Flux", "flux"),
-    Method("Flux-prior", "flux-prior"),
-    Method("Flux (default)", "flux", "default"),
-)
 
 TABLE = Table(
     paper="flux",
@@ -19,7 +13,12 @@ TABLE = Table(
     title="FLUX, Table 1: accuracy in percent, 10 devices, 10 rounds",
     measures={"known": ("accuracy", "known"), "test": ("accuracy", "test")},
     datasets=("mnist", "fashion-mnist"),
-    methods=METHODS,
+    methods=(
+        *COMPARED,
+        Method("Flux", "flux"),
+        Method("Flux-prior", "flux-prior"),
+        Method("Flux (default)", "flux", "default"),
+    ),
     columns=[
         Column(
             f"{shift}-{level}",

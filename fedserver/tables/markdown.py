@@ -6,9 +6,9 @@ from typing import Any
 from fedserver.tables.table import Table
 
 
-def page(table: Table, dataset: str, grids: Mapping[str, Mapping[str, Any]], cells: Sequence[str]) -> str:
+def page(table: Table, about: str, grids: Mapping[str, Mapping[str, Any]], cells: Sequence[str]) -> str:
     """The whole page. cells: a line for each cell that was run, such as its seed, time and bytes."""
-    lines = [f"# {table.title}", "", f"Data set: {dataset}. Ours, and the paper's in brackets.", ""]
+    lines = [f"# {table.title}", "", f"Setting: {about}. Ours, and the paper's in brackets.", ""]
     for measure, rows in grids.items():
         if rows:
             lines += [f"## {measure}", "", *_grid(table, measure, rows), ""]

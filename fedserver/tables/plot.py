@@ -7,7 +7,7 @@ from typing import Any
 from fedserver.tables.table import Table
 
 
-def draw(table: Table, dataset: str, grids: Mapping[str, Mapping[str, Any]], path: Path) -> bool:
+def draw(table: Table, about: str, grids: Mapping[str, Mapping[str, Any]], path: Path) -> bool:
     """Write the picture; False where matplotlib is not installed or there is nothing to draw."""
     try:
         import matplotlib as mpl
@@ -30,7 +30,7 @@ def draw(table: Table, dataset: str, grids: Mapping[str, Mapping[str, Any]], pat
         axis.tick_params(axis="x", labelrotation=60)
         axis.grid(visible=True, alpha=0.3)
         axis.legend(fontsize="small")
-    axes[0, 0].set_title(f"{table.title}; {dataset}; dashed: as published")
+    axes[0, 0].set_title(f"{table.title}; {about}; dashed: as published")
     figure.tight_layout()
     figure.savefig(path, dpi=120)
     plt.close(figure)

@@ -23,11 +23,8 @@ def summarise(table: Table, dataset: str, cells: Sequence[Cell], results: Result
             for column in table.columns:
                 if measure not in column.measures:
                     continue
-                values = {
-                    cell.experiment.seed: at(results[cell.name], place)
-                    for cell in cells
-                    if cell.method == method and cell.column == column and cell.name in results
-                }
+                own = [cell for cell in cells if cell.method == method and cell.column == column]
+                values = _by_seed(own, results, place)
                 entry = _entry(values, published.get((method.label, column.name, measure)))
                 if entry is not None:
                     columns[column.name] = entry
@@ -37,14 +34,26 @@ def summarise(table: Table, dataset: str, cells: Sequence[Cell], results: Result
     return grids
 
 
-def _entry(values: Mapping[int, float | None], paper: Figure | None) -> dict[str, Any] | None:
-    found = [value for value in values.values() if value is not None]
+def _by_seed(cells: Sequence[Cell], results: Results, place: Sequence[str]) -> dict[int, float]:
+    """The mean over a column's parts, for each seed at which all of them are there."""
+    found: dict[int, list[float | None]] = {}
+    for cell in cells:
+        result = results.get(cell.name)
+        found.setdefault(cell.experiment.seed, []).append(None if result is None else at(result, place))
+    whole = {seed: [value for value in values if value is not None] for seed, values in found.items()}
+    return {
+        seed: float(np.mean(values)) for seed, values in whole.items() if values and None not in found[seed]
+    }
+
+
+def _entry(values: Mapping[int, float], paper: Figure | None) -> dict[str, Any] | None:
+    found = list(values.values())
     if not found:
         return None
     return {
         "mean": float(np.mean(found)),
         "spread": float(np.std(found)) if len(found) > 1 else None,
-        "seeds": sorted(seed for seed, value in values.items() if value is not None),
+        "seeds": sorted(values),
         "paper": None if paper is None else paper.mean,
         "paper_spread": None if paper is None or np.isnan(paper.spread) else paper.spread,
     }

@@ -21,26 +21,37 @@ class Method:
     changes: Mapping[str, Any] = field(default_factory=dict)
 
 
+UNSCALED: Mapping[str, int] = {}
+WHOLE: Mapping[str, Mapping[str, Any]] = {"": {}}
+
+
 @dataclass(frozen=True)
 class Column:
-    """A setting: its name, and the fields of `Experiment` that make it. measures: what is reported of it."""
+    """A setting: its name, and the fields of `Experiment` that make it. measures: what is reported of it.
+
+    parts: further fields, by name, of the experiments of which it is the mean; one, unless the paper prints a
+    mean over several.
+    """
 
     name: str
     measures: Sequence[str]
     options: Mapping[str, Any]
+    parts: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: WHOLE)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One experiment: a method in a column at a seed. `name` is unique in its table, and a file's name."""
+    """One experiment: a method in a part of a column at a seed. `name` is unique in its table."""
 
     method: Method
     column: Column
+    part: str
     experiment: Experiment
 
     @property
     def name(self) -> str:
-        return f"{self.method.label}--{self.column.name}--seed-{self.experiment.seed}"
+        column = f"{self.column.name}-{self.part}" if self.part else self.column.name
+        return f"{self.method.label}--{column}--seed-{self.experiment.seed}"
 
 
 @dataclass(frozen=True)
@@ -68,11 +79,18 @@ class Table:
         return f"{self.paper}-{self.number}"
 
     def cells(
-        self, base: Experiment, seeds: Sequence[int], methods: Sequence[str] = (), columns: Sequence[str] = ()
+        self,
+        base: Experiment,
+        seeds: Sequence[int],
+        methods: Sequence[str] = (),
+        columns: Sequence[str] = (),
+        scale: Mapping[str, int] = UNSCALED,
     ) -> list[Cell]:
         """The cells of these methods and columns, all where none are named; `base` has the rest.
 
-        methods: labels; columns: names or patterns such as "pyx-*". Raises ConfigError for what is not there.
+        methods: labels; columns: names or patterns such as "pyx-*". scale: fields of `Experiment`, such as
+        the number of devices, that are to be others than the paper's. Raises ConfigError for what is not
+        there.
         """
         if base.dataset not in self.datasets:
             known = ", ".join(self.datasets)
@@ -80,10 +98,11 @@ class Table:
         rows = _chosen("method", self.methods, [method.label for method in self.methods], methods)
         chosen = _chosen("column", self.columns, [column.name for column in self.columns], columns)
         return [
-            Cell(method, column, _experiment(base, method, column, seed))
+            Cell(method, column, part, _experiment(base, method, {**column.options, **own, **scale}, seed))
             for seed in seeds
             for column in chosen
             for method in rows
+            for part, own in column.parts.items()
         ]
 
     def published(self, dataset: str) -> dict[tuple[str, str, str], Figure]:
@@ -99,10 +118,10 @@ class Table:
             }
 
 
-def _experiment(base: Experiment, method: Method, column: Column, seed: int) -> Experiment:
+def _experiment(base: Experiment, method: Method, fields: Mapping[str, Any], seed: int) -> Experiment:
     options = {
         **vars(base),
-        **column.options,
+        **fields,
         "algorithm": method.algorithm,
         "preset": method.preset,
         "changes": method.changes,

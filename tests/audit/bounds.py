@@ -13,7 +13,7 @@ import numpy as np
 from scipy.stats import beta, norm
 
 from fedcore.parts import Vector
-from fedcore.privacy.accounting import gaussian_epsilon
+from tests.core.privacy.reference import gaussian_epsilon
 
 CONFIDENCE = 0.95
 THRESHOLDS = 100

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from fedcore.parts import Vector
-from fedcore.privacy.accounting import gaussian_epsilon
 from tests.audit.bounds import epsilon_bound, gaussian_bound, highest, lowest
 from tests.audit.cases import BALANCED, CASES, PAPER, collect, proved
 from tests.audit.world import World
+from tests.core.privacy.reference import gaussian_epsilon
 
 DELTA = 1e-6
 

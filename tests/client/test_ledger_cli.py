@@ -11,7 +11,7 @@ from fedclient.ledger import LEDGER, Ledger
 from fedclient.spending import ledger_of, line, told
 from fedcore.privacy.accounting import epsilon_of, rho_for
 from fedcore.privacy.budget import Budget
-from fedcore.privacy.statement import OPEN, WEIGHTS
+from fedcore.privacy.statement import NO_WEIGHTS, OPEN
 from tests.client.test_cli import Ended, call
 from tests.client.test_ledger import exact, order
 
@@ -46,7 +46,7 @@ def test_what_was_spent_on_what_and_what_is_left(settings: Path) -> None:
     assert of_data["left"] == pytest.approx(epsilon_of(left, 1e-6))
     people = fedclient("ledger", "show", "-c", settings)
     assert "in all: epsilon 7.428 at delta 1e-06; " in people.out
-    assert people.out.rstrip().endswith(WEIGHTS)
+    assert people.out.rstrip().endswith(NO_WEIGHTS)
     assert fedclient("ledger", "verify", "-c", settings, "--json").data == {"lines": 4}
 
 

@@ -22,7 +22,7 @@ from fedcore.privacy.budget import Budget
 from fedcore.privacy.chance import Entropy
 from fedcore.privacy.cost import ORDERS, Cost
 from fedcore.privacy.ledger import Open, Release, Training, chosen, spent
-from fedcore.privacy.statement import OPEN, WEIGHTS
+from fedcore.privacy.statement import NO_WEIGHTS, OPEN, WEIGHTS
 from fedcore.privacy.training import TrainingTerms
 from fedcore.tensors import digest
 from fedcore.types import Tensors
@@ -129,7 +129,8 @@ def test_what_leaves_without_a_guarantee_is_noted_or_refused(
     own = Ledger(work.account, work.privacy)
     assert [each.what for each in chosen(own.verify(), Open)] == [what]
     assert facts(own.entries(), work.privacy)["total"]["epsilon"] is None
-    assert facts(own.entries(), work.privacy)["weights"] == WEIGHTS
+    told = WEIGHTS if message is Train else NO_WEIGHTS
+    assert facts(own.entries(), work.privacy)["weights"] == told
     strict = replace(work, privacy=Budget(plain_weights=False))
     refused = performed(strict, store, message)
     assert isinstance(refused, Failure)

@@ -66,4 +66,4 @@ def test_a_run_that_asks_for_a_guarantee_asks_for_it_in_every_task(name: str) ->
 
 
 def test_they_are_most() -> None:
-    assert {"fedavg", "flux", "feroma", "fmcl", "cornflqs"} <= set(WITH)
+    assert {"fedavg", "fedprox", "flux", "feroma", "fmcl", "cornflqs"} <= set(WITH)

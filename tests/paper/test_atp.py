@@ -1,4 +1,4 @@
-"""ATP (Bao et al. 2023): how a network adapts (section 4.1), how its rates are learned (4.2), by hand."""
+"""ATP (Bao et al. 2023): how a network adapts, and how its rates are learned, by hand."""
 
 import math
 
@@ -48,7 +48,7 @@ def learn(
     return answer
 
 
-def test_section_4_2_a_rate_grows_where_less_entropy_means_less_loss() -> None:
+def test_a_rate_grows_where_less_entropy_means_less_loss() -> None:
     """Class 0 is right. From rate 0 the first sample finds w as it is; the second w - rate h."""
     rate, w = 0.0, 1.5
     h = entropy_slope(w)
@@ -62,7 +62,7 @@ def test_section_4_2_a_rate_grows_where_less_entropy_means_less_loss() -> None:
     assert learn(bench(coin()), -w, (0.0,)).rates[0] < 0.0, "surer of the wrong class is worse"
 
 
-def test_section_4_2_the_step_is_divided_by_the_root_of_the_number_of_values() -> None:
+def test_the_step_is_divided_by_the_root_of_the_number_of_values() -> None:
     """Against the difference quotient of the loss at the adapted model, for every tensor."""
     device = shifted()
     model = device.load(initial_weights(normed(), 1))
@@ -87,7 +87,7 @@ def test_section_4_2_the_step_is_divided_by_the_root_of_the_number_of_values() -
         assert (answer.rates[place] - 0.1) / 1e-3 == pytest.approx(expected, rel=0.02, abs=1e-3), name
 
 
-def test_section_4_1_with_rate_one_a_batch_norm_takes_the_statistics_of_the_batch() -> None:
+def test_with_rate_one_a_batch_norm_takes_the_statistics_of_the_batch() -> None:
     device = shifted()
     model = device.load(initial_weights(normed(), 1))
     usual = tensors_of(model)
@@ -110,7 +110,7 @@ def measured(device: Bench, start: float, rate: float, batch: int = 1, online: b
     return answer
 
 
-def test_algorithm_2_a_device_adapts_without_labels_and_measures_what_that_gives() -> None:
+def test_atp_batch_a_device_adapts_without_labels_and_measures_what_that_gives() -> None:
     """A rate of -8 undoes so much entropy that w changes its sign, and with it the class."""
     for rate, accuracy in ((0.0, 1.0), (2.0, 1.0), (-8.0, 0.0)):
         found = measured(bench(coin(), samples=3), 1.5, rate, 2)
@@ -120,7 +120,7 @@ def test_algorithm_2_a_device_adapts_without_labels_and_measures_what_that_gives
         assert found.examples == 3
 
 
-def test_algorithm_2_online_adapts_to_the_mean_of_the_batches_so_far() -> None:
+def test_atp_online_adapts_to_the_mean_of_the_batches_so_far() -> None:
     device = shifted()
     model = initial_weights(normed(), 1)
     rates = tuple(float(name.startswith("0.run")) for name in model)

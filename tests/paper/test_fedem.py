@@ -33,7 +33,7 @@ def mixed(bench: Bench, models: tuple[Tensors, ...] = MODELS, first: str = "equa
     return answer
 
 
-def test_equations_9_and_10_the_weights_are_the_mean_of_what_each_model_explains() -> None:
+def test_e_step_the_weights_are_the_mean_of_what_each_model_explains() -> None:
     bench = device(0, 0, 1)
     assert mixed(bench).heaviest == 0
     expected = (2 * P + (1 - P)) / 3
@@ -46,7 +46,7 @@ def test_equations_9_and_10_the_weights_are_the_mean_of_what_each_model_explains
     assert again.remembered["weights"][0] == pytest.approx((2 * of_0 + of_1) / 3)
 
 
-def test_equation_11_each_model_goes_down_the_loss_of_what_it_explains() -> None:
+def test_m_step_each_model_goes_down_the_loss_of_what_it_explains() -> None:
     """The loss of class 0 has the slope -(1 - p) by w, that of class 1 the slope p, where p is of class 0."""
     answer = mixed(device(0, 0, 1))
     for model, p, explains in zip(answer.models, (P, 1 - P), ((P, 1 - P), (1 - P, P)), strict=True):
@@ -57,7 +57,7 @@ def test_equation_11_each_model_goes_down_the_loss_of_what_it_explains() -> None
     assert answer.loss == pytest.approx(losses)
 
 
-def test_equation_8_a_device_predicts_with_the_mixture_of_probabilities() -> None:
+def test_a_device_predicts_with_the_mixture_of_probabilities() -> None:
     bench = device(0, 0, 1)
     for weight in (0.9, 0.2):
         question = Measure(MODELS, (1.0, 0.0))

@@ -83,7 +83,7 @@ def test_line_13_each_device_starts_from_the_models_of_devices_with_like_data(se
     for state in mixed:
         for device, weights in state.starts.items():
             share = sum(w for key, w in weights.items() if state.rows[key].device in LIKE[device])
-            assert share > 0.95
+            assert share > 0.8
 
 
 def test_line_13_is_the_product_of_the_weights_and_the_models_by_device(seen: Seen) -> None:
@@ -143,7 +143,7 @@ def test_a_late_joiner_describes_itself_and_then_starts_from_like_models(seen: S
     assert after.progress == state.progress, "nobody trained, so the round is still to come"
     assert after.phase == "mixed"
     share = sum(w for key, w in after.starts["late"].items() if after.rows[key].device in LIKE["d1"])
-    assert share > 0.95
+    assert share > 0.8
     again = central.plan(after, ["late"])
     assert again is not None
     assert isinstance(again.tasks["late"], Train)
@@ -197,7 +197,7 @@ def test_a_device_whose_data_drift_starts_from_those_who_had_such_data(seen: See
     assert plan is not None
     after = central.reduce(state, [Report("d1", answered(plan.tasks["d1"], data(1, angles=(0,))))])
     share = sum(w for key, w in after.starts["d1"].items() if after.rows[key].device in LIKE["d0"])
-    assert share > 0.95
+    assert share > 0.8
 
 
 def test_appendix_c_a_distribution_that_nobody_has_any_more_keeps_its_model_for_newcomers(seen: Seen) -> None:

@@ -31,7 +31,7 @@ def test_equation_3_softmax_inverse_and_likeness_by_hand() -> None:
         np.exp(-apart) / np.exp(-apart).sum(),
     )
     np.testing.assert_allclose(mapping.closeness("inverse", apart), [[2.0, 1.0, 0.25]], rtol=1e-6)
-    np.testing.assert_allclose(mapping.closeness("likeness", apart), [[1.0, 1.0, 1 / 16]])
+    np.testing.assert_allclose(mapping.closeness("likeness", apart), [[1.0, 1.0, 1 / 4]])
 
 
 def test_equation_4_weights_below_tau_are_left_out_and_where_all_are_all_count_alike() -> None:

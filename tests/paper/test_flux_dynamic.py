@@ -23,7 +23,7 @@ from fedcore.tensors import digest
 from fedserver.fleet import Fleet, Holding
 from tests.fleet import data, first_model, learner
 
-SMALL = {"rounds": 8, "epochs": 2, "learning_rate": 0.1, "batch_size": 16}
+SMALL = {"rounds": 8, "epochs": 2, "learning_rate": 0.1, "batch_size": 16, "privacy": "off"}
 BEFORE, AFTER = (0, 90, 0, 90, 0, 90), (0, 0, 90, 90, 0, 90)
 MOVES = 6
 """Training tasks after which the second and the third device have exchanged their rotations."""

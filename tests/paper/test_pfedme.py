@@ -26,7 +26,7 @@ def trained(parameters: Parameters, device: Bench, start: float = 3.0) -> tuple[
     return float(answer.model["w"]), float(device.remembered["model/w"])
 
 
-def test_lines_5_to_7_inner_steps_on_theta_and_then_one_on_w() -> None:
+def test_a_local_round_is_inner_steps_on_theta_and_then_one_on_w() -> None:
     """f(w) = w. Round 1, theta: 3, 2.9, 2.82; w: 3 - 0.5 x 0.18. Round 2 goes on from both."""
     once = replace(PARAMETERS, epochs=1)
     assert trained(once, bench(slope())) == pytest.approx((2.91, 2.82))
@@ -37,7 +37,7 @@ def test_lines_5_to_7_inner_steps_on_theta_and_then_one_on_w() -> None:
     assert trained(replace(once, local_rounds=2), bench(slope())) == pytest.approx(expected)
 
 
-def test_equation_3_theta_is_the_proximal_point_once_there_are_steps_enough() -> None:
+def test_theta_is_the_proximal_point_once_there_are_steps_enough() -> None:
     """f(theta) = (theta - 1)^2 / 2: the least of it and of the pull is at (1 + lambda w) / (1 + lambda)."""
     many = replace(PARAMETERS, epochs=1, personal_steps=200)
     w, theta = trained(many, bench(bowl()))
@@ -45,7 +45,7 @@ def test_equation_3_theta_is_the_proximal_point_once_there_are_steps_enough() ->
     assert w == pytest.approx(3.0 - 0.5 * (3.0 - theta))
 
 
-def test_line_11_the_server_moves_by_beta_and_each_device_counts_once() -> None:
+def test_the_server_moves_by_beta_and_each_device_counts_once() -> None:
     for beta, expected in ((1.0, 3.0), (0.5, 6.5), (2.0, -4.0)):
         changes = {"mixing": beta, "rounds": 1}
         state = central.start(at(10.0), ALGORITHM.configure("paper", changes))

@@ -48,6 +48,9 @@ def test_uploads_that_do_not_fit_are_refused_and_all_else_goes_on(
         payload = devices[1].payload(honest(1)(message, second.seed))
         with pytest.raises(ServerFull, match="lacks 36 bytes to take an upload of 136"):
             await devices[1].upload(payload)
+        with pytest.raises(ServerFull):  # told before a byte was on its way
+            await devices[1].link.uploaded(payload.weights()[0].blob)
+        assert await devices[0].link.uploaded(uploaded.weights()[0].blob) == 136
         operator = Hands(Desk(coordinator))  # type: ignore[arg-type]
         weights = operator.keep(MODEL)
         with pytest.raises(ServerFull):

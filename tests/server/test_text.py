@@ -65,7 +65,7 @@ def test_a_run_in_full_names_who_is_missing_and_what_gave_no_result() -> None:
         "privacy: 2 devices: epsilon 5 at delta 1e-06",
         "privacy: 1 device: no guarantee: a descriptor with the papers' noise (privacy=paper, which is not "
         "private); the rest: epsilon 5 at delta 1e-06",
-        "privacy: weights: no privacy guarantee, as they leave without DP-SGD",
+        "privacy: weights: none have left",
         "model c0: 0 B",
         "missing in the last round: d1: it left",
         "1 round gave no result: 0 of at least 2 reports at the deadline",

@@ -2,8 +2,7 @@
 
 Deng, Kamani and Mahdavi, Adaptive Personalized Federated Learning, 2020 (arXiv:2003.13461), Algorithm 1.
 
-A device has the common model w, its own v, and uses v_bar = alpha v + (1 - alpha) w (section 3.2). A step, on one
-batch, is
+A device has the common model w, its own v, and uses v_bar = alpha v + (1 - alpha) w. A step, on one batch, is
 
     w     <- w - eta grad f_i(w)
     v     <- v - eta alpha grad f_i(v_bar)
@@ -21,8 +20,8 @@ The paper leaves open, and we read:
     running statistics      a batch norm's belong to v: they are taken of v_bar's activations
 
 Presets. `paper` is APFL as FLUX and FEROMA compare with it, whose page names their common settings only.
-`original` is section 5's: no momentum, a fixed alpha of 0.25 being another of its choices; its rate decays by 1 %
-a round, here it does not. They differ from `default` in
+`original` is the paper's own, without momentum; its rate decays by 1 % a round, here it does not. They differ
+from `default` in
 
     parameter         paper   original   default   why
     rounds                    100        10        as long as the others here

@@ -63,8 +63,9 @@ class Adapting:
 
 @contextmanager
 def adapting(model: nn.Module) -> Iterator[Adapting]:
-    """Inside, the network is in evaluation mode, gradients reach the running statistics of its batch norms, and
-    each notes those of the batch that it sees. Afterwards it is a usual network again, as it was moved last."""
+    """Inside, the network is in evaluation mode, gradients reach the running statistics of its batch norms,
+    and each notes those of the batch that it sees. Afterwards it is a usual network again, as it was moved.
+    """
     seen: dict[str, Tensor] = {}
     norms = {name: norm for name, norm in model.named_modules() if _tracks(norm)}
     statistics = _running_statistics(model).values()
@@ -101,7 +102,7 @@ def _inner(module: str, name: str) -> str:
 
 def _normalised(norm: _BatchNorm, name: str, seen: dict[str, Tensor], x: Tensor) -> Tensor:
     """What a batch norm gives in evaluation mode, from plain operations: torch's own has no gradient for the
-    statistics. The variance of a single value per channel says nothing, so then it is taken to be as it was."""
+    statistics. The variance of a single value per channel says nothing: then it is taken to be as it was."""
     assert norm.running_mean is not None
     assert norm.running_var is not None
     others, channels = [0, *range(2, x.ndim)], [1, -1] + [1] * (x.ndim - 2)

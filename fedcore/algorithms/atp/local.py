@@ -1,4 +1,4 @@
-"""The device half of ATP: it learns the rates (Algorithm 1), and measures what the model adapts to (2)."""
+"""The device half of ATP: it learns the rates, and measures what the model adapts to."""
 
 import math
 from typing import TYPE_CHECKING

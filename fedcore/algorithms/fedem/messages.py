@@ -38,7 +38,7 @@ class Mix(Message):
         assert isinstance(reply, Mixed)
         if len(reply.models) != len(self.models) or not 0 <= reply.heaviest < len(self.models):
             raise BadPayload(
-                f"{len(reply.models)} models came for {len(self.models)}, the heaviest number {reply.heaviest}"
+                f"{len(reply.models)} models came for {len(self.models)}, the heaviest {reply.heaviest}"
             )
 
 

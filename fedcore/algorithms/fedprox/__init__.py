@@ -6,8 +6,8 @@ F_k(w) + mu / 2 ||w - w^t||^2 (eq. 2), about as exactly as it can: here by `epoc
 Read: every device that is there takes part and weighs its samples, as in the paper's experiments (section
 5.1); Algorithm 2 draws devices by their samples and takes the plain mean, which is the same on average.
 
-Presets. `paper` is FedProx as CORNFLQS compares with it: its rounds, epochs and batches, the plain mean; mu is
-not told there, and the optimiser is Adam, where here it is SGD. `original` is MNIST in the paper's own
+Presets. `paper` is FedProx as CORNFLQS compares with it: its rounds, epochs and batches, the plain mean; mu
+is not told there, and the optimiser is Adam, where here it is SGD. `original` is MNIST in the paper's own
 experiments (section 5, appendix C). They differ from `default` in
 
     parameter               paper       original   default   why
@@ -28,6 +28,8 @@ class Parameters:
     """rounds: of training. epochs to proximal, which is mu: see `fedcore.messages.TrainingSettings`.
 
     aggregation: how updates become a model, and what a hostile one can do; see `fedcore.central.robust`.
+    dp_epsilon, dp_delta, dp_clip, dp_noise: DP-SGD on the devices, see `fedcore.messages.PrivateTraining`;
+        dp_epsilon 0 and dp_noise 0: without.
     evaluate: measure the final model on the devices' test parts as the last exchange.
     """
 
@@ -40,6 +42,10 @@ class Parameters:
     restart_momentum: bool = False
     proximal: float = 0.1
     aggregation: str = "clipped"
+    dp_epsilon: float = 0.0
+    dp_delta: float = 1e-6
+    dp_clip: float = 1.0
+    dp_noise: float = 0.0
     evaluate: bool = True
 
 

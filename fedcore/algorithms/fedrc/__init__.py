@@ -38,7 +38,9 @@ recommend. They differ in:
                                          updates need updates of one scale, so they need weighting=mass
     smoothing          0        1        a class that a model has never explained had a share of 1e-8, and
                                          attracted every sample of that class by 18 nats
-    floor              0        1e-6     a weight of 0 is one for ever
+    floor              0        0.05     weights feed on themselves: at 1e-6 a model had to explain a sample
+                                         better by 14 nats, so a device that chance put into the cluster of
+                                         another concept stayed there. 0.05 asks for 3
     skip               0        0.01     see above
     newcomers_by_class False    True     the code forgot the table where newcomers are weighed; eq. 3 has it
     weight_decay       5e-4     0        not in the paper
@@ -66,7 +68,8 @@ class Parameters:
     table: look at how usual classes are with a model. smoothing: samples of each class that every model is
         taken to have explained besides. newcomers_by_class: look at it for newcomers too.
     first: a device's weights before its first round: "equal", or "random".
-    floor: least weight of a model on a device. skip: a model of at most this weight is not trained there.
+    floor: what a model's weight counts at least in the next E-step. skip: a model of at most this weight is
+        not trained there.
     weighting: "mass" scales gamma to a mean of 1 and weighs an update by the samples that its model explains;
         "samples" trains with gamma as it is and weighs by all samples of the device.
     adam, beta1, beta2: move gamma by Adam (H.3).
@@ -92,7 +95,7 @@ class Parameters:
     smoothing: float = 1.0
     newcomers_by_class: bool = True
     first: str = "random"
-    floor: float = 1e-6
+    floor: float = 0.05
     skip: float = 0.01
     weighting: str = "mass"
     adam: bool = False

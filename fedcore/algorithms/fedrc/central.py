@@ -12,7 +12,7 @@ from fedcore.algorithms.fedrc.state import State, heaviest, table, without_idle_
 from fedcore.central.averaging import combined_models
 from fedcore.central.robust import RULES, Update
 from fedcore.central.standard import check_parameters, training
-from fedcore.errors import BadPayload, ConfigError
+from fedcore.errors import BadPayload, ConfigError, Refused
 from fedcore.messages import MAX_BUILT, Evaluated, Message
 from fedcore.parts import ClusterAssignment, Evidence, Scores
 from fedcore.types import DeviceId, ModelKey, Tensors
@@ -36,7 +36,7 @@ def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:
     parameters = state.parameters
     if state.phase == "train":
         models = tuple(state.models.values())
-        mix = Mix(models, " ".join(state.models), mixing(parameters), training(parameters), table(state))
+        mix = Mix(models, " ".join(state.models), mixing(state), training(parameters), table(state))
         title = f"training round {state.progress + 1} of {parameters.rounds}: {len(state.models)} models"
         return Plan(dict.fromkeys(present, mix), title)
     if state.phase == "evaluate":
@@ -61,37 +61,39 @@ def reduce(state: State, reports: Sequence[Report]) -> State:
 def place(state: State, evidence: Evidence | None) -> ClusterAssignment | Message:
     """By the E-step on the newcomer's own labelled samples (H.2); distance is 1 minus a model's weight."""
     keys, parameters = list(state.models), state.parameters
+    if not state.progress:
+        raise Refused("the run has not trained its models yet", "try again in a few rounds")
+    if len(keys) == 1:
+        return ClusterAssignment(keys[0], reason="the run has one cluster")
     if evidence is None:
         shares = table(state) if parameters.newcomers_by_class else None
-        return Weigh(tuple(state.models.values()), " ".join(keys), mixing(parameters), shares)
+        return Weigh(tuple(state.models.values()), " ".join(keys), mixing(state), shares)
     if not isinstance(evidence, Scores):
         raise BadPayload("the weights of the models are due", "answer the question that was asked")
     weights = np.exp(evidence.losses.min() - evidence.losses)
     weights /= weights.sum()
-    first, *rest = np.argsort(-weights, kind="stable").tolist()
-    found = ClusterAssignment(keys[first], 1.0 - float(weights[first]), reason="the run has one cluster")
-    if not rest:
-        return found
-    second = rest[0]
-    return replace(
-        found,
-        runner_up=keys[second],
-        runner_up_distance=1.0 - float(weights[second]),
-        confidence=float(1.0 - weights[second] / weights[first]),
-        reason="",
+    first, second = np.argsort(-weights, kind="stable")[:2].tolist()
+    return ClusterAssignment(
+        keys[first],
+        1.0 - float(weights[first]),
+        keys[second],
+        1.0 - float(weights[second]),
+        float(1.0 - weights[second] / weights[first]),
     )
 
 
 def measure(state: State, cluster: ModelKey) -> Measure:
     """What a device measures, of whatever cluster: its mixture; one without a memory first comes to one."""
     parameters, models = state.parameters, tuple(state.models.values())
-    known = " ".join(state.models), mixing(parameters), training(parameters), table(state)
+    known = " ".join(state.models), mixing(state), training(parameters), table(state)
     return Measure(models, *known, parameters.predict)
 
 
-def mixing(parameters: Parameters) -> Mixing:
-    """What a device has to know of the parameters, by name."""
-    return Mixing(**{item.name: getattr(parameters, item.name) for item in fields(Mixing)})
+def mixing(state: State) -> Mixing:
+    """What a device has to know of the parameters, by name. One that begins late has equal weights: by then
+    the models stand apart."""
+    known = {item.name: getattr(state.parameters, item.name) for item in fields(Mixing)}
+    return Mixing(**{**known, "first": state.parameters.first if state.progress == 0 else "equal"})
 
 
 def _trained(state: State, mixed: Mapping[DeviceId, Mixed]) -> State:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 ITERATIONS = 50
 """Of the E-step where models stand still: weights that move on after that are near enough."""
+TINIEST = 1e-300
+"""The least weight that is told: -log of none is no number."""
 GRID = 1 << 20
 """Steps of the noise in one sample."""
 
@@ -35,7 +37,7 @@ def perform(message: Message, bench: "Bench") -> Message:
         return _measure(message, bench)
     if isinstance(message, Weigh):
         mixture, samples = _settled(message, bench)
-        return Scored(Scores(np.maximum(-np.log(mixture.omega), 0.0), len(samples)))
+        return Scored(Scores(-np.log(np.clip(mixture.omega, TINIEST, 1.0)), len(samples)))
     return standard.perform(message, bench)
 
 

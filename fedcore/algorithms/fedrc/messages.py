@@ -14,6 +14,9 @@ from fedcore.messages import Evaluated, Message, Scored, TrainingSettings
 from fedcore.parts import MixtureCounts
 from fedcore.types import Tensors
 
+TAIL = 20.0
+"""Standard deviations that no noise is away from what it hides."""
+
 
 @dataclass(frozen=True)
 class Mixing:
@@ -21,7 +24,7 @@ class Mixing:
 
     classes: int
     first: str = "random"
-    floor: float = 1e-6
+    floor: float = 0.05
     skip: float = 0.01
     weighting: str = "mass"
     adam: bool = False
@@ -70,15 +73,16 @@ class Mix(Message):
         due = (len(known), self.mixing.classes)
         if reply.counts.counts.shape != due:
             raise BadPayload(f"class counts of shape {reply.counts.counts.shape}, {due} are due")
-        if self.mixing.noise == 0.0:
-            check_counts(reply)
+        check_counts(reply, self.mixing.noise)
 
 
-def check_counts(reply: Mixed) -> None:
-    """Without noise they are shares of each sample that add up to it. Raises BadPayload."""
-    counts = reply.counts.counts
-    if (counts < 0.0).any() or not np.isclose(counts.sum(), reply.examples, rtol=1e-6):
-        raise BadPayload(f"class counts of {counts.sum():g} samples, {reply.examples} are told")
+def check_counts(reply: Mixed, noise: float) -> None:
+    """They are shares of each sample that add up to it, but for noise. Raises BadPayload."""
+    counts, examples = reply.counts.counts, reply.examples
+    if (np.abs(counts) > examples + TAIL * noise).any():
+        raise BadPayload(f"class counts of up to {np.abs(counts).max():g} of {examples} samples")
+    if noise == 0.0 and ((counts < 0.0).any() or not np.isclose(counts.sum(), examples, rtol=1e-6)):
+        raise BadPayload(f"class counts of {counts.sum():g} samples, {examples} are told")
 
 
 @dataclass(frozen=True, eq=False)

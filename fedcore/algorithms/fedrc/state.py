@@ -7,6 +7,7 @@ import numpy as np
 
 from fedcore.algorithms.fedrc import Parameters
 from fedcore.central.averaging import Guard
+from fedcore.central.robust import SHARE, capped
 from fedcore.messages import Evaluated
 from fedcore.parts import MixtureCounts, Vector
 from fedcore.types import DeviceId, ModelKey, Scalar, Tensors
@@ -52,9 +53,20 @@ def table(state: State) -> MixtureCounts | None:
     """
     if not state.tables or not state.parameters.table:
         return None
-    counts = np.sum([each for _, each in sorted(state.tables.items())], axis=0)
-    counts = np.maximum(counts + state.parameters.smoothing, LEAST)
+    counts = np.maximum(_all_counts(state) + state.parameters.smoothing, LEAST)
     return MixtureCounts(counts / counts.sum(axis=1, keepdims=True))
+
+
+def _all_counts(state: State) -> Vector:
+    """(K, C), in samples. How many a device has is its own word: so where updates are bounded, none counts
+    for more than its share of all, as in `fedcore.central.robust`."""
+    total = np.zeros_like(next(iter(state.tables.values())))
+    sizes = {device: float(each.sum()) for device, each in state.tables.items()}
+    bounded = state.parameters.aggregation != "mean"
+    allowed = capped(sizes, max(SHARE, 2.0 / len(sizes))) if bounded else sizes
+    for device, each in sorted(state.tables.items()):
+        total += each * (allowed[device] / sizes[device] if bounded else 1.0)
+    return total
 
 
 def heaviest(tables: Mapping[DeviceId, Vector], keys: Sequence[ModelKey]) -> dict[DeviceId, ModelKey]:
@@ -71,7 +83,7 @@ def without_idle_models(state: State) -> State:
     parameters = state.parameters
     if not parameters.remove_below:
         return state
-    masses = np.sum([np.maximum(each.sum(axis=1), 0.0) for _, each in sorted(state.tables.items())], axis=0)
+    masses = np.maximum(_all_counts(state).sum(axis=1), LEAST)
     shares = dict(zip(state.models, (masses / masses.sum()).tolist(), strict=True))
     low = {
         key: state.low.get(key, 0) + 1

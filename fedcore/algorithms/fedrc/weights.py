@@ -63,9 +63,10 @@ def recalled(memory: Tensors | None, keys: Sequence[str], samples: int) -> Mixtu
 
 def weighed(before: Mixture, losses: Vector, log_shares: Vector | None, mixing: Mixing) -> Mixture:
     """The E-step (eq. 3 and 4): each sample's models by the weights of before, and from that the weights."""
-    gamma = responsibilities(losses, before.omega, log_shares)
+    prior = np.maximum(before.omega, mixing.floor)
+    gamma = responsibilities(losses, prior / prior.sum(), log_shares)
     if not mixing.adam:
-        return replace(before, omega=_weights(gamma, mixing.floor), gamma=gamma)
+        return replace(before, omega=gamma.mean(axis=0), gamma=gamma)
     last = np.tile(before.omega, (len(gamma), 1)) if before.gamma is None else before.gamma
     velocity = np.zeros_like(gamma) if before.velocity is None else before.velocity
     square = np.zeros_like(gamma) if before.square is None else before.square
@@ -74,7 +75,7 @@ def weighed(before: Mixture, losses: Vector, log_shares: Vector | None, mixing: 
     square = (1.0 - mixing.beta2) * step**2 + mixing.beta2 * square
     moved = last - velocity / (1.0 - mixing.beta1) / (np.sqrt(square / (1.0 - mixing.beta2)) + TINY)
     moved = _shared_out(np.maximum(moved, 0.0), before.omega)
-    return Mixture(before.keys, _weights(moved, mixing.floor), moved, velocity, square)
+    return Mixture(before.keys, moved.mean(axis=0), moved, velocity, square)
 
 
 def log_shares(table: MixtureCounts | None, labels: Labels) -> Vector | None:
@@ -87,11 +88,6 @@ def class_counts(gamma: Vector, labels: Labels, classes: int) -> Vector:
     counts = np.zeros((gamma.shape[1], classes))
     np.add.at(counts.T, labels, gamma)
     return counts
-
-
-def _weights(gamma: Vector, floor: float) -> Vector:
-    omega: Vector = np.maximum(gamma.mean(axis=0), floor)
-    return omega / np.sum(omega)
 
 
 def _shared_out(gamma: Vector, omega: Vector) -> Vector:

@@ -13,8 +13,8 @@ exchange with the devices:
                      theta_k = sum over j of w(k, j) p_j theta_j / sum over j of w(k, j) p_j (eq. 5), where w
                      compares k's profile now with those of the last round's models (eq. 3), p_j is the number
                      of samples of the source j, and theta_j what j had trained
-    profile          once more at the end, where `served` is "mixed": each device gets the model that a
-                     further round would have started from
+    profile          once more at the end, where `served` is "mixed": each device gets the mean of the models
+                     of data like its own
     evaluate         every device measures its model on its test part
 
 A newcomer is given the model whose profile is nearest to its own (Algorithm 2), without labels or, where
@@ -36,9 +36,10 @@ both are kept by device. `default` is what we recommend. They differ in:
                                               alone (R3); with likeness it does not, and masks only add noise
     fading             0          0.5         0 forgets whoever missed one round; a model that is older
                                               counts less, and the less the older
-    keep               0          32          appendix C proposes to keep what was seen once
-    served             trained    mixed       a model of one device's last epochs alone is the worse one: the
-                                              mean of all that are alike is what FedAvg would serve
+    keep               0          32          appendix C proposes to keep what was seen once; it counts for
+                                              data alone that could be of it, so none is mistaken for it
+    served             trained    mixed       one device's last epochs on its own data make a worse model than
+                                              the mean of all models of data that could be of one distribution
     aggregation        mean       clipped     a hostile device must not carry others' models away
     restart_momentum   True       False       as in FLUX, see there, and so absent, solver, noise_at_test
     absent             minus_one  beyond
@@ -76,7 +77,8 @@ class Parameters:
         usual are held back from others' models ("clipped"), or not ("mean"): see `central.held_back`.
     dp_epsilon, dp_delta, dp_clip, dp_noise: DP-SGD on the devices, see `fedcore.messages.PrivateTraining`;
         dp_epsilon 0 and dp_noise 0: without.
-    privacy to noise_at_test, evaluate: as in FLUX.
+    privacy to noise_at_test, evaluate: as in FLUX. The same data cost a device's budget once; data that drift
+        cost it anew each time that they do.
     abstain_beyond: a newcomer farther from the nearest profile than so many times as that is from the next
         distribution is placed nowhere; 0: never. least_confidence: likewise when the next is as near.
     """

@@ -97,7 +97,9 @@ def distances(
 def closeness(weighting: str, apart: Vector) -> Vector:
     """Eq. 3 without its sum: of each distance, how much it counts for.
 
-    "likeness" is flat up to 1, where two profiles could be of one distribution, and falls with the square.
+    "likeness" is flat up to 1, where two profiles could be of one distribution. Above, it falls as 1 / T: T
+    is a squared difference over the error of telling it from so many samples, and what is off by that much is
+    to count by one over its squared error. So few samples make devices share more, and many make them choose.
     """
     found: Vector
     if weighting == "softmax":
@@ -105,7 +107,7 @@ def closeness(weighting: str, apart: Vector) -> Vector:
     elif weighting == "inverse":
         found = 1.0 / (apart + NEAREST)
     else:
-        found = 1.0 / np.maximum(apart, 1.0) ** 2
+        found = 1.0 / np.maximum(apart, 1.0)
     return found
 
 

@@ -1,4 +1,4 @@
-"""The device half of pFedMe: Algorithm 1, lines 4 to 7. The personal model is remembered, and never sent."""
+"""The device half of pFedMe: the local rounds of Algorithm 1. The personal model never leaves the device."""
 
 from typing import TYPE_CHECKING
 

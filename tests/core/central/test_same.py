@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedcore.central.descriptors import aligned
-from fedcore.central.same import cut, groups, statistics, unlikeness
+from fedcore.central.same import between, cut, groups, statistics, unlikeness
 from fedcore.local.describe import moments_of
 from fedcore.parts import Descriptor, PrivacySettings, Vector
 from fedcore.privacy.modes import terms
@@ -156,3 +156,9 @@ def test_devices_that_release_no_classes_are_compared_by_all_samples() -> None:
     mixed = [private(seed, 0.2 * (seed % 2), samples=600 if seed < 4 else 80) for seed in range(8)]
     assert {one.classes for one in mixed} == {0, CLASSES}
     assert groups(mixed).tolist() == [0, 1] * 4
+
+
+def test_between_is_the_block_of_the_square_that_compares_two_lists() -> None:
+    described = [device(seed) for seed in range(5)]
+    np.testing.assert_array_equal(between(described[:2], described[2:]), unlikeness(described)[:2, 2:])
+    assert between(described[:1], described[:1])[0, 0] == 0.0, "identical data say the same"

@@ -13,15 +13,25 @@ from torch import Tensor, nn
 
 from fedcore.data import Dataset
 from fedcore.data.views import Views
-from fedcore.errors import DeviceFault, LearnerFault
+from fedcore.errors import DeviceFault, LearnerFault, Refused
 from fedcore.local import standard
 from fedcore.local.bench import Bench
 from fedcore.local.gradients import WITHIN, clipped_sums, of_each
 from fedcore.local.learner import Learner, builtin
 from fedcore.local.losses import loss_of
+from fedcore.local.private import cost
 from fedcore.local.samples import Samples, convert
 from fedcore.local.weights import initial_weights
-from fedcore.messages import Evaluate, Evaluated, PrivateTraining, Train, Trained, TrainingSettings
+from fedcore.messages import (
+    MAX_NOISE,
+    MIN_NOISE,
+    Evaluate,
+    Evaluated,
+    PrivateTraining,
+    Train,
+    Trained,
+    TrainingSettings,
+)
 from fedcore.privacy.account import Lesson, Unmetered
 from fedcore.privacy.cost import Cost, total
 
@@ -58,6 +68,20 @@ def trained(on: Bench, asked: PrivateTraining = ASKED, settings: TrainingSetting
     found = standard.perform(task(on, asked, settings), on)
     assert isinstance(found, Trained)
     return found
+
+
+def test_the_proximal_term_pulls_without_noise_of_its_own() -> None:
+    """After one step it is nothing yet; the second goes by rate times mu times the first one less far."""
+
+    def weights(steps: int, mu: float) -> torch.Tensor:
+        settings = replace(SETTINGS, epochs=steps, batch_size=500, proximal=mu)
+        found = trained(bench(), settings=settings).model
+        return torch.cat([torch.from_numpy(array).flatten() for array in found.values()])
+
+    start = torch.cat([torch.from_numpy(a).flatten() for a in initial_weights(small(), 1).values()])
+    once = weights(1, 0.0)
+    torch.testing.assert_close(weights(1, 0.8), once)
+    torch.testing.assert_close(weights(2, 0.8), weights(2, 0.0) - 0.5 * 0.8 * (once - start))
 
 
 class Coupled(nn.Module):
@@ -140,6 +164,20 @@ def test_an_epsilon_is_for_all_tasks_of_the_run_and_is_not_wasted(rounds: int) -
     assert [each.terms.cost.curve for each in account.lessons] == [each.curve for each in found]
 
 
+@pytest.mark.parametrize("rate", [1e-6, 0.01, 0.9, 1.0])
+@pytest.mark.parametrize("noise", [MIN_NOISE, 1.0, MAX_NOISE])
+def test_everything_that_can_be_asked_costs_something_finite(noise: float, rate: float) -> None:
+    assert all(0.0 < each < np.inf for each in cost(noise, rate, 10_000).curve)
+
+
+def test_an_epsilon_that_no_noise_gives_is_refused() -> None:
+    on = bench()
+    with pytest.raises(Refused, match="cannot be had with any noise"):
+        trained(on, PrivateTraining(epsilon=1e-4))
+    assert isinstance(on.account, Noted)
+    assert on.account.lessons == []
+
+
 def test_noise_that_is_asked_for_is_taken_and_each_task_is_done_anew() -> None:
     on = bench()
     first, second = trained(on), trained(on)
@@ -158,6 +196,17 @@ def test_it_learns() -> None:
     measured = standard.perform(Evaluate(found.model), on)
     assert isinstance(measured, Evaluated)
     assert measured.accuracy > 0.8
+
+
+def test_a_proximal_term_holds_it_near_where_it_began() -> None:
+    """It pulls by 0.9 of the way back at each step, after the noise."""
+    moved = []
+    for proximal in (0.0, 18.0):
+        on = bench()
+        settings = replace(SETTINGS, learning_rate=0.05, proximal=proximal)
+        found, start = trained(on, replace(ASKED, noise=4.0), settings), task(on).model
+        moved.append(sum(float(np.square(found.model[name] - start[name]).sum()) for name in start) ** 0.5)
+    assert 0.0 < moved[1] < 0.7 * moved[0]
 
 
 def normalised() -> nn.Module:

@@ -6,7 +6,7 @@ from fedcore.errors import ConfigError
 
 
 def test_lists_the_modules_that_are_networks_and_nothing_else() -> None:
-    assert models.names() == ("lenet5", "mlp", "resnet9")
+    assert models.names() == ("cnn1d", "lenet5", "mlp", "resnet9")
 
 
 @pytest.mark.parametrize("name", models.names())

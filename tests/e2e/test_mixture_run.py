@@ -1,0 +1,115 @@
+"""FedRC, whose devices remember and whose reports have several models, gives the same models bit for bit in
+the simulator, over real gRPC, and where each task is done by an agent that was just started."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedclient.agent import Agent, Until
+from fedclient.blobs import BlobStore
+from fedclient.performer import InProcess
+from fedclient.rpc import RpcLink
+from fedclient.state import DeviceFolder, Outbox, Status
+from fedclient.watcher import Watcher
+from fedclient.workshop import Workshop
+from fedcore.algorithm import find
+from fedcore.bootstrap import Bootstrap, Unstarted
+from fedcore.link import Link
+from fedcore.local.simulated import Simulated
+from fedcore.rounds import RoundPolicy
+from fedcore.simulate import simulate
+from fedcore.tensors import digest
+from fedcore.types import Tensors
+from fedserver.coordinator import Coordinator
+from fedserver.desk import Desk
+from fedserver.link import DeviceLink
+from fedserver.records import RunSpec
+from fedserver.rpc.client import OperatorClient
+from fedserver.settings import Settings
+from tests.client.visits import NoJitter
+from tests.paper.fedrc_fleet import bench
+from tests.server.processes import daemon
+
+DEVICES, ROUNDS, SEED = 3, 4, 5
+PARAMETERS = {"rounds": ROUNDS, "clusters": 2, "learning_rate": 0.1, "batch_size": 8, "adam": True}
+POLICY = RoundPolicy(devices=DEVICES, minimum=DEVICES, gather=600.0)
+SPEC = RunSpec("mix", "fedrc", parameters=PARAMETERS, policy=POLICY, seed=SEED)
+TASKS = 1 + ROUNDS + 1
+"""Of the first device: the initial models, the rounds, and the evaluation. The others have one less."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def simulated(_one_thread: Any) -> dict[str, str]:
+    card, _ = find("fedrc")
+    parameters = card.configure("default", PARAMETERS)
+    memories: dict[str, Tensors] = {}
+    devices = {f"d{n}": Simulated(card.local(), bench(n), f"d{n}", memories) for n in range(DEVICES)}
+    central = Bootstrap(card.central(), parameters, card.initial(parameters))
+    outcome = simulate(central, Unstarted(), devices, POLICY, SEED)
+    assert not outcome.failed
+    assert len({digest(model) for model in outcome.state.models.values()}) == 2
+    return {key: digest(model) for key, model in outcome.state.models.items()}
+
+
+def agent(link: Link, root: Path, number: int) -> Agent:
+    """As a process has it that was just started."""
+    folder = DeviceFolder(root / f"d{number}")
+    store, outbox = BlobStore(folder.blobs), Outbox(folder.outbox)
+    watcher = Watcher(Status(f"d{number}", "here"), folder.root, lambda text: None, lambda text: None)
+    performer = InProcess(Workshop(bench(number), store))
+    return Agent(link, performer, store, outbox, folder.mark, watcher, chance=NoJitter())
+
+
+def test_over_grpc(simulated: dict[str, str], tmp_path: Path) -> None:
+    async def visit(address: str, number: int) -> None:
+        link = RpcLink(address, f"d{number}")
+        try:
+            await agent(link, tmp_path, number).run(Until.FINISHED)
+        finally:
+            await link.close()
+
+    async def play(address: str) -> None:
+        await asyncio.gather(*(visit(address, number) for number in range(DEVICES)))
+
+    with daemon(tmp_path / "s") as server, OperatorClient(tmp_path / "s") as operator:
+        operator.start_run(SPEC, None)
+        asyncio.run(play(server.address))
+        *_, status = operator.watch("mix")
+        assert status.summary.stage == "finished"
+        assert {key: model.blob.sha256 for key, model in status.models.items()} == simulated
+        assert {figures.accuracy is not None for figures in status.devices} == {True}
+        assert server.stop() == 0
+    assert not [path for path in tmp_path.glob("d*/memory/**/*") if path.is_file()]
+
+
+def test_where_every_task_is_done_by_an_agent_that_was_just_started(
+    simulated: dict[str, str], tmp_path: Path
+) -> None:
+    async def visits(coordinator: Coordinator, number: int) -> None:
+        for _ in range(TASKS if number == 0 else TASKS - 1):
+            await agent(DeviceLink(coordinator, f"d{number}"), tmp_path, number).run(Until.ONCE)
+
+    async def play() -> None:
+        coordinator = await Coordinator.open(tmp_path / "server", Settings(tick=0.05))
+        try:
+            await Desk(coordinator).start_run(SPEC, None)
+            await asyncio.gather(*(visits(coordinator, number) for number in range(DEVICES)))
+            status = await Desk(coordinator).show("mix")
+            assert status.summary.stage == "finished"
+            assert {key: model.blob.sha256 for key, model in status.models.items()} == simulated
+        finally:
+            await coordinator.close()
+
+    asyncio.run(play())
+    assert len(list(tmp_path.glob("d*/memory/tensors/*"))) >= DEVICES  # nobody has told them that it is over

@@ -1,0 +1,100 @@
+"""Algorithms whose devices have models of their own give, over real gRPC, the models and figures of the
+simulator, bit for bit; all runs at once, on the same devices."""
+
+import asyncio
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedclient.agent import Agent, Until
+from fedclient.blobs import BlobStore
+from fedclient.performer import InProcess
+from fedclient.rpc import RpcLink
+from fedclient.state import DeviceFolder, Outbox, Status
+from fedclient.watcher import Watcher
+from fedclient.workshop import Workshop
+from fedcore.algorithm import State, find
+from fedcore.bootstrap import Bootstrap, Unstarted
+from fedcore.data.views import Views
+from fedcore.local.bench import Bench
+from fedcore.local.simulated import Simulated
+from fedcore.rounds import RoundPolicy
+from fedcore.simulate import simulate
+from fedcore.tensors import digest
+from fedcore.types import Tensors
+from fedserver.records import RunSpec
+from fedserver.rpc.client import OperatorClient
+from tests.client.visits import NoJitter
+from tests.fleet import data, learner
+from tests.server.processes import daemon
+
+ALGORITHMS = ("fedprox", "pfedme", "apfl", "atp", "fedem", "fedsoft")
+DEVICES, SEED = 2, 5
+SMALL = {"rounds": 2, "rate_rounds": 1, "epochs": 1, "clusters": 2, "batch_size": 32, "learning_rate": 0.1}
+POLICY = RoundPolicy(devices=DEVICES, minimum=DEVICES, gather=600.0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def parameters_of(name: str) -> dict[str, Any]:
+    known = {item.name for item in fields(find(name)[0].parameters)}
+    return {key: value for key, value in SMALL.items() if key in known}
+
+
+def bench(number: int) -> Bench:
+    return Bench(learner(), Views.of(data(number)), "cpu", 0, np.random.default_rng(number))
+
+
+def simulated(name: str) -> State:
+    card, _ = find(name)
+    parameters, memories = card.configure("default", parameters_of(name)), dict[str, Tensors]()
+    devices = {f"d{n}": Simulated(card.local(), bench(n), f"d{n}", memories) for n in range(DEVICES)}
+    central = Bootstrap(card.central(), parameters, card.initial(parameters))
+    outcome = simulate(central, Unstarted(), devices, POLICY, SEED)
+    assert not outcome.failed
+    return outcome.state
+
+
+async def visit(address: str, root: Path, number: int) -> None:
+    folder, link = DeviceFolder(root / f"d{number}"), RpcLink(address, f"d{number}")
+    store, outbox = BlobStore(folder.blobs), Outbox(folder.outbox)
+    watcher = Watcher(Status(f"d{number}", "here"), folder.root, lambda text: None, lambda text: None)
+    performer = InProcess(Workshop(bench(number), store))
+    agent = Agent(link, performer, store, outbox, folder.mark, watcher, chance=NoJitter())
+    try:
+        await agent.run(Until.FINISHED)
+    finally:
+        await link.close()
+
+
+def test_over_grpc_they_give_the_models_and_the_figures_of_the_simulator(tmp_path: Path) -> None:
+    async def play(address: str) -> None:
+        await asyncio.gather(*(visit(address, tmp_path, number) for number in range(DEVICES)))
+
+    with daemon(tmp_path / "s") as server, OperatorClient(tmp_path / "s") as operator:
+        for name in ALGORITHMS:
+            spec = RunSpec(name, name, parameters=parameters_of(name), policy=POLICY, seed=SEED)
+            operator.start_run(spec, None)
+        asyncio.run(play(server.address))
+        for name in ALGORITHMS:
+            *_, status = operator.watch(name)
+            expected = simulated(name)
+            assert status.summary.stage == "finished"
+            assert {key: model.blob.sha256 for key, model in status.models.items()} == {
+                key: digest(model) for key, model in expected.models.items()
+            }
+            assert {figures.device: figures.accuracy for figures in status.devices} == {
+                device: measured.accuracy for device, measured in expected.metrics.items()
+            }
+        assert server.stop() == 0
+    assert not [path for path in tmp_path.glob("d*/memory/**/*") if path.is_file()], "the runs are over"

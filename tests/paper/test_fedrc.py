@@ -1,0 +1,475 @@
+"""FedRC by its paper: Guo, Tang and Lin, ICML 2024. Each test names the section that it holds us to."""
+
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import adjusted_rand_score
+
+from fedcore.admit import admit_message
+from fedcore.algorithm import Report, find
+from fedcore.algorithms.fedrc import Parameters, central, local
+from fedcore.algorithms.fedrc.messages import Measure, Measured, Mix, Mixed, Mixing, Weigh
+from fedcore.algorithms.fedrc.state import State, table, without_idle_models
+from fedcore.algorithms.fedrc.weights import Mixture, begun, class_counts, log_shares, recalled, weighed
+from fedcore.data.dataset import Dataset
+from fedcore.errors import BadPayload, ConfigError, DataFault, DeviceFault, LearnerFault, Refused
+from fedcore.local.learner import Learner
+from fedcore.local.mixture import responsibilities, train_share
+from fedcore.local.train import train
+from fedcore.local.weights import initial_weights, tensors_of
+from fedcore.messages import Scored, TrainingSettings
+from fedcore.parts import ClusterAssignment, MixtureCounts, Scores
+from fedcore.simulate import Outcome
+from fedcore.tensors import digest
+from fedcore.types import Tensors
+from tests.paper.fedrc_fleet import DEVICES, LEARNER, bench, concept, data, run, unseen
+
+MODELS = tuple(initial_weights(LEARNER, seed) for seed in range(3))
+MIXING = Mixing(classes=10, first="equal")
+SETTINGS = TrainingSettings(epochs=1, batch_size=8, learning_rate=0.1)
+MIX = Mix(MODELS, "c0 c1 c2", MIXING, SETTINGS)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def memories() -> dict[str, Tensors]:
+    return {}
+
+
+@pytest.fixture(scope="module")
+def outcome(memories: dict[str, Tensors], _one_thread: Any) -> Outcome:
+    return run("fedrc", memories=memories, rounds=20)
+
+
+def found(outcome: Outcome) -> list[str]:
+    return [outcome.state.assignments[f"d{number}"] for number in range(DEVICES)]
+
+
+def mixed(task: Mix = MIX, device: int = 0, own: Dataset | None = None, memory: Any = None) -> Mixed:
+    answer = local.perform(task, bench(device, own, memory))
+    assert isinstance(answer, Mixed)
+    admit_message(task, answer)
+    return answer
+
+
+# -- section 4.3: the two steps -----------------------------------------------------------------------------
+
+
+def test_eq_3_a_sample_belongs_to_models_by_their_last_weight_and_how_well_they_explain_it() -> None:
+    losses = np.log([[2.0, 4.0], [4.0, 2.0]])
+    gamma = responsibilities(losses, np.array([0.5, 0.5]))
+    np.testing.assert_allclose(gamma, [[2 / 3, 1 / 3], [1 / 3, 2 / 3]])
+    gamma = responsibilities(losses, np.array([0.8, 0.2]))
+    np.testing.assert_allclose(gamma, [[8 / 9, 1 / 9], [2 / 3, 1 / 3]])
+
+
+def test_eq_2_and_3_what_is_usual_with_a_model_explains_nothing() -> None:
+    """Two models explain a label alike; with one of them the class is nine times as usual."""
+    shares = log_shares(MixtureCounts(np.array([[0.9, 0.1], [0.1, 0.9]])), np.array([0, 1]))
+    gamma = responsibilities(np.zeros((2, 2)), np.array([0.5, 0.5]), shares)
+    np.testing.assert_allclose(gamma, [[0.1, 0.9], [0.9, 0.1]])
+
+
+def test_eq_4_the_weights_are_the_means_and_count_in_the_next_round() -> None:
+    losses = np.log([[2.0, 4.0], [2.0, 4.0]])
+    once = weighed(begun(("a", "b"), "equal", 0), losses, None, replace(MIXING, floor=0.0))
+    np.testing.assert_allclose(once.omega, [2 / 3, 1 / 3])
+    again = weighed(once, losses, None, replace(MIXING, floor=0.0))
+    np.testing.assert_allclose(again.omega, [4 / 5, 1 / 5])
+
+
+def test_a_weight_counts_the_floor_at_least_and_the_papers_zero_stays_zero() -> None:
+    losses = np.array([[0.0, 800.0]])
+    for floor, back in ((0.0, 0.0), (0.2, 1.0)):
+        mixing = replace(MIXING, floor=floor)
+        gone = weighed(begun(("a", "b"), "equal", 0), losses, None, mixing)
+        assert gone.omega.tolist() == [1.0, 0.0]
+        assert weighed(gone, -losses, None, mixing).omega.tolist() == [1.0 - back, back]
+    even = weighed(gone, np.zeros((1, 2)), None, replace(MIXING, floor=0.2))
+    np.testing.assert_allclose(even.omega, [1 / 1.2, 0.2 / 1.2])
+
+
+def test_eq_5_a_model_is_trained_on_the_samples_that_it_explains() -> None:
+    ours = bench(0)
+    samples = ours.samples("train")
+    same, _ = train_share(ours, MODELS[0], samples, np.zeros(len(samples)), SETTINGS)
+    assert digest(same) == digest(MODELS[0])
+    everything, _ = train_share(ours, MODELS[0], samples, np.ones(len(samples)), SETTINGS)
+    network = ours.load(MODELS[0])
+    train(LEARNER, network, samples, SETTINGS, ours.seed)
+    for name, array in tensors_of(network).items():
+        np.testing.assert_allclose(everything[name], array, atol=1e-6)
+
+
+def test_eq_5_gamma_is_the_step_and_weighting_by_mass_takes_it_to_the_full_rate() -> None:
+    """Equal models explain a third each. By mass, each is trained as if alone."""
+    alike = replace(MIX, models=(MODELS[0],) * 3)
+    ours = bench(0)
+    samples = ours.samples("train")
+    for weighting, share in (("samples", 1 / 3), ("mass", 1.0)):
+        answer = mixed(replace(alike, mixing=replace(MIXING, weighting=weighting)))
+        due, _ = train_share(ours, MODELS[0], samples, np.full(len(samples), share), SETTINGS)
+        assert {digest(model) for model in answer.models} == {digest(due)}
+
+
+# -- Algorithm 1 --------------------------------------------------------------------------------------------
+
+
+def reported(device: str, keys: str, counts: list[list[float]], *values: float) -> Report:
+    models = tuple({"w": np.array([value])} for value in values)
+    examples = round(np.sum(counts))
+    return Report(device, Mixed(models, keys, MixtureCounts(np.array(counts)), examples, 0.5))
+
+
+def begin(**changes: Any) -> State:
+    parameters = replace(Parameters(clusters=2, classes=2, rounds=3), **changes)
+    return central.start({"w": np.zeros(1)}, parameters, {"w": np.ones(1)})
+
+
+REPORTS = [
+    reported("d0", "c0 c1", [[6.0, 0.0], [0.0, 2.0]], 3.0, 1.0),
+    reported("d1", "c0 c1", [[1.0, 1.0], [0.0, 2.0]], 7.0, 4.0),
+]
+
+
+def test_line_11_the_server_weighs_by_samples_in_the_paper_and_by_what_a_model_explains_by_default() -> None:
+    paper = central.reduce(begin(weighting="samples", aggregation="mean", first="equal"), REPORTS)
+    np.testing.assert_allclose(
+        [m["w"][0] for m in paper.models.values()], [(8 * 3 + 4 * 7) / 12, (8 + 16) / 12]
+    )
+    ours = central.reduce(begin(aggregation="mean"), REPORTS)
+    np.testing.assert_allclose([m["w"][0] for m in ours.models.values()], [(18 + 14) / 8, (2 + 8) / 4])
+    assert ours.assignments == {"d0": "c0", "d1": "c0"}
+
+
+def test_a_model_that_nobody_trained_stays_as_it_is() -> None:
+    state = begin()
+    after = central.reduce(state, [reported("d0", "c1", [[0.0, 0.0], [4.0, 4.0]], 2.0)])
+    assert after.models["c0"] is state.models["c0"]
+    assert after.models["c1"]["w"].tolist() == [2.0]
+
+
+def test_eq_2_the_table_is_of_all_devices_also_of_those_that_were_not_asked_this_time() -> None:
+    state = central.reduce(begin(smoothing=0.0), REPORTS)
+    state = central.reduce(state, [reported("d1", "c0", [[3.0, 1.0], [0.0, 0.0]], 7.0)])
+    found = table(state)
+    assert found is not None
+    np.testing.assert_allclose(found.counts, [[9 / 10, 1 / 10], [0.0, 1.0]], atol=1e-8)
+    smoothed = table(replace(state, parameters=replace(state.parameters, smoothing=1.0)))
+    assert smoothed is not None
+    np.testing.assert_allclose(smoothed.counts, [[10 / 12, 2 / 12], [1 / 4, 3 / 4]])
+    assert table(begin()) is None
+    assert table(replace(state, parameters=replace(state.parameters, table=False))) is None
+
+
+def test_no_device_counts_for_more_than_its_share_of_the_table() -> None:
+    """One of ten says that it has a thousand times as many samples as the others."""
+    honest = [reported(f"d{n}", "c0", [[5.0, 5.0], [0.0, 0.0]], 1.0) for n in range(9)]
+    hostile = reported("d9", "c0", [[0.0, 10_000.0], [0.0, 0.0]], 1.0)
+    found = table(central.reduce(begin(smoothing=0.0), [*honest, hostile]))
+    assert found is not None
+    np.testing.assert_allclose(found.counts[0], [0.4, 0.6])  # a fifth of all is the most
+
+
+def test_a_device_that_begins_late_has_equal_weights() -> None:
+    state = begin()
+    first, later = (central.plan(each, ["d0"]) for each in (state, central.reduce(state, REPORTS)))
+    assert first is not None
+    assert later is not None
+    tasks = first.tasks["d0"], later.tasks["d0"]
+    assert [task.mixing.first for task in tasks if isinstance(task, Mix)] == ["random", "equal"]
+
+
+def test_nobody_is_placed_before_the_first_round_and_without_a_question_by_one_model() -> None:
+    with pytest.raises(Refused, match="not trained"):
+        central.place(begin(), None)
+    alone = central.place(replace(begin(), models={"c1": {"w": np.zeros(1)}}, progress=3), None)
+    assert isinstance(alone, ClusterAssignment)
+    assert alone.cluster == "c1"
+
+
+def test_gamma_never_leaves_and_omega_is_remembered_on_the_device() -> None:
+    assert {item.name for item in fields(Mixed)} == {"models", "keys", "counts", "examples", "loss"}
+    ours = bench(0)
+    answer = local.perform(MIX, ours)
+    assert isinstance(answer, Mixed)
+    assert answer.counts.counts.shape == (3, 10)
+    assert ours.remembered is not None
+    assert {name: array.shape for name, array in ours.remembered.items()} == {
+        f"omega.c{k}": (1,) for k in range(3)
+    }
+    labels = ours.samples("train").labels.numpy()
+    np.testing.assert_allclose(answer.counts.counts.sum(axis=0), np.bincount(labels, minlength=10))
+    np.testing.assert_allclose(
+        answer.counts.counts.sum(axis=1) / len(labels),
+        [ours.remembered[f"omega.c{k}"][0] for k in range(3)],
+    )
+
+
+def test_only_models_that_explain_something_here_are_trained_and_sent() -> None:
+    memory = {"omega.c0": np.array([0.995]), "omega.c1": np.array([5e-3]), "omega.c2": np.array([1e-6])}
+    for skip, keys in ((0.01, "c0"), (0.0, "c0 c1 c2")):
+        mixing = replace(MIXING, floor=0.0, skip=skip)
+        assert mixed(replace(MIX, models=(MODELS[0],) * 3, mixing=mixing), memory=memory).keys == keys
+
+
+# -- the whole of it: section 5 -----------------------------------------------------------------------------
+
+
+def test_every_concept_has_a_model_of_its_own_whatever_classes_its_devices_have(outcome: Outcome) -> None:
+    truth = [concept(number) for number in range(DEVICES)]
+    assert adjusted_rand_score(truth, found(outcome)) == 1.0
+    one = run("fedavg", epochs=1, rounds=10)
+    ours, theirs = (
+        np.mean([each.accuracy for each in state.metrics.values()]) for state in (outcome.state, one.state)
+    )
+    assert ours > theirs + 0.4
+
+
+def test_once_the_clusters_stand_one_model_goes_up(outcome: Outcome) -> None:
+    state, memories = outcome.state, dict[str, Tensors]()
+    assert isinstance(state, State)
+    last = central.plan(replace(state, phase="train"), ["d0"])
+    assert last is not None
+    task = last.tasks["d0"]
+    assert isinstance(task, Mix)
+    omega = {f"omega.{key}": np.array([float(key == found(outcome)[0])]) for key in state.models}
+    assert mixed(task, memory={**memories, **omega}).keys == found(outcome)[0]
+
+
+def test_newcomers_with_labels_are_placed_by_the_e_step_and_others_are_told_what_would_work(
+    outcome: Outcome,
+) -> None:
+    """H.2. Placed on another's balanced digits, by nine tenths of them."""
+    state = outcome.state
+    assert isinstance(state, State)
+    question = central.place(state, None)
+    assert isinstance(question, Weigh)
+    for device in range(3):
+        answer = local.perform(question, bench(device, unseen(concept(device))))
+        assert isinstance(answer, Scored)
+        admit_message(question, answer)
+        placed = central.place(state, answer.scores)
+        assert isinstance(placed, ClusterAssignment)
+        assert placed.cluster == found(outcome)[device]
+        assert placed.confidence > 0.5
+        assert placed.distance < placed.runner_up_distance
+    with pytest.raises(DeviceFault, match="have no labels") as refused:
+        local.perform(question, bench(0, Dataset(unseen(0).x)))
+    assert "one of flux" in refused.value.mend
+
+
+def test_h2_prediction_is_the_weighted_sum_of_probabilities_or_the_heaviest_model_or_tuned(
+    outcome: Outcome, memories: dict[str, Tensors]
+) -> None:
+    state = outcome.state
+    assert isinstance(state, State)
+    answers = {}
+    for predict in ("ensemble", "hard", "tuned"):
+        task = replace(central.measure(state, ""), predict=predict)
+        answer = local.perform(task, bench(0, memory=memories["d0"]))
+        assert isinstance(answer, Measured)
+        admit_message(task, answer)
+        assert answer.accuracy == getattr(answer, predict)
+        answers[predict] = answer.accuracy
+    assert set(state.figures) == set(answers)
+    assert state.metrics["d0"].accuracy == answers["ensemble"]
+    with pytest.raises(BadPayload, match="ensemble or hard or tuned"):
+        local.perform(replace(central.measure(state, ""), predict="soft"), bench(0))
+
+
+def test_one_more_training_helps_a_device_on_its_own_classes(outcome: Outcome) -> None:
+    """FedRC-FT, Table 1: better where it was trained. Measured on the training part of a device."""
+    state = outcome.state
+    assert isinstance(state, State)
+    task = replace(central.measure(state, ""), part="train")
+    answer = local.perform(task, bench(4))
+    assert isinstance(answer, Measured)
+    assert answer.tuned > answer.ensemble
+
+
+# -- appendix E, H.3, H.4 -----------------------------------------------------------------------------------
+
+
+def test_e_noise_of_the_size_that_is_asked_for_hides_the_counts() -> None:
+    """1,000 draws: the bounds are five standard errors."""
+    noisy = replace(MIX, mixing=replace(MIXING, noise=5.0, weighting="samples"))
+    added = np.stack([mixed(noisy, d).counts.counts - mixed(MIX, d).counts.counts for d in range(2)])
+    assert (np.abs(added) > 1e-3).all()
+    more = np.stack([local._noised(np.zeros((20, 10)), 5.0, bench(device)) for device in range(5)])
+    assert more.std() == pytest.approx(5.0, rel=0.12)
+    assert abs(more.mean()) < 0.8
+
+
+def test_h3_adam_moves_gamma_by_the_equations_98_to_103() -> None:
+    adam = replace(MIXING, adam=True, beta1=0.5, beta2=0.5, floor=0.0)
+    losses = np.log([[2.0, 4.0]])
+    first = weighed(begun(("a", "b"), "equal", 0), losses, None, adam)
+    assert first.gamma is not None
+    np.testing.assert_allclose(first.gamma, [[1.0, 0.0]])  # a step of 1 either way, and no further than 0
+    second = weighed(first, losses, None, adam)
+    assert second.gamma is not None
+    step = np.array([1.0, 0.0]) - [1.0, 0.0]  # eq. 98 has 1 and 0 as the weights are these
+    velocity = 0.5 * step + 0.5 * (0.5 * np.array([-1 / 6, 1 / 6]))
+    square = 0.5 * step**2 + 0.5 * (0.5 * np.full(2, 1 / 36))
+    moved = np.maximum([1.0, 0.0] - velocity / 0.5 / (np.sqrt(square / 0.5) + 1e-8), 0.0)
+    np.testing.assert_allclose(second.gamma[0], moved / moved.sum())
+
+
+def test_h3_what_adam_needs_is_remembered_and_begun_anew_with_other_data() -> None:
+    answer = weighed(
+        begun(("a", "b"), "equal", 0), np.log([[2.0, 4.0]] * 3), None, replace(MIXING, adam=True)
+    )
+    again = recalled(answer.tensors(), ("a", "b"), 3)
+    assert again is not None
+    assert again.velocity is not None
+    assert answer.velocity is not None
+    np.testing.assert_allclose(again.velocity, answer.velocity)
+    other = recalled(answer.tensors(), ("a", "b"), 4)
+    assert other is not None
+    assert other.velocity is None
+    assert recalled(answer.tensors(), ("a", "z"), 3) is None
+
+
+def test_algorithm_3_a_model_that_explains_too_little_for_too_long_is_removed() -> None:
+    state = begin(remove_below=0.2, remove_after=2)
+    idle = [reported("d0", "c0", [[9.0, 0.0], [1.0, 0.0]], 1.0)]
+    once = central.reduce(state, idle)
+    assert list(once.models) == ["c0", "c1"]
+    twice = central.reduce(once, idle)
+    assert list(twice.models) == ["c0"]
+    assert twice.tables["d0"].tolist() == [[9.0, 0.0]]
+    assert any("c1 was removed after round 2: it explained 10.0%" in text for text in twice.remarks)
+    busy = central.reduce(once, [reported("d0", "c0 c1", [[5.0, 0.0], [5.0, 0.0]], 1.0, 1.0)])
+    assert busy.low == {}
+    every = without_idle_models(replace(twice, parameters=replace(twice.parameters, remove_below=0.9)))
+    assert list(every.models) == ["c0"]
+
+
+def test_algorithm_3_devices_share_the_weight_of_what_is_gone() -> None:
+    mixture = Mixture(("a", "b", "c"), np.array([0.5, 0.2, 0.3]))
+    left = recalled(mixture.tensors(), ("a", "c"), 7)
+    assert left is not None
+    np.testing.assert_allclose(left.omega, [5 / 8, 3 / 8])
+    nothing = recalled(Mixture(("a", "b"), np.array([1.0, 0.0])).tensors(), ("b",), 7)
+    assert nothing is not None
+    assert nothing.omega.tolist() == [1.0]
+
+
+def test_the_adaptive_variant_needs_fewer_models_than_it_begins_with() -> None:
+    outcome = run("fedrc-adaptive", clusters=5, rounds=12)
+    assert 3 <= len(outcome.state.models) < 5
+    truth = [concept(number) for number in range(DEVICES)]
+    assert adjusted_rand_score(truth, found(outcome)) > 0.7
+
+
+# -- what can go wrong --------------------------------------------------------------------------------------
+
+
+def test_models_that_begin_alike_are_set_apart_by_the_devices_or_refused() -> None:
+    card, _ = find("fedrc")
+    with pytest.raises(ConfigError, match="stay alike"):
+        central.start(MODELS[0], card.configure("paper"))
+    drawn = {begun(("a", "b"), "random", seed).omega[0] for seed in range(3)}
+    assert len(drawn) == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"clusters": 0}, "clusters must be at least 1"),
+        ({"clusters": 65}, "clusters cannot be 65"),
+        ({"smoothing": -1.0}, "smoothing"),
+        ({"skip": 0.5}, "skip"),
+        ({"noise": 5.0}, "noise hides"),
+        ({"weighting": "samples"}, "do not go together"),
+        ({"predict": "best"}, "predict cannot be 'best'"),
+    ],
+)
+def test_parameters_that_cannot_work_are_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        central.start(MODELS[0], replace(Parameters(), **changes))
+
+
+def test_more_models_than_devices_a_class_that_nobody_has_one_sample_and_one_class() -> None:
+    many = replace(MIX, models=MODELS * 4, keys=" ".join(f"c{k}" for k in range(12)))
+    narrow = Dataset(data(0).x[:8], np.full(8, 3))
+    for own in (narrow, narrow.subset(slice(0, 1))):
+        answer = mixed(many, own=own)
+        assert answer.counts.counts.shape == (12, 10)
+        assert (answer.counts.counts.sum(axis=0) > 0.0).tolist() == [label == 3 for label in range(10)]
+        again = replace(many, table=MixtureCounts(np.full((12, 10), 0.1)))
+        assert all(
+            np.isfinite(array).all() for model in mixed(again, own=own).models for array in model.values()
+        )
+
+
+def test_a_single_device_and_devices_that_are_all_alike_are_a_run_like_any_other() -> None:
+    state = central.start(MODELS[0], Parameters(rounds=2, learning_rate=0.1), *MODELS[1:])
+    for _ in range(2):
+        plan = central.plan(state, ["d0", "d1"])
+        assert plan is not None
+        task = plan.tasks["d0"]
+        assert isinstance(task, Mix)
+        state = central.reduce(state, [Report(device, mixed(task)) for device in ("d0", "d1")])
+    assert state.assignments["d0"] == state.assignments["d1"]
+
+
+def test_a_label_beyond_the_run_no_labels_and_a_loss_of_ones_own_are_named() -> None:
+    with pytest.raises(DataFault, match="label 9"):
+        local.perform(replace(MIX, mixing=replace(MIXING, classes=9)), bench(0))
+    with pytest.raises(DeviceFault, match="no labels"):
+        local.perform(MIX, bench(0, Dataset(data(0).x)))
+    ours = bench(0)
+    ours.learner = Learner("own", LEARNER.build, loss=lambda model, x, y: model(x).sum())
+    with pytest.raises(LearnerFault, match=r"its own loss\(\)"):
+        local.perform(MIX, ours)
+    with pytest.raises(BadPayload, match="3 models came under the names"):
+        local.perform(replace(MIX, keys="c0 c1"), bench(0))
+
+
+HONEST = Mixed(MODELS[:2], "c0 c2", MixtureCounts(np.full((3, 10), 1.0)), 30, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        (replace(HONEST, keys="c2 c0"), "under the names"),
+        (replace(HONEST, keys="c0"), "under the names"),
+        (replace(HONEST, keys="c0 c9"), "under the names"),
+        (replace(HONEST, counts=MixtureCounts(np.ones((2, 10)))), r"shape \(2, 10\)"),
+        (replace(HONEST, examples=7), "30 samples, 7 are told"),
+        (replace(HONEST, counts=MixtureCounts(np.full((3, 10), -1.0))), "class counts of -30"),
+        (replace(HONEST, counts=MixtureCounts(np.full((3, 10), 31.0))), "up to 31 of 30 samples"),
+    ],
+)
+def test_a_report_that_does_not_answer_is_refused(reply: Mixed, words: str) -> None:
+    admit_message(MIX, HONEST)
+    with pytest.raises(BadPayload, match=words):
+        admit_message(MIX, reply)
+
+
+def test_measures_and_weights_that_do_not_answer_are_refused() -> None:
+    measure = Measure(MODELS, "c0 c1 c2", MIXING, SETTINGS)
+    with pytest.raises(BadPayload, match="hard"):
+        admit_message(measure, Measured(0.5, 0.1, 10, ensemble=0.5, hard=1.5, tuned=0.5))
+    weigh = Weigh(MODELS, "c0 c1 c2", MIXING)
+    for losses in ([0.1, 0.2], [0.1, 0.2, -0.3]):
+        with pytest.raises(BadPayload, match="weights of"):
+            admit_message(weigh, Scored(Scores(np.array(losses), 10)))
+
+
+def test_class_counts_are_the_sums_of_gamma() -> None:
+    gamma = np.array([[0.25, 0.75], [1.0, 0.0], [0.5, 0.5]])
+    counts = class_counts(gamma, np.array([1, 1, 0]), 3)
+    np.testing.assert_allclose(counts, [[0.5, 1.25, 0.0], [0.5, 0.75, 0.0]])
