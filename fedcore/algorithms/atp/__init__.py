@@ -47,9 +47,10 @@ from fedcore.algorithms.atp.messages import Learn, Learned, Measure
 @dataclass(frozen=True)
 class Parameters(RoundParameters):
     """rounds: of training w. rate_rounds: of learning alpha, each one pass over a device's data.
+
     rate_step: how far alpha goes. rate_batch: samples to adapt to at a time, when alpha is learned and when
-    it is used. online: whether a device adapts to the mean of all batches so far (ATP-online), or to each alone
-    (ATP-batch).
+    it is used. online: whether a device adapts to the mean of all batches so far (ATP-online), or to each
+    alone (ATP-batch).
     """
 
     rate_rounds: int = 10
