@@ -31,14 +31,12 @@ LASTING: Mapping[str, bool] = {"lasting": True}
 
 
 @dataclass(frozen=True)
-class TrainingParameters:
+class RoundParameters:
     """What an algorithm's parameters may begin with.
 
     rounds: of training. epochs to restart_momentum: see `fedcore.messages.TrainingSettings`.
     aggregation: how updates become a model, and what a hostile one can do; see `fedcore.central.robust`.
-    dp_epsilon, dp_delta, dp_clip, dp_noise: DP-SGD on the devices, see `fedcore.messages.PrivateTraining`;
-        dp_epsilon 0 and dp_noise 0: without.
-    evaluate: measure the final models on the devices' test parts as the last exchange.
+    evaluate: measure on the devices' test parts, as the last exchange, what they then use.
     """
 
     rounds: int = 10
@@ -49,11 +47,21 @@ class TrainingParameters:
     weight_decay: float = 0.0
     restart_momentum: bool = False
     aggregation: str = "clipped"
+    evaluate: bool = True
+
+
+@dataclass(frozen=True)
+class TrainingParameters(RoundParameters):
+    """Those of an algorithm whose devices train by the standard messages alone.
+
+    dp_epsilon, dp_delta, dp_clip, dp_noise: DP-SGD on the devices, see `fedcore.messages.PrivateTraining`;
+        dp_epsilon 0 and dp_noise 0: without.
+    """
+
     dp_epsilon: float = 0.0
     dp_delta: float = 1e-6
     dp_clip: float = 1.0
     dp_noise: float = 0.0
-    evaluate: bool = True
 
 
 class State(Protocol):

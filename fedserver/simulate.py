@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from fedcore.config import setting
+from fedcore.config import Written, setting
 from fedcore.errors import ConfigError
 from fedcore.shell.console import Console, Result, verb
 
@@ -97,7 +97,7 @@ def simulate(
     experiment = Experiment(
         level=int(level) if level.isdecimal() else level,
         changes=dict(map(parsed, changes)),
-        options=dict(map(parsed, options)),
+        options=dict(map(meant, options)),
         **others,
     )
     found = run(experiment, console.progress)
@@ -110,6 +110,12 @@ def parsed(change: str) -> tuple[str, Any]:
     if not (name and equals):
         raise ConfigError(f"{change!r} is not NAME=VALUE", "write --set rounds=20")
     return name.strip(), setting(value)
+
+
+def meant(change: str) -> tuple[str, Any]:
+    """The same for a network's options, which take what YAML reads."""
+    name, value = parsed(change)
+    return name, value.meant if isinstance(value, Written) else value
 
 
 def text(found: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ from fedcore.errors import ConfigError
 from fedcore.rounds import RoundPolicy
 from fedserver.config import SETTINGS, LearnerConfig, read_run, read_server
 from fedserver.records import RunSpec
-from fedserver.simulate import parsed
+from fedserver.simulate import meant, parsed
 
 RUN = """
 name: digits
@@ -117,3 +117,11 @@ def test_a_parameter_that_is_a_text_is_what_was_written(tmp_path: Path, text: st
         ALGORITHM.configure("default", dict([parsed("rounds=off")]))
     with pytest.raises(ConfigError, match="no algorithm 'fluks'"):
         read_run(None, {"algorithm": "fluks"}).spec()
+
+
+def test_options_of_a_network_are_what_yaml_reads() -> None:
+    assert [meant(f"x={text}") for text in ("[200, 8]", "3", "relu")] == [
+        ("x", [200, 8]),
+        ("x", 3),
+        ("x", "relu"),
+    ]

@@ -134,3 +134,14 @@ def test_devices_that_differ_by_nature(algorithm: str, tmp_path: Path) -> None:
     assert (found["shift"], found["mode"], found["level"]) == ("natural", "in time order", "")
     assert len(found["accuracy"]["per_device"]) == 4
     assert 40.0 < found["accuracy"]["known"] <= 100.0
+
+
+def test_newcomers_of_fedrcs_shift_show_labelled_data_and_use_what_they_are_given() -> None:
+    found = run(Experiment("fedrc", shift="fedrc", level=1, clients=4, rounds=2, threads=1))
+    assert [row["concept"] for row in found["accuracy"]["per_newcomer"]] == [0, 1, 2]
+    assert {row["placed"] for row in found["accuracy"]["per_newcomer"]} <= {"c0", "c1", "c2"}
+    assert 0.0 <= found["accuracy"]["newcomers"] <= 100.0
+    assert found["accuracy"]["own"] == pytest.approx(found["accuracy"]["known"])
+    assert set(found["facts"]) == {"clusters", "ensemble", "hard", "tuned"}
+    assert found["accuracy"]["test"] is None  # nobody can be placed here without labels
+    assert found["seconds"]["training"] > 0.0

@@ -40,35 +40,23 @@ page names their common settings only. They differ from `default` in
 
 from dataclasses import dataclass
 
-from fedcore.algorithm import Algorithm
+from fedcore.algorithm import Algorithm, RoundParameters
 from fedcore.algorithms.atp.messages import Learn, Learned, Measure
 
 
 @dataclass(frozen=True)
-class Parameters:
-    """rounds: of training w. epochs to restart_momentum: see `fedcore.messages.TrainingSettings`.
+class Parameters(RoundParameters):
+    """rounds: of training w. rate_rounds: of learning alpha, each one pass over a device's data.
 
-    rate_rounds: of learning alpha, each one pass over a device's data. rate_step: how far alpha goes.
-    rate_batch: samples to adapt to at a time, when alpha is learned and when it is used.
-    online: whether a device adapts to the mean of all batches so far (ATP-online), or to each alone
-    (ATP-batch).
-    aggregation: how updates become a model, and what a hostile one can do; see `fedcore.central.robust`.
-    evaluate: measure the adapted models on the devices' test parts as the last exchange.
+    rate_step: how far alpha goes. rate_batch: samples to adapt to at a time, when alpha is learned and when
+    it is used. online: whether a device adapts to the mean of all batches so far (ATP-online), or to each
+    alone (ATP-batch).
     """
 
-    rounds: int = 10
-    epochs: int = 2
-    batch_size: int = 64
-    learning_rate: float = 0.005
-    momentum: float = 0.9
-    weight_decay: float = 0.0
-    restart_momentum: bool = False
     rate_rounds: int = 10
     rate_step: float = 0.1
     rate_batch: int = 20
     online: bool = False
-    aggregation: str = "clipped"
-    evaluate: bool = True
 
 
 ALGORITHM = Algorithm(

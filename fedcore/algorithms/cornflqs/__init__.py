@@ -43,7 +43,9 @@ differs in
                                           together whatever their concept is; where they moved tells it
     aggregation    mean      clipped      a hostile device must not carry the model away
 
-The paper's optimiser is Adam, made anew every round; here it is SGD, as everywhere.
+The paper's optimiser is Adam, made anew every round; here it is SGD, as everywhere. The groups are found
+early, so devices with few samples have to come some way in the first rounds: on MNIST with quantity skew,
+epochs=10 learning_rate=0.02 batch_size=64 do, and five epochs do not for all.
 """
 
 from dataclasses import dataclass

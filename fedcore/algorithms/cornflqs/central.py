@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from fedcore.algorithm import Plan, Report
 from fedcore.algorithms.cornflqs import Parameters
 from fedcore.central import clustered, distances, grouping
@@ -14,6 +16,9 @@ from fedcore.central.robust import RULES
 from fedcore.central.standard import check_parameters, trained
 from fedcore.parts import Vector
 from fedcore.types import DeviceId, Tensors
+
+BEYOND = 1000.0
+"""Farther than any two directions, and any groups of them, are apart."""
 
 __all__ = ["State", "place", "plan", "reduce", "start"]
 
@@ -78,9 +83,15 @@ def _take_corn(state: State, reports: Sequence[Report]) -> State:
 
 
 def _apart(state: State, updates: Mapping[DeviceId, Tensors]) -> Vector:
-    """(n, n) distances of devices in id order."""
+    """(n, n) distances of devices in id order.
+
+    Directions from different models cannot be compared. So the server parts those who started from one, and
+    leaves it to the devices, which choose by loss, to bring together those who did not.
+    """
     if state.parameters.compare == "directions":
-        return distances.angular(distances.of_devices(updates, started_from(state, updates)))
+        apart = distances.angular(distances.of_devices(updates, started_from(state, updates)))
+        homes = np.array([clustered.home(state, device) for device in sorted(updates)])
+        return np.where(homes[:, None] == homes[None], apart, BEYOND)
     # Whole models and not what they moved by, for devices may have started from different ones: so any common
     # model will do to measure from.
     common = next(iter(state.models.values()))

@@ -39,30 +39,16 @@ Presets. `paper` is FedEM as FLUX and FEROMA compare with it, whose page names t
 
 from dataclasses import dataclass
 
-from fedcore.algorithm import Algorithm
+from fedcore.algorithm import Algorithm, RoundParameters
 from fedcore.algorithms.fedem.messages import Measure, Mix, Mixed
 
 
 @dataclass(frozen=True)
-class Parameters:
-    """rounds: of training. clusters: K. epochs to restart_momentum: see `fedcore.messages.TrainingSettings`.
+class Parameters(RoundParameters):
+    """clusters: K. first: a device's weights before its first round: "equal", or "random"."""
 
-    first: a device's weights before its first round: "equal", or "random".
-    aggregation: how updates become a model, and what a hostile one can do; see `fedcore.central.robust`.
-    evaluate: measure the devices' mixtures on their test parts as the last exchange.
-    """
-
-    rounds: int = 10
     clusters: int = 3
-    epochs: int = 2
-    batch_size: int = 64
-    learning_rate: float = 0.005
-    momentum: float = 0.9
-    weight_decay: float = 0.0
-    restart_momentum: bool = False
     first: str = "random"
-    aggregation: str = "clipped"
-    evaluate: bool = True
 
 
 LONG = {"rounds": 200, "epochs": 1, "batch_size": 128, "first": "equal", "aggregation": "mean"}

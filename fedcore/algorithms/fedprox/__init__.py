@@ -20,33 +20,14 @@ experiments (section 5, appendix C). They differ from `default` in
 
 from dataclasses import dataclass
 
-from fedcore.algorithm import Algorithm
+from fedcore.algorithm import Algorithm, TrainingParameters
 
 
 @dataclass(frozen=True)
-class Parameters:
-    """rounds: of training. epochs to proximal, which is mu: see `fedcore.messages.TrainingSettings`.
+class Parameters(TrainingParameters):
+    """proximal: mu, see `fedcore.messages.TrainingSettings`."""
 
-    aggregation: how updates become a model, and what a hostile one can do; see `fedcore.central.robust`.
-    dp_epsilon, dp_delta, dp_clip, dp_noise: DP-SGD on the devices, see `fedcore.messages.PrivateTraining`;
-        dp_epsilon 0 and dp_noise 0: without.
-    evaluate: measure the final model on the devices' test parts as the last exchange.
-    """
-
-    rounds: int = 10
-    epochs: int = 2
-    batch_size: int = 64
-    learning_rate: float = 0.005
-    momentum: float = 0.9
-    weight_decay: float = 0.0
-    restart_momentum: bool = False
     proximal: float = 0.1
-    aggregation: str = "clipped"
-    dp_epsilon: float = 0.0
-    dp_delta: float = 1e-6
-    dp_clip: float = 1.0
-    dp_noise: float = 0.0
-    evaluate: bool = True
 
 
 ALGORITHM = Algorithm(

@@ -45,7 +45,7 @@ recommend. They differ in:
     newcomers_by_class False    True     the code forgot the table where newcomers are weighed; eq. 3 has it
     weight_decay       5e-4     0        not in the paper
     learning_rate      0.06     0.05     of 0.01 to 0.1 the paper takes the best for each data set
-    batch_size         128      32       more steps a round, for the rounds are what a fleet has few of
+    batch_size         128      16       more steps a round, for the rounds are what a fleet has few of
 
 What `paper` does not do: keep an optimiser's momentum over rounds while the weights under it change, drop the
 last batch of an epoch, and report the best round by training accuracy.
@@ -85,7 +85,7 @@ class Parameters:
     rounds: int = 40
     clusters: int = 3
     epochs: int = 1
-    batch_size: int = 32
+    batch_size: int = 16
     learning_rate: float = 0.05
     momentum: float = 0.9
     weight_decay: float = 0.0

@@ -42,32 +42,20 @@ is not told there. They differ from `default` in
 
 from dataclasses import dataclass
 
-from fedcore.algorithm import Algorithm
+from fedcore.algorithm import Algorithm, RoundParameters
 from fedcore.algorithms.fedsoft.messages import Measure, SoftTrained, Train
 
 
 @dataclass(frozen=True)
-class Parameters:
-    """rounds: of training. clusters: S. interval: tau, rounds between two counts. smoothing: sigma.
-
-    epochs to proximal, which is lambda: see `fedcore.messages.TrainingSettings`.
-    aggregation: how updates become a model, and what a hostile one can do; see `fedcore.central.robust`.
-    evaluate: measure the devices' own models on their test parts as the last exchange.
+class Parameters(RoundParameters):
+    """clusters: S. interval: tau, rounds between two counts. smoothing: sigma. proximal: lambda, see
+    `fedcore.messages.TrainingSettings`.
     """
 
-    rounds: int = 10
     clusters: int = 3
     interval: int = 1
     smoothing: float = 1e-4
-    epochs: int = 2
-    batch_size: int = 64
-    learning_rate: float = 0.005
-    momentum: float = 0.9
-    weight_decay: float = 0.0
-    restart_momentum: bool = False
     proximal: float = 0.1
-    aggregation: str = "clipped"
-    evaluate: bool = True
 
 
 ALGORITHM = Algorithm(
