@@ -1,8 +1,8 @@
 """What privacy leaves of FLUX: the groups that it finds, and newcomers' accuracy, by mode and samples each.
 
-    python benchmarks/privacy_utility.py --dataset digits --clients 4 --level 1 --samples 300
-    python benchmarks/privacy_utility.py --dataset mnist --data-dir DATA --samples 300 600 6000 --seeds 3
-    python benchmarks/privacy_utility.py --plot
+    python -m benchmarks.privacy_utility --dataset digits --clients 4 --level 1 --samples 300
+    python -m benchmarks.privacy_utility --dataset mnist --data-dir DATA --samples 300 600 6000 --seeds 3
+    python -m benchmarks.privacy_utility --plot
 
 Each data set, shift, number of samples and seed is a piece, kept in a file of its own: pieces that are there
 are not run again. utility.json has all of them; --plot draws them too, and needs matplotlib.

@@ -1,6 +1,6 @@
 """What DP-SGD costs on one device: accuracy on digits at several epsilons, and time beside plain training.
 
-    python benchmarks/private_training.py [--rounds 10] [--seeds 3]
+    python -m benchmarks.private_training [--rounds 10] [--seeds 3]
 
 One device with 1,200 of the 1,797 digits (960 to train on) trains a small network for all its rounds; the
 others are for testing. delta is 1e-5. Prints JSON; times are ratios of processor time within one run.

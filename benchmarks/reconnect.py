@@ -11,7 +11,7 @@ wait as long as they ever do. Connections are counted in the kernel's table of t
 
 What it leaves out: a network (loopback only), and that a fleet has more processors than this machine.
 
-    python benchmarks/reconnect.py [--devices 500] [--away 1,60] [--insecure-loopback] [--json FILE]
+    python -m benchmarks.reconnect [--devices 500] [--away 1,60] [--insecure-loopback] [--json FILE]
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """What a release costs a device: processor time and memory, from projected latents to what leaves.
 
-    python benchmarks/release_cost.py [--samples 6000] [--dims 10] [--turns 9] [--json FILE]
+    python -m benchmarks.release_cost [--samples 6000] [--dims 10] [--turns 9] [--json FILE]
 
 For 0 (label-free), 10 and 100 classes: the terms, the sums and the noise, each timed apart, as the median of
 the turns; memory is the peak of what Python and numpy allocate during one release.

@@ -1,6 +1,6 @@
 """What noise leaves of clustering and placement, on synthetic latents: 24 devices in 4 groups, ten classes.
 
-    python benchmarks/release_utility.py [--shift 0.25] [--seeds 5] [--json FILE]
+    python -m benchmarks.release_utility [--shift 0.25] [--seeds 5] [--json FILE]
 
 Latents lie in a ball of radius 1: ten class centres half-way out, each group moved by `shift` in a direction
 of its own. Means over the seeds: the adjusted Rand index of the groups that are found, their number not told;

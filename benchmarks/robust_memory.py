@@ -5,7 +5,7 @@ process of its own, since a process never forgets its peak; pages of mapped file
 turns, so that a machine that slows down slows all. A tenth of the updates is far too long, so that cutting is
 part of what is timed. Memory must not grow with the cohort: two sizes are measured.
 
-    python benchmarks/robust_memory.py [--megabytes 64] [--cohorts 10 40] [--turns 3] [--json FILE]
+    python -m benchmarks.robust_memory [--megabytes 64] [--cohorts 10 40] [--turns 3] [--json FILE]
 """
 
 import argparse

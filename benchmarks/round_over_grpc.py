@@ -13,7 +13,7 @@ What it leaves out: TLS, a network (loopback only), the devices' disks and the t
 addition in memory, and stragglers. All devices share one process and the machine's cores with the server. The
 server's disk is that of the folder for temporary files, or `--folder`; its syncs are in the times.
 
-    python benchmarks/round_over_grpc.py [--models lenet,femnist] [--devices 4,10] [--rounds 7] [--json FILE]
+    python -m benchmarks.round_over_grpc [--models lenet,femnist] [--devices 4,10] [--rounds 7] [--json FILE]
 """
 
 import argparse

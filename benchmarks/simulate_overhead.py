@@ -4,7 +4,7 @@ Both train LeNet-5 with the same optimiser on the same images, 10 devices for 2 
 average the result; the loop has no engine, no messages, no checks. They take turns, and the ratio is taken
 turn by turn, so that a machine that slows down slows both. The images are random: speed takes no notice.
 
-    python benchmarks/simulate_overhead.py [--devices 10] [--samples 640] [--turns 7] [--json FILE]
+    python -m benchmarks.simulate_overhead [--devices 10] [--samples 640] [--turns 7] [--json FILE]
 """
 
 import argparse
