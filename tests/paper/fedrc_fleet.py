@@ -1,11 +1,16 @@
 """Digits under three concepts: own names, 9 - y, y + 1; two thirds of a device's are of half the classes."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from fedcore.algorithm import find
+from fedcore.admit import admit_message
+from fedcore.algorithm import Report, find
+from fedcore.algorithms.fedrc import Parameters, central, local
+from fedcore.algorithms.fedrc.messages import Mix, Mixed, Mixing
+from fedcore.algorithms.fedrc.state import State
 from fedcore.data import images
 from fedcore.data.dataset import Dataset
 from fedcore.data.pixels import unit
@@ -15,6 +20,8 @@ from fedcore.local.bench import Bench
 from fedcore.local.learner import builtin
 from fedcore.local.simulated import Memories, Simulated
 from fedcore.local.weights import initial_weights
+from fedcore.messages import TrainingSettings
+from fedcore.parts import MixtureCounts
 from fedcore.rounds import RoundPolicy
 from fedcore.shifts.three_concepts import named
 from fedcore.simulate import Outcome, simulate
@@ -81,3 +88,27 @@ def run(
     )
     assert not outcome.failed, outcome.reason
     return outcome
+
+
+MODELS = tuple(initial_weights(LEARNER, seed) for seed in range(3))
+MIXING = Mixing(classes=10, first="equal")
+SETTINGS = TrainingSettings(epochs=1, batch_size=8, learning_rate=0.1)
+MIX = Mix(MODELS, "c0 c1 c2", MIXING, SETTINGS)
+
+
+def mixed(task: Mix = MIX, device: int = 0, own: Dataset | None = None, memory: Any = None) -> Mixed:
+    answer = local.perform(task, bench(device, own, memory))
+    assert isinstance(answer, Mixed)
+    admit_message(task, answer)
+    return answer
+
+
+def reported(device: str, keys: str, counts: list[list[float]], *values: float) -> Report:
+    models = tuple({"w": np.array([value])} for value in values)
+    examples = round(np.sum(counts))
+    return Report(device, Mixed(models, keys, MixtureCounts(np.array(counts)), examples, 0.5))
+
+
+def begin(**changes: Any) -> State:
+    parameters = replace(Parameters(clusters=2, classes=2, rounds=3), **changes)
+    return central.start({"w": np.zeros(1)}, parameters, {"w": np.ones(1)})

@@ -9,28 +9,35 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 
 from fedcore.admit import admit_message
-from fedcore.algorithm import Report, find
-from fedcore.algorithms.fedrc import Parameters, central, local
-from fedcore.algorithms.fedrc.messages import Measure, Measured, Mix, Mixed, Mixing, Weigh
+from fedcore.algorithms.fedrc import central, local
+from fedcore.algorithms.fedrc.messages import Measured, Mix, Mixed, Weigh
 from fedcore.algorithms.fedrc.state import State, table, without_idle_models
-from fedcore.algorithms.fedrc.weights import Mixture, begun, class_counts, log_shares, recalled, weighed
+from fedcore.algorithms.fedrc.weights import Mixture, begun, log_shares, recalled, weighed
 from fedcore.data.dataset import Dataset
-from fedcore.errors import BadPayload, ConfigError, DataFault, DeviceFault, LearnerFault, Refused
-from fedcore.local.learner import Learner
+from fedcore.errors import BadPayload, DeviceFault, Refused
 from fedcore.local.mixture import responsibilities, train_share
 from fedcore.local.train import train
-from fedcore.local.weights import initial_weights, tensors_of
-from fedcore.messages import Scored, TrainingSettings
-from fedcore.parts import ClusterAssignment, MixtureCounts, Scores
+from fedcore.local.weights import tensors_of
+from fedcore.messages import Scored
+from fedcore.parts import ClusterAssignment, MixtureCounts
 from fedcore.simulate import Outcome
 from fedcore.tensors import digest
 from fedcore.types import Tensors
-from tests.paper.fedrc_fleet import DEVICES, LEARNER, bench, concept, data, run, unseen
-
-MODELS = tuple(initial_weights(LEARNER, seed) for seed in range(3))
-MIXING = Mixing(classes=10, first="equal")
-SETTINGS = TrainingSettings(epochs=1, batch_size=8, learning_rate=0.1)
-MIX = Mix(MODELS, "c0 c1 c2", MIXING, SETTINGS)
+from tests.paper.fedrc_fleet import (
+    DEVICES,
+    LEARNER,
+    MIX,
+    MIXING,
+    MODELS,
+    SETTINGS,
+    begin,
+    bench,
+    concept,
+    mixed,
+    reported,
+    run,
+    unseen,
+)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -53,13 +60,6 @@ def outcome(memories: dict[str, Tensors], _one_thread: Any) -> Outcome:
 
 def found(outcome: Outcome) -> list[str]:
     return [outcome.state.assignments[f"d{number}"] for number in range(DEVICES)]
-
-
-def mixed(task: Mix = MIX, device: int = 0, own: Dataset | None = None, memory: Any = None) -> Mixed:
-    answer = local.perform(task, bench(device, own, memory))
-    assert isinstance(answer, Mixed)
-    admit_message(task, answer)
-    return answer
 
 
 # -- section 4.3: the two steps -----------------------------------------------------------------------------
@@ -123,17 +123,6 @@ def test_eq_5_gamma_is_the_step_and_weighting_by_mass_takes_it_to_the_full_rate(
 
 
 # -- Algorithm 1 --------------------------------------------------------------------------------------------
-
-
-def reported(device: str, keys: str, counts: list[list[float]], *values: float) -> Report:
-    models = tuple({"w": np.array([value])} for value in values)
-    examples = round(np.sum(counts))
-    return Report(device, Mixed(models, keys, MixtureCounts(np.array(counts)), examples, 0.5))
-
-
-def begin(**changes: Any) -> State:
-    parameters = replace(Parameters(clusters=2, classes=2, rounds=3), **changes)
-    return central.start({"w": np.zeros(1)}, parameters, {"w": np.ones(1)})
 
 
 REPORTS = [
@@ -371,105 +360,3 @@ def test_the_adaptive_variant_needs_fewer_models_than_it_begins_with() -> None:
     assert 3 <= len(outcome.state.models) < 5
     truth = [concept(number) for number in range(DEVICES)]
     assert adjusted_rand_score(truth, found(outcome)) > 0.7
-
-
-# -- what can go wrong --------------------------------------------------------------------------------------
-
-
-def test_models_that_begin_alike_are_set_apart_by_the_devices_or_refused() -> None:
-    card, _ = find("fedrc")
-    with pytest.raises(ConfigError, match="stay alike"):
-        central.start(MODELS[0], card.configure("paper"))
-    drawn = {begun(("a", "b"), "random", seed).omega[0] for seed in range(3)}
-    assert len(drawn) == 3
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"clusters": 0}, "clusters must be at least 1"),
-        ({"clusters": 65}, "clusters cannot be 65"),
-        ({"smoothing": -1.0}, "smoothing"),
-        ({"skip": 0.5}, "skip"),
-        ({"noise": 5.0}, "noise hides"),
-        ({"weighting": "samples"}, "do not go together"),
-        ({"predict": "best"}, "predict cannot be 'best'"),
-    ],
-)
-def test_parameters_that_cannot_work_are_refused(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        central.start(MODELS[0], replace(Parameters(), **changes))
-
-
-def test_more_models_than_devices_a_class_that_nobody_has_one_sample_and_one_class() -> None:
-    many = replace(MIX, models=MODELS * 4, keys=" ".join(f"c{k}" for k in range(12)))
-    narrow = Dataset(data(0).x[:8], np.full(8, 3))
-    for own in (narrow, narrow.subset(slice(0, 1))):
-        answer = mixed(many, own=own)
-        assert answer.counts.counts.shape == (12, 10)
-        assert (answer.counts.counts.sum(axis=0) > 0.0).tolist() == [label == 3 for label in range(10)]
-        again = replace(many, table=MixtureCounts(np.full((12, 10), 0.1)))
-        assert all(
-            np.isfinite(array).all() for model in mixed(again, own=own).models for array in model.values()
-        )
-
-
-def test_a_single_device_and_devices_that_are_all_alike_are_a_run_like_any_other() -> None:
-    state = central.start(MODELS[0], Parameters(rounds=2, learning_rate=0.1), *MODELS[1:])
-    for _ in range(2):
-        plan = central.plan(state, ["d0", "d1"])
-        assert plan is not None
-        task = plan.tasks["d0"]
-        assert isinstance(task, Mix)
-        state = central.reduce(state, [Report(device, mixed(task)) for device in ("d0", "d1")])
-    assert state.assignments["d0"] == state.assignments["d1"]
-
-
-def test_a_label_beyond_the_run_no_labels_and_a_loss_of_ones_own_are_named() -> None:
-    with pytest.raises(DataFault, match="label 9"):
-        local.perform(replace(MIX, mixing=replace(MIXING, classes=9)), bench(0))
-    with pytest.raises(DeviceFault, match="no labels"):
-        local.perform(MIX, bench(0, Dataset(data(0).x)))
-    ours = bench(0)
-    ours.learner = Learner("own", LEARNER.build, loss=lambda model, x, y: model(x).sum())
-    with pytest.raises(LearnerFault, match=r"its own loss\(\)"):
-        local.perform(MIX, ours)
-    with pytest.raises(BadPayload, match="3 models came under the names"):
-        local.perform(replace(MIX, keys="c0 c1"), bench(0))
-
-
-HONEST = Mixed(MODELS[:2], "c0 c2", MixtureCounts(np.full((3, 10), 1.0)), 30, 0.5)
-
-
-@pytest.mark.parametrize(
-    ("reply", "words"),
-    [
-        (replace(HONEST, keys="c2 c0"), "under the names"),
-        (replace(HONEST, keys="c0"), "under the names"),
-        (replace(HONEST, keys="c0 c9"), "under the names"),
-        (replace(HONEST, counts=MixtureCounts(np.ones((2, 10)))), r"shape \(2, 10\)"),
-        (replace(HONEST, examples=7), "30 samples, 7 are told"),
-        (replace(HONEST, counts=MixtureCounts(np.full((3, 10), -1.0))), "class counts of -30"),
-        (replace(HONEST, counts=MixtureCounts(np.full((3, 10), 31.0))), "up to 31 of 30 samples"),
-    ],
-)
-def test_a_report_that_does_not_answer_is_refused(reply: Mixed, words: str) -> None:
-    admit_message(MIX, HONEST)
-    with pytest.raises(BadPayload, match=words):
-        admit_message(MIX, reply)
-
-
-def test_measures_and_weights_that_do_not_answer_are_refused() -> None:
-    measure = Measure(MODELS, "c0 c1 c2", MIXING, SETTINGS)
-    with pytest.raises(BadPayload, match="hard"):
-        admit_message(measure, Measured(0.5, 0.1, 10, ensemble=0.5, hard=1.5, tuned=0.5))
-    weigh = Weigh(MODELS, "c0 c1 c2", MIXING)
-    for losses in ([0.1, 0.2], [0.1, 0.2, -0.3]):
-        with pytest.raises(BadPayload, match="weights of"):
-            admit_message(weigh, Scored(Scores(np.array(losses), 10)))
-
-
-def test_class_counts_are_the_sums_of_gamma() -> None:
-    gamma = np.array([[0.25, 0.75], [1.0, 0.0], [0.5, 0.5]])
-    counts = class_counts(gamma, np.array([1, 1, 0]), 3)
-    np.testing.assert_allclose(counts, [[0.5, 1.25, 0.0], [0.5, 0.75, 0.0]])

@@ -1,0 +1,136 @@
+"""What can go wrong in a run of FedRC, and what is said then; and fleets that its paper does not speak of."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fedcore.admit import admit_message
+from fedcore.algorithm import Report, find
+from fedcore.algorithms.fedrc import Parameters, central, local
+from fedcore.algorithms.fedrc.messages import Measure, Measured, Mix, Mixed, Weigh
+from fedcore.algorithms.fedrc.weights import begun, class_counts
+from fedcore.data.dataset import Dataset
+from fedcore.errors import BadPayload, ConfigError, DataFault, DeviceFault, LearnerFault
+from fedcore.local.learner import Learner
+from fedcore.messages import Scored
+from fedcore.parts import MixtureCounts, Scores
+from tests.paper.fedrc_fleet import (
+    LEARNER,
+    MIX,
+    MIXING,
+    MODELS,
+    SETTINGS,
+    bench,
+    data,
+    mixed,
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_models_that_begin_alike_are_set_apart_by_the_devices_or_refused() -> None:
+    card, _ = find("fedrc")
+    with pytest.raises(ConfigError, match="stay alike"):
+        central.start(MODELS[0], card.configure("paper"))
+    drawn = {begun(("a", "b"), "random", seed).omega[0] for seed in range(3)}
+    assert len(drawn) == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"clusters": 0}, "clusters must be at least 1"),
+        ({"clusters": 65}, "clusters cannot be 65"),
+        ({"smoothing": -1.0}, "smoothing"),
+        ({"skip": 0.5}, "skip"),
+        ({"noise": 5.0}, "noise hides"),
+        ({"weighting": "samples"}, "do not go together"),
+        ({"predict": "best"}, "predict cannot be 'best'"),
+    ],
+)
+def test_parameters_that_cannot_work_are_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        central.start(MODELS[0], replace(Parameters(), **changes))
+
+
+def test_more_models_than_devices_a_class_that_nobody_has_one_sample_and_one_class() -> None:
+    many = replace(MIX, models=MODELS * 4, keys=" ".join(f"c{k}" for k in range(12)))
+    narrow = Dataset(data(0).x[:8], np.full(8, 3))
+    for own in (narrow, narrow.subset(slice(0, 1))):
+        answer = mixed(many, own=own)
+        assert answer.counts.counts.shape == (12, 10)
+        assert (answer.counts.counts.sum(axis=0) > 0.0).tolist() == [label == 3 for label in range(10)]
+        again = replace(many, table=MixtureCounts(np.full((12, 10), 0.1)))
+        assert all(
+            np.isfinite(array).all() for model in mixed(again, own=own).models for array in model.values()
+        )
+
+
+def test_a_single_device_and_devices_that_are_all_alike_are_a_run_like_any_other() -> None:
+    state = central.start(MODELS[0], Parameters(rounds=2, learning_rate=0.1), *MODELS[1:])
+    for _ in range(2):
+        plan = central.plan(state, ["d0", "d1"])
+        assert plan is not None
+        task = plan.tasks["d0"]
+        assert isinstance(task, Mix)
+        state = central.reduce(state, [Report(device, mixed(task)) for device in ("d0", "d1")])
+    assert state.assignments["d0"] == state.assignments["d1"]
+
+
+def test_a_label_beyond_the_run_no_labels_and_a_loss_of_ones_own_are_named() -> None:
+    with pytest.raises(DataFault, match="label 9"):
+        local.perform(replace(MIX, mixing=replace(MIXING, classes=9)), bench(0))
+    with pytest.raises(DeviceFault, match="no labels"):
+        local.perform(MIX, bench(0, Dataset(data(0).x)))
+    ours = bench(0)
+    ours.learner = Learner("own", LEARNER.build, loss=lambda model, x, y: model(x).sum())
+    with pytest.raises(LearnerFault, match=r"its own loss\(\)"):
+        local.perform(MIX, ours)
+    with pytest.raises(BadPayload, match="3 models came under the names"):
+        local.perform(replace(MIX, keys="c0 c1"), bench(0))
+
+
+HONEST = Mixed(MODELS[:2], "c0 c2", MixtureCounts(np.full((3, 10), 1.0)), 30, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        (replace(HONEST, keys="c2 c0"), "under the names"),
+        (replace(HONEST, keys="c0"), "under the names"),
+        (replace(HONEST, keys="c0 c9"), "under the names"),
+        (replace(HONEST, counts=MixtureCounts(np.ones((2, 10)))), r"shape \(2, 10\)"),
+        (replace(HONEST, examples=7), "30 samples, 7 are told"),
+        (replace(HONEST, counts=MixtureCounts(np.full((3, 10), -1.0))), "class counts of -30"),
+        (replace(HONEST, counts=MixtureCounts(np.full((3, 10), 31.0))), "up to 31 of 30 samples"),
+    ],
+)
+def test_a_report_that_does_not_answer_is_refused(reply: Mixed, words: str) -> None:
+    admit_message(MIX, HONEST)
+    with pytest.raises(BadPayload, match=words):
+        admit_message(MIX, reply)
+
+
+def test_measures_and_weights_that_do_not_answer_are_refused() -> None:
+    measure = Measure(MODELS, "c0 c1 c2", MIXING, SETTINGS)
+    with pytest.raises(BadPayload, match="hard"):
+        admit_message(measure, Measured(0.5, 0.1, 10, ensemble=0.5, hard=1.5, tuned=0.5))
+    weigh = Weigh(MODELS, "c0 c1 c2", MIXING)
+    for losses in ([0.1, 0.2], [0.1, 0.2, -0.3]):
+        with pytest.raises(BadPayload, match="weights of"):
+            admit_message(weigh, Scored(Scores(np.array(losses), 10)))
+
+
+def test_class_counts_are_the_sums_of_gamma() -> None:
+    gamma = np.array([[0.25, 0.75], [1.0, 0.0], [0.5, 0.5]])
+    counts = class_counts(gamma, np.array([1, 1, 0]), 3)
+    np.testing.assert_allclose(counts, [[0.5, 1.25, 0.0], [0.5, 0.75, 0.0]])
