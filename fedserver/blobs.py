@@ -150,12 +150,13 @@ class Blobs:
                     f"an upload goes on at byte {start}, but {part.stat().st_size} bytes are here",
                     "ask how much was uploaded",
                 )
-            others = set(part.parent.iterdir()) - {part}
-            taken = blob.size + sum(path.stat().st_size for path in others)
-            for path in sorted(others, key=lambda path: (path.stat().st_mtime, path)):
+            others = _sizes(part.parent)
+            others.pop(part, None)
+            taken = blob.size + sum(size for _, size in others.values())
+            for path, (_, size) in sorted(others.items(), key=lambda each: (each[1][0], each[0])):
                 if taken > room:
-                    taken -= path.stat().st_size
-                    path.unlink()
+                    taken -= size
+                    path.unlink(missing_ok=True)
             upload = Upload(part, self.arrived(device, blob.sha256), blob, start, turn)
             self._receiving[part] = upload
             return upload
@@ -185,6 +186,16 @@ class Blobs:
 
     def _part(self, device: DeviceId, blob: BlobRef) -> Path:
         return self._partial / device / f"{blob.sha256}.part"
+
+
+def _sizes(folder: Path) -> dict[Path, tuple[float, int]]:
+    """When each file in it was written, and its size; one that another call removes meanwhile is left out."""
+    found = {}
+    for path in folder.iterdir():
+        with suppress(FileNotFoundError):
+            stat = path.stat()
+            found[path] = (stat.st_mtime, stat.st_size)
+    return found
 
 
 def _hash_of(path: Path) -> str:
