@@ -12,8 +12,8 @@ import numpy as np
 
 from fedcore.errors import BadPayload
 from fedcore.messages import (
-    MAX_BUILT,
     WIDTH,
+    Build,
     Built,
     Describe,
     Described,
@@ -65,6 +65,11 @@ def largest_upload(task: Message, limits: Limits = Limits()) -> int:
     return max((layout(manifest)[1] for manifest in _manifests(task)), default=0)
 
 
+def most_models(task: Message) -> int:
+    """How many models an answer to `task` can have."""
+    return task.models or 1 if isinstance(task, Build) else max(len(_manifests(task)), 1)
+
+
 def admit_payload(task: Message, payload: Payload) -> None:
     """Check the shape of an answer before its tensors are opened. Raises BadPayload."""
     if payload.kind != task.reply.kind:
@@ -72,8 +77,7 @@ def admit_payload(task: Message, payload: Payload) -> None:
     decode(payload, {payload.kind: task.reply}, lambda weights: {})
     expected = _manifests(task)
     found = payload.weights()
-    most = MAX_BUILT if task.reply is Built else max(len(expected), 1)
-    if len(found) > most:
+    if len(found) > (most := most_models(task)):
         raise BadPayload(f"{len(found)} models answer where {most} can", "answer for each model once")
     for weights in found:
         if task.reply is not Built:
@@ -97,10 +101,12 @@ def admit_message(task: Message, reply: Message) -> None:
     task.admit(reply)
     if isinstance(reply, Evaluated) and not 0.0 <= reply.accuracy <= 1.0:
         raise BadPayload(f"{reply.kind}.accuracy is {reply.accuracy}, not between 0 and 1")
-    if isinstance(task, Evaluate) and isinstance(reply, Evaluated):
-        _admit_bounds(task, reply)
+    if isinstance(reply, Evaluated):
+        _admit_bounds(task.bounds if isinstance(task, Evaluate) else "", reply)
     if isinstance(task, Train) and isinstance(reply, Trained):
         _admit_descriptor(task.projector, task.classes, task.privacy, reply.descriptor)
+    elif isinstance(reply, Trained) and reply.descriptor is not None:  # of a task of the algorithm's own
+        raise BadPayload("a descriptor was not asked for")
     if isinstance(reply, Trained):
         _admit_private(getattr(task, "private", None), reply)
     if isinstance(task, Describe) and isinstance(reply, Described):
@@ -140,17 +146,17 @@ def _admit_private(asked: PrivateTraining | None, reply: Trained) -> None:
         raise BadPayload("DP-SGD costs something")
 
 
-def _admit_bounds(task: Evaluate, reply: Evaluated) -> None:
-    due = task.bounds not in ("", WIDTH)
+def _admit_bounds(asked: str, reply: Evaluated) -> None:
+    due = asked not in ("", WIDTH)
     if due != (reply.bounds is not None):
         raise BadPayload(f"latent bounds were {'' if due else 'not '}asked for")
-    if not task.bounds:
+    if not asked:
         return
     if not 1 <= reply.latents <= MAX_LATENTS:
         raise BadPayload(f"{reply.latents} latents", f"1 to {MAX_LATENTS} are taken")
     if reply.bounds is None:
         return
-    pairs = 1 if task.bounds == "scalar" else reply.latents
+    pairs = 1 if asked == "scalar" else reply.latents
     if reply.bounds.low.size != pairs:
         raise BadPayload(f"{pairs} pairs of latent bounds are due, {reply.bounds.low.size} came")
     if reply.bounds.epoch != 0:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import fedcore
 from fedcore.errors import SessionLost, WrongVersion
 from fedcore.link import PROTOCOL, Hello, Idle, Link, Placement, Question, Receipt, Report, Task, Welcome
-from fedcore.parts import Descriptor, Evidence
+from fedcore.parts import Evidence
 from fedcore.payload import BlobRef
 from fedcore.types import DeviceId, RunId
 from fedserver import intake, mirror, placing, signals, transfer
@@ -103,8 +103,8 @@ class DeviceLink(Link):
         visitor = self._coordinator.visitor(self._device)
         visitor.seen()
         answer = await placing.place(self._coordinator, visitor, run, evidence)
-        if isinstance(evidence, Descriptor):
-            await mirror.note(self._coordinator.storage, answer.run, self._device, [evidence])
+        if evidence is not None:
+            await mirror.shown(self._coordinator.storage, answer.run, self._device, evidence)
         return answer
 
     async def _mark(self) -> str:

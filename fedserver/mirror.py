@@ -10,7 +10,7 @@ from hashlib import sha256
 
 from fedcore.errors import DiskFull
 from fedcore.messages import Message
-from fedcore.parts import Descriptor, LatentBounds, Prototypes
+from fedcore.parts import Descriptor, Evidence, LatentBounds, Prototypes, Scores
 from fedcore.payload import Part, Payload
 from fedcore.privacy.accounting import rho_of
 from fedcore.privacy.cost import Cost, total
@@ -26,6 +26,14 @@ from fedserver.store import Store
 async def note(storage: Storage, run: RunId, device: DeviceId, parts: Iterable[Part]) -> None:
     """Write down what a message has released. A full disk loses the note, and nothing else."""
     await _write(storage, [each for part in parts if (each := _release(run, device, part)) is not None])
+
+
+async def shown(storage: Storage, run: RunId, device: DeviceId, evidence: Evidence) -> None:
+    """Write down what a newcomer has released to be placed."""
+    if isinstance(evidence, Scores):
+        await _write(storage, [ReleaseRecord(run, device, OPEN["figures"])])
+    else:
+        await note(storage, run, device, [evidence])
 
 
 async def reported(

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedcore.admit import largest_upload
+from fedcore.admit import largest_upload, most_models
 from fedcore.errors import BadPayload, DiskFull, NotFound, Refused, ServerFull, TooOften
 from fedcore.payload import BlobRef
 from fedcore.types import RunId
@@ -125,7 +125,7 @@ def _room_for(coordinator: Coordinator, visitor: Visitor, blob: BlobRef) -> tupl
     for lease in leases:
         largest = largest_upload(lease.message, coordinator.limits)
         if blob.size <= largest:
-            return lease, largest * max(1, len(lease.task.payload.weights()))
+            return lease, largest * most_models(lease.message)
         most = max(most, largest)
     raise BadPayload(
         f"an upload of {blob.size} bytes, where the task's answer needs at most {most}",

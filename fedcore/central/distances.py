@@ -14,6 +14,8 @@ from fedcore.types import DeviceId, Tensors
 
 ROUNDING = 1e-12
 """Relative: below it a squared distance or an eigenvalue is what float64 left over."""
+LONGEST = 1e140
+"""Of a coordinate of an update, as far as it counts: so that no device makes sums of products infinite."""
 
 
 def inner_products(models: Sequence[Tensors], bases: Sequence[Tensors]) -> Vector:
@@ -32,7 +34,11 @@ def inner_products(models: Sequence[Tensors], bases: Sequence[Tensors]) -> Vecto
             block = slice(start, min(start + most, like.size))
             rows = np.empty((len(models), block.stop - block.start))
             for row, model, base in zip(rows, models, bases, strict=True):
-                np.subtract(model[name].reshape(-1)[block], base[name].reshape(-1)[block], out=row)
+                new, old = model[name].reshape(-1)[block], base[name].reshape(-1)[block]
+                with np.errstate(over="ignore"):
+                    np.subtract(new, old, out=row, dtype=np.float64)
+            if like.dtype == np.float64:
+                np.clip(rows, -LONGEST, LONGEST, out=rows)
             products += rows @ rows.T
     return products
 

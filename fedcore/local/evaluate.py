@@ -14,10 +14,15 @@ from fedcore.local.losses import class_scores, loss_of
 from fedcore.local.samples import Samples
 
 
+class Diverged(LearnerFault):
+    """The model's loss is no finite number."""
+
+
 def evaluate(learner: Learner, model: nn.Module, samples: Samples) -> tuple[float, float]:
     """Accuracy (0 to 1) and mean loss by sample, in evaluation mode: the author's own, or ours.
 
-    Raises DeviceFault without labels, LearnerFault when the author's code fails or the numbers are none.
+    Raises DeviceFault without labels, LearnerFault when the author's code fails, Diverged when the loss is
+    no number.
     """
     model.eval()
     with torch.no_grad(), authors("evaluate()" if learner.evaluate else "network or loss()"):
@@ -46,5 +51,5 @@ def _checked(result: object) -> tuple[float, float]:
     if not 0.0 <= accuracy <= 1.0:
         raise LearnerFault(f"evaluate() returned the accuracy {accuracy}", "give a share between 0 and 1")
     if not math.isfinite(loss):
-        raise LearnerFault(f"the loss is {loss}", "the model has diverged: lower the learning rate")
+        raise Diverged(f"the loss is {loss}", "the model has diverged: lower the learning rate")
     return accuracy, loss

@@ -6,15 +6,20 @@ import numpy as np
 
 from fedcore.errors import DeviceFault
 from fedcore.local.bench import Bench
-from fedcore.local.evaluate import evaluate
+from fedcore.local.evaluate import Diverged, evaluate
 from fedcore.parts import Scores
 from fedcore.types import Tensors
+
+WORST = 1e38
+"""The loss of a model that fits nobody, and the highest that is told."""
 
 
 def score(bench: Bench, models: Sequence[Tensors]) -> Scores:
     """Mean loss of each of K models on the training part, in their order (IFCA; CORNFLQS).
 
-    Raises DeviceFault without labels, and what `evaluate` and `Bench.load` raise.
+    A model that diverged has `WORST`: it may be the work of one hostile device, and others have their own.
+    Raises DeviceFault without labels, Diverged where all models did, and what `evaluate` and `Bench.load`
+    raise.
     """
     samples = bench.samples("train")
     if samples.y is None:
@@ -22,5 +27,14 @@ def score(bench: Bench, models: Sequence[Tensors]) -> Scores:
             f"which of {len(models)} models fits is told by their loss, and the data have no labels",
             "label some samples, or ask a run that places devices without labels, such as one of flux",
         )
-    losses = [evaluate(bench.learner, bench.load(model), samples)[1] for model in models]
+    losses, diverged = [], list[Diverged]()
+    for model in models:
+        try:
+            loss = evaluate(bench.learner, bench.load(model), samples)[1]
+        except Diverged as fault:
+            diverged.append(fault)
+            loss = WORST
+        losses.append(min(loss, WORST))
+    if len(diverged) == len(models):
+        raise diverged[0]
     return Scores(np.array(losses), len(samples))

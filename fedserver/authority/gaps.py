@@ -39,6 +39,8 @@ INSERT INTO gaps (number, hash, since)
     ORDER BY number DESC LIMIT 1;
 """
 """A restored database knows all up to the last line of its log; one that was never accepted stays open."""
+REISSUED = {each.value for each in (Event.CERTIFIED, Event.RENEWED, Event.REJOINED, Event.CERTIFICATE_FOUND)}
+"""What tells of a certificate of a device that is known; the last such line is of its last certificate."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,7 @@ class Gaps(Registry):
             self._audit(Event.APPROVED, device=device, key=known.spki)
         elif event == Event.RENAMED.value:
             self._run("UPDATE identities SET display = ? WHERE device = ?", (facts.get("display"), device))
-        elif event in (Event.CERTIFIED.value, Event.RENEWED.value, Event.REJOINED.value):
+        elif event in REISSUED:
             self._run("INSERT OR REPLACE INTO reissued VALUES (?, ?)", (device, facts.get("serial")))
         return taken
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fedcore.admit import Limits, admit_message, admit_payload, largest_upload
+from fedcore.algorithms.fedem.messages import Measure
 from fedcore.algorithms.flux.messages import TrainMixture
 from fedcore.errors import BadPayload
 from fedcore.messages import (
@@ -222,6 +223,12 @@ def test_wrong_noisy_sums_are_named(given: Descriptor, why: str) -> None:
     assert why in refused(PRIVATE, replace(TRAINED, descriptor=given))
 
 
+def test_no_descriptor_comes_with_training_of_an_algorithms_own_kind() -> None:
+    task = TrainMixture((MODEL, MODEL), (0.5, 0.5), TrainingSettings())
+    admit_message(task, TRAINED)
+    assert "a descriptor was not asked for" in refused(task, replace(TRAINED, descriptor=descriptor()))
+
+
 def test_noise_may_take_a_small_value_below_zero() -> None:
     privacy = PrivacySettings("paper", 1.0)
     noisy = descriptor(deviations=-np.ones((3, 4)), privacy=privacy)
@@ -255,6 +262,11 @@ def test_noise_may_take_a_small_value_below_zero() -> None:
             Evaluate(MODEL, bounds="scalar"),
             Evaluated(0.5, 0.0, 3, LatentBounds(np.zeros(1), np.ones(1), "raw", 3), 5),
             "encoder 3, where 0 is due",
+        ),
+        (
+            Measure((MODEL,), (1.0,)),
+            Evaluated(0.5, 0.0, 3, bounds_of(5), 5),
+            "latent bounds were not asked for",
         ),
         (TRAIN, Evaluated(0.5, 0.0, 3), "a 'evaluated' report answers a 'train' task"),
     ],
@@ -301,7 +313,7 @@ def test_as_many_initial_models_as_were_asked_for_and_all_of_one_layout() -> Non
     admit_payload(Build(3), encode(built := Built(MODEL, (MODEL, MODEL)), keep))
     admit_message(Build(3), built)
     assert "2 models were built, 3 are due" in refused(Build(3), Built(MODEL, (MODEL,)))
-    assert "2 models were built, 1 are due" in refused(Build(), Built(MODEL, (MODEL,)))
+    assert "2 models answer where 1 can" in refused(Build(), Built(MODEL, (MODEL,)))
     assert "lacks tensor 'b'" in refused(Build(2), Built(MODEL, ({"w": MODEL["w"]},)))
     with pytest.raises(BadPayload, match="65 models"):
         Build(65)

@@ -118,6 +118,19 @@ def test_embeddings_of_different_widths_share_nothing() -> None:
 # -- Algorithms 4 and 5: groups and their number ------------------------------------------------------------
 
 
+def test_classes_that_one_device_alone_names_cost_nothing_and_change_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked, look = [], clustering._of_class
+    monkeypatch.setattr(clustering, "_of_class", lambda *given: looked.append(1) or look(*given))
+    held = [holding(c0=(1.0, 0.0, 5.0), c1=(0.0, 1.0, 5.0)), holding(c0=(1.0, 1.0, 4.0), c2=(0.0, 1.0, 6.0))]
+    many = Prototypes(np.arange(100.0, 4100.0), np.ones((4000, 2)), np.ones(4000))
+    apart = clustering.distances(Parameters(), [*held, many])
+    assert np.array_equal(apart[:2, :2], clustering.distances(Parameters(), held))
+    assert np.isinf(apart[2, :2]).all()
+    assert len(looked) == 2, "c0, in each of the two calls"
+
+
 def blocks(*sizes: int, near: float = 0.1, far: float = 1.0) -> Vector:
     """Groups of so many devices, near each other and far from the others; not two distances are the same."""
     truth = np.repeat(np.arange(len(sizes)), sizes)

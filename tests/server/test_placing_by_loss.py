@@ -9,8 +9,12 @@ from fedcore.errors import BadPayload
 from fedcore.link import Placement, Question
 from fedcore.messages import Describe
 from fedcore.parts import ClusterAssignment, Evidence, Prototypes, Scores
+from fedcore.privacy.statement import OPEN
+from fedserver import mirror
 from fedserver.coordinator import Coordinator
 from fedserver.link import DeviceLink
+from fedserver.mirror import statements
+from fedserver.store import Store
 from tests.server.servers import scenario, start
 from tests.server.toys import MODEL
 
@@ -33,6 +37,20 @@ def test_losses_of_the_runs_models_find_the_best_and_its_blob_may_be_fetched(tmp
         again = await newcomer.place("", Scores(np.array([0.1, 2.0, 0.5, 1.0]), 9))
         assert isinstance(again, Placement)
         assert again.assignment.cluster == "c0"
+
+    scenario(story, tmp_path)
+
+
+def test_what_a_newcomer_shows_is_noted_among_what_it_has_released(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator, name="ifca", algorithm="ifca")
+        for _ in range(2):
+            await DeviceLink(coordinator, "d0").place("ifca", Scores(np.ones(4), 9))
+        prototypes = Prototypes(np.zeros(1), np.ones((1, 2)), np.ones(1))
+        await mirror.shown(coordinator.storage, "ifca", "d1", prototypes)
+        found = statements(await coordinator.storage(Store.releases, "ifca"))
+        assert found["d0"].unprotected == (OPEN["figures"],)
+        assert found["d1"].unprotected == (OPEN["prototypes"],)
 
     scenario(story, tmp_path)
 

@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
+from fedcore.admit import Limits
 from fedcore.errors import BadPayload, NotFound, Refused, SessionLost, TooOften, Unavailable
 from fedcore.link import Failure, Hello, Outcome, Report
 from fedcore.payload import BlobRef
@@ -70,6 +72,20 @@ def test_an_upload_needs_a_task_and_fits_its_answer(tmp_path: Path) -> None:
             await device.link.upload(small, 5, pieces_of(b"x"))
         with pytest.raises(BadPayload, match="longer than the 10 bytes"):
             await device.link.upload(small, 0, pieces_of(b"x" * 200))
+
+    scenario(story, tmp_path)
+
+
+def test_there_is_room_for_as_many_initial_models_as_are_asked_for(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        coordinator.limits = Limits(model=10)
+        await start(coordinator, None, algorithm="ifca", policy=ALONE)
+        device = await hands(coordinator, 0)
+        await device.task()
+        blobs = {BlobRef(sha256(data).hexdigest(), 10): data for data in (b"%d" % n * 10 for n in range(4))}
+        for blob, data in blobs.items():
+            await device.link.upload(blob, 0, pieces_of(data))
+        assert [await device.link.uploaded(blob) for blob in blobs] == [10] * 4
 
     scenario(story, tmp_path)
 

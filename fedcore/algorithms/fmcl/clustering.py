@@ -20,9 +20,10 @@ WINDOWS = ((0.35, 1, 3), (0.70, 2, 6), (np.inf, 3, MOST))
 def distances(parameters: Parameters, held: Sequence[Prototypes]) -> Vector:
     """(n, n) distances of all pairs, infinite where a pair shares no class (Algorithm 3, up to D_big)."""
     overlap, summed = np.zeros((2, len(held), len(held)))
-    for label, width in sorted({(c, one.means.shape[1]) for one in held for c in one.classes}):
-        # Only embeddings of one width can be compared: one device with another encoder is far from all.
-        rows, means, weights = _of_class(held, label, width)
+    for _, holders in sorted(_by_class(held).items()):
+        if len(holders) < 2:  # shared with nobody: a device may name thousands of such classes
+            continue
+        rows, means, weights = _of_class(held, holders)
         norms = np.linalg.norm(means, axis=1)
         cosine = 1.0 - means @ means.T / (np.outer(norms, norms) + parameters.epsilon)
         shared = np.minimum(weights[:, None], weights[None])
@@ -37,16 +38,25 @@ def distances(parameters: Parameters, held: Sequence[Prototypes]) -> Vector:
     return found
 
 
-def _of_class(held: Sequence[Prototypes], label: float, width: int) -> tuple[list[int], Vector, Vector]:
-    """Who holds a class: rows, (m, d) means, (m,) shares of the class in each device's samples."""
-    rows, means, shares = [], [], []
+def _by_class(held: Sequence[Prototypes]) -> dict[tuple[float, int], list[tuple[int, int]]]:
+    """Who holds each class, as (row in `held`, row of its means), by class and width.
+
+    Only embeddings of one width can be compared: one device with another encoder is far from all.
+    """
+    found: dict[tuple[float, int], list[tuple[int, int]]] = {}
     for row, one in enumerate(held):
-        place = np.flatnonzero(one.classes == label)
-        if len(place) and one.means.shape[1] == width:
-            rows.append(row)
-            means.append(one.means[place[0]])
-            shares.append(one.counts[place[0]] / one.counts.sum())
-    return rows, np.stack(means), np.array(shares)
+        for place, label in enumerate(one.classes.tolist()):
+            found.setdefault((label, one.means.shape[1]), []).append((row, place))
+    return found
+
+
+def _of_class(
+    held: Sequence[Prototypes], holders: Sequence[tuple[int, int]]
+) -> tuple[list[int], Vector, Vector]:
+    """Of those that hold a class: rows, (m, d) means, (m,) shares of the class in each device's samples."""
+    means = np.stack([held[row].means[place] for row, place in holders])
+    shares = np.array([held[row].counts[place] / held[row].counts.sum() for row, place in holders])
+    return [row for row, _ in holders], means, shares
 
 
 def beyond(parameters: Parameters, held: Sequence[Prototypes], apart: Vector) -> float:

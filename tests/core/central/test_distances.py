@@ -32,6 +32,16 @@ def test_blocks_of_any_size_give_the_inner_products_of_the_updates(
     np.testing.assert_allclose(products, (rows - base) @ (rows - base).T, atol=1e-12)
 
 
+@pytest.mark.parametrize("huge", [1e308, -1.7e308, 1e200, 1e-308])
+def test_no_update_is_so_long_that_distances_of_others_are_no_numbers(rows: Vector, huge: float) -> None:
+    models, bases = spread(rows), spread(np.ones((6, 11)))
+    models[0], bases[0] = spread(np.full((1, 11), huge))[0], spread(np.full((1, 11), -1e308))[0]
+    products = distances.inner_products(models, bases)
+    for view in (distances.euclidean, distances.cosines, distances.angular, distances.points):
+        assert np.isfinite(view(products)).all()
+    np.testing.assert_allclose(products[1:, 1:], (rows[1:] - 1.0) @ (rows[1:] - 1.0).T, atol=1e-12)
+
+
 def test_distances_angles_and_points_follow_from_them(rows: Vector) -> None:
     products = rows @ rows.T
     apart = np.linalg.norm(rows[:, None] - rows[None], axis=2)

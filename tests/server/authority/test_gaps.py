@@ -239,6 +239,16 @@ def test_a_newer_copy_of_the_audit_log_brings_back_who_was_revoked(tmp_path: Pat
     on(tmp_path / "b", after)
 
 
+def test_a_certificate_that_was_taken_up_holds_after_a_second_loss(tmp_path: Path, clock: Clock) -> None:
+    device, first = lost(tmp_path, clock, "d0")["d0"], tmp_path / "b"
+    recover(first, "--accept")
+    on(first, lambda found: hello(device, found))  # it is taken up, and the answer to renewing never comes
+    clock.ahead += HOUR
+    restore(tmp_path / "backup", tmp_path / "c")
+    assert recover(tmp_path / "c", "--accept", "--audit", first / FILE)["data"]["accepted"]
+    on(tmp_path / "c", lambda found: hello(device, found))
+
+
 def replace_key(device: Peer) -> Peer:
     """The device as it is now, whatever it does next."""
     peer = Peer(device.string, device.name, device.address, device.key)
