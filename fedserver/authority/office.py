@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar
 
-from fedcore.errors import Refused
+from fedcore.errors import DiskFull, Refused
 from fedcore.identity.certificates import NAME
 from fedcore.identity.join import JoinString
 from fedcore.types import DeviceId, RunId
@@ -139,8 +139,16 @@ class Office:
 
         How many open calls were cut.
         """
-        self._coordinator.barred.add(device)  # before the disk has it: no report slips in between the two
-        self._keeper.learn(await self._storage(Store.revoke, device, reason))
+        barred = self._coordinator.barred
+        before = device in barred
+        barred.add(device)  # before the disk has it: no report slips in between the two
+        try:
+            known = await self._storage(Store.revoke, device, reason)
+        except DiskFull:  # nothing was written, and whoever asked is told: the device goes on as it was
+            if not before:
+                barred.discard(device)
+            raise
+        self._keeper.learn(known)
         return self._keeper.cut(device)
 
     async def _changed(self, device: Registered) -> Known:

@@ -11,7 +11,7 @@ import pytest
 from grpc import aio
 
 from fedcore._pb.fed.v1.fault_pb2 import Fault
-from fedcore.errors import StorageFault
+from fedcore.errors import DiskFull, StorageFault
 from fedcore.identity.certificates import new_key
 from fedcore.identity.enrolled import Role
 from fedcore.link import Hello, Report
@@ -192,5 +192,37 @@ def test_a_revocation_that_a_failing_disk_took_ends_the_server_so_that_the_next_
         with pytest.raises(StorageFault):
             await found.office.revoke("d0", "")
         assert isinstance(await found.coordinator.broken, StorageFault)
+
+    play(story, tmp_path / "s")
+
+
+def test_a_revocation_that_a_full_disk_refused_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Barred in memory and approved on the disk, it would get tasks for ever and each result be refused."""
+
+    def full(store: Store, device: str, reason: str) -> Registered:
+        raise DiskFull("shoal.db: no space left", "free some space")
+
+    async def story(found: World) -> None:
+        await start(found.coordinator)
+        peers = [await found.device(f"d{number}") for number in range(DEVICES)]
+        channels = [peer.channel() for peer in peers]
+        hands = [
+            await Hands(peer.link(channel)).hello() for peer, channel in zip(peers, channels, strict=True)
+        ]
+        for each in hands:
+            await each.link.next_task(0.0)
+        task = await hands[0].task()
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "revoke", full)
+            with pytest.raises(DiskFull):
+                await found.office.revoke("d0", "stolen")
+        assert (await hands[0].do(task, honest(0))).outcome.value == "accepted"
+
+        await found.office.revoke("d0", "stolen")
+        _, fault = await refused(hands[0].link.next_task(0.0))
+        assert fault.code == "revoked"
+        await asyncio.gather(*(channel.close() for channel in channels))
 
     play(story, tmp_path / "s")
