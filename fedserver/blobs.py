@@ -14,6 +14,8 @@ import os
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Lock
+from weakref import WeakValueDictionary
 
 from fedcore.errors import BadPayload, NotFound, Unavailable
 from fedcore.payload import BlobRef, Weights
@@ -24,6 +26,9 @@ from fedcore.types import DeviceId, Tensors
 from fedcore.wire import CHUNK
 from fedserver.mapped import mapped
 
+TURNS = 64
+"""Locks that all uploads share, by the name of what they write: few wait for another's, and none is kept."""
+
 
 class Blobs:
     """The blobs of a state folder. It knows nothing of who needs which: see `fedserver.store`."""
@@ -32,6 +37,8 @@ class Blobs:
         self._blobs, self._partial, self._tmp = state / "blobs", state / "partial", state / "tmp"
         self._quarantine = state / "quarantine"
         self._sound: set[str] = set()
+        self._receiving = WeakValueDictionary[Path, Upload]()
+        self._turns = tuple(Lock() for _ in range(TURNS))
         with storing(state):
             for folder in (self._blobs, self._partial, self._tmp):
                 make_folder(folder)
@@ -127,12 +134,15 @@ class Blobs:
         return self._partial / device / sha256
 
     def receive(self, device: DeviceId, blob: BlobRef, start: int, room: int) -> "Upload":
-        """Go on with an upload at byte `start`.
+        """Go on with an upload at byte `start`, in the place of whoever was at it.
 
         room: bytes that the device's uploads may take in all; older ones give way.
         """
         part = self._part(device, blob)
-        with storing(part):
+        turn = self._turns[hash(part) % TURNS]
+        with turn, storing(part):
+            if older := self._receiving.get(part):
+                older.close()
             make_folder(part.parent)
             part.touch(mode=0o600)
             if start > part.stat().st_size:
@@ -146,7 +156,9 @@ class Blobs:
                 if taken > room:
                     taken -= path.stat().st_size
                     path.unlink()
-            return Upload(part, self.arrived(device, blob.sha256), blob, start)
+            upload = Upload(part, self.arrived(device, blob.sha256), blob, start, turn)
+            self._receiving[part] = upload
+            return upload
 
     def accept(self, device: DeviceId, names: Iterable[str]) -> None:
         """Make uploads that are whole and checked into blobs too; `discard` them once their report counts.
@@ -184,10 +196,14 @@ def _hash_of(path: Path) -> str:
 
 
 class Upload:
-    """One upload that is being received. A later one of the same blob takes its place: see `close`."""
+    """One upload that is being received. A later one of the same blob closes it: see `Blobs.receive`.
 
-    def __init__(self, part: Path, target: Path, blob: BlobRef, start: int) -> None:
-        self._part, self._target, self._blob = part, target, blob
+    turn: held while one takes the place of another, and while what came is checked and gets its name, so that
+    no byte of another comes in between.
+    """
+
+    def __init__(self, part: Path, target: Path, blob: BlobRef, start: int, turn: Lock) -> None:
+        self._part, self._target, self._blob, self._turn = part, target, blob, turn
         self._sha = hashlib.sha256()
         self.held = 0
         self._file = part.open("r+b")
@@ -200,7 +216,7 @@ class Upload:
         """Take the next bytes. Raises BadPayload when they are more than was announced."""
         with self._writing():
             if self.held + len(chunk) > self._blob.size:
-                self._part.unlink(missing_ok=True)
+                self._spoil()
                 raise BadPayload(f"an upload is longer than the {self._blob.size} bytes that were announced")
             self._file.write(chunk)
         crash.point("server.chunk-written")
@@ -209,7 +225,9 @@ class Upload:
 
     def finish(self) -> int:
         """Sync what came, and check it if it is all. Returns how much is here; raises BadPayload."""
-        with self._writing():
+        with self._turn, self._writing():
+            if self._file.closed:
+                raise ValueError
             if self.held < self._blob.size:
                 self._sync()
             elif self._sha.hexdigest() == self._blob.sha256:
@@ -222,6 +240,13 @@ class Upload:
                     "they were damaged on the way: upload them again from the beginning",
                 )
         return self.held
+
+    def _spoil(self) -> None:
+        """Throw away what came. Raises ValueError where that is another's by now."""
+        with self._turn:
+            if self._file.closed:
+                raise ValueError
+            self._part.unlink(missing_ok=True)
 
     def _sync(self) -> None:
         try:

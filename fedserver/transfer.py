@@ -72,8 +72,6 @@ async def upload(
 ) -> int:
     """Take a blob that an answer to one of the device's tasks needs. Returns how much of it is here."""
     lease, room = _room_for(coordinator, visitor, blob)
-    if older := visitor.uploads.pop(blob.sha256, None):
-        older.close()
     blobs = coordinator.storage.blobs
     with expected(coordinator, blob.size - start) as came:
         receiving = await asyncio.to_thread(blobs.receive, visitor.device, blob, start, room)

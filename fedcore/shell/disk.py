@@ -5,7 +5,7 @@ import fcntl
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, BinaryIO
 
@@ -103,11 +103,24 @@ def share(source: Path, target: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder that only this user can look into, for good."""
-    if not folder.is_dir():
+    """Make a folder that only this user can look into, for good.
+
+    One that is there may have been made by a process that was killed before the name was to last: so each is
+    made sure of once, whoever made it.
+    """
+    if folder.is_dir():
+        if folder not in _lasting:
+            with suppress(PermissionError):  # of a parent that is not ours: then we did not make it
+                sync_folder(folder.parent)
+    else:
         make_folder(folder.parent)
         folder.mkdir(mode=0o700, exist_ok=True)
         sync_folder(folder.parent)
+    _lasting.add(folder)
+
+
+_lasting: set[Path] = set()
+"""Folders whose names this process knows to last."""
 
 
 def sync_folder(folder: Path) -> None:

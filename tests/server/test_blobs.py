@@ -1,7 +1,10 @@
 """Uploads: taken up where they were cut off, checked at the end, never more than was announced."""
 
 import errno
+import hashlib
 import os
+import random
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -231,3 +234,49 @@ def test_mapped_tensors_must_fit_their_file(blobs: Blobs) -> None:
         MappedTensors(blobs.path(weights.blob.sha256), longer)
     with pytest.raises(NotFound, match="is not here"):
         MappedTensors(blobs.path("ab" * 32), weights.manifest)
+
+
+def test_a_later_upload_of_the_same_blob_takes_the_place_of_the_one_before(blobs: Blobs) -> None:
+    blob, data = sample(blobs)
+    first = blobs.receive("d", blob, 0, ROOM)
+    first.append(data[:150])
+    second = blobs.receive("d", blob, 0, ROOM)
+    for late in (lambda: first.append(data[150:]), lambda: first.append(bytes(500)), first.finish):
+        with pytest.raises(Unavailable, match="another upload"):
+            late()
+    second.append(data)
+    assert second.finish() == blob.size
+    assert blobs.arrived("d", blob.sha256).read_bytes() == data
+
+
+def test_what_is_called_whole_is_whole_however_many_send_it_at_once(blobs: Blobs) -> None:
+    """Two processes of one device, or a line that was cut and one that was not: only the last one counts."""
+    blob, data = sample(blobs)
+    wrong, whole = list[str](), list[int]()
+
+    def send(seed: int) -> None:
+        chance = random.Random(seed)
+        for _ in range(150):
+            try:
+                start = chance.choice((0, blobs.uploaded("d", blob)))
+                upload = blobs.receive("d", blob, start, ROOM)
+                for place in range(start, blob.size, 64):
+                    upload.append(data[place : min(place + 64, blob.size)])
+                if upload.finish() == blob.size:
+                    whole.append(seed)
+                    found = hashlib.sha256(blobs.arrived("d", blob.sha256).read_bytes()).hexdigest()
+                    if found != blob.sha256:
+                        wrong.append(found)
+            except (Unavailable, BadPayload, FileNotFoundError):
+                continue
+            finally:
+                if chance.random() < 0.2:
+                    blobs.discard("d", [blob.sha256])
+
+    threads = [threading.Thread(target=send, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert whole, "nobody ever came to the end"
+    assert not wrong
