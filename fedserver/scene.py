@@ -28,9 +28,12 @@ def holdings_of(experiment: "Experiment") -> tuple[list[Holding], Dataset | None
     """The devices' data, and what is public. Raises ConfigError."""
     if not 0.0 <= experiment.public < 1.0:
         raise ConfigError(f"a share of {experiment.public} of the images is public", "give 0 to below 1")
+    if experiment.options and not experiment.model:
+        raise ConfigError("options are of a model, and none is named", "give --model too")
     clients, seed, rounds = experiment.clients, experiment.seed, experiment.rounds
     try:
         if experiment.dataset in natural.NAMES:
+            _check_natural(experiment)
             stages = max(experiment.drifts, 1)
             found = natural.load(experiment.dataset, experiment.data_dir, clients, stages)
             return [Holding.natural(device, rounds) for device in found], None
@@ -51,6 +54,13 @@ def holdings_of(experiment: "Experiment") -> tuple[list[Holding], Dataset | None
         return [Holding.steady(device) for device in steady], public
     except (ValueError, FileNotFoundError) as fault:
         raise ConfigError(str(fault)) from None
+
+
+def _check_natural(experiment: "Experiment") -> None:
+    """Raises ValueError for what is asked of images, where there are none."""
+    unused = [name for name in ("samples", "public", "model") if getattr(experiment, name)]
+    if unused:
+        raise ValueError(f"{experiment.dataset} is not of images: {' and '.join(unused)} cannot be chosen")
 
 
 def _some(train: Dataset, experiment: "Experiment") -> Dataset:

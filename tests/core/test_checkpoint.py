@@ -126,10 +126,12 @@ def test_a_model_that_appears_twice_is_one_blob_and_is_loaded_once() -> None:
     assert back.models["c0"] is back.models["c1"] is back.best
 
 
-@pytest.mark.parametrize("state", [Unstarted(), FedAvgState(Parameters(rounds=3), {"global": {}})])
+@pytest.mark.parametrize(
+    "state", [Unstarted(), FedAvgState(parameters=Parameters(rounds=3), models={"global": {}})]
+)
 def test_the_states_of_a_run_are_told_apart(state: object) -> None:
     back = Shelf().trip(Unstarted | FedAvgState, state)
-    assert back == state
+    assert vars(back) == vars(state)
     assert type(back) is type(state)
 
 

@@ -20,7 +20,12 @@ def model(value: float) -> Tensors:
     return {"w": np.full(2, value, np.float32)}
 
 
-EARLIER = State(Parameters(), {"c0": model(1.0), "c1": model(2.0)}, progress=2, assignments={"d0": "c0"})
+EARLIER = State(
+    parameters=Parameters(),
+    models={"c0": model(1.0), "c1": model(2.0)},
+    progress=2,
+    assignments={"d0": "c0"},
+)
 NOW = replace(EARLIER, models={"c0": model(8.0), "c1": model(9.0)}, progress=5, assignments={"d0": "c1"})
 
 

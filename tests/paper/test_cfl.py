@@ -1,24 +1,13 @@
 """CFL (Sattler et al. 2019): Algorithms 1 and 2, by hand, and a real fleet that is split."""
 
-from typing import Any
-
 import numpy as np
 import pytest
-import torch
 
 from fedcore.algorithms.cfl import ALGORITHM, Parameters, central
 from fedcore.rounds import RoundPolicy
 from fedcore.simulate import simulate
 from tests.fleet import first_model, fleet
 from tests.reports import model, trained, values
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def test_algorithm_1_the_largest_cosine_across_the_halves_is_as_small_as_can_be() -> None:

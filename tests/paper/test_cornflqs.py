@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from sklearn.metrics import adjusted_rand_score
 
 from fedcore.algorithm import Report
@@ -23,14 +22,6 @@ from fedcore.shifts import make
 from fedcore.simulate import simulate
 from fedcore.types import Tensors
 from tests.fleet import benches, first_model, learner
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def model(*values: float) -> Tensors:

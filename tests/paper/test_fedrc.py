@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from sklearn.metrics import adjusted_rand_score
 
 from fedcore.admit import admit_message
@@ -38,14 +37,6 @@ from tests.paper.fedrc_fleet import (
     run,
     unseen,
 )
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

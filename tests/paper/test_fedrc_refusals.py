@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from fedcore.admit import admit_message
 from fedcore.algorithm import Report, find
@@ -27,14 +26,6 @@ from tests.paper.fedrc_fleet import (
     data,
     mixed,
 )
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def test_models_that_begin_alike_are_set_apart_by_the_devices_or_refused() -> None:

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from fedcore.algorithm import Report
 from fedcore.algorithms.feroma import ALGORITHM, Parameters, central
@@ -32,14 +31,6 @@ from tests.paper.feroma_fleet import (
     scaler,
     usual,
 )
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

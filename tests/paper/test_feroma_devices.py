@@ -2,11 +2,9 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from fedclient.ledger import Ledger
 from fedcore.algorithm import Report
@@ -25,14 +23,6 @@ from fedcore.simulate import simulate
 from fedcore.types import Tensors
 from tests.fleet import data, first_model, fleet, learner
 from tests.paper.feroma_fleet import LIKE, SMALL, Seen, bench, described, placed, usual
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from sklearn.metrics import adjusted_rand_score
 
 from fedcore.algorithm import Report, find
@@ -27,14 +26,6 @@ SMALL = {"rounds": 6, "epochs": 3, "learning_rate": 0.1, "batch_size": 16, "priv
 """As in the paper, and on so few samples, without noise; see test_flux_private.py for that."""
 ANGLES = (0, 90)
 TRUTH = [0, 1, 0, 1, 0, 1]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def finish(**changes: Any) -> State:

@@ -1,11 +1,9 @@
 """FLUX-dynamic (Fenoglio et al. 2025, section 5): data that drift form clusters anew, and others never do."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from sklearn.metrics import adjusted_rand_score
 
 from fedcore.algorithm import Report, find
@@ -27,14 +25,6 @@ SMALL = {"rounds": 8, "epochs": 2, "learning_rate": 0.1, "batch_size": 16, "priv
 BEFORE, AFTER = (0, 90, 0, 90, 0, 90), (0, 0, 90, 90, 0, 90)
 MOVES = 6
 """Training tasks after which the second and the third device have exchanged their rotations."""
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def holding(number: int, later: tuple[int, ...]) -> Holding:

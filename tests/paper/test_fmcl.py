@@ -1,10 +1,7 @@
 """FMCL (M. Ali et al.), section by section, on numbers by hand and on real devices of few classes each."""
 
-from typing import Any
-
 import numpy as np
 import pytest
-import torch
 
 from fedcore.algorithm import Report
 from fedcore.algorithms.fmcl import ALGORITHM, Parameters, central, clustering
@@ -23,14 +20,6 @@ from fedcore.types import Tensors
 from tests.fleet import benches, first_model, learner
 
 PLAIN = Parameters()
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def holding(**classes: tuple[float, float, float]) -> Prototypes:

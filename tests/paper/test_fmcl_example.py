@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from fedcore.algorithm import discover
 from fedcore.data.dataset import Dataset
@@ -24,14 +23,6 @@ from fedcore.simulate import simulate
 from tests.fleet import benches
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "encoder"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

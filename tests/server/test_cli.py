@@ -110,7 +110,7 @@ def test_a_run_from_its_start_to_its_model(command: Command, server: Daemon, tmp
     }
     code, out, _ = command("run", "logs", "whole")
     assert code == 0
-    assert "open: training round 1 of 3, tasks for 3 devices" in out
+    assert "open: training round 1 of 3: one model for all, tasks for 3 devices" in out
     followed = data(command("run", "logs", "whole", "--follow", "--json"))["lines"]
     assert "finished" in followed[-1]["text"]
     assert {device["device"] for device in data(command("status", "--json"))["devices"]} == {"d0", "d1", "d2"}

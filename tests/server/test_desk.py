@@ -87,7 +87,7 @@ def test_a_run_says_what_it_waits_for_and_from_whom(tmp_path: Path) -> None:
         await devices[1].do(await devices[1].task(), honest(1))
         status = await Desk(coordinator).status()
         (summary,) = status.runs
-        assert (summary.stage, summary.title) == ("open", "training round 1 of 3")
+        assert (summary.stage, summary.title) == ("open", "training round 1 of 3: one model for all")
         assert (summary.waiting_for, summary.waiting_devices) == ("1 of 3 reports are in", ("d0", "d2"))
         assert summary.time_left is not None
         assert {each.device: each.presence for each in status.devices} == {
@@ -184,10 +184,12 @@ def test_the_log_is_read_page_by_page(tmp_path: Path, monkeypatch: pytest.Monkey
         await device.link.report(Report(task.run, task.round, task.attempt, failure))
         first = await desk.log("toy", 0)
         assert len(first) == 2
-        assert first[0].text.startswith("open: training round 1 of 3, tasks for 1 device")
+        assert first[0].text.startswith("open: training round 1 of 3: one model for all, tasks for 1 device")
         second = await desk.log("toy", first[-1].number)
         because = "every device that is left has failed: d0: it failed: no memory"
-        assert second[0].text.startswith(f"no result: training round 1 of 3: {because}; 0 of 1")
+        assert second[0].text.startswith(
+            f"no result: training round 1 of 3: one model for all: {because}; 0 of 1"
+        )
         assert await desk.log("toy", 1_000) == []
         with pytest.raises(ShoalError, match="no run 'other'"):
             await desk.log("other", 0)

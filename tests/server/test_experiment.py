@@ -86,6 +86,13 @@ def test_what_cannot_be_run_is_a_wrong_setting() -> None:
             run(Experiment(**change))  # type: ignore[arg-type]
 
 
+def test_what_would_be_left_unused_is_refused() -> None:
+    with pytest.raises(ConfigError, match="elec2 is not of images: samples and model cannot be chosen"):
+        run(Experiment(dataset="elec2", samples=10, model="mlp"))
+    with pytest.raises(ConfigError, match="options are of a model"):
+        run(Experiment(options={"hidden": [8]}))
+
+
 @pytest.mark.parametrize(("algorithm", "labels"), [("flux-dynamic", 0), ("feroma", 5)])
 def test_devices_whose_data_drift(algorithm: str, labels: int) -> None:
     settings = {"shift": "pyx", "level": "low", "drifts": 2, "clients": 4, "rounds": 5, "labels": labels}

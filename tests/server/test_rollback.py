@@ -76,7 +76,7 @@ def test_an_open_round_is_abandoned_and_the_run_does_again_what_came_after(tmp_p
         late = await slow.link.report(Report(task.run, task.round, task.attempt, payload))
         assert (late.outcome, late.reason[:19]) == (Outcome.LATE, "round 3 is not open")
         again = await quick.task()
-        assert (again.round, again.title) == (4, "training round 2 of 3")
+        assert (again.round, again.title) == (4, "training round 2 of 3: one model for all")
         assert again.payload.weights()[0].blob.sha256 == known[2]
 
         await serve_all(coordinator)

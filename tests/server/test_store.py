@@ -40,7 +40,8 @@ def model(value: float) -> Tensors:
 
 
 def checkpoint(store: Store, value: float, run: str = "mnist") -> Structure:
-    return encode(State, State(Parameters(), {"global": model(value)}), lambda t: store.keep(run, t))
+    state = State(parameters=Parameters(), models={"global": model(value)})
+    return encode(State, state, lambda t: store.keep(run, t))
 
 
 def closed(round: int, **changes: Any) -> RoundRecord:

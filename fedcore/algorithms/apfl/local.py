@@ -10,14 +10,13 @@ from torch import Tensor
 from fedcore.algorithms.apfl.messages import Measure, Train
 from fedcore.local import standard
 from fedcore.local.chance import seeded
-from fedcore.local.evaluate import evaluate
 from fedcore.local.faults import authors
 from fedcore.local.losses import loss_of
 from fedcore.local.personal import Personal, number, recall, remember
 from fedcore.local.samples import Batches
 from fedcore.local.steps import gradients, refuse_own_training, walk, weights_of
 from fedcore.local.weights import load_weights, tensors_of
-from fedcore.messages import Evaluated, Message, Trained
+from fedcore.messages import Evaluate, Message, Trained
 from fedcore.types import Tensors
 
 if TYPE_CHECKING:
@@ -78,14 +77,12 @@ def _train(message: Train, bench: "Bench") -> Trained:
     return Trained(tensors_of(common), len(samples), loss)
 
 
-def _measure(message: Measure, bench: "Bench") -> Evaluated:
-    kept = recall(bench, message.model, alpha=())
-    model = bench.load(message.model)
+def _measure(message: Measure, bench: "Bench") -> Message:
+    kept, model = recall(bench, message.model, alpha=()), message.model
     if kept is not None:
-        trained = {name for name, weight in model.named_parameters() if weight.requires_grad}
-        model = bench.load(_mixture(kept, message.model, trained))
-    samples = bench.samples(message.part)
-    return Evaluated(*evaluate(bench.learner, model, samples), len(samples))
+        trained = {name for name, weight in bench.model.named_parameters() if weight.requires_grad}
+        model = _mixture(kept, message.model, trained)
+    return standard.perform(Evaluate(model, message.part), bench)
 
 
 def _mixture(kept: Personal, common: Tensors, trained: set[str]) -> Tensors:

@@ -6,7 +6,7 @@ run is a sequence of time steps; each step is
     score    every device measures its loss under every model. It goes to the best; but where that has become
              worse by more than `drift` than what it had in the step before, its data have drifted, and it
              gets a model of its own. Then clusters are merged while the two nearest are within `drift`, by
-             complete linkage of D(i, j) = max(L_ij - L_ii, L_ji - L_jj, 0), L_ij: mean loss of model i on the
+             complete linkage of D(i, j) = max(L_ij - L_jj, L_ji - L_ii, 0), L_ij: mean loss of model i on the
              devices of cluster j
     train    `every` rounds of training, each cluster its own model
 

@@ -10,6 +10,7 @@ from fedcore.algorithms.fedrc import Parameters
 from fedcore.algorithms.fedrc.messages import Measure, Measured, Mix, Mixed, Mixing, Weigh
 from fedcore.algorithms.fedrc.state import State, heaviest, table, without_idle_models
 from fedcore.central.averaging import combined_models
+from fedcore.central.clustered import begun
 from fedcore.central.robust import RULES, Update
 from fedcore.central.standard import check_parameters, training
 from fedcore.errors import BadPayload, ConfigError, Refused
@@ -22,14 +23,12 @@ FIGURES = ("ensemble", "hard", "tuned")
 
 def start(model: Tensors, parameters: Parameters, *others: Tensors) -> State:
     check(parameters)
-    initial = [model, *others][: parameters.clusters]
-    if parameters.first == "equal" and len(initial) < parameters.clusters:
+    if parameters.first == "equal" and 1 + len(others) < parameters.clusters:
         raise ConfigError(
             "fedrc: models that begin alike, and that all devices weigh alike, stay alike",
             "set first=random, or give no initial weights: a device then draws them for each model",
         )
-    keys = [f"c{number}" for number in range(parameters.clusters)]
-    return State(parameters, {key: initial[n % len(initial)] for n, key in enumerate(keys)})
+    return State(parameters, begun(parameters.clusters, (model, *others)))
 
 
 def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:

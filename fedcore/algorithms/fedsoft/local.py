@@ -9,7 +9,6 @@ import torch
 from fedcore.algorithms.fedsoft.messages import Measure, SoftTrained, Train
 from fedcore.local import standard
 from fedcore.local.chance import seeded
-from fedcore.local.evaluate import evaluate
 from fedcore.local.faults import authors
 from fedcore.local.losses import loss_of
 from fedcore.local.mixture import labelled, sample_losses
@@ -17,7 +16,7 @@ from fedcore.local.personal import Personal, recall, remember
 from fedcore.local.samples import Batches
 from fedcore.local.train import descend
 from fedcore.local.weights import tensors_of
-from fedcore.messages import Evaluated, Message
+from fedcore.messages import Evaluate, Message
 from fedcore.parts import Vector
 from fedcore.seeds import generator
 from fedcore.tensors import weighted_mean
@@ -72,8 +71,7 @@ def counted(models: tuple[Tensors, ...], bench: "Bench") -> Vector:
     return found
 
 
-def _measure(message: Measure, bench: "Bench") -> Evaluated:
+def _measure(message: Measure, bench: "Bench") -> Message:
     own = recall(bench, message.model)
-    model = bench.load(message.model if own is None else own.model)
-    samples = bench.samples(message.part)
-    return Evaluated(*evaluate(bench.learner, model, samples), len(samples))
+    model = message.model if own is None else own.model
+    return standard.perform(Evaluate(model, message.part), bench)

@@ -51,14 +51,13 @@ both are kept by device. `default` is what we recommend. They differ in:
 
 from dataclasses import dataclass
 
-from fedcore.algorithm import Algorithm
+from fedcore.algorithm import Algorithm, TrainingParameters
 from fedcore.algorithms.feroma.messages import Profile
 
 
 @dataclass(frozen=True)
-class Parameters:
-    """rounds: of training in all; warm_up: the share of them that is FedAvg, rounded down.
-    epochs to restart_momentum: see `fedcore.messages.TrainingSettings`.
+class Parameters(TrainingParameters):
+    """warm_up: the share of the rounds that is FedAvg, rounded down.
     classes, dims, bounds, margin, solver, absent: as in FLUX.
 
     profile_part: "train" or "held_out", what a profile is of. masks: M random halves of it whose moments are
@@ -75,9 +74,7 @@ class Parameters:
     labels_at_test: newcomers describe their classes too, so they need labels, 20 of a class, say.
     aggregation: of the warm-up, as in `fedcore.central.robust`; after it, whose updates are far longer than
         usual are held back from others' models ("clipped"), or not ("mean"): see `central.held_back`.
-    dp_epsilon, dp_delta, dp_clip, dp_noise: DP-SGD on the devices, see `fedcore.messages.PrivateTraining`;
-        dp_epsilon 0 and dp_noise 0: without.
-    privacy to noise_at_test, evaluate: as in FLUX. The same data cost a device's budget once; data that drift
+    privacy to noise_at_test: as in FLUX. The same data cost a device's budget once; data that drift
         cost it anew each time that they do.
     abstain_beyond: a newcomer farther from the nearest profile than so many times as that is from the next
         distribution is placed nowhere; 0: never. least_confidence: likewise when the next is as near.
@@ -85,12 +82,6 @@ class Parameters:
 
     rounds: int = 20
     warm_up: float = 0.25
-    epochs: int = 2
-    batch_size: int = 64
-    learning_rate: float = 0.005
-    momentum: float = 0.9
-    weight_decay: float = 0.0
-    restart_momentum: bool = False
     classes: int = 10
     dims: int = 10
     bounds: str = "scalar"
@@ -108,11 +99,6 @@ class Parameters:
     keep: int = 32
     served: str = "mixed"
     labels_at_test: bool = False
-    aggregation: str = "clipped"
-    dp_epsilon: float = 0.0
-    dp_delta: float = 1e-6
-    dp_clip: float = 1.0
-    dp_noise: float = 0.0
     privacy: str = "off"
     epsilon: float = 0.0
     delta: float = 0.0
@@ -120,7 +106,6 @@ class Parameters:
     noise_at_test: bool = True
     abstain_beyond: float = 1.0
     least_confidence: float = 0.05
-    evaluate: bool = True
 
 
 ALGORITHM = Algorithm(

@@ -41,15 +41,13 @@ differ in:
 
 from dataclasses import dataclass
 
-from fedcore.algorithm import Algorithm
+from fedcore.algorithm import Algorithm, TrainingParameters
 from fedcore.algorithms.flux.messages import TrainMixture
 
 
 @dataclass(frozen=True)
-class Parameters:
-    """rounds: of training in all. epochs to restart_momentum: see `fedcore.messages.TrainingSettings`.
-
-    classes: U, number of classes in the run's labels. dims: l, coordinates after projection.
+class Parameters(TrainingParameters):
+    """classes: U, number of classes in the run's labels. dims: l, coordinates after projection.
     earliest, latest, threshold, history: when warm-up ends (eq. 14): not before round `earliest`, not after
         `latest` x rounds, else at the first gain in accuracy below `threshold`.
     bounds: "scalar", one pair of bounds for all latents, or "coordinate", one for each. On ReLU latents
@@ -63,9 +61,6 @@ class Parameters:
         update counts in each by the same weights (D.3).
     watch: rounds after which devices describe their data again, to see whether they have drifted; 0: never.
         It costs them the frozen model's forward pass, and with a privacy guarantee only new data cost budget.
-    aggregation: how updates become a model, and what a hostile one can do; see `fedcore.central.robust`.
-    dp_epsilon, dp_delta, dp_clip, dp_noise: DP-SGD on the devices, see `fedcore.messages.PrivateTraining`;
-        dp_epsilon 0 and dp_noise 0: without.
     central_noise, central_clip, central_delta: with aggregation "noised", noise that the server adds to each
         model, for those who get it to learn little of any device; see `fedcore.central.noised`.
     privacy: of the descriptors: "off", "paper" (not private), "balanced", "strict", or "explicit" with the
@@ -74,16 +69,8 @@ class Parameters:
     abstain_beyond: a newcomer farther from its centroid than this many times the cluster's reach is placed
         nowhere; 0: never. least_confidence: likewise when the runner-up is as near. Both are explained in
         `fedcore.central.assign`.
-    evaluate: measure the final models on the devices' test parts as the last exchange.
     """
 
-    rounds: int = 10
-    epochs: int = 2
-    batch_size: int = 64
-    learning_rate: float = 0.005
-    momentum: float = 0.9
-    weight_decay: float = 0.0
-    restart_momentum: bool = False
     classes: int = 10
     dims: int = 10
     earliest: int = 3
@@ -99,11 +86,6 @@ class Parameters:
     scaling: float = 1.0
     mixing: str = "hard"
     watch: int = 0
-    aggregation: str = "clipped"
-    dp_epsilon: float = 0.0
-    dp_delta: float = 1e-6
-    dp_clip: float = 1.0
-    dp_noise: float = 0.0
     central_noise: float = 0.0
     central_clip: float = 1.0
     central_delta: float = 1e-6
@@ -114,7 +96,6 @@ class Parameters:
     noise_at_test: bool = True
     abstain_beyond: float = 2.0
     least_confidence: float = 0.05
-    evaluate: bool = True
 
 
 PAPER = {

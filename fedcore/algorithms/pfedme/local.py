@@ -8,14 +8,13 @@ from torch import Tensor
 from fedcore.algorithms.pfedme.messages import Measure, Train
 from fedcore.local import standard
 from fedcore.local.chance import seeded
-from fedcore.local.evaluate import evaluate
 from fedcore.local.faults import authors
 from fedcore.local.losses import loss_of
 from fedcore.local.personal import Personal, recall, remember
 from fedcore.local.samples import Batches
 from fedcore.local.steps import gradients, refuse_own_training, walk, weights_of
 from fedcore.local.weights import tensors_of
-from fedcore.messages import Evaluated, Message, Trained
+from fedcore.messages import Evaluate, Message, Trained
 
 if TYPE_CHECKING:
     from fedcore.local.bench import Bench
@@ -63,8 +62,7 @@ def _train(message: Train, bench: "Bench") -> Trained:
     return Trained(tensors_of(model), len(samples), loss)
 
 
-def _measure(message: Measure, bench: "Bench") -> Evaluated:
-    found = recall(bench, message.model)
-    model = bench.load(message.model if found is None else found.model)
-    samples = bench.samples(message.part)
-    return Evaluated(*evaluate(bench.learner, model, samples), len(samples))
+def _measure(message: Measure, bench: "Bench") -> Message:
+    own = recall(bench, message.model)
+    model = message.model if own is None else own.model
+    return standard.perform(Evaluate(model, message.part), bench)

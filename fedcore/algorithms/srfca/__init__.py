@@ -15,6 +15,9 @@ models, for which every device would have to fetch the models of all. lambda is 
 as the CORNFLQS paper ran it (between the first tenth and the first quarter). K is found. Where nobody is
 near anybody there is one cluster; who is in none chooses by loss. A newcomer does too.
 
+There is a model for each cluster, so with many small ones the server keeps, and at every choice sends to each
+device, as many: up to one for every `smallest` devices. 1,024 is the most that can be scored.
+
 Trimmed means are the paper's rule, so preset `paper` has them; the default holds long updates back too.
 """
 
