@@ -9,7 +9,6 @@ newcomers: of devices that took no part and show labelled data, where the shift 
 the global accuracy of its paper.
 """
 
-import contextlib
 import mmap
 import tempfile
 import time
@@ -24,7 +23,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from fedcore.algorithm import Algorithm, Central, State, find, measurement
 from fedcore.data import images, natural
-from fedcore.errors import DeviceFault, Refused
+from fedcore.errors import BadPayload, DeviceFault, Refused
 from fedcore.events import Effect, Opened
 from fedcore.local.learner import Learner
 from fedcore.local.weights import initial_weights
@@ -177,13 +176,13 @@ def told(parameters: Any) -> str:
 
 def measure(central: Central, state: State, fleet: Fleet, number: int, labels: int) -> dict[str, Any]:
     """How good the final models are for a device: its own cluster's, and the one that it gets as a newcomer;
-    None where it is refused one."""
+    None where it is refused one, and why."""
     device = name(number)
     cluster = state.assignments[device]
     row: dict[str, Any] = {"device": device, "concept": fleet.holdings[number].concept, "cluster": cluster}
     row["known"] = fleet.accuracy(number, measurement(central, state, cluster))
-    row["test"] = row["placed"] = None
-    with contextlib.suppress(Refused, DeviceFault):
+    row["test"] = row["placed"] = row["refused"] = None
+    try:
         answer = central.place(state, None)
         if isinstance(answer, Message):
             answer = central.place(state, fleet.show(number, answer, labels))
@@ -191,6 +190,10 @@ def measure(central: Central, state: State, fleet: Fleet, number: int, labels: i
         row["placed"], row["abstained"] = answer.cluster, answer.abstained
         task = measurement(central, state, answer.cluster)
         row["test"] = fleet.accuracy(number, task, newcomer=True)
+    except BadPayload:
+        raise
+    except (Refused, DeviceFault) as refusal:  # labels are missing, say, or samples
+        row["refused"] = str(refusal)
     return row
 
 

@@ -7,7 +7,8 @@ run is a sequence of time steps; each step is
              worse by more than `drift` than what it had in the step before, its data have drifted, and it
              gets a model of its own. Then clusters are merged while the two nearest are within `drift`, by
              complete linkage of D(i, j) = max(L_ij - L_jj, L_ji - L_ii, 0), L_ij: mean loss of model i on the
-             devices of cluster j
+             devices of cluster j. We read: a model is held to the one that is at home there; held to itself
+             at home, as the distance may also be read, a hard concept would lie near to every easy one
     train    `every` rounds of training, each cluster its own model
 
 and at the end every device measures its cluster's model on its test part. K is found.
