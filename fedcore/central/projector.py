@@ -13,6 +13,8 @@ from fedcore.types import Tensors
 
 POINTS = 200
 SEED = 1
+LENGTH = 2
+"""Numbers in which standardised latents tell their length (`fedcore.local.describe.standardised`)."""
 
 
 def merge_bounds(bounds: Iterable[LatentBounds], margin: float) -> LatentBounds:
@@ -47,18 +49,27 @@ def make_projector(
     return {"mean": fitted.mean_, "components": np.ascontiguousarray(fitted.components_)}
 
 
-def public_projector(latents: int, dims: int, radius: float = 0.0) -> Tensors:
-    """A random projector with its radius, which takes nothing from any device: v latents to l dims.
+def public_projector(latents: int, dims: int) -> Tensors:
+    """A projector with a radius, which takes nothing from any device: v latents to l dims, or a few less.
 
-    "components" are l random orthonormal rows, "mean" is 0. "radius" () says that latents are standardised
-    before (`fedcore.local.describe`), to length 1 each, and projected ones shortened to it.
+    "components" (l, v + 2), for latents that are standardised before (`fedcore.local.describe.standardised`):
+    d = l - 2 random orthonormal rows, at least one, for the directions of latents, and the two numbers of the
+    length, which weigh as two directions do on average. "mean" is 0.
 
-    radius: 0 for sqrt((l + 2 sqrt(2 l)) / v), at most 1: the mean squared length that is left, and twice its
-    standard deviation. So it is public, and few samples are shortened.
+    "radius" (), to which projected latents are shortened: the root of (d + 2 sqrt(2 d) + 2) / v. Of a random
+    direction that is the mean squared length that is left, and twice its standard deviation. So it is public,
+    and few samples are shortened.
     """
-    dims = min(dims, latents)
-    normal = np.random.RandomState(SEED).standard_normal((latents, dims))
+    directions = max(min(dims - LENGTH, latents), 1)
+    normal = np.random.RandomState(SEED).standard_normal((latents, directions))
     basis, upper = np.linalg.qr(normal)
-    components = np.ascontiguousarray((basis * np.sign(np.diag(upper))).T)
-    shortened = radius or min(1.0, float(np.sqrt((dims + 2.0 * np.sqrt(2.0 * dims)) / latents)))
-    return {"mean": np.zeros(latents), "components": components, "radius": np.array(shortened)}
+    components = np.zeros((directions + LENGTH, latents + LENGTH))
+    components[:directions, :latents] = (basis * np.sign(np.diag(upper))).T
+    of_length = LENGTH / latents
+    components[directions:, latents:] = np.sqrt(of_length) * np.eye(LENGTH)
+    left = min(1.0, (directions + 2.0 * np.sqrt(2.0 * directions)) / latents)
+    return {
+        "mean": np.zeros(latents + LENGTH),
+        "components": components,
+        "radius": np.array(np.sqrt(left + of_length)),
+    }

@@ -1,8 +1,8 @@
 """From a device's data to the moments of its projected latents (FLUX, appendix C.1.1, step S3; eq. 7).
 
 The projector is a tensor set of "mean" (v,) and "components" (l, v), float64, the same on every device. In
-the calibrated privacy modes it has a "radius" () too, and latents are standardised first. Only the projected
-ones, (n, l), are kept at once, never the latents (n, v).
+the calibrated privacy modes it has a "radius" () too, and takes standardised latents, (n, v + 2). Only the
+projected ones, (n, l), are kept at once, never the latents (n, v).
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,6 +21,11 @@ from fedcore.privacy.moments import Moments
 from fedcore.privacy.sums import ExactSums, sums_of
 from fedcore.tensors import Manifest, TensorSpec, check_manifest, manifest_of
 from fedcore.types import Array, Tensors
+
+TURN = 2.0
+"""Radians on the circle of lengths for a factor of e."""
+ROUNDING = 1e-12
+"""Relative: what is left of latents that are all the same, less their mean, is not more."""
 
 
 def describe(
@@ -69,24 +74,31 @@ def project(batches: Iterable[Tensor], projector: Tensors) -> Vector:
     """Latents (B, v), batch by batch -> (z - mean) components^T for all of them, (n, l) float64."""
     projected, mean, components = [], None, None
     for batch in batches:
+        values = standardised(batch.double()) if "radius" in projector else batch.double()
         if mean is None or components is None:
-            check_projector(projector, batch.shape[1])
+            check_projector(projector, values.shape[1])
             # A copy on the device that computes; torch would warn of sharing a read-only view of a file.
             mean, components = (
                 torch.tensor(projector[name], device=batch.device) for name in ("mean", "components")
             )
-        values = standardised(batch.double()) if "radius" in projector else batch.double()
         projected.append(((values - mean) @ components.T).cpu().numpy())
     return np.concatenate(projected)
 
 
 def standardised(latents: Tensor) -> Tensor:
-    """Each of (B, v) latents less its own mean over the v values, at length 1; 0 where all are the same.
+    """(B, v) latents as (B, v + 2) numbers: each less its own mean over the v values, at length 1; and the
+    length that it had, as a point on a circle of radius 1. All are 0 where the v values are the same.
 
-    What layer normalisation does, up to a factor: the length of every latent is known without looking at any.
+    How far such numbers lie from 0 is known without looking at any, whatever the encoder is. The lengths of
+    its latents differ by factors, with the brightness of images, for example: so once around the circle is a
+    factor, e^pi, which is 23. NaN and infinity give NaN.
     """
     centred = latents - latents.mean(dim=1, keepdim=True)
-    return nn.functional.normalize(centred, dim=1)
+    lengths = centred.norm(dim=1, keepdim=True)
+    turned = TURN * lengths.log()
+    numbers = torch.cat([centred / lengths, turned.cos(), turned.sin()], dim=1)
+    none = lengths <= ROUNDING * latents.norm(dim=1, keepdim=True)
+    return numbers.masked_fill(none, 0.0)
 
 
 def moments_of(
@@ -129,7 +141,7 @@ def check_classes(classes: int) -> None:
 
 
 def check_projector(projector: Tensors, width: int) -> None:
-    """Raise BadPayload unless this is a projector for latents of `width` values."""
+    """Raise BadPayload unless this is a projector for `width` values, with those of a length."""
     components = projector.get("components")
     rows = len(components) if components is not None and components.ndim == 2 else 0
     expected: Manifest = (

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedcore.central.projector import public_projector
+from fedcore.central.projector import LENGTH, public_projector
 from fedcore.local.describe import moments_of, project
 from fedcore.local.learner import builtin
 from fedcore.local.weights import initial_weights
@@ -48,7 +48,9 @@ class World:
     @cached_property
     def projector(self) -> Tensors:
         if self.settings.calibrated:
-            return public_projector(LATENTS, DIMS)
+            # The auditor does not look at lengths: a sample that is one direction moves the sums the most.
+            public = public_projector(LATENTS, DIMS + LENGTH)
+            return {**public, "components": public["components"][:DIMS]}
         return {"mean": np.zeros(LATENTS), "components": np.eye(DIMS, LATENTS)}
 
     def x(self, present: bool) -> Array:
@@ -71,8 +73,8 @@ class World:
     def _worst(self) -> Vector:
         """A sample whose projected latents have the length of the radius and lie on an axis: its part of the
         sums is as long as any can be."""
-        others = np.vstack([np.ones(LATENTS), self.projector["components"][1:]])
-        first = self.projector["components"][0]
+        first, *rest = self.projector["components"][:, :LATENTS]
+        others = np.vstack([np.ones(LATENTS), *rest])
         along = first - others.T @ np.linalg.lstsq(others.T, first, rcond=None)[0]
         return (along - along.min()) / np.ptp(along)
 

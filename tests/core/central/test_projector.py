@@ -6,7 +6,7 @@ from sklearn.decomposition import PCA
 
 from fedcore.central.projector import make_projector, merge_bounds, public_projector
 from fedcore.errors import BadPayload
-from fedcore.parts import LatentBounds
+from fedcore.parts import LatentBounds, Vector
 from fedcore.tensors import digest
 
 
@@ -70,20 +70,39 @@ def test_few_latents_give_few_dimensions() -> None:
 # -- for the calibrated modes ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("latents", "dims"), [(84, 10), (5, 10), (512, 20), (1, 1)])
-def test_a_public_projector_is_orthonormal_and_the_same_every_time(latents: int, dims: int) -> None:
+@pytest.mark.parametrize(
+    ("latents", "dims", "directions"), [(84, 10, 8), (5, 10, 5), (512, 20, 18), (4, 2, 1), (1, 1, 1)]
+)
+def test_a_public_projector_is_orthonormal_and_the_same_every_time(
+    latents: int, dims: int, directions: int
+) -> None:
     first, second = public_projector(latents, dims), public_projector(latents, dims)
     rows = first["components"]
-    assert rows.shape == (min(latents, dims), latents)
-    np.testing.assert_allclose(rows @ rows.T, np.eye(len(rows)), atol=1e-12)
+    assert rows.shape == (directions + 2, latents + 2)
+    of_directions, of_length = rows[:directions], rows[directions:]
+    np.testing.assert_allclose(of_directions @ of_directions.T, np.eye(directions), atol=1e-12)
+    assert not of_directions[:, latents:].any()
+    assert not of_length[:, :latents].any()
     assert digest(first) == digest(second)
-    assert 0.0 < first["radius"] <= 1.0
+
+
+def test_the_length_weighs_as_two_directions_do() -> None:
+    rows = public_projector(84, 10)["components"]
+    points, turns = random_directions(84), np.random.default_rng(1).uniform(0, 2 * np.pi, 5000)
+    mean_square = ((points @ rows[:8, :84].T) ** 2).mean()
+    circle = np.stack([np.cos(turns), np.sin(turns)], axis=1)
+    assert ((circle @ rows[8:, 84:].T) ** 2).mean() == pytest.approx(mean_square, rel=0.05)
 
 
 def test_its_radius_shortens_few_of_random_directions() -> None:
     projector = public_projector(84, 10)
-    points = np.random.default_rng(0).normal(size=(5000, 84))
-    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    points = np.hstack([random_directions(84), np.tile([1.0, 0.0], (5000, 1))])
     lengths = np.linalg.norm(points @ projector["components"].T, axis=1)
     assert 0.01 < (lengths > projector["radius"]).mean() < 0.06
-    assert public_projector(84, 10, radius=0.3)["radius"] == 0.3
+
+
+def random_directions(latents: int) -> Vector:
+    """(5000, latents), each of length 1."""
+    points = np.random.default_rng(0).normal(size=(5000, latents))
+    found: Vector = points / np.linalg.norm(points, axis=1, keepdims=True)
+    return found

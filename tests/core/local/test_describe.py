@@ -1,11 +1,15 @@
+import math
+
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedcore.data import Dataset
 from fedcore.data.version import distinct
 from fedcore.errors import BadPayload, DataFault, DeviceFault, LearnerFault
-from fedcore.local.describe import describe, moments_of, project, sums
+from fedcore.local.describe import describe, moments_of, project, standardised, sums
 from fedcore.local.learner import Learner, builtin
 from fedcore.local.samples import PASS, convert
 from fedcore.types import Tensors
@@ -94,7 +98,7 @@ def test_repeated_samples_are_worth_less_and_move_nothing() -> None:
 
 def test_what_has_a_guarantee_counts_a_repeated_sample_once() -> None:
     data = Dataset(np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [2.0, 1.0]]), np.array([0, 1, 0, 1]))
-    projector = {**IDENTITY, "radius": np.array(1.0)}
+    projector = {"mean": np.zeros(4), "components": np.eye(4), "radius": np.array(1.5)}
 
     def found(rows: list[int]) -> list[list[int]]:
         some = data.subset(np.array(rows))
@@ -152,13 +156,31 @@ def test_latents_that_are_not_finite_are_the_learners_to_mend() -> None:
 
 
 def test_a_projector_with_a_radius_has_latents_standardised_first() -> None:
-    projector: Tensors = {**IDENTITY, "mean": np.zeros(3), "components": np.eye(3), "radius": np.array(0.5)}
-    found = project(iter([torch.tensor([[1.0, 2.0, 3.0], [7.0, 7.0, 7.0], [1e30, 0.0, -1e30]])]), projector)
+    projector: Tensors = {"mean": np.zeros(5), "components": np.eye(5), "radius": np.array(0.5)}
+    latents = torch.tensor([[1.0, 2.0, 3.0], [0.1, 0.1, 0.1], [1e30, 0.0, -1e30], [torch.inf, 0.0, 1.0]])
+    found = project(iter([latents]), projector)
     half = np.sqrt(0.5)
-    np.testing.assert_allclose(found, [[-half, 0, half], [0, 0, 0], [half, 0, -half]], atol=1e-12)
+    np.testing.assert_allclose(found[:3, :3], [[-half, 0, half], [0, 0, 0], [half, 0, -half]], atol=1e-12)
+    turned = np.log(2.0)  # two radians for each factor of e, of a length of the root of 2
+    np.testing.assert_allclose(found[0, 3:], [np.cos(turned), np.sin(turned)], atol=1e-12)
+    assert found[1].tolist() == [0.0] * 5
+    assert np.isnan(found[3]).all()
+
+
+@given(unit=st.floats(1e-6, 1e6), factor=st.floats(1.05, 20.0))
+def test_what_differs_by_a_factor_alone_differs_whatever_the_unit_is(unit: float, factor: float) -> None:
+    """Brightness, for one: and by how much is the same wherever it is."""
+    latents = unit * torch.tensor([[1.0, 2.0, 5.0]], dtype=torch.float64)
+    dim, bright = standardised(torch.cat([latents, factor * latents]))
+    assert torch.allclose(dim[:3], bright[:3])
+    assert float((dim[3:] - bright[3:]).norm()) == pytest.approx(
+        2.0 * abs(math.sin(math.log(factor))), abs=1e-9
+    )
+    assert float(dim.norm()) == pytest.approx(math.sqrt(2.0))
 
 
 @pytest.mark.parametrize("radius", [0.0, -1.0, np.nan, np.inf])
 def test_a_radius_that_is_none_is_refused(radius: float) -> None:
+    projector = {"mean": np.zeros(4), "components": np.eye(4), "radius": np.array(radius)}
     with pytest.raises(BadPayload, match="the projector's radius is"):
-        project(iter([torch.zeros(1, 2)]), {**IDENTITY, "radius": np.array(radius)})
+        project(iter([torch.zeros(1, 2)]), projector)
