@@ -11,11 +11,11 @@ All modes share one warm-up, which asks for no descriptors, and so one encoder; 
 same groups they have the same models, which are then trained once. Devices of fewer than 1,000 samples train
 in batches of 16 with steps of 0.05. All else is as `fedserver simulate` has it.
 
-Means of --draws draws of the noise: ari, the adjusted Rand index of the groups that are found, their number not
-told; newcomers, accuracy in per cent of the models that devices are given who show unlabelled test images, of
-which no device has more than --samples; abstained, refused, shares of them who are told that no cluster fits
-well, or that noise may have decided; or who have too few images to release anything. The models are those of
-groups that one more draw found; known is how accurate these are for their own devices.
+Means of --draws draws of the noise: ari, the adjusted Rand index of the groups that are found, their number
+not told; newcomers, accuracy in per cent of the models that devices are given who show unlabelled test
+images, of which no device has more than --samples; abstained, refused, shares of them who are told that no
+cluster fits well, or that noise may have decided; or who have too few images to release anything. The models
+are those of groups that one more draw found; known is how accurate these are for their own devices.
 """
 
 import argparse

@@ -4,7 +4,7 @@ A real device has a ledger on its disk (`fedclient.ledger`); a simulation pays n
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from fedcore.errors import DeviceFault
@@ -33,6 +33,11 @@ class Order:
     data: str
     content: str
 
+    @property
+    def without_classes(self) -> "Order":
+        """All samples together alone, on the same terms."""
+        return replace(self, terms=replace(self.terms, classes=0))
+
 
 @dataclass(frozen=True)
 class Lesson:
@@ -49,6 +54,7 @@ class Account(Protocol):
     def release(self, order: Order, exact: Callable[[], ExactSums]) -> Descriptor:
         """The release that is ordered: the one that was made before, for nothing, or else a new one.
 
+        Where classes cannot be paid any more, what was told of all samples together before is told again.
         exact: computes the sums, and is not called for what was made before or cannot be paid.
         Raises OverBudget where the owner's budget has no room.
         """

@@ -90,18 +90,39 @@ def test_what_was_told_with_classes_answers_for_all_samples_too(
     ledger: Ledger, draws: list[Descriptor]
 ) -> None:
     with_classes = order()
-    alone = replace(with_classes, terms=replace(with_classes.terms, classes=0), content="c" * 64)
+    alone = replace(with_classes.without_classes, content="c" * 64)
     first = sent(ledger.release(with_classes, exact))
     assert sent(ledger.release(alone, exact)) == first
     assert len(draws) == len(chosen(ledger.verify(), Debit)) == 1
 
 
-def test_what_was_told_of_all_samples_does_not_answer_for_classes(ledger: Ledger) -> None:
-    with_classes = order()
-    alone = replace(with_classes, terms=replace(with_classes.terms, classes=0))
-    ledger.release(alone, lambda: sums_of([(np.ones((SAMPLES, DIMS)), None)], 1.0, DIMS, 0))
+def placed(ledger: Ledger) -> bytes:
+    """What a newcomer releases: all samples together, of which no label is known."""
+    alone = replace(order().without_classes, content="c" * 64)
+    return sent(ledger.release(alone, lambda: sums_of([(np.ones((SAMPLES, DIMS)), None)], 1.0, DIMS, 0)))
+
+
+def test_a_newcomer_that_trains_tells_of_its_classes_where_the_budget_has_room(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, Budget(epsilon=8.0))
+    first = placed(ledger)
+    assert sent(ledger.release(order(), exact)) != first
+    assert [each.classes for each in chosen(ledger.verify(), Debit)] == [0, CLASSES]
+
+
+def test_where_it_has_none_it_tells_again_what_it_told_for_nothing(
+    ledger: Ledger, draws: list[Descriptor]
+) -> None:
+    first = placed(ledger)
+    assert sent(ledger.release(order(), exact)) == first
+    assert len(draws) == len(chosen(ledger.verify(), Debit)) == 1
     with pytest.raises(OverBudget):
-        ledger.release(with_classes, exact)
+        ledger.release(order(encoder="f"), exact)
+
+
+def test_what_was_told_of_other_labels_is_not_told_again_as_of_these(ledger: Ledger) -> None:
+    ledger.release(order(), exact)
+    with pytest.raises(OverBudget):
+        ledger.release(replace(order(), content="c" * 64), exact)
 
 
 def test_another_encoder_other_data_or_other_terms_are_paid_anew(tmp_path: Path) -> None:

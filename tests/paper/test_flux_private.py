@@ -113,7 +113,7 @@ def test_devices_with_and_without_classes_are_clustered_together() -> None:
     assert len(found.names) == 2
     assert found.classless == 4
     (remark,) = State(PARAMETERS, {}, "clustered", clustering=found).remarks
-    assert remark.startswith("4 devices had too few samples to tell of their classes")
+    assert remark.startswith("4 devices had too few samples, or too little budget left, to tell of their")
 
 
 def test_density_cannot_group_what_is_noisy() -> None:

@@ -84,6 +84,6 @@ class State:
         if self.clustering is None or not self.clustering.classless:
             return ()
         return (
-            f"{self.clustering.classless} devices had too few samples to tell of their classes with this "
-            "privacy: among them no groups are found that differ in nothing else",
+            f"{self.clustering.classless} devices had too few samples, or too little budget left, to tell of "
+            "their classes with this privacy: among them no groups are found that differ in nothing else",
         )
