@@ -59,11 +59,12 @@ class Budget:
             allowed = getattr(self, name)
             if self._room(allowed, spent + cost) < -ROUNDING * cost.rho:
                 left = self.epsilon_of(Cost(self.left(of_data, in_all)))
+                asked = "a task of DP-SGD" if cost.curve else "a release"
                 raise OverBudget(
-                    f"a release of epsilon {self.epsilon_of(cost):.4g} is over this device's budget: of "
-                    f"epsilon {allowed:g} for {what}, {self.epsilon_of(spent):.4g} is spent; one of up to "
-                    f"{left:.4g} would fit (delta {self.delta:g})",
-                    f"ask the run's operator for less, or raise privacy.{name} in this device's settings",
+                    f"{asked} of epsilon {self.epsilon_of(cost):.4g} is over this device's budget: of "
+                    f"epsilon {allowed:g} for {what}, {self.epsilon_of(spent):.4g} is spent, for descriptors "
+                    f"and weights together; one of up to {left:.4g} would fit (delta {self.delta:g})",
+                    self._mend(cost, name, self.epsilon_of(spent + cost)),
                 )
 
     def allows(self, what: str) -> bool:
@@ -72,3 +73,12 @@ class Budget:
 
     def _room(self, epsilon: float, spent: Cost) -> float:
         return spent.room(epsilon, self.delta, self.group_size)
+
+    def _mend(self, cost: Cost, name: str, due: float) -> str:
+        """name: of the limit that would have to be at least `due`."""
+        less = "a smaller dp_epsilon" if cost.curve else "a smaller epsilon (privacy=explicit)"
+        ask = f"ask the run's operator for {less}"
+        if math.isinf(due):  # nothing that can be set has room for it
+            return ask
+        limit = math.ceil(100.0 * due) / 100.0
+        return f"{ask}, or set privacy.{name} to {limit:.2f} or more in this device's settings"

@@ -1,6 +1,8 @@
 """The owner's budget: what fits, what does not, and what it means as (epsilon, delta)."""
 
 import math
+import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -10,10 +12,15 @@ from fedcore.errors import ConfigError, OverBudget
 from fedcore.parts import PrivacySettings
 from fedcore.privacy.accounting import rho_for
 from fedcore.privacy.budget import Budget
-from fedcore.privacy.cost import Cost
+from fedcore.privacy.cost import ORDERS, Cost
 from fedcore.privacy.modes import terms
 
 BALANCED = rho_for(5.0, 1e-6)
+
+
+def training(slope: float) -> Cost:
+    """Of DP-SGD, with a divergence in proportion to the order."""
+    return Cost(curve=tuple(slope * order for order in ORDERS))
 
 
 def test_the_default_is_one_balanced_release_for_each_version_and_three_in_all() -> None:
@@ -57,6 +64,43 @@ def test_whatever_is_asked_for_no_limit_is_passed(
             assert cost <= left * (1 + 1e-6)
             spent += Cost(cost)
     assert budget.epsilon_of(spent) <= min(epsilon, total) * (1 + 1e-6)
+
+
+@settings(deadline=None)
+@given(
+    st.floats(0.0, 20.0),
+    st.floats(0.0, 20.0),
+    st.integers(1, 3),
+    st.lists(st.one_of(st.floats(1e-6, 3.0).map(Cost), st.floats(1e-4, 0.3).map(training)), max_size=10),
+)
+def test_the_limit_that_a_refusal_names_is_enough(
+    epsilon: float, total: float, group_size: int, costs: list[Cost]
+) -> None:
+    budget, spent = Budget(epsilon, 1e-6, total, group_size), Cost()
+    for cost in costs:
+        for _ in range(2):  # each of the two limits may have to be raised
+            if (mend := refused(budget, cost, spent)) is not None:
+                assert ("dp_epsilon" in mend) == bool(cost.curve)
+                named = re.search(r"privacy\.(\w+) to ([\d.]+) or more", mend)
+                assert named is not None
+                budget = replace(budget, **{named[1]: float(named[2])})
+        budget.check(cost, spent, spent)
+        spent += cost
+
+
+def refused(budget: Budget, cost: Cost, spent: Cost) -> str | None:
+    """The mend that is named, or None where it fits."""
+    try:
+        budget.check(cost, spent, spent)
+    except OverBudget as refusal:
+        return refusal.mend
+    return None
+
+
+def test_where_no_limit_is_enough_none_is_named() -> None:
+    with pytest.raises(OverBudget) as refused:
+        Budget(group_size=600).check(training(0.1), Cost(), Cost())
+    assert refused.value.mend == "ask the run's operator for a smaller dp_epsilon"
 
 
 def test_nothing_may_be_spent_at_all() -> None:
