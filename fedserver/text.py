@@ -82,7 +82,8 @@ def status(found: RunStatus) -> str:
         parts.append(table(heads, rows))
     if any(found.clusters.values()):
         parts += [f"cluster {key}: {_many(len(own), 'device')}" for key, own in found.clusters.items()]
-    parts += [f"privacy: {each}" for each in privacy(found.released, found.central)] if found.devices else []
+    if found.devices:
+        parts += [f"privacy in this run: {each}" for each in privacy(found.released, found.central)]
     parts += [f"model {key}: {_bytes(weights.blob.size)}" for key, weights in found.models.items()]
     parts += [f"missing in the last round: {device}: {why}" for device, why in found.missing.items()]
     for why, count in Counter(found.abandoned.values()).items():
@@ -123,15 +124,18 @@ def server(found: ServerStatus) -> str:
             for each in found.devices
         ]
         parts.append(table(("device", "state", "seen", "works on", "software"), rows))
-        parts += [f"privacy: {each}" for each in privacy(found.released)]
+        parts += [f"privacy over all runs: {each}" for each in privacy(found.released)]
     return "\n".join(parts)
 
 
 def privacy(released: Mapping[DeviceId, Statement], central: CentralNoise | None = None) -> list[str]:
-    """How many devices have released what; and what their weights have, or that they have nothing."""
+    """How many devices have released what, each of them; and what their weights have, or that they have
+    nothing."""
     counts = Counter(str(each) for each in released.values())
     of_models = [str(central)] if central is not None else []
-    devices = [f"{_many(count, 'device')}: {what}" for what, count in counts.items()]
+    devices = [
+        f"{f'each of {count} devices' if count > 1 else '1 device'}: {what}" for what, count in counts.items()
+    ]
     return [*devices, *of_models, of_weights(released.values())]
 
 

@@ -52,14 +52,23 @@ def export(console: Console, client: "OperatorClient", name: str, cluster: str |
         raise NotFound(f"run {name} has no cluster {key!r}", near(key, known))
     console.progress(f"fetching the model of {key}")
     weights = found.models[key]
-    privacy = "; ".join(text.privacy(found.released, found.central))
-    save(client.fetch(weights), out, {"run": name, "cluster": key, "privacy": privacy})
+    in_all = {device: each for device, each in client.status().released.items() if device in found.released}
+    privacy = {
+        "privacy": "; ".join(text.privacy(found.released, found.central)),
+        "privacy_over_all_runs": "; ".join(text.privacy(in_all)),
+    }
+    save(client.fetch(weights), out, {"run": name, "cluster": key, **privacy})
     facts = {
         "run": name,
         "cluster": key,
         "path": str(out),
         "sha256": weights.blob.sha256,
         **text.private_data(found.released, found.central),
-        "privacy": privacy,
+        **privacy,
     }
-    return Result(facts, f"{out}: the model of {key}, {len(weights.manifest)} tensors")
+    said = [
+        f"{out}: the model of {key}, {len(weights.manifest)} tensors",
+        f"privacy in this run: {privacy['privacy']}",
+        f"the same devices over all runs: {privacy['privacy_over_all_runs']}",
+    ]
+    return Result(facts, "\n".join(said))

@@ -59,11 +59,11 @@ class Budget:
             allowed = getattr(self, name)
             if self._room(allowed, spent + cost) < -ROUNDING * cost.rho:
                 left = self.epsilon_of(Cost(self.left(of_data, in_all)))
-                asked = "a task of DP-SGD" if cost.curve else "a release"
+                asked = "DP-SGD" if cost.curve else "a release"
                 raise OverBudget(
                     f"{asked} of epsilon {self.epsilon_of(cost):.4g} is over this device's budget: of "
-                    f"epsilon {allowed:g} for {what}, {self.epsilon_of(spent):.4g} is spent, for descriptors "
-                    f"and weights together; one of up to {left:.4g} would fit (delta {self.delta:g})",
+                    f"epsilon {allowed:g} for {what}, {self.epsilon_of(spent):.4g} is spent; one of up to "
+                    f"{left:.4g} would fit (delta {self.delta:g})",
                     self._mend(cost, name, self.epsilon_of(spent + cost)),
                 )
 

@@ -101,9 +101,13 @@ def test_a_run_from_its_start_to_its_model(command: Command, server: Daemon, tmp
     assert shown["weights"] == WEIGHTS
     told = "no guarantee: weights trained without DP-SGD, accuracy and loss as measured"
     assert [shown["released"][device]["summary"] for device in ("d0", "d1", "d2")] == [told] * 3
-    assert found["privacy"] == f"3 devices: {told}; {WEIGHTS}"
+    assert found["privacy"] == found["privacy_over_all_runs"] == f"each of 3 devices: {told}; {WEIGHTS}"
     with safe_open(tmp_path / "m.safetensors", framework="numpy") as file:
-        assert file.metadata()["privacy"] == found["privacy"]
+        metadata = file.metadata()
+        assert {name: found[name] for name in metadata if name.startswith("privacy")} == {
+            "privacy": metadata["privacy"],
+            "privacy_over_all_runs": metadata["privacy_over_all_runs"],
+        }
     exported = load_file(tmp_path / "m.safetensors")
     assert {name: array.tobytes() for name, array in exported.items()} == {
         name: array.tobytes() for name, array in expected()["global"].items()

@@ -62,10 +62,10 @@ def test_a_run_in_full_names_who_is_missing_and_what_gave_no_result() -> None:
         "d1      -        -         -       -        0 B     0 B",
         "cluster c0: 1 device",
         "cluster c1: 0 devices",
-        "privacy: 2 devices: epsilon 5 at delta 1e-06",
-        "privacy: 1 device: no guarantee: a descriptor with the papers' noise (privacy=paper, which is not "
-        "private); the rest: epsilon 5 at delta 1e-06",
-        "privacy: weights: none have left",
+        "privacy in this run: each of 2 devices: epsilon 5 at delta 1e-06",
+        "privacy in this run: 1 device: no guarantee: a descriptor with the papers' noise (privacy=paper, "
+        "which is not private); the rest: epsilon 5 at delta 1e-06",
+        "privacy in this run: weights: none have left",
         "model c0: 0 B",
         "missing in the last round: d1: it left",
         "1 round gave no result: 0 of at least 2 reports at the deadline",
@@ -105,7 +105,7 @@ def test_the_server_and_its_devices() -> None:
     assert lines[3:] == [
         "d0      working  3 s ago  digits    toy 1",
         "d1      absent   -        -         -",
-        "privacy: weights: no privacy guarantee, as they leave without DP-SGD",
+        "privacy over all runs: weights: no privacy guarantee, as they leave without DP-SGD",
     ]
     assert text.server(ServerStatus("1.2", (), ())).splitlines()[1] == "no run goes on"
 
