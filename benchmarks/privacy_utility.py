@@ -5,11 +5,12 @@
     python -m benchmarks.privacy_utility --plot
 
 Each data set, shift, number of samples and seed is a piece, kept in a file of its own: pieces that are there
-are not run again. utility.json has all of them; --plot draws them too, and needs matplotlib.
+are not run again. utility.json has all of them, and the table the most telling figures; --plot draws these,
+and needs matplotlib.
 
 All modes share one warm-up, which asks for no descriptors, and so one encoder; where two modes find the
 same groups they have the same models, which are then trained once. Devices of fewer than 1,000 samples train
-in batches of 16 with steps of 0.05. All else is as `fedserver simulate` has it.
+in batches of 16 with steps of 0.02. All else is as `fedserver simulate` has it.
 
 Means of --draws draws of the noise: ari, the adjusted Rand index of the groups that are found, their number
 not told; newcomers, accuracy in per cent of the models that devices are given who show unlabelled test
@@ -50,7 +51,7 @@ MODES: dict[str, dict[str, Any]] = {
     "strict": {"privacy": "strict"},
 }
 FIGURES = ("ari", "clusters", "known", "newcomers", "abstained", "refused")
-FEW, FEW_SAMPLES = {"learning_rate": 0.05, "batch_size": 16}, 1000
+FEW, FEW_SAMPLES = {"learning_rate": 0.02, "batch_size": 16}, 1000
 
 
 @dataclass(frozen=True)
@@ -194,14 +195,16 @@ def by_place(run: tuple[tuple[Any, ...], Any]) -> tuple[Any, ...]:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    heads = ("dataset", "shift", "level", "samples", "mode", "seeds", *FIGURES)
-    lines = ["".join(f"{head:>14}" for head in heads)]
+    """Markdown, a line for each fleet: of each mode ari, newcomers, and in brackets abstained."""
+    place = ("dataset", "shift", "level", "clients", "samples", "seeds")
+    fleets: dict[tuple[Any, ...], dict[str, str]] = defaultdict(dict)
     for row in rows:
-        cells = [row[head] for head in heads]
-        lines.append(
-            "".join(f"{cell:>14.3f}" if isinstance(cell, float) else f"{cell or '-'!s:>14}" for cell in cells)
-        )
-    return "\n".join(lines)
+        placed = row["newcomers"] is not None
+        told = f"{row['newcomers']:.1f} % ({100.0 * row['abstained']:.0f} %)" if placed else "refused"
+        fleets[tuple(row[name] for name in place)][row["mode"]] = f"{row['ari']:.2f}; {told}"
+    lines = [[*place, *MODES], ["---"] * (len(place) + len(MODES))]
+    lines += [[*map(str, fleet), *(cells[mode] for mode in MODES)] for fleet, cells in fleets.items()]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
