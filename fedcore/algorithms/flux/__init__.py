@@ -47,7 +47,8 @@ from fedcore.algorithms.flux.messages import TrainMixture
 
 @dataclass(frozen=True)
 class Parameters(TrainingParameters):
-    """classes: U, number of classes in the run's labels. dims: l, coordinates after projection.
+    """classes: U, number of classes in the run's labels. dims: l, coordinates after projection; with a
+        privacy guarantee two of them are for the length of latents, and the others for their direction.
     earliest, latest, threshold, history: when warm-up ends (eq. 14): not before round `earliest`, not after
         `latest` x rounds, else at the first gain in accuracy below `threshold`.
     bounds: "scalar", one pair of bounds for all latents, or "coordinate", one for each. On ReLU latents

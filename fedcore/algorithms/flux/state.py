@@ -18,7 +18,7 @@ GLOBAL = "global"
 class Clustering:
     """What was found in the clustering round, and what it takes to place another device.
 
-    encoder: the frozen global model that describes. projector: "mean" (v,), "components" (l, v).
+    encoder: the frozen global model that describes. projector: as in `Train`.
     described: every device's descriptor. vectors: the same, scaled, (2 (U+1) l,).
     centroids: (M, 2 (U+1) l), one row for each of `names`.
     reach: (M,), in label-free coordinates; see `fedcore.central.assign.reach`.
