@@ -23,7 +23,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/audit"), help="folder of what comes out")
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
-    until, rows = time.monotonic() + asked.seconds, {}
+    report, until = asked.out / "audit.json", time.monotonic() + asked.seconds
+    rows = json.loads(report.read_text()) if report.exists() else {}
     for name in asked.case or CASES:
         file = asked.out / f"{name.replace(', ', '-').replace(' ', '-')}.npz"
         sides = asyncio.run(completed(CASES[name], read(file), asked.releases, until))
@@ -38,7 +39,7 @@ def main() -> None:
             f"({row['releases']} releases)",
             flush=True,
         )
-    (asked.out / "audit.json").write_text(json.dumps(rows, indent=2))
+    report.write_text(json.dumps(rows, indent=2))
 
 
 def read(file: Path) -> tuple[Vector, Vector]:
