@@ -59,6 +59,8 @@ def over_grpc(demo: Path) -> Models:
     async def read() -> Models:
         coordinator = await Coordinator.open(demo / "server", Settings())
         try:
+            while coordinator.recovery.pending:  # noqa: ASYNC110 - what is waited for is a thread
+                await asyncio.sleep(0.01)
             return await final_models(coordinator)
         finally:
             await coordinator.close()
