@@ -10,8 +10,9 @@ from sklearn.metrics import adjusted_rand_score
 from fedcore.admit import admit_message
 from fedcore.algorithms.fedrc import central, local
 from fedcore.algorithms.fedrc.messages import Measured, Mix, Mixed, Weigh
-from fedcore.algorithms.fedrc.state import State, table, without_idle_models
-from fedcore.algorithms.fedrc.weights import Mixture, begun, log_shares, recalled, weighed
+from fedcore.algorithms.fedrc.removal import without_idle_models, without_spare_models
+from fedcore.algorithms.fedrc.state import State, table
+from fedcore.algorithms.fedrc.weights import Mixture, as_one, begun, log_shares, recalled, weighed
 from fedcore.data.dataset import Dataset
 from fedcore.errors import BadPayload, DeviceFault, Refused
 from fedcore.local.mixture import responsibilities, train_share
@@ -122,6 +123,47 @@ REPORTS = [
 ]
 
 
+def test_by_default_a_device_is_weighed_as_one_at_first_so_that_its_classes_stay_together() -> None:
+    """Two samples, each better explained by another model: together the first model is better by half a nat."""
+    losses = np.array([[0.0, 2.0], [1.0, 0.0]])
+    each = weighed(begun(("a", "b"), "equal", 0), losses, None, MIXING)
+    assert each.gamma is not None
+    assert np.argmax(each.gamma, axis=1).tolist() == [0, 1]
+    whole = as_one(begun(("a", "b"), "equal", 0), losses, None, MIXING)
+    assert whole.gamma is not None
+    due = 1.0 / (1.0 + np.exp(-3.0 * 0.5))
+    np.testing.assert_allclose(whole.gamma, [[due, 1.0 - due]] * 2)
+    np.testing.assert_allclose(whole.omega, [due, 1.0 - due])
+
+
+def test_as_one_what_is_usual_explains_nothing_and_earlier_rounds_count_for_half() -> None:
+    losses, shares = np.log([[2.0, 2.0]]), np.log([[0.8, 0.4]])
+    first = as_one(begun(("a", "b"), "equal", 0), losses, shares, MIXING)
+    np.testing.assert_allclose(first.costs, np.log([1.6, 0.8]))
+    again = recalled(first.tensors(), ("a", "b"), 1)
+    assert again is not None
+    second = as_one(again, losses, None, MIXING)
+    np.testing.assert_allclose(second.costs, np.log([2.0, 2.0]) / 2.0 + np.log([1.6, 0.8]) / 2.0)
+    assert weighed(second, losses, None, MIXING).costs is None
+
+
+def test_weights_that_are_drawn_stand_in_the_first_round_and_devices_are_weighed_as_one_until_as_one() -> (
+    None
+):
+    drawn = begun(("a", "b"), "random", 7)
+    first = as_one(drawn, np.array([[0.0, 9.0]]), None, replace(MIXING, first="random"))
+    np.testing.assert_allclose(first.omega, drawn.omega)
+    assert first.costs is None
+    said = []
+    for progress in range(3):
+        planned = central.plan(replace(begin(as_one=2), progress=progress), ["d0"])
+        assert planned is not None
+        task = planned.tasks["d0"]
+        assert isinstance(task, Mix)
+        said.append(task.mixing.as_one)
+    assert said == [True, True, False]
+
+
 def test_line_11_the_server_weighs_by_samples_in_the_paper_and_by_what_a_model_explains_by_default() -> None:
     paper = central.reduce(begin(weighting="samples", aggregation="mean", first="equal"), REPORTS)
     np.testing.assert_allclose(
@@ -179,7 +221,7 @@ def test_nobody_is_placed_before_the_first_round_and_without_a_question_by_one_m
 
 
 def test_gamma_never_leaves_and_omega_is_remembered_on_the_device() -> None:
-    assert {item.name for item in fields(Mixed)} == {"models", "keys", "counts", "examples", "loss"}
+    assert {item.name for item in fields(Mixed)} == {"models", "keys", "counts", "examples", "loss", "scores"}
     ours = bench(0)
     answer = local.perform(MIX, ours)
     assert isinstance(answer, Mixed)
@@ -209,6 +251,7 @@ def test_only_models_that_explain_something_here_are_trained_and_sent() -> None:
 def test_every_concept_has_a_model_of_its_own_whatever_classes_its_devices_have(outcome: Outcome) -> None:
     truth = [concept(number) for number in range(DEVICES)]
     assert adjusted_rand_score(truth, found(outcome)) == 1.0
+    assert len(outcome.state.models) == 3  # of six, and nobody said how many concepts there are
     one = run("fedavg", epochs=1, rounds=10)
     ours, theirs = (
         np.mean([each.accuracy for each in state.metrics.values()]) for state in (outcome.state, one.state)
@@ -268,9 +311,10 @@ def test_h2_prediction_is_the_weighted_sum_of_probabilities_or_the_heaviest_mode
         local.perform(replace(central.measure(state, ""), predict="soft"), bench(0))
 
 
-def test_one_more_training_helps_a_device_on_its_own_classes(outcome: Outcome) -> None:
-    """FedRC-FT, Table 1: better where it was trained. Measured on the training part of a device."""
-    state = outcome.state
+def test_one_more_training_helps_a_device_on_its_own_classes() -> None:
+    """FedRC-FT, Table 1: better where it was trained. Measured on the training part of a device, while there
+    is something left to learn."""
+    state = run("fedrc", rounds=3).state
     assert isinstance(state, State)
     task = replace(central.measure(state, ""), part="train")
     answer = local.perform(task, bench(4))
@@ -334,6 +378,44 @@ def test_algorithm_3_a_model_that_explains_too_little_for_too_long_is_removed() 
     assert busy.low == {}
     every = without_idle_models(replace(twice, parameters=replace(twice.parameters, remove_below=0.9)))
     assert list(every.models) == ["c0"]
+
+
+def test_of_two_models_that_can_replace_each_other_one_goes_and_the_one_that_is_needed_stays() -> None:
+    """Three models, of which the last two explain a device's data alike; nobody explains the first one's."""
+    state = replace(
+        begin(replaceable=0.5, settle=2, remove_after=2),
+        models={key: {"w": np.zeros(1)} for key in ("c0", "c1", "c2")},
+    )
+    tables = {"d0": [[8.0, 0.0], [0.0, 0.0], [0.0, 0.0]], "d1": [[0.0, 0.0], [3.0, 2.0], [3.0, 2.0]]}
+    costs = {"d0": [0.0, 4.0, 4.0], "d1": [4.0, 0.1, 0.2]}
+    told = replace(
+        state,
+        tables={device: np.array(each) for device, each in tables.items()},
+        scores={device: np.array(each) for device, each in costs.items()},
+    )
+    assert without_spare_models(replace(told, progress=1)).spare == {}
+    once = without_spare_models(replace(told, progress=2))
+    assert once.spare == {"c1": 1, "c2": 1}
+    twice = without_spare_models(replace(once, progress=3))
+    assert list(twice.models) == ["c0", "c1"]
+    assert twice.scores["d1"].tolist() == [4.0, 0.1]
+    assert "c2 was removed after round 3: it was needed for 0 nats a sample" in twice.remarks[0]
+    again = without_spare_models(without_spare_models(replace(twice, progress=5)))
+    assert list(again.models) == ["c0", "c1"]
+
+
+def test_a_device_that_claims_to_be_huge_takes_no_model_that_others_need() -> None:
+    honest = {
+        f"d{n}": np.array([[10.0, 0.0], [0.0, 0.0]] if n % 2 else [[0.0, 0.0], [0.0, 10.0]]) for n in range(8)
+    }
+    costs = {f"d{n}": np.array([0.0, 3.0] if n % 2 else [3.0, 0.0]) for n in range(8)}
+    state = replace(
+        begin(replaceable=0.5, settle=0, remove_after=1),
+        progress=1,
+        tables={**honest, "d8": np.full((2, 2), 1e6)},
+        scores={**costs, "d8": np.zeros(2)},
+    )
+    assert len(without_spare_models(state).models) == 2
 
 
 def test_algorithm_3_devices_share_the_weight_of_what_is_gone() -> None:
