@@ -124,7 +124,7 @@ REPORTS = [
 
 
 def test_by_default_a_device_is_weighed_as_one_at_first_so_that_its_classes_stay_together() -> None:
-    """Two samples, each better explained by another model: together the first model is better by half a nat."""
+    """Two samples, each better explained by another model: together by the first one, by half a nat."""
     losses = np.array([[0.0, 2.0], [1.0, 0.0]])
     each = weighed(begun(("a", "b"), "equal", 0), losses, None, MIXING)
     assert each.gamma is not None
@@ -139,10 +139,12 @@ def test_by_default_a_device_is_weighed_as_one_at_first_so_that_its_classes_stay
 def test_as_one_what_is_usual_explains_nothing_and_earlier_rounds_count_for_half() -> None:
     losses, shares = np.log([[2.0, 2.0]]), np.log([[0.8, 0.4]])
     first = as_one(begun(("a", "b"), "equal", 0), losses, shares, MIXING)
+    assert first.costs is not None
     np.testing.assert_allclose(first.costs, np.log([1.6, 0.8]))
     again = recalled(first.tensors(), ("a", "b"), 1)
     assert again is not None
     second = as_one(again, losses, None, MIXING)
+    assert second.costs is not None
     np.testing.assert_allclose(second.costs, np.log([2.0, 2.0]) / 2.0 + np.log([1.6, 0.8]) / 2.0)
     assert weighed(second, losses, None, MIXING).costs is None
 

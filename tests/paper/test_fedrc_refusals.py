@@ -44,7 +44,7 @@ def test_models_that_begin_alike_are_set_apart_by_the_devices_or_refused() -> No
         ({"smoothing": -1.0}, "smoothing"),
         ({"skip": 0.5}, "skip"),
         ({"noise": 5.0}, "noise hides"),
-        ({"noise": 5.0, "weighting": "samples", "aggregation": "mean"}, "spare models"),
+        ({"noise": 5.0, "weighting": "samples", "aggregation": "mean"}, "spare models found"),
         ({"replaceable": -1.0}, "replaceable"),
         ({"as_one": -1}, "as_one"),
         ({"weighting": "samples"}, "do not go together"),

@@ -33,8 +33,9 @@ After that each sample is weighed by itself, as in the paper, so that a device m
 How many concepts there are need not be known: the run begins with more models, which part concepts better
 than as many as there are, and sheds what is spare. Devices tell how badly each model explains their data, K
 numbers. From round `settle` on, a model without which they would be explained nearly as well, by less than
-`replaceable` nats a sample worse, is removed, one at a time. Algorithm 3 removes a model that explains little;
-of two that share a concept each explains much, and either can go.
+`replaceable` nats a sample worse, is removed, one at a time. Algorithm 3 removes what explains little: but
+of two that share a concept each explains much, and either can go. Where models part more slowly, as at a
+lower learning rate, `settle` has to be later, or concepts are taken for one.
 
 Presets. `paper` is what the authors' code ran for its tables, as far as it can be told; `default` is what we
 recommend. They differ in:
@@ -42,8 +43,8 @@ recommend. They differ in:
     parameter          paper    default  why
     clusters           3        6        see above
     as_one             0        30       see above
-    replaceable        0        0.5      see above; what two models of one concept differ by stays below 0.3, two
-                                         concepts by above 1 (Fashion-MNIST, once the models have parted)
+    replaceable        0        0.5      see above; a spare model was needed for less than 0.3, that of a concept
+                                         in the end for more than 1.4 (Fashion-MNIST)
     first              equal    random   with equal weights only the initial models differ, and concepts part
                                          late; weights that each device draws set models apart in round 1,
                                          also where an operator gives one model to start from
@@ -61,8 +62,8 @@ recommend. They differ in:
     skip               0        0.01     see above
     newcomers_by_class False    True     the code forgot the table where newcomers are weighed; eq. 3 has it
     weight_decay       5e-4     0        not in the paper
-    learning_rate      0.06     0.05     with devices weighed as one, of 0.01 to 0.06 what served Fashion-MNIST
-                                         best. The paper takes the best of 0.01 to 0.1 for each data set
+    learning_rate      0.06     0.05     of 0.01 to 0.05 what served Fashion-MNIST best, with devices weighed
+                                         as one. The paper takes the best of 0.01 to 0.1 for each data set
     batch_size         128      16       more steps a round, for the rounds are what a fleet has few of
 
 What `paper` does not do: keep an optimiser's momentum over rounds while the weights under it change, drop the

@@ -164,7 +164,7 @@ def check(parameters: Parameters) -> None:
         )
     if parameters.noise and (parameters.weighting == "mass" or parameters.replaceable):
         raise ConfigError(
-            "fedrc: noise hides how much of a device's data a model explains, by which updates are weighed and "
-            "spare models are found",
+            "fedrc: noise hides how much of a device's data a model explains, and by that updates are "
+            "weighed and spare models found",
             "set weighting=samples, aggregation=mean and replaceable=0, or noise=0",
         )

@@ -1,4 +1,4 @@
-"""Models that go while a run goes on: those that explain too little, and those that the others can replace."""
+"""Models that go while a run goes on: those that explain too little, or that the others can replace."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -39,9 +39,7 @@ def without_spare_models(state: State) -> State:
     if not parameters.replaceable or state.progress < parameters.settle or len(state.models) == 1:
         return state
     needs = _needs(state)
-    spare = {
-        key: state.spare.get(key, 0) + 1 for key, need in needs.items() if need < parameters.replaceable
-    }
+    spare = {key: state.spare.get(key, 0) + 1 for key, need in needs.items() if need < parameters.replaceable}
     due = [key for key, rounds in spare.items() if rounds >= parameters.remove_after]
     if not due:
         return replace(state, spare=spare)

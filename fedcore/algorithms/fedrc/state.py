@@ -70,7 +70,7 @@ def all_counts(state: State) -> Vector:
 
 
 def bounded_tables(state: State) -> dict[DeviceId, Vector]:
-    """By device, (K, C), in samples. How many a device has is its own word: so where updates are bounded, none
+    """By device, (K, C), in samples. How many one has is its own word: so where updates are bounded, none
     counts for more than its share of all, as in `fedcore.central.robust`."""
     if state.parameters.aggregation == "mean":
         return dict(state.tables)
