@@ -73,6 +73,7 @@ class Piece:
             level=self.level,
             clients=self.clients,
             samples=self.samples,
+            rounds=10,
             seed=self.seed,
         )
         holdings = [fewer(device, self.samples) for device in holdings_of(experiment)[0]]

@@ -45,7 +45,7 @@ class Experiment:
     """What to run. seed: of the data and of the shuffling. model_seed: of the initial weights, 42 in all of
     the papers' repetitions. threads: of PyTorch; 0 leaves it to PyTorch. changes: to parameters, by name;
     privacy is off where they do not say otherwise, for simulated data are nobody's.
-    samples: training images of a device; 0 shares out all that there are.
+    samples: training images of a device; 0 shares out all that there are. rounds: 0 for the preset's.
 
     drifts: stages that each device's data go through, see `fedcore.shifts.drift`, as is mode; 0: they stay.
     level: 1 to 8, or with drifts "low", "medium", "high". labels: samples of each class that newcomers show.
@@ -68,7 +68,7 @@ class Experiment:
     model: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     public: float = 0.0
-    rounds: int = 10
+    rounds: int = 0
     seed: int = 42
     model_seed: int = 42
     device: str = "auto"
@@ -81,6 +81,7 @@ def run(experiment: Experiment, progress: Callable[[str], None] = lambda text: N
     started = time.perf_counter()
     if experiment.threads:
         torch.set_num_threads(experiment.threads)
+    experiment = replace(experiment, rounds=_rounds(experiment))
     progress(f"making {experiment.clients} devices of {experiment.dataset}")
     holdings, public = holdings_of(experiment)
     algorithm, parameters, preset = _configure(experiment, holdings)
@@ -150,10 +151,9 @@ def spooled(tensors: Tensors) -> Tensors:
 
 
 def _configure(experiment: Experiment, holdings: Sequence[Holding]) -> tuple[Algorithm, Any, str]:
-    """The algorithm with its parameters; a preset of the data set's own goes before the general one."""
+    """The algorithm with its parameters, and the name of its preset."""
     algorithm, variant = find(experiment.algorithm)
-    own = f"{experiment.preset}-{experiment.dataset}"
-    preset = own if own in algorithm.presets else experiment.preset
+    preset = _preset(experiment, algorithm)
     changes: dict[str, Any] = {**variant, "rounds": experiment.rounds}
     if hasattr(algorithm.parameters, "classes"):
         changes["classes"] = classes_of(holdings)
@@ -165,6 +165,21 @@ def _configure(experiment: Experiment, holdings: Sequence[Holding]) -> tuple[Alg
     if experiment.labels and hasattr(algorithm.parameters, "labels_at_test"):
         changes["labels_at_test"] = True
     return algorithm, algorithm.configure(preset, changes), preset
+
+
+def _rounds(experiment: Experiment) -> int:
+    """How many there are: the devices' data may drift by them, so they are known before anything else."""
+    algorithm, _ = find(experiment.algorithm)
+    asked = {"rounds": experiment.rounds} if experiment.rounds else {}
+    asked |= {name: value for name, value in experiment.changes.items() if name == "rounds"}
+    rounds: int = algorithm.configure(_preset(experiment, algorithm), asked).rounds
+    return rounds
+
+
+def _preset(experiment: Experiment, algorithm: Algorithm) -> str:
+    """A preset of the data set's own goes before the general one."""
+    own = f"{experiment.preset}-{experiment.dataset}"
+    return own if own in algorithm.presets else experiment.preset
 
 
 def told(parameters: Any) -> str:

@@ -69,7 +69,7 @@ from fedcore.shell.console import Console, Result, verb
     help="Share of the train images that no device gets, to train a frozen encoder on (fmcl, fecfl).",
 )
 @click.option("--samples", type=int, default=0, help="Training images of a device.  [default: all there are]")
-@click.option("--rounds", type=int, default=10, show_default=True, help="Rounds of training.")
+@click.option("--rounds", type=int, default=0, help="Rounds of training.  [default: the preset's]")
 @click.option("--seed", type=int, default=42, show_default=True, help="Of the data and of all shuffling.")
 @click.option("--model-seed", type=int, default=42, show_default=True, help="Of the initial weights.")
 @click.option("--device", default="auto", show_default=True, help="Where to compute: auto, cpu or cuda.")

@@ -17,6 +17,7 @@ from fedcore.local.chance import seeded
 from fedcore.local.faults import authors
 from fedcore.local.losses import class_scores
 from fedcore.local.samples import Batches, Samples
+from fedcore.local.score import WORST
 from fedcore.local.train import descend
 from fedcore.local.weights import tensors_of
 from fedcore.messages import TrainingSettings
@@ -56,13 +57,16 @@ def probabilities(bench: Bench, model: Tensors, samples: Samples) -> Tensor:
 
 
 def sample_losses(bench: Bench, models: Sequence[Tensors], samples: Samples) -> Vector:
-    """(n, K): cross-entropy of each sample under each model. Raises LearnerFault where one is no number."""
+    """(n, K): cross-entropy of each sample under each model, at most `WORST`.
+
+    Raises LearnerFault for a sample that no model gives a number for.
+    """
     rows = torch.arange(len(samples), device=samples.x.device)
     columns = [-probabilities(bench, model, samples)[rows, samples.labels] for model in models]
     found: Vector = torch.stack(columns, dim=1).cpu().numpy()
-    if not np.isfinite(found).all():
-        raise LearnerFault("the loss of a sample is no number", "lower the learning rate")
-    return found
+    if not np.isfinite(found).any(axis=1).all():
+        raise LearnerFault("the loss of a sample is no number under any model", "lower the learning rate")
+    return np.minimum(np.nan_to_num(found, nan=WORST), WORST)
 
 
 def responsibilities(losses: Vector, weights: Vector, log_shares: Vector | None = None) -> Vector:
@@ -85,7 +89,7 @@ def predicted(
 ) -> tuple[float, float]:
     """Accuracy, and mean loss, of the weighted sum of the models' probabilities. weights: (K,), sum 1."""
     mixed = sum(
-        weight * probabilities(bench, model, samples).exp()
+        weight * probabilities(bench, model, samples).exp().nan_to_num(nan=0.0)
         for weight, model in zip(weights.tolist(), models, strict=True)
         if weight > 0.0
     )
@@ -100,8 +104,10 @@ def train_share(
 ) -> tuple[dict[str, Array], float]:
     """The model after training with each sample's loss times its `share`, (n,), and that loss.
 
-    Raises what `fedcore.local.train` raises.
+    One with no share in any sample stays as it is. Raises what `fedcore.local.train` raises.
     """
+    if not share.any():
+        return dict(model), 0.0
     network = bench.load(model)
     weight = torch.from_numpy(share.astype(np.float32)).to(samples.x.device)
     labels, classes = samples.labels, samples.classes

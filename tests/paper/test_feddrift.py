@@ -27,7 +27,9 @@ MERGE = [scored("a", 0.2, 0.4, 5.0), scored("b", 0.5, 0.3, 5.0), scored("c", 4.0
 def test_algorithm_2_the_distance_is_how_much_worse_a_model_is_on_the_others_devices() -> None:
     losses = {"a": np.array([0.2, 0.4]), "b": np.array([0.9, 0.3])}
     found = central.distances(["c0", "c1"], {"a": "c0", "b": "c1"}, losses)
-    assert found[0, 1] == pytest.approx(0.6), "max(0.4 - 0.2, 0.9 - 0.3)"
+    assert found[0, 1] == found[1, 0] == pytest.approx(0.6), "max(0.4 - 0.2, 0.9 - 0.3)"
+    printed = central.distances(["c0", "c1"], {"a": "c0", "b": "c1"}, losses, "itself")
+    assert printed[0, 1] == printed[1, 0] == pytest.approx(0.7), "max(0.9 - 0.2, 0.4 - 0.3)"
     empty = central.distances(["c0", "c1"], {"a": "c0"}, {"a": losses["a"]})
     assert empty[0, 1] > 1e300, "nothing is known of a cluster without devices"
 

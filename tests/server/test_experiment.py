@@ -61,6 +61,14 @@ def test_the_same_seed_gives_the_same_figures_and_another_one_other_devices() ->
     assert first["accuracy"] != other["accuracy"]
 
 
+def test_rounds_that_are_not_asked_for_are_those_of_the_preset() -> None:
+    """Drift is spread over them, so what is set as a parameter counts for the data too."""
+    drifting = {"algorithm": "fedavg", "level": "low", "drifts": 2, "clients": 2, "threads": 1}
+    assert run(Experiment(**drifting, changes={**SMALL, "rounds": 2}))["rounds"] == 2  # type: ignore[arg-type]
+    preset = {"algorithm": "cornflqs", "preset": "paper", "samples": 20, "clients": 2, "threads": 1}
+    assert run(Experiment(**preset, changes={"epochs": 1}))["rounds"] == 20  # type: ignore[arg-type]
+
+
 def test_spooled_tensors_are_the_same_values_in_a_mapped_file() -> None:
     tensors = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "n": np.array(7, np.int64)}
     found = spooled(tensors)

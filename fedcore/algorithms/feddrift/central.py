@@ -35,7 +35,7 @@ class State(Clustered):
 
 
 def start(model: Tensors, parameters: Parameters) -> State:
-    choices = {"aggregation": RULES, "first": ("apart", "together")}
+    choices = {"aggregation": RULES, "first": ("apart", "together"), "against": ("home", "itself")}
     check_parameters("feddrift", parameters, choices, ("rounds", "every"))
     if not parameters.drift > 0.0:
         raise ConfigError(f"feddrift parameter drift must be above 0, not {parameters.drift}")
@@ -83,7 +83,7 @@ def _take_scores(state: State, reports: Sequence[Report]) -> State:
     ]
     after = clustered.choose(state, [report for report in reports if report.device not in drifted])
     told = {device: losses for device, losses in scores.items() if device not in drifted}
-    apart = distances(list(state.models), after.assignments, told)
+    apart = distances(list(state.models), after.assignments, told, state.parameters.against)
     labels = agglomerated(apart, "complete", below=state.parameters.drift)
     names = list(state.models)
     firsts = {label: names[labels.tolist().index(label)] for label in labels.tolist()}
@@ -103,18 +103,24 @@ def _take_scores(state: State, reports: Sequence[Report]) -> State:
 
 
 def distances(
-    names: Sequence[ModelKey], assignments: Mapping[DeviceId, ModelKey], losses: Mapping[DeviceId, Vector]
+    names: Sequence[ModelKey],
+    assignments: Mapping[DeviceId, ModelKey],
+    losses: Mapping[DeviceId, Vector],
+    against: str = "home",
 ) -> Vector:
-    """(K, K): by how much either of two models is worse than the other's own on the other's devices; never
-    below 0. Infinitely far where a cluster has nobody who told a loss."""
+    """(K, K): by how much either of two models is worse on the other's devices than the other's own is there
+    ("home"), or than it is itself on its own ("itself"); never below 0. Infinitely far where a cluster has
+    nobody who told a loss.
+    """
     table = np.full((len(names), len(names)), np.inf)
     for column, name in enumerate(names):
         own = [row for device, row in losses.items() if assignments.get(device) == name]
         if own:
             table[:, column] = np.mean(own, axis=0)
-    best = np.diagonal(table)
+    home = np.diagonal(table)
+    best = home[None] if against == "home" else home[:, None]
     with np.errstate(invalid="ignore"):  # infinity less infinity, of a cluster without devices
-        worse = np.where(np.isfinite(table), table - best[None], np.inf)
+        worse = np.where(np.isfinite(table), table - best, np.inf)
     found = np.maximum(np.maximum(worse, worse.T), 0.0)
     found[~np.isfinite(found)] = np.finfo(np.float64).max / 4
     np.fill_diagonal(found, 0.0)
