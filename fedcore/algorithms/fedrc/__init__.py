@@ -43,8 +43,8 @@ recommend. They differ in:
     parameter          paper    default  why
     clusters           3        6        see above
     as_one             0        30       see above
-    replaceable        0        0.5      see above; a spare model was needed for less than 0.3, a concept's for
-                                         more than 1.4 in the end (Fashion-MNIST)
+    replaceable        0        0.5      see above; on Fashion-MNIST spare models were needed for less than
+                                         0.3, those of concepts in the end for more than 1.4
     first              equal    random   with equal weights only the initial models differ, and concepts part
                                          late; weights that each device draws set models apart in round 1,
                                          also where an operator gives one model to start from
