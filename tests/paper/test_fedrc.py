@@ -114,15 +114,6 @@ def test_eq_5_gamma_is_the_step_and_weighting_by_mass_takes_it_to_the_full_rate(
         assert {digest(model) for model in answer.models} == {digest(due)}
 
 
-# -- Algorithm 1 --------------------------------------------------------------------------------------------
-
-
-REPORTS = [
-    reported("d0", "c0 c1", [[6.0, 0.0], [0.0, 2.0]], 3.0, 1.0),
-    reported("d1", "c0 c1", [[1.0, 1.0], [0.0, 2.0]], 7.0, 4.0),
-]
-
-
 def test_by_default_a_device_is_weighed_as_one_at_first_so_that_its_classes_stay_together() -> None:
     """Two samples, each better explained by another model: together by the first one, by half a nat."""
     losses = np.array([[0.0, 2.0], [1.0, 0.0]])
@@ -149,9 +140,7 @@ def test_as_one_what_is_usual_explains_nothing_and_earlier_rounds_count_for_half
     assert weighed(second, losses, None, MIXING).costs is None
 
 
-def test_weights_that_are_drawn_stand_in_the_first_round_and_devices_are_weighed_as_one_until_as_one() -> (
-    None
-):
+def test_as_one_drawn_weights_stand_in_the_first_round_and_as_one_says_for_how_many_rounds() -> None:
     drawn = begun(("a", "b"), "random", 7)
     first = as_one(drawn, np.array([[0.0, 9.0]]), None, replace(MIXING, first="random"))
     np.testing.assert_allclose(first.omega, drawn.omega)
@@ -164,6 +153,15 @@ def test_weights_that_are_drawn_stand_in_the_first_round_and_devices_are_weighed
         assert isinstance(task, Mix)
         said.append(task.mixing.as_one)
     assert said == [True, True, False]
+
+
+# -- Algorithm 1 --------------------------------------------------------------------------------------------
+
+
+REPORTS = [
+    reported("d0", "c0 c1", [[6.0, 0.0], [0.0, 2.0]], 3.0, 1.0),
+    reported("d1", "c0 c1", [[1.0, 1.0], [0.0, 2.0]], 7.0, 4.0),
+]
 
 
 def test_line_11_the_server_weighs_by_samples_in_the_paper_and_by_what_a_model_explains_by_default() -> None:
