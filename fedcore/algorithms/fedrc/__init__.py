@@ -32,10 +32,10 @@ After that each sample is weighed by itself, as in the paper, so that a device m
 
 How many concepts there are need not be known: the run begins with more models, which part concepts better
 than as many as there are, and sheds what is spare. Devices tell how badly each model explains their data, K
-numbers. From round `settle` on, a model without which they would be explained nearly as well, by less than
-`replaceable` nats a sample worse, is removed, one at a time. Algorithm 3 removes what explains little: but
-of two that share a concept each explains much, and either can go. Where models part more slowly, as at a
-lower learning rate, `settle` has to be later, or concepts are taken for one.
+numbers, where models are to be removed by it. From round `settle` on, a model without which they would be
+explained nearly as well, by less than `replaceable` nats a sample worse, is removed, one at a time. Algorithm
+3 removes what explains little: but of two that share a concept each explains much, and either can go. Where
+models part more slowly, as at a lower learning rate, `settle` has to be later, or concepts are taken for one.
 
 Presets. `paper` is what the authors' code ran for its tables, as far as it can be told; `default` is what we
 recommend. They differ in:
