@@ -126,8 +126,8 @@ def _trained(
     assert mixture.gamma is not None
     found: dict[int, Tensors] = {}
     for number, model in enumerate(models):
-        if mixture.omega[number] > mixing.skip:
-            share = mixture.gamma[:, number]
+        share = mixture.gamma[:, number]
+        if mixture.omega[number] > mixing.skip and share.any():
             share = share / share.mean() if mixing.weighting == "mass" else share
             found[number], _ = train_share(bench, model, samples, share, settings)
     return found
