@@ -114,16 +114,19 @@ def add_device(
 
 
 def place(parameters: Parameters, clustering: Clustering, descriptor: Descriptor) -> ClusterAssignment:
-    """Where a newcomer without labels belongs (eq. 9, Algorithm 2), or that it fits nowhere."""
+    """Where a newcomer without labels belongs (eq. 9, Algorithm 2), or that it fits nowhere.
+
+    What likelihood says of data that are of no cluster means nothing: the nearest by distance is named then.
+    """
     answer, chance = _placed(parameters, clustering, descriptor)
     reach = float(clustering.reach[clustering.names.index(answer.cluster)])
     farthest = parameters.abstain_beyond * reach
     if parameters.abstain_beyond and answer.distance**2 > farthest**2 + chance:
         reason = (
-            f"its data are {answer.distance:.2f} away from the nearest cluster {answer.cluster}, "
-            f"which reaches {reach:.2f}: no cluster has seen such data"
+            f"its data are {answer.distance:.2f} away from the cluster {answer.cluster}, which fits best and "
+            f"reaches {reach:.2f}: no cluster has seen such data"
         )
-        return replace(answer, abstained=True, reason=reason)
+        return replace(_nearest(clustering, descriptor, 0)[0], abstained=True, reason=reason)
     if answer.abstained:
         return answer
     if len(clustering.names) > 1 and answer.confidence < parameters.least_confidence:
