@@ -4,9 +4,9 @@
 
 FedAvg; FLUX's preset `paper`, and that with the number of clusters told (`flux-prior`); its default, also
 with newcomers placed by distance. Means over levels and seeds: accuracy of the devices' own clusters' models
-(known) and of those they get as newcomers that show 36 images without labels (test), in per cent; the adjusted
-Rand index of the groups; how often newcomers get another model than their own cluster's. Under `pyx` nobody
-can be told apart without labels.
+(known) and of those they get as newcomers that show 36 images without labels (test), in per cent; adjusted
+Rand index of the groups; how often newcomers get another model than their own cluster's. Nobody can be told
+apart without labels under `pyx`.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from fedserver.experiment import Experiment, run
 METHODS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "FedAvg": ("fedavg", "default", {}),
     "paper": ("flux", "paper", {}),
-    "paper, K told": ("flux-prior", "paper", {}),
+    "K told": ("flux-prior", "paper", {}),
     "by distance": ("flux", "default", {"placing": "distance"}),
     "default": ("flux", "default", {}),
 }
@@ -61,14 +61,14 @@ def main() -> None:
     parser.add_argument("--shifts", default="px,py,pyx,pxy")
     parser.add_argument("--levels", default="1,2,3,4,5,6,7,8")
     parser.add_argument("--seeds", default="42")
-    parser.add_argument("--methods", default=";".join(METHODS), help="A;B")
+    parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     levels, seeds = ([int(part) for part in text.split(",")] for text in (asked.levels, asked.seeds))
     rows: list[Mapping[str, Any]] = []
     print(f"| shift | method | {' | '.join(COLUMNS)} |\n|---|---|{'---|' * len(COLUMNS)}")
     for shift in asked.shifts.split(","):
-        for name in asked.methods.split(";"):
+        for name in asked.methods.split(","):
             cells = []
             for level in levels:
                 for seed in seeds:
