@@ -216,10 +216,10 @@ def test_a_newcomer_unlike_anything_seen_is_told_so_and_the_paper_preset_always_
     answer = place(finished, stranger)
     assert answer.abstained
     assert "no cluster has seen such data" in answer.reason
-    paper = replace(
-        finished, parameters=replace(finished.parameters, abstain_beyond=0.0, least_confidence=0.0)
-    )
-    assert not place(paper, stranger).abstained
+    always = replace(finished.parameters, placing="distance", abstain_beyond=0.0, least_confidence=0.0)
+    nearest = place(replace(finished, parameters=always), stranger)
+    assert not nearest.abstained
+    assert (nearest.cluster, nearest.distance) == (answer.cluster, answer.distance)
 
 
 def test_few_samples_of_what_all_devices_have_are_no_strangers() -> None:

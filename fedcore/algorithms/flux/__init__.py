@@ -72,8 +72,8 @@ class Parameters(TrainingParameters):
         numbers epsilon, delta; group_size samples may be of one person. See docs/privacy.md.
     noise_at_test: newcomers too; with a guarantee, always.
     abstain_beyond: a newcomer farther from its centroid than this many times the cluster's reach, by more
-        than chance, is placed nowhere; 0: never. least_confidence: likewise when the runner-up is as near. Both are explained in
-        `fedcore.central.assign`.
+        than chance, is placed nowhere; 0: never. least_confidence: likewise when the runner-up is as near.
+        Both are explained in `fedcore.central.assign`.
     """
 
     classes: int = 10
