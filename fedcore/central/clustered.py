@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from fedcore.algorithm import Plan, Report
+from fedcore.central.assign import nearest_of
 from fedcore.central.averaging import Guard, combined_models, next_models
 from fedcore.central.robust import Update
 from fedcore.central.standard import metrics_of, private_training, trained, training
@@ -210,17 +211,6 @@ def place_by_loss(state: Clustered, evidence: Evidence | None) -> ClusterAssignm
     if not isinstance(evidence, Scores) or len(evidence.losses) != len(names):
         raise BadPayload(f"the losses of {len(names)} models are due", "ask again which they are")
     return nearest_of(names, evidence.losses.tolist())
-
-
-def nearest_of(names: Sequence[ModelKey], distances: Sequence[float]) -> ClusterAssignment:
-    """The cluster of the least distance, or loss: at least one. confidence: 1 - least / second, 0 to 1."""
-    order = np.argsort(distances, kind="stable")
-    first = distances[order[0]]
-    if len(names) == 1:
-        return ClusterAssignment(names[0], first, reason="the run has one cluster")
-    second = distances[order[1]]
-    confidence = float(np.clip(1.0 - first / second, 0.0, 1.0)) if second > 0.0 else 0.0
-    return ClusterAssignment(names[order[0]], first, names[order[1]], second, confidence)
 
 
 # -- the end ------------------------------------------------------------------------------------------------

@@ -164,6 +164,13 @@ class BlockScaler:
         scaled: Vector = ((np.where(np.isnan(blocks), absent, blocks) - low) / self._spans[:count]).ravel()
         return scaled
 
+    def restored(self, scaled: Vector) -> Vector:
+        """What scaled vectors, (n, ...), were before; of a missing class, what stood for it."""
+        blocks = scaled.reshape(len(scaled), -1, self.width)
+        count = blocks.shape[1]
+        found: Vector = (blocks * self._spans[:count] + self.low[:count, None]).reshape(scaled.shape)
+        return found
+
     def transform_noise(self, variances: Vector) -> Vector:
         """What becomes of the noise of a vector, given and returned as variances."""
         blocks = variances.reshape(-1, self.width)

@@ -34,7 +34,14 @@ from tests.paper.fedrc_fleet import bench
 from tests.server.processes import daemon
 
 DEVICES, ROUNDS, SEED = 3, 4, 5
-PARAMETERS = {"rounds": ROUNDS, "clusters": 2, "learning_rate": 0.1, "batch_size": 8, "adam": True}
+PARAMETERS = {
+    "rounds": ROUNDS,
+    "clusters": 2,
+    "learning_rate": 0.1,
+    "batch_size": 8,
+    "adam": True,
+    "as_one": 2,
+}
 POLICY = RoundPolicy(devices=DEVICES, minimum=DEVICES, gather=600.0)
 SPEC = RunSpec("mix", "fedrc", parameters=PARAMETERS, policy=POLICY, seed=SEED)
 TASKS = 1 + ROUNDS + 1

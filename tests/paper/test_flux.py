@@ -28,10 +28,10 @@ ANGLES = (0, 90)
 TRUTH = [0, 1, 0, 1, 0, 1]
 
 
-def finish(**changes: Any) -> State:
+def finish(angles: tuple[int, ...] = ANGLES, **changes: Any) -> State:
     parameters = ALGORITHM.configure("default", {**SMALL, **changes})
     state = central.start(first_model(), parameters)
-    outcome = simulate(central, state, fleet(ALGORITHM, 6, ANGLES), RoundPolicy(minimum=6), 3)
+    outcome = simulate(central, state, fleet(ALGORITHM, 6, angles), RoundPolicy(minimum=6), 3)
     assert not outcome.failed
     assert isinstance(outcome.state, State)
     return outcome.state
@@ -216,10 +216,17 @@ def test_a_newcomer_unlike_anything_seen_is_told_so_and_the_paper_preset_always_
     answer = place(finished, stranger)
     assert answer.abstained
     assert "no cluster has seen such data" in answer.reason
-    paper = replace(
-        finished, parameters=replace(finished.parameters, abstain_beyond=0.0, least_confidence=0.0)
-    )
-    assert not place(paper, stranger).abstained
+    always = replace(finished.parameters, placing="distance", abstain_beyond=0.0, least_confidence=0.0)
+    nearest = place(replace(finished, parameters=always), stranger)
+    assert not nearest.abstained
+    assert (nearest.cluster, nearest.distance) == (answer.cluster, answer.distance)
+
+
+def test_few_samples_of_what_all_devices_have_are_no_strangers() -> None:
+    alike = finish(angles=(0,), clusters=1)
+    assert alike.facts["clusters"] == 1
+    newcomers = [newcomer(number, (0,), samples) for number in (6, 7, 8) for samples in (1, 5, 40)]
+    assert not any(place(alike, bench).abstained for bench in newcomers)
 
 
 def test_a_newcomer_half_way_between_two_clusters_is_told_so(finished: State) -> None:

@@ -152,7 +152,8 @@ def test_devices_that_differ_by_nature(algorithm: str, tmp_path: Path) -> None:
 
 
 def test_newcomers_of_fedrcs_shift_show_labelled_data_and_use_what_they_are_given() -> None:
-    found = run(Experiment("fedrc", shift="fedrc", level=1, clients=4, rounds=2, threads=1))
+    shift = {"shift": "fedrc", "level": 1, "clients": 4, "rounds": 2, "threads": 1}
+    found = run(Experiment("fedrc", changes={"clusters": 3}, **shift))  # type: ignore[arg-type]
     assert [row["concept"] for row in found["accuracy"]["per_newcomer"]] == [0, 1, 2]
     assert {row["placed"] for row in found["accuracy"]["per_newcomer"]} <= {"c0", "c1", "c2"}
     assert 0.0 <= found["accuracy"]["newcomers"] <= 100.0

@@ -9,6 +9,7 @@ import numpy as np
 from fedcore.algorithm import Plan, Report
 from fedcore.algorithms.fecfl import Parameters
 from fedcore.central import clustered, distances, grouping
+from fedcore.central.assign import nearest_of
 from fedcore.central.cluster import agglomerated
 from fedcore.central.clustered import GLOBAL, Clustered
 from fedcore.central.robust import RULES
@@ -59,7 +60,7 @@ def nearest(state: State, embedding: Vector) -> ClusterAssignment:
     apart = cosine_distances([embedding, *(state.embeddings[device] for device in members)])[0, 1:]
     homes = np.array([state.assignments[device] for device in members])
     names = list(state.models)
-    return clustered.nearest_of(names, [float(apart[homes == name].mean()) for name in names])
+    return nearest_of(names, [float(apart[homes == name].mean()) for name in names])
 
 
 def cosine_distances(embeddings: Sequence[Vector]) -> Vector:

@@ -8,7 +8,8 @@ import numpy as np
 from fedcore.algorithm import Plan, Report
 from fedcore.algorithms.fedrc import Parameters
 from fedcore.algorithms.fedrc.messages import Measure, Measured, Mix, Mixed, Mixing, Weigh
-from fedcore.algorithms.fedrc.state import State, heaviest, table, without_idle_models
+from fedcore.algorithms.fedrc.removal import without_idle_models, without_spare_models
+from fedcore.algorithms.fedrc.state import State, heaviest, table
 from fedcore.central.averaging import combined_models
 from fedcore.central.clustered import begun
 from fedcore.central.robust import RULES, Update
@@ -19,6 +20,8 @@ from fedcore.parts import ClusterAssignment, Evidence, Scores
 from fedcore.types import DeviceId, ModelKey, Tensors
 
 FIGURES = ("ensemble", "hard", "tuned")
+OF_ROUND = ("as_one", "scored")
+"""What `plan` says of a round's mixing."""
 
 
 def start(model: Tensors, parameters: Parameters, *others: Tensors) -> State:
@@ -35,7 +38,10 @@ def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:
     parameters = state.parameters
     if state.phase == "train":
         models = tuple(state.models.values())
-        mix = Mix(models, " ".join(state.models), mixing(state), training(parameters), table(state))
+        how = replace(
+            mixing(state), as_one=state.progress < parameters.as_one, scored=parameters.replaceable > 0.0
+        )
+        mix = Mix(models, " ".join(state.models), how, training(parameters), table(state))
         title = f"training round {state.progress + 1} of {parameters.rounds}: {len(state.models)} models"
         return Plan(dict.fromkeys(present, mix), title)
     if state.phase == "evaluate":
@@ -46,7 +52,7 @@ def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:
 def reduce(state: State, reports: Sequence[Report]) -> State:
     if state.phase == "train":
         mixed = {report.device: report.message for report in reports if isinstance(report.message, Mixed)}
-        return without_idle_models(_trained(state, mixed))
+        return without_spare_models(without_idle_models(_trained(state, mixed)))
     measured = {report.device: report.message for report in reports if isinstance(report.message, Measured)}
     total = sum(each.examples for each in measured.values())
     figures = {
@@ -91,13 +97,15 @@ def measure(state: State, cluster: ModelKey) -> Measure:
 def mixing(state: State) -> Mixing:
     """What a device has to know of the parameters, by name. One that begins late has equal weights: by then
     the models stand apart."""
-    known = {item.name: getattr(state.parameters, item.name) for item in fields(Mixing)}
+    of_run = [item.name for item in fields(Mixing) if item.name not in OF_ROUND]
+    known = {name: getattr(state.parameters, name) for name in of_run}
     return Mixing(**{**known, "first": state.parameters.first if state.progress == 0 else "equal"})
 
 
 def _trained(state: State, mixed: Mapping[DeviceId, Mixed]) -> State:
     parameters, keys = state.parameters, list(state.models)
     tables = {device: update.counts.counts for device, update in mixed.items()}
+    scores = {device: update.scores.losses for device, update in mixed.items() if update.scores is not None}
 
     def updates(key: ModelKey) -> dict[DeviceId, Update]:
         found, row = {}, keys.index(key)
@@ -118,6 +126,7 @@ def _trained(state: State, mixed: Mapping[DeviceId, Mixed]) -> State:
         progress=progress,
         phase="train" if progress < parameters.rounds else last,
         tables={**state.tables, **tables},
+        scores={**state.scores, **scores},
         assignments={**state.assignments, **heaviest(tables, keys)},
     )
 
@@ -139,6 +148,9 @@ def check(parameters: Parameters) -> None:
         "beta1": 0.0 <= parameters.beta1 < 1.0,
         "beta2": 0.0 <= parameters.beta2 < 1.0,
         "remove_below": 0.0 <= parameters.remove_below < 1.0,
+        "replaceable": 0.0 <= parameters.replaceable < np.inf,
+        "as_one": parameters.as_one >= 0,
+        "settle": parameters.settle >= 0,
         "noise": 0.0 <= parameters.noise < np.inf,
     }
     for name, holds in sane.items():
@@ -150,8 +162,9 @@ def check(parameters: Parameters) -> None:
             "that is hardly of a cluster hardly moves its model, and bounds would go by that",
             "set weighting=mass, or aggregation=mean",
         )
-    if parameters.noise and parameters.weighting == "mass":
+    if parameters.noise and (parameters.weighting == "mass" or parameters.replaceable):
         raise ConfigError(
-            "fedrc: noise hides how much of a device's data a model explains, by which updates are weighed",
-            "set weighting=samples and aggregation=mean, or noise=0",
+            "fedrc: noise hides how much of a device's data a model explains, and by that updates are "
+            "weighed and spare models found",
+            "set weighting=samples, aggregation=mean and replaceable=0, or noise=0",
         )

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedcore.algorithms.fedrc.messages import Measure, Measured, Mix, Mixed, Mixing, Weigh
-from fedcore.algorithms.fedrc.weights import Mixture, begun, class_counts, log_shares, recalled, weighed
+from fedcore.algorithms.fedrc.weights import (
+    Mixture,
+    as_one,
+    begun,
+    class_counts,
+    log_shares,
+    mean_costs,
+    recalled,
+    weighed,
+)
 from fedcore.errors import BadPayload, DataFault
 from fedcore.local import standard
 from fedcore.local.mixture import Labels, labelled, predicted, sample_losses, train_share
@@ -44,8 +53,8 @@ def perform(message: Message, bench: "Bench") -> Message:
 def _mix(task: Mix, bench: "Bench") -> Mixed:
     keys, (samples, labels) = task.keys.split(), _training_part(task, bench)
     before = recalled(bench.memory, keys, len(samples)) or begun(keys, task.mixing.first, bench.seed)
-    losses = sample_losses(bench, task.models, samples)
-    mixture = weighed(before, losses, log_shares(task.table, labels), task.mixing)
+    losses, shares = sample_losses(bench, task.models, samples), log_shares(task.table, labels)
+    mixture = (as_one if task.mixing.as_one else weighed)(before, losses, shares, task.mixing)
     bench.remember(mixture.tensors())
     trained = _trained(task.models, mixture, samples, task.mixing, task.settings, bench)
     assert mixture.gamma is not None
@@ -56,6 +65,7 @@ def _mix(task: Mix, bench: "Bench") -> Mixed:
         MixtureCounts(_noised(counts, task.mixing.noise, bench)),
         len(samples),
         float((mixture.gamma * losses).sum(axis=1).mean()),
+        Scores(mean_costs(losses, shares), len(samples)) if task.mixing.scored else None,
     )
 
 
@@ -116,8 +126,8 @@ def _trained(
     assert mixture.gamma is not None
     found: dict[int, Tensors] = {}
     for number, model in enumerate(models):
-        if mixture.omega[number] > mixing.skip:
-            share = mixture.gamma[:, number]
+        share = mixture.gamma[:, number]
+        if mixture.omega[number] > mixing.skip and share.any():
             share = share / share.mean() if mixing.weighting == "mass" else share
             found[number], _ = train_share(bench, model, samples, share, settings)
     return found

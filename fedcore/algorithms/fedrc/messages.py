@@ -10,8 +10,8 @@ from typing import ClassVar
 import numpy as np
 
 from fedcore.errors import BadPayload
-from fedcore.messages import Evaluated, Message, Scored, TrainingSettings
-from fedcore.parts import MixtureCounts
+from fedcore.messages import LATER, Evaluated, Message, Scored, TrainingSettings
+from fedcore.parts import MixtureCounts, Scores
 from fedcore.types import Tensors
 
 TAIL = 20.0
@@ -20,7 +20,10 @@ TAIL = 20.0
 
 @dataclass(frozen=True)
 class Mixing:
-    """How a device weighs models; see `fedcore.algorithms.fedrc.Parameters`."""
+    """How a device weighs models; see `fedcore.algorithms.fedrc.Parameters`.
+
+    as_one: all samples alike, in this round. scored: tell how well each model explains the data.
+    """
 
     classes: int
     first: str = "random"
@@ -31,6 +34,8 @@ class Mixing:
     beta1: float = 0.9
     beta2: float = 0.99
     noise: float = 0.0
+    as_one: bool = field(default=False, metadata={LATER: True})
+    scored: bool = field(default=False, metadata={LATER: True})
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +43,8 @@ class Mixed(Message):
     """After a round. models: those that the device trained, `keys` their names.
 
     counts: (K, C), for each model of the task and each class how many samples it explains, with noise where
-    that was asked for. loss: mean over the training part under the mixture, before training.
+    that was asked for. loss: mean over the training part under the mixture, before training. scores: of each
+    model of the task, the mean of -log of what eq. 3 weighs by, P(y | x) / P(y), where they were asked for.
     """
 
     kind: ClassVar[str] = "fedrc_mixed"
@@ -47,6 +53,7 @@ class Mixed(Message):
     counts: MixtureCounts
     examples: int
     loss: float
+    scores: Scores | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +80,8 @@ class Mix(Message):
         due = (len(known), self.mixing.classes)
         if reply.counts.counts.shape != due:
             raise BadPayload(f"class counts of shape {reply.counts.counts.shape}, {due} are due")
+        if reply.scores is not None and len(reply.scores.losses) != len(known):
+            raise BadPayload(f"scores of {len(reply.scores.losses)} models, {len(known)} are due")
         check_counts(reply, self.mixing.noise)
 
 

@@ -16,22 +16,33 @@ from fedcore.types import Tensors
 
 TINY = 1e-8
 """epsilon of Adam (H.3)."""
+SHARPNESS = 3.0
+"""As one: a model that explains the data better by a nat a sample weighs so many e-folds more."""
+KEPT = 0.5
+"""As one: the part of earlier rounds in how well a model explains the data. Single rounds of averaging over
+devices of few classes move models to and fro, and devices with them."""
 
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
     """omega: (K,), how much of the data each model explains; they sum to 1. gamma: (n, K), of each sample;
-    None before the first E-step. velocity, square: Adam's moments of gamma, (n, K), where it is in use."""
+    None before the first E-step. velocity, square: Adam's moments of gamma, (n, K), where it is in use.
+    costs: (K,), how badly each model explains the data as one, over the rounds; None where it does not count.
+    """
 
     keys: tuple[str, ...]
     omega: Vector
     gamma: Vector | None = None
     velocity: Vector | None = None
     square: Vector | None = None
+    costs: Vector | None = None
 
     def tensors(self) -> Tensors:
-        """What is to be remembered, by model, as the server may take some away. Without Adam, omega alone."""
+        """What is to be remembered, by model, as the server may take some away. omega alone
+        without Adam once each sample is weighed by itself."""
         found = {f"omega.{key}": self.omega[number : number + 1] for number, key in enumerate(self.keys)}
+        if self.costs is not None:
+            found |= {f"cost.{key}": self.costs[number : number + 1] for number, key in enumerate(self.keys)}
         if self.gamma is not None and self.velocity is not None and self.square is not None:
             for name, values in (("gamma", self.gamma), ("velocity", self.velocity), ("square", self.square)):
                 found |= {f"{name}.{key}": values[:, number] for number, key in enumerate(self.keys)}
@@ -52,7 +63,9 @@ def recalled(memory: Tensors | None, keys: Sequence[str], samples: int) -> Mixtu
         return None
     omega = np.concatenate([memory[f"omega.{key}"] for key in keys])
     shared = _shared_out(omega[None], np.full(len(keys), 1.0 / len(keys)))[0]
-    mixture = Mixture(tuple(keys), shared)
+    costs = [memory[f"cost.{key}"] for key in keys if f"cost.{key}" in memory]
+    known = np.concatenate(costs) if len(costs) == len(keys) else None
+    mixture = Mixture(tuple(keys), shared, costs=known)
     names = ("gamma", "velocity", "square")
     columns = [[memory.get(f"{name}.{key}") for key in keys] for name in names]
     if any(column is None or len(column) != samples for each in columns for column in each):
@@ -61,12 +74,30 @@ def recalled(memory: Tensors | None, keys: Sequence[str], samples: int) -> Mixtu
     return replace(mixture, gamma=_shared_out(gamma, mixture.omega), velocity=velocity, square=square)
 
 
+def mean_costs(losses: Vector, log_shares: Vector | None) -> Vector:
+    """(K,): how badly each model explains the data, the mean of -log P(y | x) / P(y) (eq. 2), in nats."""
+    found: Vector = (losses if log_shares is None else losses + log_shares).mean(axis=0)
+    return found
+
+
+def as_one(before: Mixture, losses: Vector, log_shares: Vector | None, mixing: Mixing) -> Mixture:
+    """All samples alike, by how well each model explains them together. Weights that were drawn stand in the
+    first round, as models that begin alike explain everything alike."""
+    omega, costs = before.omega, None
+    if mixing.first != "random":
+        costs = mean_costs(losses, log_shares)
+        costs = costs if before.costs is None else KEPT * before.costs + (1.0 - KEPT) * costs
+        omega = np.exp(SHARPNESS * (costs.min() - costs))
+        omega = omega / omega.sum()
+    return Mixture(before.keys, omega, np.tile(omega, (len(losses), 1)), costs=costs)
+
+
 def weighed(before: Mixture, losses: Vector, log_shares: Vector | None, mixing: Mixing) -> Mixture:
     """The E-step (eq. 3 and 4): each sample's models by the weights of before, and from that the weights."""
     prior = np.maximum(before.omega, mixing.floor)
     gamma = responsibilities(losses, prior / prior.sum(), log_shares)
     if not mixing.adam:
-        return replace(before, omega=gamma.mean(axis=0), gamma=gamma)
+        return replace(before, omega=gamma.mean(axis=0), gamma=gamma, costs=None)
     last = np.tile(before.omega, (len(gamma), 1)) if before.gamma is None else before.gamma
     velocity = np.zeros_like(gamma) if before.velocity is None else before.velocity
     square = np.zeros_like(gamma) if before.square is None else before.square

@@ -30,6 +30,8 @@ differ in:
                                                 and splits like ones: see `fedcore.central.same`
     absent             minus_one  beyond        -1 is a place among real means: where it lies depends on the
                                                 latents' scale, so two unlike devices may look alike
+    placing            distance   likelihood    a distance does not know how much samples spread in each
+                                                coordinate, so a newcomer with few of them is often misplaced
     solver             auto       full          "auto" is randomised above 500 latents and gives another
                                                 projector with another version of scikit-learn
     noise_at_test      False      True          C.1.3 promises noise to newcomers too; the code added none
@@ -58,6 +60,9 @@ class Parameters(TrainingParameters):
     grouping: "test" asks of each pair whether their data could be of one distribution, "density" is D.2.
     clusters: 0 finds their number; K > 0 is told (FLUX-prior, whose own default -1 asks for it).
     scaling: of the density radius (D.2).
+    placing: of newcomers: "distance" to the nearest centroid in scaled coordinates (eq. 9), or "likelihood"
+        that their samples and the cluster's are of one distribution; see `fedcore.central.assign.divergence`.
+        Where there is any noise in the descriptors it is by distance.
     mixing: "hard", or "soft": a device starts each round from a mixture of the clusters' models, and its
         update counts in each by the same weights (D.3).
     watch: rounds after which devices describe their data again, to see whether they have drifted; 0: never.
@@ -67,9 +72,9 @@ class Parameters(TrainingParameters):
     privacy: of the descriptors: "off", "paper" (not private), "balanced", "strict", or "explicit" with the
         numbers epsilon, delta; group_size samples may be of one person. See docs/privacy.md.
     noise_at_test: newcomers too; with a guarantee, always.
-    abstain_beyond: a newcomer farther from its centroid than this many times the cluster's reach is placed
-        nowhere; 0: never. least_confidence: likewise when the runner-up is as near. Both are explained in
-        `fedcore.central.assign`.
+    abstain_beyond: a newcomer farther from its centroid than this many times the cluster's reach, by more
+        than chance, is placed nowhere; 0: never. least_confidence: likewise when the runner-up is as near.
+        Both are explained in `fedcore.central.assign`.
     """
 
     classes: int = 10
@@ -85,6 +90,7 @@ class Parameters(TrainingParameters):
     grouping: str = "test"
     clusters: int = 0
     scaling: float = 1.0
+    placing: str = "likelihood"
     mixing: str = "hard"
     watch: int = 0
     central_noise: float = 0.0
@@ -105,6 +111,7 @@ PAPER = {
     "aggregation": "mean",
     "history": "whole",
     "grouping": "density",
+    "placing": "distance",
     "absent": "minus_one",
     "solver": "auto",
     "noise_at_test": False,

@@ -4,16 +4,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+from scipy.stats import chi2
 
 from fedcore.algorithms.flux import Parameters
 from fedcore.algorithms.flux.state import Clustering
 from fedcore.central import assign, cluster, descriptors, noisy, same
+from fedcore.central.assign import nearest_of
 from fedcore.central.noised import NOISED, check_noise
 from fedcore.central.robust import RULES
 from fedcore.central.standard import check_parameters
 from fedcore.errors import ConfigError
 from fedcore.parts import CALIBRATED, ClusterAssignment, Descriptor, Vector
 from fedcore.types import DeviceId, ModelKey, Tensors
+
+ERROR = 0.01
+"""How often chance alone may make samples of a cluster look as if they were of none."""
 
 
 def warm_up_is_over(parameters: Parameters, accuracies: Mapping[str, float], progress: int) -> bool:
@@ -61,7 +66,10 @@ def form_clusters(
         points = noisy.filled(points, centroids[labels])
     else:
         centroids = cluster.centroids(points, labels)
-    free = 2 * scaler.width
+    middles = centroids[:, : 2 * scaler.width]
+    samples = np.array([one.counts[0] for one in chosen])
+    apart = _apart(parameters, scaler, points[:, : 2 * scaler.width], samples, middles)
+    between = _apart(parameters, scaler, middles, np.full(len(middles), np.inf), middles)
     names = tuple(f"c{number}" for number in range(len(centroids)))
     found = Clustering(
         round=round,
@@ -72,7 +80,7 @@ def form_clusters(
         described=described,
         vectors=dict(zip(devices, points, strict=True)),
         centroids=centroids,
-        reach=assign.reach(points[:, :free], labels, centroids[:, :free]),
+        reach=assign.reach(apart, labels, between),
         noise=noise,
         classless=sum(1 for one in chosen if private and not one.classes),
     )
@@ -106,21 +114,56 @@ def add_device(
 
 
 def place(parameters: Parameters, clustering: Clustering, descriptor: Descriptor) -> ClusterAssignment:
-    """Where a newcomer without labels belongs (eq. 9, Algorithm 2), or that it fits nowhere."""
-    answer, _ = _nearest(clustering, descriptor, 0)
+    """Where a newcomer without labels belongs (eq. 9, Algorithm 2), or that it fits nowhere.
+
+    What likelihood says of data that are of no cluster means nothing: the nearest by distance is named then.
+    """
+    answer, chance = _placed(parameters, clustering, descriptor)
     reach = float(clustering.reach[clustering.names.index(answer.cluster)])
-    if parameters.abstain_beyond and answer.distance > parameters.abstain_beyond * reach:
+    farthest = parameters.abstain_beyond * reach
+    if parameters.abstain_beyond and answer.distance**2 > farthest**2 + chance:
         reason = (
-            f"its data are {answer.distance:.2f} away from the nearest cluster {answer.cluster}, "
-            f"which reaches {reach:.2f}: no cluster has seen such data"
+            f"its data are {answer.distance:.2f} away from the cluster {answer.cluster}, which fits best and "
+            f"reaches {reach:.2f}: no cluster has seen such data"
         )
-        return replace(answer, abstained=True, reason=reason)
+        return replace(_nearest(clustering, descriptor, 0)[0], abstained=True, reason=reason)
     if answer.abstained:
         return answer
     if len(clustering.names) > 1 and answer.confidence < parameters.least_confidence:
         reason = f"clusters {answer.cluster} and {answer.runner_up} are equally near"
         return replace(answer, abstained=True, reason=reason)
     return answer
+
+
+def _placed(
+    parameters: Parameters, clustering: Clustering, descriptor: Descriptor
+) -> tuple[ClusterAssignment, float]:
+    """The nearest cluster to a newcomer, and how long a squared distance to it may be by chance alone."""
+    if not _by_likelihood(parameters):
+        return _nearest(clustering, descriptor, 0)[0], 0.0
+    taken, samples = clustering.label_free, descriptor.counts[:1]
+    point = clustering.scaler.transform(descriptors.vector(descriptor)[:taken])
+    apart = _apart(parameters, clustering.scaler, point[None], samples, clustering.centroids[:, :taken])
+    chance = chi2.isf(ERROR, taken) / max(float(samples[0]), 1.0)
+    return nearest_of(clustering.names, apart[0].tolist()), chance
+
+
+def _by_likelihood(parameters: Parameters) -> bool:
+    """Whether newcomers are placed by the spread of their samples, which no noise then may pass for."""
+    return parameters.placing == "likelihood" and parameters.privacy == "off"
+
+
+def _apart(
+    parameters: Parameters,
+    scaler: descriptors.BlockScaler,
+    points: Vector,
+    samples: Vector,
+    centroids: Vector,
+) -> Vector:
+    """(n, M): how far newcomers are from clusters. points: (n, 2 l), scaled; samples: (n,), of each."""
+    if _by_likelihood(parameters):
+        return assign.divergence(scaler.restored(points), samples, scaler.restored(centroids))
+    return assign.euclidean(points, centroids)
 
 
 def _nearest(
@@ -151,6 +194,7 @@ def check(parameters: Parameters) -> None:
         "absent": ("minus_one", "beyond"),
         "mixing": ("hard", "soft"),
         "grouping": ("test", "density"),
+        "placing": ("likelihood", "distance"),
         "aggregation": (*RULES, NOISED),
     }
     check_parameters("flux", parameters, choices, ("rounds", "classes", "dims", "earliest"))

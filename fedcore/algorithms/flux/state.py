@@ -21,7 +21,7 @@ class Clustering:
     encoder: the frozen global model that describes. projector: as in `Train`.
     described: every device's descriptor. vectors: the same, scaled, (2 (U+1) l,).
     centroids: (M, 2 (U+1) l), one row for each of `names`.
-    reach: (M,), in label-free coordinates; see `fedcore.central.assign.reach`.
+    reach: (M,), by the measure that newcomers are placed by; see `fedcore.central.assign.reach`.
     noise: (M, 2 (U+1) l), variances of the privacy noise in the centroids; None without a guarantee. Where a
     cluster knows nothing of a class, its noise is infinite, and the centroid there is a stopgap.
     classless: devices of the clustering round that released no classes.

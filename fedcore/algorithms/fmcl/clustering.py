@@ -6,8 +6,8 @@ import numpy as np
 from sklearn.metrics import silhouette_score
 
 from fedcore.algorithms.fmcl import Parameters
+from fedcore.central.assign import nearest_of
 from fedcore.central.cluster import Labels, agglomerated
-from fedcore.central.clustered import nearest_of
 from fedcore.parts import ClusterAssignment, Prototypes, Vector
 from fedcore.types import DeviceId, ModelKey
 
