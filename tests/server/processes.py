@@ -4,10 +4,15 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from fedcore.errors import Unavailable
+from fedserver.rpc.client import OperatorClient
+from fedserver.views import RunStatus
 
 PATIENCE = 60.0
 """Seconds that a process may take to start or to end, on a busy machine."""
@@ -59,3 +64,15 @@ def daemon(
             process.kill()
         process.wait()
         process.stdout.close()
+
+
+def restored(operator: OperatorClient, run: str) -> RunStatus:
+    """How a run stands, when a server that has just started has looked at its files."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return operator.show(run)
+        except Unavailable:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.05)

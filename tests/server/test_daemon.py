@@ -14,7 +14,7 @@ from fedserver.coordinator import Coordinator
 from fedserver.daemon import serve as serve_until_stopped
 from fedserver.rpc.client import OperatorClient
 from fedserver.runs import Run
-from tests.server.processes import daemon
+from tests.server.processes import daemon, restored
 from tests.server.servers import DEVICES, ROUNDS, expected, spec
 from tests.server.toys import MODEL, Hands, honest, same_models, serve
 from tests.server.wire_link import WireLink
@@ -46,7 +46,7 @@ def test_the_next_process_goes_on_where_one_ended_however_it_did(tmp_path: Path)
             if not sent:
                 operator.start_run(spec(), MODEL)
             else:
-                found = operator.show("toy").summary
+                found = restored(operator, "toy").summary
                 assert (found.stage, found.round) == ("open", 1 + sent // DEVICES)
                 assert found.waiting_for == f"{sent % DEVICES} of 3 reports are in"
             asyncio.run(some_reports(running.address, range(sent, until)))
@@ -55,7 +55,7 @@ def test_the_next_process_goes_on_where_one_ended_however_it_did(tmp_path: Path)
             with pytest.raises(Unavailable, match="no server answers"):
                 operator.runs()
     with daemon(state) as last, OperatorClient(state) as operator:
-        before = operator.show("toy").summary
+        before = restored(operator, "toy").summary
         assert (before.stage, before.round, before.waiting_for) == ("open", 3, "1 of 3 reports are in")
         asyncio.run(all_devices(last.address))
         *_, status = operator.watch("toy")

@@ -18,7 +18,7 @@ from fedserver.coordinator import Coordinator
 from fedserver.desk import Desk
 from fedserver.rpc.client import OperatorClient
 from fedserver.store import VERSIONS
-from tests.server.processes import daemon
+from tests.server.processes import daemon, restored
 from tests.server.servers import (
     DEVICES,
     SETTINGS,
@@ -234,6 +234,6 @@ def test_the_verbs_over_grpc_and_a_kill_right_after(
             assert back["models"]["global"]["sha256"] == digest(MODEL)
         running.stop(signal.SIGKILL)
     with daemon(state), OperatorClient(state) as operator:
-        status = operator.show("toy")
+        status = restored(operator, "toy")
         assert status.summary.stage == "finished"
         assert digest(operator.fetch(status.models["global"])) == digest(MODEL)
