@@ -142,8 +142,8 @@ def place(
     progress: int,
     scaler: descriptors.BlockScaler,
 ) -> ClusterAssignment:
-    """Algorithm 2: the model of the profile that a newcomer's is mapped to most, of several the nearest; or
-    that no profile is near, or two distributions' are.
+    """Algorithm 2: the model of the nearest profile, or of that one's distribution the one that the newcomer
+    would be mapped to most; or that no profile is near, or two distributions' are.
 
     The runner-up is the nearest profile of another distribution: that two models of one are as near says
     nothing. A likeness is a squared distance, so the distances in the answer are its roots.
@@ -154,9 +154,9 @@ def place(
     measure = parameters.distance_at_test
     root = 0.5 if measure == "likeness" else 1.0
     apart = distances(measure, [profile], profiles, scaler, profile.classes)[0]
+    alike = same.between([profiles[int(np.argmin(apart))]], profiles)[0] <= 1.0
     weights = closeness("likeness" if measure == "likeness" else "inverse", apart)
-    weights *= np.array([aged[key] for key in keys])
-    weights *= owned(rows, keys) | (same.between([profile], profiles)[0] <= 1.0)
+    weights *= np.array([aged[key] for key in keys]) * alike
     best = int(np.lexsort((apart, -weights))[0])
     first = float(apart[best] ** root)
     unlike = same.between([profiles[best]], profiles)[0] > 1.0
