@@ -139,6 +139,15 @@ def test_as_one_what_is_usual_explains_nothing_and_earlier_rounds_count_for_half
     assert weighed(second, losses, None, MIXING).costs is None
 
 
+def test_as_one_a_model_that_was_ruined_for_a_round_is_taken_up_again() -> None:
+    ruined = as_one(begun(("a", "b"), "equal", 0), np.array([[0.5, 1e38]]), None, MIXING)
+    assert ruined.omega[1] < 1e-20
+    found = ruined
+    for _ in range(12):
+        found = as_one(found, np.array([[0.5, 0.5]]), None, MIXING)
+    assert found.omega[1] == pytest.approx(0.5, abs=0.01)
+
+
 def test_as_one_drawn_weights_stand_in_the_first_round_and_as_one_says_for_how_many_rounds() -> None:
     drawn = begun(("a", "b"), "random", 7)
     first = as_one(drawn, np.array([[0.0, 9.0]]), None, replace(MIXING, first="random"))

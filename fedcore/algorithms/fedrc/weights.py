@@ -18,6 +18,9 @@ TINY = 1e-8
 """epsilon of Adam (H.3)."""
 SHARPNESS = 3.0
 """As one: a model that explains the data better by a nat a sample weighs so many e-folds more."""
+FAR = 20.0
+"""As one: nats by which a model counts as worse at most. More changes no weight, and a model that was ruined
+for one round would be remembered for a hundred."""
 KEPT = 0.5
 """As one: the part of earlier rounds in how well a model explains the data. Single rounds of averaging over
 devices of few classes move models to and fro, and devices with them."""
@@ -86,6 +89,7 @@ def as_one(before: Mixture, losses: Vector, log_shares: Vector | None, mixing: M
     omega, costs = before.omega, None
     if mixing.first != "random":
         costs = mean_costs(losses, log_shares)
+        costs = np.minimum(costs, costs.min() + FAR)
         costs = costs if before.costs is None else KEPT * before.costs + (1.0 - KEPT) * costs
         omega = np.exp(SHARPNESS * (costs.min() - costs))
         omega = omega / omega.sum()

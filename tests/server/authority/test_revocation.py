@@ -20,9 +20,20 @@ from fedserver.authority.chain import Event
 from fedserver.authority.records import Registered
 from fedserver.desk import Desk
 from fedserver.store import Store
-from tests.server.authority.peers import World, lines_of, play, refused
+from tests.server.authority.peers import Peer, World, lines_of, play, refused
 from tests.server.servers import DEVICES, spec, start
 from tests.server.toys import Hands, honest, pieces_of
+
+
+async def at_work(found: World) -> tuple[list[Peer], list[aio.Channel], list[Hands]]:
+    """The devices of a run that has begun."""
+    await start(found.coordinator)
+    peers = [await found.device(f"d{number}") for number in range(DEVICES)]
+    channels = [peer.channel() for peer in peers]
+    hands = [await Hands(peer.link(channel)).hello() for peer, channel in zip(peers, channels, strict=True)]
+    for each in hands:
+        await each.link.next_task(0.0)
+    return peers, channels, hands
 
 
 def test_a_run_waits_by_name_for_those_that_may_train_and_have_not_come(tmp_path: Path) -> None:
@@ -43,14 +54,7 @@ def test_a_run_waits_by_name_for_those_that_may_train_and_have_not_come(tmp_path
 
 def test_a_revoked_device_is_refused_at_its_next_call_and_its_lease_is_withdrawn(tmp_path: Path) -> None:
     async def story(found: World) -> None:
-        await start(found.coordinator)
-        peers = [await found.device(f"d{number}") for number in range(DEVICES)]
-        channels = [peer.channel() for peer in peers]
-        hands = [
-            await Hands(peer.link(channel)).hello() for peer, channel in zip(peers, channels, strict=True)
-        ]
-        for each in hands:
-            await each.link.next_task(0.0)
+        peers, channels, hands = await at_work(found)
         assert (await hands[0].do(await hands[0].task(), honest(0))).outcome.value == "accepted"
         await hands[1].task()
         run = found.coordinator.runs["toy"]
@@ -205,14 +209,7 @@ def test_a_revocation_that_a_full_disk_refused_changes_nothing(
         raise DiskFull("shoal.db: no space left", "free some space")
 
     async def story(found: World) -> None:
-        await start(found.coordinator)
-        peers = [await found.device(f"d{number}") for number in range(DEVICES)]
-        channels = [peer.channel() for peer in peers]
-        hands = [
-            await Hands(peer.link(channel)).hello() for peer, channel in zip(peers, channels, strict=True)
-        ]
-        for each in hands:
-            await each.link.next_task(0.0)
+        _, channels, hands = await at_work(found)
         task = await hands[0].task()
         with monkeypatch.context() as patch:
             patch.setattr(Store, "revoke", full)
