@@ -23,12 +23,21 @@ SETTINGS = Settings(poll=10.0, heartbeat=0.1, tick=0.05, model=1 << 20)
 
 
 @asynccontextmanager
-async def server(state: Path) -> AsyncIterator[Coordinator]:
+async def server(state: Path, recovered: bool = True) -> AsyncIterator[Coordinator]:
+    """A coordinator on a state folder. recovered: only once every run that it found was checked."""
     coordinator = await Coordinator.open(state, SETTINGS)
     try:
+        if recovered:
+            await until_recovered(coordinator)
         yield coordinator
     finally:
         await coordinator.close()
+
+
+async def until_recovered(coordinator: Coordinator) -> None:
+    """A start waits only a second for its runs, which a busy machine exceeds: here there is no such limit."""
+    while coordinator.recovery.pending and not coordinator.broken.done():
+        await asyncio.sleep(0.01)
 
 
 async def crash(coordinator: Coordinator) -> None:

@@ -149,7 +149,7 @@ def test_the_server_answers_while_it_checks_and_hands_nothing_out(
             await reports(first, 1)
         monkeypatch.setattr(Blobs, "damage", slow)
         monkeypatch.setattr("fedserver.recovery.AT_ONCE", 0.05)
-        async with server(tmp_path) as second:
+        async with server(tmp_path, recovered=False) as second:
             device, desk = await Hands(link(second, 1)).hello(), Desk(second)
             idle = await device.link.next_task(0.1)
             assert isinstance(idle, Idle)
