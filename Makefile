@@ -38,7 +38,7 @@ check: .venv/built
 format: .venv/built
 	@$(BIN)/ruff check --fix-only --quiet . && $(BIN)/ruff format .
 
-## make proto   generate fedcore/_pb from proto/
+## make proto   generate shoal/core/exchange/_pb from proto/
 proto: .venv/built
 	@scripts/generate
 

@@ -31,18 +31,18 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedcore.algorithm import Plan, Report, find
-from fedcore.algorithms.flux import central
-from fedcore.algorithms.flux.clustering import form_clusters
-from fedcore.algorithms.flux.state import State
-from fedcore.local.weights import initial_weights
-from fedcore.messages import Describe, Described, Train
-from fedcore.rounds import RoundPolicy
-from fedcore.seeds import derive
-from fedcore.simulate import Outcome, simulate
-from fedserver.experiment import Experiment, grouping, measure, spooled
-from fedserver.fleet import Fleet, Holding
-from fedserver.scene import holdings_of, learner_for
+from shoal.core.algorithm import Plan, Report, find
+from shoal.core.algorithms.flux import server as server_half
+from shoal.core.algorithms.flux.clustering import form_clusters
+from shoal.core.algorithms.flux.state import State
+from shoal.core.device_kit.weights import initial_weights
+from shoal.core.engine.rounds import RoundPolicy
+from shoal.core.engine.simulate import Outcome, simulate
+from shoal.core.exchange.messages import Describe, Described, Train
+from shoal.core.seeds import derive
+from shoal.lab.experiment import Experiment, grouping, measure, spooled
+from shoal.lab.fleet import Fleet, Holding
+from shoal.lab.setting import holdings_of, learner_for
 
 MODES: dict[str, dict[str, Any]] = {
     "off": {"privacy": "off"},
@@ -97,7 +97,7 @@ class Piece:
         )
         changes = {"rounds": experiment.rounds, **self._training}
         parameters = algorithm.configure("default", {**changes, **MODES["off"]})
-        first = central.start(initial_weights(fleet.learner, experiment.model_seed), parameters)
+        first = server_half.start(initial_weights(fleet.learner, experiment.model_seed), parameters)
         warm = self._until("bounds", first, fleet, 1)
         figures: dict[str, Any] = {}
         trained: dict[tuple[str, ...], State] = {}
@@ -128,7 +128,7 @@ class Piece:
     def _figures(self, ready: State, final: State, fleet: Fleet) -> dict[str, float | None]:
         """Of one draw of the noise, which is the fleet's. ready: when descriptors are asked for."""
         found = grouping(replace(ready, assignments=groups(ready, fleet)), fleet.holdings)
-        rows = [measure(central, final, fleet, number, 0) for number in range(self.clients)]
+        rows = [measure(server_half, final, fleet, number, 0) for number in range(self.clients)]
         placed = [row for row in rows if row["placed"] is not None]
         return {
             "ari": found["ari"],
@@ -147,16 +147,16 @@ class Until:
         self._phase = phase
 
     def plan(self, state: State, present: list[str]) -> Plan | None:
-        return None if state.phase == self._phase else central.plan(state, present)
+        return None if state.phase == self._phase else server_half.plan(state, present)
 
     def reduce(self, state: State, reports: list[Report]) -> State:
-        return central.reduce(state, reports)
+        return server_half.reduce(state, reports)
 
 
 def groups(ready: State, fleet: Fleet) -> dict[str, str]:
     """Those that are found from descriptors with this fleet's noise, without training anything."""
     devices = fleet.devices()
-    plan, described = central.plan(ready, list(devices)), {}
+    plan, described = server_half.plan(ready, list(devices)), {}
     assert plan is not None
     for device, task in plan.tasks.items():
         assert isinstance(task, Train)

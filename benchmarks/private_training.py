@@ -14,15 +14,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedcore.data import images
-from fedcore.data.views import Views
-from fedcore.local import standard
-from fedcore.local.bench import Bench
-from fedcore.local.learner import builtin
-from fedcore.local.weights import initial_weights
-from fedcore.messages import Evaluate, Evaluated, PrivateTraining, Train, Trained, TrainingSettings
-from fedcore.privacy.account import Unmetered
-from fedcore.privacy.cost import Cost, total
+from shoal.core.data.views import Views
+from shoal.core.device_kit import standard
+from shoal.core.device_kit.context import DeviceContext
+from shoal.core.device_kit.learner import builtin
+from shoal.core.device_kit.weights import initial_weights
+from shoal.core.exchange.messages import (
+    Evaluate,
+    Evaluated,
+    PrivateTraining,
+    Train,
+    Trained,
+    TrainingSettings,
+)
+from shoal.core.privacy.account import Unmetered
+from shoal.core.privacy.cost import Cost, total
+from shoal.lab.datasets import images
 
 DELTA, EPSILONS = 1e-5, (0.0, 1.0, 3.0, 8.0)
 PLAIN = TrainingSettings(epochs=2, batch_size=128, learning_rate=0.05, momentum=0.5)
@@ -35,19 +42,19 @@ def trained(epsilon: float, rounds: int, seed: int) -> dict[str, float]:
     chance = np.random.default_rng(seed)
     views = Views.of(data.subset(chance.permutation(len(data))[:1200]), test)
     learner = builtin("mlp", {"inputs": 64, "hidden": (64,), "classes": 10})
-    bench = Bench(learner, views, "cpu", seed, chance, account=Unmetered(chance.bytes))
+    context = DeviceContext(learner, views, "cpu", seed, chance, account=Unmetered(chance.bytes))
     asked = PrivateTraining(epsilon=epsilon, delta=DELTA, rounds=rounds) if epsilon else None
     model, spent, seconds = initial_weights(learner, seed), [], 0.0
     for number in range(rounds + 1):  # the first is to warm up
         started = time.process_time()
         task = Train(model, PRIVATE if asked else PLAIN, private=asked)
-        answer = standard.perform(task, bench.for_task(number))
+        answer = standard.perform(task, context.for_task(number))
         assert isinstance(answer, Trained)
         if number:
             seconds += time.process_time() - started
             model = dict(answer.model)
             spent.append(Cost(curve=answer.curve or ()))
-    measured = standard.perform(Evaluate(model, part="test"), bench)
+    measured = standard.perform(Evaluate(model, part="test"), context)
     assert isinstance(measured, Evaluated)
     return {"accuracy": measured.accuracy, "epsilon": total(spent).epsilon(DELTA), "seconds": seconds}
 

@@ -28,19 +28,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedclient.backoff import FIRST, Backoff, patiently
 from fedclient.identity.join import join
 from fedclient.identity.keyring import Keyring
 from fedclient.identity.link import SecureLink
-from fedclient.rpc import RpcLink
-from fedclient.state import DeviceFolder
-from fedcore.errors import Refused, SessionLost
-from fedcore.identity.join import JoinString, parse
-from fedcore.link import Hello
-from fedcore.shell.console import Console
+from fedclient.net.backoff import FIRST, Backoff, patiently
+from fedclient.net.rpc import RpcLink
+from fedclient.store.state import DeviceFolder
 from fedserver.authority.records import Terms
 from fedserver.authority.setup import init
 from fedserver.rpc.authority_client import AuthorityClient
+from shoal.core.errors import Refused, SessionLost
+from shoal.core.exchange.link import Hello
+from shoal.core.identity.join import JoinString, parse
+from shoal.shell.console import Console
 
 ESTABLISHED = "01"
 LOOK = 0.1

@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 from sklearn.metrics import adjusted_rand_score
 
-from fedcore.algorithms.flux import Parameters
-from fedcore.algorithms.flux.clustering import form_clusters, place
-from fedcore.errors import Refused
-from fedcore.parts import Descriptor, PrivacySettings, Vector
-from fedcore.privacy.modes import Terms, terms
-from fedcore.privacy.release import release_sums
-from fedcore.privacy.sums import sums_of
+from shoal.core.algorithms.flux import Parameters
+from shoal.core.algorithms.flux.clustering import form_clusters, place
+from shoal.core.errors import Refused
+from shoal.core.exchange.parts import Descriptor, PrivacySettings, Vector
+from shoal.core.privacy.modes import Terms, terms
+from shoal.core.privacy.release import release_sums
+from shoal.core.privacy.sums import sums_of
 
 DEVICES, GROUPS, CLASSES, DIMS, SPREAD = 24, 4, 10, 10, 0.1
 PARAMETERS = Parameters(classes=CLASSES, dims=DIMS)

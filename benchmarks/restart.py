@@ -19,16 +19,16 @@ from pathlib import Path
 import numpy as np
 from grpc import aio
 
-from fedcore.link import Hello, Outcome, Report
-from fedcore.payload import Weights
-from fedcore.rounds import RoundPolicy
-from fedserver.blobs import CHUNK
-from fedserver.coordinator import Coordinator
-from fedserver.desk import Desk
-from fedserver.link import DeviceLink
-from fedserver.records import DeviceRecord
-from fedserver.settings import Settings
-from fedserver.store import VERSIONS, Store
+from fedserver.coordinator.coordinator import Coordinator
+from fedserver.coordinator.device_api import DeviceApi
+from fedserver.coordinator.operator_api import OperatorApi
+from fedserver.coordinator.settings import Settings
+from fedserver.store.blobs import CHUNK
+from fedserver.store.records import DeviceRecord
+from fedserver.store.store import VERSIONS, Store
+from shoal.core.engine.rounds import RoundPolicy
+from shoal.core.exchange.link import Hello, Outcome, Report
+from shoal.core.exchange.payload import Weights
 from tests.server.servers import spec
 from tests.server.toys import Hands, honest, pieces_of
 from tests.server.wire_link import WireLink
@@ -40,12 +40,12 @@ async def prepare(state: Path, devices: int, size: int) -> None:
     coordinator = await Coordinator.open(state, Settings(low_water=0))
     records = [DeviceRecord(f"known-{number:05}", "toy", 1.0, 2.0) for number in range(devices)]
     await coordinator.storage(Store.note_devices, records)
-    operator = Hands(Desk(coordinator))  # type: ignore[arg-type]
+    operator = Hands(OperatorApi(coordinator))  # type: ignore[arg-type]
     initial = operator.keep(model)
     await send(operator, initial)
     rounds = {"parameters": {"rounds": VERSIONS + 2}, "policy": RoundPolicy(devices=1, minimum=1)}
-    await Desk(coordinator).start_run(spec(**rounds), initial)
-    device = await Hands(DeviceLink(coordinator, "d0")).hello()
+    await OperatorApi(coordinator).start_run(spec(**rounds), initial)
+    device = await Hands(DeviceApi(coordinator, "d0")).hello()
     for _ in range(VERSIONS):
         task = await device.task(60.0)
         payload = device.payload(honest(0)(await device.open(task), task.seed))

@@ -21,10 +21,10 @@ from pathlib import Path
 
 import numpy as np
 
-from fedcore.central.robust import RULES, Update, combine
-from fedcore.tensors import manifest_of, pack
-from fedcore.types import Tensors
-from fedserver.mapped import MappedTensors
+from fedserver.store.mapped import MappedTensors
+from shoal.core.exchange.tensors import manifest_of, pack
+from shoal.core.server_kit.robust import RULES, Update, combine
+from shoal.core.types import Tensors
 
 TENSORS = 8
 KIB_PER_MB = 1e6 / 1024

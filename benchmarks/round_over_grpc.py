@@ -35,15 +35,15 @@ import grpc
 import numpy as np
 from grpc import aio
 
-from fedclient.rpc import RpcLink
-from fedcore.link import Hello, Outcome, Report, Task
-from fedcore.messages import Trained
-from fedcore.payload import BlobRef, Weights, encode
-from fedcore.rounds import RoundPolicy
-from fedcore.tensors import Manifest, layout, manifest_of
-from fedcore.types import Tensors
-from fedserver.records import RunSpec
+from fedclient.net.rpc import RpcLink
 from fedserver.rpc.client import OperatorClient
+from fedserver.store.records import RunSpec
+from shoal.core.engine.rounds import RoundPolicy
+from shoal.core.exchange.link import Hello, Outcome, Report, Task
+from shoal.core.exchange.messages import Trained
+from shoal.core.exchange.payload import BlobRef, Weights, encode
+from shoal.core.exchange.tensors import Manifest, layout, manifest_of
+from shoal.core.types import Tensors
 
 SHAPES = {
     "lenet": [

@@ -18,15 +18,15 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from fedcore.algorithm import find
-from fedcore.data.dataset import Dataset
-from fedcore.data.views import Views
-from fedcore.local.bench import Bench
-from fedcore.local.learner import Learner, builtin
-from fedcore.local.weights import initial_weights
-from fedcore.messages import Message
-from fedcore.rounds import RoundPolicy
-from fedcore.simulate import simulate
+from shoal.core.algorithm import find
+from shoal.core.data.dataset import Dataset
+from shoal.core.data.views import Views
+from shoal.core.device_kit.context import DeviceContext
+from shoal.core.device_kit.learner import Learner, builtin
+from shoal.core.device_kit.weights import initial_weights
+from shoal.core.engine.rounds import RoundPolicy
+from shoal.core.engine.simulate import simulate
+from shoal.core.exchange.messages import Message
 
 EPOCHS, BATCH, RATE, MOMENTUM = 2, 64, 0.005, 0.9
 
@@ -69,8 +69,10 @@ def simulated_round(learner: Learner, data: list[Dataset]) -> Callable[[], None]
     nothing = Dataset(data[0].x[:0], data[0].y[:0])
 
     def device(one: Dataset) -> Callable[[Message, int], Message]:
-        bench = Bench(learner, Views(one, nothing, None), "cpu", 0, np.random.default_rng(0), network)
-        return lambda message, seed: local.perform(message, bench.for_task(seed))
+        context = DeviceContext(
+            learner, Views(one, nothing, None), "cpu", 0, np.random.default_rng(0), network
+        )
+        return lambda message, seed: local.perform(message, context.for_task(seed))
 
     devices = {f"device-{number:02}": device(one) for number, one in enumerate(data)}
     policy = RoundPolicy(minimum=len(data))

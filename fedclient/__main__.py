@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fedclient.config import ClientConfig, read
-from fedcore import __version__
-from fedcore.shell.console import Commands, Console, Result, verb
+from shoal import __version__
+from shoal.shell.console import Commands, Console, Result, verb
 
 if TYPE_CHECKING:
-    from fedclient.enroll import Enrolment
+    from fedclient.placing import Enrolment
 
 PATH = click.Path(path_type=Path)
 
@@ -76,7 +76,7 @@ def join(console: Console, settings: ClientConfig, string: str, wait: bool) -> R
     list of processes. Cut off anywhere, the same command goes on.
     """
     from fedclient.identity import join as joining
-    from fedclient.state import DeviceFolder
+    from fedclient.store.state import DeviceFolder
 
     line, folder = joining.read_line(string), DeviceFolder(settings.state)
     identity, new = asyncio.run(joining.join(folder, line, settings.device, console, wait))
@@ -96,7 +96,7 @@ def check(console: Console, settings: ClientConfig) -> Result:
 
     Prints what the network sees of the data and what came of each part of the learner. No server is asked.
     """
-    from fedclient import check as checking
+    from fedclient.cli import check as checking
     from fedclient.service import check as tried
 
     console.progress("loading the learner and the data")
@@ -127,11 +127,11 @@ def run(
     until = Until.ONCE if once else Until.FINISHED if until_finished else Until.STOPPED
     if patience is None:
         patience = float("inf") if until is Until.STOPPED else 60.0
-    watcher = asyncio.run(serve(settings, console, until, patience))
-    done = watcher.status
+    reporter = asyncio.run(serve(settings, console, until, patience))
+    done = reporter.status
     names = ("device", "server", "run", "round", "cluster", "outcome")
     data = {name: getattr(done, name) or None for name in names} | {"tasks": done.tasks}
-    failure = None if until is Until.STOPPED else watcher.failure
+    failure = None if until is Until.STOPPED else reporter.failure
     lines = [f"{done.device}: {done.tasks} tasks reported"]
     if done.tasks:
         lines.append(
@@ -175,14 +175,14 @@ def enroll(
     error = None
     if path is None:
         reason = found.assignment.reason or "no cluster fits these data"
-        mend = "" if accept_nearest else "--accept-nearest takes the nearest one all the same"
-        error = Abstained(f"no model was written: {reason}", mend)
+        hint = "" if accept_nearest else "--accept-nearest takes the nearest one all the same"
+        error = Abstained(f"no model was written: {reason}", hint)
     return Result({**found.facts(), "path": path}, _placed(found, path), error)
 
 
 def _placed(found: "Enrolment", path: Path | None) -> str:
     """Where a device was put, for people."""
-    from fedclient.spending import line
+    from fedclient.cli.privacy_report import line
 
     where = found.assignment
     words = [f"cluster {where.cluster} of run {found.run}"]
@@ -206,7 +206,7 @@ def predict(
     console: Console, settings: ClientConfig, data: Path | None, model: Path | None, out: Path | None
 ) -> Result:
     """Classify DATA (by default the file of the settings) with the enrolled model."""
-    from fedclient.predict import classify
+    from fedclient.work.predict import classify
 
     model = model or settings.state / "model" / "model.safetensors"
     console.progress(f"classifying with {model}")
@@ -236,7 +236,7 @@ def watch(console: Console, settings: ClientConfig, once: bool, patience: float 
 
     For a machine that joined by a token for --role observer: it sees runs, and neither devices nor models.
     """
-    from fedclient import watch as watching
+    from fedclient.cli import watch as watching
     from fedclient.service import watch as watched
 
     if patience is None:
@@ -250,7 +250,7 @@ def watch(console: Console, settings: ClientConfig, once: bool, patience: float 
 @configured
 def status(console: Console, settings: ClientConfig) -> Result:
     """Say what this device did last, and whether its server answers."""
-    from fedclient import status as last
+    from fedclient.cli import status as last
 
     found = last.status(settings)
     return Result(found, last.text(found))
@@ -266,12 +266,12 @@ def ledger() -> None:
 @configured
 def show(console: Console, settings: ClientConfig) -> Result:
     """What was spent on what: the true epsilon for each version of the data and in all, and what is left."""
-    from fedclient import spending
+    from fedclient.cli import privacy_report
 
-    entries = spending.ledger_of(settings).entries()
-    found = spending.facts(entries, settings.privacy)
-    data = {"entries": spending.rows(entries), **found, "budget": vars(settings.privacy)}
-    return Result(data, spending.text(entries, settings.privacy))
+    entries = privacy_report.ledger_of(settings).entries()
+    found = privacy_report.facts(entries, settings.privacy)
+    data = {"entries": privacy_report.rows(entries), **found, "budget": vars(settings.privacy)}
+    return Result(data, privacy_report.text(entries, settings.privacy))
 
 
 @ledger.command(epilog="Example: fedclient ledger verify --config device.yaml")
@@ -279,9 +279,9 @@ def show(console: Console, settings: ClientConfig) -> Result:
 @configured
 def verify(console: Console, settings: ClientConfig) -> Result:
     """Look whether any line of the ledger, or anything that was released, was changed or taken away."""
-    from fedclient import spending
+    from fedclient.cli import privacy_report
 
-    entries = spending.ledger_of(settings).verify()
+    entries = privacy_report.ledger_of(settings).verify()
     return Result({"lines": len(entries)}, f"{len(entries)} lines, and what was released is as it was")
 
 

@@ -17,15 +17,16 @@ from enum import Enum
 from random import Random
 from typing import TypeVar
 
-from fedclient.backoff import FIRST, Backoff, patiently
-from fedclient.blobs import BlobStore
 from fedclient.faults import TaskFailed
-from fedclient.performer import Performer
-from fedclient.redaction import redacted
-from fedclient.state import Mark, Outbox
-from fedclient.watcher import Watcher, named
-from fedcore import __version__
-from fedcore.errors import (
+from fedclient.net.backoff import FIRST, Backoff, patiently
+from fedclient.reporter import Reporter, named
+from fedclient.store.blobs import BlobStore
+from fedclient.store.state import Mark, Outbox
+from fedclient.work.executor import Executor
+from fedclient.work.redaction import redacted
+from shoal import __version__
+from shoal.core.engine.timeouts import MOMENT
+from shoal.core.errors import (
     BadPayload,
     ConfigError,
     DiskFull,
@@ -35,11 +36,10 @@ from fedcore.errors import (
     ShoalError,
     Unavailable,
 )
-from fedcore.link import Failure, Hello, Idle, Link, Outcome, Report, Task, Welcome
-from fedcore.patience import MOMENT
-from fedcore.payload import BlobRef, Payload
-from fedcore.shell import crash
-from fedcore.wire import work_key
+from shoal.core.exchange.link import Failure, Hello, Idle, Link, Outcome, Report, Task, Welcome
+from shoal.core.exchange.payload import BlobRef, Payload
+from shoal.core.exchange.wire import work_key
+from shoal.shell import crash
 
 T = TypeVar("T")
 
@@ -86,16 +86,16 @@ class Agent:
     def __init__(
         self,
         link: Link,
-        performer: Performer,
+        executor: Executor,
         store: BlobStore,
         outbox: Outbox,
         mark: Mark,
-        watcher: Watcher,
+        reporter: Reporter,
         allowance: Allowance = Allowance(),
         chance: Random | None = None,
     ) -> None:
-        self._link, self._performer, self._store, self._outbox = link, performer, store, outbox
-        self._mark, self._watcher, self._allowance = mark, watcher, allowance
+        self._link, self._performer, self._store, self._outbox = link, executor, store, outbox
+        self._mark, self._watcher, self._allowance = mark, reporter, allowance
         self._chance = chance
         self._calls, self._faults = Backoff(chance), Backoff(chance)
         self._welcome: Welcome | None = None
@@ -350,5 +350,5 @@ async def _heard(answer: Awaitable[T]) -> T:
         return await answer
     except ShoalError as error:
         if error.code == SessionLost.code:
-            raise SessionLost(error.message, error.mend) from None
+            raise SessionLost(error.message, error.hint) from None
         raise

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from fedcore.config import MAX_TEXT, convert, load
-from fedcore.errors import ConfigError
-from fedcore.privacy.budget import Budget
+from shoal.core.errors import ConfigError
+from shoal.core.privacy.budget import Budget
+from shoal.shell.config import MAX_TEXT, convert, load
 
 T = TypeVar("T")
 
-Trial = Literal["none", "quick", "full"]
-"""How learner and data are tried on each other once they are loaded; see `fedclient/trial.py`."""
+SelfCheck = Literal["none", "quick", "full"]
+"""How learner and data are tried on each other once they are loaded; see `fedclient/work/selfcheck.py`."""
 
 KINDS = ("npz", "csv", "idx", "module")
 
@@ -31,7 +31,7 @@ class LearnerConfig:
     """The network: exactly one of the three.
 
     builtin: a network of ours; options: its arguments. file: the author's own Python file. module: the name
-    of an installed module. See `fedcore/local/learner.py` for what goes into it.
+    of an installed module. See `shoal/core/device_kit/learner.py` for what goes into it.
     """
 
     builtin: str | None = None
@@ -57,7 +57,7 @@ class LearnerConfig:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Where the device's data are: exactly one of npz, csv, idx and module. See `fedclient/data.py`.
+    """Where the device's data are: exactly one of npz, csv, idx and module. See `fedclient/work/data.py`.
 
     test: a second file of the same kind, to measure on at the end.
     labels, test_labels: the idx files of classes that go with idx and test.
@@ -197,7 +197,7 @@ class WorkConfig:
     labels: bool = True
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     privacy: Budget = field(default_factory=Budget)
-    trial: Trial = "none"
+    trial: SelfCheck = "none"
 
 
 def read(path: Path | None, flags: Mapping[str, Any]) -> ClientConfig:

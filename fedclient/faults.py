@@ -1,9 +1,9 @@
-"""What can go wrong on a device, besides what `fedcore.errors` has."""
+"""What can go wrong on a device, besides what `shoal.core.errors` has."""
 
 import signal
 
-from fedcore.errors import LearnerFault, Refused, ShoalError
-from fedcore.link import Failure
+from shoal.core.errors import LearnerFault, Refused, ShoalError
+from shoal.core.exchange.link import Failure
 
 
 class WorkerDied(ShoalError):

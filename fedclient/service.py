@@ -8,66 +8,66 @@ from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from fedclient import enroll as enrolling
-from fedclient import spending
-from fedclient import watch as watching
-from fedclient.access import Access, access
+from fedclient import placing as enrolling
 from fedclient.agent import SOFTWARE, Agent, Allowance, Until
-from fedclient.backoff import Backoff, patiently
-from fedclient.blobs import BlobStore
-from fedclient.config import ClientConfig, Trial, WorkConfig
-from fedclient.enroll import Enroller, Enrolment
+from fedclient.cli import privacy_report
+from fedclient.cli import watch as watching
+from fedclient.config import ClientConfig, SelfCheck, WorkConfig
 from fedclient.faults import Stopped
 from fedclient.identity.keyring import Keyring
 from fedclient.identity.link import SecureLink
-from fedclient.performer import Facts, Spawned
-from fedclient.rpc import RpcLink
-from fedclient.state import DeviceFolder, Outbox, Status
-from fedclient.watcher import Watcher
-from fedcore.errors import ConfigError, DataFault, Refused, ShoalError
-from fedcore.identity.enrolled import Role
-from fedcore.link import Hello, ObservedRun
-from fedcore.shell.console import Console
+from fedclient.net.backoff import Backoff, patiently
+from fedclient.net.connection import Access, access
+from fedclient.net.rpc import RpcLink
+from fedclient.placing import Enrolment, Placer
+from fedclient.reporter import Reporter
+from fedclient.store.blobs import BlobStore
+from fedclient.store.state import DeviceFolder, Outbox, Status
+from fedclient.work.executor import Facts, Spawned
+from shoal.core.errors import ConfigError, DataFault, Refused, ShoalError
+from shoal.core.exchange.link import Hello, ObservedRun
+from shoal.core.identity.enrolled import Role
+from shoal.shell.console import Console
 
 LOOK = 2.0
 """Seconds between two looks of an observer."""
 
 
-async def serve(settings: ClientConfig, console: Console, until: Until, patience: float) -> Watcher:
+async def serve(settings: ClientConfig, console: Console, until: Until, patience: float) -> Reporter:
     """Run an agent until it ends; what it did. Raises Stopped when a signal ended it too early."""
     folder = DeviceFolder(settings.state)
     with folder.locked():
         way = access(settings)
         device = folder.device(way.device)
-        watcher = Watcher(Status(device, way.address), folder.root, console.progress, console.say)
+        reporter = Reporter(Status(device, way.address), folder.root, console.progress, console.say)
         try:
             _check_role(way)
-            performer = Spawned(work_config(settings, trial="quick"))
-            async with _link(way, folder, console) as link, _stopped_at_the_end(performer):
-                watcher.doing("loading the learner and the data")
-                if not (await performer.start()).labelled:
-                    mend = "use `fedclient enroll` for such data"
-                    raise DataFault("the data have no labels to train on", mend)
+            executor = Spawned(work_config(settings, trial="quick"))
+            async with _link(way, folder, console) as link, _stopped_at_the_end(executor):
+                reporter.doing("loading the learner and the data")
+                if not (await executor.start()).labelled:
+                    hint = "use `fedclient enroll` for such data"
+                    raise DataFault("the data have no labels to train on", hint)
                 store, outbox = BlobStore(folder.blobs), Outbox(folder.outbox)
                 limits = settings.limits
                 allowance = Allowance(limits.download_bytes, limits.kept_bytes, patience)
-                agent = Agent(link, performer, store, outbox, folder.mark, watcher, allowance)
+                agent = Agent(link, executor, store, outbox, folder.mark, reporter, allowance)
                 await _until_signal(agent, until)
         except ShoalError as error:
-            watcher.note(error)
+            reporter.note(error)
             raise
         finally:
-            watcher.doing("stopped")
-        return watcher
+            reporter.doing("stopped")
+        return reporter
 
 
 async def check(settings: ClientConfig) -> Facts:
     """Load the learner and the data and try them on one batch. Raises whose fault it is; asks no server."""
     config = work_config(settings, trial="full")
     with TemporaryDirectory(prefix="fedclient-check-") as folder:  # the device's own is left alone
-        performer = Spawned(replace(config, blobs=Path(folder) / "blobs", account=Path(folder)))
-        async with _stopped_at_the_end(performer):
-            return await performer.start()
+        executor = Spawned(replace(config, blobs=Path(folder) / "blobs", account=Path(folder)))
+        async with _stopped_at_the_end(executor):
+            return await executor.start()
 
 
 async def watch(
@@ -78,8 +78,8 @@ async def watch(
     with folder.locked():
         way = access(settings)
         if way.identity is None or way.identity.role is not Role.OBSERVER:
-            mend = "join as another device by a token for --role observer"
-            raise Refused(f"{way.device} may not see how runs stand: only an observer may", mend)
+            hint = "join as another device by a token for --role observer"
+            raise Refused(f"{way.device} may not see how runs stand: only an observer may", hint)
         async with _link(way, folder, console) as link:
             backoff, told = Backoff(), ""
             while True:
@@ -105,21 +105,21 @@ async def enroll(
     with folder.locked():
         way = access(settings)
         folder.device(way.device)
-        store, performer = BlobStore(folder.blobs), Spawned(work_config(settings, file, labels=False))
-        async with _link(way, folder, console) as link, _stopped_at_the_end(performer):
+        store, executor = BlobStore(folder.blobs), Spawned(work_config(settings, file, labels=False))
+        async with _link(way, folder, console) as link, _stopped_at_the_end(executor):
             limit = settings.limits.download_bytes
-            enroller = Enroller(link, performer, store, console.progress, limit, patience)
-            enrolment = await enroller.enroll(run, accept_nearest)
+            placer = Placer(link, executor, store, console.progress, limit, patience)
+            enrolment = await placer.enroll(run, accept_nearest)
             if isinstance(link, SecureLink) and link.identity.role is not Role.TRAIN:  # its agent does
                 await link.renew_if_due(Hello(SOFTWARE, mark=folder.mark.read()))
-        enrolment = replace(enrolment, privacy=spending.told(settings))
+        enrolment = replace(enrolment, privacy=privacy_report.told(settings))
         path = enrolling.save(enrolment, store, folder.model) if enrolment.model else None
         store.trim(settings.limits.kept_bytes)
         return enrolment, path
 
 
 def work_config(
-    settings: ClientConfig, file: Path | None = None, labels: bool = True, trial: Trial = "none"
+    settings: ClientConfig, file: Path | None = None, labels: bool = True, trial: SelfCheck = "none"
 ) -> WorkConfig:
     """What the training process is told. Raises ConfigError where the settings lack it."""
     if settings.learner is None:
@@ -187,8 +187,8 @@ async def _link(way: Access, folder: DeviceFolder, console: Console) -> AsyncIte
 
 
 @asynccontextmanager
-async def _stopped_at_the_end(performer: Spawned) -> AsyncIterator[None]:
+async def _stopped_at_the_end(executor: Spawned) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        await performer.stop()
+        await executor.stop()

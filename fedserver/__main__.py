@@ -3,26 +3,38 @@
 What a verb needs is imported when it is used, so that `--help` is quick and the daemon loads no PyTorch.
 """
 
+from typing import ClassVar
+
 import click
 
-from fedcore import __version__
-from fedcore.shell.console import Commands
-from fedserver.audit_verbs import audit
-from fedserver.authority_verbs import authority
-from fedserver.backup_verbs import backup, recover, restore
-from fedserver.cluster_verbs import cluster
-from fedserver.demo import demo
-from fedserver.device_verbs import device
-from fedserver.init_verb import init
-from fedserver.run_verbs import run
-from fedserver.simulate import simulate
-from fedserver.table_verb import table
-from fedserver.token_verbs import token
-from fedserver.up import up
-from fedserver.verbs import model, status
+from shoal import __version__
+from shoal.shell.console import Commands
 
 
-@click.group(cls=Commands)
+class Verbs(Commands):
+    """The last three are experiments: they run in the operator's shell and never inside the daemon."""
+
+    modules: ClassVar = {
+        "init": "fedserver.cli.init",
+        "up": "fedserver.cli.up",
+        "token": "fedserver.cli.token",
+        "device": "fedserver.cli.device",
+        "authority": "fedserver.cli.authority",
+        "audit": "fedserver.cli.audit",
+        "run": "fedserver.cli.run",
+        "status": "fedserver.cli.status",
+        "cluster": "fedserver.cli.cluster",
+        "model": "fedserver.cli.status",
+        "backup": "fedserver.cli.backup",
+        "restore": "fedserver.cli.backup",
+        "recover": "fedserver.cli.backup",
+        "simulate": "shoal.lab.cli.simulate",
+        "table": "shoal.lab.cli.table",
+        "demo": "shoal.lab.demo.command",
+    }
+
+
+@click.group(cls=Verbs)
 @click.version_option(__version__, prog_name="fedserver")
 def main() -> None:
     """The server of a Shoal: it finds which devices see the same world, and trains a model for each group.
@@ -32,25 +44,6 @@ def main() -> None:
     5 refused; 6 time is up; 8 data, learner or device at fault; 70 a bug of ours; 130 interrupted.
     """
 
-
-KEEPING = (backup, restore, recover)
-for command in (
-    init,
-    up,
-    token,
-    device,
-    authority,
-    audit,
-    run,
-    status,
-    cluster,
-    model,
-    *KEEPING,
-    simulate,
-    table,
-    demo,
-):
-    main.add_command(command)
 
 if __name__ == "__main__":
     main()

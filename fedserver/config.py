@@ -14,13 +14,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from fedcore.algorithm import find
-from fedcore.config import MAX_TEXT, Written, convert, load
-from fedcore.errors import ConfigError
-from fedcore.rounds import RoundPolicy
-from fedcore.types import Scalar
-from fedserver.records import RunSpec
-from fedserver.settings import Settings
+from fedserver.coordinator.settings import Settings
+from fedserver.store.records import RunSpec
+from shoal.core.algorithm import Written, find
+from shoal.core.engine.rounds import RoundPolicy
+from shoal.core.errors import ConfigError
+from shoal.core.types import Scalar
+from shoal.shell.config import MAX_TEXT, convert, load
 
 T = TypeVar("T")
 

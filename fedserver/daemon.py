@@ -9,19 +9,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedcore.errors import StorageFault
-from fedcore.shell.disk import settle, storing, temporary
 from fedserver.authority.chain import Event
-from fedserver.authority.keeper import Keeper
+from fedserver.authority.peers import Peers
 from fedserver.authority.roots import Authority
 from fedserver.config import ServerConfig
-from fedserver.coordinator import Coordinator
-from fedserver.link import SOFTWARE
+from fedserver.coordinator.coordinator import Coordinator
+from fedserver.coordinator.device_api import SOFTWARE
 from fedserver.rpc.client import SOCKET
-from fedserver.rpc.secure import Access
 from fedserver.rpc.server import Listeners, listen
-from fedserver.storage import Storage
-from fedserver.store import Store
+from fedserver.rpc.tls import Access
+from fedserver.store.storage import Storage
+from fedserver.store.store import Store
+from shoal.core.errors import StorageFault
+from shoal.shell.disk import settle, storing, temporary
 
 log = logging.getLogger("shoal.server")
 
@@ -98,4 +98,4 @@ async def _access(storage: Storage, authority: Authority, config: ServerConfig) 
     if authority.refresh():
         log.info("the server's certificate is new: it is good for %s", ", ".join(authority.hosts))
         await storage(Store.note_event, Event.CERTIFICATE_MADE, hosts=list(authority.hosts))
-    return Access(await Keeper.open(storage, authority), config.enroll, authority.hosts[0])
+    return Access(await Peers.open(storage, authority), config.enroll, authority.hosts[0])

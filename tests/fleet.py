@@ -7,17 +7,17 @@ import numpy as np
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
-from fedcore.algorithm import Algorithm
-from fedcore.data import images
-from fedcore.data.dataset import Dataset
-from fedcore.data.pixels import rotate, unit
-from fedcore.data.views import Views
-from fedcore.local.bench import Bench
-from fedcore.local.learner import Learner, builtin
-from fedcore.local.simulated import Memories, Simulated
-from fedcore.local.weights import initial_weights
-from fedcore.messages import Message
-from fedcore.types import DeviceId, Tensors
+from shoal.core.algorithm import Algorithm
+from shoal.core.data.dataset import Dataset
+from shoal.core.data.views import Views
+from shoal.core.device_kit.context import DeviceContext
+from shoal.core.device_kit.learner import Learner, builtin
+from shoal.core.device_kit.simulated import Memories, Simulated
+from shoal.core.device_kit.weights import initial_weights
+from shoal.core.exchange.messages import Message
+from shoal.core.types import DeviceId, Tensors
+from shoal.lab.datasets import images
+from shoal.lab.datasets.pixels import rotate, unit
 
 
 def learner() -> Learner:
@@ -47,11 +47,12 @@ def fleet(
     angles: tuple[int, ...] = (0, 90),
     memories: Memories | None = None,
 ) -> dict[DeviceId, Callable[[Message, int], Message]]:
-    """Devices for `fedcore.simulate`, in the algorithm's own device half. memories: what they remember."""
-    return benches(algorithm, [Views.of(data(number, angles)) for number in range(devices)], None, memories)
+    """Devices for `shoal.core.engine.simulate`, in the algorithm's own device half. memories: what they
+    remember."""
+    return contexts(algorithm, [Views.of(data(number, angles)) for number in range(devices)], None, memories)
 
 
-def benches(
+def contexts(
     algorithm: Algorithm,
     views: Sequence[Views],
     shared: Learner | None = None,
@@ -62,7 +63,7 @@ def benches(
     network, remembered = shared.module(seed=0), {} if memories is None else memories
 
     def device(number: int, own: Views) -> Simulated:
-        bench = Bench(shared, own, "cpu", 0, np.random.default_rng(number), model=network)
-        return Simulated(local, bench, f"d{number}", remembered)
+        context = DeviceContext(shared, own, "cpu", 0, np.random.default_rng(number), model=network)
+        return Simulated(local, context, f"d{number}", remembered)
 
     return {f"d{number}": device(number, own) for number, own in enumerate(views)}

@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from fedcore.algorithm import Report
-from fedcore.messages import Scored, Trained
-from fedcore.parts import Scores
-from fedcore.types import Tensors
+from shoal.core.algorithm import Report
+from shoal.core.exchange.messages import Scored, Trained
+from shoal.core.exchange.parts import Scores
+from shoal.core.types import Tensors
 
 
 def model(*values: float) -> Tensors:

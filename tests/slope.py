@@ -4,11 +4,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedcore.data.dataset import Dataset
-from fedcore.data.views import Views
-from fedcore.local.bench import Bench
-from fedcore.local.learner import Learner
-from fedcore.types import Tensors
+from shoal.core.data.dataset import Dataset
+from shoal.core.data.views import Views
+from shoal.core.device_kit.context import DeviceContext
+from shoal.core.device_kit.learner import Learner
+from shoal.core.types import Tensors
 
 
 class OneWeight(nn.Module):
@@ -43,7 +43,9 @@ def at(value: float) -> Tensors:
     return {"w": np.array(value, np.float32)}
 
 
-def bench(learner: Learner, value: float = 1.0, samples: int = 1, seed: int = 0) -> Bench:
+def context(learner: Learner, value: float = 1.0, samples: int = 1, seed: int = 0) -> DeviceContext:
     """Of a device whose samples are all that value, of class 0. It has a test part of the same."""
     data = Dataset(np.full((samples, 1), value, np.float32), np.zeros(samples, np.int64))
-    return Bench(learner, Views(data, data.subset(slice(0, 0)), data), "cpu", seed, np.random.default_rng(0))
+    return DeviceContext(
+        learner, Views(data, data.subset(slice(0, 0)), data), "cpu", seed, np.random.default_rng(0)
+    )

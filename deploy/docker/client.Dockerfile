@@ -6,7 +6,7 @@ FROM python:3.11-slim AS build
 ARG PIP_EXTRA_INDEX_URL=
 WORKDIR /src
 COPY pyproject.toml requirements.lock README.md LICENSE ./
-COPY fedcore fedcore
+COPY shoal shoal
 COPY fedserver fedserver
 COPY fedclient fedclient
 RUN python -m venv /opt/shoal \

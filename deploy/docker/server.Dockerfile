@@ -2,7 +2,7 @@
 FROM python:3.11-slim AS build
 WORKDIR /src
 COPY pyproject.toml requirements.lock README.md LICENSE ./
-COPY fedcore fedcore
+COPY shoal shoal
 COPY fedserver fedserver
 COPY fedclient fedclient
 RUN python -m venv /opt/shoal \

@@ -8,17 +8,17 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
-from fedclient.backoff import Backoff, patiently
 from fedclient.faults import NotApproved
 from fedclient.identity.keyring import Asking, EnrolPort, Identity, Keyring, fingerprint_of, identity_of
 from fedclient.identity.rpc import enrolment
-from fedclient.state import DeviceFolder
-from fedcore.errors import ConfigError, Unavailable
-from fedcore.identity.enrolled import Enrolled, Joining, Pending
-from fedcore.identity.join import JoinString, parse
-from fedcore.identity.proof import key_of, prove
-from fedcore.shell.console import Console
-from fedcore.types import DeviceId
+from fedclient.net.backoff import Backoff, patiently
+from fedclient.store.state import DeviceFolder
+from shoal.core.errors import ConfigError, Unavailable
+from shoal.core.identity.enrolled import Enrolled, Joining, Pending
+from shoal.core.identity.join import JoinString, parse
+from shoal.core.identity.proof import key_of, prove
+from shoal.core.types import DeviceId
+from shoal.shell.console import Console
 
 T = TypeVar("T")
 
@@ -39,8 +39,8 @@ def read_line(given: str) -> JoinString:
         with sys.stdin if given == "-" else Path(given).open() as file:
             return parse(file.read(LINE))
     except (OSError, ValueError):
-        mend = "give the line that `fedserver token create` printed, a file with it, or - for standard input"
-        raise ConfigError("that is neither a join string nor a file that can be read", mend) from None
+        hint = "give the line that `fedserver token create` printed, a file with it, or - for standard input"
+        raise ConfigError("that is neither a join string nor a file that can be read", hint) from None
 
 
 async def join(

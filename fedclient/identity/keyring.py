@@ -15,11 +15,11 @@ from typing import Any
 
 from cryptography import x509
 
-from fedcore.errors import BadPayload, ConfigError, StorageFault
-from fedcore.identity import certificates as certs
-from fedcore.identity.enrolled import Enrolled, Role
-from fedcore.shell.disk import storing, sync_folder, write
-from fedcore.types import DeviceId
+from shoal.core.errors import BadPayload, ConfigError, StorageFault
+from shoal.core.identity import certificates as certs
+from shoal.core.identity.enrolled import Enrolled, Role
+from shoal.core.types import DeviceId
+from shoal.shell.disk import storing, sync_folder, write
 
 ANEW = (
     "ask for a new join string, and join under another name: fedclient join STRING --device NAME --state DIR"

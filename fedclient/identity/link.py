@@ -14,17 +14,17 @@ from random import Random
 
 from grpc import aio
 
-from fedclient.backoff import Backoff, patiently
 from fedclient.faults import SomeoneElse
 from fedclient.identity.handshake import Cause, cause_of
 from fedclient.identity.keyring import ANEW, Identity, Keyring, identity_of
 from fedclient.identity.rpc import Enrolment, credentials, enrolment, renewed
-from fedclient.rpc import RpcLink, error_of
-from fedcore.errors import Refused, ShoalError, Unauthenticated, Unavailable
-from fedcore.identity.certificates import key_from_pem
-from fedcore.identity.enrolled import Enrolled, Rejoining
-from fedcore.identity.proof import sign
-from fedcore.link import Hello, Observation, Welcome
+from fedclient.net.backoff import Backoff, patiently
+from fedclient.net.rpc import RpcLink, error_of
+from shoal.core.errors import Refused, ShoalError, Unauthenticated, Unavailable
+from shoal.core.exchange.link import Hello, Observation, Welcome
+from shoal.core.identity.certificates import key_from_pem
+from shoal.core.identity.enrolled import Enrolled, Rejoining
+from shoal.core.identity.proof import sign
 
 SOONEST = 1.0
 """Seconds between two renewals at least, whatever the server says."""
@@ -147,7 +147,7 @@ class SecureLink(RpcLink):
                     if clock > used.ends.timestamp():
                         return await self._rejoin(desk)
             except (Unavailable, SomeoneElse) as error:
-                return Unavailable(f"{refusal.message}; {error.message}", error.mend)
+                return Unavailable(f"{refusal.message}; {error.message}", error.hint)
             if clock < used.begins.timestamp():
                 begins = (used.begins.timestamp() - clock) / DAY
                 message = f"by the server's clock this device's certificate begins in {begins:.1f} days"
@@ -174,7 +174,7 @@ class SecureLink(RpcLink):
             async with enrolment(self.identity.enrol) as desk:
                 ahead = (time.time() - (await desk.challenge()).clock) / DAY
         except (Unavailable, SomeoneElse) as error:
-            return Unavailable(error.message, error.mend)
+            return Unavailable(error.message, error.hint)
         if abs(ahead) < 1.0:
             message = f"the certificate of {self.address} is not good today"
             return Unavailable(message, "its operator has to renew it")

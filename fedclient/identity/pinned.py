@@ -10,9 +10,9 @@ from cryptography.x509.oid import NameOID
 
 from fedclient.faults import SomeoneElse
 from fedclient.identity.keyring import EnrolPort
-from fedcore.errors import Unavailable
-from fedcore.identity.certificates import pin_of
-from fedcore.patience import CONNECTION
+from shoal.core.engine.timeouts import CONNECTION
+from shoal.core.errors import Unavailable
+from shoal.core.identity.certificates import pin_of
 
 
 async def shown(port: EnrolPort) -> x509.Certificate:
@@ -34,8 +34,8 @@ async def shown(port: EnrolPort) -> x509.Certificate:
         ) from None
     except (OSError, TimeoutError) as error:
         why = getattr(error, "strerror", None) or str(error) or "no answer in time"
-        mend = "is the server running there, and may this device reach it?"
-        raise Unavailable(f"{port.address} does not answer: {why}", mend) from None
+        hint = "is the server running there, and may this device reach it?"
+        raise Unavailable(f"{port.address} does not answer: {why}", hint) from None
     data = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
     writer.transport.abort()
     try:

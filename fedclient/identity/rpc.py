@@ -12,15 +12,16 @@ from grpc import aio
 from fedclient.identity.handshake import Cause, cause_of
 from fedclient.identity.keyring import EnrolPort, Identity
 from fedclient.identity.pinned import name_in, shown, to_pem
-from fedclient.rpc import OPTIONS, error_of
-from fedcore import patience, wire
-from fedcore._pb.fed.v1 import enrollment_service_pb2 as pb
-from fedcore._pb.fed.v1.enrollment_service_pb2_grpc import EnrollmentServiceStub
-from fedcore.errors import Unavailable
-from fedcore.identity.enrolled import Challenge, Enrolled, Joining, Pending, Rejoining
+from fedclient.net.rpc import OPTIONS, error_of
+from shoal.core.engine import timeouts
+from shoal.core.errors import Unavailable
+from shoal.core.exchange import wire
+from shoal.core.exchange._pb.fed.v1 import enrollment_service_pb2 as pb
+from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import EnrollmentServiceStub
+from shoal.core.identity.enrolled import Challenge, Enrolled, Joining, Pending, Rejoining
 
 if TYPE_CHECKING:
-    from fedcore._pb.fed.v1.enrollment_service_pb2_grpc import IdentityServiceAsyncStub
+    from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import IdentityServiceAsyncStub
 
 T = TypeVar("T")
 
@@ -37,15 +38,15 @@ class Enrolment:
         self._stub, self._address, self._certificate = EnrollmentServiceStub(channel), address, certificate
 
     async def challenge(self) -> Challenge:
-        call = self._stub.Challenge(pb.ChallengeRequest(), timeout=patience.ANSWER)
+        call = self._stub.Challenge(pb.ChallengeRequest(), timeout=timeouts.ANSWER)
         return wire.challenge_from_pb(await self._answer(call))
 
     async def join(self, joining: Joining) -> Enrolled | Pending:
-        call = self._stub.Join(wire.joining_to_pb(joining), timeout=patience.ANSWER)
+        call = self._stub.Join(wire.joining_to_pb(joining), timeout=timeouts.ANSWER)
         return wire.joined_from_pb(await self._answer(call))
 
     async def rejoin(self, rejoining: Rejoining) -> Enrolled:
-        call = self._stub.Rejoin(wire.rejoining_to_pb(rejoining), timeout=patience.ANSWER)
+        call = self._stub.Rejoin(wire.rejoining_to_pb(rejoining), timeout=timeouts.ANSWER)
         return wire.enrolled_from_pb((await self._answer(call)).identity)
 
     async def _answer(self, call: Awaitable[T]) -> T:
@@ -74,5 +75,5 @@ async def enrolment(port: EnrolPort) -> AsyncIterator[Enrolment]:
 
 async def renewed(stub: "IdentityServiceAsyncStub", csr: bytes) -> Enrolled:
     """The next certificate. Raises aio.AioRpcError, and BadPayload."""
-    answer = await stub.Renew(pb.RenewRequest(csr=csr), timeout=patience.ANSWER)
+    answer = await stub.Renew(pb.RenewRequest(csr=csr), timeout=timeouts.ANSWER)
     return wire.enrolled_from_pb(answer.identity)

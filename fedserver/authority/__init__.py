@@ -8,5 +8,5 @@ enrolment   challenge, join, rejoin, renew                   permissions {role x
 keeper      who calls now, and cutting off who may not       office      what operators ask for
 gaps        what a restored registry may take up again
 
-Nothing here knows gRPC; `fedserver.rpc.gate` asks the keeper at every call.
+Nothing here knows gRPC; `fedserver.rpc.auth_interceptor` asks the keeper at every call.
 """

@@ -8,10 +8,10 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from fedcore.errors import BadPayload, ConfigError, StorageFault
-from fedcore.identity.certificates import certificate, key_from_pem, key_to_pem, pin_of
-from fedcore.shell import disk
 from fedserver.authority.issuing import Key
+from shoal.core.errors import BadPayload, ConfigError, StorageFault
+from shoal.core.identity.certificates import certificate, key_from_pem, key_to_pem, pin_of
+from shoal.shell import disk
 
 MODE = 0o600
 LARGEST = 1 << 16

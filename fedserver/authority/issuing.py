@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fedcore.identity.certificates import uri_of
-from fedcore.types import DeviceId
+from shoal.core.identity.certificates import uri_of
+from shoal.core.types import DeviceId
 
 DAY = 86400.0
 YEAR = 365.25 * DAY

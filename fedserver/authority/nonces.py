@@ -4,7 +4,7 @@ import secrets
 import time
 from collections import OrderedDict
 
-from fedcore.identity.proof import NONCE
+from shoal.core.identity.proof import NONCE
 
 VALID = 60.0
 """Seconds that a number is good for."""

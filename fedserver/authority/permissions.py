@@ -1,13 +1,13 @@
 """Who may call what on the devices' port. What has no row is denied; a call without one stops the start.
 
 Rows give the role alone. That a lease and a blob belong to the device that asks for them is looked at where
-they are: `fedserver.link`, `fedserver.transfer`.
+they are: `fedserver.coordinator.device_api`, `fedserver.coordinator.transfer`.
 """
 
 from collections.abc import Iterable, Mapping
 
-from fedcore.errors import IllegalEvent, Refused
-from fedcore.identity.enrolled import Role
+from shoal.core.errors import IllegalEvent, Refused
+from shoal.core.identity.enrolled import Role
 
 TRAIN, PLACED = frozenset({Role.TRAIN}), frozenset({Role.TRAIN, Role.INFER_ONLY})
 ALL, NOBODY = frozenset(Role), frozenset[Role]()

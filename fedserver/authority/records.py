@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from fedcore.identity.enrolled import Role
-from fedcore.types import DeviceId
+from shoal.core.identity.enrolled import Role
+from shoal.core.types import DeviceId
 
 
 class TokenStanding(Enum):

@@ -21,12 +21,12 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from fedcore.errors import ConfigError, NotFound, Refused, StorageFault, near
-from fedcore.identity.certificates import new_key, pin_of
-from fedcore.shell import disk
-from fedcore.types import DeviceId
 from fedserver.authority import files, issuing
 from fedserver.authority.files import KeyPair
+from shoal.core.errors import ConfigError, NotFound, Refused, StorageFault, near
+from shoal.core.identity.certificates import new_key, pin_of
+from shoal.core.types import DeviceId
+from shoal.shell import disk
 
 FOLDER, ROOT, ISSUING, SERVER, ENROLMENT = "authority", "root", "issuing", "server.pem", "enrolment.pem"
 RESTORE = "restore the state folder from a backup"

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import yaml
 
-from fedcore.errors import ConfigError, StorageFault
-from fedcore.identity.certificates import NAME
-from fedcore.shell import disk
 from fedserver.authority.chain import Event
 from fedserver.authority.roots import ROOT, Authority, lacking, make
 from fedserver.config import SETTINGS, read_server
-from fedserver.store import Store
+from fedserver.store.store import Store
+from shoal.core.errors import ConfigError, StorageFault
+from shoal.core.identity.certificates import NAME
+from shoal.shell import disk
 
 HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9-]{1,63})*")
 PORT, ENROLL_PORT = 50051, 50052

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 
-from fedcore.errors import NotFound, StorageFault
-from fedserver.authority.audit import FILE
 from fedserver.authority.chain import Head, follow
+from fedserver.store.identities.audit import FILE
+from shoal.core.errors import NotFound, StorageFault
 
 MOMENT = 0.5
 """Seconds that a running server may take from a line in the table to the same line in the file."""

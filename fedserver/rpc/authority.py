@@ -1,15 +1,15 @@
 """AuthorityService: each call of an operator handed to the office."""
 # ruff: noqa: N802 -- methods have the names that the contract gives them
 
-from fedcore._pb.fed.v1 import authority_service_pb2 as pb
-from fedcore._pb.fed.v1.authority_service_pb2_grpc import AuthorityServiceServicer
-from fedserver.authority.office import Office
+from fedserver.authority.authority_api import AuthorityApi
 from fedserver.rpc import authority_wire as convert
 from fedserver.rpc.identity import Context
+from shoal.core.exchange._pb.fed.v1 import authority_service_pb2 as pb
+from shoal.core.exchange._pb.fed.v1.authority_service_pb2_grpc import AuthorityServiceServicer
 
 
 class Authorities(AuthorityServiceServicer):
-    def __init__(self, office: Office) -> None:
+    def __init__(self, office: AuthorityApi) -> None:
         self._office = office
 
     async def CreateToken(self, request: pb.CreateTokenRequest, context: Context) -> pb.CreateTokenResponse:

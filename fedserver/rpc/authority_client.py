@@ -5,15 +5,15 @@ from typing import Any
 
 import grpc
 
-from fedcore._pb.fed.v1 import authority_service_pb2 as pb
-from fedcore._pb.fed.v1.authority_service_pb2_grpc import AuthorityServiceStub
-from fedcore.errors import ConfigError, ShoalError
-from fedcore.patience import ANSWER
-from fedcore.types import DeviceId
-from fedserver.authority.office import Ended, Known, Root
+from fedserver.authority.authority_api import Ended, Known, Root
 from fedserver.authority.records import Terms, Token
 from fedserver.rpc import authority_wire as convert
 from fedserver.rpc.client import OperatorClient
+from shoal.core.engine.timeouts import ANSWER
+from shoal.core.errors import ConfigError, ShoalError
+from shoal.core.exchange._pb.fed.v1 import authority_service_pb2 as pb
+from shoal.core.exchange._pb.fed.v1.authority_service_pb2_grpc import AuthorityServiceStub
+from shoal.core.types import DeviceId
 
 
 class AuthorityClient(OperatorClient):

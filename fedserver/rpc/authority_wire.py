@@ -3,10 +3,7 @@
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from fedcore import wire
-from fedcore._pb.fed.v1 import authority_service_pb2 as pb
-from fedcore.wire.identity import ROLE_OF, ROLES
-from fedserver.authority.office import Ended, Known, Root
+from fedserver.authority.authority_api import Ended, Known, Root
 from fedserver.authority.records import (
     Certified,
     DeviceStanding,
@@ -15,6 +12,9 @@ from fedserver.authority.records import (
     Token,
     TokenStanding,
 )
+from shoal.core.exchange import wire
+from shoal.core.exchange._pb.fed.v1 import authority_service_pb2 as pb
+from shoal.core.exchange.wire.identity import ROLE_OF, ROLES
 
 TOKENS = {each: pb.TokenStanding.Value(f"TOKEN_STANDING_{each.name}") for each in TokenStanding}
 DEVICES = {each: pb.DeviceStanding.Value(f"DEVICE_STANDING_{each.name}") for each in DeviceStanding}

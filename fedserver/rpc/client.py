@@ -9,20 +9,20 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
-from fedcore import wire
-from fedcore._pb.fed.v1 import blob_service_pb2 as blob_pb
-from fedcore._pb.fed.v1 import operator_service_pb2 as pb
-from fedcore._pb.fed.v1.blob_service_pb2_grpc import BlobServiceStub
-from fedcore._pb.fed.v1.fault_pb2 import Fault
-from fedcore._pb.fed.v1.operator_service_pb2_grpc import OperatorServiceStub
-from fedcore.errors import BadPayload, ShoalError, Unavailable
-from fedcore.patience import ANSWER
-from fedcore.payload import BlobRef, Weights
-from fedcore.tensors import digest, manifest_of, nbytes, pack, unpack
-from fedcore.types import ModelKey, RunId, Tensors
-from fedserver.records import LogLine, RunSpec
+from fedserver.coordinator.status_types import ClusterVersions, RunStatus, RunSummary, ServerStatus
 from fedserver.rpc import operator_wire
-from fedserver.views import ClusterVersions, RunStatus, RunSummary, ServerStatus
+from fedserver.store.records import LogLine, RunSpec
+from shoal.core.engine.timeouts import ANSWER
+from shoal.core.errors import BadPayload, ShoalError, Unavailable
+from shoal.core.exchange import wire
+from shoal.core.exchange._pb.fed.v1 import blob_service_pb2 as blob_pb
+from shoal.core.exchange._pb.fed.v1 import operator_service_pb2 as pb
+from shoal.core.exchange._pb.fed.v1.blob_service_pb2_grpc import BlobServiceStub
+from shoal.core.exchange._pb.fed.v1.fault_pb2 import Fault
+from shoal.core.exchange._pb.fed.v1.operator_service_pb2_grpc import OperatorServiceStub
+from shoal.core.exchange.payload import BlobRef, Weights
+from shoal.core.exchange.tensors import digest, manifest_of, nbytes, pack, unpack
+from shoal.core.types import ModelKey, RunId, Tensors
 
 SOCKET = "operator.sock"
 """The name of the operators' socket in the state folder."""

@@ -7,20 +7,21 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
-from fedcore import patience, wire
-from fedcore._pb.fed.v1 import blob_service_pb2 as blob_pb
-from fedcore._pb.fed.v1 import device_service_pb2 as device_pb
-from fedcore._pb.fed.v1 import placement_service_pb2 as placement_pb
-from fedcore._pb.fed.v1.blob_service_pb2_grpc import BlobServiceServicer
-from fedcore._pb.fed.v1.device_service_pb2_grpc import DeviceServiceServicer
-from fedcore._pb.fed.v1.placement_service_pb2_grpc import PlacementServiceServicer
-from fedcore.errors import BadPayload, Unavailable
-from fedcore.link import Placement
-from fedcore.patience import LEAST, Progress
-from fedcore.payload import BlobRef
-from fedserver.coordinator import Coordinator
-from fedserver.link import DeviceLink
+from fedserver.coordinator.coordinator import Coordinator
+from fedserver.coordinator.device_api import DeviceApi
 from fedserver.rpc.identity import Callers, Context, session
+from shoal.core.engine import timeouts
+from shoal.core.engine.timeouts import LEAST, Progress
+from shoal.core.errors import BadPayload, Unavailable
+from shoal.core.exchange import wire
+from shoal.core.exchange._pb.fed.v1 import blob_service_pb2 as blob_pb
+from shoal.core.exchange._pb.fed.v1 import device_service_pb2 as device_pb
+from shoal.core.exchange._pb.fed.v1 import placement_service_pb2 as placement_pb
+from shoal.core.exchange._pb.fed.v1.blob_service_pb2_grpc import BlobServiceServicer
+from shoal.core.exchange._pb.fed.v1.device_service_pb2_grpc import DeviceServiceServicer
+from shoal.core.exchange._pb.fed.v1.placement_service_pb2_grpc import PlacementServiceServicer
+from shoal.core.exchange.link import Placement
+from shoal.core.exchange.payload import BlobRef
 
 
 class Devices(DeviceServiceServicer):
@@ -50,8 +51,8 @@ class Devices(DeviceServiceServicer):
         await self._link(request.session, context).leave()
         return device_pb.LeaveResponse()
 
-    def _link(self, session: str, context: Context) -> DeviceLink:
-        return DeviceLink(self._coordinator, self._callers.identify(context), session)
+    def _link(self, session: str, context: Context) -> DeviceApi:
+        return DeviceApi(self._coordinator, self._callers.identify(context), session)
 
 
 class Placements(PlacementServiceServicer):
@@ -60,7 +61,7 @@ class Placements(PlacementServiceServicer):
 
     async def Place(self, request: placement_pb.PlaceRequest, context: Context) -> placement_pb.PlaceResponse:
         run, evidence = wire.place_from_pb(request)
-        link = DeviceLink(self._coordinator, self._callers.identify(context))
+        link = DeviceApi(self._coordinator, self._callers.identify(context))
         answer = await link.place(run, evidence)
         if isinstance(answer, Placement):
             await self._callers.placed(context)
@@ -115,7 +116,7 @@ async def _moving(requests: AsyncIterator[blob_pb.UploadRequest]) -> AsyncIterat
                 async with asyncio.timeout_at(progress.until()):
                     request = await anext(requests)
             except TimeoutError:
-                problem = f"less than {LEAST} bytes of an upload came in {patience.STALL:.0f} s"
+                problem = f"less than {LEAST} bytes of an upload came in {timeouts.STALL:.0f} s"
                 raise Unavailable(problem, "go on where it was cut") from None
             progress.moved(len(request.chunk.data), clock())
             yield request
@@ -132,4 +133,4 @@ async def _chunks(requests: AsyncIterator[blob_pb.UploadRequest], offset: int) -
 
 def shelf_of_device(coordinator: Coordinator, callers: Callers) -> Callable[[Context], Shelf]:
     """The blobs of the device that calls."""
-    return lambda context: DeviceLink(coordinator, callers.identify(context), session(context))
+    return lambda context: DeviceApi(coordinator, callers.identify(context), session(context))

@@ -1,14 +1,14 @@
 """EnrollmentService, on a port of its own, and IdentityService, where devices call with a certificate."""
 # ruff: noqa: N802 -- methods have the names that the contract gives them
 
-from fedcore import wire
-from fedcore._pb.fed.v1 import enrollment_service_pb2 as pb
-from fedcore._pb.fed.v1.enrollment_service_pb2_grpc import (
+from fedserver.authority.joining import Enrolment
+from fedserver.rpc.identity import Context, address_of, peer_of, require_tls
+from shoal.core.exchange import wire
+from shoal.core.exchange._pb.fed.v1 import enrollment_service_pb2 as pb
+from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import (
     EnrollmentServiceServicer,
     IdentityServiceServicer,
 )
-from fedserver.authority.enrolment import Enrolment
-from fedserver.rpc.identity import Context, address_of, peer_of, require_tls
 
 
 class Enrollments(EnrollmentServiceServicer):

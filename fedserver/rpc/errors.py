@@ -16,8 +16,9 @@ import grpc
 from google.protobuf.message import Message
 from grpc import aio
 
-from fedcore import patience, wire
-from fedcore.errors import (
+from fedserver.coordinator.placement import CannotPlace
+from shoal.core.engine import timeouts
+from shoal.core.errors import (
     BadPayload,
     Busy,
     ConfigError,
@@ -35,7 +36,7 @@ from fedcore.errors import (
     Unavailable,
     WrongVersion,
 )
-from fedserver.placing import CannotPlace
+from shoal.core.exchange import wire
 
 M = TypeVar("M", bound=Message)
 Behaviour = Callable[[Any, Any], Awaitable[Any]]
@@ -61,7 +62,7 @@ STATUSES: dict[type[ShoalError], grpc.StatusCode] = {
 }
 """An error has the status of the nearest of its classes; what is not here is a bug of ours."""
 
-DETAILS, MESSAGE, MEND = 500, 2000, 500
+DETAILS, MESSAGE, HINT = 500, 2000, 500
 """Characters of an error that fit into the metadata of an answer."""
 
 
@@ -110,10 +111,10 @@ def _written(behaviour: Callable[[Any, Any], AsyncGenerator[Any, None]]) -> Beha
 async def _write(response: Any, context: aio.ServicerContext[Any, Any]) -> None:
     """Raises Unavailable for a caller that takes nothing; gRPC takes what the caller has room for."""
     try:
-        async with asyncio.timeout(patience.STALL):
+        async with asyncio.timeout(timeouts.STALL):
             await context.write(response)
     except TimeoutError:
-        raise Unavailable(f"nothing was taken for {patience.STALL:.0f} s", "go on where it was cut") from None
+        raise Unavailable(f"nothing was taken for {timeouts.STALL:.0f} s", "go on where it was cut") from None
 
 
 def _reading(handler: Any) -> Any:
@@ -151,7 +152,7 @@ async def abort(context: aio.ServicerContext[Any, Any], error: Exception) -> Non
     if isinstance(error, aio.AbortError):
         raise error
     if isinstance(error, ShoalError) and status_of(error) is not grpc.StatusCode.INTERNAL:
-        fault = wire.fault_to_pb(error, MESSAGE, MEND).SerializeToString()
+        fault = wire.fault_to_pb(error, MESSAGE, HINT).SerializeToString()
         context.set_trailing_metadata((("shoal-fault-bin", fault),))
         await context.abort(status_of(error), error.message[:DETAILS])
     number = secrets.token_hex(4)

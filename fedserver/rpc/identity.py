@@ -7,12 +7,12 @@ from urllib.parse import unquote
 
 from grpc import aio
 
-from fedcore.errors import BadPayload, TooOften, Unauthenticated
-from fedcore.identity.certificates import NAME, Named, certificate, named_by
-from fedcore.identity.enrolled import Role
-from fedcore.types import DeviceId
-from fedserver.authority.keeper import Keeper
-from fedserver.store import Store
+from fedserver.authority.peers import Peers
+from fedserver.store.store import Store
+from shoal.core.errors import BadPayload, TooOften, Unauthenticated
+from shoal.core.identity.certificates import NAME, Named, certificate, named_by
+from shoal.core.identity.enrolled import Role
+from shoal.core.types import DeviceId
 
 Context = aio.ServicerContext[Any, Any]
 
@@ -56,7 +56,7 @@ class Believed:
 class Verified:
     """Callers that the gate has let through. placements: a day, for those who only infer."""
 
-    def __init__(self, keeper: Keeper, placements: int) -> None:
+    def __init__(self, keeper: Peers, placements: int) -> None:
         self._keeper, self._placements = keeper, placements
 
     def identify(self, context: Context) -> DeviceId:
@@ -127,7 +127,7 @@ def _named(pem: bytes) -> Named:
     try:
         return named_by(certificate(pem))
     except BadPayload as error:
-        raise Unauthenticated(error.message, error.mend) from None
+        raise Unauthenticated(error.message, error.hint) from None
 
 
 def _entry(context: Context, name: str) -> str:

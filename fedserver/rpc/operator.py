@@ -6,17 +6,17 @@ from typing import Any
 
 from grpc import aio
 
-from fedcore import wire
-from fedcore._pb.fed.v1 import operator_service_pb2 as pb
-from fedcore._pb.fed.v1.operator_service_pb2_grpc import OperatorServiceServicer
-from fedserver.desk import Desk
+from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.rpc import operator_wire
+from shoal.core.exchange import wire
+from shoal.core.exchange._pb.fed.v1 import operator_service_pb2 as pb
+from shoal.core.exchange._pb.fed.v1.operator_service_pb2_grpc import OperatorServiceServicer
 
 Context = aio.ServicerContext[Any, Any]
 
 
 class Operators(OperatorServiceServicer):
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: OperatorApi) -> None:
         self._desk = desk
 
     async def StartRun(self, request: pb.StartRunRequest, context: Context) -> pb.StartRunResponse:

@@ -7,14 +7,7 @@ from typing import Any
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 
-from fedcore import wire
-from fedcore._pb.fed.v1 import operator_service_pb2 as pb
-from fedcore.privacy.cost import Cost
-from fedcore.privacy.statement import CentralNoise, Statement
-from fedcore.rounds import RoundPolicy
-from fedcore.types import DeviceId
-from fedserver.records import LogLine, RunSpec
-from fedserver.views import (
+from fedserver.coordinator.status_types import (
     PRESENCES,
     STAGES,
     ClusterVersions,
@@ -24,10 +17,20 @@ from fedserver.views import (
     RunSummary,
     ServerStatus,
 )
+from fedserver.store.records import LogLine, RunSpec
+from shoal.core.engine.rounds import RoundPolicy
+from shoal.core.exchange import wire
+from shoal.core.exchange._pb.fed.v1 import operator_service_pb2 as pb
+from shoal.core.privacy.cost import Cost
+from shoal.core.privacy.statement import CentralNoise, Statement
+from shoal.core.types import DeviceId
 
 STAGE_OF = {name: pb.Stage.Value(f"STAGE_{name.upper()}") for name in STAGES}
 _PRESENCES = {name: pb.Presence.Value(f"PRESENCE_{name.upper()}") for name in PRESENCES}
-_NUMBERS, _TIMES = ("minimum", "over_select", "patience"), ("gather", "deadline", "silence")
+_NUMBERS, _TIMES = (
+    ("minimum", "oversample", "max_abandoned_rounds"),
+    ("wait_for_devices", "deadline", "device_timeout"),
+)
 
 
 # -- a run that is to be ------------------------------------------------------------------------------------
@@ -43,11 +46,11 @@ def spec_to_pb(spec: RunSpec) -> pb.StartRunRequest:
         policy=pb.RoundPolicy(
             devices=policy.devices,
             minimum=policy.minimum,
-            over_select=policy.over_select,
-            gather=wire.seconds_to_pb(policy.gather),
+            oversample=policy.oversample,
+            wait_for_devices=wire.seconds_to_pb(policy.wait_for_devices),
             deadline=wire.seconds_to_pb(policy.deadline),
-            silence=wire.seconds_to_pb(policy.silence),
-            patience=policy.patience,
+            device_timeout=wire.seconds_to_pb(policy.device_timeout),
+            max_abandoned_rounds=policy.max_abandoned_rounds,
         ),
         seed=spec.seed,
         learner=pb.Learner(

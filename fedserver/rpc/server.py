@@ -13,30 +13,30 @@ from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health  # type: ignore[attr-defined]
 
-from fedcore._pb.fed.v1.authority_service_pb2_grpc import add_AuthorityServiceServicer_to_server
-from fedcore._pb.fed.v1.blob_service_pb2_grpc import add_BlobServiceServicer_to_server
-from fedcore._pb.fed.v1.device_service_pb2_grpc import add_DeviceServiceServicer_to_server
-from fedcore._pb.fed.v1.enrollment_service_pb2_grpc import add_IdentityServiceServicer_to_server
-from fedcore._pb.fed.v1.observer_service_pb2_grpc import add_ObserverServiceServicer_to_server
-from fedcore._pb.fed.v1.operator_service_pb2_grpc import add_OperatorServiceServicer_to_server
-from fedcore._pb.fed.v1.placement_service_pb2_grpc import add_PlacementServiceServicer_to_server
-from fedcore.errors import ConfigError
-from fedcore.patience import CONNECTION
-from fedserver.authority.enrolment import Enrolment
-from fedserver.authority.office import Office
+from fedserver.authority.authority_api import AuthorityApi
+from fedserver.authority.joining import Enrolment
 from fedserver.authority.permissions import check_complete
-from fedserver.coordinator import Coordinator
-from fedserver.desk import Desk
-from fedserver.rpc.admission import Admission
+from fedserver.coordinator.coordinator import Coordinator
+from fedserver.coordinator.operator_api import OperatorApi
+from fedserver.rpc.auth_interceptor import Gate, Served
 from fedserver.rpc.authority import Authorities
 from fedserver.rpc.device import Blobs, Devices, Placements, shelf_of_device
 from fedserver.rpc.enrollment import Identities
 from fedserver.rpc.errors import Errors
-from fedserver.rpc.gate import Gate, Served
 from fedserver.rpc.identity import Believed, Callers, Verified
+from fedserver.rpc.limits import Admission
 from fedserver.rpc.observer import Observers
 from fedserver.rpc.operator import Operators
-from fedserver.rpc.secure import Access, device_credentials, enrollment_credentials, enrollment_server
+from fedserver.rpc.tls import Access, device_credentials, enrollment_credentials, enrollment_server
+from shoal.core.engine.timeouts import CONNECTION
+from shoal.core.errors import ConfigError
+from shoal.core.exchange._pb.fed.v1.authority_service_pb2_grpc import add_AuthorityServiceServicer_to_server
+from shoal.core.exchange._pb.fed.v1.blob_service_pb2_grpc import add_BlobServiceServicer_to_server
+from shoal.core.exchange._pb.fed.v1.device_service_pb2_grpc import add_DeviceServiceServicer_to_server
+from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import add_IdentityServiceServicer_to_server
+from shoal.core.exchange._pb.fed.v1.observer_service_pb2_grpc import add_ObserverServiceServicer_to_server
+from shoal.core.exchange._pb.fed.v1.operator_service_pb2_grpc import add_OperatorServiceServicer_to_server
+from shoal.core.exchange._pb.fed.v1.placement_service_pb2_grpc import add_PlacementServiceServicer_to_server
 
 DEVICE_CALLS, OPERATOR_CALLS = 2048, 64
 """Calls at a time; 500 devices that wait, beat and transfer at once need 1,500."""
@@ -97,7 +97,7 @@ async def listen(
         maximum_concurrent_rpcs=DEVICE_CALLS,
     )
     operators = aio.server(interceptors=(Errors(),), options=OPTIONS, maximum_concurrent_rpcs=OPERATOR_CALLS)
-    checks, desk = health.HealthServicer(), Desk(coordinator)
+    checks, desk = health.HealthServicer(), OperatorApi(coordinator)
     listeners = Listeners([devices, operators], checks)
     served: Any = Served(devices)  # all of a server that generated code asks for
     if access is None or verified is None:
@@ -112,7 +112,7 @@ async def listen(
         listeners.servers.append(enrollments)
         add_IdentityServiceServicer_to_server(Identities(enrolment), served)
         add_ObserverServiceServicer_to_server(Observers(desk, verified), served)
-        office = Office(coordinator, access.keeper, access.at(joining))
+        office = AuthorityApi(coordinator, access.keeper, access.at(joining))
         add_AuthorityServiceServicer_to_server(Authorities(office), operators)
     add_DeviceServiceServicer_to_server(Devices(coordinator, callers), served)
     add_PlacementServiceServicer_to_server(Placements(coordinator, callers), served)

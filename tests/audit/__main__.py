@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedcore.parts import Vector
+from shoal.core.exchange.parts import Vector
 from tests.audit.cases import CASES, Case, collect, proved
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.stats import beta, norm
 
-from fedcore.parts import Vector
+from shoal.core.exchange.parts import Vector
 from tests.core.privacy.reference import gaussian_epsilon
 
 CONFIDENCE = 0.95

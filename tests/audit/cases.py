@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedcore.parts import Descriptor, PrivacySettings, Vector
+from shoal.core.exchange.parts import Descriptor, PrivacySettings, Vector
 from tests.audit.bounds import epsilon_bound, gaussian_bound
 from tests.audit.client import from_program, from_worker
 from tests.audit.world import World

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import yaml
 
-from fedclient.blobs import BlobStore
 from fedclient.config import DataConfig, LearnerConfig, WorkConfig
-from fedclient.performer import Spawned
-from fedcore.link import Placement, Question, Task
-from fedcore.messages import Described
-from fedcore.parts import ClusterAssignment, Descriptor
-from fedcore.payload import Payload, decode, encode
+from fedclient.store.blobs import BlobStore
+from fedclient.work.executor import Spawned
+from shoal.core.exchange.link import Placement, Question, Task
+from shoal.core.exchange.messages import Described
+from shoal.core.exchange.parts import ClusterAssignment, Descriptor
+from shoal.core.exchange.payload import Payload, decode, encode
 from tests.audit.world import OPTIONS, World
 from tests.client.bridge import serving
 from tests.client.memory_server import MemoryServer
@@ -33,19 +33,19 @@ async def from_worker(world: World, present: bool, folder: Path) -> AsyncIterato
         DataConfig(npz=folder / "data.npz"),
         labels=world.classes > 0,
     )
-    store, performer = BlobStore(work.blobs), Spawned(work)
+    store, executor = BlobStore(work.blobs), Spawned(work)
     task = Task("audit", 1, 1, 0, "", encode(world.question, store.keep))
     try:
-        await performer.start()
+        await executor.start()
         while True:
             shutil.rmtree(work.account, ignore_errors=True)
-            answer = await performer.perform(task)
+            answer = await executor.perform(task)
             assert isinstance(answer, Payload), answer
             described = decode(answer, {Described.kind: Described}, store.load)
             assert isinstance(described, Described)
             yield described.descriptor
     finally:
-        await performer.stop()
+        await executor.stop()
 
 
 async def from_program(world: World, present: bool, folder: Path) -> AsyncIterator[Descriptor]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import mannwhitneyu
 
-from fedcore.parts import Vector
+from shoal.core.exchange.parts import Vector
 from tests.audit.bounds import epsilon_bound, gaussian_bound, highest, lowest
 from tests.audit.cases import BALANCED, CASES, PAPER, collect
 from tests.audit.world import World

@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedcore.central.projector import LENGTH, public_projector
-from fedcore.local.describe import moments_of, project
-from fedcore.local.learner import builtin
-from fedcore.local.weights import initial_weights
-from fedcore.messages import Describe
-from fedcore.parts import Descriptor, PrivacySettings, Vector
-from fedcore.privacy.sums import GRID, sums_of
-from fedcore.types import Array, Tensors
+from shoal.core.device_kit.describe import moments_of, project
+from shoal.core.device_kit.learner import builtin
+from shoal.core.device_kit.weights import initial_weights
+from shoal.core.exchange.messages import Describe
+from shoal.core.exchange.parts import Descriptor, PrivacySettings, Vector
+from shoal.core.privacy.sums import GRID, sums_of
+from shoal.core.server_kit.projector import LENGTH, public_projector
+from shoal.core.types import Array, Tensors
 
 SAMPLES, LATENTS, DIMS = 400, 16, 2
 OPTIONS = {"inputs": LATENTS, "hidden": [LATENTS], "classes": 2}

@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from fedcore.errors import ShoalError
+from shoal.core.errors import ShoalError
 from tests.chaos.checks import Facts, examine, examine_fleet
 from tests.chaos.fleet import Fleet
 from tests.chaos.grounds import tmpfs

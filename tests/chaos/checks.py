@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from signal import SIGTERM
 from typing import Any
 
-from fedserver.store import Store
+from fedserver.store.store import Store
 from tests.chaos import work
 from tests.chaos.fleet import Fleet
 from tests.chaos.ledger import account

@@ -10,8 +10,8 @@ import time
 from collections.abc import Awaitable, Callable
 
 from fedclient.__main__ import main
-from fedclient.rpc import RpcLink
-from fedcore.link import Failure, Receipt, Report
+from fedclient.net.rpc import RpcLink
+from shoal.core.exchange.link import Failure, Receipt, Report
 
 RECEIPTS = "SHOAL_CHAOS_RECEIPTS"
 

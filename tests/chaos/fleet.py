@@ -19,13 +19,13 @@ from typing import Any
 
 import yaml
 
-from fedclient.state import DeviceFolder
-from fedcore.errors import ShoalError, Unavailable
-from fedcore.identity.enrolled import Role
+from fedclient.store.state import DeviceFolder
 from fedserver.authority.records import Terms
+from fedserver.cli.waiting import answers
 from fedserver.config import SETTINGS
-from fedserver.reach import answers
 from fedserver.rpc.authority_client import AuthorityClient
+from shoal.core.errors import ShoalError, Unavailable
+from shoal.core.identity.enrolled import Role
 from tests.chaos import work
 from tests.chaos.device import RECEIPTS
 from tests.chaos.programs import LOOK, PATIENCE, Program, marked, once

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, field
 from random import Random
 from typing import Any
 
-from fedcore.errors import ConfigError, ShoalError, Unavailable
+from fedserver.coordinator.status_types import RunStatus
 from fedserver.rpc.client import OperatorClient
-from fedserver.views import RunStatus
+from shoal.core.errors import ConfigError, ShoalError, Unavailable
 from tests.chaos import work
 from tests.chaos.fleet import Device, Fleet
 from tests.chaos.programs import LOOK

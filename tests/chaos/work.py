@@ -14,27 +14,27 @@ from typing import Any
 
 import numpy as np
 
-from fedclient.ledger import Ledger
-from fedcore.algorithm import find
-from fedcore.bootstrap import Bootstrap, Unstarted
-from fedcore.data import images
-from fedcore.data.dataset import Dataset
-from fedcore.data.pixels import rotate
-from fedcore.data.views import Views
-from fedcore.errors import DeviceFault
-from fedcore.events import Effect, Opened
-from fedcore.local.bench import Bench
-from fedcore.local.learner import builtin
-from fedcore.messages import Message
-from fedcore.parts import Descriptor
-from fedcore.privacy.account import Order
-from fedcore.privacy.budget import Budget
-from fedcore.privacy.sums import ExactSums
-from fedcore.rounds import RoundPolicy
-from fedcore.simulate import simulate
-from fedcore.tensors import digest
-from fedcore.types import DeviceId
-from fedserver.records import RunSpec
+from fedclient.store.ledger import Ledger
+from fedserver.store.records import RunSpec
+from shoal.core.algorithm import find
+from shoal.core.data.dataset import Dataset
+from shoal.core.data.views import Views
+from shoal.core.device_kit.context import DeviceContext
+from shoal.core.device_kit.learner import builtin
+from shoal.core.engine.bootstrap import Bootstrap, Unstarted
+from shoal.core.engine.events import Effect, Opened
+from shoal.core.engine.rounds import RoundPolicy
+from shoal.core.engine.simulate import simulate
+from shoal.core.errors import DeviceFault
+from shoal.core.exchange.messages import Message
+from shoal.core.exchange.parts import Descriptor
+from shoal.core.exchange.tensors import digest
+from shoal.core.privacy.account import Order
+from shoal.core.privacy.budget import Budget
+from shoal.core.privacy.sums import ExactSums
+from shoal.core.types import DeviceId
+from shoal.lab.datasets import images
+from shoal.lab.datasets.pixels import rotate
 
 NAMES = ("ant", "bee", "cat", "dog")
 ANGLES = (0, 90)
@@ -56,7 +56,12 @@ RUNS: Mapping[str, tuple[str, dict[str, Any]]] = {
 }
 """Algorithm and parameters, by what trials call them. In a private run each device makes one release."""
 POLICY = RoundPolicy(
-    devices=len(NAMES), minimum=len(NAMES), gather=600.0, deadline=600.0, silence=600.0, patience=20
+    devices=len(NAMES),
+    minimum=len(NAMES),
+    wait_for_devices=600.0,
+    deadline=600.0,
+    device_timeout=600.0,
+    max_abandoned_rounds=20,
 )
 """A round waits for every device, so that what is combined never hangs on who was fast."""
 
@@ -110,13 +115,13 @@ def truth(run: str, seed: int, ledgers: Mapping[DeviceId, Path], missing: Missin
             current = effect.round
 
     def device(name: DeviceId) -> Callable[[Message, int], Message]:
-        bench = copy(_bench(name))
-        bench.account = Recalled(ledgers[name])
+        context = copy(_context(name))
+        context.account = Recalled(ledgers[name])
 
         def perform(message: Message, task_seed: int) -> Message:
             if name in missing.get(current, ()):
                 raise DeviceFault("it was missing")
-            return card.local().perform(message, bench.for_task(task_seed))
+            return card.local().perform(message, context.for_task(task_seed))
 
         return perform
 
@@ -141,13 +146,13 @@ def write_data(name: DeviceId, folder: Path) -> None:
 
 
 @cache
-def _bench(name: DeviceId) -> Bench:
+def _context(name: DeviceId) -> DeviceContext:
     import torch
 
     torch.set_num_threads(1)  # as on the devices: another number of threads gives other last bits
     train, test = (Dataset(data.x.reshape(-1, 1, 8, 8), data.y) for data in _data(name))
     learner = builtin(LEARNER["builtin"], LEARNER["options"])
-    return Bench(learner, Views.of(train, test), "cpu", 0, np.random.default_rng())
+    return DeviceContext(learner, Views.of(train, test), "cpu", 0, np.random.default_rng())
 
 
 def _data(name: DeviceId) -> tuple[Dataset, Dataset]:

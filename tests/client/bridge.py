@@ -7,20 +7,23 @@ from typing import Any
 
 from grpc import aio
 
-from fedclient.rpc import RpcLink
-from fedcore import wire
-from fedcore._pb.fed.v1 import blob_service_pb2 as blobs
-from fedcore._pb.fed.v1 import device_service_pb2 as device
-from fedcore._pb.fed.v1.blob_service_pb2_grpc import BlobServiceServicer, add_BlobServiceServicer_to_server
-from fedcore._pb.fed.v1.device_service_pb2_grpc import (
+from fedclient.net.rpc import RpcLink
+from shoal.core.exchange import wire
+from shoal.core.exchange._pb.fed.v1 import blob_service_pb2 as blobs
+from shoal.core.exchange._pb.fed.v1 import device_service_pb2 as device
+from shoal.core.exchange._pb.fed.v1.blob_service_pb2_grpc import (
+    BlobServiceServicer,
+    add_BlobServiceServicer_to_server,
+)
+from shoal.core.exchange._pb.fed.v1.device_service_pb2_grpc import (
     DeviceServiceServicer,
     add_DeviceServiceServicer_to_server,
 )
-from fedcore._pb.fed.v1.placement_service_pb2_grpc import (
+from shoal.core.exchange._pb.fed.v1.placement_service_pb2_grpc import (
     PlacementServiceServicer,
     add_PlacementServiceServicer_to_server,
 )
-from fedcore.identity.certificates import certificate
+from shoal.core.identity.certificates import certificate
 from tests.client.memory_server import MemoryLink, MemoryServer
 
 

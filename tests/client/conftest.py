@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedclient.blobs import BlobStore
 from fedclient.config import DataConfig, LearnerConfig, WorkConfig
 from fedclient.identity.keyring import Keyring
+from fedclient.store.blobs import BlobStore
 from tests.client.federation import Federation
 from tests.client.memory_server import MemoryServer
 from tests.client.visits import Device, train

@@ -20,18 +20,18 @@ from cryptography.x509.oid import NameOID
 from grpc import aio
 
 from fedclient.identity.keyring import Asking, EnrolPort, Identity, identity_of
-from fedcore import wire
-from fedcore._pb.fed.v1 import enrollment_service_pb2 as pb
-from fedcore._pb.fed.v1.enrollment_service_pb2_grpc import (
+from shoal.core.exchange import wire
+from shoal.core.exchange._pb.fed.v1 import enrollment_service_pb2 as pb
+from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import (
     EnrollmentServiceServicer,
     IdentityServiceServicer,
     add_EnrollmentServiceServicer_to_server,
     add_IdentityServiceServicer_to_server,
 )
-from fedcore.identity import certificates as certs
-from fedcore.identity.enrolled import Challenge, Enrolled, Pending, Role
-from fedcore.identity.join import JoinString
-from fedcore.identity.proof import is_proved, is_signed, key_of
+from shoal.core.identity import certificates as certs
+from shoal.core.identity.enrolled import Challenge, Enrolled, Pending, Role
+from shoal.core.identity.join import JoinString
+from shoal.core.identity.proof import is_proved, is_signed, key_of
 from tests.client.bridge import Bridge, add_to
 from tests.client.memory_server import MemoryServer
 

@@ -1,7 +1,7 @@
 """A server in memory with a link to it: sessions, leases with attempts, blobs by chunk, receipts.
 
-It keeps the promises of `fedcore.link` and nothing more, and does on demand what networks and servers do:
-be away, forget sessions, cut transfers, take a round back.
+It keeps the promises of `shoal.core.exchange.link` and nothing more, and does on demand what networks and
+servers do: be away, forget sessions, cut transfers, take a round back.
 """
 
 import asyncio
@@ -9,12 +9,12 @@ import hashlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 
-from fedcore.errors import BadPayload, NotFound, Refused, SessionLost, Unavailable
-from fedcore.link import Hello, Idle, Outcome, Placement, Question, Receipt, Report, Task, Welcome
-from fedcore.parts import Descriptor
-from fedcore.payload import BlobRef, Payload, Weights
-from fedcore.tensors import manifest_of, pack
-from fedcore.types import RunId, Tensors
+from shoal.core.errors import BadPayload, NotFound, Refused, SessionLost, Unavailable
+from shoal.core.exchange.link import Hello, Idle, Outcome, Placement, Question, Receipt, Report, Task, Welcome
+from shoal.core.exchange.parts import Descriptor
+from shoal.core.exchange.payload import BlobRef, Payload, Weights
+from shoal.core.exchange.tensors import manifest_of, pack
+from shoal.core.types import RunId, Tensors
 
 
 @dataclass

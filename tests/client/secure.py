@@ -9,8 +9,8 @@ import pytest
 
 from fedclient.identity.keyring import Identity, Keyring
 from fedclient.identity.link import SecureLink
-from fedcore.errors import ShoalError
-from fedcore.link import Hello
+from shoal.core.errors import ShoalError
+from shoal.core.exchange.link import Hello
 from tests.client.federation import Federation
 
 HELLO = Hello("test")

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from fedclient.agent import Until
-from fedcore.errors import NotFound, Unavailable
-from fedcore.link import Failure, Outcome, Receipt
-from fedcore.payload import Payload
+from shoal.core.errors import NotFound, Unavailable
+from shoal.core.exchange.link import Failure, Outcome, Receipt
+from shoal.core.exchange.payload import Payload
 from tests.client.memory_server import MemoryServer, until
 from tests.client.visits import MODEL, Device, train, trained
 
@@ -22,7 +22,7 @@ def test_a_visit(device: Device, server: MemoryServer) -> None:
     visit = ["next_task", "fetch", "uploaded", "upload", "report"]
     assert [s for s in steps if s != "alive"] == ["hello", *visit, *visit, "next_task", "leave"]
     assert device.outbox.pending() is None
-    status = device.watcher.status
+    status = device.reporter.status
     assert (status.tasks, status.round, status.cluster, status.outcome) == (2, 2, "c1", "accepted")
     assert device.said == []
 
@@ -38,7 +38,7 @@ def test_people_read_the_run_and_its_own_count(device: Device, server: MemorySer
     told = [text for text in device.doing if text.startswith("digits: ")]
     assert told == ["digits: training round 4 of 10: devices describe their data", "digits: train"]
     assert device.said == [f"{told[0]}: the result was late: it was over"]
-    assert device.watcher.status.round == 10
+    assert device.reporter.status.round == 10
 
 
 def test_once_is_one_report(device: Device, server: MemoryServer) -> None:
@@ -66,10 +66,10 @@ def test_without_an_end_it_goes_on_until_it_is_stopped(device: Device, server: M
 )
 def test_a_server_that_is_away_is_asked_again(device: Device, server: MemoryServer, kind: str) -> None:
     server.away, server.away_from = 3, (kind,)
-    device.performer.before = [lambda: asyncio.sleep(0.05)]
+    device.executor.before = [lambda: asyncio.sleep(0.05)]
     device.run()
     assert [report.round for report in server.reports] == [1, 2]
-    assert device.performer.performed == [1, 2]
+    assert device.executor.performed == [1, 2]
     if kind not in ("alive", "leave"):
         assert any("waiting for the server: nobody there" in text for text in device.doing)
 
@@ -88,7 +88,7 @@ def test_a_cut_download_goes_on(device: Device, server: MemoryServer) -> None:
 
 
 def test_a_cut_upload_goes_on_where_the_server_is(device: Device, server: MemoryServer) -> None:
-    device.performer.before = [lambda: server.cut.append(1500)]
+    device.executor.before = [lambda: server.cut.append(1500)]
     device.run(Until.ONCE)
     assert trained(server, 0) == [0.0, 2.0, 4.0]
     assert server.calls("upload") == ["upload 0", "upload 1500"]
@@ -127,7 +127,7 @@ def test_wrong_bytes_are_fetched_once_more_and_then_reported(device: Device, ser
         server.blobs[name] = bytes(len(server.blobs[name]))
     device.run()
     assert [r.result.code for r in server.reports if isinstance(r.result, Failure)] == ["bad-payload"] * 2
-    assert device.performer.performed == []
+    assert device.executor.performed == []
     assert len(server.calls("fetch")) == 4
 
 
@@ -149,13 +149,13 @@ def test_a_model_beyond_the_owners_limit_is_not_fetched(device: Device, server: 
 
 
 def test_a_failure_is_reported_and_the_device_goes_on(device: Device, server: MemoryServer) -> None:
-    device.performer.before = [lambda: Failure("learner-failed", "train() failed", "Traceback: boom")]
+    device.executor.before = [lambda: Failure("learner-failed", "train() failed", "Traceback: boom")]
     device.run()
     assert isinstance(server.reports[0].result, Failure)
     assert isinstance(server.reports[1].result, Payload)
     assert device.said == ["Traceback: boom\nerror[learner-failed]: train() failed"]
-    assert device.watcher.failure is None  # the last one worked
-    assert device.watcher.status.error["code"] == "learner-failed"
+    assert device.reporter.failure is None  # the last one worked
+    assert device.reporter.status.error["code"] == "learner-failed"
 
 
 @pytest.mark.parametrize("outcome", [Outcome.LATE, Outcome.REFUSED])

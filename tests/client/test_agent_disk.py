@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from fedclient.blobs import BlobStore
-from fedclient.state import Outbox, Status
-from fedcore.errors import DiskFull, StorageFault
-from fedcore.link import Failure, Outcome, Receipt
+from fedclient.store.blobs import BlobStore
+from fedclient.store.state import Outbox, Status
+from shoal.core.errors import DiskFull, StorageFault
+from shoal.core.exchange.link import Failure, Outcome, Receipt
 from tests.client.memory_server import MemoryServer
 from tests.client.visits import Device, trained
 
@@ -32,18 +32,18 @@ def test_what_does_not_fit_is_tried_again(
 ) -> None:
     monkeypatch.setattr(owner, method, full_at_first(3, getattr(owner, method)))
     device.run()
-    assert device.performer.performed == [1, 2]  # no work is done twice for it
+    assert device.executor.performed == [1, 2]  # no work is done twice for it
     assert [report.round for report in server.reports] == [1, 2]
     waits = [line for line in device.doing if line.startswith("waiting for room on the disk: ")]
     assert len(waits) == 3
     assert "No space left on device (free some space)" in waits[0]
-    assert device.watcher.status.error["code"] == "disk-full"
+    assert device.reporter.status.error["code"] == "disk-full"
 
 
 def test_work_that_found_the_disk_full_is_done_again(device: Device, server: MemoryServer) -> None:
-    device.performer.before = [lambda: Failure("disk-full", "no room for the result")]
+    device.executor.before = [lambda: Failure("disk-full", "no room for the result")]
     device.run()
-    assert device.performer.performed == [1, 1, 2]
+    assert device.executor.performed == [1, 1, 2]
     assert not any(isinstance(report.result, Failure) for report in server.reports)
 
 
@@ -62,6 +62,6 @@ def test_a_result_that_came_late_waits_for_the_same_task_under_another_lease(
     """The server was away for longer than it waits: the lease is gone, the round is still open."""
     server.late = [Receipt(Outcome.LATE, "attempt 1 was replaced by attempt 2")]
     device.run()
-    assert device.performer.performed == [1, 2]
+    assert device.executor.performed == [1, 2]
     assert [report.round for report in server.reports] == [1, 2]
     assert trained(server, 0) == [0.0, 2.0, 4.0]

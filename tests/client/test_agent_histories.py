@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from fedclient.agent import Until
-from fedcore.errors import Unavailable
-from fedcore.link import Receipt
+from shoal.core.errors import Unavailable
+from shoal.core.exchange.link import Receipt
 from tests.client.memory_server import MemoryLink, MemoryServer
 from tests.client.visits import Device, train, trained
 
@@ -73,10 +73,10 @@ def test_whatever_happens_every_round_gets_its_result_once(tmp_path: Path, seed:
         with contextlib.suppress(Crash):
             asyncio.run(agent.run(Until.FINISHED))
             break
-        performed += device.performer.performed
+        performed += device.executor.performed
     else:
         pytest.fail("it never came to an end")
-    performed += device.performer.performed
+    performed += device.executor.performed
     assert [report.round for report in server.reports] == [1, 2, 3, 4, 5, 6]
     for index in range(6):
         assert trained(server, index) == [0.0, 2.0 * (index + 1), 4.0 * (index + 1)]

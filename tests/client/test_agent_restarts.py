@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fedclient.agent import Until
-from fedcore.errors import Unavailable
+from shoal.core.errors import Unavailable
 from tests.client.memory_server import MemoryLink, MemoryServer
 from tests.client.visits import Device, train, trained
 
@@ -18,7 +18,7 @@ def crash(device: Device, server: MemoryServer, kind: str) -> None:
     def away() -> None:
         server.away, server.away_from = 1 << 30, (kind, "leave")
 
-    device.performer.before = [away]
+    device.executor.before = [away]
     with pytest.raises(Unavailable):
         device.run(patience=0.05)
     server.away, server.away_from = 0, ()
@@ -30,7 +30,7 @@ def test_a_finished_result_survives_a_restart(device: Device, server: MemoryServ
     assert server.reports == []
     restarted = Device(device.root, server)
     restarted.run()
-    assert restarted.performer.performed == [2]  # round 1 was not trained again
+    assert restarted.executor.performed == [2]  # round 1 was not trained again
     assert [(r.round, r.attempt) for r in server.reports] == [(1, 2), (2, 2)]
     assert trained(server, 0) == [0.0, 2.0, 4.0]
 
@@ -40,7 +40,7 @@ def test_a_result_of_other_work_is_thrown_away(device: Device, server: MemorySer
     server.tasks = [train(server, 1, 5.0)]  # the same round of the same run, and another model
     restarted = Device(device.root, server)
     restarted.run()
-    assert restarted.performer.performed == [1]
+    assert restarted.executor.performed == [1]
     assert trained(server, 0) == [0.0, 10.0, 20.0]
 
 
@@ -50,17 +50,17 @@ def test_a_damaged_outbox_costs_the_work_and_no_more(device: Device, server: Mem
     (device.root / "outbox" / name).write_bytes(b"\xff" * 20)
     restarted = Device(device.root, server)
     restarted.run(Until.ONCE)
-    assert restarted.performer.performed == [1]
+    assert restarted.executor.performed == [1]
     assert os.listdir(device.root / "outbox") == []
 
 
 def test_a_result_whose_blob_is_gone_is_made_again(device: Device, server: MemoryServer) -> None:
     crash(device, server, "report")
-    device.performer.store.trim(0)
+    device.executor.store.trim(0)
     server.uploads.clear()
     restarted = Device(device.root, server)
     restarted.run(Until.ONCE)
-    assert restarted.performer.performed == [1]
+    assert restarted.executor.performed == [1]
     assert trained(server, 0) == [0.0, 2.0, 4.0]
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from fedclient.agent import Until
-from fedcore.errors import Refused
-from fedcore.link import Task
-from fedcore.messages import Evaluate
-from fedcore.payload import Payload, encode
+from shoal.core.errors import Refused
+from shoal.core.exchange.link import Task
+from shoal.core.exchange.messages import Evaluate
+from shoal.core.exchange.payload import Payload, encode
 from tests.client.memory_server import MemoryLink, MemoryServer, SessionLost, until
 from tests.client.visits import MODEL, Device
 
@@ -27,7 +27,7 @@ def test_a_lost_session_is_begun_again(device: Device, server: MemoryServer, kin
     agent._link = Forgetful(server)
     asyncio.run(agent.run(Until.FINISHED))
     assert [(r.round, r.attempt) for r in server.reports] == [(1, 2), (2, 2)]
-    assert device.performer.performed == [1, 2]
+    assert device.executor.performed == [1, 2]
 
 
 def test_a_session_that_is_lost_in_an_upload_is_no_failure(device: Device, server: MemoryServer) -> None:
@@ -41,7 +41,7 @@ def test_a_session_that_is_lost_in_an_upload_is_no_failure(device: Device, serve
     agent._link = Forgetful(server)
     asyncio.run(agent.run(Until.ONCE))
     assert isinstance(server.reports[0].result, Payload)
-    assert device.performer.performed == [1]
+    assert device.executor.performed == [1]
 
 
 def test_work_goes_on_over_a_lost_session(device: Device, server: MemoryServer) -> None:
@@ -49,10 +49,10 @@ def test_work_goes_on_over_a_lost_session(device: Device, server: MemoryServer) 
         server.forget = True
         await until(lambda: server.attempt == 2 and "alive 2" in server.log)
 
-    device.performer.before = [until_a_new_session]
+    device.executor.before = [until_a_new_session]
     device.run()
-    assert device.performer.performed == [1, 2]
-    assert device.performer.abandoned == 0
+    assert device.executor.performed == [1, 2]
+    assert device.executor.abandoned == 0
     assert [(r.round, r.attempt) for r in server.reports] == [(1, 2), (2, 2)]
     assert "alive 2" in server.log  # under the new lease
 
@@ -63,10 +63,10 @@ def test_other_work_after_a_lost_session_ends_the_old(device: Device, server: Me
         server.forget = True
         await asyncio.sleep(600)
 
-    device.performer.before = [never]
+    device.executor.before = [never]
     device.run()
-    assert device.performer.abandoned == 1
-    assert device.performer.performed == [1, 2]
+    assert device.executor.abandoned == 1
+    assert device.executor.performed == [1, 2]
     assert [r.round for r in server.reports] == [2]
 
 
@@ -78,11 +78,11 @@ def test_work_that_nobody_wants_is_ended(device: Device, server: MemoryServer) -
     def again() -> None:
         server.wanted = True
 
-    device.performer.before = [never, again]
+    device.executor.before = [never, again]
     server.tasks.pop()
     device.run()
-    assert device.performer.abandoned == 1
-    assert device.performer.performed == [1, 1]
+    assert device.executor.abandoned == 1
+    assert device.executor.performed == [1, 1]
     assert len(server.reports) == 1
 
 
@@ -91,9 +91,9 @@ def test_heartbeats_that_find_no_server_do_not_end_the_work(device: Device, serv
         server.away, server.away_from = 3, ("alive",)
         await until(lambda: not server.away)
 
-    device.performer.before = [a_while]
+    device.executor.before = [a_while]
     device.run(Until.ONCE)
-    assert device.performer.performed == [1]
+    assert device.executor.performed == [1]
     assert len(server.reports) == 1
 
 
@@ -111,7 +111,7 @@ def test_stopping_ends_the_work_and_says_goodbye(device: Device, server: MemoryS
             began.set()
             await asyncio.sleep(600)
 
-        device.performer.before = [never]
+        device.executor.before = [never]
         serving = asyncio.create_task(device.agent().run())
         await began.wait()
         serving.cancel()
@@ -119,7 +119,7 @@ def test_stopping_ends_the_work_and_says_goodbye(device: Device, server: MemoryS
             await serving
 
     asyncio.run(stopped())
-    assert device.performer.abandoned == 1
+    assert device.executor.abandoned == 1
     assert server.log[-1] == "leave"
 
 

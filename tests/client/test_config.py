@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedclient.config import DataConfig, LearnerConfig, read
-from fedcore.errors import ConfigError
+from shoal.core.errors import ConfigError
 
 FILE = """
 server: 127.0.0.1:50051

@@ -41,12 +41,14 @@ def test_the_agent_is_light() -> None:
 
 def test_the_training_process_has_no_scikit_learn() -> None:
     """With every algorithm's device half, as a task would load it."""
-    found = imported("-c", "import fedclient.worker, fedclient.workshop as w; w.halves()")
+    found = imported("-c", "import fedclient.work.worker, fedclient.work.runtime as w; w.halves()")
     assert "torch" in found
     assert not found & set(CENTRAL)
-    assert not found & {"grpc", "fedclient.rpc"}
+    assert not found & {"grpc", "fedclient.net.rpc"}
 
 
 def test_gRPC_is_in_one_module() -> None:  # noqa: N802
-    found = imported("-c", "import fedclient.agent, fedclient.enroll, fedclient.state, fedclient.status")
+    found = imported(
+        "-c", "import fedclient.agent, fedclient.placing, fedclient.store.state, fedclient.cli.status"
+    )
     assert "grpc" not in found

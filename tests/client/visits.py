@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from fedclient.agent import Agent, Allowance, Until
-from fedclient.blobs import BlobStore
-from fedclient.performer import Facts
-from fedclient.state import Mark, Outbox, Status
-from fedclient.watcher import Watcher
-from fedcore.link import Failure, Task
-from fedcore.messages import Evaluate, Evaluated, Train, Trained, TrainingSettings
-from fedcore.payload import Payload, decode, encode
+from fedclient.reporter import Reporter
+from fedclient.store.blobs import BlobStore
+from fedclient.store.state import Mark, Outbox, Status
+from fedclient.work.executor import Facts
+from shoal.core.exchange.link import Failure, Task
+from shoal.core.exchange.messages import Evaluate, Evaluated, Train, Trained, TrainingSettings
+from shoal.core.exchange.payload import Payload, decode, encode
 from tests.client.memory_server import MemoryLink, MemoryServer
 
 
@@ -68,15 +68,15 @@ class Device:
         self.root, self.server = root, server
         self.said: list[str] = []
         self.doing: list[str] = []
-        self.performer = Doubler(BlobStore(root / "blobs"))
+        self.executor = Doubler(BlobStore(root / "blobs"))
         self.outbox = Outbox(root / "outbox")
 
     def agent(self, **allowance: Any) -> Agent:
-        self.watcher = Watcher(Status("pi", "memory"), self.root, self.doing.append, self.said.append)
+        self.reporter = Reporter(Status("pi", "memory"), self.root, self.doing.append, self.said.append)
         link, store = MemoryLink(self.server), BlobStore(self.root / "blobs")
         limits = Allowance(**allowance)
         mark = Mark(self.root / "mark")
-        return Agent(link, self.performer, store, self.outbox, mark, self.watcher, limits, NoJitter())
+        return Agent(link, self.executor, store, self.outbox, mark, self.reporter, limits, NoJitter())
 
     def run(self, until: Until = Until.FINISHED, **allowance: Any) -> None:
         asyncio.run(asyncio.wait_for(self.agent(**allowance).run(until), 60))

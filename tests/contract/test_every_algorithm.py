@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 import torch
 
-from fedcore import checkpoint
-from fedcore.algorithm import Algorithm, Report, discover
-from fedcore.errors import ConfigError, Unavailable
-from fedcore.events import Effect, Offer, Reduce, Save
-from fedcore.messages import Message
-from fedcore.payload import BlobRef, Weights, decode, encode, tensors_of
-from fedcore.rounds import RoundPolicy
-from fedcore.simulate import Outcome, simulate
-from fedcore.tensors import digest, manifest_of, nbytes
-from fedcore.types import DeviceId, Tensors
+from shoal.core.algorithm import Algorithm, Report, discover
+from shoal.core.engine import checkpoint
+from shoal.core.engine.events import Effect, Offer, Reduce, Save
+from shoal.core.engine.rounds import RoundPolicy
+from shoal.core.engine.simulate import Outcome, simulate
+from shoal.core.errors import ConfigError, Unavailable
+from shoal.core.exchange.messages import Message
+from shoal.core.exchange.payload import BlobRef, Weights, decode, encode, tensors_of
+from shoal.core.exchange.tensors import digest, manifest_of, nbytes
+from shoal.core.types import DeviceId, Tensors
 from tests.fleet import first_model, fleet
 
 ALGORITHMS = discover()
@@ -183,8 +183,8 @@ def test_every_message_of_a_run_survives_its_payload(name: str) -> None:
 def test_each_half_stays_on_its_floor(name: str) -> None:
     card = ALGORITHMS[name]
     for module, forbidden in (
-        (card.central_module, ["torch"]),
-        (card.local_module, ["sklearn", "scipy", "kneed"]),
+        (card.server_module, ["torch"]),
+        (card.device_module, ["sklearn", "scipy", "kneed"]),
     ):
         code = f"import sys, {module}; print([name for name in {forbidden} if name in sys.modules])"
         result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from fedcore.algorithm import discover, measurement
-from fedcore.data.dataset import Dataset
-from fedcore.data.views import Views
-from fedcore.local.bench import Bench
-from fedcore.messages import Evaluated
-from fedcore.rounds import RoundPolicy
-from fedcore.simulate import Outcome, simulate
-from fedcore.types import DeviceId, Tensors
-from tests.fleet import benches, data, first_model, learner
+from shoal.core.algorithm import discover, measurement
+from shoal.core.data.dataset import Dataset
+from shoal.core.data.views import Views
+from shoal.core.device_kit.context import DeviceContext
+from shoal.core.engine.rounds import RoundPolicy
+from shoal.core.engine.simulate import Outcome, simulate
+from shoal.core.exchange.messages import Evaluated
+from shoal.core.types import DeviceId, Tensors
+from tests.fleet import contexts, data, first_model, learner
 
 ALGORITHMS = discover()
 FEW: dict[str, Any] = {
@@ -54,7 +54,7 @@ def finish(name: str, parts: list[Dataset]) -> tuple[Outcome, dict[DeviceId, Ten
     central = card.central()
     views = [Views.of(part, part) for part in parts]
     state = central.start(first_model(), parameters)
-    devices = benches(card, views, memories=memories)
+    devices = contexts(card, views, memories=memories)
     return simulate(central, state, devices, RoundPolicy(minimum=len(parts)), 3), memories
 
 
@@ -93,9 +93,9 @@ def test_a_run_of_an_odd_fleet_ends_with_sane_models_that_each_device_can_measur
     card = ALGORITHMS[name]
     for number, part in enumerate(parts):
         device = f"d{number}"
-        bench = Bench(learner(), Views.of(part, part), "cpu", 0, np.random.default_rng(0))
+        context = DeviceContext(learner(), Views.of(part, part), "cpu", 0, np.random.default_rng(0))
         task = measurement(card.central(), outcome.state, outcome.state.assignments[device])
         for memory in (memories.get(device), None):
-            answer = card.local().perform(task, bench.for_task(0, memory))
+            answer = card.local().perform(task, context.for_task(0, memory))
             assert isinstance(answer, Evaluated)
             assert 0.0 <= answer.accuracy <= 1.0

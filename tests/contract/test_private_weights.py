@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from fedcore.algorithm import find
-from fedcore.messages import Message, PrivateTraining, Protected
-from fedcore.privacy.cost import ORDERS
-from fedcore.privacy.leaving import left_open
-from fedcore.privacy.statement import OPEN
-from fedcore.rounds import RoundPolicy
-from fedcore.simulate import simulate
-from fedcore.types import DeviceId
+from shoal.core.algorithm import find
+from shoal.core.engine.rounds import RoundPolicy
+from shoal.core.engine.simulate import simulate
+from shoal.core.exchange.messages import Message, PrivateTraining, Protected
+from shoal.core.privacy.cost import ORDERS
+from shoal.core.privacy.leaving import left_open
+from shoal.core.privacy.statement import OPEN
+from shoal.core.types import DeviceId
 from tests.fleet import first_model, fleet
 
 from .test_every_algorithm import NAMES, SMALL

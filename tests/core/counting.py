@@ -5,11 +5,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fedcore.algorithm import Plan, Report
-from fedcore.messages import Describe, Evaluated, Message, Train, Trained, TrainingSettings
-from fedcore.parts import ClusterAssignment, Descriptor
-from fedcore.tensors import weighted_mean
-from fedcore.types import DeviceId, ModelKey, Scalar, Tensors
+from shoal.core.algorithm import Plan, Report
+from shoal.core.exchange.messages import Describe, Evaluated, Message, Train, Trained, TrainingSettings
+from shoal.core.exchange.parts import ClusterAssignment, Descriptor
+from shoal.core.exchange.tensors import weighted_mean
+from shoal.core.types import DeviceId, ModelKey, Scalar, Tensors
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fedcore.errors import BadPayload
-from fedcore.messages import Message
-from fedcore.types import Tensors
+from shoal.core.errors import BadPayload
+from shoal.core.exchange.messages import Message
+from shoal.core.types import Tensors
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,12 +2,12 @@
 
 import pytest
 
-from fedcore.algorithm import Report, discover, find
-from fedcore.bootstrap import Bootstrap, Unstarted
-from fedcore.errors import ConfigError, Refused
-from fedcore.messages import Build, Built, Train
-from fedcore.tensors import digest
-from fedcore.types import Tensors
+from shoal.core.algorithm import Report, discover, find
+from shoal.core.engine.bootstrap import Bootstrap, Unstarted
+from shoal.core.errors import ConfigError, Refused
+from shoal.core.exchange.messages import Build, Built, Train
+from shoal.core.exchange.tensors import digest
+from shoal.core.types import Tensors
 from tests.core import counting
 
 

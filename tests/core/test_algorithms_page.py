@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedcore.algorithm import Algorithm, discover
+from shoal.core.algorithm import Algorithm, discover
 
 PAGE = (Path(__file__).parents[2] / "docs" / "algorithms.md").read_text()
 ALGORITHMS = discover()

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import fedclient
-import fedcore
 import fedserver
-from fedcore.errors import ShoalError
+import shoal
+from shoal.core.errors import ShoalError
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "operations.md"
 
 
 def test_every_error_code_is_explained() -> None:
-    for package in (fedcore, fedserver, fedclient):
+    for package in (shoal, fedserver, fedclient):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
     codes = {cls.code for cls in _family(ShoalError) if not cls.__module__.startswith("tests")}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
-FOLDERS = ("fedcore", "fedserver", "fedclient", "scripts", "examples", "benchmarks")
+FOLDERS = ("shoal", "fedserver", "fedclient", "scripts", "examples", "benchmarks")
 
 UNPICKLERS = {
     "pickle",
@@ -52,18 +52,20 @@ ALLOWED = {
         "add_insecure_port",
     ): "loopback alone, which is checked, and Unix sockets",
     ("fedserver/rpc/client.py", "insecure_channel"): "the operators' Unix socket",
-    ("fedclient/rpc.py", "insecure_channel"): "only where the owner's settings say insecure_loopback",
+    ("fedclient/net/rpc.py", "insecure_channel"): "only where the owner's settings say insecure_loopback",
     ("benchmarks/restart.py", "insecure_channel"): "a benchmark, on loopback",
     ("benchmarks/round_over_grpc.py", "add_insecure_port"): "a benchmark, on loopback",
     ("benchmarks/round_over_grpc.py", "insecure_channel"): "a benchmark, on loopback",
     (
-        "fedcore/algorithm.py",
+        "shoal/core/algorithm.py",
         "importlib.import_module",
     ): "algorithms that are installed here",
-    ("fedcore/models/__init__.py", "importlib.import_module"): "one of the names in the table beside it",
-    ("fedcore/local/learner.py", "importlib.import_module"): "the owner's settings name the author's code",
-    ("fedcore/local/learner.py", "importlib.util.spec_from_file_location"): "the same, as a file",
-    ("fedclient/data.py", "importlib.import_module"): "the owner's settings name the function",
+    ("shoal/core/models/__init__.py", "importlib.import_module"): "one of the names in the table beside it",
+    ("shoal/shell/console.py", "importlib.import_module"): "one of the names in a table of the command line",
+    ("shoal/shell/learners.py", "importlib.import_module"): "the owner's settings name the author's code",
+    ("shoal/shell/learners.py", "importlib.util.spec_from_file_location"): "the same, as a file",
+    ("fedserver/cli/weights.py", "importlib.import_module"): "a module of ours, named there",
+    ("fedclient/work/data.py", "importlib.import_module"): "the owner's settings name the function",
 }
 """Who may do what all the same, and why: in no case does a peer have a word in it."""
 

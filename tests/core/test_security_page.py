@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from fedcore._pb.fed.v1 import enrollment_service_pb2
 from fedserver.authority.permissions import ALLOWED
+from shoal.core.exchange._pb.fed.v1 import enrollment_service_pb2
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "SECURITY.md").read_text()

@@ -4,12 +4,12 @@ import asyncio
 import sys
 from pathlib import Path
 
-import fedclient.blobs
+import fedclient.store.blobs
 from fedclient.agent import Agent, Until
-from fedclient.blobs import BlobStore
-from fedclient.rpc import RpcLink
-from fedclient.state import DeviceFolder, Outbox, Status
-from fedclient.watcher import Watcher
+from fedclient.net.rpc import RpcLink
+from fedclient.reporter import Reporter
+from fedclient.store.blobs import BlobStore
+from fedclient.store.state import DeviceFolder, Outbox, Status
 from tests.client.visits import NoJitter
 from tests.crash.lab import PIECE, Toy
 
@@ -20,15 +20,15 @@ async def main(address: str, root: Path, number: int) -> None:
     with folder.locked():
         name = folder.device(f"d{number}")
         store, link = BlobStore(folder.blobs), RpcLink(address, name)
-        watcher = Watcher(Status(name, address), root, lambda text: None, lambda text: None)
+        reporter = Reporter(Status(name, address), root, lambda text: None, lambda text: None)
         toy, outbox = Toy(number, store), Outbox(folder.outbox)
         try:
-            agent = Agent(link, toy, store, outbox, folder.mark, watcher, chance=NoJitter())
+            agent = Agent(link, toy, store, outbox, folder.mark, reporter, chance=NoJitter())
             await agent.run(Until.FINISHED)
         finally:
             await link.close()
 
 
 if __name__ == "__main__":
-    fedclient.blobs.CHUNK = PIECE  # type: ignore[misc]
+    fedclient.store.blobs.CHUNK = PIECE  # type: ignore[misc]
     asyncio.run(main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])))

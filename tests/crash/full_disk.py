@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fedcore.rounds import Stage
-from fedserver.coordinator import Coordinator
-from fedserver.desk import Desk
+from fedserver.coordinator.coordinator import Coordinator
+from fedserver.coordinator.operator_api import OperatorApi
+from shoal.core.engine.rounds import Stage
 from tests.client.memory_server import until
 from tests.crash import lab
 from tests.server import servers
@@ -52,7 +52,7 @@ async def filled(coordinator: Coordinator, root: Path) -> list[str]:
     for _ in range(100):
         fill(root)
         await asyncio.sleep(0.02)
-    return list((await Desk(coordinator).status()).notices)
+    return list((await OperatorApi(coordinator).status()).notices)
 
 
 if __name__ == "__main__":

@@ -17,27 +17,27 @@ from typing import Any
 import numpy as np
 
 from fedclient.agent import Agent, Until
-from fedclient.blobs import BlobStore
-from fedclient.memory import Memory
-from fedclient.performer import Facts
-from fedclient.state import DeviceFolder, Outbox, Status
-from fedclient.watcher import Watcher
-from fedcore.link import Outcome, Receipt, Report, Task
-from fedcore.messages import Message, Trained
-from fedcore.payload import Payload, decode, encode
-from fedcore.shell import crash
-from fedcore.simulate import Device
-from fedcore.types import DeviceId, ModelKey, Tensors
-from fedcore.wire import work_key
-from fedserver.coordinator import Coordinator
-from fedserver.link import DeviceLink
-from fedserver.store import Store
+from fedclient.reporter import Reporter
+from fedclient.store.blobs import BlobStore
+from fedclient.store.memory import Memory
+from fedclient.store.state import DeviceFolder, Outbox, Status
+from fedclient.work.executor import Facts
+from fedserver.coordinator.coordinator import Coordinator
+from fedserver.coordinator.device_api import DeviceApi
+from fedserver.store.store import Store
+from shoal.core.engine.simulate import Device
+from shoal.core.exchange.link import Outcome, Receipt, Report, Task
+from shoal.core.exchange.messages import Message, Trained
+from shoal.core.exchange.payload import Payload, decode, encode
+from shoal.core.exchange.wire import work_key
+from shoal.core.types import DeviceId, ModelKey, Tensors
+from shoal.shell import crash
 from tests.client.visits import NoJitter
 from tests.server.servers import DEVICES, ROUNDS, models, server, simulated, start
 from tests.server.toys import MESSAGES, MODEL, honest, same_models
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["tests.crash.lab", "fedcore.algorithms.fedavg.central"])
+FORKS.set_forkserver_preload(["tests.crash.lab", "shoal.core.algorithms.fedavg.server"])
 PIECE = 64
 """Bytes of a chunk: the model of 136 bytes has three."""
 OWNERS: dict[str, Any] = {"os": os, "Path": Path}
@@ -47,7 +47,7 @@ LONG = 60.0
 """Seconds after which a life has hung."""
 
 
-class Noting(DeviceLink):
+class Noting(DeviceApi):
     """A device's link that writes down what was acknowledged, as soon as that is known."""
 
     def __init__(self, coordinator: Coordinator, device: str, acknowledged: Path) -> None:
@@ -112,9 +112,9 @@ async def device(coordinator: Coordinator, root: Path, number: int) -> None:
     with folder.locked():
         name = folder.device(f"d{number}")
         store, link = BlobStore(folder.blobs), Noting(coordinator, name, root / "acknowledged")
-        watcher = Watcher(Status(name, "lab"), folder.root, lambda text: None, lambda text: None)
+        reporter = Reporter(Status(name, "lab"), folder.root, lambda text: None, lambda text: None)
         outbox = Outbox(folder.outbox)
-        agent = Agent(link, Toy(number, store), store, outbox, folder.mark, watcher, chance=NoJitter())
+        agent = Agent(link, Toy(number, store), store, outbox, folder.mark, reporter, chance=NoJitter())
         await agent.run(Until.FINISHED)
 
 
@@ -152,11 +152,11 @@ async def live(root: Path) -> None:
 
 def life(root: str, point: str, fault: Fault | None = None) -> None:
     """In a process of its own: live, and die where `point` says. fault: a call that fails once."""
-    import fedclient.blobs
-    import fedserver.blobs
-    import fedserver.transfer
+    import fedclient.store.blobs
+    import fedserver.coordinator.transfer
+    import fedserver.store.blobs
 
-    for module in (fedclient.blobs, fedserver.blobs, fedserver.transfer):
+    for module in (fedclient.store.blobs, fedserver.store.blobs, fedserver.coordinator.transfer):
         module.CHUNK = PIECE  # type: ignore[misc]
     os.environ[crash.VARIABLE] = point
     if fault is not None:

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from fedcore.errors import DiskFull, StorageFault
-from fedcore.tensors import digest
-from fedserver.store import Store
+from fedserver.store.store import Store
+from shoal.core.errors import DiskFull, StorageFault
+from shoal.core.exchange.tensors import digest
 from tests.crash.lab import OWNERS, acknowledged, check, end, inject, lived
 from tests.server.servers import ROUNDS
-from tests.server.test_store import RECORD, blobs_in, checkpoint, closed, model, report
+from tests.server.store.test_store import RECORD, blobs_in, checkpoint, closed, model, report
 
 ONE_FAILED = "every device that is left has failed"
 STARTS = 4

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from fedclient import ledger as module
-from fedclient.ledger import Ledger
-from fedcore.errors import OverBudget
-from fedcore.parts import Descriptor
-from fedcore.privacy.budget import Budget
-from fedcore.privacy.chance import Entropy
-from fedcore.privacy.ledger import Debit, Release, Training, chosen, spent
-from fedcore.shell import crash
-from fedcore.tensors import digest
-from fedcore.types import Tensors
-from tests.client.test_ledger import exact, order, sent
-from tests.client.test_ledger_training import lesson, work
+from fedclient.store import ledger as module
+from fedclient.store.ledger import Ledger
+from shoal.core.errors import OverBudget
+from shoal.core.exchange.parts import Descriptor
+from shoal.core.exchange.tensors import digest
+from shoal.core.privacy.budget import Budget
+from shoal.core.privacy.chance import Entropy
+from shoal.core.privacy.ledger import Debit, Release, Training, chosen, spent
+from shoal.core.types import Tensors
+from shoal.shell import crash
+from tests.client.store.test_ledger import exact, order, sent
+from tests.client.store.test_ledger_training import lesson, work
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.crash.test_ledger"])

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fedcore.shell import crash
-from fedserver import schema
+from fedserver.store import schema
+from shoal.shell import crash
 from tests.crash.lab import FORKS
 
 STEP = "ALTER TABLE devices ADD COLUMN more TEXT DEFAULT 'm'"

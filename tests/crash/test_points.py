@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-import fedcore
-from fedcore.errors import ConfigError
-from fedcore.shell import crash
+import shoal
+from shoal.core.errors import ConfigError
+from shoal.shell import crash
 from tests.crash.lab import acknowledged, check, lived
 from tests.server.servers import DEVICES, ROUNDS
 
@@ -40,8 +40,8 @@ def passed_in(folder: Path) -> set[str]:
 
 
 def test_every_point_of_the_table_is_passed_somewhere_and_no_other() -> None:
-    sources = Path(fedcore.__file__).parents[1]
-    core, server, client = (passed_in(sources / name) for name in ("fedcore", "fedserver", "fedclient"))
+    sources = Path(shoal.__file__).parents[1]
+    core, server, client = (passed_in(sources / name) for name in ("shoal", "fedserver", "fedclient"))
     assert core | server | client == set(crash.POINTS)
     assert {name.partition(".")[0] for name in core} == {"disk"}
     assert {name.partition(".")[0] for name in server} == {"server"}

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from fedcore.shell.crash import VARIABLE
-from fedcore.types import ModelKey, Tensors
 from fedserver.rpc.client import OperatorClient
+from shoal.core.types import ModelKey, Tensors
+from shoal.shell.crash import VARIABLE
 from tests.crash import lab
 from tests.server.processes import PATIENCE, daemon
 from tests.server.servers import DEVICES, ROUNDS, expected, spec

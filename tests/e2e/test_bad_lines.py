@@ -17,12 +17,13 @@ import grpc
 import pytest
 from grpc import aio
 
-from fedclient.backoff import Backoff, patiently
-from fedclient.rpc import RpcLink
-from fedcore import patience, wire
-from fedcore._pb.fed.v1 import blob_service_pb2 as blob_pb
-from fedcore._pb.fed.v1.blob_service_pb2_grpc import BlobServiceStub
-from fedcore.errors import Unavailable
+from fedclient.net.backoff import Backoff, patiently
+from fedclient.net.rpc import RpcLink
+from shoal.core.engine import timeouts
+from shoal.core.errors import Unavailable
+from shoal.core.exchange import wire
+from shoal.core.exchange._pb.fed.v1 import blob_service_pb2 as blob_pb
+from shoal.core.exchange._pb.fed.v1.blob_service_pb2_grpc import BlobServiceStub
 from tests.e2e.visit_on_a_line import BLOB, DATA, fetch, leased, report, served, upload
 from tests.relay import Relay, relay
 from tests.server.toys import pieces_of
@@ -33,8 +34,8 @@ Story = Callable[[RpcLink, Relay], Awaitable[None]]
 
 @pytest.fixture(autouse=True)
 def short_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "STALL", MINUTE)
-    monkeypatch.setattr(patience, "ANSWER", MINUTE)
+    monkeypatch.setattr(timeouts, "STALL", MINUTE)
+    monkeypatch.setattr(timeouts, "ANSWER", MINUTE)
 
 
 def on_a_line(story: Story, folder: Path, age: float = 1800.0) -> None:

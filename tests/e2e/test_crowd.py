@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from fedclient.identity.join import join
-from fedclient.state import DeviceFolder
-from fedcore.shell.console import Console
-from fedserver.authority import enrolment
+from fedclient.store.state import DeviceFolder
+from fedserver.authority import joining
+from shoal.shell.console import Console
 from tests.server.authority.peers import World, play
 
 DEVICES = 6
@@ -17,8 +17,8 @@ DEVICES = 6
 def test_who_comes_too_early_comes_again_in_its_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(enrolment, "CHALLENGES", 4.0)
-    monkeypatch.setattr(enrolment, "AT_ONCE", 2.0)
+    monkeypatch.setattr(joining, "CHALLENGES", 4.0)
+    monkeypatch.setattr(joining, "AT_ONCE", 2.0)
 
     async def story(found: World) -> None:
         line = await found.token(uses=DEVICES)

@@ -13,37 +13,37 @@ import torch
 from grpc import aio
 
 from fedclient.agent import Agent, Until
-from fedclient.blobs import BlobStore
-from fedclient.performer import Facts, InProcess
-from fedclient.state import Mark, Outbox, Status
-from fedclient.watcher import Watcher
-from fedclient.workshop import Workshop
-from fedcore.algorithm import find
-from fedcore.bootstrap import Bootstrap, Unstarted
-from fedcore.data import images
-from fedcore.data.views import Views
-from fedcore.link import Failure, Link, Task
-from fedcore.local.bench import Bench
-from fedcore.payload import Payload
-from fedcore.rounds import RoundPolicy
-from fedcore.shifts import DriftingDevice, drifting
-from fedcore.shifts.drift import changes, stage_at
-from fedcore.simulate import simulate
-from fedcore.tensors import digest
-from fedserver.coordinator import Coordinator
-from fedserver.desk import Desk
-from fedserver.fleet import Fleet, Holding
-from fedserver.link import DeviceLink
-from fedserver.records import RunSpec
+from fedclient.reporter import Reporter
+from fedclient.store.blobs import BlobStore
+from fedclient.store.state import Mark, Outbox, Status
+from fedclient.work.executor import Facts, InProcess
+from fedclient.work.runtime import Runtime
+from fedserver.coordinator.coordinator import Coordinator
+from fedserver.coordinator.device_api import DeviceApi
+from fedserver.coordinator.operator_api import OperatorApi
+from fedserver.coordinator.settings import Settings
 from fedserver.rpc.client import SOCKET
 from fedserver.rpc.server import listen
-from fedserver.settings import Settings
+from fedserver.store.records import RunSpec
+from shoal.core.algorithm import find
+from shoal.core.data.views import Views
+from shoal.core.device_kit.context import DeviceContext
+from shoal.core.engine.bootstrap import Bootstrap, Unstarted
+from shoal.core.engine.rounds import RoundPolicy
+from shoal.core.engine.simulate import simulate
+from shoal.core.exchange.link import Failure, Link, Task
+from shoal.core.exchange.payload import Payload
+from shoal.core.exchange.tensors import digest
+from shoal.lab.datasets import images
+from shoal.lab.fleet import Fleet, Holding
+from shoal.lab.shifts import DriftingDevice, drifting
+from shoal.lab.shifts.drift import changes, stage_at
 from tests.fleet import learner
 from tests.server.wire_link import WireLink
 
 DEVICES, ROUNDS, DRIFTS, SEED = 4, 5, 2, 7
 PARAMETERS = {"rounds": ROUNDS, "epochs": 1, "batch_size": 16, "learning_rate": 0.05}
-POLICY = RoundPolicy(devices=DEVICES, minimum=DEVICES, gather=600.0)
+POLICY = RoundPolicy(devices=DEVICES, minimum=DEVICES, wait_for_devices=600.0)
 Models = dict[str, str]
 Links = Callable[[str], Link]
 
@@ -89,11 +89,11 @@ async def visit(device: DriftingDevice, number: int, link: Link, folder: Path) -
     root = folder / name(number)
     root.mkdir()
     store, status = BlobStore(root / "blobs"), Status(name(number), "here")
-    watcher = Watcher(status, root, lambda text: None, lambda text: None)
+    reporter = Reporter(status, root, lambda text: None, lambda text: None)
     stages = [Views.of(device.stage(stage), device.test) for stage in range(DRIFTS)]
-    benches = [Bench(learner(), views, "cpu", 0, np.random.default_rng()) for views in stages]
-    performer = Moving([InProcess(Workshop(bench, store)) for bench in benches])
-    await Agent(link, performer, store, Outbox(root / "outbox"), Mark(root / "mark"), watcher).run(
+    contexts = [DeviceContext(learner(), views, "cpu", 0, np.random.default_rng()) for views in stages]
+    executor = Moving([InProcess(Runtime(context, store)) for context in contexts])
+    await Agent(link, executor, store, Outbox(root / "outbox"), Mark(root / "mark"), reporter).run(
         Until.FINISHED
     )
 
@@ -102,11 +102,11 @@ async def played(
     made: Sequence[DriftingDevice], coordinator: Coordinator, links: Links, folder: Path
 ) -> Models:
     spec = RunSpec("drifting", "feroma", parameters=PARAMETERS, policy=POLICY, seed=SEED)
-    await Desk(coordinator).start_run(spec, None)
+    await OperatorApi(coordinator).start_run(spec, None)
     await asyncio.gather(
         *(visit(one, number, links(name(number)), folder) for number, one in enumerate(made))
     )
-    status = await Desk(coordinator).show("drifting")
+    status = await OperatorApi(coordinator).show("drifting")
     assert status.summary.stage == "finished"
     return {key: model.blob.sha256 for key, model in status.models.items()}
 
@@ -136,7 +136,7 @@ def test_the_coordinator_called_directly(
 ) -> None:
     async def play() -> Models:
         async with coordinating(tmp_path) as coordinator:
-            return await played(made, coordinator, lambda device: DeviceLink(coordinator, device), tmp_path)
+            return await played(made, coordinator, lambda device: DeviceApi(coordinator, device), tmp_path)
 
     assert asyncio.run(play()) == simulated
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedcore.identity.join import parse
+from shoal.core.identity.join import parse
 
 PATIENCE = 60.0
 """Seconds that a process may take, on a busy machine."""

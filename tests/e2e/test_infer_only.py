@@ -7,11 +7,11 @@ import pytest
 
 from fedclient.identity.keyring import EnrolPort, Identity, Keyring
 from fedclient.identity.link import SecureLink
-from fedcore.identity.certificates import key_to_pem
-from fedcore.identity.enrolled import Role
-from fedcore.link import Hello
 from fedserver.authority.chain import Event
 from fedserver.authority.issuing import DAY
+from shoal.core.exchange.link import Hello
+from shoal.core.identity.certificates import key_to_pem
+from shoal.core.identity.enrolled import Role
 from tests.server.authority.peers import Peer, World, lines_of, play
 
 

@@ -9,28 +9,28 @@ import pytest
 import torch
 
 from fedclient.agent import Agent, Until
-from fedclient.blobs import BlobStore
-from fedclient.performer import InProcess
-from fedclient.rpc import RpcLink
-from fedclient.state import DeviceFolder, Outbox, Status
-from fedclient.watcher import Watcher
-from fedclient.workshop import Workshop
-from fedcore.algorithm import find
-from fedcore.bootstrap import Bootstrap, Unstarted
-from fedcore.link import Link
-from fedcore.local.simulated import Simulated
-from fedcore.rounds import RoundPolicy
-from fedcore.simulate import simulate
-from fedcore.tensors import digest
-from fedcore.types import Tensors
-from fedserver.coordinator import Coordinator
-from fedserver.desk import Desk
-from fedserver.link import DeviceLink
-from fedserver.records import RunSpec
+from fedclient.net.rpc import RpcLink
+from fedclient.reporter import Reporter
+from fedclient.store.blobs import BlobStore
+from fedclient.store.state import DeviceFolder, Outbox, Status
+from fedclient.work.executor import InProcess
+from fedclient.work.runtime import Runtime
+from fedserver.coordinator.coordinator import Coordinator
+from fedserver.coordinator.device_api import DeviceApi
+from fedserver.coordinator.operator_api import OperatorApi
+from fedserver.coordinator.settings import Settings
 from fedserver.rpc.client import OperatorClient
-from fedserver.settings import Settings
+from fedserver.store.records import RunSpec
+from shoal.core.algorithm import find
+from shoal.core.device_kit.simulated import Simulated
+from shoal.core.engine.bootstrap import Bootstrap, Unstarted
+from shoal.core.engine.rounds import RoundPolicy
+from shoal.core.engine.simulate import simulate
+from shoal.core.exchange.link import Link
+from shoal.core.exchange.tensors import digest
+from shoal.core.types import Tensors
 from tests.client.visits import NoJitter
-from tests.paper.fedrc_fleet import bench
+from tests.paper.fedrc_fleet import context
 from tests.server.processes import daemon
 
 DEVICES, ROUNDS, SEED = 3, 4, 5
@@ -42,7 +42,7 @@ PARAMETERS = {
     "adam": True,
     "as_one": 2,
 }
-POLICY = RoundPolicy(devices=DEVICES, minimum=DEVICES, gather=600.0)
+POLICY = RoundPolicy(devices=DEVICES, minimum=DEVICES, wait_for_devices=600.0)
 SPEC = RunSpec("mix", "fedrc", parameters=PARAMETERS, policy=POLICY, seed=SEED)
 TASKS = 1 + ROUNDS + 1
 """Of the first device: the initial models, the rounds, and the evaluation. The others have one less."""
@@ -61,7 +61,7 @@ def simulated(_one_thread: Any) -> dict[str, str]:
     card, _ = find("fedrc")
     parameters = card.configure("default", PARAMETERS)
     memories: dict[str, Tensors] = {}
-    devices = {f"d{n}": Simulated(card.local(), bench(n), f"d{n}", memories) for n in range(DEVICES)}
+    devices = {f"d{n}": Simulated(card.local(), context(n), f"d{n}", memories) for n in range(DEVICES)}
     central = Bootstrap(card.central(), parameters, card.initial(parameters))
     outcome = simulate(central, Unstarted(), devices, POLICY, SEED)
     assert not outcome.failed
@@ -73,9 +73,9 @@ def agent(link: Link, root: Path, number: int) -> Agent:
     """As a process has it that was just started."""
     folder = DeviceFolder(root / f"d{number}")
     store, outbox = BlobStore(folder.blobs), Outbox(folder.outbox)
-    watcher = Watcher(Status(f"d{number}", "here"), folder.root, lambda text: None, lambda text: None)
-    performer = InProcess(Workshop(bench(number), store))
-    return Agent(link, performer, store, outbox, folder.mark, watcher, chance=NoJitter())
+    reporter = Reporter(Status(f"d{number}", "here"), folder.root, lambda text: None, lambda text: None)
+    executor = InProcess(Runtime(context(number), store))
+    return Agent(link, executor, store, outbox, folder.mark, reporter, chance=NoJitter())
 
 
 def test_over_grpc(simulated: dict[str, str], tmp_path: Path) -> None:
@@ -105,14 +105,14 @@ def test_where_every_task_is_done_by_an_agent_that_was_just_started(
 ) -> None:
     async def visits(coordinator: Coordinator, number: int) -> None:
         for _ in range(TASKS if number == 0 else TASKS - 1):
-            await agent(DeviceLink(coordinator, f"d{number}"), tmp_path, number).run(Until.ONCE)
+            await agent(DeviceApi(coordinator, f"d{number}"), tmp_path, number).run(Until.ONCE)
 
     async def play() -> None:
         coordinator = await Coordinator.open(tmp_path / "server", Settings(tick=0.05))
         try:
-            await Desk(coordinator).start_run(SPEC, None)
+            await OperatorApi(coordinator).start_run(SPEC, None)
             await asyncio.gather(*(visits(coordinator, number) for number in range(DEVICES)))
-            status = await Desk(coordinator).show("mix")
+            status = await OperatorApi(coordinator).show("mix")
             assert status.summary.stage == "finished"
             assert {key: model.blob.sha256 for key, model in status.models.items()} == simulated
         finally:

@@ -3,19 +3,19 @@
 import asyncio
 from pathlib import Path
 
-from fedclient.blobs import BlobStore
-from fedclient.enroll import Enroller
-from fedcore.link import Placement, Question
-from fedcore.parts import Descriptor
-from fedcore.types import RunId
-from fedserver.coordinator import Coordinator
-from fedserver.link import DeviceLink
+from fedclient.placing import Placer
+from fedclient.store.blobs import BlobStore
+from fedserver.coordinator.coordinator import Coordinator
+from fedserver.coordinator.device_api import DeviceApi
+from shoal.core.exchange.link import Placement, Question
+from shoal.core.exchange.parts import Descriptor
+from shoal.core.types import RunId
 from tests.client.visits import Doubler
 from tests.server.servers import SETTINGS, crash, expected, serve_all, start
 from tests.server.toys import same_models
 
 
-class Restarted(DeviceLink):
+class Restarted(DeviceApi):
     """The newcomer's link to a server that is killed, and started anew, after its first answer."""
 
     killed = 0
@@ -35,7 +35,7 @@ def test_it_asks_once_again(tmp_path: Path) -> None:
         await start(coordinator)
         await serve_all(coordinator)
         link, store = Restarted(coordinator, "newcomer"), BlobStore(tmp_path / "blobs")
-        found = await Enroller(link, Doubler(store), store, lambda text: None, 1 << 20, 1.0).enroll()
+        found = await Placer(link, Doubler(store), store, lambda text: None, 1 << 20, 1.0).enroll()
         assert link.killed == 1
         assert found.model is not None
         assert same_models({"global": dict(store.load(found.model))}, expected())

@@ -12,10 +12,10 @@ from click.testing import CliRunner, Result
 from fedclient import service
 from fedclient.__main__ import main
 from fedclient.identity.keyring import Keyring
-from fedcore.identity.enrolled import Role
 from fedserver.authority.chain import Event
 from fedserver.authority.issuing import DAY
-from fedserver.desk import Desk
+from fedserver.coordinator.operator_api import OperatorApi
+from shoal.core.identity.enrolled import Role
 from tests.e2e.test_infer_only import identity_of
 from tests.server.authority.peers import World, lines_of, play
 from tests.server.servers import start
@@ -51,7 +51,7 @@ def test_it_sees_how_runs_stand_until_all_are_over(tmp_path: Path, monkeypatch: 
         watching = asyncio.create_task(asyncio.to_thread(watch, tmp_path / "board"))
         await asyncio.sleep(0.5)
         assert not watching.done()
-        await Desk(found.coordinator).stop_run("toy", "enough")
+        await OperatorApi(found.coordinator).stop_run("toy", "enough")
         ended = await watching
         assert ended.exit_code == 0
         assert "toy (fedavg): waiting, round 1" in ended.stderr

@@ -11,23 +11,23 @@ import pytest
 import torch
 
 from fedclient.agent import Agent, Until
-from fedclient.blobs import BlobStore
-from fedclient.performer import InProcess
-from fedclient.rpc import RpcLink
-from fedclient.state import DeviceFolder, Outbox, Status
-from fedclient.watcher import Watcher
-from fedclient.workshop import Workshop
-from fedcore.algorithm import State, find
-from fedcore.bootstrap import Bootstrap, Unstarted
-from fedcore.data.views import Views
-from fedcore.local.bench import Bench
-from fedcore.local.simulated import Simulated
-from fedcore.rounds import RoundPolicy
-from fedcore.simulate import simulate
-from fedcore.tensors import digest
-from fedcore.types import Tensors
-from fedserver.records import RunSpec
+from fedclient.net.rpc import RpcLink
+from fedclient.reporter import Reporter
+from fedclient.store.blobs import BlobStore
+from fedclient.store.state import DeviceFolder, Outbox, Status
+from fedclient.work.executor import InProcess
+from fedclient.work.runtime import Runtime
 from fedserver.rpc.client import OperatorClient
+from fedserver.store.records import RunSpec
+from shoal.core.algorithm import State, find
+from shoal.core.data.views import Views
+from shoal.core.device_kit.context import DeviceContext
+from shoal.core.device_kit.simulated import Simulated
+from shoal.core.engine.bootstrap import Bootstrap, Unstarted
+from shoal.core.engine.rounds import RoundPolicy
+from shoal.core.engine.simulate import simulate
+from shoal.core.exchange.tensors import digest
+from shoal.core.types import Tensors
 from tests.client.visits import NoJitter
 from tests.fleet import data, learner
 from tests.server.processes import daemon
@@ -35,7 +35,7 @@ from tests.server.processes import daemon
 ALGORITHMS = ("fedprox", "pfedme", "apfl", "atp", "fedem", "fedsoft")
 DEVICES, SEED = 2, 5
 SMALL = {"rounds": 2, "rate_rounds": 1, "epochs": 1, "clusters": 2, "batch_size": 32, "learning_rate": 0.1}
-POLICY = RoundPolicy(devices=DEVICES, minimum=DEVICES, gather=600.0)
+POLICY = RoundPolicy(devices=DEVICES, minimum=DEVICES, wait_for_devices=600.0)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -51,14 +51,14 @@ def parameters_of(name: str) -> dict[str, Any]:
     return {key: value for key, value in SMALL.items() if key in known}
 
 
-def bench(number: int) -> Bench:
-    return Bench(learner(), Views.of(data(number)), "cpu", 0, np.random.default_rng(number))
+def context(number: int) -> DeviceContext:
+    return DeviceContext(learner(), Views.of(data(number)), "cpu", 0, np.random.default_rng(number))
 
 
 def simulated(name: str) -> State:
     card, _ = find(name)
     parameters, memories = card.configure("default", parameters_of(name)), dict[str, Tensors]()
-    devices = {f"d{n}": Simulated(card.local(), bench(n), f"d{n}", memories) for n in range(DEVICES)}
+    devices = {f"d{n}": Simulated(card.local(), context(n), f"d{n}", memories) for n in range(DEVICES)}
     central = Bootstrap(card.central(), parameters, card.initial(parameters))
     outcome = simulate(central, Unstarted(), devices, POLICY, SEED)
     assert not outcome.failed
@@ -68,9 +68,9 @@ def simulated(name: str) -> State:
 async def visit(address: str, root: Path, number: int) -> None:
     folder, link = DeviceFolder(root / f"d{number}"), RpcLink(address, f"d{number}")
     store, outbox = BlobStore(folder.blobs), Outbox(folder.outbox)
-    watcher = Watcher(Status(f"d{number}", "here"), folder.root, lambda text: None, lambda text: None)
-    performer = InProcess(Workshop(bench(number), store))
-    agent = Agent(link, performer, store, outbox, folder.mark, watcher, chance=NoJitter())
+    reporter = Reporter(Status(f"d{number}", "here"), folder.root, lambda text: None, lambda text: None)
+    executor = InProcess(Runtime(context(number), store))
+    agent = Agent(link, executor, store, outbox, folder.mark, reporter, chance=NoJitter())
     try:
         await agent.run(Until.FINISHED)
     finally:

@@ -10,38 +10,38 @@ import pytest
 import torch
 
 from fedclient.agent import Agent, Until
-from fedclient.blobs import BlobStore
+from fedclient.cli.privacy_report import facts
 from fedclient.config import DataConfig, LearnerConfig, WorkConfig
-from fedclient.enroll import Enroller, Enrolment
-from fedclient.ledger import Ledger
-from fedclient.performer import InProcess
-from fedclient.spending import facts
-from fedclient.state import DeviceFolder, Outbox, Status
-from fedclient.watcher import Watcher
-from fedclient.workshop import Workshop
-from fedcore.data import images
-from fedcore.data.dataset import Dataset
-from fedcore.data.pixels import rotate
-from fedcore.privacy.budget import Budget
-from fedcore.privacy.ledger import Debit, Open, Release, chosen
-from fedcore.privacy.statement import OF_TRAINING
-from fedserver import scenario, stage
-from fedserver.coordinator import Coordinator
-from fedserver.desk import Desk
-from fedserver.link import DeviceLink
-from fedserver.records import RunSpec
-from fedserver.scenario import Member
-from fedserver.settings import Settings
-from fedserver.store import Store
+from fedclient.placing import Enrolment, Placer
+from fedclient.reporter import Reporter
+from fedclient.store.blobs import BlobStore
+from fedclient.store.ledger import Ledger
+from fedclient.store.state import DeviceFolder, Outbox, Status
+from fedclient.work.executor import InProcess
+from fedclient.work.runtime import Runtime
+from fedserver.coordinator.coordinator import Coordinator
+from fedserver.coordinator.device_api import DeviceApi
+from fedserver.coordinator.operator_api import OperatorApi
+from fedserver.coordinator.settings import Settings
+from fedserver.store.records import RunSpec
+from fedserver.store.store import Store
+from shoal.core.data.dataset import Dataset
+from shoal.core.privacy.budget import Budget
+from shoal.core.privacy.ledger import Debit, Open, Release, chosen
+from shoal.core.privacy.statement import OF_TRAINING
+from shoal.lab.datasets import images
+from shoal.lab.datasets.pixels import rotate
+from shoal.lab.demo import fleet, processes
+from shoal.lab.demo.fleet import Member
 
-PRIVATE = {**scenario.TRAINING, "rounds": 6}  # the default is balanced
+PRIVATE = {**fleet.TRAINING, "rounds": 6}  # the default is balanced
 TRAINERS, IMAGES = 4, 300
 OPEN = {**PRIVATE, "privacy": "off"}
-POLICY = replace(scenario.POLICY, devices=TRAINERS, minimum=TRAINERS, patience=1)
+POLICY = replace(fleet.POLICY, devices=TRAINERS, minimum=TRAINERS, max_abandoned_rounds=1)
 
 
 def spec(name: str) -> RunSpec:
-    return replace(stage.spec("flux"), name=name, parameters=PRIVATE, policy=POLICY)
+    return replace(processes.spec("flux"), name=name, parameters=PRIVATE, policy=POLICY)
 
 
 def member(number: int) -> Member:
@@ -59,12 +59,12 @@ def work(folder: Path, data: Dataset, labels: bool, budget: Budget) -> WorkConfi
         assert data.y is not None
         arrays["y"] = data.y
     np.savez(folder / "data.npz", **arrays)
-    options = scenario.LEARNER["options"]
+    options = fleet.LEARNER["options"]
     state = DeviceFolder(folder)
     return WorkConfig(
         state.blobs,
         state.privacy,
-        LearnerConfig(builtin=scenario.LEARNER["builtin"], options=options),  # type: ignore[arg-type]
+        LearnerConfig(builtin=fleet.LEARNER["builtin"], options=options),  # type: ignore[arg-type]
         DataConfig(npz=folder / "data.npz"),
         labels=labels,
         privacy=budget,
@@ -75,19 +75,19 @@ async def train(coordinator: Coordinator, folder: Path, member: Member, budget: 
     root = folder / member.name
     config = work(root, member.train, True, budget)
     store, status = BlobStore(config.blobs), Status(member.name, "here")
-    watcher = Watcher(status, root, lambda text: None, lambda text: None)
-    performer, link = InProcess(Workshop.open(config)), DeviceLink(coordinator, member.name)
+    reporter = Reporter(status, root, lambda text: None, lambda text: None)
+    executor, link = InProcess(Runtime.open(config)), DeviceApi(coordinator, member.name)
     outbox, mark = Outbox(root / "outbox"), DeviceFolder(root).mark
-    await Agent(link, performer, store, outbox, mark, watcher).run(Until.FINISHED)
+    await Agent(link, executor, store, outbox, mark, reporter).run(Until.FINISHED)
 
 
 async def enroll(
     coordinator: Coordinator, folder: Path, member: Member, budget: Budget, run: str
 ) -> Enrolment:
     config = work(folder / member.name, member.train, False, budget)
-    store, performer = BlobStore(config.blobs), InProcess(Workshop.open(config))
-    link = DeviceLink(coordinator, member.name)
-    return await Enroller(link, performer, store, lambda text: None, 1 << 30, 5.0).enroll(run)
+    store, executor = BlobStore(config.blobs), InProcess(Runtime.open(config))
+    link = DeviceApi(coordinator, member.name)
+    return await Placer(link, executor, store, lambda text: None, 1 << 30, 5.0).enroll(run)
 
 
 def ledger(folder: Path, member: Member, budget: Budget) -> Ledger:
@@ -103,9 +103,9 @@ def test_groups_are_found_all_that_left_is_in_the_ledgers_and_no_more_leaves(tmp
     async def play() -> None:
         coordinator = await Coordinator.open(tmp_path / "server", Settings(tick=0.05))
         try:
-            await Desk(coordinator).start_run(spec("first"), None)
+            await OperatorApi(coordinator).start_run(spec("first"), None)
             await asyncio.gather(*(train(coordinator, tmp_path, each, budget) for each in members))
-            status = await Desk(coordinator).show("first")
+            status = await OperatorApi(coordinator).show("first")
             assert status.summary.stage == "finished"
             found = {each.device: each.cluster for each in status.devices}
             # Noise of the operating system parts two devices that are alike once in ten thousand runs.
@@ -134,24 +134,26 @@ def test_groups_are_found_all_that_left_is_in_the_ledgers_and_no_more_leaves(tmp
             assert again.assignment == first.assignment  # the same bytes, the same answer
             assert len(chosen(ledger(tmp_path, newcomer, budget).verify(), Debit)) == 1
 
-            assert (await Desk(coordinator).status()).released[newcomer.name].epsilon == pytest.approx(5.0)
+            assert (await OperatorApi(coordinator).status()).released[newcomer.name].epsilon == pytest.approx(
+                5.0
+            )
 
             placed = await enroll(coordinator, tmp_path, members[1], budget, "first")
             assert placed.assignment.cluster == found[members[1].name]
             entries = ledger(tmp_path, members[1], budget).verify()
             assert len(chosen(entries, Debit)) == 1  # what it told as it trained places it too
-            mirrored = (await Desk(coordinator).status()).released[members[1].name]
+            mirrored = (await OperatorApi(coordinator).status()).released[members[1].name]
             assert mirrored.protected == pytest.approx(5.0)
 
             for name, change, reason in (
                 ("second", {"seed": 7}, "over this device's budget: of epsilon 5 for these data, 5 is spent"),
                 ("open", {"parameters": OPEN}, "releases nothing without a privacy guarantee"),
             ):
-                await Desk(coordinator).start_run(replace(spec(name), **change), None)  # type: ignore[arg-type]
+                await OperatorApi(coordinator).start_run(replace(spec(name), **change), None)  # type: ignore[arg-type]
                 await asyncio.gather(*(train(coordinator, tmp_path, each, budget) for each in members))
-                status = await Desk(coordinator).show(name)
+                status = await OperatorApi(coordinator).show(name)
                 assert status.summary.stage == "failed"
-                told = [line.text for line in await Desk(coordinator).log(name, 0)]
+                told = [line.text for line in await OperatorApi(coordinator).log(name, 0)]
                 assert sum(reason in line for line in told) >= TRAINERS
             for each in members:
                 assert len(ledger(tmp_path, each, budget).verify()) == 4

@@ -7,27 +7,28 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedclient.spending import statement
-from fedcore.privacy.budget import Budget
-from fedcore.privacy.ledger import Open, Release, Training, chosen
-from fedcore.privacy.statement import WEIGHTS
-from fedserver import scenario, stage, text
-from fedserver.coordinator import Coordinator
-from fedserver.desk import Desk
-from fedserver.records import RunSpec
-from fedserver.settings import Settings
-from fedserver.store import Store
+from fedclient.cli.privacy_report import statement
+from fedserver.cli import text
+from fedserver.coordinator.coordinator import Coordinator
+from fedserver.coordinator.operator_api import OperatorApi
+from fedserver.coordinator.settings import Settings
+from fedserver.store.records import RunSpec
+from fedserver.store.store import Store
+from shoal.core.privacy.budget import Budget
+from shoal.core.privacy.ledger import Open, Release, Training, chosen
+from shoal.core.privacy.statement import WEIGHTS
+from shoal.lab.demo import fleet, processes
 
 from .test_private_run import ledger, member, train
 
 DEVICES, ROUNDS = 2, 3
 TRAINING = {"rounds": ROUNDS, "epochs": 1, "batch_size": 64, "learning_rate": 0.2, "evaluate": False}
 PRIVATE = {**TRAINING, "dp_epsilon": 4.0}
-POLICY = replace(scenario.POLICY, devices=DEVICES, minimum=DEVICES, patience=1)
+POLICY = replace(fleet.POLICY, devices=DEVICES, minimum=DEVICES, max_abandoned_rounds=1)
 
 
 def spec(name: str, parameters: dict[str, object]) -> RunSpec:
-    return replace(stage.spec("fedavg"), name=name, parameters=parameters, policy=POLICY)  # type: ignore[arg-type]
+    return replace(processes.spec("fedavg"), name=name, parameters=parameters, policy=POLICY)  # type: ignore[arg-type]
 
 
 def test_every_report_tells_the_same_epsilon_and_a_run_without_is_refused(tmp_path: Path) -> None:
@@ -40,9 +41,9 @@ def test_every_report_tells_the_same_epsilon_and_a_run_without_is_refused(tmp_pa
     async def play() -> None:
         coordinator = await Coordinator.open(tmp_path / "server", Settings(tick=0.05))
         try:
-            await Desk(coordinator).start_run(spec("first", PRIVATE), None)
+            await OperatorApi(coordinator).start_run(spec("first", PRIVATE), None)
             await asyncio.gather(*(train(coordinator, tmp_path, each, budget) for each in members))
-            status = await Desk(coordinator).show("first")
+            status = await OperatorApi(coordinator).show("first")
             assert status.summary.stage == "finished"
             for each in members:
                 entries = ledger(tmp_path, each, budget).verify()
@@ -70,11 +71,11 @@ def test_every_report_tells_the_same_epsilon_and_a_run_without_is_refused(tmp_pa
                 ),
                 ("plain", TRAINING, "releases nothing without a privacy guarantee"),
             ):
-                await Desk(coordinator).start_run(spec(name, parameters), None)
+                await OperatorApi(coordinator).start_run(spec(name, parameters), None)
                 await asyncio.gather(*(train(coordinator, tmp_path, each, budget) for each in members))
-                status = await Desk(coordinator).show(name)
+                status = await OperatorApi(coordinator).show(name)
                 assert status.summary.stage == "failed"
-                told = [line.text for line in await Desk(coordinator).log(name, 0)]
+                told = [line.text for line in await OperatorApi(coordinator).log(name, 0)]
                 assert sum(reason in line for line in told) >= DEVICES
                 assert text.privacy(status.released) == [WEIGHTS]
         finally:

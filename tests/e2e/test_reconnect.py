@@ -11,9 +11,9 @@ from random import Random
 
 import pytest
 
-from fedclient.backoff import Backoff, patiently
-from fedclient.rpc import RpcLink
-from fedcore.link import Hello
+from fedclient.net.backoff import Backoff, patiently
+from fedclient.net.rpc import RpcLink
+from shoal.core.exchange.link import Hello
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -11,28 +11,28 @@ import pytest
 import torch
 
 from fedclient.agent import Agent, Until
-from fedclient.blobs import BlobStore
-from fedclient.performer import InProcess
-from fedclient.state import Mark, Outbox, Status
-from fedclient.watcher import Watcher
-from fedclient.workshop import Workshop
-from fedcore.algorithm import find
-from fedcore.bootstrap import Bootstrap, Unstarted
-from fedcore.data.dataset import Dataset
-from fedcore.data.views import Views
-from fedcore.local.bench import Bench
-from fedcore.local.learner import Learner, builtin
-from fedcore.local.simulated import Simulated
-from fedcore.shell.console import Console
-from fedcore.simulate import simulate
-from fedcore.tensors import digest
-from fedcore.types import Tensors
-from fedserver import scenario, stage
-from fedserver.coordinator import Coordinator
-from fedserver.desk import Desk
-from fedserver.link import DeviceLink
-from fedserver.scenario import Member
-from fedserver.settings import Settings
+from fedclient.reporter import Reporter
+from fedclient.store.blobs import BlobStore
+from fedclient.store.state import Mark, Outbox, Status
+from fedclient.work.executor import InProcess
+from fedclient.work.runtime import Runtime
+from fedserver.coordinator.coordinator import Coordinator
+from fedserver.coordinator.device_api import DeviceApi
+from fedserver.coordinator.operator_api import OperatorApi
+from fedserver.coordinator.settings import Settings
+from shoal.core.algorithm import find
+from shoal.core.data.dataset import Dataset
+from shoal.core.data.views import Views
+from shoal.core.device_kit.context import DeviceContext
+from shoal.core.device_kit.learner import Learner, builtin
+from shoal.core.device_kit.simulated import Simulated
+from shoal.core.engine.bootstrap import Bootstrap, Unstarted
+from shoal.core.engine.simulate import simulate
+from shoal.core.exchange.tensors import digest
+from shoal.core.types import Tensors
+from shoal.lab.demo import fleet, processes
+from shoal.lab.demo.fleet import Member
+from shoal.shell.console import Console
 
 Models = dict[str, dict[str, str]]
 """The SHA-256 of each final model, by algorithm and by its key in the run."""
@@ -50,7 +50,7 @@ def _one_thread() -> Any:
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The demo's folder after a whole run with processes of their own over gRPC."""
     folder = tmp_path_factory.mktemp("demo")
-    stage.play(folder, Console())
+    processes.play(folder, Console())
     return folder
 
 
@@ -97,7 +97,7 @@ def test_the_demo_finds_the_groups_and_places_both_newcomers(demo: Path) -> None
 
 
 def test_the_newcomers_labels_never_reached_them(demo: Path) -> None:
-    for member in scenario.newcomers():
+    for member in fleet.newcomers():
         with np.load(demo / member.name / "data.npz") as found:
             assert list(found) == ["x"]
 
@@ -112,7 +112,7 @@ def test_nothing_of_the_truth_reached_the_server(demo: Path) -> None:
 
 
 def learner() -> Learner:
-    return builtin(scenario.LEARNER["builtin"], scenario.LEARNER["options"])  # type: ignore[arg-type]
+    return builtin(fleet.LEARNER["builtin"], fleet.LEARNER["options"])  # type: ignore[arg-type]
 
 
 def views(member: Member) -> Views:
@@ -122,27 +122,27 @@ def views(member: Member) -> Views:
     return Views.of(images(member.train), images(member.test) if member.test else None)
 
 
-def bench(member: Member) -> Bench:
-    return Bench(learner(), views(member), "cpu", 0, np.random.default_rng())
+def context(member: Member) -> DeviceContext:
+    return DeviceContext(learner(), views(member), "cpu", 0, np.random.default_rng())
 
 
 def simulated() -> Models:
     found: Models = {}
-    for name in stage.ALGORITHMS:
+    for name in processes.ALGORITHMS:
         card, _ = find(name)
         local = card.local()
-        parameters = card.configure("default", scenario.PARAMETERS[name])
+        parameters = card.configure("default", fleet.PARAMETERS[name])
 
         memories: dict[str, Tensors] = {}
         outcome = simulate(
             Bootstrap(card.central(), parameters),
             Unstarted(),
             {
-                member.name: Simulated(local, bench(member), member.name, memories)
-                for member in scenario.trainers()
+                member.name: Simulated(local, context(member), member.name, memories)
+                for member in fleet.trainers()
             },
-            scenario.POLICY,
-            scenario.SEED,
+            fleet.POLICY,
+            fleet.SEED,
         )
         assert not outcome.failed
         found[name] = {key: digest(model) for key, model in outcome.state.models.items()}
@@ -153,9 +153,9 @@ async def directly(folder: Path) -> Models:
     """Agents on the coordinator's own links, working in threads of this process."""
     coordinator = await Coordinator.open(folder / "server", Settings(tick=0.05))
     try:
-        for name in stage.ALGORITHMS:
-            await Desk(coordinator).start_run(stage.spec(name), None)
-        await asyncio.gather(*(visit(coordinator, member, folder) for member in scenario.trainers()))
+        for name in processes.ALGORITHMS:
+            await OperatorApi(coordinator).start_run(processes.spec(name), None)
+        await asyncio.gather(*(visit(coordinator, member, folder) for member in fleet.trainers()))
         return await final_models(coordinator)
     finally:
         await coordinator.close()
@@ -165,17 +165,17 @@ async def visit(coordinator: Coordinator, member: Member, folder: Path) -> None:
     root = folder / member.name
     root.mkdir()
     store, status = BlobStore(root / "blobs"), Status(member.name, "here")
-    watcher = Watcher(status, root, lambda text: None, lambda text: None)
-    performer = InProcess(Workshop(bench(member), store))
-    link = DeviceLink(coordinator, member.name)
+    reporter = Reporter(status, root, lambda text: None, lambda text: None)
+    executor = InProcess(Runtime(context(member), store))
+    link = DeviceApi(coordinator, member.name)
     outbox, mark = Outbox(root / "outbox"), Mark(root / "mark")
-    await Agent(link, performer, store, outbox, mark, watcher).run(Until.FINISHED)
+    await Agent(link, executor, store, outbox, mark, reporter).run(Until.FINISHED)
 
 
 async def final_models(coordinator: Coordinator) -> Models:
     found: Models = {}
     for run in coordinator.runs:
-        status = await Desk(coordinator).show(run)
+        status = await OperatorApi(coordinator).show(run)
         assert status.summary.stage == "finished"
         found[status.summary.name] = {key: model.blob.sha256 for key, model in status.models.items()}
     return found

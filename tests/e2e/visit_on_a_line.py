@@ -13,18 +13,18 @@ from pathlib import Path
 
 import numpy as np
 
-from fedclient.rpc import RpcLink
-from fedcore import wire
-from fedcore.errors import Unavailable
-from fedcore.link import Hello, Outcome, Report, Task
-from fedcore.messages import Trained
-from fedcore.payload import BlobRef, Weights, encode
-from fedcore.rounds import RoundPolicy
-from fedcore.tensors import manifest_of, pack
-from fedserver.coordinator import Coordinator
-from fedserver.desk import Desk
+from fedclient.net.rpc import RpcLink
+from fedserver.coordinator.coordinator import Coordinator
+from fedserver.coordinator.operator_api import OperatorApi
+from fedserver.coordinator.settings import Settings
 from fedserver.rpc.server import Listeners, listen
-from fedserver.settings import Settings
+from shoal.core.engine.rounds import RoundPolicy
+from shoal.core.errors import Unavailable
+from shoal.core.exchange import wire
+from shoal.core.exchange.link import Hello, Outcome, Report, Task
+from shoal.core.exchange.messages import Trained
+from shoal.core.exchange.payload import BlobRef, Weights, encode
+from shoal.core.exchange.tensors import manifest_of, pack
 from tests.server.servers import spec
 from tests.server.toys import Hands, pieces_of
 
@@ -40,7 +40,7 @@ async def served(folder: Path, age: float = 1800.0) -> AsyncIterator[tuple[Coord
     """A server with a run that asks one device. age: seconds that a connection may last."""
     coordinator = await Coordinator.open(folder, Settings(tick=0.05, age=age))
     listeners = await listen(coordinator, "127.0.0.1:0", folder / "operator.sock")
-    desk, hands = Desk(coordinator), Hands(None)  # type: ignore[arg-type]
+    desk, hands = OperatorApi(coordinator), Hands(None)  # type: ignore[arg-type]
     initial = hands.keep(MODEL)
     await desk.upload(initial.blob, 0, pieces_of(hands.blobs[initial.blob.sha256], wire.CHUNK))
     await desk.start_run(spec(policy=ALONE), initial)

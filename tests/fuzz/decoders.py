@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from fedcore import admit, wire
-from fedcore._pb.fed.v1 import (
+from shoal.core.errors import BadPayload, ConfigError
+from shoal.core.exchange import admit, wire
+from shoal.core.exchange._pb.fed.v1 import (
     blob_service_pb2,
     device_service_pb2,
     enrollment_service_pb2,
@@ -19,10 +20,9 @@ from fedcore._pb.fed.v1 import (
     observer_service_pb2,
     placement_service_pb2,
 )
-from fedcore.errors import BadPayload, ConfigError
-from fedcore.identity import certificates, join
-from fedcore.link import Failure
-from fedcore.messages import Describe, Message, Train, TrainingSettings
+from shoal.core.exchange.link import Failure
+from shoal.core.exchange.messages import Describe, Message, Train, TrainingSettings
+from shoal.core.identity import certificates, join
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 CORPUS = Path(__file__).parent / "corpus"
@@ -59,11 +59,11 @@ def uploaded(request: blob_service_pb2.UploadRequest) -> object:
 
 
 def join_string(data: bytes) -> object:
-    """What an owner types in: a wrong one is the owner's to mend."""
+    """What an owner types in: a wrong one is the owner's to fix."""
     try:
         return join.parse(data.decode("utf-8", "replace"))
     except ConfigError as error:
-        raise BadPayload(error.message, error.mend) from None
+        raise BadPayload(error.message, error.hint) from None
 
 
 TARGETS: Mapping[str, Callable[[bytes], object]] = {

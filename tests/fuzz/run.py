@@ -1,6 +1,6 @@
 """Feed the decoders for as long as one likes: `python -m tests.fuzz.run [--seconds 60] [--seed 1]`.
 
-With atheris installed, libFuzzer looks for inputs that reach new lines of fedcore. Without it the recorded
+With atheris installed, libFuzzer looks for inputs that reach new lines of shoal. Without it the recorded
 messages are changed blindly, by random flips, cuts and splices: that finds less, and it says so. Either way
 an input that breaks a decoder is written to tests/fuzz/corpus, where every run of the tests tries it again.
 """
@@ -65,7 +65,7 @@ def main() -> None:
 
         blindly(Fuzzer(decoders), options.seconds, options.seed)
         return
-    with atheris.instrument_imports(include=["fedcore"]):
+    with atheris.instrument_imports(include=["shoal"]):
         from tests.fuzz import decoders
     fuzzer = Fuzzer(decoders)
     with TemporaryDirectory() as folder:

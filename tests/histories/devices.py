@@ -9,15 +9,15 @@ from random import Random
 import numpy as np
 
 from fedclient.agent import Agent, Allowance, Until
-from fedclient.blobs import BlobStore
-from fedclient.performer import Facts
-from fedclient.rpc import RpcLink
-from fedclient.state import DeviceFolder, Outbox, Status
-from fedclient.watcher import Watcher
-from fedcore.algorithms.flux.messages import TrainMixture
-from fedcore.errors import ShoalError
-from fedcore.link import Failure, Task
-from fedcore.messages import (
+from fedclient.net.rpc import RpcLink
+from fedclient.reporter import Reporter
+from fedclient.store.blobs import BlobStore
+from fedclient.store.state import DeviceFolder, Outbox, Status
+from fedclient.work.executor import Facts
+from shoal.core.algorithms.flux.messages import TrainMixture
+from shoal.core.errors import ShoalError
+from shoal.core.exchange.link import Failure, Task
+from shoal.core.exchange.messages import (
     STANDARD,
     Build,
     Built,
@@ -29,10 +29,10 @@ from fedcore.messages import (
     Train,
     Trained,
 )
-from fedcore.parts import Descriptor, LatentBounds
-from fedcore.payload import Payload, decode, encode
-from fedcore.tensors import digest
-from fedcore.types import DeviceId, Tensors
+from shoal.core.exchange.parts import Descriptor, LatentBounds
+from shoal.core.exchange.payload import Payload, decode, encode
+from shoal.core.exchange.tensors import digest
+from shoal.core.types import DeviceId, Tensors
 
 MESSAGES = {message.kind: message for message in (*STANDARD, TrainMixture)}
 LATENTS = 6
@@ -122,11 +122,11 @@ async def serve(
     with folder.locked():
         name = folder.device(f"d{number}")
         store, outbox, mark = BlobStore(folder.blobs), Outbox(folder.outbox), folder.mark
-        watcher = Watcher(Status(name, "server"), folder.root, lambda text: None, says)
+        reporter = Reporter(Status(name, "server"), folder.root, lambda text: None, says)
         link = RpcLink("server:50051", name)
         try:
             allowance = Allowance(kept_bytes=KEPT)
-            agent = Agent(link, make(store), store, outbox, mark, watcher, allowance, chance)
+            agent = Agent(link, make(store), store, outbox, mark, reporter, allowance, chance)
             await agent.run(Until.STOPPED)
         finally:
             await link.close()

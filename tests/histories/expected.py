@@ -4,16 +4,16 @@ import functools
 import json
 from typing import Any
 
-from fedcore import checkpoint
-from fedcore.algorithm import Plan, Report, State
-from fedcore.messages import Message
-from fedcore.payload import BlobRef, Weights
-from fedcore.rounds import RoundPolicy
-from fedcore.simulate import simulate
-from fedcore.tensors import digest, manifest_of, nbytes
-from fedcore.types import DeviceId, Tensors
-from fedserver.recipe import recipe_of
-from fedserver.records import RunSpec
+from fedserver.coordinator.recipe import recipe_of
+from fedserver.store.records import RunSpec
+from shoal.core.algorithm import Plan, Report, State
+from shoal.core.engine import checkpoint
+from shoal.core.engine.rounds import RoundPolicy
+from shoal.core.engine.simulate import simulate
+from shoal.core.exchange.messages import Message
+from shoal.core.exchange.payload import BlobRef, Weights
+from shoal.core.exchange.tensors import digest, manifest_of, nbytes
+from shoal.core.types import DeviceId, Tensors
 from tests.histories.devices import answer
 
 

@@ -12,18 +12,18 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
 
-from fedcore.errors import ShoalError
-from fedcore.identity import proof
-from fedcore.identity.certificates import request
-from fedcore.identity.enrolled import Enrolled, Joining
-from fedcore.types import DeviceId
 from fedserver.authority import setup
-from fedserver.authority.enrolment import Enrolment
-from fedserver.authority.keeper import Keeper
-from fedserver.authority.office import Office
+from fedserver.authority.authority_api import AuthorityApi
+from fedserver.authority.joining import Enrolment
+from fedserver.authority.peers import Peers
 from fedserver.authority.records import Terms
 from fedserver.authority.roots import Authority
-from fedserver.coordinator import Coordinator
+from fedserver.coordinator.coordinator import Coordinator
+from shoal.core.errors import ShoalError
+from shoal.core.identity import proof
+from shoal.core.identity.certificates import request
+from shoal.core.identity.enrolled import Enrolled, Joining
+from shoal.core.types import DeviceId
 
 HOST, DEVICES, JOINING = "localhost", "localhost:50051", "localhost:50052"
 
@@ -37,7 +37,7 @@ class Identities:
     def __init__(self, devices: Sequence[DeviceId]) -> None:
         self.certificates: dict[DeviceId, bytes] = {}
         self.joined = {device: asyncio.Event() for device in devices}
-        self.office: Office | None = None
+        self.office: AuthorityApi | None = None
         self.ending: set[DeviceId] = set()
 
     @staticmethod
@@ -48,12 +48,12 @@ class Identities:
         authority.refresh()
         return authority
 
-    async def open(self, coordinator: Coordinator, authority: Authority) -> Keeper:
-        keeper = await Keeper.open(coordinator.storage, authority)
-        self.office = Office(coordinator, keeper, JOINING)
+    async def open(self, coordinator: Coordinator, authority: Authority) -> Peers:
+        keeper = await Peers.open(coordinator.storage, authority)
+        self.office = AuthorityApi(coordinator, keeper, JOINING)
         return keeper
 
-    async def join(self, keeper: Keeper, device: DeviceId) -> None:
+    async def join(self, keeper: Peers, device: DeviceId) -> None:
         """A device gets its certificate, if it has none."""
         assert self.office is not None
         if device in self.certificates:
@@ -67,7 +67,7 @@ class Identities:
         self.certificates[device] = answer.certificate
         self.joined[device].set()
 
-    async def revoke(self, office: Office, device: DeviceId) -> None:
+    async def revoke(self, office: AuthorityApi, device: DeviceId) -> None:
         """An operator ends an identity."""
         with contextlib.suppress(ShoalError):  # the server ends, or its disk fails: then it may hold or not
             await office.revoke(device, "somebody stole it")

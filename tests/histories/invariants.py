@@ -18,13 +18,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedcore import checkpoint, wire
-from fedcore._pb.fed.v1.device_service_pb2 import ReportRequest
-from fedcore.link import Failure, Outcome, Task
-from fedcore.messages import Message
-from fedcore.payload import Payload
-from fedcore.types import DeviceId, RunId, Tensors
-from fedserver.store import same
+from fedserver.store.store import same
+from shoal.core.engine import checkpoint
+from shoal.core.exchange import wire
+from shoal.core.exchange._pb.fed.v1.device_service_pb2 import ReportRequest
+from shoal.core.exchange.link import Failure, Outcome, Task
+from shoal.core.exchange.messages import Message
+from shoal.core.exchange.payload import Payload
+from shoal.core.types import DeviceId, RunId, Tensors
 from tests.histories.devices import base_of
 from tests.histories.expected import Expected
 from tests.histories.plan import Plan as WorldPlan

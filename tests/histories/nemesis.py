@@ -169,10 +169,10 @@ class Nemesis:
         task.add_done_callback(self._twins.discard)
         self._later(self._chance.uniform(5.0, 40.0), lambda: _cancel(task))
 
-    def _later(self, seconds: float, mend: Callable[[], None]) -> None:
+    def _later(self, seconds: float, hint: Callable[[], None]) -> None:
         async def mending() -> None:
             await asyncio.sleep(seconds)
-            mend()
+            hint()
 
         task = asyncio.create_task(mending())
         self._mending.add(task)

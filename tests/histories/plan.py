@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
-from fedcore.rounds import RoundPolicy
-from fedserver.records import RunSpec
-from fedserver.settings import Settings
+from fedserver.coordinator.settings import Settings
+from fedserver.store.records import RunSpec
+from shoal.core.engine.rounds import RoundPolicy
 from tests.histories.network import Weather
 
 TROUBLES = (
@@ -73,7 +73,7 @@ def plan_of(seed: int) -> Plan:
     some = chance.sample(TROUBLES, chance.choice((0, 1, 2, 3, 4, 6, len(TROUBLES))))
     runs, work, weather = 2 if chance.random() < 0.1 else 1, chance.choice((0.1, 3.0, 30.0)), _weather(chance)
     least = 20.0 + 4.0 * runs * work + 60.0 * weather.latency
-    # An hour shows what only a deadline would mend; whoever was asked and then revoked is mended by no other.
+    # An hour shows what only a deadline would hint; whoever was asked and then revoked is mended by no other.
     deadlines = (least, 3.0 * least, 3.0 * least if "revoke" in some else 3600.0)
     return Plan(
         seed=seed,
@@ -108,11 +108,11 @@ def _run(
     policy = RoundPolicy(
         devices=wanted,
         minimum=minimum,
-        over_select=chance.choice((1.0, 1.3, 2.0)),
-        gather=chance.choice((1.0, 10.0)),
+        oversample=chance.choice((1.0, 1.3, 2.0)),
+        wait_for_devices=chance.choice((1.0, 10.0)),
         deadline=chance.choice(deadlines),
-        silence=chance.choice((3.0 * heartbeat, 60.0)),
-        patience=10_000,
+        device_timeout=chance.choice((3.0 * heartbeat, 60.0)),
+        max_abandoned_rounds=10_000,
     )
     algorithm = chance.choice(("fedavg", "fedavg", "flux"))
     parameters: dict[str, int | str] = {"rounds": chance.choice((1, 2, 3))}

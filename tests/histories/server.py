@@ -4,17 +4,17 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from fedcore._pb.fed.v1.blob_service_pb2_grpc import add_BlobServiceServicer_to_server
-from fedcore._pb.fed.v1.device_service_pb2_grpc import add_DeviceServiceServicer_to_server
-from fedcore.errors import ShoalError
-from fedcore.types import DeviceId
-from fedserver.coordinator import Coordinator
-from fedserver.desk import Desk
-from fedserver.rpc.admission import Admission
+from fedserver.coordinator.coordinator import Coordinator
+from fedserver.coordinator.operator_api import OperatorApi
+from fedserver.rpc.auth_interceptor import Gate
 from fedserver.rpc.device import Blobs, Devices, shelf_of_device
 from fedserver.rpc.errors import Errors
-from fedserver.rpc.gate import Gate
 from fedserver.rpc.identity import Believed, Callers, Verified
+from fedserver.rpc.limits import Admission
+from shoal.core.errors import ShoalError
+from shoal.core.exchange._pb.fed.v1.blob_service_pb2_grpc import add_BlobServiceServicer_to_server
+from shoal.core.exchange._pb.fed.v1.device_service_pb2_grpc import add_DeviceServiceServicer_to_server
+from shoal.core.types import DeviceId
 from tests.histories.invariants import check
 from tests.histories.processes import SERVER, Process
 from tests.histories.serving import SimServer
@@ -35,7 +35,7 @@ class Server:
         """What the server itself would say."""
         if self.coordinator is None:
             return "no server runs"
-        return "; ".join(run.waiting_for for run in Desk(self.coordinator).runs())
+        return "; ".join(run.waiting_for for run in OperatorApi(self.coordinator).runs())
 
     async def main(self, process: Process) -> None:
         """The life of the server's process, as `fedserver.daemon` has it."""
@@ -63,7 +63,7 @@ class Server:
             await server.start(*gates, Errors(), Admission(callers))
             world.network.server = server
             process.on_death.append(self._nobody_listens)
-            operating = process.spawn(self.operate(Desk(coordinator)))
+            operating = process.spawn(self.operate(OperatorApi(coordinator)))
             operating.add_done_callback(self._operator_ended)
             await coordinator.broken
             operating.cancel()
@@ -79,7 +79,7 @@ class Server:
         if self._world.identities is not None:
             self._world.identities.office = None
 
-    async def operate(self, desk: Desk) -> None:
+    async def operate(self, desk: OperatorApi) -> None:
         """An operator starts the runs, and looks at them now and then."""
         world = self._world
         while True:
@@ -99,7 +99,7 @@ class Server:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._world.bug(f"an operator's call ended with {type(error).__name__}: {error}")
 
-    async def _uploaded(self, desk: Desk) -> Any:
+    async def _uploaded(self, desk: OperatorApi) -> Any:
         initial = self._world.initial
         if initial is None:
             return None

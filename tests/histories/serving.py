@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 from grpc import aio
 
-from fedcore.types import DeviceId
+from shoal.core.types import DeviceId
 from tests.histories.processes import Process
 
 END = b"end of stream"

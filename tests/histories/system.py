@@ -1,6 +1,6 @@
 """What the product asks of its machine, answered by the simulated one: time, files, random names, channels.
 
-The hooks sit at the operating system's own calls, below `fedcore.shell.disk`, so that no code can go past
+The hooks sit at the operating system's own calls, below `shoal.shell.disk`, so that no code can go past
 them. They see only files below the world's folder.
 """
 
@@ -18,11 +18,11 @@ from unittest.mock import patch
 
 from grpc import aio
 
-import fedclient.blobs
-import fedserver.blobs
-import fedserver.room
-import fedserver.runs
-import fedserver.transfer
+import fedclient.store.blobs
+import fedserver.coordinator.runs
+import fedserver.coordinator.transfer
+import fedserver.store.blobs
+import fedserver.store.disk_space
 from tests.histories.database import connecting
 from tests.histories.disk import Crashed, Disk, is_dead
 from tests.histories.loop import SimLoop
@@ -61,12 +61,12 @@ def simulated(
         (os, "utime"): files.utime,
         (sqlite3, "connect"): connecting(files.disk),
         (aio, "insecure_channel"): channel,
-        (fedserver.runs, "in_thread"): lambda work: loop.run_in_executor(None, work),
+        (fedserver.coordinator.runs, "in_thread"): lambda work: loop.run_in_executor(None, work),
         (os, "statvfs"): files.statvfs,
-        (fedserver.room, "RESERVE"): 512,
-        (fedserver.blobs, "CHUNK"): chunk,
-        (fedserver.transfer, "CHUNK"): chunk,
-        (fedclient.blobs, "CHUNK"): chunk,
+        (fedserver.store.disk_space, "RESERVE"): 512,
+        (fedserver.store.blobs, "CHUNK"): chunk,
+        (fedserver.coordinator.transfer, "CHUNK"): chunk,
+        (fedclient.store.blobs, "CHUNK"): chunk,
     }
     patches = [patch.object(where, name, new) for (where, name), new in replaced.items()]
     for each in patches:

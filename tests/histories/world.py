@@ -15,10 +15,10 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-from fedcore import algorithm
-from fedcore.errors import Refused, ShoalError, StorageFault
 from fedserver.authority.verifying import verify
-from fedserver.coordinator import Coordinator
+from fedserver.coordinator.coordinator import Coordinator
+from shoal.core import algorithm
+from shoal.core.errors import Refused, ShoalError, StorageFault
 from tests.histories.devices import KEPT, Worker, model_of, serve
 from tests.histories.disk import Disk
 from tests.histories.identity import Identities
@@ -224,7 +224,7 @@ def play(seed: int, verbose: bool = False) -> World:
     try:
         roots = {world.folders[machine]: disk for machine, disk in world.disks.items()}
         # What is installed does not change; to ask for it takes longer than most histories' rounds.
-        installed = patch("fedcore.algorithm.discover", functools.cache(algorithm.discover))
+        installed = patch("shoal.core.algorithm.discover", functools.cache(algorithm.discover))
         names, chunk, channel = world.chance("names"), world.plan.chunk, world.network.channel
         with installed, simulated(world.loop, roots, names, chunk, channel):
             world.loop.run_until_complete(world.history())

@@ -6,26 +6,28 @@ from typing import Any
 
 import numpy as np
 
-from fedcore.admit import admit_message
-from fedcore.algorithm import Report, find
-from fedcore.algorithms.fedrc import Parameters, central, local
-from fedcore.algorithms.fedrc.messages import Mix, Mixed, Mixing
-from fedcore.algorithms.fedrc.state import State
-from fedcore.data import images
-from fedcore.data.dataset import Dataset
-from fedcore.data.pixels import unit
-from fedcore.data.views import Views
-from fedcore.events import Effect
-from fedcore.local.bench import Bench
-from fedcore.local.learner import builtin
-from fedcore.local.simulated import Memories, Simulated
-from fedcore.local.weights import initial_weights
-from fedcore.messages import TrainingSettings
-from fedcore.parts import MixtureCounts
-from fedcore.rounds import RoundPolicy
-from fedcore.shifts.three_concepts import named
-from fedcore.simulate import Outcome, simulate
-from fedcore.types import DeviceId
+from shoal.core.algorithm import Report, find
+from shoal.core.algorithms.fedrc import Parameters
+from shoal.core.algorithms.fedrc import device as device_half
+from shoal.core.algorithms.fedrc import server as server_half
+from shoal.core.algorithms.fedrc.messages import Mix, Mixed, Mixing
+from shoal.core.algorithms.fedrc.state import State
+from shoal.core.data.dataset import Dataset
+from shoal.core.data.views import Views
+from shoal.core.device_kit.context import DeviceContext
+from shoal.core.device_kit.learner import builtin
+from shoal.core.device_kit.simulated import Memories, Simulated
+from shoal.core.device_kit.weights import initial_weights
+from shoal.core.engine.events import Effect
+from shoal.core.engine.rounds import RoundPolicy
+from shoal.core.engine.simulate import Outcome, simulate
+from shoal.core.exchange.admit import admit_message
+from shoal.core.exchange.messages import TrainingSettings
+from shoal.core.exchange.parts import MixtureCounts
+from shoal.core.types import DeviceId
+from shoal.lab.datasets import images
+from shoal.lab.datasets.pixels import unit
+from shoal.lab.shifts.three_concepts import named
 
 DEVICES, SEED = 9, 3
 LEARNER = builtin("mlp", {"inputs": 64, "hidden": (32,), "classes": 10})
@@ -55,9 +57,9 @@ def unseen(of: int) -> Dataset:
     return Dataset(unit(test.x), named(test.y, of, 10))
 
 
-def bench(device: int, own: Dataset | None = None, memory: Any = None) -> Bench:
+def context(device: int, own: Dataset | None = None, memory: Any = None) -> DeviceContext:
     views = Views.of(data(device) if own is None else own, unseen(concept(device)))
-    found = Bench(LEARNER, views, "cpu", 0, np.random.default_rng(device))
+    found = DeviceContext(LEARNER, views, "cpu", 0, np.random.default_rng(device))
     return found.for_task(0, memory)
 
 
@@ -65,7 +67,7 @@ def fleet(algorithm: str, memories: Memories | None = None) -> Mapping[DeviceId,
     card, _ = find(algorithm)
     remembered = {} if memories is None else memories
     return {
-        f"d{number}": Simulated(card.local(), bench(number), f"d{number}", remembered)
+        f"d{number}": Simulated(card.local(), context(number), f"d{number}", remembered)
         for number in range(DEVICES)
     }
 
@@ -81,10 +83,10 @@ def run(
     known = {name: value for name, value in QUICK.items() if name not in changes}
     parameters = card.configure(preset, {**variant, **known, **changes})
     first, *others = (initial_weights(LEARNER, SEED + n) for n in range(card.initial(parameters)))
-    central = card.central()
-    state = central.start(first, parameters, *others)
+    server_half = card.central()
+    state = server_half.start(first, parameters, *others)
     outcome = simulate(
-        central, state, fleet(algorithm, memories), RoundPolicy(minimum=DEVICES), SEED, watch=watch
+        server_half, state, fleet(algorithm, memories), RoundPolicy(minimum=DEVICES), SEED, watch=watch
     )
     assert not outcome.failed, outcome.reason
     return outcome
@@ -97,7 +99,7 @@ MIX = Mix(MODELS, "c0 c1 c2", MIXING, SETTINGS)
 
 
 def mixed(task: Mix = MIX, device: int = 0, own: Dataset | None = None, memory: Any = None) -> Mixed:
-    answer = local.perform(task, bench(device, own, memory))
+    answer = device_half.perform(task, context(device, own, memory))
     assert isinstance(answer, Mixed)
     admit_message(task, answer)
     return answer
@@ -111,4 +113,4 @@ def reported(device: str, keys: str, counts: list[list[float]], *values: float) 
 
 def begin(**changes: Any) -> State:
     parameters = replace(Parameters(clusters=2, classes=2, rounds=3), **changes)
-    return central.start({"w": np.zeros(1)}, parameters, {"w": np.ones(1)})
+    return server_half.start({"w": np.zeros(1)}, parameters, {"w": np.ones(1)})

@@ -5,18 +5,19 @@ from typing import Any
 
 import numpy as np
 
-from fedcore.algorithms.feroma import ALGORITHM, central
-from fedcore.algorithms.feroma.state import Row, State
-from fedcore.central.descriptors import BlockScaler, vector
-from fedcore.data.dataset import Dataset
-from fedcore.data.views import Views
-from fedcore.events import Effect, Opened, Save
-from fedcore.local.bench import Bench
-from fedcore.messages import Describe, Described, Message
-from fedcore.parts import ClusterAssignment, Descriptor
-from fedcore.rounds import RoundPolicy
-from fedcore.simulate import Outcome, simulate
-from fedcore.types import DeviceId
+from shoal.core.algorithms.feroma import ALGORITHM
+from shoal.core.algorithms.feroma import server as server_half
+from shoal.core.algorithms.feroma.state import Row, State
+from shoal.core.data.dataset import Dataset
+from shoal.core.data.views import Views
+from shoal.core.device_kit.context import DeviceContext
+from shoal.core.engine.events import Effect, Opened, Save
+from shoal.core.engine.rounds import RoundPolicy
+from shoal.core.engine.simulate import Outcome, simulate
+from shoal.core.exchange.messages import Describe, Described, Message
+from shoal.core.exchange.parts import ClusterAssignment, Descriptor
+from shoal.core.server_kit.descriptors import BlockScaler, vector
+from shoal.core.types import DeviceId
 from tests.fleet import first_model, fleet, learner
 
 SMALL = {"rounds": 6, "epochs": 2, "learning_rate": 0.1, "batch_size": 16}
@@ -25,8 +26,8 @@ LIKE = {f"d{number}": {f"d{other}" for other in range(number % 2, 6, 2)} for num
 
 def run(preset: str = "default", watch: Any = lambda effect: None, **changes: Any) -> Outcome:
     parameters = ALGORITHM.configure(preset, {**SMALL, **changes})
-    state = central.start(first_model(), parameters)
-    outcome = simulate(central, state, fleet(ALGORITHM), RoundPolicy(minimum=6), 3, watch=watch)
+    state = server_half.start(first_model(), parameters)
+    outcome = simulate(server_half, state, fleet(ALGORITHM), RoundPolicy(minimum=6), 3, watch=watch)
     assert not outcome.failed
     return outcome
 
@@ -53,12 +54,12 @@ def usual() -> Seen:
     return found
 
 
-def bench(own: Dataset, seed: int = 0) -> Bench:
-    return Bench(learner(), Views.of(own), "cpu", seed, np.random.default_rng(0))
+def context(own: Dataset, seed: int = 0) -> DeviceContext:
+    return DeviceContext(learner(), Views.of(own), "cpu", seed, np.random.default_rng(0))
 
 
 def answered(task: Message, own: Dataset, seed: int = 0) -> Message:
-    return ALGORITHM.local().perform(task, bench(own, seed))
+    return ALGORITHM.local().perform(task, context(own, seed))
 
 
 def described(task: Message, own: Dataset, seed: int = 0) -> Descriptor:
@@ -68,9 +69,9 @@ def described(task: Message, own: Dataset, seed: int = 0) -> Descriptor:
 
 
 def placed(state: State, own: Dataset) -> ClusterAssignment:
-    question = central.place(state, None)
+    question = server_half.place(state, None)
     assert isinstance(question, Describe)
-    answer = central.place(state, described(question, own))
+    answer = server_half.place(state, described(question, own))
     assert isinstance(answer, ClusterAssignment)
     return answer
 

@@ -7,18 +7,19 @@ import pytest
 import torch
 from torch import nn
 
-from fedcore.algorithm import Report, measurement
-from fedcore.algorithms.atp import ALGORITHM, Parameters, central, local
-from fedcore.algorithms.atp.adapting import adapting
-from fedcore.algorithms.atp.messages import Learn, Learned, Measure
-from fedcore.data.dataset import Dataset
-from fedcore.data.views import Views
-from fedcore.errors import BadPayload, ConfigError
-from fedcore.local.bench import Bench
-from fedcore.local.learner import Learner
-from fedcore.local.weights import initial_weights, tensors_of
-from fedcore.messages import Evaluated, Train, Trained
-from tests.slope import at, bench, coin
+from shoal.core.algorithm import Report, measurement
+from shoal.core.algorithms.atp import ALGORITHM, Parameters, adapting
+from shoal.core.algorithms.atp import device as device_half
+from shoal.core.algorithms.atp import server as server_half
+from shoal.core.algorithms.atp.messages import Learn, Learned, Measure
+from shoal.core.data.dataset import Dataset
+from shoal.core.data.views import Views
+from shoal.core.device_kit.context import DeviceContext
+from shoal.core.device_kit.learner import Learner
+from shoal.core.device_kit.weights import initial_weights, tensors_of
+from shoal.core.errors import BadPayload, ConfigError
+from shoal.core.exchange.messages import Evaluated, Train, Trained
+from tests.slope import at, coin, context
 
 
 def entropy_slope(w: float) -> float:
@@ -32,18 +33,18 @@ def normed() -> Learner:
     return Learner("normed", lambda: nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 2)))
 
 
-def shifted(samples: int = 12) -> Bench:
+def shifted(samples: int = 12) -> DeviceContext:
     """Features far from those that a fresh batch norm expects."""
     chance = np.random.default_rng(0)
     x = chance.normal(5.0, 3.0, (samples, 2)).astype(np.float32)
     data = Dataset(x, (x[:, 0] > 5.0).astype(np.int64))
-    return Bench(normed(), Views(data, data, data), "cpu", 0, np.random.default_rng(0))
+    return DeviceContext(normed(), Views(data, data, data), "cpu", 0, np.random.default_rng(0))
 
 
 def learn(
-    device: Bench, start: float, rates: tuple[float, ...], step: float = 0.5, batch: int = 1
+    device: DeviceContext, start: float, rates: tuple[float, ...], step: float = 0.5, batch: int = 1
 ) -> Learned:
-    answer = local.perform(Learn(at(start), rates, step, batch), device)
+    answer = device_half.perform(Learn(at(start), rates, step, batch), device)
     assert isinstance(answer, Learned)
     return answer
 
@@ -56,10 +57,10 @@ def test_a_rate_grows_where_less_entropy_means_less_loss() -> None:
         adapted = w - rate * h
         loss_slope = 1.0 / (1.0 + math.exp(-adapted)) - 1.0
         rate += 0.5 * loss_slope * h
-    found = learn(bench(coin(), samples=2), w, (0.0,))
+    found = learn(context(coin(), samples=2), w, (0.0,))
     assert found.rates == pytest.approx((rate,))
     assert rate > 0.0
-    assert learn(bench(coin()), -w, (0.0,)).rates[0] < 0.0, "surer of the wrong class is worse"
+    assert learn(context(coin()), -w, (0.0,)).rates[0] < 0.0, "surer of the wrong class is worse"
 
 
 def test_the_step_is_divided_by_the_root_of_the_number_of_values() -> None:
@@ -70,7 +71,7 @@ def test_the_step_is_divided_by_the_root_of_the_number_of_values() -> None:
     x, y = torch.from_numpy(device.views.train.x), torch.from_numpy(device.views.train.y)
     rates = [0.1] * len(start)
     task = Learn(start, tuple(rates), 1e-3, 12)
-    answer = local.perform(task, device)
+    answer = device_half.perform(task, device)
     assert isinstance(answer, Learned)
 
     def loss(place: int, change: float) -> float:
@@ -104,8 +105,10 @@ def test_with_rate_one_a_batch_norm_takes_the_statistics_of_the_batch() -> None:
     torch.testing.assert_close(model.train()(x), nn.Sequential(nn.BatchNorm1d(2), model[1])(x))  # type: ignore[index]
 
 
-def measured(device: Bench, start: float, rate: float, batch: int = 1, online: bool = False) -> Evaluated:
-    answer = local.perform(Measure(at(start), (rate,), batch, online), device)
+def measured(
+    device: DeviceContext, start: float, rate: float, batch: int = 1, online: bool = False
+) -> Evaluated:
+    answer = device_half.perform(Measure(at(start), (rate,), batch, online), device)
     assert isinstance(answer, Evaluated)
     return answer
 
@@ -113,7 +116,7 @@ def measured(device: Bench, start: float, rate: float, batch: int = 1, online: b
 def test_atp_batch_a_device_adapts_without_labels_and_measures_what_that_gives() -> None:
     """A rate of -8 undoes so much entropy that w changes its sign, and with it the class."""
     for rate, accuracy in ((0.0, 1.0), (2.0, 1.0), (-8.0, 0.0)):
-        found = measured(bench(coin(), samples=3), 1.5, rate, 2)
+        found = measured(context(coin(), samples=3), 1.5, rate, 2)
         adapted = 1.5 - rate * entropy_slope(1.5)
         assert found.accuracy == accuracy
         assert found.loss == pytest.approx(math.log1p(math.exp(-adapted)), rel=1e-5)
@@ -135,7 +138,7 @@ def test_atp_online_adapts_to_the_mean_of_the_batches_so_far() -> None:
         norm.running_var.copy_(torch.stack([half.var(0) for half in halves]).mean(0))
         with torch.no_grad():
             expected += nn.functional.cross_entropy(network(x[rows]), labels[rows]).item() / 2
-    answer = local.perform(Measure(model, rates, 6, True), device)
+    answer = device_half.perform(Measure(model, rates, 6, True), device)
     assert isinstance(answer, Evaluated)
     assert answer.loss == pytest.approx(expected, rel=1e-5)
 
@@ -143,28 +146,28 @@ def test_atp_online_adapts_to_the_mean_of_the_batches_so_far() -> None:
 def test_a_batch_of_one_sample_has_no_variance_and_leaves_that_of_the_model() -> None:
     device = shifted(1)
     model = initial_weights(normed(), 1)
-    answer = local.perform(Learn(model, (0.5,) * len(model), 0.1, 1), device)
+    answer = device_half.perform(Learn(model, (0.5,) * len(model), 0.1, 1), device)
     assert isinstance(answer, Learned)
     assert np.isfinite(answer.rates).all()
     assert answer.rates[list(model).index("0.running_var")] == 0.5
 
 
 def test_first_the_model_is_trained_then_the_rates_and_newcomers_are_measured_as_members_are() -> None:
-    state = central.start(at(3.0), ALGORITHM.configure("paper", {"rounds": 1, "rate_rounds": 1}))
-    plan = central.plan(state, ["a", "b"])
+    state = server_half.start(at(3.0), ALGORITHM.configure("paper", {"rounds": 1, "rate_rounds": 1}))
+    plan = server_half.plan(state, ["a", "b"])
     assert plan is not None
     assert isinstance(plan.tasks["a"], Train)
-    state = central.reduce(state, [Report("a", Trained(at(1.0), 10, 0.1))])
-    plan = central.plan(state, ["a", "b"])
+    state = server_half.reduce(state, [Report("a", Trained(at(1.0), 10, 0.1))])
+    plan = server_half.plan(state, ["a", "b"])
     assert plan is not None
     task = plan.tasks["b"]
     assert isinstance(task, Learn)
     assert (float(task.model["w"]), task.rates) == (1.0, (0.0,))
-    state = central.reduce(
+    state = server_half.reduce(
         state, [Report("a", Learned((1.0,), 99, 0.1)), Report("b", Learned((2.0,), 1, 0.1))]
     )
     assert state.rates == (1.5,)
-    question = measurement(central, state, "global")
+    question = measurement(server_half, state, "global")
     assert isinstance(question, Measure)
     assert question.rates == (1.5,)
     assert (state.phase, set(state.assignments)) == ("evaluate", {"a", "b"})
@@ -177,5 +180,5 @@ def test_rates_that_are_not_the_models_are_refused() -> None:
             task.admit(Learned(rates, 1, 0.1))
     for change in ({"rate_step": 0.0}, {"rate_batch": 0}, {"rate_rounds": 0}):
         with pytest.raises(ConfigError, match=next(iter(change))):
-            central.start(at(3.0), ALGORITHM.configure("default", change))
+            server_half.start(at(3.0), ALGORITHM.configure("default", change))
     assert Parameters().rate_rounds == 10

@@ -5,15 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedcore.algorithm import Report, measurement
-from fedcore.algorithms.fedem import ALGORITHM, Parameters, central, local
-from fedcore.algorithms.fedem.messages import Measure, Mix, Mixed
-from fedcore.data.dataset import Dataset
-from fedcore.data.views import Views
-from fedcore.errors import BadPayload, ConfigError, DeviceFault, LearnerFault
-from fedcore.local.bench import Bench
-from fedcore.messages import Evaluated, Score, TrainingSettings
-from fedcore.types import Tensors
+from shoal.core.algorithm import Report, measurement
+from shoal.core.algorithms.fedem import ALGORITHM, Parameters
+from shoal.core.algorithms.fedem import device as device_half
+from shoal.core.algorithms.fedem import server as server_half
+from shoal.core.algorithms.fedem.messages import Measure, Mix, Mixed
+from shoal.core.data.dataset import Dataset
+from shoal.core.data.views import Views
+from shoal.core.device_kit.context import DeviceContext
+from shoal.core.errors import BadPayload, ConfigError, DeviceFault, LearnerFault
+from shoal.core.exchange.messages import Evaluated, Score, TrainingSettings
+from shoal.core.types import Tensors
 from tests.slope import at, coin, slope
 
 SETTINGS = TrainingSettings(epochs=1, batch_size=3, learning_rate=0.3, momentum=0.0)
@@ -22,24 +24,26 @@ P = 1.0 / (1.0 + np.exp(-1.0))
 """The probability of class 0 with the first model, and of class 1 with the second."""
 
 
-def device(*labels: int) -> Bench:
+def device(*labels: int) -> DeviceContext:
     data = Dataset(np.zeros((len(labels), 1), np.float32), np.array(labels))
-    return Bench(coin(), Views(data, data.subset(slice(0, 0)), data), "cpu", 0, np.random.default_rng(0))
+    return DeviceContext(
+        coin(), Views(data, data.subset(slice(0, 0)), data), "cpu", 0, np.random.default_rng(0)
+    )
 
 
-def mixed(bench: Bench, models: tuple[Tensors, ...] = MODELS, first: str = "equal") -> Mixed:
-    answer = local.perform(Mix(models, SETTINGS, first), bench)
+def mixed(context: DeviceContext, models: tuple[Tensors, ...] = MODELS, first: str = "equal") -> Mixed:
+    answer = device_half.perform(Mix(models, SETTINGS, first), context)
     assert isinstance(answer, Mixed)
     return answer
 
 
 def test_e_step_the_weights_are_the_mean_of_what_each_model_explains() -> None:
-    bench = device(0, 0, 1)
-    assert mixed(bench).heaviest == 0
+    context = device(0, 0, 1)
+    assert mixed(context).heaviest == 0
     expected = (2 * P + (1 - P)) / 3
-    assert bench.remembered is not None
-    assert bench.remembered["weights"] == pytest.approx([expected, 1 - expected])
-    again = bench.for_task(0, bench.remembered)
+    assert context.remembered is not None
+    assert context.remembered["weights"] == pytest.approx([expected, 1 - expected])
+    again = context.for_task(0, context.remembered)
     mixed(again)
     of_0, of_1 = ((expected * p / (expected * p + (1 - expected) * (1 - p))) for p in (P, 1 - P))
     assert again.remembered is not None
@@ -58,10 +62,12 @@ def test_m_step_each_model_goes_down_the_loss_of_what_it_explains() -> None:
 
 
 def test_a_device_predicts_with_the_mixture_of_probabilities() -> None:
-    bench = device(0, 0, 1)
+    context = device(0, 0, 1)
     for weight in (0.9, 0.2):
         question = Measure(MODELS, (1.0, 0.0))
-        answer = local.perform(question, bench.for_task(0, {"weights": np.array([weight, 1 - weight])}))
+        answer = device_half.perform(
+            question, context.for_task(0, {"weights": np.array([weight, 1 - weight])})
+        )
         assert isinstance(answer, Evaluated)
         p = weight * P + (1 - weight) * (1 - P)
         assert answer.accuracy == pytest.approx(2 / 3 if p > 0.5 else 1 / 3)
@@ -72,22 +78,22 @@ def test_what_is_remembered_of_other_models_is_left_alone() -> None:
     wrong: list[Tensors] = [{}, {"weights": np.array([1.0])}, {"weights": np.array([2.0, -1.0])}]
     wrong += [{"weights": np.array([0.3, 0.3])}, {"weights": np.array([np.nan, 1.0])}]
     for memory in wrong:
-        answer = local.perform(Measure(MODELS, (0.0, 1.0)), device(0, 0, 1).for_task(0, memory))
+        answer = device_half.perform(Measure(MODELS, (0.0, 1.0)), device(0, 0, 1).for_task(0, memory))
         assert isinstance(answer, Evaluated)
         assert answer.accuracy == pytest.approx(1 / 3), "the weights that came"
 
 
 def test_algorithm_1_the_server_takes_the_mean_of_each_model_by_samples() -> None:
     parameters = ALGORITHM.configure("paper", {"rounds": 1, "clusters": 2})
-    state = central.start(at(0.0), parameters, at(1.0))
+    state = server_half.start(at(0.0), parameters, at(1.0))
     reports = [
         Report("a", Mixed((at(1.0), at(2.0)), 0, 30, 0.1)),
         Report("b", Mixed((at(5.0), at(6.0)), 1, 10, 0.1)),
     ]
-    after = central.reduce(state, reports)
+    after = server_half.reduce(state, reports)
     assert {key: float(model["w"]) for key, model in after.models.items()} == {"c0": 2.0, "c1": 3.0}
     assert (after.assignments, after.phase) == ({"a": "c0", "b": "c1"}, "evaluate")
-    question = measurement(central, after, "c1")
+    question = measurement(server_half, after, "c1")
     assert isinstance(question, Measure)
     assert question.weights == (0.0, 1.0), "where a device remembers none"
 
@@ -97,31 +103,31 @@ def test_models_that_begin_alike_part_where_each_device_draws_its_first_weights(
     equal, random = mixed(device(0, 0, 1), alike), mixed(device(0, 0, 1), alike, "random")
     assert float(equal.models[0]["w"]) == float(equal.models[1]["w"])
     assert float(random.models[0]["w"]) != float(random.models[1]["w"])
-    central.start(at(1.0), Parameters())
+    server_half.start(at(1.0), Parameters())
     with pytest.raises(ConfigError, match="stay alike"):
-        central.start(at(1.0), Parameters(first="equal"))
+        server_half.start(at(1.0), Parameters(first="equal"))
 
 
 def test_without_labels_nothing_can_be_told_and_the_device_says_what_would_work() -> None:
-    unlabelled = Bench(
+    unlabelled = DeviceContext(
         coin(), Views.of(Dataset(np.zeros((3, 1), np.float32))), "cpu", 0, np.random.default_rng(0)
     )
-    question = central.place(central.start(at(1.0), Parameters()), None)
+    question = server_half.place(server_half.start(at(1.0), Parameters()), None)
     assert isinstance(question, Score)
     for task in (Mix(MODELS, SETTINGS, "equal"), question):
         with pytest.raises(DeviceFault, match="flux"):
-            local.perform(task, unlabelled)
-    own = Bench(slope(), device(0).views, "cpu", 0, np.random.default_rng(0))
+            device_half.perform(task, unlabelled)
+    own = DeviceContext(slope(), device(0).views, "cpu", 0, np.random.default_rng(0))
     with pytest.raises(LearnerFault, match=r"its own loss\(\)"):
-        local.perform(Mix(MODELS, SETTINGS, "equal"), own)
+        device_half.perform(Mix(MODELS, SETTINGS, "equal"), own)
 
 
 @pytest.mark.parametrize("labels", [(0,), (1, 1)])
 def test_more_models_than_samples_or_classes_are_no_special_case(labels: tuple[int, ...]) -> None:
-    bench = device(*labels)
-    answer = mixed(bench, (at(1.0),) * 5, "random")
-    assert bench.remembered is not None
-    assert bench.remembered["weights"].sum() == pytest.approx(1.0)
+    context = device(*labels)
+    answer = mixed(context, (at(1.0),) * 5, "random")
+    assert context.remembered is not None
+    assert context.remembered["weights"].sum() == pytest.approx(1.0)
     assert all(np.isfinite(model["w"]) for model in answer.models)
 
 
@@ -134,4 +140,4 @@ def test_answers_that_do_not_fit_their_task_are_refused() -> None:
             task.admit(wrong)
     for change in ({"clusters": 0}, {"first": "some"}, {"rounds": 0}):
         with pytest.raises(ConfigError, match=next(iter(change))):
-            central.start(at(3.0), ALGORITHM.configure("default", change))
+            server_half.start(at(3.0), ALGORITHM.configure("default", change))

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from fedcore.algorithms.fedgroup import Parameters, central
-from fedcore.errors import ConfigError
-from fedcore.messages import Train
+from shoal.core.algorithms.fedgroup import Parameters
+from shoal.core.algorithms.fedgroup import server as server_half
+from shoal.core.errors import ConfigError
+from shoal.core.exchange.messages import Train
 from tests.reports import model, trained, values
 
 PLAIN = Parameters(rounds=4, clusters=2, aggregation="mean")
@@ -17,13 +18,13 @@ def test_algorithm_2_updates_are_told_by_their_cosines_with_the_leading_singular
     rows = np.random.default_rng(0).normal(size=(6, 20))
     _, _, right = np.linalg.svd(rows, full_matrices=False)
     expected = rows @ right[:3].T / np.linalg.norm(rows, axis=1, keepdims=True)
-    found = central.decomposed(rows @ rows.T, 3)
+    found = server_half.decomposed(rows @ rows.T, 3)
     np.testing.assert_allclose(np.abs(found), np.abs(expected), atol=1e-7)
-    assert central.decomposed(np.zeros((2, 2)), 3).tolist() == [[0.0], [0.0]], "nobody moved"
+    assert server_half.decomposed(np.zeros((2, 2)), 3).tolist() == [[0.0], [0.0]], "nobody moved"
 
 
 def test_algorithm_1_the_cold_start_groups_by_direction_and_not_by_length() -> None:
-    state = central.reduce(central.start(model(1, 1), PLAIN), COLD)
+    state = server_half.reduce(server_half.start(model(1, 1), PLAIN), COLD)
     first, second = state.assignments["a"], state.assignments["c"]
     assert state.assignments == {"a": first, "b": first, "c": second, "d": second}
     assert values(state) == {first: [3.0, 1.0], second: [1.0, 6.0]}
@@ -31,21 +32,21 @@ def test_algorithm_1_the_cold_start_groups_by_direction_and_not_by_length() -> N
 
 
 def test_algorithm_3_a_late_device_trains_the_initial_model_and_joins_by_angle() -> None:
-    state = central.reduce(central.start(model(1, 1), PLAIN), COLD)
-    plan = central.plan(state, ["a", "late"])
+    state = server_half.reduce(server_half.start(model(1, 1), PLAIN), COLD)
+    plan = server_half.plan(state, ["a", "late"])
     assert plan is not None
     task = plan.tasks["late"]
     assert isinstance(task, Train)
     assert task.model["w"].tolist() == [1.0, 1.0]
     before = values(state)
-    state = central.reduce(state, [trained("late", 1.1, 1.5)])
+    state = server_half.reduce(state, [trained("late", 1.1, 1.5)])
     assert state.assignments["late"] == state.assignments["c"]
     assert (values(state), state.progress) == (before, 1), "its update counts in no model"
 
 
 def test_inter_group_aggregation_adds_a_little_of_the_others_at_length_1() -> None:
     parameters = Parameters(rounds=4, clusters=2, aggregation="mean", between=0.1)
-    state = central.reduce(central.start(model(1, 1), parameters), COLD)
+    state = server_half.reduce(server_half.start(model(1, 1), parameters), COLD)
     other = np.array([1.0, 6.0]) / np.linalg.norm([1.0, 6.0])
     np.testing.assert_allclose(
         values(state)[state.assignments["a"]], [3 + 0.1 * other[0], 1 + 0.1 * other[1]]
@@ -53,10 +54,10 @@ def test_inter_group_aggregation_adds_a_little_of_the_others_at_length_1() -> No
 
 
 def test_fewer_devices_than_clusters_and_all_the_same() -> None:
-    assert len(central.reduce(central.start(model(1, 1), PLAIN), [trained("a", 2, 1)]).models) == 1
+    assert len(server_half.reduce(server_half.start(model(1, 1), PLAIN), [trained("a", 2, 1)]).models) == 1
     same = [trained(device, 2, 1) for device in "abc"]
-    assert len(central.reduce(central.start(model(1, 1), PLAIN), same).models) == 1
+    assert len(server_half.reduce(server_half.start(model(1, 1), PLAIN), same).models) == 1
     still = [trained(device, 1, 1) for device in "abc"]
-    assert len(central.reduce(central.start(model(1, 1), PLAIN), still).models) == 1
+    assert len(server_half.reduce(server_half.start(model(1, 1), PLAIN), still).models) == 1
     with pytest.raises(ConfigError, match="between"):
-        central.start(model(1, 1), Parameters(between=1.0))
+        server_half.start(model(1, 1), Parameters(between=1.0))

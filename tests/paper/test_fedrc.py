@@ -7,21 +7,22 @@ import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from fedcore.admit import admit_message
-from fedcore.algorithms.fedrc import central, local
-from fedcore.algorithms.fedrc.messages import Measured, Mix, Mixed, Weigh
-from fedcore.algorithms.fedrc.state import State, table
-from fedcore.algorithms.fedrc.weights import as_one, begun, log_shares, recalled, weighed
-from fedcore.data.dataset import Dataset
-from fedcore.errors import BadPayload, DeviceFault, Refused
-from fedcore.local.mixture import responsibilities, train_share
-from fedcore.local.train import train
-from fedcore.local.weights import tensors_of
-from fedcore.messages import Scored
-from fedcore.parts import ClusterAssignment, MixtureCounts
-from fedcore.simulate import Outcome
-from fedcore.tensors import digest
-from fedcore.types import Tensors
+from shoal.core.algorithms.fedrc import device as device_half
+from shoal.core.algorithms.fedrc import server as server_half
+from shoal.core.algorithms.fedrc.messages import Measured, Mix, Mixed, Weigh
+from shoal.core.algorithms.fedrc.state import State, table
+from shoal.core.algorithms.fedrc.weights import as_one, begun, log_shares, recalled, weighed
+from shoal.core.data.dataset import Dataset
+from shoal.core.device_kit.mixture import responsibilities, train_share
+from shoal.core.device_kit.train import train
+from shoal.core.device_kit.weights import tensors_of
+from shoal.core.engine.simulate import Outcome
+from shoal.core.errors import BadPayload, DeviceFault, Refused
+from shoal.core.exchange.admit import admit_message
+from shoal.core.exchange.messages import Scored
+from shoal.core.exchange.parts import ClusterAssignment, MixtureCounts
+from shoal.core.exchange.tensors import digest
+from shoal.core.types import Tensors
 from tests.paper.fedrc_fleet import (
     DEVICES,
     LEARNER,
@@ -30,8 +31,8 @@ from tests.paper.fedrc_fleet import (
     MODELS,
     SETTINGS,
     begin,
-    bench,
     concept,
+    context,
     mixed,
     reported,
     run,
@@ -91,7 +92,7 @@ def test_a_weight_counts_the_floor_at_least_and_the_papers_zero_stays_zero() -> 
 
 
 def test_eq_5_a_model_is_trained_on_the_samples_that_it_explains() -> None:
-    ours = bench(0)
+    ours = context(0)
     samples = ours.samples("train")
     same, _ = train_share(ours, MODELS[0], samples, np.zeros(len(samples)), SETTINGS)
     assert digest(same) == digest(MODELS[0])
@@ -105,7 +106,7 @@ def test_eq_5_a_model_is_trained_on_the_samples_that_it_explains() -> None:
 def test_eq_5_gamma_is_the_step_and_weighting_by_mass_takes_it_to_the_full_rate() -> None:
     """Equal models explain a third each. By mass, each is trained as if alone."""
     alike = replace(MIX, models=(MODELS[0],) * 3)
-    ours = bench(0)
+    ours = context(0)
     samples = ours.samples("train")
     for weighting, share in (("samples", 1 / 3), ("mass", 1.0)):
         answer = mixed(replace(alike, mixing=replace(MIXING, weighting=weighting)))
@@ -155,7 +156,7 @@ def test_as_one_drawn_weights_stand_in_the_first_round_and_as_one_says_for_how_m
     assert first.costs is None
     said = []
     for progress in range(3):
-        planned = central.plan(replace(begin(as_one=2), progress=progress), ["d0"])
+        planned = server_half.plan(replace(begin(as_one=2), progress=progress), ["d0"])
         assert planned is not None
         task = planned.tasks["d0"]
         assert isinstance(task, Mix)
@@ -173,25 +174,25 @@ REPORTS = [
 
 
 def test_line_11_the_server_weighs_by_samples_in_the_paper_and_by_what_a_model_explains_by_default() -> None:
-    paper = central.reduce(begin(weighting="samples", aggregation="mean", first="equal"), REPORTS)
+    paper = server_half.reduce(begin(weighting="samples", aggregation="mean", first="equal"), REPORTS)
     np.testing.assert_allclose(
         [m["w"][0] for m in paper.models.values()], [(8 * 3 + 4 * 7) / 12, (8 + 16) / 12]
     )
-    ours = central.reduce(begin(aggregation="mean"), REPORTS)
+    ours = server_half.reduce(begin(aggregation="mean"), REPORTS)
     np.testing.assert_allclose([m["w"][0] for m in ours.models.values()], [(18 + 14) / 8, (2 + 8) / 4])
     assert ours.assignments == {"d0": "c0", "d1": "c0"}
 
 
 def test_a_model_that_nobody_trained_stays_as_it_is() -> None:
     state = begin()
-    after = central.reduce(state, [reported("d0", "c1", [[0.0, 0.0], [4.0, 4.0]], 2.0)])
+    after = server_half.reduce(state, [reported("d0", "c1", [[0.0, 0.0], [4.0, 4.0]], 2.0)])
     assert after.models["c0"] is state.models["c0"]
     assert after.models["c1"]["w"].tolist() == [2.0]
 
 
 def test_eq_2_the_table_is_of_all_devices_also_of_those_that_were_not_asked_this_time() -> None:
-    state = central.reduce(begin(smoothing=0.0), REPORTS)
-    state = central.reduce(state, [reported("d1", "c0", [[3.0, 1.0], [0.0, 0.0]], 7.0)])
+    state = server_half.reduce(begin(smoothing=0.0), REPORTS)
+    state = server_half.reduce(state, [reported("d1", "c0", [[3.0, 1.0], [0.0, 0.0]], 7.0)])
     found = table(state)
     assert found is not None
     np.testing.assert_allclose(found.counts, [[9 / 10, 1 / 10], [0.0, 1.0]], atol=1e-8)
@@ -206,14 +207,14 @@ def test_no_device_counts_for_more_than_its_share_of_the_table() -> None:
     """One of ten says that it has a thousand times as many samples as the others."""
     honest = [reported(f"d{n}", "c0", [[5.0, 5.0], [0.0, 0.0]], 1.0) for n in range(9)]
     hostile = reported("d9", "c0", [[0.0, 10_000.0], [0.0, 0.0]], 1.0)
-    found = table(central.reduce(begin(smoothing=0.0), [*honest, hostile]))
+    found = table(server_half.reduce(begin(smoothing=0.0), [*honest, hostile]))
     assert found is not None
     np.testing.assert_allclose(found.counts[0], [0.4, 0.6])  # a fifth of all is the most
 
 
 def test_a_device_that_begins_late_has_equal_weights() -> None:
     state = begin()
-    first, later = (central.plan(each, ["d0"]) for each in (state, central.reduce(state, REPORTS)))
+    first, later = (server_half.plan(each, ["d0"]) for each in (state, server_half.reduce(state, REPORTS)))
     assert first is not None
     assert later is not None
     tasks = first.tasks["d0"], later.tasks["d0"]
@@ -222,16 +223,16 @@ def test_a_device_that_begins_late_has_equal_weights() -> None:
 
 def test_nobody_is_placed_before_the_first_round_and_without_a_question_by_one_model() -> None:
     with pytest.raises(Refused, match="not trained"):
-        central.place(begin(), None)
-    alone = central.place(replace(begin(), models={"c1": {"w": np.zeros(1)}}, progress=3), None)
+        server_half.place(begin(), None)
+    alone = server_half.place(replace(begin(), models={"c1": {"w": np.zeros(1)}}, progress=3), None)
     assert isinstance(alone, ClusterAssignment)
     assert alone.cluster == "c1"
 
 
 def test_gamma_never_leaves_and_omega_is_remembered_on_the_device() -> None:
     assert {item.name for item in fields(Mixed)} == {"models", "keys", "counts", "examples", "loss", "scores"}
-    ours = bench(0)
-    answer = local.perform(MIX, ours)
+    ours = context(0)
+    answer = device_half.perform(MIX, ours)
     assert isinstance(answer, Mixed)
     assert answer.counts.counts.shape == (3, 10)
     assert ours.remembered is not None
@@ -270,7 +271,7 @@ def test_every_concept_has_a_model_of_its_own_whatever_classes_its_devices_have(
 def test_once_the_clusters_stand_one_model_goes_up(outcome: Outcome) -> None:
     state, memories = outcome.state, dict[str, Tensors]()
     assert isinstance(state, State)
-    last = central.plan(replace(state, phase="train"), ["d0"])
+    last = server_half.plan(replace(state, phase="train"), ["d0"])
     assert last is not None
     task = last.tasks["d0"]
     assert isinstance(task, Mix)
@@ -284,20 +285,20 @@ def test_newcomers_with_labels_are_placed_by_the_e_step_and_others_are_told_what
     """H.2. Placed on another's balanced digits, by nine tenths of them."""
     state = outcome.state
     assert isinstance(state, State)
-    question = central.place(state, None)
+    question = server_half.place(state, None)
     assert isinstance(question, Weigh)
     for device in range(3):
-        answer = local.perform(question, bench(device, unseen(concept(device))))
+        answer = device_half.perform(question, context(device, unseen(concept(device))))
         assert isinstance(answer, Scored)
         admit_message(question, answer)
-        placed = central.place(state, answer.scores)
+        placed = server_half.place(state, answer.scores)
         assert isinstance(placed, ClusterAssignment)
         assert placed.cluster == found(outcome)[device]
         assert placed.confidence > 0.5
         assert placed.distance < placed.runner_up_distance
     with pytest.raises(DeviceFault, match="have no labels") as refused:
-        local.perform(question, bench(0, Dataset(unseen(0).x)))
-    assert "one of flux" in refused.value.mend
+        device_half.perform(question, context(0, Dataset(unseen(0).x)))
+    assert "one of flux" in refused.value.hint
 
 
 def test_h2_prediction_is_the_weighted_sum_of_probabilities_or_the_heaviest_model_or_tuned(
@@ -307,8 +308,8 @@ def test_h2_prediction_is_the_weighted_sum_of_probabilities_or_the_heaviest_mode
     assert isinstance(state, State)
     answers = {}
     for predict in ("ensemble", "hard", "tuned"):
-        task = replace(central.measure(state, ""), predict=predict)
-        answer = local.perform(task, bench(0, memory=memories["d0"]))
+        task = replace(server_half.measure(state, ""), predict=predict)
+        answer = device_half.perform(task, context(0, memory=memories["d0"]))
         assert isinstance(answer, Measured)
         admit_message(task, answer)
         assert answer.accuracy == getattr(answer, predict)
@@ -316,7 +317,7 @@ def test_h2_prediction_is_the_weighted_sum_of_probabilities_or_the_heaviest_mode
     assert set(state.figures) == set(answers)
     assert state.metrics["d0"].accuracy == answers["ensemble"]
     with pytest.raises(BadPayload, match="ensemble or hard or tuned"):
-        local.perform(replace(central.measure(state, ""), predict="soft"), bench(0))
+        device_half.perform(replace(server_half.measure(state, ""), predict="soft"), context(0))
 
 
 def test_one_more_training_helps_a_device_on_its_own_classes() -> None:
@@ -324,8 +325,8 @@ def test_one_more_training_helps_a_device_on_its_own_classes() -> None:
     is something left to learn."""
     state = run("fedrc", rounds=3).state
     assert isinstance(state, State)
-    task = replace(central.measure(state, ""), part="train")
-    answer = local.perform(task, bench(4))
+    task = replace(server_half.measure(state, ""), part="train")
+    answer = device_half.perform(task, context(4))
     assert isinstance(answer, Measured)
     assert answer.tuned > answer.ensemble
 
@@ -338,7 +339,7 @@ def test_e_noise_of_the_size_that_is_asked_for_hides_the_counts() -> None:
     noisy = replace(MIX, mixing=replace(MIXING, noise=5.0, weighting="samples"))
     added = np.stack([mixed(noisy, d).counts.counts - mixed(MIX, d).counts.counts for d in range(2)])
     assert (np.abs(added) > 1e-3).all()
-    more = np.stack([local._noised(np.zeros((20, 10)), 5.0, bench(device)) for device in range(5)])
+    more = np.stack([device_half._noised(np.zeros((20, 10)), 5.0, context(device)) for device in range(5)])
     assert more.std() == pytest.approx(5.0, rel=0.12)
     assert abs(more.mean()) < 0.8
 

@@ -6,23 +6,25 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedcore.admit import admit_message
-from fedcore.algorithm import Report, find
-from fedcore.algorithms.fedrc import Parameters, central, local
-from fedcore.algorithms.fedrc.messages import Measure, Measured, Mix, Mixed, Weigh
-from fedcore.algorithms.fedrc.weights import begun, class_counts
-from fedcore.data.dataset import Dataset
-from fedcore.errors import BadPayload, ConfigError, DataFault, DeviceFault, LearnerFault
-from fedcore.local.learner import Learner
-from fedcore.messages import Scored
-from fedcore.parts import MixtureCounts, Scores
+from shoal.core.algorithm import Report, find
+from shoal.core.algorithms.fedrc import Parameters
+from shoal.core.algorithms.fedrc import device as device_half
+from shoal.core.algorithms.fedrc import server as server_half
+from shoal.core.algorithms.fedrc.messages import Measure, Measured, Mix, Mixed, Weigh
+from shoal.core.algorithms.fedrc.weights import begun, class_counts
+from shoal.core.data.dataset import Dataset
+from shoal.core.device_kit.learner import Learner
+from shoal.core.errors import BadPayload, ConfigError, DataFault, DeviceFault, LearnerFault
+from shoal.core.exchange.admit import admit_message
+from shoal.core.exchange.messages import Scored
+from shoal.core.exchange.parts import MixtureCounts, Scores
 from tests.paper.fedrc_fleet import (
     LEARNER,
     MIX,
     MIXING,
     MODELS,
     SETTINGS,
-    bench,
+    context,
     data,
     mixed,
 )
@@ -31,7 +33,7 @@ from tests.paper.fedrc_fleet import (
 def test_models_that_begin_alike_are_set_apart_by_the_devices_or_refused() -> None:
     card, _ = find("fedrc")
     with pytest.raises(ConfigError, match="stay alike"):
-        central.start(MODELS[0], card.configure("paper"))
+        server_half.start(MODELS[0], card.configure("paper"))
     drawn = {begun(("a", "b"), "random", seed).omega[0] for seed in range(3)}
     assert len(drawn) == 3
 
@@ -53,7 +55,7 @@ def test_models_that_begin_alike_are_set_apart_by_the_devices_or_refused() -> No
 )
 def test_parameters_that_cannot_work_are_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        central.start(MODELS[0], replace(Parameters(), **changes))
+        server_half.start(MODELS[0], replace(Parameters(), **changes))
 
 
 def test_more_models_than_devices_a_class_that_nobody_has_one_sample_and_one_class() -> None:
@@ -70,27 +72,27 @@ def test_more_models_than_devices_a_class_that_nobody_has_one_sample_and_one_cla
 
 
 def test_a_single_device_and_devices_that_are_all_alike_are_a_run_like_any_other() -> None:
-    state = central.start(MODELS[0], Parameters(rounds=2, learning_rate=0.1), *MODELS[1:])
+    state = server_half.start(MODELS[0], Parameters(rounds=2, learning_rate=0.1), *MODELS[1:])
     for _ in range(2):
-        plan = central.plan(state, ["d0", "d1"])
+        plan = server_half.plan(state, ["d0", "d1"])
         assert plan is not None
         task = plan.tasks["d0"]
         assert isinstance(task, Mix)
-        state = central.reduce(state, [Report(device, mixed(task)) for device in ("d0", "d1")])
+        state = server_half.reduce(state, [Report(device, mixed(task)) for device in ("d0", "d1")])
     assert state.assignments["d0"] == state.assignments["d1"]
 
 
 def test_a_label_beyond_the_run_no_labels_and_a_loss_of_ones_own_are_named() -> None:
     with pytest.raises(DataFault, match="label 9"):
-        local.perform(replace(MIX, mixing=replace(MIXING, classes=9)), bench(0))
+        device_half.perform(replace(MIX, mixing=replace(MIXING, classes=9)), context(0))
     with pytest.raises(DeviceFault, match="no labels"):
-        local.perform(MIX, bench(0, Dataset(data(0).x)))
-    ours = bench(0)
+        device_half.perform(MIX, context(0, Dataset(data(0).x)))
+    ours = context(0)
     ours.learner = Learner("own", LEARNER.build, loss=lambda model, x, y: model(x).sum())
     with pytest.raises(LearnerFault, match=r"its own loss\(\)"):
-        local.perform(MIX, ours)
+        device_half.perform(MIX, ours)
     with pytest.raises(BadPayload, match="3 models came under the names"):
-        local.perform(replace(MIX, keys="c0 c1"), bench(0))
+        device_half.perform(replace(MIX, keys="c0 c1"), context(0))
 
 
 HONEST = Mixed(MODELS[:2], "c0 c2", MixtureCounts(np.full((3, 10), 1.0)), 30, 0.5)

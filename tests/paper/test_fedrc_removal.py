@@ -5,22 +5,22 @@ from dataclasses import replace
 import numpy as np
 from sklearn.metrics import adjusted_rand_score
 
-from fedcore.algorithms.fedrc import central
-from fedcore.algorithms.fedrc.removal import without_idle_models, without_spare_models
-from fedcore.algorithms.fedrc.weights import Mixture, recalled
+from shoal.core.algorithms.fedrc import server as server_half
+from shoal.core.algorithms.fedrc.removal import without_idle_models, without_spare_models
+from shoal.core.algorithms.fedrc.weights import Mixture, recalled
 from tests.paper.fedrc_fleet import DEVICES, begin, concept, reported, run
 
 
 def test_algorithm_3_a_model_that_explains_too_little_for_too_long_is_removed() -> None:
     state = begin(remove_below=0.2, remove_after=2)
     idle = [reported("d0", "c0", [[9.0, 0.0], [1.0, 0.0]], 1.0)]
-    once = central.reduce(state, idle)
+    once = server_half.reduce(state, idle)
     assert list(once.models) == ["c0", "c1"]
-    twice = central.reduce(once, idle)
+    twice = server_half.reduce(once, idle)
     assert list(twice.models) == ["c0"]
     assert twice.tables["d0"].tolist() == [[9.0, 0.0]]
     assert any("c1 was removed after round 2: it explained 10.0%" in text for text in twice.remarks)
-    busy = central.reduce(once, [reported("d0", "c0 c1", [[5.0, 0.0], [5.0, 0.0]], 1.0, 1.0)])
+    busy = server_half.reduce(once, [reported("d0", "c0 c1", [[5.0, 0.0], [5.0, 0.0]], 1.0, 1.0)])
     assert busy.low == {}
     every = without_idle_models(replace(twice, parameters=replace(twice.parameters, remove_below=0.9)))
     assert list(every.models) == ["c0"]

@@ -6,23 +6,24 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedcore.algorithm import Report
-from fedcore.algorithms.feroma import ALGORITHM, Parameters, central
-from fedcore.algorithms.feroma.state import GLOBAL, State
-from fedcore.data.dataset import Dataset
-from fedcore.errors import Refused
-from fedcore.local.bench import Bench
-from fedcore.messages import Describe, Train, Trained
-from fedcore.rounds import RoundPolicy
-from fedcore.simulate import simulate
-from fedcore.tensors import digest
+from shoal.core.algorithm import Report
+from shoal.core.algorithms.feroma import ALGORITHM, Parameters
+from shoal.core.algorithms.feroma import server as server_half
+from shoal.core.algorithms.feroma.state import GLOBAL, State
+from shoal.core.data.dataset import Dataset
+from shoal.core.device_kit.context import DeviceContext
+from shoal.core.engine.rounds import RoundPolicy
+from shoal.core.engine.simulate import simulate
+from shoal.core.errors import Refused
+from shoal.core.exchange.messages import Describe, Train, Trained
+from shoal.core.exchange.tensors import digest
 from tests.fleet import data, first_model
 from tests.paper.feroma_fleet import (
     LIKE,
     SMALL,
     Seen,
     answered,
-    bench,
+    context,
     owner,
     placed,
     profile,
@@ -63,7 +64,7 @@ def test_the_order_of_a_run(seen: Seen) -> None:
 
 def test_the_first_mapped_round_starts_from_the_warm_up_s_model(seen: Seen) -> None:
     first = next(state for state in seen.states if state.phase == "mixed")
-    plan = central.plan(first, ["d0", "d1"])
+    plan = server_half.plan(first, ["d0", "d1"])
     assert plan is not None
     assert all(task.model is first.models[GLOBAL] for task in plan.tasks.values())  # type: ignore[attr-defined]
 
@@ -79,7 +80,7 @@ def test_line_13_each_device_starts_from_the_models_of_devices_with_like_data(se
 
 def test_line_13_is_the_product_of_the_weights_and_the_models_by_device(seen: Seen) -> None:
     state = [state for state in seen.states if state.phase == "mixed" and state.rows][-1]
-    plan = central.plan(state, sorted(LIKE))
+    plan = server_half.plan(state, sorted(LIKE))
     assert plan is not None
     keys = sorted(state.rows)
     matrix = np.array([[state.starts[device].get(key, 0.0) for key in keys] for device in sorted(LIKE)])
@@ -94,7 +95,7 @@ def test_models_and_profiles_are_kept_by_device_in_whatever_order_reports_stand(
     state = [state for state in seen.states if state.phase == "mixed"][-1]
     reports = [Report(device, _trained(value)) for value, device in enumerate(sorted(state.profiles))]
     for order in (reports, reports[::-1]):
-        after = central.reduce(state, order)
+        after = server_half.reduce(state, order)
         for value, device in enumerate(sorted(state.profiles)):
             key = after.assignments[device]
             assert after.rows[key].device == device
@@ -125,17 +126,17 @@ def test_devices_end_with_the_mean_of_like_models_and_the_paper_s_with_their_own
 
 def test_a_late_joiner_describes_itself_and_then_starts_from_like_models(seen: Seen) -> None:
     state = [state for state in seen.states if state.phase == "mixed"][-1]
-    plan = central.plan(state, ["d0", "late"])
+    plan = server_half.plan(state, ["d0", "late"])
     assert plan is not None
     assert isinstance(plan.tasks["d0"], Train)
     task = plan.tasks["late"]
     assert isinstance(task, Describe)
-    after = central.reduce(state, [Report("late", answered(task, data(7)))])
+    after = server_half.reduce(state, [Report("late", answered(task, data(7)))])
     assert after.progress == state.progress, "nobody trained, so the round is still to come"
     assert after.phase == "mixed"
     share = sum(w for key, w in after.starts["late"].items() if after.rows[key].device in LIKE["d1"])
     assert share > 0.8
-    again = central.plan(after, ["late"])
+    again = server_half.plan(after, ["late"])
     assert again is not None
     assert isinstance(again.tasks["late"], Train)
 
@@ -156,11 +157,11 @@ def test_a_device_that_stays_away_is_gone_and_its_distribution_is_not(seen: Seen
         starts={"d0": {"x0": 1.0}},
         progress=state.parameters.absence,
     )
-    after = central.reduce(state, [Report("d0", _trained(0.0))])
+    after = server_half.reduce(state, [Report("d0", _trained(0.0))])
     assert after.rows["gone"].device == ""
     assert after.assignments["away"] == "gone"
     forgetful = replace(state, parameters=replace(state.parameters, keep=0))
-    after = central.reduce(forgetful, [Report("d0", _trained(0.0))])
+    after = server_half.reduce(forgetful, [Report("d0", _trained(0.0))])
     assert "gone" not in after.rows
     assert "gone" not in after.models
     assert after.assignments["away"] in after.rows
@@ -174,9 +175,9 @@ def drifted(seen: Seen) -> State:
     state = [state for state in seen.states if state.phase == "profile" and state.rows][-2]
     devices = {name: data(int(name[1]), angles=(0,)) for name in LIKE}
     for _ in range(2):
-        plan = central.plan(state, sorted(devices))
+        plan = server_half.plan(state, sorted(devices))
         assert plan is not None
-        state = central.reduce(
+        state = server_half.reduce(
             state, [Report(name, answered(task, devices[name])) for name, task in sorted(plan.tasks.items())]
         )
     return state
@@ -184,9 +185,9 @@ def drifted(seen: Seen) -> State:
 
 def test_a_device_whose_data_drift_starts_from_those_who_had_such_data(seen: Seen) -> None:
     state = [state for state in seen.states if state.phase == "profile" and state.rows][-2]
-    plan = central.plan(state, ["d1"])
+    plan = server_half.plan(state, ["d1"])
     assert plan is not None
-    after = central.reduce(state, [Report("d1", answered(plan.tasks["d1"], data(1, angles=(0,))))])
+    after = server_half.reduce(state, [Report("d1", answered(plan.tasks["d1"], data(1, angles=(0,))))])
     share = sum(w for key, w in after.starts["d1"].items() if after.rows[key].device in LIKE["d0"])
     assert share > 0.8
 
@@ -230,7 +231,7 @@ def test_a_newcomer_unlike_anything_seen_is_told_so_and_the_paper_s_always_gets_
 
 def test_a_run_that_has_mapped_nothing_yet_refuses_to_place() -> None:
     with pytest.raises(Refused, match="try again in a few rounds"):
-        central.place(central.start(first_model(), Parameters()), None)
+        server_half.place(server_half.start(first_model(), Parameters()), None)
 
 
 # -- appendix E: a few labels -----------------------------------------------------------------------------
@@ -246,20 +247,20 @@ def renamed(own: Dataset, group: int) -> Dataset:
 def concepts() -> State:
     """d0, d2 and d4 call the digits by their names, the others by exchanged ones."""
     parameters = ALGORITHM.configure("default", {**SMALL, "labels_at_test": True})
-    local = ALGORITHM.local()
-    benches = {f"d{n}": bench(renamed(data(n, angles=(0,)), n % 2)) for n in range(6)}
+    device_half = ALGORITHM.local()
+    contexts = {f"d{n}": context(renamed(data(n, angles=(0,)), n % 2)) for n in range(6)}
 
-    def device(own: Bench) -> Any:
-        return lambda message, seed: local.perform(message, own.for_task(seed))
+    def device(own: DeviceContext) -> Any:
+        return lambda message, seed: device_half.perform(message, own.for_task(seed))
 
-    devices = {name: device(own) for name, own in benches.items()}
-    state = central.start(first_model(), parameters)
-    return simulate(central, state, devices, RoundPolicy(minimum=6), 3).state  # type: ignore[return-value]
+    devices = {name: device(own) for name, own in contexts.items()}
+    state = server_half.start(first_model(), parameters)
+    return simulate(server_half, state, devices, RoundPolicy(minimum=6), 3).state  # type: ignore[return-value]
 
 
 @pytest.mark.parametrize("group", [0, 1])
 def test_appendix_e_a_few_labels_tell_what_images_alone_do_not(concepts: State, group: int) -> None:
-    question = central.place(concepts, None)
+    question = server_half.place(concepts, None)
     assert isinstance(question, Describe)
     assert question.classes == 10
     own = renamed(data(8, angles=(0,)), group)

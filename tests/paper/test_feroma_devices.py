@@ -6,23 +6,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedclient.ledger import Ledger
-from fedcore.algorithm import Report
-from fedcore.algorithms.feroma import ALGORITHM, central
-from fedcore.algorithms.feroma.messages import Profile
-from fedcore.algorithms.feroma.state import State
-from fedcore.data.dataset import Dataset
-from fedcore.data.views import Views
-from fedcore.local.bench import Bench
-from fedcore.messages import Describe, Described, Train, Trained
-from fedcore.parts import Descriptor
-from fedcore.privacy.budget import Budget
-from fedcore.privacy.ledger import Debit, chosen
-from fedcore.rounds import RoundPolicy
-from fedcore.simulate import simulate
-from fedcore.types import Tensors
+from fedclient.store.ledger import Ledger
+from shoal.core.algorithm import Report
+from shoal.core.algorithms.feroma import ALGORITHM
+from shoal.core.algorithms.feroma import server as server_half
+from shoal.core.algorithms.feroma.messages import Profile
+from shoal.core.algorithms.feroma.state import State
+from shoal.core.data.dataset import Dataset
+from shoal.core.data.views import Views
+from shoal.core.device_kit.context import DeviceContext
+from shoal.core.engine.rounds import RoundPolicy
+from shoal.core.engine.simulate import simulate
+from shoal.core.exchange.messages import Describe, Described, Train, Trained
+from shoal.core.exchange.parts import Descriptor
+from shoal.core.privacy.budget import Budget
+from shoal.core.privacy.ledger import Debit, chosen
+from shoal.core.types import Tensors
 from tests.fleet import data, first_model, fleet, learner
-from tests.paper.feroma_fleet import LIKE, SMALL, Seen, bench, described, placed, usual
+from tests.paper.feroma_fleet import LIKE, SMALL, Seen, context, described, placed, usual
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +72,7 @@ def test_the_paper_s_profiles_are_of_the_held_out_part_by_three_masks(seen: Seen
     state = next(state for state in seen.states if state.phase == "profile")
     paper = replace(state, parameters=replace(ALGORITHM.configure("paper")))
     for each, kind in ((state, Describe), (paper, Profile)):
-        plan = central.plan(each, ["d0"])
+        plan = server_half.plan(each, ["d0"])
         assert plan is not None
         assert type(plan.tasks["d0"]) is kind
     asked = plan.tasks["d0"]
@@ -80,14 +81,14 @@ def test_the_paper_s_profiles_are_of_the_held_out_part_by_three_masks(seen: Seen
 
 def test_with_a_guarantee_the_same_data_cost_their_device_s_budget_once(tmp_path: Path) -> None:
     accounts = {f"d{n}": Ledger(tmp_path / f"d{n}", Budget(unprotected=False)) for n in range(4)}
-    local, devices = ALGORITHM.local(), {}
+    device_half, devices = ALGORITHM.local(), {}
     for number, (name, account) in enumerate(accounts.items()):
         views = Views.of(data(number, samples=350))
-        own = Bench(learner(), views, "cpu", 0, np.random.default_rng(0), account=account)
-        devices[name] = lambda message, seed, own=own: local.perform(message, own.for_task(seed))
+        own = DeviceContext(learner(), views, "cpu", 0, np.random.default_rng(0), account=account)
+        devices[name] = lambda message, seed, own=own: device_half.perform(message, own.for_task(seed))
     found, parameters = Seen(), {**SMALL, "epochs": 1, "privacy": "balanced"}
-    state = central.start(first_model(), ALGORITHM.configure("default", parameters))
-    outcome = simulate(central, state, devices, RoundPolicy(minimum=4), 3, watch=found)
+    state = server_half.start(first_model(), ALGORITHM.configure("default", parameters))
+    outcome = simulate(server_half, state, devices, RoundPolicy(minimum=4), 3, watch=found)
     assert not outcome.failed
     assert sum("describe" in title for title in found.titles) == 6
     for account in accounts.values():
@@ -102,7 +103,7 @@ def test_with_a_guarantee_the_same_data_cost_their_device_s_budget_once(tmp_path
 
 def test_a_device_that_sends_a_model_from_nowhere_is_held_back_and_the_operator_told(seen: Seen) -> None:
     state = [state for state in seen.states if state.phase == "mixed"][-1]
-    plan = central.plan(state, sorted(LIKE))
+    plan = server_half.plan(state, sorted(LIKE))
     assert plan is not None
     reports = []
     for name, asked in sorted(plan.tasks.items()):
@@ -111,43 +112,43 @@ def test_a_device_that_sends_a_model_from_nowhere_is_held_back_and_the_operator_
         reports.append(
             Report(name, Trained({k: v + np.float32(far) for k, v in asked.model.items()}, 50, 1.0))
         )
-    after = central.reduce(state, reports)
+    after = server_half.reduce(state, reports)
     assert [row.device for row in after.rows.values() if row.held_back] == ["d3"]
     assert "d3" in after.remarks[0]
     mapped: Tensors
     for name in ("d1", "d5"):
-        again = central.reduce(after, [Report(name, Described(state.profiles[name], 50))])
-        mapped = central.plan(again, [name]).tasks[name].model  # type: ignore[union-attr,attr-defined]
+        again = server_half.reduce(after, [Report(name, Described(state.profiles[name], 50))])
+        mapped = server_half.plan(again, [name]).tasks[name].model  # type: ignore[union-attr,attr-defined]
         assert max(np.abs(array).max() for array in mapped.values()) < 10.0
     trusting = replace(state, parameters=replace(state.parameters, aggregation="mean"))
-    assert not any(row.held_back for row in central.reduce(trusting, reports).rows.values())
+    assert not any(row.held_back for row in server_half.reduce(trusting, reports).rows.values())
 
 
 @pytest.mark.parametrize("devices", [1, 2])
 @pytest.mark.parametrize("preset", ["default", "paper"])
 def test_one_or_two_devices_are_no_special_case(devices: int, preset: str) -> None:
-    state = central.start(first_model(), ALGORITHM.configure(preset, {**SMALL, "epochs": 1}))
-    outcome = simulate(central, state, fleet(ALGORITHM, devices, (0,)), RoundPolicy(minimum=devices), 3)
+    state = server_half.start(first_model(), ALGORITHM.configure(preset, {**SMALL, "epochs": 1}))
+    outcome = simulate(server_half, state, fleet(ALGORITHM, devices, (0,)), RoundPolicy(minimum=devices), 3)
     assert not outcome.failed
     assert len(outcome.state.assignments) == devices
 
 
 @pytest.mark.parametrize("angles", [(0,), (0, 60, 120, 180, 240, 300)])
 def test_devices_that_are_all_alike_or_all_different_are_no_special_case(angles: tuple[int, ...]) -> None:
-    state = central.start(first_model(), ALGORITHM.configure("default", {**SMALL, "epochs": 1}))
-    outcome = simulate(central, state, fleet(ALGORITHM, 6, angles), RoundPolicy(minimum=6), 3)
+    state = server_half.start(first_model(), ALGORITHM.configure("default", {**SMALL, "epochs": 1}))
+    outcome = simulate(server_half, state, fleet(ALGORITHM, 6, angles), RoundPolicy(minimum=6), 3)
     assert not outcome.failed
     newcomer = placed(outcome.state, Dataset(data(6, angles).x))  # type: ignore[arg-type]
     assert newcomer.cluster in outcome.state.models
 
 
 def test_a_device_of_one_sample_and_one_without_labels_do_not_stop_the_others() -> None:
-    local, devices = ALGORITHM.local(), fleet(ALGORITHM, 3)
+    device_half, devices = ALGORITHM.local(), fleet(ALGORITHM, 3)
     for name, own in {"few": data(3).subset(slice(0, 1)), "unlabelled": Dataset(data(4).x)}.items():
-        mine = bench(own)
-        devices[name] = lambda message, seed, mine=mine: local.perform(message, mine.for_task(seed))  # type: ignore[misc]
-    state = central.start(first_model(), ALGORITHM.configure("default", {**SMALL, "epochs": 1}))
-    outcome = simulate(central, state, devices, RoundPolicy(minimum=3), 3)
+        mine = context(own)
+        devices[name] = lambda message, seed, mine=mine: device_half.perform(message, mine.for_task(seed))  # type: ignore[misc]
+    state = server_half.start(first_model(), ALGORITHM.configure("default", {**SMALL, "epochs": 1}))
+    outcome = simulate(server_half, state, devices, RoundPolicy(minimum=3), 3)
     assert not outcome.failed
     assert any("needs labels" in why.get("unlabelled", "") for why in outcome.missing.values())
     assert "few" in outcome.state.assignments

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedcore.algorithms.feroma import ALGORITHM, Parameters, central, mapping, memory
-from fedcore.algorithms.feroma.state import Row
-from fedcore.central import same
-from fedcore.errors import ConfigError
+from shoal.core.algorithms.feroma import ALGORITHM, Parameters, mapping, memory
+from shoal.core.algorithms.feroma import server as server_half
+from shoal.core.algorithms.feroma.state import Row
+from shoal.core.errors import ConfigError
+from shoal.core.server_kit import two_sample
 from tests.fleet import first_model
 from tests.paper.feroma_fleet import profile, row, scaler
 
@@ -111,14 +112,14 @@ def test_what_is_kept_is_bounded_and_of_the_two_most_alike_the_older_goes() -> N
 )
 def test_what_cannot_work_is_refused_before_the_run_starts(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        central.start(first_model(), ALGORITHM.configure("default", changes))
+        server_half.start(first_model(), ALGORITHM.configure("default", changes))
 
 
 def test_a_newcomer_gets_the_nearest_model_whoever_has_it_and_however_old_it_is() -> None:
     """It differs from what nobody has any more by little more than chance, from what others have by far."""
     rows = {"a": row(4.0, device="a", round=9), "gone": row(0.0, round=1)}
     shown = profile(0.4)
-    assert 1.0 < same.between([shown], [rows["gone"].profile])[0, 0] < 3.0
+    assert 1.0 < two_sample.between([shown], [rows["gone"].profile])[0, 0] < 3.0
     answer = mapping.place(Parameters(classes=2), shown, rows, 9, scaler(0.0, 4.0))
     assert answer.cluster == "gone"
     assert answer.runner_up == "a"

@@ -7,19 +7,20 @@ import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from fedcore.algorithm import Report, find
-from fedcore.algorithms.flux import ALGORITHM, Parameters, central, clustering
-from fedcore.algorithms.flux.state import State
-from fedcore.data.dataset import Dataset
-from fedcore.data.views import Views
-from fedcore.errors import ConfigError, Refused
-from fedcore.local import standard
-from fedcore.local.bench import Bench
-from fedcore.messages import Describe, Described, Evaluate, Evaluated, Train
-from fedcore.parts import ClusterAssignment, Descriptor, LatentBounds
-from fedcore.rounds import RoundPolicy
-from fedcore.simulate import simulate
-from fedcore.tensors import digest
+from shoal.core.algorithm import Report, find
+from shoal.core.algorithms.flux import ALGORITHM, Parameters, clustering
+from shoal.core.algorithms.flux import server as server_half
+from shoal.core.algorithms.flux.state import State
+from shoal.core.data.dataset import Dataset
+from shoal.core.data.views import Views
+from shoal.core.device_kit import standard
+from shoal.core.device_kit.context import DeviceContext
+from shoal.core.engine.rounds import RoundPolicy
+from shoal.core.engine.simulate import simulate
+from shoal.core.errors import ConfigError, Refused
+from shoal.core.exchange.messages import Describe, Described, Evaluate, Evaluated, Train
+from shoal.core.exchange.parts import ClusterAssignment, Descriptor, LatentBounds
+from shoal.core.exchange.tensors import digest
 from tests.fleet import data, first_model, fleet, learner
 
 SMALL = {"rounds": 6, "epochs": 3, "learning_rate": 0.1, "batch_size": 16, "privacy": "off"}
@@ -30,8 +31,8 @@ TRUTH = [0, 1, 0, 1, 0, 1]
 
 def finish(angles: tuple[int, ...] = ANGLES, **changes: Any) -> State:
     parameters = ALGORITHM.configure("default", {**SMALL, **changes})
-    state = central.start(first_model(), parameters)
-    outcome = simulate(central, state, fleet(ALGORITHM, 6, angles), RoundPolicy(minimum=6), 3)
+    state = server_half.start(first_model(), parameters)
+    outcome = simulate(server_half, state, fleet(ALGORITHM, 6, angles), RoundPolicy(minimum=6), 3)
     assert not outcome.failed
     assert isinstance(outcome.state, State)
     return outcome.state
@@ -42,19 +43,19 @@ def finished() -> State:
     return finish()
 
 
-def newcomer(number: int, angles: tuple[int, ...] = ANGLES, samples: int = 90) -> Bench:
-    return Bench(
+def newcomer(number: int, angles: tuple[int, ...] = ANGLES, samples: int = 90) -> DeviceContext:
+    return DeviceContext(
         learner(), Views.of(Dataset(data(number, angles, samples).x)), "cpu", 0, np.random.default_rng(0)
     )
 
 
-def place(state: State, bench: Bench) -> ClusterAssignment:
-    question = central.place(state, None)
+def place(state: State, context: DeviceContext) -> ClusterAssignment:
+    question = server_half.place(state, None)
     assert isinstance(question, Describe)
     assert question.classes == 0
-    answer = standard.perform(question, bench)
+    answer = standard.perform(question, context)
     assert isinstance(answer, Described)
-    assignment = central.place(state, answer.descriptor)
+    assignment = server_half.place(state, answer.descriptor)
     assert isinstance(assignment, ClusterAssignment)
     return assignment
 
@@ -72,9 +73,9 @@ def test_clustered_models_beat_the_one_global_model_for_every_device(finished: S
     assert finished.clustering is not None
     shared = finished.clustering.encoder
     for number in range(6):
-        bench = Bench(learner(), Views.of(data(number)), "cpu", 0, np.random.default_rng(0))
+        context = DeviceContext(learner(), Views.of(data(number)), "cpu", 0, np.random.default_rng(0))
         own = finished.models[finished.assignments[f"d{number}"]]
-        accuracy = [standard.perform(Evaluate(model), bench).accuracy for model in (own, shared)]  # type: ignore[attr-defined]
+        accuracy = [standard.perform(Evaluate(model), context).accuracy for model in (own, shared)]  # type: ignore[attr-defined]
         assert accuracy[0] >= accuracy[1]
 
 
@@ -119,7 +120,7 @@ def test_a_run_of_one_round_clusters_in_it() -> None:
 
 def test_c11_the_descriptor_is_made_with_the_servers_projector_on_every_device(finished: State) -> None:
     assert finished.clustering is not None
-    question = central.place(finished, None)
+    question = server_half.place(finished, None)
     assert isinstance(question, Describe)
     answer = standard.perform(question, newcomer(0))
     assert isinstance(answer, Described)
@@ -135,13 +136,13 @@ def test_c11_bounds_of_either_kind_give_the_same_groups(bounds: str) -> None:
 
 
 def test_one_device_with_another_network_does_not_spoil_the_bounds_of_all() -> None:
-    state = replace(central.start(first_model(), Parameters(privacy="off")), phase="bounds")
+    state = replace(server_half.start(first_model(), Parameters(privacy="off")), phase="bounds")
 
     def measured(device: str, width: int) -> Report:
         bounds = LatentBounds(np.zeros(1), np.full(1, float(width)))
         return Report(device, Evaluated(0.5, 1.0, 3, bounds, width))
 
-    after = central.reduce(state, [measured("d0", 32), measured("d1", 999), measured("d2", 32)])
+    after = server_half.reduce(state, [measured("d0", 32), measured("d1", 999), measured("d2", 32)])
     assert after.latents == 32
     assert after.bounds is not None
     assert after.bounds.high[0] == pytest.approx(32 * 1.02)
@@ -151,8 +152,8 @@ def test_section_421_a_device_unlike_all_others_is_a_cluster_of_its_own() -> Non
     parameters = ALGORITHM.configure("default", SMALL)
     angles = (0, 0, 0, 90, 90, 180)
     devices = fleet(ALGORITHM, 6, angles)
-    state = central.start(first_model(), parameters)
-    outcome = simulate(central, state, devices, RoundPolicy(minimum=6), 3)
+    state = server_half.start(first_model(), parameters)
+    outcome = simulate(server_half, state, devices, RoundPolicy(minimum=6), 3)
     found = [outcome.state.assignments[f"d{i}"] for i in range(6)]
     assert found.count(found[5]) == 1
 
@@ -161,7 +162,7 @@ def test_flux_prior_forms_the_number_of_clusters_that_it_is_told() -> None:
     card, changes = find("flux-prior")
     assert card is ALGORITHM
     with pytest.raises(ConfigError, match="told the number of clusters"):
-        central.start(first_model(), card.configure("default", changes))
+        server_half.start(first_model(), card.configure("default", changes))
     assert finish(clusters=3).facts["clusters"] == 3
 
 
@@ -181,17 +182,19 @@ def test_algorithm_1_line_26_a_late_joiner_describes_and_then_trains_with_its_gr
     running = replace(
         finished, phase="clustered", progress=4, parameters=replace(finished.parameters, rounds=9)
     )
-    plan = central.plan(running, ["d0", "late"])
+    plan = server_half.plan(running, ["d0", "late"])
     assert plan is not None
     assert isinstance(plan.tasks["d0"], Train)
     task = plan.tasks["late"]
     assert isinstance(task, Describe)
     assert task.classes == 10
-    bench = Bench(learner(), Views.of(data(7)), "cpu", 0, np.random.default_rng(0))  # rotated by 90 degrees
-    after = central.reduce(running, [Report("late", standard.perform(task, bench))])
+    context = DeviceContext(
+        learner(), Views.of(data(7)), "cpu", 0, np.random.default_rng(0)
+    )  # rotated by 90 degrees
+    after = server_half.reduce(running, [Report("late", standard.perform(task, context))])
     assert after.assignments["late"] == finished.assignments["d1"]
     assert after.progress == running.progress, "nobody trained, so the round is still to come"
-    again = central.plan(after, ["late"])
+    again = server_half.plan(after, ["late"])
     assert again is not None
     assert isinstance(again.tasks["late"], Train)
 
@@ -212,7 +215,7 @@ def test_a_newcomer_unlike_anything_seen_is_told_so_and_the_paper_preset_always_
     finished: State,
 ) -> None:
     noise = np.random.default_rng(0).uniform(0, 40, (60, 1, 8, 8)).astype(np.float32)
-    stranger = Bench(learner(), Views.of(Dataset(noise)), "cpu", 0, np.random.default_rng(0))
+    stranger = DeviceContext(learner(), Views.of(Dataset(noise)), "cpu", 0, np.random.default_rng(0))
     answer = place(finished, stranger)
     assert answer.abstained
     assert "no cluster has seen such data" in answer.reason
@@ -226,7 +229,7 @@ def test_few_samples_of_what_all_devices_have_are_no_strangers() -> None:
     alike = finish(angles=(0,), clusters=1)
     assert alike.facts["clusters"] == 1
     newcomers = [newcomer(number, (0,), samples) for number in (6, 7, 8) for samples in (1, 5, 40)]
-    assert not any(place(alike, bench).abstained for bench in newcomers)
+    assert not any(place(alike, context).abstained for context in newcomers)
 
 
 def test_a_newcomer_half_way_between_two_clusters_is_told_so(finished: State) -> None:
@@ -242,9 +245,9 @@ def test_a_newcomer_half_way_between_two_clusters_is_told_so(finished: State) ->
 
 
 def test_a_run_without_clusters_refuses_to_place_and_says_when_to_come_back() -> None:
-    state = central.start(first_model(), Parameters())
+    state = server_half.start(first_model(), Parameters())
     with pytest.raises(Refused, match="not formed its clusters"):
-        central.place(state, None)
+        server_half.place(state, None)
 
 
 # -- appendix C.1.3, S4: the papers' noise ----------------------------------------------------------------
@@ -254,22 +257,22 @@ def test_noise_is_asked_of_devices_and_newcomers_and_the_paper_preset_spares_new
     for preset, expected in (("default", "paper"), ("paper", "off")):
         changes = {**SMALL, "privacy": "paper", "epsilon": 1e6, "grouping": "density"}
         parameters = ALGORITHM.configure(preset, changes)
-        state = central.start(first_model(), parameters)
-        outcome = simulate(central, state, fleet(ALGORITHM), RoundPolicy(minimum=6), 3)
-        question = central.place(outcome.state, None)
+        state = server_half.start(first_model(), parameters)
+        outcome = simulate(server_half, state, fleet(ALGORITHM), RoundPolicy(minimum=6), 3)
+        question = server_half.place(outcome.state, None)
         assert isinstance(question, Describe)
         assert question.privacy.mode == expected
 
 
 def test_grouping_by_test_refuses_noise_of_unknown_size() -> None:
     with pytest.raises(ConfigError, match="grouping=density"):
-        central.start(first_model(), Parameters(privacy="paper", epsilon=1.0))
+        server_half.start(first_model(), Parameters(privacy="paper", epsilon=1.0))
 
 
 def test_wrong_parameters_are_refused_before_the_run_starts() -> None:
     for name, value in (("mixing", "mild"), ("bounds", "vector"), ("classes", 0), ("scaling", -1.0)):
         with pytest.raises(ConfigError, match=name):
-            central.start(first_model(), ALGORITHM.configure("default", {name: value}))
+            server_half.start(first_model(), ALGORITHM.configure("default", {name: value}))
 
 
 # -- edges: few devices, few samples ----------------------------------------------------------------------
@@ -278,8 +281,8 @@ def test_wrong_parameters_are_refused_before_the_run_starts() -> None:
 @pytest.mark.parametrize("devices", [1, 2])
 def test_one_or_two_devices_are_no_special_case(devices: int) -> None:
     parameters = ALGORITHM.configure("default", SMALL)
-    state = central.start(first_model(), parameters)
-    outcome = simulate(central, state, fleet(ALGORITHM, devices, (0,)), RoundPolicy(minimum=devices), 3)
+    state = server_half.start(first_model(), parameters)
+    outcome = simulate(server_half, state, fleet(ALGORITHM, devices, (0,)), RoundPolicy(minimum=devices), 3)
     assert not outcome.failed
     assert len(outcome.state.assignments) == devices
 

@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from fedcore.algorithm import Report, find
-from fedcore.algorithms.flux import central
-from fedcore.algorithms.flux.drift import drifted
-from fedcore.algorithms.flux.state import State
-from fedcore.data.dataset import Dataset
-from fedcore.errors import ConfigError
-from fedcore.events import Effect, Save
-from fedcore.local import standard
-from fedcore.messages import Describe
-from fedcore.rounds import RoundPolicy
-from fedcore.simulate import simulate
-from fedcore.tensors import digest
-from fedserver.fleet import Fleet, Holding
+from shoal.core.algorithm import Report, find
+from shoal.core.algorithms.flux import server as server_half
+from shoal.core.algorithms.flux.drift import drifted
+from shoal.core.algorithms.flux.state import State
+from shoal.core.data.dataset import Dataset
+from shoal.core.device_kit import standard
+from shoal.core.engine.events import Effect, Save
+from shoal.core.engine.rounds import RoundPolicy
+from shoal.core.engine.simulate import simulate
+from shoal.core.errors import ConfigError
+from shoal.core.exchange.messages import Describe
+from shoal.core.exchange.tensors import digest
+from shoal.lab.fleet import Fleet, Holding
 from tests.fleet import data, first_model, learner
 
 SMALL = {"rounds": 8, "epochs": 2, "learning_rate": 0.1, "batch_size": 16, "privacy": "off"}
@@ -45,8 +45,8 @@ def run(later: tuple[int, ...], name: str = "flux-dynamic") -> list[State]:
             states.append(effect.state)
 
     fleet = Fleet(card, [holding(number, later) for number in range(6)], learner(), "cpu", 3)
-    first = central.start(first_model(), card.configure("default", {**SMALL, **changes}))
-    outcome = simulate(central, first, fleet.devices(), RoundPolicy(minimum=6), 3, watch=watch)
+    first = server_half.start(first_model(), card.configure("default", {**SMALL, **changes}))
+    outcome = simulate(server_half, first, fleet.devices(), RoundPolicy(minimum=6), 3, watch=watch)
     assert not outcome.failed
     return states
 
@@ -112,17 +112,19 @@ def test_other_data_of_the_same_distribution_do_not_trigger_and_those_of_another
     }
     described = {}
     for device, own in fresh.items():
-        bench = fleet.bench(0, own)
-        described[device] = standard.perform(task, bench).descriptor  # type: ignore[attr-defined]
+        context = fleet.context(0, own)
+        described[device] = standard.perform(task, context).descriptor  # type: ignore[attr-defined]
     assert drifted(clustering, described) == ["device-004"]
 
 
 def test_a_device_that_is_away_is_taken_to_be_as_it_was(moved: list[State]) -> None:
     before = moved[moved.index(next(state for state in moved if state.drift)) - 1]
-    plan = central.plan(before, ["device-001"])
+    plan = server_half.plan(before, ["device-001"])
     assert plan is not None
-    bench = Fleet(find("flux")[0], [holding(1, AFTER)], learner(), "cpu", 3).bench(0, data(0, (0,)))
-    after = central.reduce(before, [Report("device-001", standard.perform(plan.tasks["device-001"], bench))])
+    context = Fleet(find("flux")[0], [holding(1, AFTER)], learner(), "cpu", 3).context(0, data(0, (0,)))
+    after = server_half.reduce(
+        before, [Report("device-001", standard.perform(plan.tasks["device-001"], context))]
+    )
     assert adjusted_rand_score((0, 0, 0, 90, 0, 90), found(after)) == 1.0
 
 
@@ -130,6 +132,6 @@ def test_the_papers_noise_hides_drift_so_both_are_refused() -> None:
     card, changes = find("flux-dynamic")
     wrong = {**changes, "privacy": "paper", "epsilon": 1.0, "grouping": "density"}
     with pytest.raises(ConfigError, match="watch=0"):
-        central.start(first_model(), card.configure("default", wrong))
+        server_half.start(first_model(), card.configure("default", wrong))
     with pytest.raises(ConfigError, match="watch"):
-        central.start(first_model(), replace(card.parameters(), watch=-1))
+        server_half.start(first_model(), replace(card.parameters(), watch=-1))

@@ -9,22 +9,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedcore.algorithms.flux import ALGORITHM, Parameters, central
-from fedcore.algorithms.flux.clustering import add_device, check, form_clusters, mixing_weights, place
-from fedcore.algorithms.flux.state import Clustering, State
-from fedcore.central.projector import public_projector
-from fedcore.data.views import Views
-from fedcore.errors import ConfigError
-from fedcore.local import standard
-from fedcore.local.bench import Bench
-from fedcore.messages import WIDTH, Describe, Evaluate, Message
-from fedcore.parts import Descriptor, PrivacySettings
-from fedcore.privacy.account import Unmetered
-from fedcore.privacy.modes import terms
-from fedcore.privacy.release import release_sums
-from fedcore.privacy.sums import sums_of
-from fedcore.rounds import RoundPolicy
-from fedcore.simulate import simulate
+from shoal.core.algorithms.flux import ALGORITHM, Parameters
+from shoal.core.algorithms.flux import server as server_half
+from shoal.core.algorithms.flux.clustering import add_device, check, form_clusters, mixing_weights, place
+from shoal.core.algorithms.flux.state import Clustering, State
+from shoal.core.data.views import Views
+from shoal.core.device_kit import standard
+from shoal.core.device_kit.context import DeviceContext
+from shoal.core.engine.rounds import RoundPolicy
+from shoal.core.engine.simulate import simulate
+from shoal.core.errors import ConfigError
+from shoal.core.exchange.messages import WIDTH, Describe, Evaluate, Message
+from shoal.core.exchange.parts import Descriptor, PrivacySettings
+from shoal.core.privacy.account import Unmetered
+from shoal.core.privacy.modes import terms
+from shoal.core.privacy.release import release_sums
+from shoal.core.privacy.sums import sums_of
+from shoal.core.server_kit.projector import public_projector
 from tests.fleet import data, first_model, learner
 
 CLASSES, DIMS, GROUPS = 4, 6, 4
@@ -128,19 +129,19 @@ def test_a_run_with_a_guarantee_asks_for_no_bounds_and_all_that_leaves_is_noisy(
     def device(number: int) -> Callable[[Message, int], Message]:
         account = Unmetered(np.random.default_rng(number).bytes)
         views = Views.of(data(number, samples=200))
-        bench = Bench(learner(), views, "cpu", 0, np.random.default_rng(0), account=account)
+        context = DeviceContext(learner(), views, "cpu", 0, np.random.default_rng(0), account=account)
 
         def perform(message: Message, seed: int) -> Message:
             asked.append(message)
-            answered.append(standard.perform(message, bench.for_task(seed)))
+            answered.append(standard.perform(message, context.for_task(seed)))
             return answered[-1]
 
         return perform
 
     changes = {"rounds": 5, "learning_rate": 0.05, "batch_size": 16}
-    state = central.start(first_model(), ALGORITHM.configure("default", changes))
+    state = server_half.start(first_model(), ALGORITHM.configure("default", changes))
     fleet = {f"d{number}": device(number) for number in range(6)}
-    found = simulate(central, state, fleet, RoundPolicy(minimum=6), 3).state
+    found = simulate(server_half, state, fleet, RoundPolicy(minimum=6), 3).state
     assert {message.bounds for message in asked if isinstance(message, Evaluate)} == {"", WIDTH}
     assert not [message for message in answered if getattr(message, "bounds", None) is not None]
     descriptors = [message.descriptor for message in answered if getattr(message, "descriptor", None)]  # type: ignore[attr-defined]
@@ -152,7 +153,7 @@ def test_a_run_with_a_guarantee_asks_for_no_bounds_and_all_that_leaves_is_noisy(
     assert {name: array.tolist() for name, array in found.clustering.projector.items()} == {
         name: array.tolist() for name, array in public.items()
     }
-    question = central.place(found, None)
+    question = server_half.place(found, None)
     assert isinstance(question, Describe)
     assert (question.privacy, question.classes) == (BALANCED, 0)
 
@@ -173,7 +174,7 @@ def test_a_run_with_a_guarantee_asks_for_no_bounds_and_all_that_leaves_is_noisy(
     ],
 )
 def test_a_mode_brings_its_numbers(changes: dict[str, Any], expected: PrivacySettings) -> None:
-    assert central.privacy(Parameters(**changes)) == expected
+    assert server_half.privacy(Parameters(**changes)) == expected
 
 
 @pytest.mark.parametrize(
@@ -188,4 +189,4 @@ def test_a_mode_brings_its_numbers(changes: dict[str, Any], expected: PrivacySet
 )
 def test_a_mode_that_cannot_be_is_refused_before_the_run(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        central.start({}, Parameters(**changes))
+        server_half.start({}, Parameters(**changes))

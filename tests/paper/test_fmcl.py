@@ -3,21 +3,22 @@
 import numpy as np
 import pytest
 
-from fedcore.algorithm import Report
-from fedcore.algorithms.fmcl import ALGORITHM, Parameters, central, clustering
-from fedcore.data import images
-from fedcore.data.dataset import Dataset
-from fedcore.data.pixels import unit
-from fedcore.data.views import Views
-from fedcore.errors import ConfigError, DeviceFault, Refused
-from fedcore.local import standard
-from fedcore.local.bench import Bench
-from fedcore.messages import Represent, Represented, Train, Trained
-from fedcore.parts import ClusterAssignment, Prototypes, Vector
-from fedcore.rounds import RoundPolicy
-from fedcore.simulate import simulate
-from fedcore.types import Tensors
-from tests.fleet import benches, first_model, learner
+from shoal.core.algorithm import Report
+from shoal.core.algorithms.fmcl import ALGORITHM, Parameters, clustering
+from shoal.core.algorithms.fmcl import server as server_half
+from shoal.core.data.dataset import Dataset
+from shoal.core.data.views import Views
+from shoal.core.device_kit import standard
+from shoal.core.device_kit.context import DeviceContext
+from shoal.core.engine.rounds import RoundPolicy
+from shoal.core.engine.simulate import simulate
+from shoal.core.errors import ConfigError, DeviceFault, Refused
+from shoal.core.exchange.messages import Represent, Represented, Train, Trained
+from shoal.core.exchange.parts import ClusterAssignment, Prototypes, Vector
+from shoal.core.types import Tensors
+from shoal.lab.datasets import images
+from shoal.lab.datasets.pixels import unit
+from tests.fleet import contexts, first_model, learner
 
 PLAIN = Parameters()
 
@@ -197,17 +198,17 @@ def few_classes(number: int, kinds: int = 3) -> Dataset:
 
 
 @pytest.fixture(scope="module")
-def finished() -> central.State:
-    state = central.start(first_model(), ALGORITHM.configure("default", SMALL))
-    fleet = benches(ALGORITHM, [Views.of(few_classes(number)) for number in range(9)])
-    outcome = simulate(central, state, fleet, RoundPolicy(minimum=9), 3)
+def finished() -> server_half.State:
+    state = server_half.start(first_model(), ALGORITHM.configure("default", SMALL))
+    fleet = contexts(ALGORITHM, [Views.of(few_classes(number)) for number in range(9)])
+    outcome = simulate(server_half, state, fleet, RoundPolicy(minimum=9), 3)
     assert not outcome.failed
-    assert isinstance(outcome.state, central.State)
+    assert isinstance(outcome.state, server_half.State)
     return outcome.state
 
 
 def test_section_3_devices_with_the_same_classes_share_a_model_and_k_is_found(
-    finished: central.State,
+    finished: server_half.State,
 ) -> None:
     found = [finished.assignments[f"d{number}"] for number in range(9)]
     assert found == ["c0", "c1", "c2"] * 3
@@ -215,37 +216,37 @@ def test_section_3_devices_with_the_same_classes_share_a_model_and_k_is_found(
 
 
 def test_prototypes_are_asked_for_once_before_any_training() -> None:
-    state = central.start(model(0.0), Parameters(rounds=1))
-    plan = central.plan(state, ["a", "b"])
+    state = server_half.start(model(0.0), Parameters(rounds=1))
+    plan = server_half.plan(state, ["a", "b"])
     assert plan is not None
     assert isinstance(plan.tasks["a"], Represent)
-    state = central.reduce(state, represented(a=holding(c0=(1, 0, 5)), b=holding(c0=(0, 1, 5))))
+    state = server_half.reduce(state, represented(a=holding(c0=(1, 0, 5)), b=holding(c0=(0, 1, 5))))
     assert state.progress == 0
-    plan = central.plan(state, ["a", "b"])
+    plan = server_half.plan(state, ["a", "b"])
     assert plan is not None
     assert isinstance(plan.tasks["a"], Train)
 
 
 def test_a_newcomer_with_labels_is_placed_and_one_without_is_told_what_would_help(
-    finished: central.State,
+    finished: server_half.State,
 ) -> None:
-    question = central.place(finished, None)
+    question = server_half.place(finished, None)
     for number in (9, 10, 11):
-        newcomer = Bench(learner(), Views.of(few_classes(number)), "cpu", 0, np.random.default_rng(0))
+        newcomer = DeviceContext(learner(), Views.of(few_classes(number)), "cpu", 0, np.random.default_rng(0))
         answer = standard.perform(question, newcomer)
         assert isinstance(answer, Represented)
-        placed = central.place(finished, answer.prototypes)
+        placed = server_half.place(finished, answer.prototypes)
         assert isinstance(placed, ClusterAssignment)
         assert placed.cluster == f"c{number % 3}"
         assert placed.confidence > 0.5
     blind = Views.of(Dataset(few_classes(9).x))
     with pytest.raises(DeviceFault, match="have no labels"):
-        standard.perform(question, Bench(learner(), blind, "cpu", 0, np.random.default_rng(0)))
+        standard.perform(question, DeviceContext(learner(), blind, "cpu", 0, np.random.default_rng(0)))
 
 
-def test_a_newcomer_that_shares_no_class_is_told_that_none_fits(finished: central.State) -> None:
+def test_a_newcomer_that_shares_no_class_is_told_that_none_fits(finished: server_half.State) -> None:
     nines = Prototypes(np.array([9.0]), np.ones((1, 16)), np.array([7.0]))
-    placed = central.place(finished, nines)
+    placed = server_half.place(finished, nines)
     assert isinstance(placed, ClusterAssignment)
     assert placed.abstained
     assert "shares no class" in placed.reason
@@ -253,39 +254,39 @@ def test_a_newcomer_that_shares_no_class_is_told_that_none_fits(finished: centra
 
 def test_before_the_groups_are_formed_nobody_is_placed() -> None:
     with pytest.raises(Refused, match="not formed"):
-        central.place(central.start(model(0.0), Parameters()), None)
+        server_half.place(server_half.start(model(0.0), Parameters()), None)
 
 
 def test_a_late_device_represents_first_and_trains_in_the_next_round() -> None:
     parameters = Parameters(rounds=3, clusters=2, aggregation="mean")
-    state = central.start(model(0.0), parameters)
-    state = central.reduce(
+    state = server_half.start(model(0.0), parameters)
+    state = server_half.reduce(
         state, represented(a=holding(c0=(1, 0, 5)), b=holding(c0=(0, 1, 5)), c=holding(c0=(0, 1.1, 5)))
     )
     assert state.assignments == {"a": "c0", "b": "c1", "c": "c1"}
-    plan = central.plan(state, ["a", "late"])
+    plan = server_half.plan(state, ["a", "late"])
     assert plan is not None
     assert isinstance(plan.tasks["late"], Represent)
     reports = [Report("a", Trained(model(4.0), 5, 0.1)), *represented(late=holding(c0=(0.9, 0.1, 1)))]
-    state = central.reduce(state, reports)
+    state = server_half.reduce(state, reports)
     assert state.assignments["late"] == "c0"
     assert state.progress == 1
-    state = central.reduce(state, represented(later=holding(c0=(0.1, 0.9, 1))))
+    state = server_half.reduce(state, represented(later=holding(c0=(0.1, 0.9, 1))))
     assert (state.assignments["later"], state.progress) == ("c1", 1), "nobody trained: the round is to come"
 
 
 def test_a_device_of_one_sample_and_a_class_of_one_sample_take_part() -> None:
-    state = central.start(model(0.0), Parameters())
+    state = server_half.start(model(0.0), Parameters())
     one = holding(c4=(1, 0, 1))
-    state = central.reduce(state, represented(a=one))
+    state = server_half.reduce(state, represented(a=one))
     assert state.assignments == {"a": "c0"}
-    state = central.start(model(0.0), Parameters())
+    state = server_half.start(model(0.0), Parameters())
     many = holding(c4=(1, 0.1, 1), c5=(0, 1, 99))
-    state = central.reduce(state, represented(a=one, b=many, c=many, d=many))
+    state = server_half.reduce(state, represented(a=one, b=many, c=many, d=many))
     assert set(state.assignments) == set("abcd")
 
 
 def test_parameters_that_cannot_work_are_refused() -> None:
     for change in ({"clusters": -1}, {"beta": 0.0}, {"epsilon": 0.0}, {"alpha": -1.0}, {"rounds": 0}):
         with pytest.raises(ConfigError, match=next(iter(change))):
-            central.start(model(0.0), ALGORITHM.configure("default", change))
+            server_half.start(model(0.0), ALGORITHM.configure("default", change))

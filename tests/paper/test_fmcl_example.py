@@ -9,18 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedcore.algorithm import discover
-from fedcore.data.dataset import Dataset
-from fedcore.data.views import Views
-from fedcore.local import standard
-from fedcore.local.bench import Bench
-from fedcore.local.learner import Learner, from_file
-from fedcore.local.weights import initial_weights
-from fedcore.messages import Evaluate, Evaluated, Represented
-from fedcore.parts import ClusterAssignment
-from fedcore.rounds import RoundPolicy
-from fedcore.simulate import simulate
-from tests.fleet import benches
+from shoal.core.algorithm import discover
+from shoal.core.data.dataset import Dataset
+from shoal.core.data.views import Views
+from shoal.core.device_kit import standard
+from shoal.core.device_kit.context import DeviceContext
+from shoal.core.device_kit.learner import Learner
+from shoal.core.device_kit.weights import initial_weights
+from shoal.core.engine.rounds import RoundPolicy
+from shoal.core.engine.simulate import simulate
+from shoal.core.exchange.messages import Evaluate, Evaluated, Represented
+from shoal.core.exchange.parts import ClusterAssignment
+from shoal.shell.learners import from_file
+from tests.fleet import contexts
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "encoder"
 
@@ -58,7 +59,7 @@ def finished(algorithm: str, data: Path, learner: Learner) -> tuple[Any, float]:
     card = discover()[algorithm]
     parameters = card.configure("default", {"rounds": 3, "learning_rate": 0.05, "batch_size": 16})
     state = card.central().start(initial_weights(learner, 42), parameters)
-    fleet = benches(card, readers(data), learner)
+    fleet = contexts(card, readers(data), learner)
     outcome = simulate(card.central(), state, fleet, RoundPolicy(minimum=8), 3)
     assert not outcome.failed
     accuracies = [one.accuracy for one in outcome.state.metrics.values()]
@@ -86,7 +87,7 @@ def test_readers_of_one_kind_share_a_model_which_beats_one_for_all(data: Path, l
     assert len(set(found)) == 4
     assert grouped > one + 0.05
     views = Views.of(table(data / "newcomer" / "images.csv"), table(data / "newcomer" / "test.csv"))
-    newcomer = Bench(learner, views, "cpu", 0, np.random.default_rng(0))
+    newcomer = DeviceContext(learner, views, "cpu", 0, np.random.default_rng(0))
     answer = standard.perform(discover()["fmcl"].central().place(state, None), newcomer)  # type: ignore[arg-type]
     assert isinstance(answer, Represented)
     placed = discover()["fmcl"].central().place(state, answer.prototypes)

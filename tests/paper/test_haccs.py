@@ -3,14 +3,15 @@
 import numpy as np
 import pytest
 
-from fedcore.algorithm import Report
-from fedcore.algorithms.haccs import ALGORITHM, Parameters, central
-from fedcore.algorithms.haccs.local import perform
-from fedcore.algorithms.haccs.messages import Count, Counted
-from fedcore.data import Dataset
-from fedcore.data.views import Views
-from fedcore.errors import BadPayload, ConfigError, DataFault, DeviceFault
-from fedcore.local.bench import Bench
+from shoal.core.algorithm import Report
+from shoal.core.algorithms.haccs import ALGORITHM, Parameters
+from shoal.core.algorithms.haccs import server as server_half
+from shoal.core.algorithms.haccs.device import perform
+from shoal.core.algorithms.haccs.messages import Count, Counted
+from shoal.core.data import Dataset
+from shoal.core.data.views import Views
+from shoal.core.device_kit.context import DeviceContext
+from shoal.core.errors import BadPayload, ConfigError, DataFault, DeviceFault
 from tests.fleet import learner
 from tests.reports import model
 
@@ -21,17 +22,17 @@ def counted(device: str, *counts: float) -> Report:
     return Report(device, Counted(tuple(map(float, counts)), 9))
 
 
-def bench(x: np.ndarray, y: np.ndarray | None) -> Bench:
+def context(x: np.ndarray, y: np.ndarray | None) -> DeviceContext:
     data = Dataset(x.astype(np.float32), y)
-    return Bench(learner(), Views(data, data), "cpu", 0, np.random.default_rng(0))
+    return DeviceContext(learner(), Views(data, data), "cpu", 0, np.random.default_rng(0))
 
 
 def test_section_4_labels_are_counted_or_inputs_by_label() -> None:
     x, y = np.array([[0.0, 0.4], [0.5, 1.0], [-3.0, 0.9]]), np.array([0, 2, 2])
-    answer = perform(Count(3), bench(x, y))
+    answer = perform(Count(3), context(x, y))
     assert isinstance(answer, Counted)
     assert answer.counts == (1, 0, 2)
-    answer = perform(Count(3, bins=2), bench(x, y))
+    answer = perform(Count(3, bins=2), context(x, y))
     assert isinstance(answer, Counted)
     assert answer.counts == (2, 0, 0, 0, 1, 3), (
         "0.5 and 1 are in the upper half; what lies outside, at the end"
@@ -41,11 +42,11 @@ def test_section_4_labels_are_counted_or_inputs_by_label() -> None:
 def test_data_that_cannot_be_counted_are_told_why() -> None:
     x = np.zeros((3, 2))
     with pytest.raises(DeviceFault, match="needs labels"):
-        perform(Count(3), bench(x, None))
+        perform(Count(3), context(x, None))
     with pytest.raises(DataFault, match="the label 5"):
-        perform(Count(3), bench(x, np.array([0, 1, 5])))
+        perform(Count(3), context(x, np.array([0, 1, 5])))
     with pytest.raises(BadPayload, match="histogram"):
-        perform(Count(1 << 20, bins=16), bench(x, np.array([0, 1, 2])))
+        perform(Count(1 << 20, bins=16), context(x, np.array([0, 1, 2])))
 
 
 def test_hellinger_distances_by_hand() -> None:
@@ -54,11 +55,11 @@ def test_hellinger_distances_by_hand() -> None:
         "b": np.array([[0.5, 0.0, 0.5]]),
         "c": np.array([[0, 0, 1.0]]),
     }
-    apart = central.hellinger(histograms)
+    apart = server_half.hellinger(histograms)
     assert apart[0, 1] == pytest.approx(np.sqrt(0.5))
     assert apart[0, 2] == pytest.approx(1.0)
     by_class = {"a": np.array([[1.0, 0], [0, 0], [0, 0]]), "b": np.array([[1.0, 0], [0.5, 0.5], [0, 0]])}
-    assert central.hellinger(by_class)[0, 1] == pytest.approx(0.5), "a class that one of two lacks is far"
+    assert server_half.hellinger(by_class)[0, 1] == pytest.approx(0.5), "a class that one of two lacks is far"
 
 
 def test_devices_with_like_labels_train_one_model_and_who_is_like_nobody_has_its_own() -> None:
@@ -66,7 +67,7 @@ def test_devices_with_like_labels_train_one_model_and_who_is_like_nobody_has_its
     reports = [counted(f"a{i}", 50 + rng.integers(5), 50, 1, 1, 0) for i in range(4)]
     reports += [counted(f"b{i}", 1, 1, 50, 50 + rng.integers(5), 0) for i in range(4)]
     reports += [counted("c", 0, 0, 0, 0, 9)]
-    state = central.reduce(central.start(model(0, 0), Parameters(classes=5)), reports)
+    state = server_half.reduce(server_half.start(model(0, 0), Parameters(classes=5)), reports)
     found = state.assignments
     assert len({found[f"a{i}"] for i in range(4)}) == 1
     assert len({found[f"b{i}"] for i in range(4)}) == 1
@@ -79,10 +80,10 @@ def test_one_device_two_devices_all_the_same_and_one_without_samples() -> None:
         [counted("a", 1, 0, 0, 0), counted("b", 0, 0, 0, 1)],
         [counted(device, 1, 2, 3, 4) for device in "abcd"],
     ):
-        state = central.reduce(central.start(model(0, 0), LABELS), reports)
+        state = server_half.reduce(server_half.start(model(0, 0), LABELS), reports)
         assert len(state.models) == 1
     empty = [counted("a", 1, 2, 3, 4), counted("b", 0, 0, 0, 0), counted("c", 1, 2, 3, 4)]
-    found = central.reduce(central.start(model(0, 0), LABELS), empty).assignments
+    found = server_half.reduce(server_half.start(model(0, 0), LABELS), empty).assignments
     assert found["a"] == found["c"]
 
 
@@ -96,4 +97,4 @@ def test_an_answer_that_is_no_histogram_is_refused() -> None:
 def test_parameters_that_cannot_work_are_refused() -> None:
     for change in ({"classes": 0}, {"bins": 0}, {"summary": "colours"}):
         with pytest.raises(ConfigError, match=next(iter(change))):
-            central.start(model(0, 0), ALGORITHM.configure("default", change))
+            server_half.start(model(0, 0), ALGORITHM.configure("default", change))

@@ -3,18 +3,19 @@
 import numpy as np
 import pytest
 
-from fedcore.algorithm import Report
-from fedcore.algorithms.pacfl import ALGORITHM, Parameters, central
-from fedcore.algorithms.pacfl.local import perform
-from fedcore.algorithms.pacfl.messages import Span, Spanned
-from fedcore.data import Dataset
-from fedcore.data.views import Views
-from fedcore.errors import BadPayload, ConfigError
-from fedcore.local.bench import Bench
-from fedcore.messages import Score
-from fedcore.rounds import RoundPolicy
-from fedcore.simulate import simulate
-from tests.fleet import benches, data, first_model, learner
+from shoal.core.algorithm import Report
+from shoal.core.algorithms.pacfl import ALGORITHM, Parameters
+from shoal.core.algorithms.pacfl import server as server_half
+from shoal.core.algorithms.pacfl.device import perform
+from shoal.core.algorithms.pacfl.messages import Span, Spanned
+from shoal.core.data import Dataset
+from shoal.core.data.views import Views
+from shoal.core.device_kit.context import DeviceContext
+from shoal.core.engine.rounds import RoundPolicy
+from shoal.core.engine.simulate import simulate
+from shoal.core.errors import BadPayload, ConfigError
+from shoal.core.exchange.messages import Score
+from tests.fleet import contexts, data, first_model, learner
 from tests.reports import model
 
 
@@ -23,22 +24,24 @@ def spanned(device: str, *rows: tuple[float, ...]) -> Report:
     return Report(device, Spanned(flat, len(rows[0]), 9))
 
 
-def bench(x: np.ndarray) -> Bench:
-    return Bench(learner(), Views.of(Dataset(x.astype(np.float32))), "cpu", 0, np.random.default_rng(0))
+def context(x: np.ndarray) -> DeviceContext:
+    return DeviceContext(
+        learner(), Views.of(Dataset(x.astype(np.float32))), "cpu", 0, np.random.default_rng(0)
+    )
 
 
 def test_algorithm_1_the_first_left_singular_vectors_of_the_data_matrix() -> None:
     x = np.random.default_rng(0).normal(size=(30, 64)) * np.linspace(3, 0.1, 64)
-    answer = perform(Span(3), bench(x))
+    answer = perform(Span(3), context(x))
     assert isinstance(answer, Spanned)
     found = np.array(answer.vectors).reshape(3, answer.width)
     expected = np.linalg.svd(x.astype(np.float32).astype(float).T)[0][:, :3].T
     np.testing.assert_allclose(np.abs(np.sum(found * expected, axis=1)), 1.0, atol=1e-6)
-    one = perform(Span(3), bench(x[:1]))
+    one = perform(Span(3), context(x[:1]))
     assert isinstance(one, Spanned)
     assert len(one.vectors) == 64, "one sample spans one direction"
     with pytest.raises(BadPayload, match="0 singular vectors"):
-        perform(Span(0), bench(x))
+        perform(Span(0), context(x))
 
 
 def test_equations_2_and_3_smallest_angle_and_sum_of_angles() -> None:
@@ -46,10 +49,10 @@ def test_equations_2_and_3_smallest_angle_and_sum_of_angles() -> None:
     one = np.array([[1.0, 0, 0, 0], [0, 1, 0, 0]])
     other = np.array([[np.cos(third), 0, np.sin(third), 0], [0, 0, 0, 1.0]])
     bases = {"a": one, "b": other}
-    assert central.angles(bases, "smallest")[0, 1] == pytest.approx(30)
-    assert central.angles(bases, "sum")[0, 1] == pytest.approx(120)
+    assert server_half.angles(bases, "smallest")[0, 1] == pytest.approx(30)
+    assert server_half.angles(bases, "sum")[0, 1] == pytest.approx(120)
     turned = {"a": one, "b": one[::-1] * -1}
-    assert central.angles(turned, "sum")[0, 1] == pytest.approx(0, abs=1e-5), (
+    assert server_half.angles(turned, "sum")[0, 1] == pytest.approx(0, abs=1e-5), (
         "the subspace counts, not its basis"
     )
 
@@ -60,11 +63,11 @@ def test_algorithm_2_devices_of_like_subspaces_train_one_model() -> None:
         spanned("b", (1, 0.1, 0), (0, 1, 0)),
         spanned("c", (0, 0, 1)),
     ]
-    state = central.start(model(0, 0), Parameters(clusters=0, angle=30.0))
-    assert central.reduce(state, reports).assignments == {"a": "c0", "b": "c0", "c": "c1"}
-    told = central.reduce(central.start(model(0, 0), Parameters(clusters=2)), reports)
+    state = server_half.start(model(0, 0), Parameters(clusters=0, angle=30.0))
+    assert server_half.reduce(state, reports).assignments == {"a": "c0", "b": "c0", "c": "c1"}
+    told = server_half.reduce(server_half.start(model(0, 0), Parameters(clusters=2)), reports)
     assert told.assignments == {"a": "c0", "b": "c0", "c": "c1"}
-    plan = central.plan(told, ["late"])
+    plan = server_half.plan(told, ["late"])
     assert plan is not None
     assert isinstance(plan.tasks["late"], Score)
 
@@ -83,21 +86,23 @@ def test_who_cannot_be_compared_is_at_right_angles_to_all_and_stops_nobody() -> 
         spanned("wide", (1, 0, 0, 0)),
         spanned("zero", (0, 0, 0)),
     ]
-    state = central.reduce(central.start(model(0, 0), Parameters(clusters=0)), reports)
+    state = server_half.reduce(server_half.start(model(0, 0), Parameters(clusters=0)), reports)
     assert state.assignments["a"] == state.assignments["b"]
     assert set(state.assignments) == {report.device for report in reports}
-    assert central.reduce(central.start(model(0, 0), Parameters()), reports[:1]).assignments == {"a": "c0"}
+    assert server_half.reduce(server_half.start(model(0, 0), Parameters()), reports[:1]).assignments == {
+        "a": "c0"
+    }
 
 
 def test_turned_images_span_other_subspaces() -> None:
     changes = {"rounds": 1, "epochs": 1, "clusters": 2, "evaluate": False}
-    state = central.start(first_model(), ALGORITHM.configure("default", changes))
-    fleet = benches(ALGORITHM, [Views.of(data(number)) for number in range(6)])
-    outcome = simulate(central, state, fleet, RoundPolicy(minimum=6), 3)
+    state = server_half.start(first_model(), ALGORITHM.configure("default", changes))
+    fleet = contexts(ALGORITHM, [Views.of(data(number)) for number in range(6)])
+    outcome = simulate(server_half, state, fleet, RoundPolicy(minimum=6), 3)
     assert [outcome.state.assignments[f"d{number}"] for number in range(6)] == ["c0", "c1"] * 3
 
 
 def test_parameters_that_cannot_work_are_refused() -> None:
     for change in ({"vectors": 0}, {"measure": "largest"}, {"clusters": 0, "angle": 0.0}):
         with pytest.raises(ConfigError, match=list(change)[-1]):
-            central.start(model(0, 0), ALGORITHM.configure("default", change))
+            server_half.start(model(0, 0), ALGORITHM.configure("default", change))

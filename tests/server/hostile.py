@@ -11,15 +11,15 @@ import grpc
 import numpy as np
 from grpc import aio
 
-from fedcore import wire
-from fedcore._pb.fed.v1 import blob_service_pb2 as blob_pb
-from fedcore._pb.fed.v1 import device_service_pb2 as device_pb
-from fedcore._pb.fed.v1 import payload_pb2, task_pb2, tensor_pb2
-from fedcore.link import Hello, Receipt, Report, Task
-from fedcore.messages import Evaluated, Message, Trained
-from fedcore.parts import Descriptor, Extension
-from fedcore.payload import BlobRef, Payload
-from fedcore.types import Tensors
+from shoal.core.exchange import wire
+from shoal.core.exchange._pb.fed.v1 import blob_service_pb2 as blob_pb
+from shoal.core.exchange._pb.fed.v1 import device_service_pb2 as device_pb
+from shoal.core.exchange._pb.fed.v1 import payload_pb2, task_pb2, tensor_pb2
+from shoal.core.exchange.link import Hello, Receipt, Report, Task
+from shoal.core.exchange.messages import Evaluated, Message, Trained
+from shoal.core.exchange.parts import Descriptor, Extension
+from shoal.core.exchange.payload import BlobRef, Payload
+from shoal.core.types import Tensors
 from tests.server.toys import Hands
 
 BIG = 4_190_000

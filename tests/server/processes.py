@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedcore.errors import Unavailable
+from fedserver.coordinator.status_types import RunStatus
 from fedserver.rpc.client import OperatorClient
-from fedserver.views import RunStatus
+from shoal.core.errors import Unavailable
 
 PATIENCE = 60.0
 """Seconds that a process may take to start or to end, on a busy machine."""

@@ -6,15 +6,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from fedcore.algorithm import find
-from fedcore.rounds import RoundPolicy
-from fedcore.simulate import simulate
-from fedcore.types import DeviceId, ModelKey, RunId, Tensors
-from fedserver.coordinator import Coordinator
-from fedserver.desk import Desk
-from fedserver.link import DeviceLink
-from fedserver.records import RunSpec
-from fedserver.settings import Settings
+from fedserver.coordinator.coordinator import Coordinator
+from fedserver.coordinator.device_api import DeviceApi
+from fedserver.coordinator.operator_api import OperatorApi
+from fedserver.coordinator.settings import Settings
+from fedserver.store.records import RunSpec
+from shoal.core.algorithm import find
+from shoal.core.engine.rounds import RoundPolicy
+from shoal.core.engine.simulate import simulate
+from shoal.core.types import DeviceId, ModelKey, RunId, Tensors
 from tests.server.toys import MODEL, Answer, Hands, fleet, honest, pieces_of, serve
 
 DEVICES = 3
@@ -36,7 +36,7 @@ async def server(state: Path, recovered: bool = True) -> AsyncIterator[Coordinat
 
 async def until_recovered(coordinator: Coordinator) -> None:
     """A start waits only a second for its runs, which a busy machine exceeds: here there is no such limit."""
-    while coordinator.recovery.pending and not coordinator.broken.done():
+    while coordinator.recovery.pending and not coordinator.broken.done():  # noqa: ASYNC110 -- no event tells it
         await asyncio.sleep(0.01)
 
 
@@ -65,14 +65,14 @@ def spec(**changes: Any) -> RunSpec:
 async def start(coordinator: Coordinator, model: Tensors | None = MODEL, **changes: Any) -> RunId:
     initial = None
     if model is not None:
-        hands = Hands(Desk(coordinator))  # type: ignore[arg-type]
+        hands = Hands(OperatorApi(coordinator))  # type: ignore[arg-type]
         initial = hands.keep(model)
         await hands.link.upload(initial.blob, 0, pieces_of(hands.blobs[initial.blob.sha256]))
-    return await Desk(coordinator).start_run(spec(**changes), initial)
+    return await OperatorApi(coordinator).start_run(spec(**changes), initial)
 
 
-def link(coordinator: Coordinator, number: int) -> DeviceLink:
-    return DeviceLink(coordinator, f"d{number}")
+def link(coordinator: Coordinator, number: int) -> DeviceApi:
+    return DeviceApi(coordinator, f"d{number}")
 
 
 async def hands(coordinator: Coordinator, number: int) -> Hands:

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from fedcore.algorithms.flux import ALGORITHM
-from fedcore.errors import ConfigError
-from fedcore.rounds import RoundPolicy
 from fedserver.config import SETTINGS, LearnerConfig, read_run, read_server
-from fedserver.records import RunSpec
-from fedserver.simulate import meant, parsed
+from fedserver.store.records import RunSpec
+from shoal.core.algorithms.flux import ALGORITHM
+from shoal.core.engine.rounds import RoundPolicy
+from shoal.core.errors import ConfigError
+from shoal.lab.cli.simulate import meant, parsed
 
 RUN = """
 name: digits

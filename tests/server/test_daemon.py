@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from grpc import aio
 
-from fedcore.errors import ConfigError, StorageFault, Unavailable
-from fedcore.link import Outcome
 from fedserver.config import ServerConfig
-from fedserver.coordinator import Coordinator
+from fedserver.coordinator.coordinator import Coordinator
+from fedserver.coordinator.runs import Run
 from fedserver.daemon import serve as serve_until_stopped
 from fedserver.rpc.client import OperatorClient
-from fedserver.runs import Run
+from shoal.core.errors import ConfigError, StorageFault, Unavailable
+from shoal.core.exchange.link import Outcome
 from tests.server.processes import daemon, restored
 from tests.server.servers import DEVICES, ROUNDS, expected, spec
 from tests.server.toys import MODEL, Hands, honest, same_models, serve
@@ -109,7 +109,7 @@ def test_a_disk_that_gives_way_ends_the_process(tmp_path: Path, monkeypatch: pyt
                     await serve(WireLink(channel, "d0"), honest(0))
 
         def ask() -> None:
-            from fedcore.rounds import RoundPolicy
+            from shoal.core.engine.rounds import RoundPolicy
 
             with OperatorClient(tmp_path) as operator:
                 operator.start_run(spec(policy=RoundPolicy(devices=1, minimum=1)), MODEL)
@@ -141,5 +141,5 @@ def test_a_disk_that_gives_way_ends_the_process(tmp_path: Path, monkeypatch: pyt
 def test_without_certificates_and_the_flag_nothing_is_served(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot prove who they are") as raised:
         asyncio.run(serve_until_stopped(ServerConfig(tmp_path / "s"), lambda address, enroll: None))
-    assert "fedserver init" in raised.value.mend
+    assert "fedserver init" in raised.value.hint
     assert not (tmp_path / "s").exists()

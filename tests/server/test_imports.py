@@ -17,11 +17,11 @@ main()
 """
 FORBIDDEN = (
     "torch",
-    "fedcore.local",
-    "fedcore.models",
-    "fedcore.shifts",
-    "fedcore.data",
-    "fedserver.experiment",
+    "shoal.core.device_kit",
+    "shoal.core.models",
+    "shoal.lab.shifts",
+    "shoal.core.data",
+    "shoal.lab.experiment",
 )
 
 
@@ -34,6 +34,6 @@ def test_a_server_that_runs_flux_loads_no_torch_and_no_data(tmp_path: Path) -> N
         assert operator.show("toy").summary.stage == "finished"
         assert server.stop() == 0
     loaded = set(server.log.read_text().splitlines()[-1].split())
-    assert {"fedcore.algorithms.flux.central", "fedcore.algorithms.fedavg.central", "numpy"} <= loaded
+    assert {"shoal.core.algorithms.flux.server", "shoal.core.algorithms.fedavg.server", "numpy"} <= loaded
     wrong = [name for name in loaded if any(f"{name}.".startswith(f"{each}.") for each in FORBIDDEN)]
     assert wrong == []

@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator, Callable, Mapping
 
 import numpy as np
 
-from fedcore.link import Hello, Idle, Link, Outcome, Receipt, Report, Task
-from fedcore.messages import STANDARD, Build, Built, Evaluate, Evaluated, Message, Train, Trained
-from fedcore.payload import BlobRef, Payload, Weights, decode, encode
-from fedcore.tensors import manifest_of, pack, unpack
-from fedcore.types import DeviceId, Tensors
+from shoal.core.exchange.link import Hello, Idle, Link, Outcome, Receipt, Report, Task
+from shoal.core.exchange.messages import STANDARD, Build, Built, Evaluate, Evaluated, Message, Train, Trained
+from shoal.core.exchange.payload import BlobRef, Payload, Weights, decode, encode
+from shoal.core.exchange.tensors import manifest_of, pack, unpack
+from shoal.core.types import DeviceId, Tensors
 
 MESSAGES = {message.kind: message for message in STANDARD}
 MODEL: Tensors = {

@@ -4,20 +4,20 @@ from collections.abc import AsyncIterator
 
 from grpc import aio
 
-from fedcore import wire
-from fedcore._pb.fed.v1 import blob_service_pb2 as blob_pb
-from fedcore._pb.fed.v1 import device_service_pb2 as device_pb
-from fedcore._pb.fed.v1.blob_service_pb2_grpc import BlobServiceStub
-from fedcore._pb.fed.v1.device_service_pb2_grpc import DeviceServiceStub
-from fedcore._pb.fed.v1.placement_service_pb2_grpc import PlacementServiceStub
-from fedcore.link import Hello, Idle, Placement, Question, Receipt, Report, Task, Welcome
-from fedcore.parts import Evidence
-from fedcore.payload import BlobRef
-from fedcore.types import RunId
+from shoal.core.exchange import wire
+from shoal.core.exchange._pb.fed.v1 import blob_service_pb2 as blob_pb
+from shoal.core.exchange._pb.fed.v1 import device_service_pb2 as device_pb
+from shoal.core.exchange._pb.fed.v1.blob_service_pb2_grpc import BlobServiceStub
+from shoal.core.exchange._pb.fed.v1.device_service_pb2_grpc import DeviceServiceStub
+from shoal.core.exchange._pb.fed.v1.placement_service_pb2_grpc import PlacementServiceStub
+from shoal.core.exchange.link import Hello, Idle, Placement, Question, Receipt, Report, Task, Welcome
+from shoal.core.exchange.parts import Evidence
+from shoal.core.exchange.payload import BlobRef
+from shoal.core.types import RunId
 
 
 class WireLink:
-    """A `fedcore.link.Link`. It raises what gRPC raises."""
+    """A `shoal.core.exchange.link.Link`. It raises what gRPC raises."""
 
     def __init__(self, channel: aio.Channel, device: str) -> None:
         self._device, self._blobs = DeviceServiceStub(channel), BlobServiceStub(channel)

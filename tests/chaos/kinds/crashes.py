@@ -1,6 +1,6 @@
 """Named crash points: the process dies by SIGKILL at exactly this line, on its first to third passage."""
 
-from fedcore.shell.crash import POINTS, VARIABLE
+from shoal.shell.crash import POINTS, VARIABLE
 from tests.chaos.kinds import releases, verbs
 from tests.chaos.kinds.kind import Kind
 from tests.chaos.trial import Trial

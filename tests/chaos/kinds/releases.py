@@ -1,9 +1,9 @@
 """Crash points of a release with a guarantee: a device's training process dies over it, in a private run."""
 
-from fedclient.ledger import Ledger
-from fedcore.privacy.ledger import Debit, Release, chosen
-from fedcore.shell.crash import POINTS as ALL
-from fedcore.shell.crash import VARIABLE
+from fedclient.store.ledger import Ledger
+from shoal.core.privacy.ledger import Debit, Release, chosen
+from shoal.shell.crash import POINTS as ALL
+from shoal.shell.crash import VARIABLE
 from tests.chaos import work
 from tests.chaos.fleet import Device
 from tests.chaos.kinds.kind import Kind

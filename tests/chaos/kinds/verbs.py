@@ -4,9 +4,9 @@ import sqlite3
 from contextlib import closing
 from signal import SIGKILL
 
-from fedcore.shell.crash import VARIABLE
-from fedserver import schema
-from fedserver.backup import DATABASE
+from fedserver.store import schema
+from fedserver.store.backup import DATABASE
+from shoal.shell.crash import VARIABLE
 from tests.chaos.kinds.kind import Kind
 from tests.chaos.trial import Trial
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fedcore.data import Dataset
+from shoal.core.data import Dataset
 
 
 def test_subset_keeps_order_and_repeats() -> None:

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from fedcore.data import Dataset
-from fedcore.data.version import distinct, version
-from fedcore.data.views import Views
+from shoal.core.data import Dataset
+from shoal.core.data.version import distinct, version
+from shoal.core.data.views import Views
 
 CHANCE = np.random.default_rng(0)
 X, Y = CHANCE.normal(size=(20, 3, 2)).astype(np.float32), CHANCE.integers(0, 3, 20)

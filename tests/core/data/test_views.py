@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 from sklearn.model_selection import train_test_split
 
-from fedcore.data import Dataset
-from fedcore.data.views import Views
-from fedcore.errors import DataFault
+from shoal.core.data import Dataset
+from shoal.core.data.views import Views
+from shoal.core.errors import DataFault
 
 
 def rows(count: int) -> Dataset:

@@ -9,9 +9,9 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedcore.errors import BadPayload, StorageFault
-from fedcore.identity import certificates as certs
-from fedcore.identity import proof
+from shoal.core.errors import BadPayload, StorageFault
+from shoal.core.identity import certificates as certs
+from shoal.core.identity import proof
 
 SECRET, NONCE, PIN = b"s" * 32, b"n" * 32, b"p" * 32
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedcore.errors import ConfigError
-from fedcore.identity.join import JoinString, parse
+from shoal.core.errors import ConfigError
+from shoal.core.identity.join import JoinString, parse
 
 bytes32 = st.binary(min_size=32, max_size=32)
 joins = st.builds(

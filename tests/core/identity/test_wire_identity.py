@@ -2,10 +2,10 @@
 
 import pytest
 
-from fedcore import wire
-from fedcore._pb.fed.v1 import enrollment_service_pb2 as pb
-from fedcore.errors import BadPayload
-from fedcore.identity.enrolled import Challenge, Enrolled, Joining, Pending, Rejoining, Role
+from shoal.core.errors import BadPayload
+from shoal.core.exchange import wire
+from shoal.core.exchange._pb.fed.v1 import enrollment_service_pb2 as pb
+from shoal.core.identity.enrolled import Challenge, Enrolled, Joining, Pending, Rejoining, Role
 
 CHALLENGE = Challenge(b"n" * 32, 60.0, 1_790_000_000.5)
 JOINING = Joining("token-01", b"n" * 32, b"csr", b"p" * 32, "kitchen")

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from fedcore.errors import ConfigError
-from fedcore.models import cnn1d
+from shoal.core.errors import ConfigError
+from shoal.core.models import cnn1d
 
 
 @pytest.mark.parametrize(("channels", "length"), [(6, 128), (1, 16), (3, 50)])

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from fedcore.models import lenet5
+from shoal.core.models import lenet5
 
 
 @pytest.mark.parametrize(

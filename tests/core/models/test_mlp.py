@@ -1,6 +1,6 @@
 import torch
 
-from fedcore.models import mlp
+from shoal.core.models import mlp
 
 
 def test_parameters_are_those_of_its_layers() -> None:

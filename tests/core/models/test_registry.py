@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from fedcore import models
-from fedcore.errors import ConfigError
+from shoal.core import models
+from shoal.core.errors import ConfigError
 
 
 def test_lists_the_modules_that_are_networks_and_nothing_else() -> None:

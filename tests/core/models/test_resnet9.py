@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from fedcore.models import resnet9
+from shoal.core.models import resnet9
 
 
 def test_parameters_are_as_the_paper_counts_them() -> None:

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedcore.errors import ConfigError, OverBudget
-from fedcore.parts import PrivacySettings
-from fedcore.privacy.accounting import rho_for
-from fedcore.privacy.budget import Budget
-from fedcore.privacy.cost import ORDERS, Cost
-from fedcore.privacy.modes import terms
+from shoal.core.errors import ConfigError, OverBudget
+from shoal.core.exchange.parts import PrivacySettings
+from shoal.core.privacy.accounting import rho_for
+from shoal.core.privacy.budget import Budget
+from shoal.core.privacy.cost import ORDERS, Cost
+from shoal.core.privacy.modes import terms
 
 BALANCED = rho_for(5.0, 1e-6)
 
@@ -79,9 +79,9 @@ def test_the_limit_that_a_refusal_names_is_enough(
     budget, spent = Budget(epsilon, 1e-6, total, group_size), Cost()
     for cost in costs:
         for _ in range(2):  # each of the two limits may have to be raised
-            if (mend := refused(budget, cost, spent)) is not None:
-                assert ("dp_epsilon" in mend) == bool(cost.curve)
-                named = re.search(r"privacy\.(\w+) to ([\d.]+) or more", mend)
+            if (hint := refused(budget, cost, spent)) is not None:
+                assert ("dp_epsilon" in hint) == bool(cost.curve)
+                named = re.search(r"privacy\.(\w+) to ([\d.]+) or more", hint)
                 assert named is not None
                 budget = replace(budget, **{named[1]: float(named[2])})
         budget.check(cost, spent, spent)
@@ -89,18 +89,18 @@ def test_the_limit_that_a_refusal_names_is_enough(
 
 
 def refused(budget: Budget, cost: Cost, spent: Cost) -> str | None:
-    """The mend that is named, or None where it fits."""
+    """The hint that is named, or None where it fits."""
     try:
         budget.check(cost, spent, spent)
     except OverBudget as refusal:
-        return refusal.mend
+        return refusal.hint
     return None
 
 
 def test_where_no_limit_is_enough_none_is_named() -> None:
     with pytest.raises(OverBudget) as refused:
         Budget(group_size=600).check(training(0.1), Cost(), Cost())
-    assert refused.value.mend == "ask the run's operator for a smaller dp_epsilon"
+    assert refused.value.hint == "ask the run's operator for a smaller dp_epsilon"
 
 
 def test_nothing_may_be_spent_at_all() -> None:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedcore.privacy.accounting import epsilon_of, group, rho_of
-from fedcore.privacy.cost import ORDERS, Cost, total
+from shoal.core.privacy.accounting import epsilon_of, group, rho_of
+from shoal.core.privacy.cost import ORDERS, Cost, total
 
 DELTAS = (1e-4, 1e-6, 1e-9)
 LESSONS = [(0.7, 0.02, 500), (1.0, 0.1, 200), (2.0, 0.5, 50), (4.0, 1.0, 10), (8.0, 0.1, 2000)]
@@ -22,7 +22,7 @@ def linear(rho: float) -> Cost:
 
 def of_training(noise: float, rate: float, steps: int) -> Cost:
     pytest.importorskip("opacus")
-    from fedcore.local.private import cost
+    from shoal.core.device_kit.private import cost
 
     return cost(noise, rate, steps)
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from fedcore.parts import Descriptor, NoisySums, PrivacySettings, Vector
-from fedcore.privacy.estimates import descriptor_of, noise_of
-from fedcore.privacy.sums import GRID, ExactSums, sums_of
+from shoal.core.exchange.parts import Descriptor, NoisySums, PrivacySettings, Vector
+from shoal.core.privacy.estimates import descriptor_of, noise_of
+from shoal.core.privacy.sums import GRID, ExactSums, sums_of
 
 SETTINGS, PROJECTOR, RADIUS = PrivacySettings("balanced", 5.0, 1e-6), "ab" * 32, 2.0
 CLASSES, DIMS = 3, 2

@@ -2,10 +2,10 @@
 
 import pytest
 
-from fedcore.errors import BadPayload, Refused
-from fedcore.parts import PrivacySettings
-from fedcore.privacy.accounting import epsilon_of, group, rho_of
-from fedcore.privacy.modes import terms
+from shoal.core.errors import BadPayload, Refused
+from shoal.core.exchange.parts import PrivacySettings
+from shoal.core.privacy.accounting import epsilon_of, group, rho_of
+from shoal.core.privacy.modes import terms
 
 BALANCED, STRICT = PrivacySettings("balanced", 5.0, 1e-6), PrivacySettings("strict", 1.0, 1e-6)
 
@@ -48,7 +48,7 @@ def test_a_newcomer_is_asked_for_no_classes() -> None:
 
 
 @pytest.mark.parametrize(("settings", "least"), [(BALANCED, 65), (STRICT, 284)])
-def test_too_few_samples_are_refused_with_the_reason_and_the_mend(
+def test_too_few_samples_are_refused_with_the_reason_and_the_hint(
     settings: PrivacySettings, least: int
 ) -> None:
     terms(settings, least, 10)

@@ -3,12 +3,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedcore.errors import BadPayload
-from fedcore.parts import Integers, PrivacySettings
-from fedcore.privacy.modes import terms
-from fedcore.privacy.moments import Moments
-from fedcore.privacy.release import release, release_sums
-from fedcore.privacy.sums import GRID, ExactSums, sums_of
+from shoal.core.errors import BadPayload
+from shoal.core.exchange.parts import Integers, PrivacySettings
+from shoal.core.privacy.modes import terms
+from shoal.core.privacy.moments import Moments
+from shoal.core.privacy.release import release, release_sums
+from shoal.core.privacy.sums import GRID, ExactSums, sums_of
 
 PROJECTOR = "ab" * 32
 OFF, PAPER = PrivacySettings(), PrivacySettings("paper", 2.0)

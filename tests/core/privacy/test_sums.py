@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedcore.parts import Integers, Vector
-from fedcore.privacy.sums import GRID, SHARES, sums_of, weights
+from shoal.core.exchange.parts import Integers, Vector
+from shoal.core.privacy.sums import GRID, SHARES, sums_of, weights
 
 DIMS, CLASSES = 3, 4
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedcore.privacy.gaussian import FINE, gaussian, noisy
-from fedcore.privacy.training import taken
+from shoal.core.privacy.gaussian import FINE, gaussian, noisy
+from shoal.core.privacy.training import taken
 
 
 def entropy(seed: int) -> np.random.Generator:

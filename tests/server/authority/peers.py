@@ -15,26 +15,29 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 from grpc import aio
 
-from fedcore import wire
-from fedcore._pb.fed.v1 import enrollment_service_pb2 as pb
-from fedcore._pb.fed.v1.enrollment_service_pb2_grpc import EnrollmentServiceStub, IdentityServiceStub
-from fedcore._pb.fed.v1.fault_pb2 import Fault
-from fedcore.identity import proof
-from fedcore.identity.certificates import key_to_pem, new_key, pin_of, request
-from fedcore.identity.enrolled import Enrolled, Joining, Pending, Rejoining
-from fedcore.identity.join import JoinString, parse
 from fedserver.authority import setup
-from fedserver.authority.audit import FILE
+from fedserver.authority.authority_api import AuthorityApi
 from fedserver.authority.chain import Event
 from fedserver.authority.issuing import Key
-from fedserver.authority.keeper import Keeper
-from fedserver.authority.office import Office
+from fedserver.authority.peers import Peers
 from fedserver.authority.records import Terms
 from fedserver.authority.roots import Authority
-from fedserver.coordinator import Coordinator
+from fedserver.coordinator.coordinator import Coordinator
 from fedserver.rpc.client import SOCKET
-from fedserver.rpc.secure import Access
 from fedserver.rpc.server import Listeners, listen
+from fedserver.rpc.tls import Access
+from fedserver.store.identities.audit import FILE
+from shoal.core.exchange import wire
+from shoal.core.exchange._pb.fed.v1 import enrollment_service_pb2 as pb
+from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import (
+    EnrollmentServiceStub,
+    IdentityServiceStub,
+)
+from shoal.core.exchange._pb.fed.v1.fault_pb2 import Fault
+from shoal.core.identity import proof
+from shoal.core.identity.certificates import key_to_pem, new_key, pin_of, request
+from shoal.core.identity.enrolled import Enrolled, Joining, Pending, Rejoining
+from shoal.core.identity.join import JoinString, parse
 from tests.server.servers import server
 from tests.server.wire_link import WireLink
 
@@ -49,8 +52,8 @@ class World:
 
     state: Path
     coordinator: Coordinator
-    keeper: Keeper
-    office: Office
+    keeper: Peers
+    office: AuthorityApi
     listeners: Listeners
 
     async def token(self, **terms: Any) -> JoinString:
@@ -71,11 +74,13 @@ async def world(state: Path, hosts: tuple[str, ...] = (HOST,)) -> AsyncIterator[
     authority = Authority.open(state, hosts)
     authority.refresh()
     async with server(state) as coordinator:
-        keeper = await Keeper.open(coordinator.storage, authority)
+        keeper = await Peers.open(coordinator.storage, authority)
         access = Access(keeper, f"{HOST}:0", hosts[0])
         listeners = await listen(coordinator, f"{HOST}:0", state / SOCKET, access)
         try:
-            yield World(state, coordinator, keeper, Office(coordinator, keeper, listeners.enroll), listeners)
+            yield World(
+                state, coordinator, keeper, AuthorityApi(coordinator, keeper, listeners.enroll), listeners
+            )
         finally:
             coordinator.stop_serving()
             await listeners.stop(1.0)

@@ -8,13 +8,13 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from fedserver.store.store.identities import audit
 
-from fedcore.errors import NotFound, StorageFault
-from fedserver.authority import audit
-from fedserver.authority.audit import FILE
 from fedserver.authority.chain import FIRST, Event, Head, follow, link
 from fedserver.authority.verifying import verify
-from fedserver.store import Store
+from fedserver.store.identities.audit import FILE
+from fedserver.store.store import Store
+from shoal.core.errors import NotFound, StorageFault
 
 LINES = 6
 

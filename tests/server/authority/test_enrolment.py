@@ -8,24 +8,25 @@ from pathlib import Path
 
 import grpc
 import pytest
+from fedserver.store.store.identities import admission
 from grpc import aio
 
-from fedcore._pb.fed.v1 import enrollment_service_pb2 as pb
-from fedcore.identity import proof
-from fedcore.identity.certificates import new_key, pin_of, request
-from fedcore.identity.enrolled import Enrolled, Pending, Role
-from fedcore.identity.join import JoinString
-from fedcore.link import Hello
-from fedserver.authority import admission, issuing, nonces, sparing
+from fedserver.authority import issuing, nonces, rate_limit
 from fedserver.authority.chain import Event
 from fedserver.authority.records import DeviceStanding
+from shoal.core.exchange._pb.fed.v1 import enrollment_service_pb2 as pb
+from shoal.core.exchange.link import Hello
+from shoal.core.identity import proof
+from shoal.core.identity.certificates import new_key, pin_of, request
+from shoal.core.identity.enrolled import Enrolled, Pending, Role
+from shoal.core.identity.join import JoinString
 from tests.server.authority.peers import Peer, World, lines_of, play, refused, world
 
 
 @pytest.fixture
 def unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
     """Addresses are never told to wait."""
-    monkeypatch.setattr(sparing, "MINUTE", 0.0)
+    monkeypatch.setattr(rate_limit, "MINUTE", 0.0)
 
 
 def test_a_device_joins_and_says_hello(tmp_path: Path) -> None:
@@ -105,7 +106,7 @@ def test_all_that_is_wrong_with_a_token_looks_the_same_from_outside(tmp_path: Pa
         ]
         answers = [await refused(each) for each in tries]
         assert len({(error.code(), error.details()) for error, _ in answers}) == 1
-        assert len({(fault.code, fault.message, fault.mend) for _, fault in answers}) == 1
+        assert len({(fault.code, fault.message, fault.hint) for _, fault in answers}) == 1
         assert answers[0][0].code() is grpc.StatusCode.PERMISSION_DENIED
         reasons = [line["facts"]["reason"] for line in lines_of(found.state, Event.JOIN_REFUSED)][-7:]
         assert reasons == [
@@ -129,7 +130,7 @@ def test_a_token_admits_the_names_that_it_is_for(tmp_path: Path) -> None:
         join = await found.token(pattern="ward-*", uses=2)
         error, fault = await refused(Peer(join, "icu-1").join())
         assert error.code() is grpc.StatusCode.PERMISSION_DENIED
-        assert "ward-*" in fault.mend
+        assert "ward-*" in fault.hint
         first = Peer(join, "ward-1")
         await first.join()
         error, fault = await refused(Peer(join, "ward-1").join())
@@ -264,7 +265,7 @@ def test_a_device_that_slept_comes_back_with_its_last_key(
         monkeypatch.setattr(issuing, "DEVICE_LIFE", -1.0)  # as good as two weeks later
         device, stranger = await found.device("d0"), await found.device("d1")
         monkeypatch.undo()
-        monkeypatch.setattr(sparing, "MINUTE", 0.0)
+        monkeypatch.setattr(rate_limit, "MINUTE", 0.0)
         async with device.channel() as channel:
             with pytest.raises(aio.AioRpcError) as caught:
                 await device.link(channel).hello(Hello("toy"))

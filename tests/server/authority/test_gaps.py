@@ -15,16 +15,16 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from fedcore.errors import ConfigError, Refused
-from fedcore.identity.certificates import new_key, uri_of
-from fedcore.link import Hello
 from fedserver.__main__ import main
 from fedserver.authority import issuing
-from fedserver.authority.audit import FILE
 from fedserver.authority.chain import Event
 from fedserver.authority.roots import Authority
-from fedserver.backup import backup, restore
-from fedserver.store import Store
+from fedserver.store.backup import backup, restore
+from fedserver.store.identities.audit import FILE
+from fedserver.store.store import Store
+from shoal.core.errors import ConfigError, Refused
+from shoal.core.exchange.link import Hello
+from shoal.core.identity.certificates import new_key, uri_of
 from tests.server.authority.peers import Peer, World, lines_of, refused, world
 
 HOUR = 3600.0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedserver.authority import roots, setup
 from fedserver.authority.roots import Authority
-from fedserver.rpc.secure import Showing
+from fedserver.rpc.tls import Showing
 from tests.server.processes import daemon
 
 HOST = "127.0.0.1"

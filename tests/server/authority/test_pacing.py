@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import grpc
 import pytest
 
-from fedcore import wire
-from fedcore._pb.fed.v1 import enrollment_service_pb2 as pb
-from fedcore.errors import Busy, TooOften
-from fedcore.identity.enrolled import Challenge
-from fedserver.authority import enrolment, nonces, sparing
+from fedserver.authority import joining, nonces, rate_limit
+from shoal.core.errors import Busy, TooOften
+from shoal.core.exchange import wire
+from shoal.core.exchange._pb.fed.v1 import enrollment_service_pb2 as pb
+from shoal.core.identity.enrolled import Challenge
 from tests.server.authority.peers import Peer, World, play, refused
 
 
@@ -27,8 +27,8 @@ def test_challenges_are_bounded() -> None:
 def test_an_address_that_asks_for_too_many_challenges_waits_and_others_do_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(enrolment, "CHALLENGES", 0.001)
-    monkeypatch.setattr(enrolment, "AT_ONCE", 20.0)
+    monkeypatch.setattr(joining, "CHALLENGES", 0.001)
+    monkeypatch.setattr(joining, "AT_ONCE", 20.0)
 
     async def story(found: World) -> None:
         peer = Peer(await found.token(), "d0")
@@ -37,7 +37,7 @@ def test_an_address_that_asks_for_too_many_challenges_waits_and_others_do_not(
             error, fault = await refused(stub.Challenge(pb.ChallengeRequest()))
         assert len(set(nonces)) == 20
         assert (error.code(), fault.code) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "too-often")
-        assert fault.mend == "try again in 45 s"
+        assert fault.hint == "try again in 45 s"
         said = wire.fault_from_pb(fault)
         assert isinstance(said, TooOften)
         assert said.window is not None
@@ -50,7 +50,7 @@ def test_no_crowd_of_addresses_makes_a_challenge_that_is_out_void(monkeypatch: p
     now = 1000.0
     monkeypatch.setattr("time.monotonic", lambda: now)
     authority = SimpleNamespace(authority=None)
-    asked = enrolment.Enrolment(authority, "")  # type: ignore[arg-type]
+    asked = joining.Enrolment(authority, "")  # type: ignore[arg-type]
 
     async def ask(callers: Iterable[str]) -> list[object]:
         tries = [asked.challenge(caller) for caller in callers]
@@ -64,7 +64,7 @@ def test_no_crowd_of_addresses_makes_a_challenge_that_is_out_void(monkeypatch: p
         found = asyncio.run(ask(f"{second}.{number}" for number in range(300)))
         refusals += [each for each in found if not isinstance(each, Challenge)]
     assert {type(each) for each in refusals} == {Busy}
-    assert len(asked._asked._paces) == sparing.MOST_KEYS
+    assert len(asked._asked._paces) == rate_limit.MOST_KEYS
     assert asked._nonces.take(first.nonce)
 
 
@@ -85,7 +85,7 @@ def test_failures_make_an_address_wait_and_successes_do_not(tmp_path: Path) -> N
 def test_a_limit_is_for_one_key_a_minute_and_so_many_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("time.monotonic", lambda: now)
-    spare = sparing.Sparing(2)
+    spare = rate_limit.Sparing(2)
     assert [spare.allow("a"), spare.allow("a"), spare.allow("a"), spare.allow("b")] == [
         True,
         True,
@@ -94,7 +94,7 @@ def test_a_limit_is_for_one_key_a_minute_and_so_many_keys(monkeypatch: pytest.Mo
     ]
     now += 61.0
     assert spare.allow("a")
-    monkeypatch.setattr(sparing, "MOST_KEYS", 2)
+    monkeypatch.setattr(rate_limit, "MOST_KEYS", 2)
     spare.count("c")
     spare.count("d")
     assert not spare.used_up("a")

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 from grpc import aio
 
-from fedcore._pb.fed.v1.fault_pb2 import Fault
-from fedcore.errors import DiskFull, StorageFault
-from fedcore.identity.certificates import new_key
-from fedcore.identity.enrolled import Role
-from fedcore.link import Hello, Report
-from fedcore.rounds import RoundPolicy
 from fedserver.authority.chain import Event
 from fedserver.authority.records import Registered
-from fedserver.desk import Desk
-from fedserver.store import Store
+from fedserver.coordinator.operator_api import OperatorApi
+from fedserver.store.store import Store
+from shoal.core.engine.rounds import RoundPolicy
+from shoal.core.errors import DiskFull, StorageFault
+from shoal.core.exchange._pb.fed.v1.fault_pb2 import Fault
+from shoal.core.exchange.link import Hello, Report
+from shoal.core.identity.certificates import new_key
+from shoal.core.identity.enrolled import Role
 from tests.server.authority.peers import Peer, World, lines_of, play, refused
 from tests.server.servers import DEVICES, spec, start
 from tests.server.toys import Hands, honest, pieces_of
@@ -45,7 +45,7 @@ def test_a_run_waits_by_name_for_those_that_may_train_and_have_not_come(tmp_path
         async with here.channel() as channel:
             hands = await Hands(here.link(channel)).hello()
             await hands.link.next_task(0.0)
-            (summary,) = (await Desk(found.coordinator).status()).runs
+            (summary,) = (await OperatorApi(found.coordinator).status()).runs
         assert summary.waiting_for == "1 of 3 devices are here, and 1 more must join"
         assert summary.waiting_devices == ("asleep",)
 
@@ -91,7 +91,7 @@ def test_revocation_cuts_a_download_and_a_long_poll(tmp_path: Path) -> None:
     large = {"w": np.zeros(8 << 20, np.float32)}  # 32 MiB: more than any window holds
 
     async def story(found: World) -> None:
-        desk = Desk(found.coordinator)
+        desk = OperatorApi(found.coordinator)
         shelf = Hands(desk)  # type: ignore[arg-type]
         model = shelf.keep(large)
         await desk.upload(model.blob, 0, pieces_of(shelf.blobs[model.blob.sha256], 1 << 20))

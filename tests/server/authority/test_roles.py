@@ -9,18 +9,18 @@ import grpc
 import pytest
 from grpc import aio
 
-from fedcore import wire
-from fedcore._pb.fed.v1 import blob_service_pb2 as blob_pb
-from fedcore._pb.fed.v1.observer_service_pb2 import ObserveRunsRequest
-from fedcore._pb.fed.v1.observer_service_pb2_grpc import ObserverServiceStub
-from fedcore.errors import IllegalEvent
-from fedcore.identity.enrolled import Role
-from fedcore.link import Outcome, Placement, Report
-from fedcore.parts import ClusterAssignment
-from fedserver import placing
 from fedserver.authority import issuing, permissions
 from fedserver.authority.chain import Event
 from fedserver.authority.permissions import ALLOWED
+from fedserver.coordinator import placement
+from shoal.core.errors import IllegalEvent
+from shoal.core.exchange import wire
+from shoal.core.exchange._pb.fed.v1 import blob_service_pb2 as blob_pb
+from shoal.core.exchange._pb.fed.v1.observer_service_pb2 import ObserveRunsRequest
+from shoal.core.exchange._pb.fed.v1.observer_service_pb2_grpc import ObserverServiceStub
+from shoal.core.exchange.link import Outcome, Placement, Report
+from shoal.core.exchange.parts import ClusterAssignment
+from shoal.core.identity.enrolled import Role
 from tests.server.authority.peers import Peer, World, lines_of, play, refused, world
 from tests.server.servers import DEVICES, start
 from tests.server.toys import Hands, honest, pieces_of
@@ -79,7 +79,7 @@ def test_what_has_no_row_is_denied() -> None:
 
 
 def test_neither_port_knows_what_operators_call(tmp_path: Path) -> None:
-    from fedcore._pb.fed.v1 import authority_service_pb2, operator_service_pb2
+    from shoal.core.exchange._pb.fed.v1 import authority_service_pb2, operator_service_pb2
 
     methods = [
         f"/{service.full_name}/{method.name}"
@@ -125,7 +125,7 @@ def test_who_only_infers_is_placed_so_many_times_a_day(
     async def place(*args: Any) -> Placement:
         return Placement("toy", ClusterAssignment("c", 0.0, "", 0.0, 1.0, abstained=True), None)
 
-    monkeypatch.setattr(placing, "place", place)
+    monkeypatch.setattr(placement, "place", place)
 
     async def first() -> Peer:
         async with world(tmp_path / "s") as found:

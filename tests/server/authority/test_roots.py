@@ -12,15 +12,15 @@ import pytest
 from cryptography import x509
 from grpc import aio
 
-from fedcore.errors import ConfigError, NotFound, Refused, ShoalError, StorageFault
-from fedcore.identity.certificates import new_key
-from fedcore.link import Hello, Task
-from fedcore.rounds import RoundPolicy
-from fedcore.shell import disk
 from fedserver.authority import files, issuing, roots, setup
 from fedserver.authority.chain import Event
 from fedserver.authority.roots import Authority
 from fedserver.config import read_server
+from shoal.core.engine.rounds import RoundPolicy
+from shoal.core.errors import ConfigError, NotFound, Refused, ShoalError, StorageFault
+from shoal.core.exchange.link import Hello, Task
+from shoal.core.identity.certificates import new_key
+from shoal.shell import disk
 from tests.server.authority.peers import Peer, World, lines_of, play, refused, world
 from tests.server.servers import start
 from tests.server.wire_link import WireLink
@@ -105,7 +105,7 @@ def test_a_key_that_others_may_read_is_refused(tmp_path: Path, name: str) -> Non
         path.chmod(mode)
         with pytest.raises(ConfigError, match=f"{mode:04o}") as raised:
             Authority.open(tmp_path / "s", HOSTS)
-        assert raised.value.mend == f"chmod 600 {path}"
+        assert raised.value.hint == f"chmod 600 {path}"
     path.chmod(0o400)
     Authority.open(tmp_path / "s", HOSTS)
 
@@ -125,7 +125,7 @@ def test_what_is_gone_and_can_be_made_again_is_named_and_made_by_init(tmp_path: 
     (folder / name).unlink()
     with pytest.raises(ConfigError, match=f"{name} in .*: missing or damaged") as raised:
         Authority.open(tmp_path / "s", HOSTS)
-    assert raised.value.mend.startswith("make it again: fedserver init --state ")
+    assert raised.value.hint.startswith("make it again: fedserver init --state ")
     assert make(tmp_path / "s").made == (name,)
     after = everything(tmp_path / "s")
     assert {path for path in before if before[path] != after[path]} <= {name, f"authority/{name}"}
@@ -180,7 +180,7 @@ def test_a_root_that_is_gone_is_never_made_again(tmp_path: Path) -> None:
     for attempt in (lambda: make(tmp_path / "s"), lambda: Authority.open(tmp_path / "s", HOSTS)):
         with pytest.raises(ShoalError, match=r"no root-\*\.pem in .* any more") as raised:
             attempt()
-        assert "from a backup" in raised.value.mend
+        assert "from a backup" in raised.value.hint
     assert not list(folder.glob("root-*"))
 
 

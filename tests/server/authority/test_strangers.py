@@ -13,12 +13,12 @@ import trustme
 from cryptography.hazmat.primitives.serialization import Encoding
 from grpc import aio
 
-from fedcore.identity.certificates import key_from_pem, key_to_pem, new_key
-from fedcore.link import Hello
 from fedserver.authority import issuing
 from fedserver.authority.chain import Event
 from fedserver.authority.records import DeviceStanding
 from fedserver.rpc.identity import network_of
+from shoal.core.exchange.link import Hello
+from shoal.core.identity.certificates import key_from_pem, key_to_pem, new_key
 from tests.server.authority.peers import World, channel_of, lines_of, play, refused, world
 from tests.server.servers import DEVICES, expected, start
 from tests.server.toys import honest, same_models, serve

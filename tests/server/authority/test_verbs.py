@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from fedcore.identity.certificates import new_key
-from fedcore.identity.enrolled import Enrolled, Pending
-from fedcore.identity.join import parse
-from fedcore.link import Hello
 from fedserver.__main__ import main
 from fedserver.authority.chain import Event
 from fedserver.authority.setup import init
+from shoal.core.exchange.link import Hello
+from shoal.core.identity.certificates import new_key
+from shoal.core.identity.enrolled import Enrolled, Pending
+from shoal.core.identity.join import parse
 from tests.server.authority.peers import Peer, lines_of
 from tests.server.processes import Daemon, daemon
 
@@ -128,7 +128,7 @@ def test_an_operator_and_an_owner_see_the_same_fingerprint(command: Command, sha
     assert command("device", "revoke", "held")[0] == 0
 
 
-def test_what_is_wrong_is_said_with_its_mend(command: Command, shared: Daemon) -> None:
+def test_what_is_wrong_is_said_with_its_hint(command: Command, shared: Daemon) -> None:
     for arguments, code, message in (
         (("token", "create", "--ttl", "25h"), 3, "at most 24 h"),
         (("token", "create", "--ttl", "soon"), 3, "not a time"),

@@ -1,0 +1,1 @@
+"""What the verbs of a device print."""

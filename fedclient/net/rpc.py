@@ -1,0 +1,322 @@
+"""The client's gRPC, all of it: a `Link` over a connection, and what its statuses mean.
+
+No call waits for ever, and none has a limit that a slow device could not keep: see
+`shoal.core.engine.timeouts`. Which call may be tried again is not decided here: `Unavailable` says that it
+may.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import grpc
+from google.protobuf.message import DecodeError
+from grpc import aio
+
+from fedclient.net.channel import FAULT, Line
+from shoal.core.engine import timeouts
+from shoal.core.engine.timeouts import CONNECTION, Progress
+from shoal.core.errors import BadPayload, NotFound, Refused, ShoalError, Unavailable, WrongVersion
+from shoal.core.exchange import wire
+from shoal.core.exchange._pb.fed.v1 import blob_service_pb2 as blobs
+from shoal.core.exchange._pb.fed.v1 import device_service_pb2 as device
+from shoal.core.exchange._pb.fed.v1 import observer_service_pb2 as observer
+from shoal.core.exchange._pb.fed.v1.blob_service_pb2_grpc import BlobServiceStub
+from shoal.core.exchange._pb.fed.v1.device_service_pb2_grpc import DeviceServiceStub
+from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import IdentityServiceStub
+from shoal.core.exchange._pb.fed.v1.fault_pb2 import Fault
+from shoal.core.exchange._pb.fed.v1.observer_service_pb2_grpc import ObserverServiceStub
+from shoal.core.exchange._pb.fed.v1.placement_service_pb2_grpc import PlacementServiceStub
+from shoal.core.exchange.link import (
+    Hello,
+    Idle,
+    Observation,
+    Placement,
+    Question,
+    Receipt,
+    Report,
+    Task,
+    Welcome,
+)
+from shoal.core.exchange.parts import Evidence
+from shoal.core.exchange.payload import BlobRef
+from shoal.core.types import RunId
+
+if TYPE_CHECKING:  # the same classes at run time: only types tell calls that are awaited from others
+    from shoal.core.exchange._pb.fed.v1.blob_service_pb2_grpc import BlobServiceAsyncStub
+    from shoal.core.exchange._pb.fed.v1.device_service_pb2_grpc import DeviceServiceAsyncStub
+    from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import IdentityServiceAsyncStub
+    from shoal.core.exchange._pb.fed.v1.observer_service_pb2_grpc import ObserverServiceAsyncStub
+    from shoal.core.exchange._pb.fed.v1.placement_service_pb2_grpc import PlacementServiceAsyncStub
+
+T = TypeVar("T")
+
+WINDOW = 1 << 19
+"""Bytes that may be under way: 40 Mbit/s where an answer takes a tenth of a second, and on the slowest lines
+that a transfer may have, what moves within the patience of both sides."""
+OPTIONS = (
+    ("grpc.max_receive_message_length", 4 << 20),
+    ("grpc.max_send_message_length", 4 << 20),
+    ("grpc.max_metadata_size", 16 << 10),  # a fault of 3,000 characters, in UTF-8 and base64
+    ("grpc.compression_enabled_algorithms_bitset", 1),  # none: a small message cannot become a large one
+    ("grpc.keepalive_time_ms", 60_000),  # a home router forgets a silent connection after minutes
+    ("grpc.keepalive_timeout_ms", int(CONNECTION * 1000)),  # also how long sent bytes may stay unconfirmed
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),  # or a device that computes for an hour would stop asking
+    ("grpc.min_reconnect_backoff_ms", int(CONNECTION * 1000)),  # how long a dial may take
+    ("grpc.use_local_subchannel_pool", 1),  # or a new channel would be given the old one's connection
+    ("grpc.http2.bdp_probe", 0),  # a window that grows would hide for minutes whether a slow line moves
+    ("grpc.http2.lookahead_bytes", WINDOW),
+    ("grpc.enable_retries", 0),
+    ("grpc.enable_http_proxy", 0),  # a loopback address is never another machine's to reach
+)
+
+STATUSES: dict[grpc.StatusCode, type[ShoalError]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: BadPayload,
+    grpc.StatusCode.OUT_OF_RANGE: BadPayload,
+    grpc.StatusCode.DATA_LOSS: BadPayload,
+    grpc.StatusCode.NOT_FOUND: NotFound,
+    grpc.StatusCode.FAILED_PRECONDITION: Refused,
+    grpc.StatusCode.PERMISSION_DENIED: Refused,
+    grpc.StatusCode.ALREADY_EXISTS: Refused,
+    grpc.StatusCode.UNIMPLEMENTED: Refused,
+    grpc.StatusCode.UNAUTHENTICATED: Refused,
+}
+"""Every other status is Unavailable: the server is away, busy or failing, and may be back."""
+
+
+class Stubs(NamedTuple):
+    device: "DeviceServiceAsyncStub"
+    blobs: "BlobServiceAsyncStub"
+    placement: "PlacementServiceAsyncStub"
+    identity: "IdentityServiceAsyncStub"
+    observer: "ObserverServiceAsyncStub"
+
+
+class RpcLink:
+    """A device's calls to the server at `address` ("host:port").
+
+    credentials: who calls, and whom it trusts; without them `device_name` is told in plain text.
+    """
+
+    def __init__(
+        self, address: str, device_name: str, credentials: grpc.ChannelCredentials | None = None
+    ) -> None:
+        self.address, self._credentials = address, credentials
+        self._name, self._session = ("" if credentials else device_name), ""
+        self._line = Line(self._dial, _stubs)
+
+    def _dial(self) -> aio.Channel:
+        return channel(self.address, self._credentials)
+
+    async def close(self) -> None:
+        await self._line.close()
+
+    async def change(self, address: str, credentials: grpc.ChannelCredentials) -> None:
+        """Call there and by these from the next moment on at which no call is under way."""
+        self.address, self._credentials = address, credentials
+        await self._line.replace()
+
+    async def hello(self, hello: Hello) -> Welcome:
+        """Until the welcome is here, calls that go on beside this one are still of the former session."""
+        request = wire.hello_to_pb(hello)
+        answer = await self._ask(lambda to: to.device.Hello(request, **self._call()))
+        welcome = wire.welcome_from_pb(answer)
+        if not hello.oldest_protocol <= welcome.protocol <= hello.newest_protocol:
+            raise WrongVersion(f"the server speaks protocol {welcome.protocol}", "update the older side")
+        self._session = welcome.session
+        return welcome
+
+    async def next_task(self, wait: float) -> Task | Idle:
+        request = device.NextTaskRequest(session=self._session, wait=wire.seconds_to_pb(wait))
+        answer = await self._ask(lambda to: to.device.NextTask(request, **self._call(wait)))
+        return wire.next_from_pb(answer)
+
+    async def alive(self, run: RunId, round: int, attempt: int) -> bool:
+        lease = wire.lease_to_pb(wire.Lease(run, round, attempt))
+        request = device.AliveRequest(session=self._session, lease=lease)
+        return (await self._ask(lambda to: to.device.Alive(request, **self._call()))).wanted
+
+    async def report(self, report: Report) -> Receipt:
+        request = device.ReportRequest(session=self._session, report=wire.report_to_pb(report))
+        answer = await self._ask(lambda to: to.device.Report(request, **self._call(size=request.ByteSize())))
+        return wire.receipt_from_pb(answer.receipt)
+
+    async def leave(self) -> None:
+        request = device.LeaveRequest(session=self._session)
+        await self._ask(lambda to: to.device.Leave(request, **self._call()))
+
+    async def place(self, run: RunId, evidence: Evidence | None) -> Question | Placement:
+        request = wire.place_to_pb(run, evidence)
+        answer = await self._ask(
+            lambda to: to.placement.Place(request, **self._call(size=request.ByteSize()))
+        )
+        return wire.answer_from_pb(answer)
+
+    async def observe(self) -> Observation:
+        """How the runs stand; for the role observer alone."""
+        request = observer.ObserveRunsRequest()
+        answer = await self._ask(lambda to: to.observer.ObserveRuns(request, **self._call()))
+        return wire.observation_from_pb(answer)
+
+    async def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[bytes]:
+        request = blobs.FetchRequest(blob=wire.blob_to_pb(blob), start=start)
+        clock = asyncio.get_running_loop().time
+        progress = Progress(clock())
+        async with self._calling() as to:
+            call = to.blobs.Fetch(request, metadata=self._identity())
+            try:
+                while True:
+                    async with asyncio.timeout_at(progress.until()):
+                        response = await call.read()
+                    if not isinstance(response, blobs.FetchResponse):
+                        return
+                    chunk = wire.chunk_from_pb(response.chunk, start)
+                    start += len(chunk)
+                    progress.moved(len(chunk), clock())
+                    yield chunk
+            finally:
+                call.cancel()
+
+    async def uploaded(self, blob: BlobRef) -> int:
+        request = blobs.UploadedRequest(blob=wire.blob_to_pb(blob))
+        answer = await self._ask(lambda to: to.blobs.Uploaded(request, **self._call()))
+        return _held(blob, answer.held)
+
+    async def upload(self, blob: BlobRef, start: int, chunks: AsyncIterator[bytes]) -> int:
+        clock = asyncio.get_running_loop().time
+        progress = Progress(clock())
+        async with self._calling() as to, asyncio.timeout_at(progress.until()) as limit:
+
+            def taken(size: int) -> None:
+                progress.moved(size, clock())
+                with suppress(RuntimeError):  # the call has just ended
+                    limit.reschedule(progress.until())
+
+            broken: list[Exception] = []
+            requests = _requests(blob, start, _noting(chunks, broken), taken)
+            call = to.blobs.Upload(requests, metadata=self._identity())
+            try:
+                response = await call
+            except asyncio.CancelledError:
+                if broken:  # gRPC cancels a call whose requests cannot be had, and does not say why
+                    raise broken[0] from None
+                raise
+            finally:
+                call.cancel()
+        return _held(blob, response.held)
+
+    def _identity(self) -> tuple[tuple[str, str], ...]:
+        """Which session calls; who calls is the TLS peer, and told here in plain text on loopback alone."""
+        device = (("shoal-device", self._name),) if self._name else ()
+        session = (("shoal-session", self._session),) if self._session else ()
+        return (*device, *session)
+
+    def _call(self, wait: float = 0.0, size: int = 0) -> dict[str, Any]:
+        """Who calls, and how long an answer may take: after `wait` seconds, for a request of `size` bytes."""
+        return {"metadata": self._identity(), "timeout": wait + timeouts.answer(size)}
+
+    async def _ask(self, call: Callable[[Stubs], Awaitable[T]]) -> T:
+        async with self._calling() as to:
+            return await call(to)
+
+    @asynccontextmanager
+    async def _calling(self) -> AsyncIterator[Stubs]:
+        """Around a call: what gRPC raises becomes a ShoalError."""
+        try:
+            async with self._line.calling() as to:
+                yield to
+        except aio.AioRpcError as error:
+            raise await self._meaning(error) from None
+        except TimeoutError:
+            problem = f"nothing moved to or from {self.address} for {timeouts.STALL:.0f} s"
+            raise Unavailable(problem, "the transfer goes on where it was") from None
+
+    async def _meaning(self, error: aio.AioRpcError) -> ShoalError:
+        return error_of(error, self.address)
+
+
+def channel(address: str, credentials: grpc.ChannelCredentials | None) -> aio.Channel:
+    if credentials is None:
+        return aio.insecure_channel(address, options=OPTIONS)
+    return aio.secure_channel(address, credentials, options=OPTIONS)
+
+
+def error_of(error: aio.AioRpcError, address: str) -> ShoalError:
+    """What a failed call means: whether to try again by the status, the rest by the server's own code."""
+    said, cls = _said(error), STATUSES.get(error.code(), Unavailable)
+    if cls is not Unavailable:
+        return cls(said.message, said.hint) if type(said) is ShoalError else said
+    if isinstance(said, Unavailable):
+        return said
+    if said.hint:  # the server's own words, so it does answer
+        return Unavailable(said.message, said.hint)
+    if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+        why = said.message.rpartition(": ")[2]  # without the library's own chain of causes
+        return Unavailable(f"{address} does not answer: {why}", "is the server running there?")
+    status = error.code().name.lower().replace("_", " ")
+    return Unavailable(f"{address} has a problem of its own ({status}): {said.message}", "ask its operator")
+
+
+def _said(error: aio.AioRpcError) -> ShoalError:
+    """The server's code, message and hint, from the entries of the trailing metadata that it puts them in."""
+    trailing: dict[str, str | bytes] = dict(error.trailing_metadata() or ())  # type: ignore[arg-type]
+    details = error.details() or error.code().name
+    fault, code, hint = (trailing.get(key) for key in (FAULT, "shoal-code", "shoal-hint-bin"))
+    try:
+        if isinstance(fault, bytes):
+            return wire.fault_from_pb(Fault.FromString(fault))
+        if isinstance(code, str):
+            text = hint.decode(errors="replace") if isinstance(hint, bytes) else ""
+            return wire.fault_from_pb(Fault(code=code, message=details, hint=text))
+    except (BadPayload, DecodeError):
+        pass
+    return ShoalError(details)
+
+
+async def answers(address: str, seconds: float, credentials: grpc.ChannelCredentials | None = None) -> bool:
+    """Whether a server accepts connections there, within so many seconds."""
+    async with channel(address, credentials) as tried:
+        try:
+            await asyncio.wait_for(tried.channel_ready(), seconds)
+        except TimeoutError:
+            return False
+        return True
+
+
+def _stubs(channel: aio.Channel) -> Stubs:
+    return Stubs(
+        DeviceServiceStub(channel),
+        BlobServiceStub(channel),
+        PlacementServiceStub(channel),
+        IdentityServiceStub(channel),
+        ObserverServiceStub(channel),
+    )
+
+
+def _held(blob: BlobRef, held: int) -> int:
+    if held > blob.size:
+        raise BadPayload(f"the server holds {held} bytes of a blob of {blob.size}", "update the server")
+    return held
+
+
+async def _requests(
+    blob: BlobRef, start: int, chunks: AsyncIterator[bytes], taken: Callable[[int], None]
+) -> AsyncIterator[blobs.UploadRequest]:
+    """taken: told the size of each chunk for which there was room: only then gRPC asks for the next."""
+    yield blobs.UploadRequest(start=blobs.UploadStart(blob=wire.blob_to_pb(blob), start=start))
+    async for data in chunks:
+        yield blobs.UploadRequest(chunk=wire.chunk_to_pb(start, data))
+        start += len(data)
+        taken(len(data))
+
+
+async def _noting(chunks: AsyncIterator[bytes], broken: list[Exception]) -> AsyncIterator[bytes]:
+    """The same chunks; what they break off with is put into `broken`, for gRPC would keep it to itself."""
+    try:
+        async for chunk in chunks:
+            yield chunk
+    except Exception as error:
+        broken.append(error)
+        raise

@@ -1,0 +1,162 @@
+"""The right model for a device that does not train: one question and one answer, without labels if possible.
+
+    place(nothing) --> question: describe your data, say --> fetch encoder and projector --> describe
+    place(evidence) --> placement --> fetch the model --> <state>/model/
+
+What is sent is the evidence that was asked for, made by the device half, and nothing else: a descriptor, and
+for runs that cannot place without labels the losses of models, or mean embeddings. A server that was started
+anew does not know any more what it told a newcomer: so it is asked once again.
+"""
+
+import json
+import math
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fedclient.cli.privacy_report import line
+from fedclient.faults import TaskFailed
+from fedclient.net.backoff import Backoff, patiently
+from fedclient.store.blobs import BlobStore
+from fedclient.work.executor import Executor
+from shoal.core.errors import BadPayload, NotFound, Refused
+from shoal.core.exchange.link import Failure, Link, Placement, Question, Task
+from shoal.core.exchange.parts import ClusterAssignment, Evidence
+from shoal.core.exchange.payload import BlobRef, Payload, Weights
+from shoal.core.exchange.wire import payload_to_bytes
+from shoal.core.types import RunId
+from shoal.shell.disk import settle, storing, temporary, write
+
+T = TypeVar("T")
+
+MODEL, PLACEMENT = "model.safetensors", "placement.json"
+
+
+@dataclass(frozen=True)
+class Enrolment:
+    """What came of it. seconds: from the first call to the last byte. received, sent: bytes of models and of
+    the descriptor; the few hundred around them are not counted. privacy: what this device has released until
+    now, as `fedclient.cli.privacy_report` tells it.
+    """
+
+    run: RunId
+    assignment: ClusterAssignment
+    model: Weights | None
+    seconds: float
+    received: int
+    sent: int
+    privacy: Mapping[str, Any] = field(default_factory=dict)
+
+    def facts(self) -> dict[str, Any]:
+        """For machines; a distance that there is none of is None."""
+        found = asdict(self.assignment)
+        for name, value in found.items():
+            if isinstance(value, float) and math.isnan(value):
+                found[name] = None
+        blob = self.model.blob.sha256 if self.model else None
+        seconds = round(self.seconds, 3)
+        traffic = {"seconds": seconds, "received": self.received, "sent": self.sent}
+        return {"run": self.run, **found, "model": blob, **traffic, "privacy": self.privacy}
+
+
+class Placer:
+    """Asks one server. download_bytes: most that one model may have. patience: seconds without a server."""
+
+    def __init__(
+        self,
+        link: Link,
+        executor: Executor,
+        store: BlobStore,
+        doing: Callable[[str], None],
+        download_bytes: int,
+        patience: float,
+    ) -> None:
+        self._link, self._performer, self._store, self._doing = link, executor, store, doing
+        self._download_bytes, self._patience = download_bytes, patience
+        self._backoff = Backoff()
+        self._received = self._sent = 0
+
+    async def enroll(self, run: RunId = "", accept_nearest: bool = False) -> Enrolment:
+        """Find the model and fetch it; where the server abstained, only if `accept_nearest`.
+
+        The data are looked at first, also where the answer will not depend on them.
+
+        Raises Refused when the run cannot place, a fault of the data or the learner, Unavailable.
+        """
+        self._doing("loading the learner and the data")
+        await self._performer.start()
+        began = time.monotonic()
+        self._doing("asking the server which model fits")
+        answer, model = await self._answer(run, None, accept_nearest)
+        if isinstance(answer, Question):
+            evidence = await self._evidence(answer)
+            self._doing("asking the server which model fits these data")
+            answer, model = await self._answer(answer.run, evidence, accept_nearest)
+        if not isinstance(answer, Placement):
+            raise BadPayload("the server asks the same question again", "update the server or this device")
+        seconds = time.monotonic() - began
+        return Enrolment(answer.run, answer.assignment, model, seconds, self._received, self._sent)
+
+    async def _answer(
+        self, run: RunId, evidence: Evidence | None, accept_nearest: bool
+    ) -> tuple[Question | Placement, Weights | None]:
+        """What the server says, and the model that is to be used. What it names is here on return."""
+        asking_again = False
+        while True:
+            answer = await self._patiently(lambda: self._link.place(run, evidence))
+            try:
+                if isinstance(answer, Question):
+                    self._doing("fetching what is needed to describe the data")
+                    for weights in answer.payload.weights():
+                        await self._fetch(weights.blob)
+                    return answer, None
+                model = answer.model if accept_nearest or not answer.assignment.abstained else None
+                if model is not None:
+                    self._doing(f"fetching the model of {answer.assignment.cluster}")
+                    await self._fetch(model.blob)
+                return answer, model
+            except NotFound as error:
+                if asking_again:
+                    raise
+                self._doing(f"asking the server once again: {error.message}")
+                asking_again = True
+
+    async def _evidence(self, question: Question) -> Evidence:
+        self._doing("describing the data")
+        result = await self._performer.perform(Task(question.run, 1, 0, 0, "describe", question.payload))
+        if isinstance(result, Failure):
+            raise TaskFailed(result)
+        shown = {name: part for name, part in result.parts.items() if isinstance(part, Evidence)}
+        if len(shown) != 1:
+            raise BadPayload(f"the server asks for {question.payload.kind!r}", "update this device")
+        self._sent += len(payload_to_bytes(Payload("evidence", shown)))
+        return next(iter(shown.values()))
+
+    async def _fetch(self, blob: BlobRef) -> None:
+        if blob.size > self._download_bytes:
+            problem = f"the server sends {blob.size} bytes, and this device takes {self._download_bytes}"
+            raise Refused(problem, "raise limits.download_bytes in its settings")
+        if not self._store.has(blob):
+            await self._patiently(lambda: self._store.fetch(blob, self._link.fetch))
+            self._received += blob.size
+
+    async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
+        return await patiently(call, self._backoff, self._patience, self._doing)
+
+
+def save(enrolment: Enrolment, store: BlobStore, folder: Path) -> Path:
+    """Write the model where `fedclient predict` finds it; the path. Raises StorageFault."""
+    from safetensors.numpy import save_file
+
+    assert enrolment.model is not None
+    path = folder / MODEL
+    facts = {"run": enrolment.run, "cluster": enrolment.assignment.cluster}
+    if enrolment.privacy:
+        facts["privacy"] = f"of the device that fetched it: {line(enrolment.privacy)}"
+    with storing(path), temporary(folder) as file:
+        save_file(dict(store.load(enrolment.model)), file.name, facts)
+        settle(file, path)
+    write(folder / PLACEMENT, json.dumps(enrolment.facts()).encode())
+    return path

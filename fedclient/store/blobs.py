@@ -1,0 +1,144 @@
+"""Bytes by their hash on the device's disk: models that came, results that go.
+
+<folder>/<sha256>        whole and checked
+<folder>/<sha256>.part   a download that was cut off; it goes on at the last whole chunk
+"""
+
+import hashlib
+import mmap
+import os
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from pathlib import Path
+
+from shoal.core.errors import BadPayload
+from shoal.core.exchange.payload import BlobRef, Weights
+from shoal.core.exchange.tensors import manifest_of, pack, unpack
+from shoal.core.exchange.wire import CHUNK
+from shoal.core.types import Tensors
+from shoal.shell import crash
+from shoal.shell.disk import TEMPORARY, settle, storing, temporary
+
+
+class BlobStore:
+    """The blobs in `folder`, which is made. Several processes may share it; one of them trims."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._sound: set[str] = set()
+        with storing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def path(self, blob: BlobRef) -> Path:
+        return self.folder / blob.sha256
+
+    def has(self, blob: BlobRef) -> bool:
+        """Whether the blob is here and sound: its bytes are read once in the life of this object.
+
+        One that is not sound any more is deleted.
+        """
+        path = self.path(blob)
+        with storing(path):
+            if not path.is_file():
+                return False
+            if path.stat().st_size == blob.size and self._is_sound(path, blob):
+                path.touch()  # the least recently used ones go first
+                return True
+            path.unlink()
+        return False
+
+    def _is_sound(self, path: Path, blob: BlobRef) -> bool:
+        if blob.sha256 not in self._sound and _hash(path, blob.size).hexdigest() == blob.sha256:
+            self._sound.add(blob.sha256)
+        return blob.sha256 in self._sound
+
+    async def fetch(self, blob: BlobRef, source: Callable[[BlobRef, int], AsyncIterator[bytes]]) -> None:
+        """Download what is missing of a blob. source: its bytes from a position on (`Link.fetch`).
+
+        Whatever `source` raises passes, and what had come by then is kept for the next try. Raises BadPayload
+        when the bytes are not those of the name, StorageFault when the disk refuses.
+        """
+        if self.has(blob):
+            return
+        part = self.path(blob).with_suffix(".part")
+        with storing(part), part.open("ab") as file:
+            held = min(file.tell(), blob.size) // CHUNK * CHUNK
+            file.truncate(held)
+            sha = _hash(part, held)
+            async for chunk in source(blob, held):
+                held += len(chunk)
+                if held > blob.size:
+                    break
+                sha.update(chunk)
+                file.write(chunk)
+                crash.point("device.chunk-fetched")
+            file.flush()
+            if held < blob.size:
+                problem = f"it ended after {held} of {blob.size} bytes"
+            elif held > blob.size or sha.hexdigest() != blob.sha256:
+                part.unlink()
+                problem = "its bytes are not the ones that its name promises"
+            else:
+                settle(file, self.path(blob))
+                self._sound.add(blob.sha256)
+                return
+        raise BadPayload(f"blob {blob.sha256[:12]}: {problem}", "it is fetched again")
+
+    def keep(self, tensors: Tensors) -> Weights:
+        """Store tensors, hashed as they are written; on return they are on the disk. Raises StorageFault."""
+        sha, size = hashlib.sha256(), 0
+        with storing(self.folder), temporary(self.folder) as file:
+            for piece in pack(tensors):
+                sha.update(piece)
+                size += file.write(piece)
+            settle(file, self.folder / sha.hexdigest())
+        self._sound.add(sha.hexdigest())
+        return Weights(manifest_of(tensors), BlobRef(sha.hexdigest(), size))
+
+    def load(self, weights: Weights) -> Tensors:
+        """Stored tensors as views of the mapped file: nothing is read before it is used.
+
+        Raises BadPayload when the blob is not here, or not as long as its manifest says.
+        """
+        path = self.path(weights.blob)
+        try:
+            with path.open("rb") as file:
+                if os.fstat(file.fileno()).st_size == 0:  # an empty file cannot be mapped
+                    return unpack(weights.manifest, memoryview(b""))
+                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except FileNotFoundError:
+            raise BadPayload(f"blob {weights.blob.sha256[:12]} is not here", "fetch it first") from None
+        return unpack(weights.manifest, memoryview(mapped))
+
+    def chunks(self, blob: BlobRef, start: int) -> Iterator[bytes]:
+        """The bytes of a blob that is here, from `start` on."""
+        with self.path(blob).open("rb") as file:
+            file.seek(start)
+            while chunk := file.read(CHUNK):
+                yield chunk
+
+    def trim(self, most: int, in_use: Collection[str] = ()) -> None:
+        """Delete the oldest blobs, and unfinished files, until at most `most` bytes are kept.
+
+        in_use: hashes of blobs that stay whatever they weigh. Nobody may be writing here meanwhile.
+        """
+        with storing(self.folder):
+            found = sorted(self.folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
+            kept = sum(path.stat().st_size for path in found if path.name in in_use)
+            for path in found:
+                if path.name in in_use:
+                    continue
+                kept += path.stat().st_size
+                if kept > most or path.name.startswith(TEMPORARY):
+                    kept -= path.stat().st_size
+                    path.unlink()
+                    self._sound.discard(path.name)
+
+
+def _hash(path: Path, size: int) -> "hashlib._Hash":
+    """The running hash of the first `size` bytes of a file."""
+    sha = hashlib.sha256()
+    with path.open("rb") as file:
+        while size > 0 and (chunk := file.read(min(CHUNK, size))):
+            sha.update(chunk)
+            size -= len(chunk)
+    return sha

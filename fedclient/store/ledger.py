@@ -1,0 +1,218 @@
+"""The device's account of what it released with a guarantee, and the only way to make such a release here.
+
+<state>/privacy/ledger.jsonl   a line for each debit and for each release; it only grows
+<state>/privacy/head           how many lines there are, and the hash of the last
+<state>/privacy/releases/N     the bytes that debit N paid for
+<state>/privacy/lock           held while a release is made
+
+    debit on the disk --> noise from the operating system --> release on the disk --> its line --> sent
+
+Weights go the same way, except that they are not kept here: what is done waits in the device's outbox.
+
+A crash after the debit loses what was paid. Nothing is ever drawn twice for one debit: what is sent again is
+what lies on the disk. Each file is replaced in one step, so that no crash leaves half a line.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from hashlib import sha256
+from pathlib import Path
+from secrets import token_bytes
+
+from shoal.core.errors import BadPayload, LedgerFault, OverBudget, Unprotected
+from shoal.core.exchange.parts import Descriptor
+from shoal.core.exchange.payload import Payload
+from shoal.core.exchange.tensors import digest
+from shoal.core.exchange.wire import payload_from_bytes, payload_to_bytes
+from shoal.core.privacy.account import Lesson, Order
+from shoal.core.privacy.budget import Budget
+from shoal.core.privacy.chance import Entropy
+from shoal.core.privacy.cost import Cost
+from shoal.core.privacy.ledger import (
+    Debit,
+    Entry,
+    Head,
+    Open,
+    Paid,
+    Release,
+    Training,
+    chosen,
+    head_from,
+    line_of,
+    paid,
+    read,
+    released,
+    spent,
+)
+from shoal.core.privacy.release import release_sums
+from shoal.core.privacy.statement import OF_TRAINING
+from shoal.core.privacy.sums import ExactSums
+from shoal.core.types import Tensors
+from shoal.shell import crash
+from shoal.shell.disk import lock, make_folder, storing, sweep, write
+
+LEDGER, HEAD, RELEASES = "ledger.jsonl", "head", "releases"
+HINT = (
+    "nothing is released by a ledger that is not whole: put the folder back from a copy of it; or look what "
+    "`fedclient ledger verify` says, and move the folder away to start from nothing spent, if you can answer "
+    "for that"
+)
+
+
+class Ledger:
+    """The ledger in `folder`, and what its owner allows."""
+
+    def __init__(self, folder: Path, budget: Budget) -> None:
+        self._folder, self._budget = folder, budget
+
+    def entries(self) -> list[Entry]:
+        """What is in it. Raises LedgerFault where it was changed, or is damaged."""
+        return self._read()[0]
+
+    def verify(self) -> list[Entry]:
+        """What is in it, once the releases on the disk are what was written too. Raises LedgerFault."""
+        entries = self.entries()
+        kept = {each.number for each in chosen(entries, Debit)}
+        for each in chosen(entries, Release):
+            if each.debit in kept:
+                self._bytes_of(each)
+        return entries
+
+    def release(self, order: Order, exact: Callable[[], ExactSums]) -> Descriptor:
+        """See `shoal.core.privacy.account`. Raises OverBudget, LedgerFault, StorageFault."""
+        entries = self.entries()
+        if (found := self._recalled(entries, order)) is not None:
+            return found
+        try:
+            self._check(entries, order.terms.cost, order.data)
+        except OverBudget:
+            # Who was placed as a newcomer, and trains now, has told of all samples together.
+            found = self._recalled(entries, order.without_classes)
+            if found is None or found.classes:  # classes that were told once are of other labels
+                raise
+            return found
+        sums = exact()  # the author's code may fail or hang here: before a debit, and outside the lock
+        with self._alone():
+            entries, head = self._read()
+            if (found := self._recalled(entries, order)) is not None:
+                return found
+            debit = Debit.of(order, len(paid(entries)) + 1, time.time())
+            head = self._pay(debit, entries, head)
+            descriptor = release_sums(sums, order.settings, order.terms, order.projector)
+            data = payload_to_bytes(Payload("descriptor", {"descriptor": descriptor}))
+            crash.point("device.drawn")
+            write(self._path_of(debit.number), data)
+            crash.point("device.release-stored")
+            self._append(Release(debit.number, time.time(), sha256(data).hexdigest()), head)
+            crash.point("device.release-noted")
+        return descriptor
+
+    def train(self, lesson: Lesson, work: Callable[[Entropy], Tensors]) -> Tensors:
+        """See `shoal.core.privacy.account`. Raises OverBudget, LedgerFault, StorageFault, and as `work`
+        does."""
+        with self._alone():
+            entries, head = self._read()
+            training = Training.of(lesson, len(paid(entries)) + 1, time.time())
+            self._pay(training, entries, head)
+        found = work(token_bytes)
+        crash.point("device.drawn")
+        with self._alone():
+            self._append(Release(training.number, time.time(), digest(found)), self._read()[1])
+            crash.point("device.release-noted")
+        return found
+
+    def unprotected(self, what: str, data: str) -> None:
+        """See `shoal.core.privacy.account`. Raises Unprotected, LedgerFault, StorageFault."""
+        if not self._budget.allows(what):
+            training = what in OF_TRAINING
+            ask, setting = (
+                ("dp_epsilon", "plain_weights") if training else ("privacy=balanced", "unprotected")
+            )
+            raise Unprotected(
+                f"this device releases nothing without a privacy guarantee, and the run asks for {what}",
+                f"ask the run's operator for {ask}, or set privacy.{setting} in this device's settings",
+            )
+        if self._noted(self.entries(), what, data):
+            return
+        with self._alone():
+            entries, head = self._read()
+            if not self._noted(entries, what, data):
+                self._append(Open(time.time(), what, data), head)
+
+    def _noted(self, entries: list[Entry], what: str, data: str) -> bool:
+        return any((each.what, each.data) == (what, data) for each in chosen(entries, Open))
+
+    def _check(self, entries: list[Entry], cost: Cost, data: str) -> None:
+        self._budget.check(cost, spent(entries, data), spent(entries))
+
+    def _pay(self, debit: Paid, entries: list[Entry], head: Head) -> Head:
+        self._check(entries, debit.cost, debit.data)
+        head = self._append(debit, head)
+        crash.point("device.debited")
+        return head
+
+    def _recalled(self, entries: list[Entry], order: Order) -> Descriptor | None:
+        """What was released for such an order before. What is gone from the disk has to be paid anew."""
+        found = released(entries, order)
+        if found is None or not self._path_of(found.debit).exists():
+            return None
+        part = payload_from_bytes(self._bytes_of(found)).parts.get("descriptor")
+        if not isinstance(part, Descriptor):
+            raise BadPayload(f"{self._path_of(found.debit)} holds no descriptor", HINT)
+        return part
+
+    # -- files ------------------------------------------------------------------------------------------
+
+    def _path_of(self, debit: int) -> Path:
+        return self._folder / RELEASES / str(debit)
+
+    def _bytes_of(self, found: Release) -> bytes:
+        path = self._path_of(found.debit)
+        with storing(path):
+            data = path.read_bytes() if path.exists() else None
+        if data is None or sha256(data).hexdigest() != found.release:
+            what = "is gone" if data is None else "is not what was released"
+            raise LedgerFault(f"{path} {what}", "remove what is left of it: the next release is paid anew")
+        return data
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Nobody else makes a release meanwhile. Raises ConfigError where another process does."""
+        path = self._folder / "lock"
+        with storing(path):
+            make_folder(self._folder)
+            file = lock(path)
+        with file:
+            for folder in (self._folder, self._folder / RELEASES):
+                sweep(folder)
+            yield
+
+    def _read(self) -> tuple[list[Entry], Head]:
+        """The head is read first: what another process appends in between is then more, and never less."""
+        head_path, path = self._folder / HEAD, self._folder / LEDGER
+        with storing(self._folder):
+            head = head_path.read_bytes() if head_path.exists() else None
+            data = path.read_bytes() if path.exists() else b""
+        try:
+            if head is None and data:
+                raise LedgerFault("the ledger's head is gone")
+            return read(data, head_from(json.loads(head)) if head is not None else Head())
+        except (LedgerFault, ValueError) as error:
+            message = error.message if isinstance(error, LedgerFault) else "the ledger's head cannot be read"
+            raise LedgerFault(f"{path}: {message}", HINT) from None
+
+    def _append(self, entry: Entry, head: Head) -> Head:
+        """On return the entry is on the disk, and the head too. `head`: of what is there."""
+        path = self._folder / LEDGER
+        if head.lines == 0:  # from now on a ledger without a head is one that lost it
+            write(self._folder / HEAD, json.dumps(asdict(head)).encode())
+        with storing(path):
+            before = path.read_bytes() if path.exists() else b""
+        line = line_of(entry, head.last)
+        write(path, before + line)
+        head = Head(head.lines + 1, sha256(line[:-1]).hexdigest())
+        write(self._folder / HEAD, json.dumps(asdict(head)).encode())
+        return head

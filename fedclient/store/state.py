@@ -1,0 +1,220 @@
+"""The device's folder: its name, the result that is not yet taken, what it did last, the model it was given.
+
+device          its name, kept since the first use
+identity/       who it is: its key and certificate, once it has joined
+lock            held by the one agent that works here
+status.json     what it did last, for `fedclient status`
+privacy/        what was released with a guarantee, and what it cost; see `fedclient.store.ledger`
+mark            the last mark of the server, by which it can be told from one that was restored from the past
+outbox/         the result that the server has not taken yet
+memory/         what is remembered of a run from task to task; see `fedclient.store.memory`
+blobs/          models that came and results that go
+model/          the model that `fedclient enroll` brought
+"""
+
+import fcntl
+import json
+import secrets
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedclient.store.memory import Memory
+from shoal.core.errors import BadPayload, ConfigError, DiskFull, Refused
+from shoal.core.exchange.link import Report
+from shoal.core.exchange.wire import report_from_bytes, report_to_bytes
+from shoal.shell import crash
+from shoal.shell.disk import storing, sweep, sync_folder, write
+
+STATUS = "status.json"
+MAX_MARK = 256
+
+
+class DeviceFolder:
+    """The folder `root`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @property
+    def blobs(self) -> Path:
+        return self.root / "blobs"
+
+    @property
+    def outbox(self) -> Path:
+        return self.root / "outbox"
+
+    @property
+    def memory(self) -> Path:
+        return self.root / "memory"
+
+    @property
+    def privacy(self) -> Path:
+        return self.root / "privacy"
+
+    @property
+    def mark(self) -> "Mark":
+        return Mark(self.root / "mark")
+
+    @property
+    def model(self) -> Path:
+        return self.root / "model"
+
+    @property
+    def identity(self) -> Path:
+        return self.root / "identity"
+
+    def known_device(self) -> str | None:
+        """The name that is kept here, if one is."""
+        with suppress(OSError, UnicodeDecodeError), (self.root / "device").open() as file:
+            return file.read(64).strip() or None
+        return None
+
+    def device(self, given: str | None) -> str:
+        """The device's name: the one that is kept here; at first the given one, or else a new one is kept.
+
+        Raises ConfigError when another name is given than the one that is kept.
+        """
+        name = self.agreed(given) or self._new_name()
+        if self.known_device() is None:
+            write(self.root / "device", f"{name}\n".encode())
+            crash.point("device.named")
+        return name
+
+    def agreed(self, given: str | None) -> str | None:
+        """The name that is kept here, or else the given one. Raises ConfigError when they differ."""
+        known = self.known_device()
+        if known is not None and given not in (None, known):
+            raise ConfigError(
+                f"the state folder {self.root} belongs to device {known}, and this one is called {given}",
+                "give another one with --state, or leave the name out",
+            )
+        return known or given
+
+    def _new_name(self) -> str:
+        host = "".join(c if c.isascii() and c.isalnum() else "-" for c in socket.gethostname())
+        return f"{host.strip('-')[:40] or 'device'}-{secrets.token_hex(3)}"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Work here alone. The folder is made, for its owner's eyes. Raises Refused when another has it."""
+        path = self.root / "lock"
+        with storing(path):
+            self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+            file = path.open("w")
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise Refused(
+                    f"another fedclient works in {self.root}", "stop it, or give this one another `state`"
+                ) from None
+            for folder in (self.root, self.outbox, self.blobs, self.memory, self.model):
+                sweep(folder)
+            yield
+
+    def busy(self) -> bool:
+        """Whether an agent works here now."""
+        try:
+            with (self.root / "lock").open() as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
+
+class Mark:
+    """A point of the server's history, as the server wrote it. The device shows it at its next hello."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def read(self) -> str:
+        """The last one; "" when there is none that can be read."""
+        with suppress(OSError, UnicodeDecodeError), self._path.open() as file:
+            return file.read(MAX_MARK)
+        return ""
+
+    def keep(self, mark: str) -> None:
+        """On return it outlives this process and the power. "" keeps the one that is there.
+
+        Where the disk is full the old one stays: it proves less, and the work goes on.
+        """
+        if mark and mark != self.read():
+            with suppress(DiskFull):
+                write(self._path, mark.encode())
+                crash.point("device.mark-kept")
+
+
+class Outbox:
+    """Holds one finished result, with the key of the work that it came from, until the server has it.
+
+    memory: what that work left to remember counts from when the result is here.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.memory = Memory.beside(folder)
+
+    def keep(self, key: str, report: Report) -> None:
+        """On return it outlives this process and the power. Raises StorageFault."""
+        self.clear()
+        write(self._folder / key, report_to_bytes(report))
+        self.memory.settle(key)
+
+    def pending(self) -> tuple[str, Report] | None:
+        """What is there. A damaged file is thrown away: the work is done again."""
+        for path in sorted(self._folder.glob("[!.]*")):
+            try:
+                return path.name, report_from_bytes(path.read_bytes())
+            except (OSError, BadPayload):
+                path.unlink(missing_ok=True)
+        return None
+
+    def clear(self) -> None:
+        if self._folder.is_dir():
+            with storing(self._folder):
+                for path in self._folder.iterdir():
+                    self.memory.settle(path.name)  # a crash may have come in between
+                    path.unlink()
+                sync_folder(self._folder)
+
+
+@dataclass
+class Status:
+    """What the agent does and did last. doing: one line; at: seconds since 1970, by this device's clock.
+
+    error: {"code", "message", "hint"} of what went wrong last.
+    """
+
+    device: str
+    server: str
+    doing: str = ""
+    run: str = ""
+    round: int = 0
+    title: str = ""
+    cluster: str = ""
+    outcome: str = ""
+    tasks: int = 0
+    error: dict[str, str] = field(default_factory=dict)
+    at: float = 0.0
+
+    def save(self, root: Path) -> None:
+        """For `fedclient status`."""
+        self.at = time.time()
+        write(root / STATUS, json.dumps(asdict(self)).encode())
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """What was saved there last; empty when there is nothing, or nothing that can be read."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

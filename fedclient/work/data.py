@@ -1,0 +1,159 @@
+"""A device's files into `Views`. A file is not trusted: what is wrong is a DataFault that names it.
+
+    npz     arrays x and, with labels, y; perhaps x_test and y_test. Pickled objects are refused.
+    csv     a line of names, then numbers; `label` names the column of classes; x is the columns that
+            `columns` names, in its order, or else all others but those that `ignore` names
+    idx     the files of MNIST: images, and labels where there are any
+    module  "package.module:function" of the owner's: () -> (x, y or None), a Dataset, or Views
+
+Without labels the data are unlabelled: they can be placed and predicted, not trained on. Classes are whole
+numbers from 0. Words are refused and not numbered here: two devices would number the same words differently.
+
+Bytes are taken for pixels and come out between 0 and 1; other numbers become float32; `divide_by` overrules.
+"""
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedclient.config import DataConfig
+from fedclient.work.readers import Arrays, read_csv, read_idx, read_npz
+from shoal.core.data.dataset import Dataset
+from shoal.core.data.views import Views
+from shoal.core.errors import ConfigError, DataFault, ShoalError
+from shoal.core.types import Array
+
+MAX_CLASS = 1 << 31
+
+
+def load(config: DataConfig, labels: bool = True) -> Views:
+    """The device's data. labels: False where neither labels nor a test part are needed: files of such are
+    not opened then, and a csv file may lack its column of classes.
+
+    Raises DataFault for data that are not usable, ConfigError for a module that is not there.
+    """
+    if config.module is not None:
+        return _from_module(config.module)
+    path = config.path
+    data = _dataset(path, _read(config.kind, path, config, config.labels if labels else None, labels), config)
+    if not labels:
+        return Views.of(data)
+    test = None
+    if config.test is not None:
+        arrays = _read(config.kind, config.test, config, config.test_labels, labels)
+        test = _dataset(config.test, arrays, config)
+    elif config.npz is not None and (found := read_npz(path, "x_test", "y_test")) is not None:
+        test = _dataset(path, found, config)
+    if test is not None and test.x.shape[1:] != data.x.shape[1:]:
+        shapes = f"{list(test.x.shape[1:])}, and {list(data.x.shape[1:])} for training"
+        raise DataFault(
+            f"{config.test or path}: a test sample has shape {shapes}", "bring them into one shape"
+        )
+    return Views.of(data, test)
+
+
+def load_file(path: Path, config: DataConfig | None) -> Dataset:
+    """One more file, in the shape and scale of `config`. Labels may be missing.
+
+    A file that ends in .npz or .csv is one; else it is of the kind of `config`, or idx. Raises DataFault.
+    """
+    if config is None or config.module is not None:
+        config = DataConfig(idx=path)
+    kind = {".npz": "npz", ".csv": "csv"}.get(path.suffix.lower(), config.kind)
+    labels_path = config.labels if path == config.idx else None
+    return _dataset(path, _read(kind, path, config, labels_path, labels=False), config)
+
+
+def _read(kind: str, path: Path, config: DataConfig, labels_path: Path | None, labels: bool) -> Arrays:
+    try:
+        if kind == "csv":
+            return read_csv(path, config.label, labels, config.columns, config.ignore)
+        if kind == "idx":
+            return read_idx(path, labels_path)
+        arrays = read_npz(path)
+    except OSError as error:
+        name = error.filename or path  # there may be a second file, of labels
+        raise DataFault(f"{name}: {error.strerror or error}", "give the path of a file to read") from None
+    if arrays is None:
+        raise DataFault(f"{path} has no array x", "save it with numpy.savez(path, x=..., y=...)")
+    return arrays
+
+
+def _from_module(name: str) -> Views:
+    """What the owner's function gives."""
+    module, _, function = name.partition(":")
+    try:
+        call: Callable[[], Any] = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"data.module {name!r}: {error}", "write package.module:function") from error
+    try:
+        found = call()
+    except ShoalError:
+        raise
+    except Exception as error:
+        problem = f"{name}() failed: {type(error).__name__}: {error}"
+        raise DataFault(problem, "call it by itself and fix it") from error
+    if isinstance(found, tuple) and len(found) == 2:
+        x, y = found
+        found = _paired(name, np.asarray(x), None if y is None else _classes(name, np.asarray(y)))
+    if isinstance(found, Dataset):
+        return Views.of(found)
+    if not isinstance(found, Views):
+        raise DataFault(f"{name}() returned a {type(found).__name__}", "return (x, y), or (x, None)")
+    return found
+
+
+def _dataset(path: Path, arrays: Arrays, config: DataConfig) -> Dataset:
+    """What was read, checked, scaled and in shape."""
+    x, y = arrays
+    if x.ndim == 0 or x.size == 0:
+        raise DataFault(f"{path} holds no samples", "a device needs at least one")
+    x = _shaped(path, _scaled(path, x, config.divide_by), config.shape)
+    return _paired(str(path), x, None if y is None else _classes(str(path), y))
+
+
+def _paired(what: str, x: Array, y: Array | None) -> Dataset:
+    try:
+        return Dataset(x, y)
+    except ValueError as error:
+        raise DataFault(f"{what}: {error}", "give one class for each sample, in the same order") from None
+
+
+def _scaled(path: Path, x: Array, divide_by: float | None) -> Array:
+    if x.dtype.kind not in "fiub":
+        raise DataFault(f"{path}: x holds {x.dtype}, not numbers", "turn it into numbers first")
+    if x.dtype == np.uint8 and divide_by is None:
+        return x  # it becomes 0 to 1 where it is used, and takes a quarter of the memory until then
+    with np.errstate(over="ignore"):
+        numbers = x.astype(np.float32, copy=False)
+    if not np.isfinite(numbers).all():
+        place = np.unravel_index(int(np.isfinite(numbers).argmin()), x.shape)
+        row, *column = (int(index) for index in place)
+        where = f"row {row}, column {', '.join(map(str, column))}" if column else f"row {row}"
+        raise DataFault(f"{path}: x holds {x[place]} in {where} (from 0)", "fill or drop such samples")
+    return numbers if divide_by is None else numbers / np.float32(divide_by)
+
+
+def _shaped(path: Path, x: Array, shape: tuple[int, ...]) -> Array:
+    if not shape:
+        return x
+    if x[0].size != np.prod(shape):
+        problem = f"a sample of shape {list(x.shape[1:])} cannot become {list(shape)}"
+        raise DataFault(f"{path}: {problem}", "fix data.shape")
+    return x.reshape(len(x), *shape)
+
+
+def _classes(what: str, y: Array) -> Array:
+    """Labels as int64; whole floats will do, since csv and numpy make them easily."""
+    if y.dtype.kind not in "fiu":
+        hint = "number the classes from 0, the same on all devices"
+        raise DataFault(f"{what}: the labels are {y.dtype}, not numbers", hint)
+    right = np.isfinite(y) & (y >= 0) & (y == np.floor(y)) & (y < MAX_CLASS)
+    if not right.all():
+        place = np.unravel_index(int(right.argmin()), y.shape)
+        problem = f"the label of row {int(place[0]) if place else 0} (from 0) is {y[place]}"
+        raise DataFault(f"{what}: {problem}", "classes are whole numbers from 0")
+    return y.astype(np.int64)

@@ -1,0 +1,98 @@
+"""Run a model on data: classes and probabilities, written as csv or npz. Needs PyTorch."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors import numpy as safetensors
+
+from fedclient.config import ClientConfig
+from fedclient.work.data import load_file
+from fedclient.work.runtime import open_learner, settle_torch
+from shoal.core.data.dataset import Dataset
+from shoal.core.data.views import Views
+from shoal.core.device_kit.context import DeviceContext
+from shoal.core.device_kit.failures import authors
+from shoal.core.device_kit.learner import Learner
+from shoal.core.device_kit.losses import class_scores
+from shoal.core.errors import ConfigError, DataFault, NotFound
+from shoal.core.types import Array, Tensors
+from shoal.shell.disk import replacing
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """classes: (n,) int64, the likeliest. probabilities: (n, C) float32. accuracy: None without labels."""
+
+    classes: Array
+    probabilities: Array
+    accuracy: float | None
+
+    def counts(self) -> dict[int, int]:
+        """How many samples of each class there are."""
+        classes, counts = np.unique(self.classes, return_counts=True)
+        return dict(zip(classes.tolist(), counts.tolist(), strict=True))
+
+
+def classify(settings: ClientConfig, file: Path | None, model: Path, out: Path | None) -> Prediction:
+    """Run the model of `model` on `file`, or on the file of the settings; write what comes out to `out`."""
+    if settings.learner is None:
+        raise ConfigError("no learner is given", "set `learner`, for example learner: {file: learner.py}")
+    if file is None:
+        if settings.data is None or settings.data.kind == "module":
+            raise ConfigError("no file of data is given", "name one: fedclient predict DATA")
+        file = settings.data.path
+    tensors, data = read_model(model), load_file(file, settings.data)
+    settle_torch(settings.compute)
+    found = predict(open_learner(settings.learner), tensors, data, settings.compute.device)
+    if out is not None:
+        write(out, found)
+    return found
+
+
+def read_model(path: Path) -> Tensors:
+    """The tensors of a safetensors file. Raises NotFound, DataFault."""
+    try:
+        return safetensors.load_file(path)
+    except FileNotFoundError:
+        raise NotFound(
+            f"there is no model {path}", "run `fedclient enroll` first, or give one with --model"
+        ) from None
+    except (SafetensorError, OSError) as error:
+        raise DataFault(f"{path} is not a model: {error}", "run `fedclient enroll` again") from None
+
+
+def predict(learner: Learner, model: Tensors, data: Dataset, device: str) -> Prediction:
+    """What the model says of the data. device: "auto", "cpu" or "cuda".
+
+    Raises BadPayload when the model is not this learner's, LearnerFault, DataFault.
+    """
+    context = DeviceContext(
+        learner, Views(data, data.subset(slice(0, 0))), device, 0, np.random.default_rng()
+    )
+    order = [name for name in context.model.state_dict() if name in model]
+    network = context.load({name: model[name] for name in [*order, *sorted(set(model) - set(order))]})
+    samples, found = context.samples("train"), []
+    network.eval()
+    with torch.no_grad(), authors("network"):
+        for rows in samples.passes():
+            scores = class_scores(network, samples.x[rows], 0)
+            found.append(torch.softmax(scores.float(), 1).cpu().numpy())
+    probabilities = np.concatenate(found)
+    classes = probabilities.argmax(1)
+    accuracy = None if data.y is None else float((classes == data.y).mean())
+    return Prediction(classes, probabilities, accuracy)
+
+
+def write(path: Path, prediction: Prediction) -> None:
+    """An npz file of `classes` and `probabilities`, or else csv with a row for each sample."""
+    with replacing(path) as file:
+        if path.suffix.lower() == ".npz":
+            np.savez(file, classes=prediction.classes, probabilities=prediction.probabilities)
+            return
+        names = [f"p{c}" for c in range(prediction.probabilities.shape[1])]
+        file.write(f"{','.join(['row', 'class', *names])}\n".encode())
+        for row, (label, line) in enumerate(zip(prediction.classes, prediction.probabilities, strict=True)):
+            file.write(f"{','.join([str(row), str(label), *(f'{p:.6g}' for p in line)])}\n".encode())

@@ -1,0 +1,159 @@
+"""Files into arrays. Nothing in a file is trusted or run; what is wrong is a DataFault with file and hint."""
+
+import csv
+import itertools
+import math
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from shoal.core.errors import DataFault, near
+from shoal.core.types import Array
+from shoal.shell import idx
+
+Arrays = tuple[Array, Array | None]
+"""x, and y where there are labels."""
+
+CSV_BLOCK = 1 << 14
+"""Lines that are held as text at a time."""
+MOST_NAMES = 8
+"""Columns that an error lists."""
+
+
+def read_npz(path: Path, x: str = "x", y: str = "y") -> Arrays | None:
+    """The arrays of these names; None when there is no x. Raises DataFault, or OSError as `open` does."""
+    try:
+        archive = np.load(path, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            raise DataFault(
+                f"{path} is a single array, not an npz file", "save it with numpy.savez(path, x=...)"
+            )
+        with archive:
+            if x not in archive.files:
+                return None
+            return archive[x], archive[y] if y in archive.files else None
+    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, KeyError, NotImplementedError) as error:
+        if "allow_pickle" in str(error):
+            problem = "is no npz file of plain arrays, and pickled objects are never opened"
+            raise DataFault(f"{path} {problem}", "save arrays of numbers with numpy.savez") from None
+        raise DataFault(f"{path} is not a whole npz file: {error}", "copy or save it again") from None
+    except MemoryError:
+        raise DataFault(f"{path} does not fit into the memory", "split the file") from None
+
+
+def read_idx(path: Path, labels: Path | None) -> Arrays:
+    """An idx file and the one of its labels, if any. Raises DataFault, or OSError as `open` does."""
+    try:
+        return idx.read(path), None if labels is None else idx.read(labels)
+    except ValueError as error:
+        raise DataFault(str(error)) from None
+
+
+def read_csv(
+    path: Path, label: str | None, labels: bool, columns: Sequence[str] = (), ignore: Sequence[str] = ()
+) -> Arrays:
+    """The columns that are called for as x (n, columns) float64, and `label` as y. The others may hold words.
+
+    labels: False lets the column of labels be missing. columns: what x is, in this order; by default all
+    but `label` and `ignore`, as they stand. Raises DataFault, or OSError as `open` does.
+    """
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            rows = csv.reader(file, strict=True)
+            header = [name.strip() for name in next(rows, [])]
+            _check_header(path, header, label if labels else None, {"columns": columns, "ignore": ignore})
+            left_out = {label, *ignore}
+            taken = list(columns) or [name for name in header if name not in left_out]
+            width = len(taken)
+            taken += [label] if label in header else []
+            table = np.concatenate([np.empty((0, len(taken))), *_blocks(path, header, taken, rows)])
+    except UnicodeDecodeError:
+        raise DataFault(f"{path} is not UTF-8 text", "save it as UTF-8") from None
+    except csv.Error as error:
+        raise DataFault(
+            f"{path} is not a csv file: {error}", "separate by commas, quote by double quotes"
+        ) from None
+    return table[:, :width], table[:, width] if label in header else None
+
+
+def _check_header(
+    path: Path, header: list[str], label: str | None, chosen: Mapping[str, Sequence[str]]
+) -> None:
+    """label: must be there, if any. chosen: names that a setting of `data` lists; they must be there too."""
+    if not header:
+        raise DataFault(f"{path} is empty", "it needs a line of column names, then numbers")
+    if len(header) == 1 and ";" in header[0]:
+        hint = "separate by commas, and write numbers with a point: 1.5"
+        raise DataFault(f"{path} is separated by semicolons", hint)
+    for name in header:
+        if header.count(name) > 1:
+            raise DataFault(f"{path}: two columns are called {name!r}", "rename one")
+    if label is not None and label not in header:
+        hint = f"without labels leave `data.label` out; {_known(label, header)}"
+        raise DataFault(f"{path} has no column {label!r} for the classes", hint)
+    for setting, names in chosen.items():
+        for name in names:
+            if name not in header:
+                problem = f"{path} has no column {name!r}, which `data.{setting}` names"
+                raise DataFault(problem, _known(name, header))
+
+
+def _known(name: str, header: list[str]) -> str:
+    """The column that is probably meant, or else the first columns that there are."""
+    hint = near(name, header)
+    if len(header) <= MOST_NAMES or not hint.startswith("known: "):
+        return hint
+    return f"known: {', '.join(header[:MOST_NAMES])} and {len(header) - MOST_NAMES} more"
+
+
+def _blocks(path: Path, header: list[str], taken: list[str], rows: Iterator[list[str]]) -> Iterator[Array]:
+    """The columns `taken` as numbers, in that order, a block of lines at a time."""
+    line, order = 2, [header.index(name) for name in taken]
+    while block := list(itertools.islice(rows, CSV_BLOCK)):
+        if any(len(row) not in (0, len(header)) for row in block):
+            raise _bad_line(path, header, taken, block, line)
+        # Without empty lines, as at the end of many files.
+        lines = [[row[column] for column in order] for row in block if row]
+        try:
+            numbers = np.array(lines, dtype=np.float64).reshape(len(lines), len(taken))
+        except ValueError:
+            raise _bad_line(path, header, taken, block, line) from None
+        if not np.isfinite(numbers).all():
+            raise _bad_line(path, header, taken, block, line)
+        yield numbers
+        line += len(block)
+
+
+def _bad_line(
+    path: Path, header: list[str], taken: list[str], block: list[list[str]], line: int
+) -> DataFault:
+    """The first thing that is wrong in a block whose first line is number `line`."""
+    for number, row in enumerate(block, line):
+        if row and len(row) != len(header):
+            problem = f"{len(row)} values where there are {len(header)} columns"
+            return DataFault(f"{path}, line {number}: {problem}", "fix that line")
+        for name, cell in zip(header, row, strict=False):
+            if name not in taken:
+                continue
+            if not cell.strip():
+                return DataFault(
+                    f"{path}, line {number}, column {name!r} is empty", "fill it, or drop the line"
+                )
+            if not _is_number(cell):
+                hint = "use finite numbers; classes are whole numbers from 0, the same on all devices"
+                return DataFault(
+                    f"{path}, line {number}, column {name!r}: {cell[:40]!r} is not a number", hint
+                )
+    return DataFault(
+        f"{path}: lines {line} to {line + len(block) - 1} are not all numbers", "use numbers only"
+    )
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        return math.isfinite(float(cell)) and "_" not in cell
+    except ValueError:
+        return False

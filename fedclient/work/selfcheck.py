@@ -1,0 +1,136 @@
+"""Learner and data tried on each other before any work: an author's slip shows here and not rounds later.
+
+    quick   latent and loss of a few samples: what `fedclient run` does before its first task
+    full    weights, latent, loss, one training step and evaluation of one batch: `fedclient check`
+
+What fails is named with the part of the learner and the file that it stands in. Needs PyTorch.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from shoal.core.device_kit.chance import seeded
+from shoal.core.device_kit.context import DeviceContext
+from shoal.core.device_kit.evaluate import evaluate
+from shoal.core.device_kit.failures import authors
+from shoal.core.device_kit.latents import latents
+from shoal.core.device_kit.losses import class_scores, loss_of
+from shoal.core.device_kit.samples import Samples
+from shoal.core.device_kit.train import train
+from shoal.core.device_kit.weights import tensors_of
+from shoal.core.errors import DeviceFault, LearnerFault
+from shoal.core.exchange.messages import TrainingSettings
+
+FEW, BATCH = 8, 64
+"""Samples of a quick and of a full trial."""
+LISTED = 1000
+"""Classes whose samples are counted in the findings, the lowest ones: a message has its limits."""
+
+
+def quick(context: DeviceContext, where: str) -> None:
+    """Latent and loss. where: the learner's file. Raises LearnerFault, DataFault."""
+    batch = _first(context, FEW)
+    with seeded(0, context.device):
+        _latent(context, batch, where)
+        _loss(context, batch, where)
+
+
+def full(context: DeviceContext, where: str) -> Mapping[str, Any]:
+    """Everything that a task may ask for; what was found, as JSON has it. Raises LearnerFault, DataFault."""
+    batch = _first(context, BATCH)
+    with seeded(0, context.device):
+        with _part("weights of build()", where):
+            weights = tensors_of(context.learner.module(seed=1))
+            context.load(weights)
+        tried = {"latent": _latent(context, batch, where), "loss": _loss(context, batch, where)}
+        tried |= {"trained_loss": None, "accuracy": None, "evaluated_loss": None}
+        if batch.y is not None:
+            with _part("train()" if context.learner.train else "training", where):
+                settings = TrainingSettings(epochs=1, batch_size=len(batch))
+                tried["trained_loss"] = train(context.learner, context.model, batch, settings, seed=0)
+            with _part("evaluate()" if context.learner.evaluate else "evaluation", where):
+                found = evaluate(context.learner, context.model, batch)
+                tried["accuracy"], tried["evaluated_loss"] = found
+    parameters = sum(parameter.numel() for parameter in context.model.parameters())
+    size = sum(array.nbytes for array in weights.values())
+    network = {"parameters": parameters, "bytes": size, "device": context.device.type}
+    return {**_data(context), **network, "tried_on": len(batch), **tried}
+
+
+def _first(context: DeviceContext, most: int) -> Samples:
+    """The first samples. They keep the number of classes of all, so that too high a label shows."""
+    samples = context.samples("train")
+    return Samples(samples.x[:most], None if samples.y is None else samples.y[:most], samples.classes)
+
+
+def _latent(context: DeviceContext, batch: Samples, where: str) -> list[int] | None:
+    """Its shape; None where the learner has none, for not every algorithm asks for it."""
+    learner = context.learner
+    if learner.latent is None and not callable(getattr(context.model, "latent", None)):
+        return None
+    with _part("latent", where):
+        value = torch.cat(list(latents(learner, context.model, batch)))
+        if not torch.isfinite(value).all():
+            raise LearnerFault("some values are NaN or infinite", "look at it, and at the data's scale")
+        return list(value.shape)
+
+
+def _loss(context: DeviceContext, batch: Samples, where: str) -> float | None:
+    """The loss before any training; None where nothing asks for it: no labels, or an own train()."""
+    learner, model = context.learner, context.model
+    model.eval()
+    if batch.y is None:
+        if learner.loss is None:  # a classifier, whose scores `fedclient predict` takes
+            with _part("network", where), torch.no_grad():
+                class_scores(model, batch.x, 0)
+        return None
+    if learner.loss is None and learner.train is not None:
+        return None
+    with _part("loss()" if learner.loss else "network", where), torch.no_grad():
+        value = float(loss_of(learner, batch)(model, batch.x, batch.y))
+        if not math.isfinite(value):
+            raise LearnerFault(f"the loss of {len(batch)} samples is {value}", "look at the data's scale")
+    return value
+
+
+def _data(context: DeviceContext) -> dict[str, Any]:
+    """What the network will see: the data as they are converted for it."""
+    views, x = context.views, context.samples("train").x
+    parts = [part for part in (views.train, views.held_out) if len(part)]
+    labels = [part.y for part in parts if part.y is not None]
+    counts, class_count = None, 0
+    if labels:
+        classes, numbers = np.unique(np.concatenate(labels), return_counts=True)
+        class_count = len(classes)
+        counts = dict(zip(map(str, classes[:LISTED].tolist()), numbers[:LISTED].tolist(), strict=True))
+    lowest, highest = x.min().item(), x.max().item()
+    return {
+        "samples": {
+            "train": len(views.train),
+            "held_out": len(views.held_out),
+            "test": None if views.test is None else len(views.test),
+        },
+        "shape": list(x.shape[1:]),
+        "dtype": str(x.dtype).removeprefix("torch."),
+        "range": [lowest, highest],
+        "classes": counts,
+        "class_count": class_count,
+    }
+
+
+@contextmanager
+def _part(what: str, where: str) -> Iterator[None]:
+    """Around a trial of one part of the learner: a fault says which part, and where it stands."""
+    try:
+        with authors(what):
+            yield
+    except LearnerFault as error:
+        named = error.message if error.details else f"{what}: {error.message}"
+        raise LearnerFault(f"{where}: {named}", error.hint, error.details) from error
+    except DeviceFault as error:
+        raise LearnerFault(f"{where}: {what}: {error.message}", error.hint) from error

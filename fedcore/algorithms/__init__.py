@@ -1,1 +1,0 @@
-"""One folder for each algorithm; `fedcore.algorithm.discover` finds them."""

@@ -1,0 +1,241 @@
+"""What operators do about who may call. Whoever holds one may do all of this. Raises ShoalErrors only.
+
+What changes something is done to its end, also when the operator goes away in the middle of it: what is on
+disk and what the keeper knows never part.
+"""
+
+import asyncio
+import functools
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, replace
+from typing import Any, ParamSpec, TypeVar
+
+from fedserver.authority.chain import Event
+from fedserver.authority.issuing import DAY
+from fedserver.authority.peers import Peers
+from fedserver.authority.records import DeviceStanding, Registered, Terms, Token
+from fedserver.authority.roots import new_root
+from fedserver.coordinator.coordinator import Coordinator
+from fedserver.store.store import Store
+from shoal.core.errors import DiskFull, Refused
+from shoal.core.identity.certificates import NAME
+from shoal.core.identity.join import JoinString
+from shoal.core.types import DeviceId, RunId
+
+RECENT = 90 * DAY
+"""Who was not seen for so long is not waited for."""
+LONGEST_REASON = 500
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def to_the_end(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Awaitable[T]]:
+    """A caller that is cancelled does not cancel this."""
+
+    @functools.wraps(method)
+    async def whole(*args: P.args, **kwargs: P.kwargs) -> T:
+        return await asyncio.shield(asyncio.create_task(method(*args, **kwargs)))
+
+    return whole
+
+
+@dataclass(frozen=True)
+class Known:
+    """A device and when it last called: clock time; None: never yet."""
+
+    device: Registered
+    last_seen: float | None
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A device that was revoked. cut: calls that it had open. counted: its updates that are in models."""
+
+    known: Known
+    cut: int
+    counted: tuple[tuple[RunId, int], ...]
+
+
+@dataclass(frozen=True)
+class Root:
+    """An authority. pin: SHA-256 of its key. certificates: that it signed and that hold.
+
+    untold: approved devices, seen lately, that were not told of it.
+    """
+
+    name: str
+    pin: bytes
+    signs: bool
+    expires: float
+    certificates: int
+    untold: tuple[DeviceId, ...]
+
+
+class AuthorityApi:
+    """enroll: where devices join, "HOST:PORT", as join strings are to have it."""
+
+    def __init__(self, coordinator: Coordinator, keeper: Peers, enroll: str) -> None:
+        self._coordinator, self._keeper = coordinator, keeper
+        self._storage, self._authority = coordinator.storage, keeper.authority
+        self._host, _, port = enroll.rpartition(":")
+        self._port = int(port)
+
+    # -- tokens ---------------------------------------------------------------------------------------------
+
+    async def create_token(self, terms: Terms) -> tuple[Token, JoinString]:
+        """The join string is known to the caller alone from here on. Raises ConfigError."""
+        token, secret = await self._storage(Store.add_token, terms)
+        pin = self._authority.enrolment.pin
+        return token, JoinString(self._host, self._port, pin, token.token, secret)
+
+    async def tokens(self) -> list[Token]:
+        return await self._storage(Store.tokens)
+
+    async def revoke_token(self, token: str) -> Token:
+        return await self._storage(Store.revoke_token, token)
+
+    # -- devices --------------------------------------------------------------------------------------------
+
+    async def devices(self) -> list[Known]:
+        """Every device that ever joined, by name."""
+        await self._coordinator.in_turn(self._coordinator.write_notes())
+        seen = {each.device: each.last_seen for each in await self._storage(Store.devices)}
+        return [Known(each, seen.get(each.device)) for each in self._keeper.known()]
+
+    @to_the_end
+    async def approve(self, device: DeviceId) -> Known:
+        return await self._changed(await self._storage(Store.approve, device))
+
+    @to_the_end
+    async def rename(self, device: DeviceId, display: str) -> Known:
+        if not NAME.fullmatch(display):
+            raise Refused(
+                f"{display[:64]!r} is not a name for a device",
+                "use 1 to 64 letters, digits, dots, dashes and underscores, a letter or digit first",
+            )
+        return await self._changed(await self._storage(Store.rename, device, display))
+
+    @to_the_end
+    async def revoke(self, device: DeviceId, reason: str) -> Ended:
+        """End an identity: refused from the next call on, open calls cut, its leases withdrawn."""
+        await self._storage(Store.identity, device)  # or there is nothing to revoke
+        cut = await self._coordinator.at_once(self._end(device, reason[:LONGEST_REASON]))
+        if visitor := self._coordinator.visitors.get(device):
+            await self._coordinator.leave(visitor)
+        counted = []
+        for run in self._coordinator.active():
+            rounds = await self._storage(Store.rounds_with, run.run, device)
+            counted += [(run.run, number) for number in rounds]
+            named = ", ".join(map(str, rounds)) or "none that is still known"
+            note = run.note(f"revoked; its updates that count, by round: {named}", device)
+            await self._coordinator.in_turn(note)
+        return Ended(await self._seen(device), cut, tuple(counted))
+
+    async def _end(self, device: DeviceId, reason: str) -> int:
+        """What the disk has, the gate knows: where the disk fails, the server starts anew to find out.
+
+        How many open calls were cut.
+        """
+        barred = self._coordinator.barred
+        before = device in barred
+        barred.add(device)  # before the disk has it: no report slips in between the two
+        try:
+            known = await self._storage(Store.revoke, device, reason)
+        except DiskFull:  # nothing was written, and whoever asked is told: the device goes on as it was
+            if not before:
+                barred.discard(device)
+            raise
+        self._keeper.learn(known)
+        return self._keeper.cut(device)
+
+    async def _changed(self, device: Registered) -> Known:
+        self._keeper.learn(device)
+        return await self._seen(device.device)
+
+    async def _seen(self, device: DeviceId) -> Known:
+        return next(each for each in await self.devices() if each.device.device == device)
+
+    # -- authorities ----------------------------------------------------------------------------------------
+
+    async def roots(self) -> list[Root]:
+        """Those that are trusted, oldest first."""
+        devices = [each for each in await self.devices() if _counts(each)]
+        return [self._root(name, devices) for name in self._authority.roots]
+
+    @to_the_end
+    async def add_root(self) -> Root:
+        name, pair = new_root(self._authority.federation)
+        self._authority.check_room()
+        await self._storage(Store.note_event, Event.AUTHORITY_ADDED, authority=name)
+        self._authority.add(name, pair)
+        self._coordinator.end_visits()
+        return await self._found(name)
+
+    @to_the_end
+    async def use_root(self, name: str, force: bool) -> Root:
+        """Raises Refused while devices that may call were not told of it."""
+        found = await self._found(name)
+        if found.signs:
+            return found
+        if found.untold and not force:
+            raise Refused(
+                f"{len(found.untold)} devices do not trust authority {name} yet: {_some(found.untold)}",
+                "wait until they have renewed; with --force they have to rejoin",
+            )
+        await self._storage(Store.note_event, Event.AUTHORITY_USED, authority=name, forced=force)
+        self._authority.use(name)
+        self._coordinator.end_visits()
+        return replace(found, signs=True)
+
+    @to_the_end
+    async def drop_root(self, name: str, force: bool) -> None:
+        """Raises Refused for the one that signs, and while certificates of it are in use."""
+        found = await self._found(name)
+        if found.certificates and not force:
+            raise Refused(
+                f"{found.certificates} certificates of authority {name} are in use",
+                "wait until their devices have renewed; with --force they have to rejoin",
+            )
+        self._authority.check_droppable(name)
+        await self._storage(Store.note_event, Event.AUTHORITY_DROPPED, authority=name, forced=force)
+        self._authority.drop(name)
+        self._coordinator.end_visits()
+
+    async def _found(self, name: str) -> Root:
+        self._authority.root(name)
+        return next(root for root in await self.roots() if root.name == name)
+
+    def _root(self, name: str, devices: list[Known]) -> Root:
+        pair, now = self._authority.roots[name], time.time()
+        valid = [
+            certified
+            for each in devices
+            for certified in each.device.certificates
+            if certified.root == name and certified.expires > now
+        ]
+        untold = [each.device.device for each in devices if _recent(each) and not _was_told(each, name)]
+        expires = pair.certificate.not_valid_after_utc.timestamp()
+        return Root(name, pair.pin, name == self._authority.issuing, expires, len(valid), tuple(untold))
+
+
+def _counts(known: Known) -> bool:
+    return known.device.standing is DeviceStanding.APPROVED and bool(known.device.certificates)
+
+
+def _recent(known: Known) -> bool:
+    since = max(known.last_seen or 0.0, known.device.certificates[-1].issued)
+    return since > time.time() - RECENT
+
+
+def _was_told(known: Known, root: str) -> bool:
+    """Whether the device has called with a certificate that came with this root: then it has stored both."""
+    used = [each for each in known.device.certificates if each.first_used is not None]
+    newest = used[-1] if used else known.device.certificates[-1]
+    return root in newest.bundle
+
+
+def _some(devices: tuple[DeviceId, ...]) -> str:
+    return ", ".join(devices[:10]) + (f" and {len(devices) - 10} more" if len(devices) > 10 else "")

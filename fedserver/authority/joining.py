@@ -1,0 +1,110 @@
+"""Challenge, join, rejoin, renew: what the two services of the contract do, without a network.
+
+A refusal costs the address that it comes from: after five in a minute it waits. What succeeds costs nothing,
+so that a whole fleet can join from behind one address. Challenges, which anybody may ask for, are paced, for
+each address and for all: nobody can ask for so many that those of others are good no longer.
+"""
+
+import time
+
+from fedserver.authority.nonces import VALID, Nonces
+from fedserver.authority.peers import Peers
+from fedserver.authority.rate_limit import Paces, Sparing
+from fedserver.store.identities.admission import Admission
+from fedserver.store.store import Store
+from shoal.core.engine.pacing import Pace
+from shoal.core.errors import Busy, TooOften, Unavailable
+from shoal.core.identity.certificates import Named, certificate, key_of_request, named_by
+from shoal.core.identity.enrolled import Challenge, Enrolled, Joining, Pending, Rejoining
+
+FAILURES = 5
+"""Refusals a minute for one address."""
+CHALLENGES, AT_ONCE = 20.0, 500.0
+"""Challenges a second, and at one moment, for one address: a fleet may be behind it."""
+ALL_CHALLENGES, ALL_AT_ONCE, FURTHEST = 100.0, 1000.0, 45.0
+"""The same for all, and the seconds after which the last of a crowd may. So 7,000 are out at most: less than
+`nonces.MOST`."""
+RETRY = 10.0
+"""Seconds after which a device asks again that waits for approval."""
+
+
+class Enrolment:
+    """address: where devices call, as they are told."""
+
+    def __init__(self, keeper: Peers, address: str) -> None:
+        self._keeper, self._authority, self._address = keeper, keeper.authority, address
+        self._nonces, self._failures = Nonces(), Sparing(FAILURES)
+        self._asked = Paces(lambda: Pace(CHALLENGES, AT_ONCE, FURTHEST))
+        self._all_asked = Pace(ALL_CHALLENGES, ALL_AT_ONCE, FURTHEST)
+
+    async def challenge(self, caller: str) -> Challenge:
+        """caller: the network address, here and below. Raises TooOften, and Busy when too many ask."""
+        self._check(caller)
+        if delay := self._asked.delay(caller):
+            problem = "this address asks for too many challenges"
+            raise TooOften(problem, f"try again in {delay:.0f} s", (delay, delay + 1.0))
+        if delay := self._all_asked.delay(time.monotonic()):
+            problem = "too many devices ask to join at once"
+            raise Busy(problem, f"try again in {delay:.0f} s", (delay, delay + 1.0))
+        return Challenge(self._nonces.make(), VALID, time.time())
+
+    async def join(self, joining: Joining, caller: str) -> Enrolled | Pending:
+        """Raises NoEntry, Refused, Taken, Revoked, BadPayload, TooOften, Unavailable for an old challenge."""
+        self._check(caller)
+        key = key_of_request(joining.csr)
+        self._take(joining.nonce)
+        admission = await self._keeper.storage(
+            Store.join, joining, key, self._authority.enrolment.pin, self._authority, caller
+        )
+        return self._answer(admission, caller)
+
+    async def rejoin(self, rejoining: Rejoining, caller: str) -> Enrolled:
+        """Raises NoEntry, Revoked, BadPayload, TooOften."""
+        self._check(caller)
+        key, named = key_of_request(rejoining.csr), named_by(certificate(rejoining.certificate))
+        self._take(rejoining.nonce)
+        pin = self._authority.enrolment.pin
+        admission = await self._keeper.storage(
+            Store.rejoin, rejoining, named, key, pin, self._authority, caller
+        )
+        answer = self._answer(admission, caller)
+        assert isinstance(answer, Enrolled)  # who is not approved is refused
+        return answer
+
+    async def renew(self, peer: Named, csr: bytes) -> Enrolled:
+        """For a device that the gate has let in. Raises BadPayload, TooOften."""
+        key = key_of_request(csr)
+        admission = await self._keeper.storage(Store.renew, peer.device, peer.serial, key, self._authority)
+        answer = self._answer(admission, "")
+        assert isinstance(answer, Enrolled)
+        return answer
+
+    # -- inside ---------------------------------------------------------------------------------------------
+
+    def _check(self, caller: str) -> None:
+        if self._failures.used_up(caller):
+            raise TooOften("too many refused attempts from this address", "try again in a minute")
+
+    def _take(self, nonce: bytes) -> None:
+        if not self._nonces.take(nonce):
+            raise Unavailable("that challenge is not good any more", "ask for a new one and answer that")
+
+    def _answer(self, admission: Admission, caller: str) -> Enrolled | Pending:
+        if admission.error is not None:
+            if caller:
+                self._failures.count(caller)
+            raise admission.error
+        device, certified = admission.device, admission.certified
+        assert device is not None
+        self._keeper.learn(device)
+        if certified is None:
+            return Pending(bytes.fromhex(device.spki), RETRY)
+        return Enrolled(
+            certified.pem,
+            self._authority.bundle,
+            self._authority.federation,
+            device.device,
+            device.role,
+            self._address,
+            self._keeper.due(certified),
+        )

@@ -1,0 +1,141 @@
+"""Who calls now: every call of a device is shown to the keeper, who knows the registry by heart.
+
+The registry on disk is what holds. After each change of it, and before anybody is told, the keeper learns the
+new state of the one device that changed; so a check at a call costs a look into a dictionary, and what was
+revoked is refused from the next call on.
+"""
+
+import asyncio
+import contextlib
+import time
+import zlib
+from collections.abc import Iterator
+
+from fedserver.authority.issuing import DEVICE_LIFE
+from fedserver.authority.records import Certified, DeviceStanding, Registered
+from fedserver.authority.roots import Authority
+from fedserver.store.storage import Storage
+from fedserver.store.store import Store
+from shoal.core.errors import Revoked, Unauthenticated
+from shoal.core.identity.certificates import Named
+from shoal.core.identity.certificates import certificate as parsed
+from shoal.core.identity.enrolled import Role
+from shoal.core.types import DeviceId
+
+RENEW_AT, SPREAD = 2 / 3, 1 / 15
+"""Which share of a certificate's life is over when the next is due, and over which the devices are spread."""
+
+
+class Peers:
+    """Made by `open`. authority: may change while the server runs."""
+
+    def __init__(self, storage: Storage, authority: Authority, known: list[Registered], gaps: bool) -> None:
+        self.storage, self.authority = storage, authority
+        self._known = {each.device: each for each in known}
+        self._gaps = gaps
+        self._calls: dict[DeviceId, set[asyncio.Task[object]]] = {}
+
+    @classmethod
+    async def open(cls, storage: Storage, authority: Authority) -> "Peers":
+        return cls(storage, authority, await storage(Store.identities), await storage(Store.has_gaps))
+
+    async def admit(self, peer: Named, certificate: bytes) -> Registered:
+        """The device behind a certificate (PEM) that TLS has verified, and what that says.
+
+        Raises Unauthenticated for a certificate that does not hold, Revoked for a device that does not.
+        """
+        if self._gaps and self._certified(peer) is None:
+            shown = parsed(certificate)
+            if device := await self.storage(Store.take_up, peer, shown, self.authority):
+                self.learn(device)
+        known, certified = self._check(peer)
+        if certified.first_used is None:
+            self.learn(await self.storage(Store.use_certificate, certified.serial))
+            known, _ = self._check(peer)
+        return known
+
+    def _check(self, peer: Named) -> tuple[Registered, Certified]:
+        known = self._known.get(peer.device)
+        if peer.federation != self.authority.federation or known is None:
+            raise Unauthenticated(
+                f"no device {peer.device} of federation {peer.federation} is known here",
+                f"join the federation {self.authority.federation} first: fedclient join",
+            )
+        self._check_standing(known)
+        found = self._certified(peer)
+        if found is None or found.root not in self.authority.roots:
+            raise Unauthenticated(
+                f"this certificate of device {peer.device} was replaced by a newer one",
+                "use the newest; if it is lost, join anew",
+            )
+        if time.time() >= found.expires:
+            raise Unauthenticated(
+                f"the certificate of device {peer.device} has expired", "it can rejoin with its last key"
+            )
+        return known, found
+
+    def _certified(self, peer: Named) -> Certified | None:
+        """The certificate, if it is in the registry and not void."""
+        known = self._known.get(peer.device)
+        certificates = known.certificates if known else ()
+        return next((each for each in certificates if each.serial == peer.serial), None)
+
+    def _check_standing(self, known: Registered) -> None:
+        if known.standing is DeviceStanding.REVOKED:
+            raise Revoked(f"device {known.device} was revoked", "ask the server's operator")
+        if known.standing is DeviceStanding.PENDING:
+            raise Unauthenticated(f"device {known.device} waits for approval", "ask the server's operator")
+
+    def learn(self, known: Registered) -> None:
+        """The registry has changed: this holds of the device now."""
+        self._known[known.device] = known
+
+    def known(self) -> list[Registered]:
+        """All devices, by name."""
+        return [self._known[device] for device in sorted(self._known)]
+
+    def role(self, device: DeviceId) -> Role:
+        """What a known device may do."""
+        return self._known[device].role
+
+    def renew_in(self, device: DeviceId, serial: str) -> float:
+        """Seconds until the next certificate is due: at once if the roots have changed since this one."""
+        certificates = self._known[device].certificates
+        certified = next((each for each in certificates if each.serial == serial), None)
+        return 0.0 if certified is None else self.due(certified)
+
+    def due(self, certified: Certified) -> float:
+        """Seconds until the certificate after this one is due, a little different for each device."""
+        if certified.root != self.authority.issuing or set(certified.bundle) != set(self.authority.roots):
+            return 0.0
+        share = RENEW_AT - SPREAD * (zlib.crc32(certified.serial.encode()) / (1 << 32))
+        return max(0.0, certified.issued + share * DEVICE_LIFE - time.time())
+
+    # -- cutting off ----------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def calling(self, device: DeviceId) -> Iterator[None]:
+        """Around a call of a device; raises Revoked in it as soon as the device is revoked."""
+        task = asyncio.current_task()
+        assert task is not None
+        calls = self._calls.setdefault(device, set())
+        calls.add(task)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if self._calls.get(device) is calls:
+                raise  # the caller went away
+            task.uncancel()
+            self._check_standing(self._known[device])
+            raise
+        finally:
+            calls.discard(task)
+            if not calls and self._calls.get(device) is calls:
+                del self._calls[device]
+
+    def cut(self, device: DeviceId) -> int:
+        """End the calls that a device has open; how many there were."""
+        calls = self._calls.pop(device, set())
+        for task in calls:
+            task.cancel()
+        return len(calls)

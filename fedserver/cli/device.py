@@ -1,0 +1,146 @@
+"""`fedserver device ...`: who has joined, and who may call."""
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fedserver.authority.records import DeviceStanding
+from fedserver.cli.options import connected
+from fedserver.cli.text import ago, clock, table
+from shoal.core.errors import NotFound, near
+from shoal.shell.console import Console, Result, verb
+
+if TYPE_CHECKING:
+    from fedserver.authority.authority_api import Known
+    from fedserver.rpc.authority_client import AuthorityClient
+
+
+@click.group()
+def device() -> None:
+    """Devices that have joined: list them, approve them, name them, end their identity."""
+
+
+@device.command("ls", epilog="Example: fedserver device ls --json")
+@verb
+@connected
+def list_(console: Console, client: "AuthorityClient") -> Result:
+    """Every device that ever joined, by name."""
+    found = client.devices()
+    rows = [
+        (
+            known.device.device,
+            known.device.display,
+            known.device.role.value,
+            known.device.standing.value,
+            ago(known.last_seen),
+            ", ".join(f"{name}={value}" for name, value in known.device.labels.items()) or "-",
+        )
+        for known in found
+    ]
+    text = table(("device", "called", "role", "standing", "seen", "labels"), rows)
+    none = "no device has joined yet; make a join string: fedserver token create"
+    return Result({"devices": list(map(facts, found))}, text if found else none)
+
+
+@device.command(epilog="Example: fedserver device show ward-3")
+@verb
+@connected
+@click.argument("name", metavar="DEVICE")
+def show(console: Console, client: "AuthorityClient", name: str) -> Result:
+    """Everything about one device: standing, fingerprint, certificates."""
+    known = _find(client, name)
+    return Result(facts(known), _text(known))
+
+
+@device.command(epilog="Example: fedserver device approve ward-3")
+@verb
+@connected
+@click.argument("name", metavar="DEVICE")
+def approve(console: Console, client: "AuthorityClient", name: str) -> Result:
+    """Let a device in that waits, once its owner reads you the same fingerprint as is printed here."""
+    known = client.approve(name)
+    return Result(facts(known), f"device {name} is approved; its key: {fingerprint(known.device.spki)}")
+
+
+@device.command(epilog="Example: fedserver device revoke ward-3 --reason stolen")
+@verb
+@connected
+@click.argument("name", metavar="DEVICE")
+@click.option("--reason", default="", help="Why, for the logs.")
+def revoke(console: Console, client: "AuthorityClient", name: str, reason: str) -> Result:
+    """End a device's identity for good: its next call is refused, and those that it has open are cut.
+
+    Its updates that are in models already are listed here and in the logs of the runs. The name stays taken.
+    """
+    ended = client.revoke(name, reason)
+    counted = [{"run": run, "round": number} for run, number in ended.counted]
+    listed = ", ".join(f"{run} round {number}" for run, number in ended.counted) or "none that is still known"
+    text = f"device {name} is revoked; calls cut: {ended.cut}; its updates in models: {listed}"
+    return Result({**facts(ended.known), "cut": ended.cut, "counted": counted}, text)
+
+
+@device.command(epilog="Example: fedserver device rename ward-3 icu-monitor")
+@verb
+@connected
+@click.argument("name", metavar="DEVICE")
+@click.argument("display", metavar="NEW")
+def rename(console: Console, client: "AuthorityClient", name: str, display: str) -> Result:
+    """Change what people call a device. Its name in certificates, models and logs stays."""
+    known = client.rename(name, display)
+    return Result(facts(known), f"device {name} is called {display}")
+
+
+def facts(known: "Known") -> dict[str, Any]:
+    """For programs. Clock times are seconds since 1970."""
+    device = known.device
+    return {
+        "device": device.device,
+        "display": device.display,
+        "role": device.role.value,
+        "labels": dict(device.labels),
+        "standing": device.standing.value,
+        "created": device.created,
+        "fingerprint": device.spki,
+        "token": device.token,
+        "last_seen": known.last_seen,
+        "certificates": [
+            {
+                "serial": each.serial,
+                "fingerprint": each.spki,
+                "authority": each.root,
+                "issued": each.issued,
+                "expires": each.expires,
+                "first_used": each.first_used,
+            }
+            for each in device.certificates
+        ],
+    }
+
+
+def fingerprint(digest: str) -> str:
+    """In groups of four, as the device shows it too."""
+    return " ".join(digest[start : start + 4] for start in range(0, len(digest), 4))
+
+
+def _text(known: "Known") -> str:
+    device = known.device
+    waits = ": compare the key with what the device shows, then fedserver device approve"
+    lines = [
+        f"{device.device}, called {device.display}: {device.role.value}, {device.standing.value}"
+        f"{waits if device.standing is DeviceStanding.PENDING else ''}",
+        f"key       {fingerprint(device.spki)}",
+        f"joined    {clock(device.created)} with token {device.token}",
+        f"seen      {ago(known.last_seen)}",
+    ]
+    for each in device.certificates:
+        state = "expired" if each.expires < time.time() else "used" if each.first_used else "not used yet"
+        lines.append(f"certificate {each.serial}: {state}, until {clock(each.expires)}, by {each.root}")
+    return "\n".join(lines)
+
+
+def _find(client: "AuthorityClient", name: str) -> "Known":
+    found = {known.device.device: known for known in client.devices()}
+    if name not in found:
+        raise NotFound(f"no device {name!r} has joined", near(name, list(found)) if found else "")
+    return found[name]

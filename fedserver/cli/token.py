@@ -1,0 +1,111 @@
+"""`fedserver token ...`: what lets a device join."""
+
+import re
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fedserver.authority.records import Terms, Token
+from fedserver.cli.options import connected
+from fedserver.cli.text import clock, table
+from shoal.core.errors import ConfigError
+from shoal.core.identity.enrolled import Role
+from shoal.shell.console import Console, Result, verb
+
+if TYPE_CHECKING:
+    from fedserver.rpc.authority_client import AuthorityClient
+
+UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+@click.group()
+def token() -> None:
+    """Join strings for new devices: make them, list them, end them."""
+
+
+@token.command(epilog="Example: fedserver token create --role infer-only --ttl 10m --device 'ward-*'")
+@verb
+@connected
+@click.option(
+    "--role", type=click.Choice([role.value for role in Role]), default=Role.TRAIN.value, show_default=True
+)
+@click.option("--uses", type=int, default=1, show_default=True, help="How many devices may join with it.")
+@click.option(
+    "--ttl", default="1h", show_default=True, help="How long it is good for: 90s, 10m, 24h at most."
+)
+@click.option(
+    "--label", "labels", multiple=True, metavar="NAME=VALUE", help="A label of the devices. Repeatable."
+)
+@click.option(
+    "--device", "pattern", default="*", metavar="PATTERN", help="Names that may join, as in 'ward-*'."
+)
+@click.option("--hold", is_flag=True, help="Each device waits for `fedserver device approve`.")
+def create(
+    console: Console,
+    client: "AuthorityClient",
+    role: str,
+    uses: int,
+    ttl: str,
+    labels: tuple[str, ...],
+    pattern: str,
+    hold: bool,
+) -> Result:
+    """Make a token, and print its join string: once, for whoever reads it can join.
+
+    Hand it to the device's owner, who types: fedclient join STRING
+    """
+    terms = Terms(Role(role), uses, _seconds(ttl), dict(map(_label, labels)), pattern, hold)
+    made, join = client.create_token(terms)
+    console.say(f"token {made.token}: {made.role.value}, {_uses(made)}, until {clock(made.expires)}")
+    return Result({**facts(made), "join": join}, join)
+
+
+@token.command("ls", epilog="Example: fedserver token ls --json")
+@verb
+@connected
+def list_(console: Console, client: "AuthorityClient") -> Result:
+    """All tokens, oldest first. Their join strings are not kept."""
+    found = client.tokens()
+    rows = [
+        (each.token, each.standing.value, each.role.value, _uses(each), clock(each.expires), each.pattern)
+        for each in found
+    ]
+    text = table(("token", "standing", "role", "uses", "until", "names"), rows)
+    return Result(
+        {"tokens": list(map(facts, found))},
+        text if found else "no token was made yet; make one: fedserver token create",
+    )
+
+
+@token.command(epilog="Example: fedserver token revoke 3f9a1c22b07d")
+@verb
+@connected
+@click.argument("name", metavar="TOKEN")
+def revoke(console: Console, client: "AuthorityClient", name: str) -> Result:
+    """Let a token admit nobody any more. Devices that joined with it stay; see `fedserver device revoke`."""
+    found = client.revoke_token(name)
+    return Result(facts(found), f"token {name} is revoked; {found.used} devices have joined with it")
+
+
+def facts(token: Token) -> dict[str, Any]:
+    """For programs."""
+    return {**asdict(token), "role": token.role.value, "standing": token.standing.value}
+
+
+def _uses(token: Token) -> str:
+    return f"{token.used} of {token.uses} used"
+
+
+def _seconds(text: str) -> float:
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)", text)
+    if found is None:
+        raise ConfigError(f"{text!r} is not a time", "such as --ttl 90s, 10m or 24h")
+    return float(found[1]) * UNITS[found[2]]
+
+
+def _label(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError(f"{text!r} is not NAME=VALUE", "such as --label site=basel")
+    return name, value

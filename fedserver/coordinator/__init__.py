@@ -1,0 +1,1 @@
+"""All runs and devices of a server, and what each may ask of it."""

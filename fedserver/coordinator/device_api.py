@@ -1,0 +1,138 @@
+"""What a device may ask of the coordinator: `shoal.core.exchange.link.Link` without a network between."""
+
+import logging
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import shoal
+from fedserver.coordinator import intake, placement, signals, transfer
+from fedserver.coordinator.coordinator import Coordinator
+from fedserver.coordinator.visitor import Visitor
+from fedserver.store import released
+from fedserver.store.store import Store
+from shoal.core.errors import SessionLost, WrongVersion
+from shoal.core.exchange.link import (
+    PROTOCOL,
+    Hello,
+    Idle,
+    Link,
+    Placement,
+    Question,
+    Receipt,
+    Report,
+    Task,
+    Welcome,
+)
+from shoal.core.exchange.parts import Evidence
+from shoal.core.exchange.payload import BlobRef
+from shoal.core.types import DeviceId, RunId
+
+log = logging.getLogger("shoal.server")
+SOFTWARE = f"fedserver {shoal.__version__}"
+
+
+class DeviceApi(Link):
+    """The calls of one device, in the session that it was last given or that `session` names."""
+
+    def __init__(self, coordinator: Coordinator, device: DeviceId, session: str = "") -> None:
+        self._coordinator, self._device, self._session = coordinator, device, session
+
+    async def hello(self, hello: Hello) -> Welcome:
+        self._coordinator.check_serving()
+        if not hello.oldest_protocol <= PROTOCOL <= hello.newest_protocol:
+            raise WrongVersion(
+                f"this server speaks version {PROTOCOL} of the exchange, "
+                f"the device {hello.oldest_protocol} to {hello.newest_protocol}",
+                "update the older of the two",
+            )
+        visitor = self._coordinator.visitor(self._device)
+        visitor.seen()
+        self._session = visitor.begin(hello.software)
+        await self._coordinator.doubt(self._device, hello.mark)
+        settings, spread = self._coordinator.settings, self._coordinator.spread()
+        session, mark = self._session, await self._mark()
+        return Welcome(SOFTWARE, PROTOCOL, session, settings.poll, settings.heartbeat, spread, mark=mark)
+
+    async def next_task(self, wait: float) -> Task | Idle:
+        until = time.monotonic() + min(wait, self._coordinator.settings.poll)
+        visitor = self._visitor()
+        with visitor.waiting():
+            while True:
+                change = visitor.changed.next()
+                self._coordinator.check_deciding()
+                await self._coordinator.join(self._visitor())
+                if task := self._coordinator.task_for(self._device):
+                    visitor.given = task.run
+                    return task
+                if not visitor.told and (idle := self._coordinator.idle()).finished:
+                    visitor.told = True
+                    return idle
+                if not await signals.wait(change, until - time.monotonic()):
+                    return self._coordinator.idle()
+
+    async def alive(self, run: RunId, round: int, attempt: int) -> bool:
+        visitor = self._visitor()
+        if self._coordinator.storage.full or self._coordinator.doubts:
+            self._coordinator.heard(visitor)  # its lease is as it was, and nothing new is begun
+        else:
+            await self._coordinator.join(visitor)
+        known = self._coordinator.runs.get(run)
+        lease = known.lease(self._device) if known else None
+        return lease is not None and (lease.task.round, lease.task.attempt) == (round, attempt)
+
+    async def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[bytes]:
+        """In a session it is for a task; a server that started anew leases it again when the device joins."""
+        self._coordinator.check_serving()
+        if self._session:
+            await self._coordinator.join(self._visitor())
+        visitor = self._coordinator.visitor(self._device)
+        async for chunk in transfer.fetch(self._coordinator, visitor, blob, start):
+            yield chunk
+
+    async def uploaded(self, blob: BlobRef) -> int:
+        self._coordinator.check_deciding()
+        await self._coordinator.join(self._visitor())
+        return await transfer.uploaded(self._coordinator, self._visitor(), blob)
+
+    async def upload(self, blob: BlobRef, start: int, chunks: AsyncIterator[bytes]) -> int:
+        self._coordinator.check_deciding()
+        await self._coordinator.join(self._visitor())
+        return await transfer.upload(self._coordinator, self._visitor(), blob, start, chunks)
+
+    async def report(self, report: Report) -> Receipt:
+        self._coordinator.check_deciding()
+        await self._coordinator.join(self._visitor())
+        receipt = await intake.receive(self._coordinator, self._device, report)
+        return replace(receipt, mark=await self._mark())
+
+    async def leave(self) -> None:
+        self._coordinator.check_deciding()
+        await self._coordinator.leave(self._visitor())
+
+    async def place(self, run: RunId, evidence: Evidence | None) -> Question | Placement:
+        self._coordinator.check_serving()
+        visitor = self._coordinator.visitor(self._device)
+        visitor.seen()
+        answer = await placement.place(self._coordinator, visitor, run, evidence)
+        if evidence is not None:
+            await released.shown(self._coordinator.storage, answer.run, self._device, evidence)
+        return answer
+
+    async def _mark(self) -> str:
+        """None in doubt: a device keeps the one that shows it."""
+        return "" if self._coordinator.doubts else await self._coordinator.storage(Store.mark)
+
+    def _visitor(self) -> Visitor:
+        """Raises SessionLost when this session is not the device's newest."""
+        self._coordinator.check_serving()
+        visitor = self._coordinator.visitor(self._device)
+        if self._session and self._session in visitor.replaced:
+            log.warning("device %s: a session of it that was replaced is still in use", self._device)
+            raise SessionLost(
+                f"another process took the place of this one as device {self._device}",
+                "each device needs a name of its own: stop one of the two",
+            )
+        if not self._session or visitor.session != self._session:
+            raise SessionLost(f"device {self._device} has no session here", "say hello")
+        return visitor

@@ -1,0 +1,144 @@
+"""A report comes in: looked at, put on disk, and only then counted."""
+
+import asyncio
+
+from fedserver.authority.chain import Event
+from fedserver.coordinator.coordinator import Coordinator
+from fedserver.coordinator.runs import Run
+from fedserver.store import released
+from fedserver.store.blobs import Blobs
+from fedserver.store.mapped import MappedTensors
+from fedserver.store.records import ReportRecord
+from fedserver.store.store import Store, same
+from shoal.core.engine.events import Failed, Reported
+from shoal.core.errors import BadPayload, DiskFull, StaleReport, Unavailable
+from shoal.core.exchange.admit import admit_message, admit_payload
+from shoal.core.exchange.link import Failure, Outcome, Receipt, Report
+from shoal.core.exchange.messages import Message
+from shoal.core.exchange.payload import Payload, Weights, decode
+from shoal.core.types import DeviceId, Tensors
+from shoal.shell import crash
+
+DETAILS, REASON = 8192, 500
+"""Characters of an author's traceback that go into the log (its end), and of why a device is missing."""
+
+
+async def receive(coordinator: Coordinator, device: DeviceId, report: Report) -> Receipt:
+    """What becomes of a report. It counts once, and only if it is on disk.
+
+    Raises NotFound for one whose blobs are not here: they never came, or gave way, or a disk that failed lost
+    them. The device is not to blame, and nothing is decided: it uploads them again and reports again.
+    """
+    run = coordinator.runs.get(report.run)
+    if run is None:
+        coordinator.check_recovered(report.run)
+        return Receipt(Outcome.LATE, f"there is no run {report.run!r}")
+    if earlier := await _receipt_again(coordinator, device, report):
+        if earlier.outcome is Outcome.REFUSED:
+            await coordinator.in_turn(_disputed(run, device, report.round, earlier.reason))
+        return earlier
+    try:
+        task = _expected(run, device, report)
+    except StaleReport as stale:
+        await _drop(coordinator, device, report)
+        return Receipt(Outcome.LATE, str(stale))
+    if isinstance(report.result, Failure):
+        return await coordinator.in_turn(_failed(run, device, report, report.result))
+    try:
+        await asyncio.to_thread(_admit, coordinator.storage.blobs, device, task, report.result)
+    except BadPayload as bad:
+        await _drop(coordinator, device, report)
+        facts = {"run": run.run, "round": report.round, "device": device, "reason": bad.message}
+        await coordinator.storage(Store.note_event, Event.UPDATE_REFUSED, **facts)
+        return await coordinator.in_turn(_refused(run, device, report, bad))
+    await released.reported(coordinator.storage, run.run, device, task, report.result, run.left_open)
+    return await coordinator.in_turn(_count(coordinator, run, device, report, report.result))
+
+
+def _expected(run: Run, device: DeviceId, report: Report) -> Message:
+    """The task that the report answers. Raises StaleReport when nobody waits for it."""
+    if not run.active:
+        raise StaleReport(f"run {run.run} is over: {run.reason}", "ask for the next task")
+    return run.engine.expects(device, report.round, report.attempt)
+
+
+async def _receipt_again(coordinator: Coordinator, device: DeviceId, report: Report) -> Receipt | None:
+    """The answer to a report of a round in which this device's report counts already."""
+    stored = await coordinator.storage(Store.report, report.run, report.round, device)
+    if stored is None:
+        return None
+    if isinstance(report.result, Payload) and same(stored.payload, report.result):
+        return Receipt(Outcome.DUPLICATE, "the same report counted before")
+    return Receipt(Outcome.REFUSED, "another report of this device counted in this round before")
+
+
+def _admit(blobs: Blobs, device: DeviceId, task: Message, payload: Payload) -> None:
+    """Raises BadPayload or NotFound. What does not need the tensors is checked before one is opened."""
+
+    def arrived(weights: Weights) -> Tensors:
+        return MappedTensors(blobs.arrived(device, weights.blob.sha256), weights.manifest)
+
+    admit_payload(task, payload)
+    admit_message(task, decode(payload, {payload.kind: task.reply}, arrived))
+
+
+async def _count(
+    coordinator: Coordinator, run: Run, device: DeviceId, report: Report, payload: Payload
+) -> Receipt:
+    if earlier := await _receipt_again(coordinator, device, report):
+        return earlier
+    try:
+        _expected(run, device, report)
+    except StaleReport as stale:
+        await _drop(coordinator, device, report)
+        return Receipt(Outcome.LATE, str(stale))
+    if device in coordinator.barred:  # its call was on its way when it was revoked
+        await _drop(coordinator, device, report)
+        return Receipt(Outcome.REFUSED, "the device was revoked")
+    crash.point("server.report-checked")
+    record = ReportRecord(report.run, report.round, device, report.attempt, payload)
+    try:
+        await coordinator.storage(Store.add_report, record)
+    except DiskFull as fault:
+        raise Unavailable(f"the server cannot store the report: {fault.message}", "send it again") from None
+    crash.point("server.report-stored")
+    await run.advance(Reported(device, report.round, report.attempt))
+    crash.point("server.report-counted")
+    return Receipt(Outcome.ACCEPTED)
+
+
+async def _disputed(run: Run, device: DeviceId, round: int, reason: str) -> None:
+    """Somebody must look at that: two processes share an identity, or a device changes its mind."""
+    if (device, round) not in run.disputed:
+        run.disputed.add((device, round))
+        await run.note(f"a report of round {round} was refused: {reason}", device)
+
+
+async def _failed(run: Run, device: DeviceId, report: Report, failure: Failure) -> Receipt:
+    details = f"\n{failure.details[-DETAILS:]}" if failure.details else ""
+    reason = f"it failed: {failure.message[:REASON]}"
+    await run.note(f"{reason} [{failure.code}]{details}", device)
+    return await _without(run, device, report, reason, Receipt(Outcome.ACCEPTED))
+
+
+async def _refused(run: Run, device: DeviceId, report: Report, bad: BadPayload) -> Receipt:
+    reason = f"its report was refused: {bad.message[:REASON]}"
+    await run.note(reason, device)
+    return await _without(run, device, report, reason, Receipt(Outcome.REFUSED, str(bad)))
+
+
+async def _without(run: Run, device: DeviceId, report: Report, reason: str, receipt: Receipt) -> Receipt:
+    """The round goes on without this device."""
+    try:
+        _expected(run, device, report)
+    except StaleReport as stale:
+        return Receipt(Outcome.LATE, str(stale))
+    await run.advance(Failed(device, report.round, report.attempt, reason))
+    return receipt
+
+
+async def _drop(coordinator: Coordinator, device: DeviceId, report: Report) -> None:
+    """What a report that does not count had uploaded is not needed."""
+    if isinstance(report.result, Payload):
+        names = [weights.blob.sha256 for weights in report.result.weights()]
+        await asyncio.to_thread(coordinator.storage.blobs.discard, device, names)

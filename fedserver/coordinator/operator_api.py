@@ -1,0 +1,231 @@
+"""What an operator may ask of the coordinator."""
+
+import asyncio
+import itertools
+import re
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import shoal
+from fedserver.coordinator import transfer
+from fedserver.coordinator.coordinator import Coordinator
+from fedserver.coordinator.recipe import Recipe, recipe_of
+from fedserver.coordinator.runs import Run
+from fedserver.coordinator.status import clusters_of, device_of, figures_of, unchecked, unreadable
+from fedserver.coordinator.status_types import ClusterVersions, RunStatus, RunSummary, ServerStatus
+from fedserver.store.blob_cache import BlobCache
+from fedserver.store.records import LogLine, RunRecord, RunSpec, Standing
+from fedserver.store.released import statements
+from fedserver.store.store import Store
+from shoal.core.errors import ConfigError
+from shoal.core.exchange.payload import BlobRef, Weights
+from shoal.core.server_kit.noised import promise
+from shoal.core.types import ModelKey, RunId
+from shoal.shell import crash
+
+OWNER = "@operator"
+"""Whose uploads an operator's are. No device can have that name."""
+LARGEST = 1 << 40
+"""Bytes of the largest blob that is taken from an operator."""
+MOMENT = 0.1
+"""Seconds from one look at a run that is watched to the next."""
+MISSED_BEATS = 3
+
+
+class OperatorApi:
+    """Whoever holds one may do all of this. Raises ShoalErrors only."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+
+    async def start_run(self, spec: RunSpec, initial: Weights | None) -> RunId:
+        """Start a run; it is on disk on return. initial: weights that were uploaded here before.
+
+        Raises ConfigError for a specification that cannot work, and for a name that is taken. Without a name
+        one is made from the algorithm.
+        """
+        self._coordinator.check_serving()
+        self._coordinator.check_deciding()
+        self._check(spec)
+        recipe = await asyncio.to_thread(recipe_of, spec)
+        return await self._coordinator.in_turn(self._start(spec, recipe, initial))
+
+    async def stop_run(self, run: RunId, reason: str) -> RunStatus:
+        """End a run for good. Its last models stay. Safe to repeat."""
+        self._coordinator.check_deciding()
+        await self._coordinator.in_turn(_stop(self._coordinator.run(run), reason))
+        return await self.show(run)
+
+    def runs(self) -> list[RunSummary]:
+        """All runs, newest first; those that are not back yet and those that cannot be read last."""
+        readable = [self._coordinator.summary(run) for run in reversed(self._coordinator.runs.values())]
+        recovery = self._coordinator.recovery
+        return [
+            *readable,
+            *map(unchecked, recovery.pending.values()),
+            *(unreadable(*lost) for lost in recovery.unreadable.values()),
+        ]
+
+    async def show(self, run: RunId) -> RunStatus:
+        """Everything about one run. Raises NotFound."""
+        shown = self._show(self._coordinator.run(run))
+        return await (shown if self._coordinator.storage.full else self._coordinator.in_turn(shown))
+
+    async def roll_back(self, run: RunId, round: int, cluster: ModelKey = "") -> RunStatus:
+        """Go on with the models that a round opened with, of all clusters or of one; on disk on return.
+
+        Raises NotFound for a round that is not kept or a cluster that is not there, Refused while reports are
+        combined.
+        """
+        self._coordinator.check_deciding()
+        await self._coordinator.in_turn(self._coordinator.run(run).roll_back(round, cluster))
+        return await self.show(run)
+
+    async def clusters(self, run: RunId) -> list[ClusterVersions]:
+        """The clusters of a run, with the versions of their models that are kept. Raises NotFound."""
+        return await self._coordinator.in_turn(self._clusters(self._coordinator.run(run)))
+
+    async def watch(self, run: RunId) -> AsyncIterator[RunStatus]:
+        """A run now, and whenever something of it changes, until it is over."""
+        found = self._coordinator.run(run)
+        while True:
+            change = found.changed.next()
+            status = await self.show(run)
+            yield status
+            if status.summary.over:
+                return
+            await change.wait()
+            self._coordinator.check_serving()
+            await asyncio.sleep(MOMENT)
+
+    async def log(self, run: RunId, after: int) -> list[LogLine]:
+        """The next lines of a run's log with a number above `after`; none when there are no more."""
+        self._coordinator.run(run)
+        return await self._coordinator.storage(Store.log_lines, run, after)
+
+    async def status(self) -> ServerStatus:
+        """The daemon, its devices, and the runs that go on."""
+        coordinator, settings = self._coordinator, self._coordinator.settings
+        if not coordinator.storage.full:
+            await coordinator.in_turn(coordinator.write_notes())
+        patience, active = MISSED_BEATS * max(settings.poll, settings.heartbeat), coordinator.active()
+        devices = []
+        for record in await coordinator.storage(Store.devices):
+            visitor = coordinator.visitors.get(record.device)
+            leases = coordinator.leases(visitor) if visitor else []
+            devices.append(device_of(record, visitor, leases, patience))
+        pending = [unchecked(record) for record in coordinator.recovery.pending.values()]
+        known = await coordinator.storage(Store.trainers)
+        summaries = [coordinator.summary(run, known) for run in active]
+        runs = (*summaries, *(each for each in pending if not each.over))
+        released = statements(await coordinator.storage(Store.releases))
+        return ServerStatus(shoal.__version__, tuple(devices), runs, coordinator.notices(), released)
+
+    # -- blobs ----------------------------------------------------------------------------------------------
+
+    def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[bytes]:
+        """The bytes of a blob from `start` on. Raises NotFound."""
+        return transfer.read(self._coordinator.storage.blobs.path(blob.sha256), blob, start)
+
+    async def uploaded(self, blob: BlobRef) -> int:
+        """How many bytes of an upload are here."""
+        return await asyncio.to_thread(self._coordinator.storage.blobs.uploaded, OWNER, blob)
+
+    async def upload(self, blob: BlobRef, start: int, chunks: AsyncIterator[bytes]) -> int:
+        """Take weights that a run is to start from; how many bytes of them are here."""
+        blobs = self._coordinator.storage.blobs
+        with transfer.expected(self._coordinator, blob.size - start) as came:
+
+            async def counted() -> AsyncIterator[bytes]:
+                async for chunk in chunks:
+                    came(len(chunk))
+                    yield chunk
+
+            receiving = await asyncio.to_thread(blobs.receive, OWNER, blob, start, LARGEST)
+            return await transfer.write(receiving, counted())
+
+    # -- inside ---------------------------------------------------------------------------------------------
+
+    def _check(self, spec: RunSpec) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}|", spec.name):
+            raise ConfigError(
+                f"{spec.name!r} is not a name for a run", "use 1 to 64 letters, digits, dots and dashes"
+            )
+        shortest = MISSED_BEATS * self._coordinator.settings.heartbeat
+        if spec.policy.device_timeout < shortest:
+            raise ConfigError(
+                f"a silence of {spec.policy.device_timeout:g} s is too short: devices call every "
+                f"{self._coordinator.settings.heartbeat:g} s while they work",
+                f"use {shortest:g} s or more",
+            )
+
+    async def _show(self, found: Run) -> RunStatus:
+        run, storage = found.run, self._coordinator.storage
+        if not self._coordinator.storage.full:
+            await self._coordinator.write_notes()
+        rounds = await storage(Store.rounds, run)
+        traffic = {each.device: each for each in await storage(Store.traffic, run)}
+        state, models = found.engine.state, {}
+        if not found.active:
+            for key, model in state.models.items():
+                models[key] = await storage(found.kept.weights, model)
+        return RunStatus(
+            self._coordinator.summary(found, await storage(Store.trainers)),
+            clusters_of(state),
+            figures_of(state, traffic),
+            {each.round: each.abandoned for each in rounds if each.abandoned},
+            rounds[-1].missing if rounds else {},
+            models,
+            statements(await storage(Store.releases, run)),
+            promise(state),
+        )
+
+    async def _clusters(self, found: Run) -> list[ClusterVersions]:
+        storage = self._coordinator.storage
+        versions = {
+            number: await storage(found.kept.models_of, found.state_type, number)
+            for number in await storage(Store.versions, found.run)
+        }
+        return [
+            ClusterVersions(
+                key, members, {n: models[key].blob for n, models in versions.items() if key in models}
+            )
+            for key, members in clusters_of(found.engine.state).items()
+        ]
+
+    async def _start(self, spec: RunSpec, recipe: Recipe, initial: Weights | None) -> RunId:
+        storage = self._coordinator.storage
+        run = self._id_of(spec)
+        spec, kept, model = replace(spec, name=spec.name or run), BlobCache(run), None
+        record = RunRecord(run, spec, time.time(), Standing.ACTIVE, "", 1, (), "", 0)
+        try:
+            if initial is not None:
+                await storage(Store.adopt, run, OWNER, initial)
+                model = await storage(kept.load, initial)
+            state = await asyncio.to_thread(recipe.start, model)
+            checkpoint = await storage(kept.store_state, recipe.state, state)
+            await storage(Store.add_run, record, checkpoint)
+        except Exception:
+            await storage(Store.let_go, run)
+            raise
+        crash.point("server.run-stored")
+        await self._coordinator.add(record, recipe, state, kept)
+        return run
+
+    def _id_of(self, spec: RunSpec) -> RunId:
+        recovery = self._coordinator.recovery
+        taken = {*self._coordinator.runs, *recovery.pending, *recovery.unreadable}
+        if spec.name in taken:
+            raise ConfigError(
+                f"there is a run {spec.name!r} already",
+                "use another name, or none at all: one is then made from the algorithm",
+            )
+        numbered = (f"{spec.algorithm}-{number}" for number in itertools.count(2))
+        names = [spec.name] if spec.name else itertools.chain([spec.algorithm], numbered)
+        return next(run for run in names if run not in taken)
+
+
+async def _stop(run: Run, reason: str) -> None:
+    if run.active:
+        await run.end(Standing.STOPPED, reason or "an operator stopped it")

@@ -1,0 +1,101 @@
+"""Which model fits a newcomer: the algorithm decides, of the run that was named or the one that fits best.
+
+That is the newest run that compares the newcomer's data with its clusters and needs no labels for it; where
+there is none, the newest that compares with labels, and else the newest that can place at all.
+"""
+
+import asyncio
+from dataclasses import dataclass, replace
+
+from fedserver.coordinator.coordinator import Coordinator
+from fedserver.coordinator.runs import Run
+from fedserver.coordinator.visitor import Visitor
+from shoal.core.algorithm import State
+from shoal.core.errors import Refused
+from shoal.core.exchange.admit import admit_evidence
+from shoal.core.exchange.link import Placement, Question
+from shoal.core.exchange.messages import Describe, Message
+from shoal.core.exchange.parts import ClusterAssignment, Evidence
+from shoal.core.types import RunId
+
+
+class CannotPlace(Refused):
+    """The run cannot place yet, or not without labels; the hint says what would work."""
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What a run answers, and the state that it answered from: the run may go on meanwhile."""
+
+    run: Run
+    state: State
+    found: ClusterAssignment | Message
+
+
+async def place(
+    coordinator: Coordinator, visitor: Visitor, run: RunId, evidence: Evidence | None
+) -> Question | Placement:
+    """Raises CannotPlace, NotFound when there is no such run, BadPayload for evidence that is wrong."""
+    if run:
+        return await _given(coordinator, visitor, await _ask(coordinator.run(run), evidence))
+    asking: _Answer | None = None
+    fallback: _Answer | None = None
+    refusal: CannotPlace | None = None
+    for candidate in reversed(coordinator.runs.values()):
+        try:
+            answer = await _ask(candidate, None)
+            if isinstance(answer.found, Describe):
+                if evidence is not None:
+                    answer = await _ask(candidate, evidence)
+                return await _given(coordinator, visitor, answer)
+        except CannotPlace as refused:
+            refusal = refusal or refused
+        else:
+            if isinstance(answer.found, Message):
+                asking = asking or answer
+            else:
+                fallback = fallback or answer
+    if asking is not None:
+        if evidence is not None:
+            asking = await _ask(asking.run, evidence)
+        return await _given(coordinator, visitor, asking)
+    if fallback is not None:
+        return await _given(coordinator, visitor, fallback, f"; {refusal.message}" if refusal else "")
+    raise refusal or CannotPlace("there is no run that could place", "start one first")
+
+
+async def _ask(run: Run, evidence: Evidence | None) -> _Answer:
+    state = run.engine.state
+    try:
+        found = await asyncio.to_thread(_found, run, state, evidence)
+    except Refused as refused:
+        raise CannotPlace(f"run {run.run}: {refused.message}", refused.hint) from None
+    if isinstance(found, ClusterAssignment) and len(state.models) == 1:
+        compared = "nothing was compared" if evidence is None else found.reason
+        reason = f"run {run.run} has one model only" + (f": {compared}" if compared else "")
+        found = replace(found, reason=reason)
+    return _Answer(run, state, found)
+
+
+def _found(run: Run, state: State, evidence: Evidence | None) -> ClusterAssignment | Message:
+    """What the algorithm says; evidence has to be an answer to the question that the run asks."""
+    question = run.central.place(state, None)
+    if evidence is None or isinstance(question, ClusterAssignment):
+        return question
+    admit_evidence(question, evidence)
+    return run.central.place(state, evidence)
+
+
+async def _given(
+    coordinator: Coordinator, visitor: Visitor, answer: _Answer, why: str = ""
+) -> Question | Placement:
+    """The answer for a device, with leave to fetch what it names. why: what to add to its reason."""
+    storage, run, found = coordinator.storage, answer.run, answer.found
+    if isinstance(found, Message):
+        payload = await storage(run.kept.question, found)
+        visitor.grant([weights.blob.sha256 for weights in payload.weights()], run.run)
+        return Question(run.run, payload)
+    # Also where it abstained: the owner may want to use the nearest model all the same.
+    model = await storage(run.kept.weights, answer.state.models[found.cluster])
+    visitor.grant([model.blob.sha256], run.run)
+    return Placement(run.run, replace(found, reason=found.reason + why), model)

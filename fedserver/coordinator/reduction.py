@@ -1,0 +1,78 @@
+"""A round's reports, opened only as they are looked at, and combined on a thread of its own."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar, overload
+
+from fedserver.store.blobs import Blobs
+from fedserver.store.mapped import StoredTensors
+from fedserver.store.records import ReportRecord
+from shoal.core.algorithm import Report, ServerHalf, State
+from shoal.core.exchange.messages import Message
+from shoal.core.exchange.payload import Weights, decode
+from shoal.core.exchange.tensors import check_finite
+from shoal.core.types import DeviceId, Tensors
+
+T = TypeVar("T")
+
+
+class StoredReports(Sequence[Report]):
+    """The reports of a round, each read from its record and its blobs when it is asked for."""
+
+    def __init__(
+        self, records: Sequence[ReportRecord], tasks: Mapping[DeviceId, Message], blobs: Blobs
+    ) -> None:
+        self._records, self._tasks, self._blobs = records, tasks, blobs
+
+    @overload
+    def __getitem__(self, index: int) -> Report: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Report]: ...
+    def __getitem__(self, index: int | slice) -> Report | Sequence[Report]:
+        if isinstance(index, slice):
+            return StoredReports(self._records[index], self._tasks, self._blobs)
+        record = self._records[index]
+        reply = self._tasks[record.device].reply
+        return Report(record.device, decode(record.payload, {reply.kind: reply}, self._open))
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def _open(self, weights: Weights) -> Tensors:
+        return StoredTensors(self._blobs.path(weights.blob.sha256), weights)
+
+
+def reduce(central: ServerHalf, state: State, reports: Sequence[Report]) -> State:
+    """The next state, with models that are all finite: what came in was, but sums can overflow."""
+    following: State = central.reduce(state, reports)
+    for key, model in following.models.items():
+        check_finite(model, f"the combined model {key}")
+    return following
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """Run long work. Its thread does not keep the process alive: a stop leaves it to the next start."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: BaseException | None) -> None:
+        if future.done():
+            return
+        if error is None:
+            future.set_result(result)  # type: ignore[arg-type]
+        else:
+            future.set_exception(error)
+
+    def body() -> None:
+        result, error = None, None
+        try:
+            result = work()
+        except Exception as raised:
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=body, daemon=True, name="reduce").start()
+    return await future

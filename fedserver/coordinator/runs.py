@@ -1,0 +1,292 @@
+"""One run: its round engine, and what the engine asks for carried out on disk and towards devices."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from fedserver.coordinator.recipe import Recipe
+from fedserver.coordinator.reduction import StoredReports, in_thread, reduce
+from fedserver.coordinator.signals import Signal
+from fedserver.store.blob_cache import BlobCache
+from fedserver.store.records import RoundRecord, RunRecord, Standing
+from fedserver.store.storage import Storage
+from fedserver.store.store import Store
+from shoal.core.algorithm import State
+from shoal.core.engine.events import (
+    Abandon,
+    Effect,
+    Event,
+    Finished,
+    Offer,
+    Opened,
+    Reduce,
+    Reduced,
+    RolledBack,
+    Save,
+    Tick,
+    Withdraw,
+)
+from shoal.core.engine.rollback import rolled_back
+from shoal.core.engine.rounds import RoundEngine, Stage
+from shoal.core.engine.sessions import Presence
+from shoal.core.errors import NotFound, Refused, ShoalError, StaleReport, StorageFault, Unavailable
+from shoal.core.exchange.link import Task
+from shoal.core.exchange.messages import Message
+from shoal.core.types import DeviceId, ModelKey
+from shoal.shell import crash
+
+log = logging.getLogger("shoal.run")
+
+NAMED, REASON = 10, 2000
+"""How many missing devices are named in a line of the log, where `show` names all; characters of an error."""
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A task that a device has, and the message behind it."""
+
+    task: Task
+    message: Message
+
+
+class Run:
+    """A run that goes on or is over. One call at a time: the coordinator sees to that.
+
+    wake: called with a device that has something new to ask for. in_turn: runs what comes out of a
+    reduction when nothing else is going on. held: no time passes in it, so no round opens or ends.
+    disputed: devices that sent two different reports in a round. left_open: see `fedserver.store.released`.
+    """
+
+    def __init__(
+        self,
+        record: RunRecord,
+        recipe: Recipe,
+        state: State,
+        reported: Sequence[DeviceId],
+        storage: Storage,
+        kept: BlobCache,
+        wake: Callable[[DeviceId], None],
+        in_turn: Callable[[Coroutine[Any, Any, None]], Awaitable[None]],
+    ) -> None:
+        self.run, self.spec, self.central = record.run, record.spec, recipe.central
+        self.standing, self.reason = record.standing, record.reason
+        self.engine = RoundEngine(
+            recipe.central,
+            record.spec.policy,
+            record.spec.seed,
+            state,
+            round=record.round,
+            asked=record.asked,
+            reported=reported,
+            abandoned_in_a_row=record.abandoned_in_a_row,
+        )
+        self.title = record.title
+        self._offered: dict[DeviceId, Lease] = {}
+        self.changed, self.held = Signal(), False
+        self.disputed: set[tuple[DeviceId, int]] = set()
+        self.left_open: set[tuple[DeviceId, str]] = set()
+        self.kept = kept
+        self.state_type = recipe.state
+        self._remarks = tuple(state.remarks)
+        self._storage, self._wake, self._in_turn = storage, wake, in_turn
+        self._opened, self._abandoned = time.monotonic(), ""
+        self._reduction: asyncio.Task[None] | None = None
+
+    @property
+    def active(self) -> bool:
+        return self.standing is Standing.ACTIVE
+
+    def present(self, device: DeviceId) -> bool:
+        session = self.engine.sessions.get(device)
+        return session is not None and session.presence is not Presence.ABSENT
+
+    def lease(self, device: DeviceId) -> Lease | None:
+        """The task that a device is to work on now, if any: the engine says whether it still stands."""
+        session, lease = self.engine.sessions.get(device), self._offered.get(device)
+        if not self.active or session is None or session.presence is not Presence.WORKING:
+            return None
+        return lease if lease and lease.task.attempt == session.attempt else None
+
+    async def advance(self, *events: Event) -> None:
+        """Tell the engine what happened and what time it is, and do what it asks for.
+
+        Raises StaleReport for a report that nobody waits for; StorageFault when what the engine decided
+        cannot be put on disk: then only a restart can go on. A full disk is waited for
+        (`fedserver.store.disk_space`). A run that is over hears nothing any more.
+        """
+        for event in events if self.held else (*events, Tick(time.monotonic())):
+            if self.active:
+                await self._feed(event)
+
+    async def end(self, standing: Standing, reason: str) -> None:
+        """The run is over: nobody needs to work for it any more."""
+        self.standing, self.reason = standing, reason
+        await self._storage.insist(Store.end_run, self.run, standing, reason)
+        crash.point("server.run-ended")
+        auxiliary = "was" if standing is Standing.STOPPED else "has"
+        await self.note(f"the run {auxiliary} {standing.value}: {reason}")
+        for device in self.engine.sessions:
+            self._wake(device)
+        self.changed.fire()
+
+    async def roll_back(self, round: int, cluster: ModelKey) -> None:
+        """Go on with the models that `round` opened with: see `shoal.core.engine.rollback`. An open round is
+        abandoned.
+
+        Raises NotFound when they are not kept, Refused while reports are being combined.
+        """
+        if self.active and self.engine.stage is Stage.REDUCING:
+            raise Refused(
+                f"run {self.run} is combining the reports of round {self.engine.round}",
+                "try again in a moment",
+            )
+        kept = await self._storage(Store.versions, self.run)
+        if round not in kept:
+            raise NotFound(
+                f"run {self.run} does not keep what round {round} opened with",
+                f"rounds {', '.join(map(str, kept))} are kept",
+            )
+        for name in dict(await self._storage(Store.checkpoints, self.run))[round]:
+            if found := await asyncio.to_thread(self._storage.blobs.damage, name):
+                raise NotFound(
+                    f"what round {round} opened with cannot be used: {found}", "go back to another"
+                )
+        earlier = await self._storage(self.kept.load_state, self.state_type, round)
+        state = rolled_back(self.engine.state, earlier, cluster)
+        what = f"the model of {cluster}" if cluster else "the run"
+        await self._feed(RolledBack(state, f"an operator took {what} back to the opening of round {round}"))
+        await self.advance()
+
+    async def note(self, text: str, device: DeviceId = "") -> None:
+        """A line of the run's log."""
+        log.info("run %s: %s%s", self.run, f"{device}: " if device else "", text)
+        await self._storage.insist(Store.log, self.run, text, device)
+
+    async def settle(self, seconds: float) -> None:
+        """Wait for a reduction that is under way, but not longer than that."""
+        if self._reduction is not None:
+            await asyncio.wait([self._reduction], timeout=seconds)
+
+    async def _feed(self, event: Event) -> None:
+        try:
+            effects = self.engine.feed(event)
+        except StaleReport:
+            raise
+        except Exception as error:
+            await self._fail("the next round cannot be planned", error)
+            return
+        for effect in effects:
+            try:
+                await self._carry_out(effect)
+            except StorageFault:
+                raise
+            except Exception as error:
+                await self._fail("what the algorithm made cannot be stored", error)
+                return
+        if effects or not isinstance(event, Tick):
+            self.changed.fire()
+
+    async def _fail(self, what: str, error: Exception) -> None:
+        """The run cannot go on; the daemon can."""
+        if self.active:
+            log.error("run %s: %s", self.run, what, exc_info=error)
+            reason = str(error) if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"
+            await self.end(Standing.FAILED, f"{what}: {reason[:REASON]}")
+
+    # -- effects --------------------------------------------------------------------------------------------
+
+    async def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Opened():
+                await self._open(effect)
+            case Offer():
+                await self._offer(effect)
+            case Withdraw():
+                self._wake(effect.device)
+            case Reduce():
+                self._reduction = asyncio.create_task(self._reduce(effect))
+            case Abandon():
+                self._abandoned = effect.reason
+            case Save():
+                await self._save(effect)
+            case Finished():
+                await self.end(Standing.FAILED if effect.failed else Standing.FINISHED, effect.reason)
+
+    async def _open(self, effect: Opened) -> None:
+        self._opened, self.title = time.monotonic(), effect.title
+        await self._storage.insist(Store.open_round, self.run, effect.devices, effect.title)
+        crash.point("server.opened")
+        tasks = len(self.engine.plan.tasks)
+        await self.note(f"open: {effect.title}, tasks for {tasks} {'device' if tasks == 1 else 'devices'}")
+
+    async def _offer(self, effect: Offer) -> None:
+        payload = await self._storage.insist(self.kept.payload, effect.message)
+        task = Task(self.run, effect.round, effect.attempt, effect.seed, effect.title, payload)
+        self._offered[effect.device] = Lease(task, effect.message)
+        crash.point("server.offered")
+        self._wake(effect.device)
+
+    async def _save(self, effect: Save) -> None:
+        closed = RoundRecord(
+            round=effect.round - 1,
+            title=self.title,
+            asked=len(self.engine.plan.tasks),
+            reported=len(self.engine.reported),
+            missing=dict(effect.missing),
+            abandoned=self._abandoned,
+            seconds=time.monotonic() - self._opened,
+        )
+        checkpoint = await self._storage.insist(self.kept.store_state, self.state_type, effect.state)
+        crash.point("server.state-stored")
+        await self._storage.insist(Store.save_round, self.run, closed, checkpoint, effect.abandoned_in_a_row)
+        crash.point("server.round-tidied")
+        self._abandoned, self.title = "", ""
+        self._offered.clear()
+        await self.note(_summary(closed))
+        for remark in effect.state.remarks:
+            if remark not in self._remarks and not closed.abandoned:
+                await self.note(remark)
+        self._remarks = tuple(effect.state.remarks)
+
+    async def _reduce(self, effect: Reduce) -> None:
+        with suppress(StorageFault, Unavailable):  # who gives the turns knows, or is closed
+            try:
+                following = await self._combined(effect)
+            except StorageFault as fault:
+                await self._in_turn(_refused_by_the_disk(fault))
+            except Exception as error:
+                what = f"the reports of round {effect.round} cannot be combined"
+                await self._in_turn(self._fail(what, error))
+            else:
+                await self._in_turn(self.advance(Reduced(effect.round, following)))
+
+    async def _combined(self, effect: Reduce) -> State:
+        central, state, tasks = self.central, self.engine.state, self.engine.plan.tasks
+        records = await self._storage(Store.reports, self.run, effect.round)
+        counted = [record for record in records if record.device in effect.devices]
+        reports = StoredReports(counted, tasks, self._storage.blobs)
+        crash.point("server.reducing")
+        following = await in_thread(lambda: reduce(central, state, reports))
+        crash.point("server.reduced")
+        return following
+
+
+async def _refused_by_the_disk(fault: StorageFault) -> None:
+    """Raised in turn, where it is known what follows from it."""
+    raise fault
+
+
+def _summary(closed: RoundRecord) -> str:
+    """A round that is over, in a line of the log."""
+    parts = ("no result", closed.title, closed.abandoned) if closed.abandoned else ("done", closed.title)
+    end = ": ".join(filter(None, parts))
+    named = sorted(closed.missing.items())[:NAMED]
+    missing = "".join(f"; {device} is missing: {reason}" for device, reason in named)
+    more = f"; {len(closed.missing) - len(named)} more are missing" if len(closed.missing) > NAMED else ""
+    return (
+        f"{end}; {closed.reported} of {closed.asked} devices counted, {closed.seconds:.1f} s{missing}{more}"
+    )

@@ -1,0 +1,96 @@
+"""Runs and devices as people are shown them."""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+from fedserver.coordinator.runs import Lease, Run
+from fedserver.coordinator.status_types import DeviceFigures, DeviceStatus, RunSummary
+from fedserver.coordinator.visitor import Visitor
+from fedserver.store.records import DeviceRecord, RunRecord, Standing, Traffic
+from shoal.core.algorithm import State
+from shoal.core.engine.rounds import Stage
+from shoal.core.types import DeviceId, ModelKey
+
+
+def summary_of(run: Run, known: Iterable[DeviceId]) -> RunSummary:
+    """What a run is, where it stands, what it waits for. known: devices that may take part in it."""
+    common = (run.run, run.spec.name, run.spec.algorithm, run.spec.preset)
+    if not run.active:
+        return RunSummary(*common, run.standing.value, run.engine.round, waiting_for=run.reason)
+    waiting, stage = run.engine.waiting(known), run.engine.stage
+    title = "" if stage is Stage.WAITING else run.title
+    return RunSummary(
+        *common, stage.value, run.engine.round, title, waiting.text, waiting.devices, waiting.seconds
+    )
+
+
+def unreadable(record: RunRecord, reason: str) -> RunSummary:
+    """A run whose state this version cannot read."""
+    spec = record.spec
+    return RunSummary(
+        record.run,
+        spec.name,
+        spec.algorithm,
+        spec.preset,
+        Standing.FAILED.value,
+        record.round,
+        waiting_for=f"it cannot be read: {reason}",
+    )
+
+
+def unchecked(record: RunRecord) -> RunSummary:
+    """A run whose files are being checked after a start."""
+    spec, over = record.spec, record.standing is not Standing.ACTIVE
+    return RunSummary(
+        record.run,
+        spec.name,
+        spec.algorithm,
+        spec.preset,
+        record.standing.value if over else "waiting",
+        record.round,
+        waiting_for="the check of its files after the start",
+    )
+
+
+def clusters_of(state: State) -> dict[ModelKey, tuple[DeviceId, ...]]:
+    """The members of each model's cluster."""
+    members: dict[ModelKey, list[DeviceId]] = {key: [] for key in state.models}
+    for device, key in sorted(state.assignments.items()):
+        members.setdefault(key, []).append(device)
+    return {key: tuple(devices) for key, devices in members.items()}
+
+
+def figures_of(state: State, traffic: Mapping[DeviceId, Traffic]) -> tuple[DeviceFigures, ...]:
+    """What is known of each device that took part."""
+    found = []
+    for device in sorted({*state.assignments, *state.metrics, *traffic}):
+        moved, measured = traffic.get(device), state.metrics.get(device)
+        found.append(
+            DeviceFigures(
+                device,
+                state.assignments.get(device, ""),
+                measured.accuracy if measured else None,
+                measured.loss if measured else None,
+                measured.examples if measured else 0,
+                moved.up if moved else 0,
+                moved.down if moved else 0,
+            )
+        )
+    return tuple(found)
+
+
+def device_of(
+    record: DeviceRecord, visitor: Visitor | None, leases: Sequence[Lease], patience: float
+) -> DeviceStatus:
+    """A device as the server sees it. patience: seconds without a word after which it counts as gone."""
+    if visitor is None:
+        return DeviceStatus(record.device, "absent", software=record.software)
+    ago = max(0.0, time.time() - visitor.last_seen)
+    here = bool(visitor.session) and ago < patience
+    return DeviceStatus(
+        record.device,
+        ("working" if leases else "idle") if here else "absent",
+        ago,
+        record.software,
+        (leases[0].task.run, leases[0].task.round, leases[0].task.attempt) if here and leases else None,
+    )

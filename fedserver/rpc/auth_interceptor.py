@@ -1,0 +1,92 @@
+"""The gate of the devices' port: no call gets to a service whose peer may not make it.
+
+    TLS verified the certificate --> the keeper knows the device --> its role may make this call --> service
+
+It stands around everything, the health service too, and is the only thing that lets calls through: what has
+no row in `fedserver.authority.permissions` is denied.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+import grpc
+from grpc import aio
+
+from fedserver.authority.chain import Event
+from fedserver.authority.peers import Peers
+from fedserver.authority.permissions import check_allowed
+from fedserver.authority.rate_limit import Sparing
+from fedserver.authority.records import Registered
+from fedserver.rpc.errors import abort, around
+from fedserver.rpc.identity import Context, address_of, peer_of, shown_by
+from fedserver.store.store import Store
+from shoal.core.errors import ShoalError
+
+log = logging.getLogger("shoal.gate")
+
+NOTED = 1
+"""Denials a minute, of one device at one call, that the audit log gets to hear of."""
+
+
+class Gate(aio.ServerInterceptor):  # type: ignore[type-arg]
+    """The outermost interceptor."""
+
+    def __init__(self, keeper: Peers) -> None:
+        self._keeper, self._noted = keeper, Sparing(NOTED)
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        handler, method = await continuation(handler_call_details), handler_call_details.method
+        if handler is None:  # there is no such method
+            return None
+
+        def guarded(behaviour: Callable[[Any, Context], Awaitable[Any]]) -> Any:
+            async def answered(request: Any, context: Context) -> Any:
+                try:
+                    known = await self._admitted(method, context)
+                    with self._keeper.calling(known.device):
+                        return await behaviour(request, context)
+                except ShoalError as error:
+                    await abort(context, error)
+
+            return answered
+
+        return around(handler, guarded)
+
+    async def _admitted(self, method: str, context: Context) -> Registered:
+        """Raises Unauthenticated, Revoked or Refused, and has it noted."""
+        device = ""
+        try:
+            peer = peer_of(context)
+            device = peer.device
+            known = await self._keeper.admit(peer, shown_by(context))
+            check_allowed(known.role, method)
+        except ShoalError as error:
+            address = address_of(context)
+            if self._noted.allow(f"{device or address} {method}"):
+                log.warning("denied: %s of %s at %s: %s", method, device or "nobody", address, error.message)
+                facts = {"device": device, "call": method, "reason": error.code, "address": address}
+                await self._keeper.storage(Store.note_event, Event.DENIED, **facts)
+            raise
+        return known
+
+
+class Served:
+    """A server to register services at, that remembers their calls by full name: "/package.Service/Call"."""
+
+    def __init__(self, server: aio.Server) -> None:
+        self._server = server
+        self.calls: set[str] = set()
+
+    def add_generic_rpc_handlers(self, handlers: Sequence[Any]) -> None:
+        """What generated code registers with; these answer for the calls that follow by name."""
+        self._server.add_generic_rpc_handlers(handlers)
+
+    def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
+        """The same by name."""
+        self.calls.update(f"/{service}/{name}" for name in handlers)
+        self._server.add_registered_method_handlers(service, handlers)  # type: ignore[attr-defined]

@@ -1,0 +1,99 @@
+"""TLS: what the two ports show and ask for, and the server of the enrolment port."""
+
+from dataclasses import dataclass
+
+import grpc
+from grpc import aio
+
+from fedserver.authority.joining import Enrolment
+from fedserver.authority.peers import Peers
+from fedserver.authority.roots import Authority
+from fedserver.rpc.enrollment import Enrollments
+from fedserver.rpc.errors import Errors
+from shoal.core.engine.timeouts import CONNECTION
+from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import add_EnrollmentServiceServicer_to_server
+
+JOINING = 256
+"""Calls of EnrollmentService at a time."""
+MESSAGE = 64 << 10
+
+OPTIONS = (
+    ("grpc.max_receive_message_length", MESSAGE),
+    ("grpc.max_send_message_length", MESSAGE),
+    ("grpc.max_metadata_size", 8 << 10),
+    ("grpc.absolute_max_metadata_size", 8 << 10),
+    ("grpc.compression_enabled_algorithms_bitset", 1),
+    ("grpc.server_handshake_timeout_ms", int(CONNECTION * 1000)),
+    ("grpc.max_concurrent_streams", 8),
+    ("grpc.keepalive_time_ms", 30_000),
+    ("grpc.keepalive_timeout_ms", int(CONNECTION * 1000)),
+    ("grpc.http2.min_ping_interval_without_data_ms", 30_000),
+    ("grpc.http2.max_ping_strikes", 2),
+    ("grpc.max_connection_idle_ms", 60_000),
+    ("grpc.max_connection_age_ms", 5 * 60_000),
+    ("grpc.max_connection_age_grace_ms", 10_000),
+    ("grpc.so_reuseport", 0),
+)
+"""Of the port that anybody can reach: nobody has a reason to stay there."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """How devices get in. enroll: where EnrollmentService listens, "HOST:PORT".
+
+    host: the first name or address in the server's certificate: what devices are told to call.
+    """
+
+    keeper: Peers
+    enroll: str
+    host: str
+
+    def at(self, port: int) -> str:
+        """Where a port of this server is, for devices."""
+        return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
+
+
+def device_credentials(authority: Authority) -> grpc.ServerCredentials:
+    """A certificate is asked of every caller; each new connection meets the authority as it is then."""
+    showing = Showing(authority)
+    return grpc.dynamic_ssl_server_credentials(
+        showing.now(),
+        showing.changed,  # type: ignore[arg-type] # the stubs do not know that None says: no change
+        require_client_authentication=True,
+    )
+
+
+class Showing:
+    """What callers are shown and whom the server trusts, as gRPC takes it.
+
+    gRPC asks at each connection whether that has changed, and what it is given takes the place of what other
+    threads may be about to use for a handshake: it then ends with SIGSEGV. So it is given what is new alone.
+    """
+
+    def __init__(self, authority: Authority) -> None:
+        self._authority = authority
+        self._given = authority.shown
+
+    def now(self) -> grpc.ServerCertificateConfiguration:
+        shown, trusted = self._given
+        return grpc.ssl_server_certificate_configuration([shown], root_certificates=trusted)
+
+    def changed(self) -> grpc.ServerCertificateConfiguration | None:
+        """What holds now, once; None while it is what was given last. For gRPC's own threads."""
+        if (found := self._authority.shown) == self._given:
+            return None
+        self._given = found
+        return self.now()
+
+
+def enrollment_credentials(authority: Authority) -> grpc.ServerCredentials:
+    """No certificate is asked of callers: they have none yet."""
+    pair = authority.enrolment
+    return grpc.ssl_server_credentials([(pair.key_pem, pair.pem)])
+
+
+def enrollment_server(enrolment: Enrolment) -> aio.Server:
+    """Nothing but EnrollmentService."""
+    server = aio.server(interceptors=(Errors(),), options=OPTIONS, maximum_concurrent_rpcs=JOINING)
+    add_EnrollmentServiceServicer_to_server(Enrollments(enrolment), server)
+    return server

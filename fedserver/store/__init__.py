@@ -1,0 +1,1 @@
+"""What lasts: the database, the blobs, and what is kept of them for people."""

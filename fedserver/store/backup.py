@@ -1,0 +1,208 @@
+"""A copy of a state folder, made while its server works, and a state folder made of a copy.
+
+A backup is a folder: the database as it was at one moment (by SQLite's own copying), the blobs that its
+rows need, and whatever else lies in the state folder and is not of the moment, such as keys. Blobs never
+change, so on the same disk they are hard links; copy the folder to another machine to be safe from the loss
+of this one. Both a backup and what is restored are whole or not there.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from fedserver.store.identities.restored import OPEN_GAP
+from fedserver.store.schema import connect
+from fedserver.store.store import LOCK
+from shoal.core.errors import ConfigError, StorageFault, Unavailable
+from shoal.shell import crash, disk
+
+DATABASE, FACTS = "shoal.db", "backup.json"
+PASSING = {
+    LOCK,
+    "address",
+    "enroll-address",
+    "reserve",
+    "operator.sock",
+    "tmp",
+    "partial",
+    "quarantine",
+    "blobs",
+    FACTS,
+}
+"""What of a state folder is of the moment, or is looked at apart."""
+TRIES = 20
+"""How often a blob may be gone, because its round ended, before the copying is given up."""
+CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a backup holds. made: seconds since 1970. start, revision: the point of the server's history."""
+
+    made: float
+    start: int
+    revision: int
+    runs: int
+    blobs: int
+    size: int
+
+
+def backup(state: Path, target: Path) -> Facts:
+    """Copy the state folder `state`, whose server may be working, to `target`, which must not be there.
+
+    Raises ConfigError, StorageFault, and Unavailable when the server was too busy.
+    """
+    check_state(state)
+    if target.is_relative_to(state):
+        raise ConfigError(f"{target} is in the folder that is copied", "give a folder outside of it")
+    with _made_whole(target) as copy:
+        for path in _lasting(state):
+            _copy_tree(path, copy / path.name)
+        for _ in range(TRIES):
+            with closing(sqlite3.connect(state / DATABASE)) as source:
+                _copy_database(source, copy / DATABASE)
+            if _took_blobs(state, copy):
+                break
+        else:
+            raise Unavailable("rounds ended faster than their blobs were copied", "try again")
+        facts = _facts(copy)
+        disk.write(copy / FACTS, json.dumps(asdict(facts), indent=2).encode())
+        crash.point("server.backup-copied")
+    return facts
+
+
+def restore(source: Path, state: Path) -> Facts:
+    """Make the state folder `state`, which must not be there or be empty, of a backup.
+
+    Every blob is read and compared with its name. Raises ConfigError, and StorageFault for a backup that is
+    damaged: nothing is made then.
+    """
+    if not (source / FACTS).is_file():
+        raise ConfigError(f"{source} is no backup", "give a folder that `fedserver backup` made")
+    if state.is_dir() and not any(state.iterdir()):
+        state.rmdir()
+    with _made_whole(state) as copy:
+        for path in (source / DATABASE, *_lasting(source)):
+            if path.exists() and not (copy / path.name).exists():
+                _copy_tree(path, copy / path.name)
+        with closing(connect(copy / DATABASE)) as database:
+            database.execute(OPEN_GAP)
+        for name in _needed(copy):
+            _copy_file(_blob(source, name), _blob(copy, name))
+            if _hash_of(_blob(copy, name)) != name:
+                raise StorageFault(f"{_blob(source, name)} is damaged", "use another backup")
+        crash.point("server.restored")
+    return Facts(**json.loads((source / FACTS).read_bytes()))
+
+
+def check_state(state: Path) -> None:
+    """Raises ConfigError for a folder that no server has used."""
+    if not (state / DATABASE).is_file():
+        raise ConfigError(f"{state} is no server's state folder", "give it with --state")
+
+
+@contextmanager
+def _made_whole(target: Path) -> Iterator[Path]:
+    """A folder to fill, which gets the name `target` at the end, for good, and only if nothing went wrong."""
+    if target.exists():
+        raise ConfigError(f"{target} is there already", "give the name of a folder that is not there")
+    copy = target.parent / f"{disk.TEMPORARY}{target.name}"
+    with disk.storing(target):
+        disk.make_folder(target.parent)
+        shutil.rmtree(copy, ignore_errors=True)  # of one that was killed
+        disk.make_folder(copy)
+        try:
+            yield copy
+            for folder, _, _ in os.walk(copy):
+                disk.sync_folder(Path(folder))
+            disk.move(copy, target)
+        finally:
+            shutil.rmtree(copy, ignore_errors=True)
+
+
+def _lasting(folder: Path) -> list[Path]:
+    """What lies in a state folder besides the database and the blobs, and is worth keeping."""
+    return [
+        path
+        for path in sorted(folder.iterdir())
+        if path.name not in PASSING and not path.name.startswith((DATABASE, disk.TEMPORARY))
+    ]
+
+
+def _copy_tree(source: Path, target: Path) -> None:
+    if source.is_dir():
+        disk.make_folder(target)
+        for path in sorted(source.iterdir()):
+            _copy_tree(path, target / path.name)
+    elif source.is_file():
+        _copy_file(source, target)
+
+
+def _copy_file(source: Path, target: Path) -> None:
+    disk.make_folder(target.parent)
+    with source.open("rb") as old, target.open("xb") as new:
+        shutil.copyfileobj(old, new, CHUNK)
+        shutil.copymode(source, target)
+        new.flush()
+        os.fsync(new.fileno())
+
+
+def _copy_database(source: sqlite3.Connection, path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.touch(mode=0o600)
+    try:
+        with closing(sqlite3.connect(path)) as copy:
+            source.backup(copy)
+            copy.execute("PRAGMA journal_mode=DELETE")  # one file, without a log beside it
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+    except sqlite3.Error as error:
+        raise StorageFault(f"{path}: {error}", "look at both disks") from error
+
+
+def _took_blobs(state: Path, copy: Path) -> bool:
+    """Link or copy what the copied rows need and is not there yet. False when one is gone with its round."""
+    for name in _needed(copy):
+        target = _blob(copy, name)
+        if target.exists():
+            continue
+        disk.make_folder(target.parent)
+        try:
+            with suppress(OSError):
+                os.link(_blob(state, name), target)
+            if not target.exists():  # on another disk
+                _copy_file(_blob(state, name), target)
+        except FileNotFoundError:
+            return False
+    return True
+
+
+def _blob(folder: Path, name: str) -> Path:
+    return folder / "blobs" / name[:2] / name
+
+
+def _needed(folder: Path) -> list[str]:
+    with closing(sqlite3.connect(folder / DATABASE)) as database:
+        return [name for (name,) in database.execute("SELECT DISTINCT sha256 FROM needed_blobs ORDER BY 1")]
+
+
+def _facts(folder: Path) -> Facts:
+    with closing(sqlite3.connect(folder / DATABASE)) as database:
+        newest = "SELECT number, revision FROM boots ORDER BY number DESC LIMIT 1"
+        start, revision = database.execute(newest).fetchone() or (0, 0)
+        (runs,) = database.execute("SELECT count(*) FROM runs").fetchone()
+    names = _needed(folder)
+    size = sum(_blob(folder, name).stat().st_size for name in names)
+    return Facts(time.time(), start, revision, runs, len(names), size)
+
+
+def _hash_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

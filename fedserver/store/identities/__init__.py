@@ -1,0 +1,1 @@
+"""The registry: tokens, devices, certificates, and the audit log of what happened to them."""

@@ -1,0 +1,260 @@
+"""Getting in: a token's proof, a last key, or the present certificate against the next certificate.
+
+Each method is one transaction with its line of the audit log, on the store's one thread: of a hundred devices
+that show the same token at once, the first in line is admitted.
+"""
+
+import json
+import sqlite3
+import time
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from fedserver.authority.chain import Event
+from fedserver.authority.issuing import DAY, PublicKey
+from fedserver.authority.records import Certified, DeviceStanding, Registered, TokenStanding
+from fedserver.authority.roots import Authority
+from fedserver.store.identities.registry import certified_of
+from fedserver.store.identities.restored import Gaps
+from shoal.core.errors import BadPayload, Refused, Revoked, ShoalError, Taken, TooOften
+from shoal.core.identity.certificates import Named, certificate, pin_of
+from shoal.core.identity.enrolled import Joining, Rejoining
+from shoal.core.identity.proof import is_proved, is_signed
+from shoal.core.types import DeviceId
+
+SLEEP = 90 * DAY
+"""How long after its certificate's end a device may still come back with its key."""
+MOST_NEXT, WINDOW = 10, 3600.0
+"""Certificates of one device in so many seconds, at most. One in nine days is due."""
+NOBODY = b"\0" * 32
+"""A key that no token has: so that an unknown token costs the same time as a wrong proof."""
+
+
+class NoEntry(Refused):
+    """The one answer to everything that is wrong with a token, a proof or a last key."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the server does not let this device in: its join string is unknown, used up or expired",
+            "ask its operator for a new one: fedserver token create",
+        )
+
+
+@dataclass(frozen=True)
+class Admission:
+    """What came of a try: the device, and its certificate if it has one; or the error that it is told.
+
+    error: raised after the transaction, so that what it noted stays.
+    """
+
+    device: Registered | None = None
+    certified: Certified | None = None
+    error: ShoalError | None = None
+
+
+class Admissions(Gaps):
+    """A part of the store. Certificates are signed, and roots handed out, as the authority has them now."""
+
+    def join(
+        self, joining: Joining, key: PublicKey, pin: bytes, authority: Authority, address: str
+    ) -> Admission:
+        """A device shows that it knows a token's secret. key: of its request. address: of the caller."""
+        with self._transaction():
+            return self._joined(joining, key, pin, authority, address)
+
+    def _joined(
+        self, joining: Joining, key: PublicKey, pin: bytes, authority: Authority, address: str
+    ) -> Admission:
+        def refused(reason: str, error: ShoalError | None = None) -> Admission:
+            self._audit(
+                Event.JOIN_REFUSED, token=joining.token, device=joining.device, reason=reason, address=address
+            )
+            return Admission(error=error or NoEntry())
+
+        rows = self._all("SELECT * FROM tokens WHERE token = ?", (joining.token,))
+        row = rows[0] if rows else None
+        secret = row["key"] if row else NOBODY
+        proved = is_proved(secret, joining.nonce, pin, joining.csr, joining.proof)
+        if row is None:
+            return refused("unknown token")
+        spki = pin_of(key).hex()
+        known = self._identity(joining.device)
+        if proved and known and (known.token, known.spki) == (joining.token, spki):
+            return self._again(known, key, authority)
+        if row["standing"] != TokenStanding.OPEN.value:
+            return refused(f"the token is {row['standing']}")
+        if not proved:
+            self._wrong_proof(row)
+            return refused("wrong proof")
+        if time.time() >= row["expires"]:
+            return refused("the token has expired")
+        if row["used"] >= row["uses"]:
+            return refused("the token is used up")
+        if not fnmatchcase(joining.device, row["pattern"]):
+            problem = f"this join string is not for a device named {joining.device!r}"
+            hint = f"use a name that fits {row['pattern']!r}, or ask for another join string"
+            return refused("the name does not fit", Refused(problem, hint))
+        if known:
+            return refused(
+                "the name is taken",
+                Taken(f"there is a device {joining.device!r} already", "join with another --device"),
+            )
+        if self._has_key(spki):
+            reason = "another device has that key"
+            return refused(reason, BadPayload(reason, "make a new one"))
+        return self._admitted(joining, row, key, authority, address)
+
+    def _admitted(
+        self, joining: Joining, row: sqlite3.Row, key: PublicKey, authority: Authority, address: str
+    ) -> Admission:
+        """The token is used and the device is in the registry, both or neither."""
+        standing = DeviceStanding.PENDING if row["hold"] else DeviceStanding.APPROVED
+        self._run("UPDATE tokens SET used = used + 1 WHERE token = ?", (row["token"],))
+        self._run(
+            "INSERT INTO identities VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                joining.device,
+                joining.device,
+                row["role"],
+                row["labels"],
+                standing.value,
+                time.time(),
+                pin_of(key).hex(),
+                row["token"],
+            ),
+        )
+        found = None if row["hold"] else self._certify(joining.device, key, authority)
+        self._audit(
+            Event.JOINED,
+            device=joining.device,
+            token=row["token"],
+            role=row["role"],
+            standing=standing.value,
+            serial=found and found.serial,
+            address=address,
+        )
+        return Admission(self._identity(joining.device), found)
+
+    def _again(self, known: Registered, key: PublicKey, authority: Authority) -> Admission:
+        """The same request again: the same answer, or the certificate that was waited for."""
+        if known.standing is DeviceStanding.REVOKED:
+            return Admission(known, error=_revoked(known.device))
+        if known.standing is DeviceStanding.PENDING:
+            return Admission(known)
+        certified = self._same_key(known.device, known.spki, authority)
+        if certified is None and self._is_certified(known.spki):
+            return Admission(error=NoEntry())  # it has called with a later key
+        if certified is None:
+            certified = self._certify(known.device, key, authority)
+            self._audit(Event.CERTIFIED, device=known.device, serial=certified.serial)
+        return Admission(self._identity(known.device), certified)
+
+    def rejoin(
+        self,
+        rejoining: Rejoining,
+        named: Named,
+        key: PublicKey,
+        pin: bytes,
+        authority: Authority,
+        address: str,
+    ) -> Admission:
+        """A device whose certificate has ended comes back with the key of that certificate. Raises TooOften.
+
+        named: what that certificate says. key: of the request for the next one.
+        """
+        with self._transaction():
+            shown, known = certificate(rejoining.certificate), self._identity(named.device)
+            found = self._certified(named)
+            lost = None if found else self._lost(named, shown, authority)
+            reason = _asleep(rejoining, found or lost, known, pin)
+            if reason or known is None:
+                self._audit(Event.REJOIN_REFUSED, device=named.device, reason=reason, address=address)
+                revoked = reason == DeviceStanding.REVOKED.value
+                return Admission(error=_revoked(named.device) if revoked else NoEntry())
+            if lost:
+                self._enter(known.device, lost)
+            certified, is_new = self._next(known.device, key, authority, named.serial)
+            if is_new:
+                self._audit(Event.REJOINED, device=known.device, serial=certified.serial, address=address)
+            return Admission(self._identity(known.device), certified)
+
+    def renew(self, device: DeviceId, serial: str, key: PublicKey, authority: Authority) -> Admission:
+        """The next certificate of a device that calls with the present one, `serial`. Raises TooOften."""
+        with self._transaction():
+            certified, is_new = self._next(device, key, authority, serial)
+            if is_new:
+                self._audit(Event.RENEWED, device=device, serial=certified.serial)
+            return Admission(self._identity(device), certified)
+
+    def _next(
+        self, device: DeviceId, key: PublicKey, authority: Authority, present: str
+    ) -> tuple[Certified, bool]:
+        """The certificate for a new key, and whether it was just made.
+
+        present: serial of the one that the device asks with. It holds until the next is used, since the
+        answer may be lost; any other that was never used is void from now on. Raises BadPayload for an old
+        key, and TooOften.
+        """
+        spki = pin_of(key).hex()
+        if found := self._same_key(device, spki, authority):
+            if found.first_used is not None:
+                raise BadPayload("that key was in use already", "make a new key for the next certificate")
+            return found, False
+        if self._has_key(spki):
+            raise BadPayload("that key was in use already", "make a new key for the next certificate")
+        self._check_pace(device)
+        self._run(
+            "UPDATE certificates SET void = 1 WHERE device = ? AND first_used IS NULL AND serial != ?",
+            (device, present),
+        )
+        return self._certify(device, key, authority), True
+
+    def _check_pace(self, device: DeviceId) -> None:
+        """Raises TooOften when the device had as many certificates as it may have for now."""
+        now = time.time()
+        query = "SELECT issued FROM certificates WHERE device = ? AND issued > ? ORDER BY number"
+        issued = [at for (at,) in self._all(query, (device, now - WINDOW))]
+        if len(issued) >= MOST_NEXT:
+            wait = max(0.0, min(issued[-MOST_NEXT] + WINDOW - now, WINDOW))
+            raise TooOften(
+                f"device {device} had {len(issued)} certificates within an hour",
+                "use the newest of them",
+                (wait, wait + WINDOW / MOST_NEXT),
+            )
+
+    def _certify(self, device: DeviceId, key: PublicKey, authority: Authority) -> Certified:
+        made, bundle = authority.issue(device, key), tuple(authority.roots)
+        found = Certified(
+            made.serial, made.spki.hex(), made.pem, made.root, bundle, made.issued, made.expires, None
+        )
+        self._insert(device, found)
+        return found
+
+    def _same_key(self, device: DeviceId, spki: str, authority: Authority) -> Certified | None:
+        """The certificate that this key of the device got before; it goes out with today's roots."""
+        where, bundle = "WHERE device = ? AND spki = ? AND NOT void", json.dumps(list(authority.roots))
+        self._run(f"UPDATE certificates SET bundle = ? {where}", (bundle, device, spki))  # noqa: S608
+        rows = self._all(f"SELECT * FROM certificates {where}", (device, spki))  # noqa: S608
+        return certified_of(rows[0]) if rows else None
+
+    def _certified(self, named: Named) -> Certified | None:
+        query = "SELECT * FROM certificates WHERE serial = ? AND device = ? AND NOT void"
+        rows = self._all(query, (named.serial, named.device))
+        return certified_of(rows[0]) if rows else None
+
+
+def _asleep(rejoining: Rejoining, found: Certified | None, known: Registered | None, pin: bytes) -> str:
+    """Why a device may not come back with its last key; "" when it may."""
+    if found is None or known is None:
+        return "unknown or void certificate"
+    key: Any = certificate(found.pem).public_key()  # as a root of ours signed it
+    if not is_signed(key, rejoining.nonce, pin, rejoining.csr, rejoining.signature):
+        return "wrong signature"
+    if known.standing is not DeviceStanding.APPROVED:
+        return str(known.standing.value)
+    return "it slept too long" if time.time() > found.expires + SLEEP else ""
+
+
+def _revoked(device: DeviceId) -> Revoked:
+    return Revoked(f"device {device} was revoked", "ask the server's operator")

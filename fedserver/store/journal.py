@@ -1,0 +1,107 @@
+"""What the database keeps for people: who called, what was moved, what happened. No run depends on it."""
+
+import time
+from collections.abc import Iterable
+
+import numpy as np
+
+from fedserver.authority.records import DeviceStanding
+from fedserver.store.database import Database
+from fedserver.store.records import DeviceRecord, LogLine, ReleaseRecord, Traffic
+from shoal.core.identity.enrolled import Role
+from shoal.core.types import DeviceId, RunId
+
+LOG_LINES, PAGE = 10_000, 200
+"""How many lines of a run's log are kept, and how many are read at a time."""
+RELEASES, MORE = 10_000, "more than is counted here"
+"""Releases of one device in one run that are noted: an honest one makes one a round at most."""
+
+
+class Notes(Database):
+    """Devices, traffic and logs."""
+
+    def note_devices(self, devices: Iterable[DeviceRecord]) -> None:
+        """What is known of these devices now."""
+        with self._transaction():
+            self._database.executemany(
+                "INSERT INTO devices VALUES (?, ?, ?, ?) ON CONFLICT (device) DO UPDATE"
+                " SET software = excluded.software, last_seen = excluded.last_seen",
+                [(each.device, each.software, each.first_seen, each.last_seen) for each in devices],
+            )
+
+    def devices(self) -> list[DeviceRecord]:
+        """Every device that ever called, by name."""
+        return [DeviceRecord(*row) for row in self._all("SELECT * FROM devices ORDER BY device")]
+
+    def trainers(self) -> list[DeviceId]:
+        """Devices that may take part in runs: who was let in to train, and in plain text whoever called."""
+        rows = self._all(
+            "SELECT device FROM identities WHERE role = ? AND standing = ? UNION"
+            " SELECT device FROM devices WHERE device NOT IN (SELECT device FROM identities)",
+            (Role.TRAIN.value, DeviceStanding.APPROVED.value),
+        )
+        return [device for (device,) in rows]
+
+    def add_traffic(self, traffic: Iterable[Traffic]) -> None:
+        """Add to what devices sent and fetched."""
+        with self._transaction():
+            self._database.executemany(
+                "INSERT INTO traffic VALUES (?, ?, ?, ?) ON CONFLICT (run, device) DO UPDATE"
+                " SET up = up + excluded.up, down = down + excluded.down",
+                [(each.run, each.device, each.up, each.down) for each in traffic],
+            )
+
+    def traffic(self, run: RunId) -> list[Traffic]:
+        """What each device sent and fetched in a run."""
+        rows = self._all("SELECT device, run, up, down FROM traffic WHERE run = ? ORDER BY device", (run,))
+        return [Traffic(*row) for row in rows]
+
+    def note_releases(self, releases: Iterable[ReleaseRecord]) -> None:
+        """Note what devices have released; what is noted already stays. Of too many, that there are more."""
+        with self._transaction():
+            for each in releases:
+                curve = np.asarray(each.curve, "<f8").tobytes()
+                row = (each.run, each.device, each.release, each.rho, each.delta, each.group_size, curve)
+                self._run(
+                    "INSERT OR IGNORE INTO released SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7"
+                    " WHERE (SELECT count(*) FROM released WHERE run = ?1 AND device = ?2) < ?8",
+                    (*row, RELEASES),
+                )
+                self._run(
+                    "INSERT OR IGNORE INTO released SELECT ?1, ?2, ?4, 0, 0, 1, x'' WHERE NOT EXISTS"
+                    " (SELECT 1 FROM released WHERE run = ?1 AND device = ?2 AND release = ?3)",
+                    (each.run, each.device, each.release, MORE),
+                )
+
+    def releases(self, run: RunId | None = None) -> list[ReleaseRecord]:
+        """What was noted of a run, or of all."""
+        rows = self._all("SELECT * FROM released WHERE ?1 IS NULL OR run = ?1 ORDER BY rowid", (run,))
+        return [_release(*row) for row in rows]
+
+    def log(self, run: RunId, text: str, device: DeviceId = "") -> None:
+        """Note something that happened in a run."""
+        with self._transaction():
+            self._run(
+                "INSERT INTO log (run, at, device, text) VALUES (?, ?, ?, ?)",
+                (run, time.time(), device, text),
+            )
+            self._run(
+                "DELETE FROM log WHERE run = ?1 AND number <="
+                " (SELECT number FROM log WHERE run = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2)",
+                (run, LOG_LINES),
+            )
+
+    def log_lines(self, run: RunId, after: int = 0) -> list[LogLine]:
+        """The first lines of a run's log with a number above `after`, as many as make a page."""
+        rows = self._all(
+            "SELECT number, at, device, text FROM log WHERE run = ? AND number > ? ORDER BY number LIMIT ?",
+            (run, after, PAGE),
+        )
+        return [LogLine(*row) for row in rows]
+
+
+def _release(
+    run: RunId, device: DeviceId, release: str, rho: float, delta: float, size: int, curve: bytes
+) -> ReleaseRecord:
+    values = tuple(np.frombuffer(curve, "<f8").tolist())
+    return ReleaseRecord(run, device, release, rho, delta, size, values)

@@ -1,0 +1,101 @@
+"""What devices have released, as far as it has arrived: for reports, and for nothing else.
+
+The account that counts is on each device (`fedclient.store.ledger`). What is sent again is the same release,
+by its hash, which is also the one in the device's ledger.
+"""
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from hashlib import sha256
+
+from fedserver.store.records import ReleaseRecord
+from fedserver.store.storage import Storage
+from fedserver.store.store import Store
+from shoal.core.errors import DiskFull
+from shoal.core.exchange.messages import Message
+from shoal.core.exchange.parts import Descriptor, Evidence, LatentBounds, Prototypes, Scores
+from shoal.core.exchange.payload import Part, Payload
+from shoal.core.exchange.wire import payload_to_bytes
+from shoal.core.privacy.accounting import rho_of
+from shoal.core.privacy.cost import Cost, total
+from shoal.core.privacy.leaving import left_open
+from shoal.core.privacy.statement import OPEN, Statement
+from shoal.core.types import DeviceId, RunId
+
+
+async def note(storage: Storage, run: RunId, device: DeviceId, parts: Iterable[Part]) -> None:
+    """Write down what a message has released. A full disk loses the note, and nothing else."""
+    await _write(storage, [each for part in parts if (each := _release(run, device, part)) is not None])
+
+
+async def shown(storage: Storage, run: RunId, device: DeviceId, evidence: Evidence) -> None:
+    """Write down what a newcomer has released to be placed."""
+    if isinstance(evidence, Scores):
+        await _write(storage, [ReleaseRecord(run, device, OPEN["figures"])])
+    else:
+        await note(storage, run, device, [evidence])
+
+
+async def reported(
+    storage: Storage,
+    run: RunId,
+    device: DeviceId,
+    task: Message,
+    report: Payload,
+    known: set[tuple[str, str]],
+) -> None:
+    """Write down what the report of a task has released.
+
+    known: what left a device of this run without a guarantee, by device, and is written down already.
+    """
+    parts, private = report.parts, getattr(task, "private", None)
+    found = [each for part in parts.values() if (each := _release(run, device, part)) is not None]
+    left = [what for what in left_open(task) if (device, what) not in known]
+    found += [ReleaseRecord(run, device, what) for what in left]
+    curve = parts.get("curve")
+    if private is not None and isinstance(curve, tuple):
+        for weights in report.weights():
+            cost = Cost(curve=tuple(float(each) for each in curve))  # type: ignore[arg-type]
+            found.append(ReleaseRecord(run, device, weights.blob.sha256, 0.0, private.delta, 1, cost.curve))
+    await _write(storage, found)
+    known.update((device, what) for what in left)
+
+
+async def _write(storage: Storage, found: Sequence[ReleaseRecord]) -> None:
+    if found:
+        with suppress(DiskFull):
+            await storage(Store.note_releases, found)
+
+
+def _release(run: RunId, device: DeviceId, part: Part) -> ReleaseRecord | None:
+    if isinstance(part, LatentBounds):
+        return ReleaseRecord(run, device, "bounds")
+    if isinstance(part, Prototypes):
+        return ReleaseRecord(run, device, "prototypes")
+    if not isinstance(part, Descriptor):
+        return None
+    if part.sums is None:
+        return ReleaseRecord(run, device, part.privacy.mode)
+    data = payload_to_bytes(Payload("descriptor", {"descriptor": part}))
+    asked = part.privacy
+    cost = rho_of(part.sums.sigma)
+    return ReleaseRecord(run, device, sha256(data).hexdigest(), cost, asked.delta, asked.group_size)
+
+
+def statements(records: Iterable[ReleaseRecord]) -> dict[DeviceId, Statement]:
+    """What each device has released. One release that came in several runs counts once."""
+    by_device: dict[DeviceId, dict[str, ReleaseRecord]] = {}
+    for each in records:
+        by_device.setdefault(each.device, {})[each.release] = each
+    return {device: _statement(list(found.values())) for device, found in sorted(by_device.items())}
+
+
+def _statement(records: list[ReleaseRecord]) -> Statement:
+    kept = [each for each in records if each.cost]
+    # At the largest delta and group asked for, so that one statement holds for all of them.
+    return Statement(
+        total(each.cost for each in kept),
+        max((each.delta for each in kept), default=Statement.delta),
+        max((each.group_size for each in kept), default=Statement.group_size),
+        tuple(OPEN.get(each.release, each.release) for each in records if not each.cost),
+    )

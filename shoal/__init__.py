@@ -1,0 +1,3 @@
+"""Shoal: clustered federated learning for real devices."""
+
+__version__ = "0.1.0"

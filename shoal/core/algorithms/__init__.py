@@ -1,0 +1,1 @@
+"""One folder for each algorithm; `shoal.core.algorithm.discover` finds them."""

@@ -1,0 +1,80 @@
+"""APFL: each device mixes the common model with one of its own, and learns how much of each.
+
+Deng, Kamani and Mahdavi, Adaptive Personalized Federated Learning, 2020 (arXiv:2003.13461), Algorithm 1.
+
+A device has the common model w, its own v, and uses v_bar = alpha v + (1 - alpha) w. A step, on one batch, is
+
+    w     <- w - eta grad f_i(w)
+    v     <- v - eta alpha grad f_i(v_bar)
+    alpha <- alpha - eta <v - w, grad f_i(v_bar)>, kept between 0 and 1
+
+all from what there was before it. w goes to the server, which takes the mean; v and alpha stay on the device.
+The device measures v_bar, with the w that the server sends; newcomers get w.
+
+The paper leaves open, and we read:
+
+    how often alpha moves   at every step, as its equation is indexed; the authors' code moves it once a round
+    start of v              the first w that the device was sent
+    the mean                each device counts once, as in Algorithm 1
+    momentum                as in FedAvg here, for w and v; the paper has none
+    running statistics      a batch norm's belong to v: they are taken of v_bar's activations
+
+Presets. `paper` is APFL as FLUX and FEROMA compare with it, whose page names their common settings only.
+`original` is the paper's own, without momentum; its rate decays by 1 % a round, here it does not. They differ
+from `default` in
+
+    parameter         paper   original   default   why
+    rounds                    100        10        as long as the others here
+    epochs                    1          2         the same
+    batch_size                20         64        the same
+    learning_rate, momentum   0.1, 0     0.005, 0.9
+    aggregation       mean    mean       clipped   a hostile device must not carry the model away
+"""
+
+from dataclasses import dataclass
+
+from shoal.core.algorithm import Algorithm
+from shoal.core.algorithms.apfl.messages import Measure, Train
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """rounds: of training. epochs to weight_decay: see `shoal.core.exchange.messages.TrainingSettings`.
+
+    alpha: share of a device's own model, 0 to 1: where it starts, if `adaptive`, else what it is.
+    aggregation: how updates become a model, and what a hostile one can do; see
+    `shoal.core.server_kit.robust`. evaluate: measure the mixed models on the devices' test parts as the last
+    exchange.
+    """
+
+    rounds: int = 10
+    epochs: int = 2
+    batch_size: int = 64
+    learning_rate: float = 0.005
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    alpha: float = 0.5
+    adaptive: bool = True
+    aggregation: str = "clipped"
+    evaluate: bool = True
+
+
+ALGORITHM = Algorithm(
+    name="apfl",
+    summary="a mixture of a common and an own model (Deng et al. 2020)",
+    parameters=Parameters,
+    server_module="shoal.core.algorithms.apfl.server",
+    device_module="shoal.core.algorithms.apfl.device",
+    presets={
+        "paper": {"aggregation": "mean"},
+        "original": {
+            "rounds": 100,
+            "epochs": 1,
+            "batch_size": 20,
+            "learning_rate": 0.1,
+            "momentum": 0.0,
+            "aggregation": "mean",
+        },
+    },
+    messages=(Train, Measure),
+)

@@ -1,0 +1,67 @@
+"""The device half of ATP: it learns the rates, and measures what the model adapts to."""
+
+import math
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from shoal.core.algorithms.atp.adapting import adapting
+from shoal.core.algorithms.atp.messages import Learn, Learned, Measure
+from shoal.core.device_kit import standard
+from shoal.core.device_kit.chance import seeded
+from shoal.core.device_kit.evaluate import evaluate
+from shoal.core.device_kit.failures import authors
+from shoal.core.device_kit.losses import loss_of
+from shoal.core.device_kit.samples import Batches, Samples
+from shoal.core.device_kit.steps import walk
+from shoal.core.exchange.messages import Evaluated, Message
+
+if TYPE_CHECKING:
+    from shoal.core.device_kit.context import DeviceContext
+
+
+def perform(message: Message, context: "DeviceContext") -> Message:
+    if isinstance(message, Learn):
+        return _learn(message, context)
+    if isinstance(message, Measure):
+        return _measure(message, context)
+    return standard.perform(message, context)
+
+
+def _learn(message: Learn, context: "DeviceContext") -> Learned:
+    # The model has seen the training part, and is surer of it than of anything that it will meet.
+    samples = context.samples("held_out" if len(context.views.held_out) else "train")
+    model, rates = context.load(message.model), list(message.rates)
+    loss_at = loss_of(context.learner, samples)
+    with seeded(context.seed, samples.x.device), authors("network or loss()"), adapting(model) as network:
+
+        def step(x: Tensor, y: Tensor) -> Tensor:
+            directions = network.directions(x)
+            network.move(rates, directions)
+            loss = loss_at(model, x, y)
+            for place, gradient, h in zip(network.places, network.gradients(loss), directions, strict=True):
+                along = (gradient * h).sum().item()
+                rates[place] += message.step * along / math.sqrt(max(h.numel(), 1))
+            return loss
+
+        loss = walk(Batches(samples, message.batch_size, context.seed), 1, step, message.step)
+    return Learned(tuple(rates), len(samples), loss)
+
+
+def _measure(message: Measure, context: "DeviceContext") -> Evaluated:
+    samples = context.samples(message.part)
+    labels, model = samples.labels, context.load(message.model)
+    right, lost, mean = 0.0, 0.0, list[Tensor]()
+    with authors("network"), adapting(model) as network:
+        for number, start in enumerate(range(0, len(samples), message.batch_size)):
+            rows = slice(start, start + message.batch_size)
+            batch = Samples(samples.x[rows], labels[rows], samples.classes)
+            directions = network.directions(batch.x)
+            if message.online and mean:
+                mean = [old + (new - old) / (number + 1) for old, new in zip(mean, directions, strict=True)]
+            else:
+                mean = directions
+            network.move(message.rates, mean)
+            accuracy, loss = evaluate(context.learner, model, batch)
+            right, lost = right + accuracy * len(batch), lost + loss * len(batch)
+    return Evaluated(right / len(samples), lost / len(samples), len(samples))

@@ -1,0 +1,126 @@
+"""The server half of CORNFLQS. Read `PHASES` first: what each phase asks, and what it makes of answers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from shoal.core.algorithm import Plan, Report
+from shoal.core.algorithms.cornflqs import Parameters
+from shoal.core.exchange.parts import Vector
+from shoal.core.server_kit import clustered, distances, merge_split
+from shoal.core.server_kit.averaging import next_models
+from shoal.core.server_kit.cluster import agglomerated
+from shoal.core.server_kit.clustered import GLOBAL, Clustered, advanced, choose, regrouped, started_from
+from shoal.core.server_kit.clustered import place_by_loss as place
+from shoal.core.server_kit.robust import RULES
+from shoal.core.server_kit.standard import check_parameters, trained
+from shoal.core.types import DeviceId, Tensors
+
+BEYOND = 1000.0
+"""Farther than any two directions, and any groups of them, are apart."""
+
+__all__ = ["State", "place", "plan", "reduce", "start"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class State(Clustered):
+    """phase: begin, corn, agree, settle, stable, clustered, evaluate or done."""
+
+    parameters: Parameters
+
+    @property
+    def lessons(self) -> int:
+        return self.parameters.rounds + 1  # the common start is not counted
+
+
+def start(model: Tensors, parameters: Parameters) -> State:
+    check_parameters(
+        "cornflqs",
+        parameters,
+        {"aggregation": RULES, "compare": ("directions", "weights")},
+        ("rounds", "clusters"),
+    )
+    return State(parameters=parameters, models={GLOBAL: model}, phase="begin")
+
+
+def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:
+    return clustered.plan(PHASES, state, present)
+
+
+def reduce(state: State, reports: Sequence[Report]) -> State:
+    return clustered.reduce(PHASES, state, reports)
+
+
+def _ask_begin(state: State, present: Sequence[DeviceId]) -> Plan:
+    return replace(clustered.ask_train(state, present), title="a common start: all train one model")
+
+
+def _take_begin(state: State, reports: Sequence[Report]) -> State:
+    """Unweighted, so that the start is not biased toward devices with many samples (Algorithm 2, line 7)."""
+    examples = {device: update.examples for device, update in trained(reports).items()}
+    models, guard = next_models(
+        state.models,
+        reports,
+        state.parameters.aggregation,
+        state.guard,
+        lambda device, key: 1.0 / examples[device],
+    )
+    return replace(state, models=models, guard=guard, phase="corn")
+
+
+def _take_corn(state: State, reports: Sequence[Report]) -> State:
+    """Group by weights, then average each group (Algorithm 3, lines 4 to 7)."""
+    state = choose(state, reports)
+    updates = {device: update.model for device, update in trained(reports).items()}
+    if not updates:  # only late devices answered: the round is still to come
+        return state
+    devices = sorted(updates)
+    names = clustered.named(state.parameters.clusters)
+    labels = agglomerated(_apart(state, updates), "ward", clusters=len(names))
+    groups = merge_split.matched(devices, labels, state.assignments, names)
+    return advanced(regrouped(state, reports, groups), "agree")
+
+
+def _apart(state: State, updates: Mapping[DeviceId, Tensors]) -> Vector:
+    """(n, n) distances of devices in id order.
+
+    Directions from different models cannot be compared. So the server parts those who started from one, and
+    leaves it to the devices, which choose by loss, to bring together those who did not.
+    """
+    if state.parameters.compare == "directions":
+        apart = distances.angular(distances.of_devices(updates, started_from(state, updates)))
+        homes = np.array([clustered.home(state, device) for device in sorted(updates)])
+        return np.where(homes[:, None] == homes[None], apart, BEYOND)
+    # Whole models and not what they moved by, for devices may have started from different ones: so any common
+    # model will do to measure from.
+    common = next(iter(state.models.values()))
+    return distances.euclidean(distances.of_devices(updates, dict.fromkeys(updates, common)))
+
+
+def _take_agree(state: State, reports: Sequence[Report]) -> State:
+    after = choose(state, reports)
+    agreed = after.assignments == state.assignments
+    enough = state.progress >= state.parameters.rounds // 2
+    return replace(after, phase="settle" if agreed or enough else "corn")
+
+
+def _take_settle(state: State, reports: Sequence[Report]) -> State:
+    state = clustered.take_train(state, reports)
+    return replace(state, phase="stable") if state.phase == "settle" and trained(reports) else state
+
+
+def _take_stable(state: State, reports: Sequence[Report]) -> State:
+    after = choose(state, reports)
+    return replace(after, phase="clustered" if after.assignments == state.assignments else "settle")
+
+
+PHASES: clustered.Phases[State] = {
+    "begin": (_ask_begin, _take_begin),
+    "corn": (clustered.ask_train, _take_corn),
+    "agree": (clustered.ask_scores, _take_agree),
+    "settle": (clustered.ask_train, _take_settle),
+    "stable": (clustered.ask_scores, _take_stable),
+    "clustered": (clustered.ask_train, clustered.take_train),
+    "evaluate": (clustered.ask_evaluate, clustered.take_evaluate),
+}

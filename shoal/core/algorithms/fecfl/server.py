@@ -1,0 +1,116 @@
+"""The server half of FECFL."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from shoal.core.algorithm import Plan, Report
+from shoal.core.algorithms.fecfl import Parameters
+from shoal.core.errors import ConfigError, Refused
+from shoal.core.exchange.messages import Message, Represent, Represented
+from shoal.core.exchange.parts import ClusterAssignment, Evidence, Prototypes, Vector
+from shoal.core.server_kit import clustered, distances, merge_split
+from shoal.core.server_kit.assign import nearest_of
+from shoal.core.server_kit.cluster import agglomerated
+from shoal.core.server_kit.clustered import GLOBAL, Clustered
+from shoal.core.server_kit.robust import RULES
+from shoal.core.server_kit.standard import check_parameters
+from shoal.core.types import DeviceId, Tensors
+
+QUESTION = Represent(by_class=False)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class State(Clustered):
+    """phase: represent, clustered, evaluate or done. embeddings: (d,), each device's mean."""
+
+    parameters: Parameters
+    embeddings: Mapping[DeviceId, Vector] = field(default_factory=dict)
+
+
+def start(model: Tensors, parameters: Parameters) -> State:
+    check_parameters("fecfl", parameters, {"aggregation": RULES}, ("rounds",))
+    if parameters.clusters < 0 or (not parameters.clusters and not parameters.distance > 0.0):
+        raise ConfigError("fecfl needs clusters of at least 1, or clusters=0 with a distance above 0")
+    return State(parameters=parameters, models={GLOBAL: model}, phase="represent")
+
+
+def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:
+    return clustered.plan(PHASES, state, present)
+
+
+def reduce(state: State, reports: Sequence[Report]) -> State:
+    return clustered.reduce(PHASES, state, reports)
+
+
+def place(state: State, evidence: Evidence | None) -> ClusterAssignment | Message:
+    if not state.embeddings:
+        raise Refused("the run has not formed its clusters yet", "try again after its first round")
+    if evidence is None:
+        return QUESTION
+    assert isinstance(evidence, Prototypes)
+    return nearest(state, evidence.means[0])
+
+
+def nearest(state: State, embedding: Vector) -> ClusterAssignment:
+    """The cluster to whose members the mean cosine distance is least."""
+    members = sorted(state.embeddings)
+    apart = cosine_distances([embedding, *(state.embeddings[device] for device in members)])[0, 1:]
+    homes = np.array([state.assignments[device] for device in members])
+    names = list(state.models)
+    return nearest_of(names, [float(apart[homes == name].mean()) for name in names])
+
+
+def cosine_distances(embeddings: Sequence[Vector]) -> Vector:
+    """(n, n) 1 - cosine, 0 to 2; those of another width than most are at right angles to all."""
+    width = Counter(len(one) for one in embeddings).most_common(1)[0][0]
+    rows = np.stack([one if len(one) == width else np.zeros(width) for one in embeddings])
+    return 1.0 - distances.cosines(rows @ rows.T)
+
+
+def _ask_represent(state: State, present: Sequence[DeviceId]) -> Plan:
+    return Plan(dict.fromkeys(present, QUESTION), "mean embeddings by the frozen encoder")
+
+
+def _take_represent(state: State, reports: Sequence[Report]) -> State:
+    embeddings = dict(sorted(_embeddings(reports).items()))
+    chosen = state.parameters
+    labels = agglomerated(
+        cosine_distances(list(embeddings.values())),
+        "average",
+        clusters=chosen.clusters,
+        below=chosen.distance,
+    )
+    groups = dict(zip(embeddings, labels.tolist(), strict=True))
+    return merge_split.formed(replace(state, embeddings=embeddings), groups, "clustered")
+
+
+def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:
+    return clustered.ask_train(state, present, late=QUESTION)
+
+
+def _take_train(state: State, reports: Sequence[Report]) -> State:
+    joined = {device: nearest(state, one).cluster for device, one in _embeddings(reports).items()}
+    state = replace(
+        state,
+        embeddings={**state.embeddings, **_embeddings(reports)},
+        assignments={**state.assignments, **joined},
+    )
+    return clustered.take_train(state, reports)
+
+
+def _embeddings(reports: Sequence[Report]) -> dict[DeviceId, Vector]:
+    return {
+        report.device: report.message.prototypes.means[0]
+        for report in reports
+        if isinstance(report.message, Represented)
+    }
+
+
+PHASES: clustered.Phases[State] = {
+    "represent": (_ask_represent, _take_represent),
+    "clustered": (_ask_train, _take_train),
+    "evaluate": (clustered.ask_evaluate, clustered.take_evaluate),
+}

@@ -1,0 +1,83 @@
+"""The server half of FedAvg."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from shoal.core.algorithm import LASTING, Plan, Report
+from shoal.core.algorithms.fedavg import Parameters
+from shoal.core.errors import ConfigError
+from shoal.core.exchange.messages import Evaluate
+from shoal.core.server_kit import clustered
+from shoal.core.server_kit.averaging import next_models
+from shoal.core.server_kit.clustered import GLOBAL, Clustered
+from shoal.core.server_kit.clustered import place_by_loss as place
+from shoal.core.server_kit.noised import NOISED, charged, check_noise, rule_of
+from shoal.core.server_kit.robust import RULES
+from shoal.core.server_kit.standard import check_parameters, mean_loss
+from shoal.core.types import DeviceId, Tensors
+
+__all__ = ["State", "place", "plan", "reduce", "start"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class State(Clustered):
+    """phase: train, measure (held-out loss of this round's model), evaluate (test parts), done.
+
+    best: the model of the lowest such loss so far. spent: by device, see
+    `shoal.core.server_kit.noised.charged`.
+    """
+
+    parameters: Parameters
+    phase: str = "train"
+    best: Tensors | None = None
+    best_loss: float = float("inf")
+    spent: Mapping[DeviceId, float] = field(default_factory=dict, metadata=LASTING)
+
+
+def start(model: Tensors, parameters: Parameters) -> State:
+    choices = {"select": ("last", "lowest_loss"), "aggregation": (*RULES, NOISED)}
+    check_parameters("fedavg", parameters, choices, ("rounds",))
+    check_noise("fedavg", parameters)
+    if parameters.aggregation == NOISED and parameters.select != "last":
+        raise ConfigError(
+            "fedavg cannot choose a noised model by losses, which have no noise", "set select=last"
+        )
+    return State(parameters=parameters, models={GLOBAL: model})
+
+
+def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:
+    return clustered.plan(PHASES, state, present)
+
+
+def reduce(state: State, reports: Sequence[Report]) -> State:
+    return clustered.reduce(PHASES, state, reports)
+
+
+def _take_train(state: State, reports: Sequence[Report]) -> State:
+    rule = rule_of(state.parameters)
+    models, guard = next_models(state.models, reports, rule, state.guard)
+    assigned = {**state.assignments, **{report.device: GLOBAL for report in reports}}
+    spent = charged(state.spent, reports, rule)
+    after = clustered.advanced(replace(state, models=models, guard=guard, spent=spent, assignments=assigned))
+    return replace(after, phase="measure") if state.parameters.select == "lowest_loss" else after
+
+
+def _ask_measure(state: State, present: Sequence[DeviceId]) -> Plan:
+    task = Evaluate(state.models[GLOBAL])
+    return Plan(dict.fromkeys(present, task), f"held-out loss after round {state.progress}")
+
+
+def _take_measure(state: State, reports: Sequence[Report]) -> State:
+    if (loss := mean_loss(reports)) < state.best_loss:
+        state = replace(state, best=state.models[GLOBAL], best_loss=loss)
+    if state.progress < state.parameters.rounds:
+        return replace(state, phase="train")
+    models = state.models if state.best is None else {GLOBAL: state.best}
+    return replace(state, models=models, phase=clustered.end(state))
+
+
+PHASES: clustered.Phases[State] = {
+    "train": (clustered.ask_train, _take_train),
+    "measure": (_ask_measure, _take_measure),
+    "evaluate": (clustered.ask_evaluate, clustered.take_evaluate),
+}

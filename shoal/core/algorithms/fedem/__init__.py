@@ -1,0 +1,69 @@
+"""FedEM: K models, and each device predicts with a mixture of them by weights of its own.
+
+Marfoq, Neglia, Bellet, Kameni and Vidal, Federated Multi-Task Learning under a Mixture of Distributions,
+NeurIPS 2021, Algorithm 1. The data of device t are drawn from a mixture of K distributions with weights pi_t;
+each has a model theta_m. In each round a device gets all models and does
+
+    E-step   q(z_i = m) proportional to pi_tm exp(-l(h_m(x_i), y_i)), for each sample i
+    M-step   pi_tm = mean_i q(z_i = m)
+             theta_m by descent of mean_i q(z_i = m) l(h_m(x_i), y_i)
+
+The server takes the mean of each model over the devices, by their samples. q and pi never leave the device:
+it tells which model is its heaviest, for people, and how many samples it has. It predicts by a mixture of
+probabilities, sum_m pi_tm h_m(x).
+
+The paper leaves open, and we read:
+
+    local solver        descent of the loss as it is written, so a model that explains a third of a device's
+                        data learns there at a third of the rate
+    pi at first         equal, as in Algorithm 1, where the models differ at the start ("equal"); or drawn by
+                        each device ("random"), which parts them also where an operator gives one model to
+                        start from
+    newcomers           the paper's retrieve all models and do one E-step, which takes labels: a device that
+                        has them joins the run. Of the models alone, a newcomer with labels is given the one
+                        under which its loss is lowest; without labels none can be told from another
+
+Presets. `paper` is FedEM as FLUX and FEROMA compare with it, whose page names their common settings only.
+`paper-fedrc` is FedRC's comparison with it, `original` the paper's own. They differ from `default` in
+
+    parameter       paper   paper-fedrc   original   default   why
+    rounds                  200           200        10        as long as the others here
+    epochs                  1             1          2         the same
+    batch_size              128           128        64        the same
+    learning_rate           0.06          0.03       0.005
+    momentum                0.9           0          0.9
+    weight_decay            0.0005        0.0005     0
+    first           equal   equal         equal      random    begins from one model too, and parts sooner
+    aggregation     mean    mean          mean       clipped   a hostile device must not carry models away
+"""
+
+from dataclasses import dataclass
+
+from shoal.core.algorithm import Algorithm, RoundParameters
+from shoal.core.algorithms.fedem.messages import Measure, Mix, Mixed
+
+
+@dataclass(frozen=True)
+class Parameters(RoundParameters):
+    """clusters: K. first: a device's weights before its first round: "equal", or "random"."""
+
+    clusters: int = 3
+    first: str = "random"
+
+
+LONG = {"rounds": 200, "epochs": 1, "batch_size": 128, "first": "equal", "aggregation": "mean"}
+
+ALGORITHM = Algorithm(
+    name="fedem",
+    summary="K models, each device predicts with its own mixture (Marfoq et al. 2021)",
+    parameters=Parameters,
+    server_module="shoal.core.algorithms.fedem.server",
+    device_module="shoal.core.algorithms.fedem.device",
+    presets={
+        "paper": {"first": "equal", "aggregation": "mean"},
+        "paper-fedrc": {**LONG, "learning_rate": 0.06, "weight_decay": 5e-4},
+        "original": {**LONG, "learning_rate": 0.03, "momentum": 0.0, "weight_decay": 5e-4},
+    },
+    messages=(Mix, Mixed, Measure),
+    initial=lambda parameters: parameters.clusters,
+)

@@ -1,0 +1,121 @@
+"""The server half of FedGroup."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from shoal.core.algorithm import Plan, Report
+from shoal.core.algorithms.fedgroup import Parameters
+from shoal.core.errors import ConfigError
+from shoal.core.exchange.parts import Vector
+from shoal.core.server_kit import clustered, distances
+from shoal.core.server_kit.cluster import kmeans
+from shoal.core.server_kit.clustered import GLOBAL, Clustered
+from shoal.core.server_kit.clustered import place_by_loss as place
+from shoal.core.server_kit.robust import RULES, norm
+from shoal.core.server_kit.standard import check_parameters, trained
+from shoal.core.types import Array, DeviceId, ModelKey, Tensors
+
+__all__ = ["State", "place", "plan", "reduce", "start"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class State(Clustered):
+    """phase: start, clustered, evaluate or done.
+
+    initial: the model that first updates begin with. first: each group's model after the cold start, which
+    less `initial` is its direction.
+    """
+
+    parameters: Parameters
+    initial: Tensors
+    first: Mapping[ModelKey, Tensors] = field(default_factory=dict)
+
+
+def start(model: Tensors, parameters: Parameters) -> State:
+    check_parameters("fedgroup", parameters, {"aggregation": RULES}, ("rounds", "clusters"))
+    if not 0.0 <= parameters.between < 1.0:
+        raise ConfigError(f"fedgroup parameter between cannot be {parameters.between}", "use 0 to below 1")
+    return State(parameters=parameters, models={GLOBAL: model}, phase="start", initial=model)
+
+
+def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:
+    return clustered.plan(PHASES, state, present)
+
+
+def reduce(state: State, reports: Sequence[Report]) -> State:
+    return clustered.reduce(PHASES, state, reports)
+
+
+def _take_start(state: State, reports: Sequence[Report]) -> State:
+    updates = {device: update.model for device, update in sorted(trained(reports).items())}
+    products = distances.of_devices(updates, dict.fromkeys(updates, state.initial))
+    labels = kmeans(decomposed(products, state.parameters.clusters), state.parameters.clusters)
+    names = clustered.named(state.parameters.clusters)
+    groups = {device: names[label] for device, label in zip(updates, labels, strict=True)}
+    after = clustered.regrouped(state, reports, groups)
+    return clustered.advanced(_mixed(replace(after, first=after.models)), "clustered")
+
+
+def decomposed(products: Vector, clusters: int) -> Vector:
+    """(n, r): cosines of n updates with the `clusters` leading right singular vectors of all of them.
+
+    With updates as rows of U S V^T, an update's inner product with the j-th row of V^T is U_ij S_j.
+    products: (n, n), inner products of the updates. r is 1 at least.
+    """
+    points = distances.points(products)[:, :clusters]
+    lengths = np.sqrt(np.diagonal(products))[:, None]
+    cosines = np.divide(points, lengths, out=np.zeros_like(points), where=lengths > 0.0)
+    return cosines if cosines.shape[1] else np.zeros((len(products), 1))
+
+
+def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:
+    return clustered.ask_train(state, present, late=clustered.train_task(state, state.initial))
+
+
+def _take_train(state: State, reports: Sequence[Report]) -> State:
+    late = {
+        device: update.model
+        for device, update in trained(reports).items()
+        if clustered.home(state, device) is None
+    }
+    joined = {device: _direction(state, model) for device, model in late.items()}
+    own = [report for report in reports if report.device not in late]
+    after = replace(state, assignments={**state.assignments, **joined})
+    return clustered.advanced(_mixed(clustered.averaged(after, own))) if trained(own) else after
+
+
+def _direction(state: State, model: Tensors) -> ModelKey:
+    """The group whose direction the update is nearest to in angle (Algorithm 3)."""
+    names = list(state.first)
+    models = [model, *(state.first[name] for name in names)]
+    cosines = distances.cosines(distances.inner_products(models, [state.initial] * len(models)))
+    return names[int(np.argmax(cosines[0, 1:]))]
+
+
+def _mixed(state: State) -> State:
+    """Inter-group aggregation: to each model, `between` times the sum of all others, each at length 1."""
+    rate, models = state.parameters.between, state.models
+    if not rate or len(models) < 2:
+        return state
+    lengths = {
+        key: norm(model, {name: np.zeros_like(a) for name, a in model.items()})
+        for key, model in models.items()
+    }
+
+    def mixed(key: ModelKey, name: str, array: Array) -> Array:
+        if array.dtype.kind != "f":
+            return array
+        others = sum(models[k][name] / lengths[k] for k in models if k != key and lengths[k] > 0.0)
+        return (array + rate * others).astype(array.dtype)
+
+    found = {key: {name: mixed(key, name, a) for name, a in model.items()} for key, model in models.items()}
+    return replace(state, models=found)
+
+
+PHASES: clustered.Phases[State] = {
+    "start": (clustered.ask_train, _take_start),
+    "clustered": (_ask_train, _take_train),
+    "evaluate": (clustered.ask_evaluate, clustered.take_evaluate),
+}

@@ -1,0 +1,84 @@
+"""The state of a FedRC run: one frozen value, which is also its checkpoint."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from shoal.core.algorithms.fedrc import Parameters
+from shoal.core.exchange.messages import Evaluated
+from shoal.core.exchange.parts import MixtureCounts, Vector
+from shoal.core.server_kit.averaging import Guard
+from shoal.core.server_kit.robust import SHARE, capped
+from shoal.core.types import DeviceId, ModelKey, Scalar, Tensors
+
+LEAST = 1e-8
+"""Samples: what a class counts at least with a model, without smoothing (the authors' code)."""
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """phase: train, evaluate or done. progress: rounds of training done.
+
+    tables: the last class counts of every device, (K, C) in samples, rows in the order of `models`.
+    scores: how badly each model explains a device's data, by its last word, (K,) in nats a sample.
+    low: for how many rounds in a row a model has explained less than `remove_below`. spare: the same of being
+    needed for less than `replaceable`. removed: what was said of those that are gone. figures: mean
+    accuracies in the end, by the way of predicting.
+    """
+
+    parameters: Parameters
+    models: Mapping[ModelKey, Tensors]
+    phase: str = "train"
+    progress: int = 0
+    tables: Mapping[DeviceId, Vector] = field(default_factory=dict)
+    scores: Mapping[DeviceId, Vector] = field(default_factory=dict)
+    low: Mapping[ModelKey, int] = field(default_factory=dict)
+    spare: Mapping[ModelKey, int] = field(default_factory=dict)
+    removed: tuple[str, ...] = ()
+    figures: Mapping[str, float] = field(default_factory=dict)
+    assignments: Mapping[DeviceId, ModelKey] = field(default_factory=dict)
+    metrics: Mapping[DeviceId, Evaluated] = field(default_factory=dict)
+    guard: Guard = field(default_factory=Guard)
+
+    @property
+    def facts(self) -> Mapping[str, Scalar]:
+        return {"clusters": len(self.models), **self.figures}
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        return (*self.removed, *self.guard.remarks)
+
+
+def table(state: State) -> MixtureCounts | None:
+    """(K, C), rows that sum to 1: how usual each class is with each model (eq. 2), by what devices said last.
+
+    None in the first round, when all classes are as usual with all models.
+    """
+    if not state.tables or not state.parameters.table:
+        return None
+    counts = np.maximum(all_counts(state) + state.parameters.smoothing, LEAST)
+    return MixtureCounts(counts / counts.sum(axis=1, keepdims=True))
+
+
+def all_counts(state: State) -> Vector:
+    """(K, C), in samples."""
+    total = np.zeros_like(next(iter(state.tables.values())))
+    for _, each in sorted(bounded_tables(state).items()):
+        total += each
+    return total
+
+
+def bounded_tables(state: State) -> dict[DeviceId, Vector]:
+    """By device, (K, C), in samples. How many one has is its own word: so where updates are bounded, none
+    counts for more than its share of all, as in `shoal.core.server_kit.robust`."""
+    if state.parameters.aggregation == "mean":
+        return dict(state.tables)
+    sizes = {device: float(each.sum()) for device, each in state.tables.items()}
+    allowed = capped(sizes, max(SHARE, 2.0 / len(sizes)))
+    return {device: each * (allowed[device] / sizes[device]) for device, each in state.tables.items()}
+
+
+def heaviest(tables: Mapping[DeviceId, Vector], keys: Sequence[ModelKey]) -> dict[DeviceId, ModelKey]:
+    """The model that explains most of each device's data; the first of several."""
+    return {device: keys[int(np.argmax(each.sum(axis=1)))] for device, each in tables.items()}

@@ -1,0 +1,77 @@
+"""The device half of FedSoft: Algorithm 1. A device's own model and its shares are remembered."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from shoal.core.algorithms.fedsoft.messages import Measure, SoftTrained, Train
+from shoal.core.device_kit import standard
+from shoal.core.device_kit.chance import seeded
+from shoal.core.device_kit.failures import authors
+from shoal.core.device_kit.losses import loss_of
+from shoal.core.device_kit.mixture import labelled, sample_losses
+from shoal.core.device_kit.personal import Personal, recall, remember
+from shoal.core.device_kit.samples import Batches
+from shoal.core.device_kit.train import descend
+from shoal.core.device_kit.weights import tensors_of
+from shoal.core.exchange.messages import Evaluate, Message
+from shoal.core.exchange.parts import Vector
+from shoal.core.exchange.tensors import weighted_mean
+from shoal.core.seeds import generator
+from shoal.core.types import Tensors
+
+if TYPE_CHECKING:
+    from shoal.core.device_kit.context import DeviceContext
+
+
+def perform(message: Message, context: "DeviceContext") -> Message:
+    if isinstance(message, Train):
+        return _train(message, context)
+    if isinstance(message, Measure):
+        return _measure(message, context)
+    return standard.perform(message, context)
+
+
+def _train(message: Train, context: "DeviceContext") -> SoftTrained:
+    samples, _ = labelled(context, "train")
+    own = recall(context, message.models[0], shares=(len(message.models),))
+    if own is None or message.count:
+        shares = np.maximum(counted(message.models, context), message.smoothing)
+    else:
+        shares = own.numbers["shares"]
+    centre = weighted_mean(zip(message.models, shares, strict=True))
+    network = context.load(centre if own is None else own.model)
+    towards = [
+        torch.from_numpy(centre[name]).to(samples.x.device)
+        for name, weight in network.named_parameters()
+        if weight.requires_grad
+    ]
+    settings = replace(message.settings, proximal=message.settings.proximal * float(shares.sum()))
+    batches = Batches(samples, settings.batch_size, context.seed)
+    network.train()
+    with seeded(context.seed, samples.x.device), authors("training"):
+        loss = descend(network, batches, settings, loss_of(context.learner, samples), towards)
+    network.zero_grad(set_to_none=True)  # as large as the model: not to be kept until the next task
+    model = tensors_of(network)
+    remember(context, Personal(model, {"shares": shares}))
+    return SoftTrained(model, len(samples), loss, shares=tuple(shares.tolist()))
+
+
+def counted(models: tuple[Tensors, ...], context: "DeviceContext") -> Vector:
+    """n_ks / n_k, (S,): for which share of the training samples each centre's loss is the lowest."""
+    samples, _ = labelled(context, "train")
+    losses, order = (
+        sample_losses(context, models, samples),
+        generator(context.seed, "ties").permutation(len(models)),
+    )
+    best = order[losses[:, order].argmin(axis=1)]
+    found: Vector = np.bincount(best, minlength=len(models)) / len(samples)
+    return found
+
+
+def _measure(message: Measure, context: "DeviceContext") -> Message:
+    own = recall(context, message.model)
+    model = message.model if own is None else own.model
+    return standard.perform(Evaluate(model, message.part), context)

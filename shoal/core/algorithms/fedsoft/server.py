@@ -1,0 +1,83 @@
+"""The server half of FedSoft: each centre is the mean of the devices' models, by how much of them is its."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from shoal.core.algorithm import Plan, Report
+from shoal.core.algorithms.fedsoft import Parameters
+from shoal.core.algorithms.fedsoft.messages import Measure, SoftTrained, Train
+from shoal.core.errors import ConfigError
+from shoal.core.server_kit import clustered
+from shoal.core.server_kit.averaging import next_models
+from shoal.core.server_kit.clustered import Clustered
+from shoal.core.server_kit.clustered import place_by_loss as place
+from shoal.core.server_kit.robust import RULES
+from shoal.core.server_kit.standard import check_parameters, training
+from shoal.core.types import DeviceId, ModelKey, Tensors
+
+__all__ = ["State", "measure", "place", "plan", "reduce", "start"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class State(Clustered):
+    """phase: train, evaluate or done. assignments: the centre of which a device has most."""
+
+    parameters: Parameters
+
+
+def start(model: Tensors, parameters: Parameters, *others: Tensors) -> State:
+    check_parameters("fedsoft", parameters, {"aggregation": RULES}, ("rounds", "clusters", "interval"))
+    if not 0.0 < parameters.smoothing <= 1.0:
+        raise ConfigError(f"fedsoft parameter smoothing is {parameters.smoothing}", "above 0, to 1")
+    models = clustered.begun(parameters.clusters, (model, *others))
+    return State(parameters=parameters, models=models, phase="train")
+
+
+def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:
+    return clustered.plan(PHASES, state, present)
+
+
+def reduce(state: State, reports: Sequence[Report]) -> State:
+    return clustered.reduce(PHASES, state, reports)
+
+
+def measure(state: State, cluster: ModelKey) -> Measure:
+    return Measure(state.models[cluster])
+
+
+def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:
+    parameters = state.parameters
+    count = state.progress % parameters.interval == 0
+    models = tuple(state.models.values())
+    task = Train(models, training(parameters), count, parameters.smoothing)
+    return clustered.ask_all(state, present, task, "each device near its mixture of models")
+
+
+def _take_train(state: State, reports: Sequence[Report]) -> State:
+    names = list(state.models)
+    shares = {
+        report.device: dict(zip(names, report.message.shares, strict=True))
+        for report in reports
+        if isinstance(report.message, SoftTrained)
+    }
+    models, guard = next_models(
+        state.models,
+        reports,
+        state.parameters.aggregation,
+        state.guard,
+        lambda device, key: shares[device][key],
+    )
+    most = {device: max(names, key=own.__getitem__) for device, own in shares.items()}
+    return clustered.advanced(
+        replace(state, models=models, guard=guard, assignments={**state.assignments, **most})
+    )
+
+
+def _ask_evaluate(state: State, present: Sequence[DeviceId]) -> Plan:
+    return clustered.ask_evaluate(state, present, measure)
+
+
+PHASES: clustered.Phases[State] = {
+    "train": (_ask_train, _take_train),
+    "evaluate": (_ask_evaluate, clustered.take_evaluate),
+}

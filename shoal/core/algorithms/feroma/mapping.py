@@ -1,0 +1,203 @@
+"""FEROMA's decisions, without the exchange around them: which models a profile is mapped to, how much."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+from scipy.spatial.distance import cdist
+
+from shoal.core.algorithms.feroma import Parameters
+from shoal.core.algorithms.feroma.state import Row
+from shoal.core.exchange.parts import ClusterAssignment, Descriptor, Vector
+from shoal.core.server_kit import descriptors, two_sample
+from shoal.core.server_kit.robust import SHARE, capped
+from shoal.core.types import DeviceId, ModelKey
+
+SLIGHT = 1e-3
+"""Of an equal share: what weighs less is left out, and its model need not be read."""
+NEAREST = 1e-8
+"""Added to distances before they are inverted, as in the authors' code."""
+
+
+def owned(rows: Mapping[ModelKey, Row], keys: Sequence[ModelKey]) -> npt.NDArray[np.bool_]:
+    """Which rows are of a device that is here."""
+    return np.array([bool(rows[key].device) for key in keys])
+
+
+def fading(parameters: Parameters, rows: Mapping[ModelKey, Row], progress: int) -> dict[ModelKey, float]:
+    """By how much each row counts for its age, after `progress` rounds; those that do not count are left
+    out. The rows of the last round count in full."""
+    aged = {key: parameters.fading ** (progress - row.round) for key, row in rows.items()}
+    return {key: weight for key, weight in aged.items() if weight > 0.0}
+
+
+def mapped(
+    parameters: Parameters,
+    profiles: Mapping[DeviceId, Descriptor],
+    rows: Mapping[ModelKey, Row],
+    progress: int,
+    scaler: descriptors.BlockScaler,
+    served: bool = False,
+) -> dict[DeviceId, dict[ModelKey, float]]:
+    """The weights w(k, j) p_j of eq. 5 for each device, in key order, those above 0; they sum to 1.
+
+    None where there is nothing to map to. What nobody has any more counts for data alone that could be of it.
+    served: not to train from but to use: of models of like data alone, if there are any.
+    """
+    aged = fading(parameters, rows, progress)
+    devices, keys = sorted(profiles), sorted(aged)
+    if not devices or not keys:
+        return {device: {} for device in devices}
+    apart = distances(
+        "likeness" if parameters.weighting == "likeness" else parameters.distance,
+        [profiles[device] for device in devices],
+        [rows[key].profile for key in keys],
+        scaler,
+        parameters.classes,
+    )
+    alike = (
+        two_sample.between([profiles[device] for device in devices], [rows[key].profile for key in keys])
+        <= 1.0
+    )
+    weights = closeness(parameters.weighting, apart) * np.array([aged[key] for key in keys])
+    weights = np.where(alike | owned(rows, keys), weights, 0.0)
+    if served:
+        weights = np.where(alike.any(axis=1, keepdims=True) & ~alike, 0.0, weights)
+    weights = above(normalised(weights), parameters.threshold) * sizes(
+        parameters, [rows[key] for key in keys]
+    )
+    foreign = np.array([[rows[key].device != device for key in keys] for device in devices])
+    held_back = np.array([rows[key].held_back for key in keys])
+    weights = normalised(np.where(foreign & held_back, 0.0, weights))
+    weights = normalised(np.where(weights < SLIGHT / len(keys), 0.0, weights))
+    return {
+        device: {key: float(weight) for key, weight in zip(keys, row, strict=True) if weight > 0.0}
+        for device, row in zip(devices, weights, strict=True)
+    }
+
+
+def distances(
+    measure: str,
+    ones: Sequence[Descriptor],
+    others: Sequence[Descriptor],
+    scaler: descriptors.BlockScaler,
+    classes: int,
+) -> Vector:
+    """(n, m): "likeness", how unlike as a multiple of what chance alone makes of one distribution; or
+    "euclidean" or "cosine", between scaled profiles of so many classes, 0 for label-free ones."""
+    if measure == "likeness":
+        return two_sample.between(ones, others)
+    taken = 2 * scaler.width * (1 + classes)
+    points, to = (
+        np.stack([scaler.transform(descriptors.vector(one, classes)[:taken]) for one in side])
+        for side in (ones, others)
+    )
+    found: Vector = cdist(points, to, measure)
+    return np.nan_to_num(found, nan=1.0)  # cosine: a profile of zeros has no direction
+
+
+def closeness(weighting: str, apart: Vector) -> Vector:
+    """Eq. 3 without its sum: of each distance, how much it counts for.
+
+    "likeness" is flat up to 1, where two profiles could be of one distribution. Above, it falls as 1 / T: T
+    is a squared difference over the error of telling it from so many samples, and what is off by that much is
+    to count by one over its squared error. So few samples make devices share more, and many make them choose.
+    """
+    found: Vector
+    if weighting == "softmax":
+        found = np.exp(apart.min(axis=1, keepdims=True) - apart)
+    elif weighting == "inverse":
+        found = 1.0 / (apart + NEAREST)
+    else:
+        found = 1.0 / np.maximum(apart, 1.0)
+    return found
+
+
+def normalised(weights: Vector) -> Vector:
+    """Rows that sum to 1, or to 0 where nothing counts."""
+    total = weights.sum(axis=1, keepdims=True)
+    found: Vector = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0.0)
+    return found
+
+
+def above(weights: Vector, threshold: float) -> Vector:
+    """Eq. 4: without the weights below tau, or all alike where none is left (the global fallback)."""
+    if not threshold:
+        return weights
+    tau = threshold if threshold > 0.0 else 1.0 / weights.shape[1]
+    left = np.where(weights < tau * (1.0 - 1e-9), 0.0, weights)
+    return normalised(np.where(left.any(axis=1, keepdims=True), left, 1.0))
+
+
+def sizes(parameters: Parameters, rows: Sequence[Row]) -> Vector:
+    """(m,): p_j, the samples of each source, none above its share where claims are not to be believed."""
+    claimed = {str(index): float(row.examples) for index, row in enumerate(rows)}
+    if parameters.aggregation != "mean":
+        claimed = capped(claimed, max(SHARE, 2.0 / len(rows)))
+    return np.array([claimed[str(index)] for index in range(len(rows))])
+
+
+def place(
+    parameters: Parameters,
+    profile: Descriptor,
+    rows: Mapping[ModelKey, Row],
+    progress: int,
+    scaler: descriptors.BlockScaler,
+) -> ClusterAssignment:
+    """Algorithm 2: the model of the nearest profile, or of that one's distribution the one that the newcomer
+    would be mapped to most; or that no profile is near, or two distributions' are.
+
+    The runner-up is the nearest profile of another distribution: that two models of one are as near says
+    nothing. A likeness is a squared distance, so the distances in the answer are its roots.
+    """
+    aged = fading(parameters, rows, progress)
+    keys = sorted(key for key in aged if not rows[key].held_back) or sorted(aged)
+    profiles = [rows[key].profile for key in keys]
+    measure = parameters.distance_at_test
+    root = 0.5 if measure == "likeness" else 1.0
+    apart = distances(measure, [profile], profiles, scaler, profile.classes)[0]
+    alike = two_sample.between([profiles[int(np.argmin(apart))]], profiles)[0] <= 1.0
+    weights = closeness("likeness" if measure == "likeness" else "inverse", apart)
+    weights *= np.array([aged[key] for key in keys]) * alike
+    best = int(np.lexsort((apart, -weights))[0])
+    first = float(apart[best] ** root)
+    unlike = two_sample.between([profiles[best]], profiles)[0] > 1.0
+    if not unlike.any():
+        return ClusterAssignment(keys[best], first, reason="all models are of one distribution")
+    next_best = int(np.argmin(np.where(unlike, apart, np.inf)))
+    second = float(apart[next_best] ** root)
+    confidence = max(0.0, 1.0 - first / second) if second > 0.0 else 0.0
+    answer = ClusterAssignment(keys[best], first, keys[next_best], second, confidence)
+    gap = np.inf
+    if parameters.abstain_beyond and profile.sums is None:
+        seen = seen_as(profile, profiles[best])
+        between = distances(measure, [seen], profiles, scaler, profile.classes)[0]
+        gap = float(between[unlike].min() ** root)
+    return doubted(parameters, answer, gap)
+
+
+def seen_as(profile: Descriptor, other: Descriptor) -> Descriptor:
+    """`other` with the rows alone that `profile` has: without classes, if that one has none."""
+    rows = len(profile.means)
+    return replace(
+        other, means=other.means[:rows], deviations=other.deviations[:rows], counts=other.counts[:rows]
+    )
+
+
+def doubted(parameters: Parameters, answer: ClusterAssignment, gap: float) -> ClusterAssignment:
+    """The answer, or that the newcomer fits nowhere. gap: how far the nearest profile is from the next
+    distribution."""
+    likeness = parameters.distance_at_test == "likeness"
+    alike = f"{answer.cluster} and {answer.runner_up}"
+    reason = ""
+    if parameters.abstain_beyond and answer.distance > max(parameters.abstain_beyond * gap, float(likeness)):
+        reason = (
+            f"its data are {answer.distance:.2f} away from those of the nearest model {answer.cluster}, "
+            f"which are {gap:.2f} from others: no device has had such data"
+        )
+    elif parameters.least_confidence and likeness and answer.runner_up_distance <= 1.0:
+        reason = f"its data could be those of {alike}: ask for labels, with labels_at_test"
+    elif answer.confidence < parameters.least_confidence:
+        reason = f"the models {alike} are equally near"
+    return replace(answer, abstained=True, reason=reason) if reason else answer

@@ -1,0 +1,19 @@
+"""What FEROMA says beyond the standard messages: a profile of random parts of the data."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from shoal.core.exchange.messages import Describe
+
+
+@dataclass(frozen=True, eq=False)
+class Profile(Describe):
+    """Describe one part of your data by `masks` random halves of it, their moments averaged (B.4.1, S3).
+
+    part: "train", or "held_out", for which a device that holds nothing out takes the train part.
+    masks: M; 0 for all samples at once.
+    """
+
+    kind: ClassVar[str] = "feroma_profile"
+    part: str = "train"
+    masks: int = 0

@@ -1,0 +1,269 @@
+"""The server half of FEROMA. Read `PHASES` first: what each phase asks, and what it makes of the answers.
+
+The product of eq. 5, devices by models, is never there as a whole: a device's model is its row of weights
+times the files of the models that it is mapped to, made tensor by tensor when it is sent.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from shoal.core.algorithm import Plan, Report
+from shoal.core.algorithms.feroma import Parameters
+from shoal.core.algorithms.feroma.checks import check, privacy, warm_up
+from shoal.core.algorithms.feroma.mapping import mapped
+from shoal.core.algorithms.feroma.mapping import place as place_newcomer
+from shoal.core.algorithms.feroma.memory import absent, reassigned, remembered
+from shoal.core.algorithms.feroma.messages import Profile
+from shoal.core.algorithms.feroma.state import GLOBAL, Encoder, Row, State
+from shoal.core.errors import Refused
+from shoal.core.exchange.messages import Describe, Described, Evaluate, Message, Train
+from shoal.core.exchange.parts import ClusterAssignment, Descriptor, PrivacySettings
+from shoal.core.exchange.tensors import Mixture
+from shoal.core.server_kit import descriptors, two_sample
+from shoal.core.server_kit.averaging import held_back, next_models
+from shoal.core.server_kit.frozen_encoder import bounds_task, bounds_title, merged_bounds, projector_of
+from shoal.core.server_kit.standard import metrics_of, private_training, trained, training
+from shoal.core.types import DeviceId, ModelKey, Tensors
+
+
+def start(model: Tensors, parameters: Parameters) -> State:
+    check(parameters)
+    return State(parameters, {GLOBAL: model}, "train" if warm_up(parameters) else "bounds")
+
+
+def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:
+    if state.phase == "done":
+        return None
+    ask, _ = PHASES[state.phase]
+    return ask(state, present)
+
+
+def reduce(state: State, reports: Sequence[Report]) -> State:
+    _, take = PHASES[state.phase]
+    return take(state, reports)
+
+
+def place(state: State, descriptor: Descriptor | None) -> ClusterAssignment | Describe:
+    if not state.rows:
+        raise Refused("the run has no models of its own for different data yet", "try again in a few rounds")
+    encoder, parameters = _encoder(state), state.parameters
+    if descriptor is None:
+        asked = privacy(parameters) if parameters.noise_at_test else PrivacySettings()
+        classes = parameters.classes if parameters.labels_at_test else 0
+        return Describe(encoder.model, encoder.projector, classes, asked)
+    assert encoder.scaler is not None
+    return place_newcomer(parameters, descriptor, state.rows, state.progress, encoder.scaler)
+
+
+# -- warm-up: train, bounds ---------------------------------------------------------------------------------
+
+
+def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:
+    settings, private = training(state.parameters), private_training(state.parameters)
+    task = Train(state.models[GLOBAL], settings, GLOBAL, private=private)
+    return Plan(dict.fromkeys(present, task), _title(state, "one model for all"))
+
+
+def _take_train(state: State, reports: Sequence[Report]) -> State:
+    models, guard = next_models(state.models, reports, state.parameters.aggregation, state.guard)
+    assigned = {**state.assignments, **dict.fromkeys(trained(reports), GLOBAL)}
+    progress = state.progress + 1
+    phase = "bounds" if progress >= warm_up(state.parameters) else "train"
+    return replace(state, models=models, guard=guard, progress=progress, assignments=assigned, phase=phase)
+
+
+def _ask_bounds(state: State, present: Sequence[DeviceId]) -> Plan:
+    asked = privacy(state.parameters)
+    task = bounds_task(state.models[GLOBAL], GLOBAL, asked, state.parameters.bounds)
+    return Plan(dict.fromkeys(present, task), bounds_title(asked))
+
+
+def _take_bounds(state: State, reports: Sequence[Report]) -> State:
+    parameters, asked = state.parameters, privacy(state.parameters)
+    bounds, latents = merged_bounds(reports, asked, parameters.margin)
+    projector = projector_of(bounds, latents, asked, parameters.dims, parameters.solver)
+    return replace(state, encoder=Encoder(state.models[GLOBAL], projector), phase="profile")
+
+
+# -- every round: profile, mixed ----------------------------------------------------------------------------
+
+
+def _ask_profile(state: State, present: Sequence[DeviceId]) -> Plan:
+    mark = " (privacy=paper: not private)" if state.parameters.privacy == "paper" else ""
+    what = f"devices describe their data{mark}"
+    return Plan(dict.fromkeys(present, _describe(state)), _title(state, what))
+
+
+def _describe(state: State) -> Describe:
+    encoder, parameters, asked = _encoder(state), state.parameters, privacy(state.parameters)
+    whole = parameters.profile_part == "train" and not parameters.masks
+    if asked.calibrated or whole:
+        return Describe(encoder.model, encoder.projector, parameters.classes, asked)
+    part, masks = parameters.profile_part, parameters.masks
+    return Profile(encoder.model, encoder.projector, parameters.classes, asked, part, masks)
+
+
+def _take_profile(state: State, reports: Sequence[Report]) -> State:
+    profiles = _profiles(reports)
+    state = replace(state, encoder=_fitted(state, profiles), profiles=profiles, phase="mixed")
+    over = state.progress >= state.parameters.rounds
+    state = replace(state, starts=_mapped(state, profiles, served=over))
+    return _serve(state) if over else state
+
+
+def _ask_mixed(state: State, present: Sequence[DeviceId]) -> Plan:
+    describe, settings = _describe(state), training(state.parameters)
+    private = private_training(state.parameters)
+
+    def task(device: DeviceId) -> Message:
+        if device not in state.profiles:
+            return describe
+        return Train(_start(state, device), settings, state.own(device) or GLOBAL, private=private)
+
+    return Plan({device: task(device) for device in present}, _title(state, "from models of like data"))
+
+
+def _take_mixed(state: State, reports: Sequence[Report]) -> State:
+    joined = _profiles(reports)
+    starts = {**state.starts, **_mapped(state, joined)}
+    updates = trained(reports)
+    if not updates:  # only late joiners answered: nobody has trained, so the round is still to come
+        return replace(state, profiles={**state.profiles, **joined}, starts=starts)
+    bases = {device: _start(state, device) for device in updates}
+    long, guard = held_back(bases, reports, state.parameters.aggregation, state.guard)
+    state = replace(state, progress=state.progress + 1, guard=guard)
+    lost = dict[ModelKey, Row]()
+    for device, update in updates.items():
+        state, before = _with_row(
+            state, device, update.model, update.examples, state.profiles[device], device in long
+        )
+        lost |= before
+    state = _tidied(state, lost)
+    last = state.progress >= state.parameters.rounds
+    phase = "profile" if not last or state.parameters.served == "mixed" else _end(state)
+    return replace(state, profiles={}, starts={}, phase=phase)
+
+
+def _with_row(
+    state: State, device: DeviceId, model: Tensors, examples: int, profile: Descriptor, long: bool
+) -> tuple[State, dict[ModelKey, Row]]:
+    """A device's row after it has trained; and what it had before as nobody's, if its data have changed."""
+    rows, models, made, own = dict(state.rows), dict(state.models), state.made, state.own(device)
+    lost = dict[ModelKey, Row]()
+    if own and float(two_sample.between([profile], [rows[own].profile])[0, 0]) > 1.0:
+        kept, made = f"m{made}", made + 1
+        lost[kept], models[kept] = replace(rows[own], device=""), models[own]
+    if not own:
+        own, made = f"m{made}", made + 1
+    rows[own], models[own] = Row(profile, examples, state.progress, device, long), model
+    assignments = {**state.assignments, device: own}
+    return replace(state, rows=rows, models=models, made=made, assignments=assignments), lost
+
+
+def _tidied(state: State, lost: Mapping[ModelKey, Row]) -> State:
+    """Without the rows that are not kept, and their models. lost: rows that nobody has any more, beside those
+    that the state keeps already."""
+    parameters = state.parameters
+    away = absent(state.rows, state.progress, parameters.absence)
+    living = {key: row for key, row in state.rows.items() if row.device and key not in away}
+    nobodys = {key: replace(row, device="") for key, row in state.rows.items() if key not in living}
+    rows = {**living, **remembered({**nobodys, **lost}, living, parameters.keep)}
+    gone = {key: row for key, row in state.rows.items() if key not in rows}
+    models = {key: model for key, model in state.models.items() if key in rows or key == GLOBAL}
+    assignments = reassigned(state.assignments, gone, rows)
+    return replace(state, rows=rows, models=models, assignments=assignments)
+
+
+# -- the end ------------------------------------------------------------------------------------------------
+
+
+def _serve(state: State) -> State:
+    """Each device that described itself gets the model that a further round would have started from."""
+    served = {device: _start(state, device) for device in state.profiles}
+    sources, profiles, lost = state.models, state.profiles, dict[ModelKey, Row]()
+    for device, model in served.items():
+        row = state.rows.get(state.own(device))
+        examples = row.examples if row else max(int(profiles[device].counts[0]), 1)
+        long = row is not None and row.held_back
+        state, before = _with_row(state, device, model, examples, profiles[device], long)
+        lost |= before
+    state = _tidied(state, lost)
+    return replace(state, sources=sources, profiles={}, starts={}, phase=_end(state))
+
+
+def _ask_evaluate(state: State, present: Sequence[DeviceId]) -> Plan:
+    assigned = {device: state.assignments[device] for device in present if device in state.assignments}
+    tasks = {device: Evaluate(state.models[key], "test", key) for device, key in assigned.items()}
+    return Plan(tasks, "final evaluation")
+
+
+def _take_evaluate(state: State, reports: Sequence[Report]) -> State:
+    return replace(state, metrics={**state.metrics, **metrics_of(reports)}, phase="done")
+
+
+# -- small questions ----------------------------------------------------------------------------------------
+
+
+def _start(state: State, device: DeviceId) -> Tensors:
+    """theta_k of eq. 5, not computed yet; the warm-up's model where there is nothing to mix."""
+    weights = state.starts[device]
+    if not weights:
+        return state.models[GLOBAL]
+    if len(weights) == 1:
+        return state.models[next(iter(weights))]
+    return Mixture([(state.models[key], weight) for key, weight in sorted(weights.items())])
+
+
+def _mapped(
+    state: State, profiles: Mapping[DeviceId, Descriptor], served: bool = False
+) -> dict[DeviceId, dict[ModelKey, float]]:
+    scaler = _encoder(state).scaler
+    assert scaler is not None
+    return mapped(state.parameters, profiles, state.rows, state.progress, scaler, served)
+
+
+def _fitted(state: State, profiles: Mapping[DeviceId, Descriptor]) -> Encoder:
+    """With the scaler of the first profiles, which stays."""
+    encoder, parameters = _encoder(state), state.parameters
+    if encoder.scaler is not None:
+        return encoder
+    vectors = [descriptors.vector(one, parameters.classes) for _, one in sorted(profiles.items())]
+    width = encoder.projector["components"].shape[0]
+    absent = "unknown" if privacy(parameters).calibrated else parameters.absent
+    return replace(encoder, scaler=descriptors.BlockScaler.fit(vectors, width, absent))
+
+
+def _profiles(reports: Sequence[Report]) -> dict[DeviceId, Descriptor]:
+    return {
+        report.device: report.message.descriptor
+        for report in reports
+        if isinstance(report.message, Described)
+    }
+
+
+def _encoder(state: State) -> Encoder:
+    assert state.encoder is not None
+    return state.encoder
+
+
+def _end(state: State) -> str:
+    return "evaluate" if state.parameters.evaluate else "done"
+
+
+def _title(state: State, what: str) -> str:
+    number, rounds = state.progress + 1, state.parameters.rounds
+    return (
+        f"after the last round: {what}" if number > rounds else f"training round {number} of {rounds}: {what}"
+    )
+
+
+PHASES: Mapping[
+    str,
+    tuple[Callable[[State, Sequence[DeviceId]], Plan], Callable[[State, Sequence[Report]], State]],
+] = {
+    "train": (_ask_train, _take_train),
+    "bounds": (_ask_bounds, _take_bounds),
+    "profile": (_ask_profile, _take_profile),
+    "mixed": (_ask_mixed, _take_mixed),
+    "evaluate": (_ask_evaluate, _take_evaluate),
+}

@@ -1,0 +1,80 @@
+"""The state of a FEROMA run: one frozen value, which is also its checkpoint."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from shoal.core.algorithms.feroma import Parameters
+from shoal.core.exchange.messages import Evaluated
+from shoal.core.exchange.parts import Descriptor, LatentBounds
+from shoal.core.server_kit.averaging import Guard
+from shoal.core.server_kit.descriptors import BlockScaler
+from shoal.core.types import DeviceId, ModelKey, Scalar, Tensors
+
+GLOBAL = "global"
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """A profile that has a model. Its key says nothing of the device: newcomers are told it.
+
+    profile: of the data that the model was last trained on. examples: how many. round: of training, from 1.
+    device: whose it is; "" of a distribution that nobody has any more.
+    held_back: its last update was too long to be let into others' models.
+    """
+
+    profile: Descriptor
+    examples: int
+    round: int
+    device: DeviceId = ""
+    held_back: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Encoder:
+    """What describes, from the end of the warm-up on. scaler: fitted to the first profiles; None before."""
+
+    model: Tensors
+    projector: Tensors
+    scaler: BlockScaler | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """phase: train, bounds, profile, mixed, evaluate or done.
+
+    models: the warm-up's, and one for each of `rows`: as its device reported it, in the file that it came in,
+    so that memory is not that of all devices. sources: at the end, what the models served are mixed of.
+    profiles: of the devices that described themselves this round. starts: from which models, by which
+    weights, each of them is to train. made: how many keys were given out.
+    """
+
+    parameters: Parameters
+    models: Mapping[ModelKey, Tensors]
+    phase: str
+    progress: int = 0
+    bounds: LatentBounds | None = None
+    latents: int = 0
+    encoder: Encoder | None = None
+    rows: Mapping[ModelKey, Row] = field(default_factory=dict)
+    profiles: Mapping[DeviceId, Descriptor] = field(default_factory=dict)
+    starts: Mapping[DeviceId, Mapping[ModelKey, float]] = field(default_factory=dict)
+    made: int = 0
+    assignments: Mapping[DeviceId, ModelKey] = field(default_factory=dict)
+    metrics: Mapping[DeviceId, Evaluated] = field(default_factory=dict)
+    guard: Guard = field(default_factory=Guard)
+    sources: Mapping[ModelKey, Tensors] = field(default_factory=dict)
+
+    @property
+    def facts(self) -> Mapping[str, Scalar]:
+        if not self.rows:
+            return {}
+        return {"profiles": len(self.rows), "kept": sum(not row.device for row in self.rows.values())}
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        return self.guard.remarks
+
+    def own(self, device: DeviceId) -> ModelKey:
+        """The key of a device's own row, "" where it has none."""
+        key = self.assignments.get(device, "")
+        return key if key in self.rows and self.rows[key].device == device else ""

@@ -1,0 +1,67 @@
+"""The server half of FeSEM."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from shoal.core.algorithm import Plan, Report
+from shoal.core.algorithms.fesem import Parameters
+from shoal.core.server_kit import clustered, distances
+from shoal.core.server_kit.cluster import kmeans
+from shoal.core.server_kit.clustered import GLOBAL, Clustered
+from shoal.core.server_kit.clustered import place_by_loss as place
+from shoal.core.server_kit.robust import RULES, norm
+from shoal.core.server_kit.standard import check_parameters, trained
+from shoal.core.types import DeviceId, ModelKey, Tensors
+
+__all__ = ["State", "place", "plan", "reduce", "start"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class State(Clustered):
+    """phase: train, evaluate or done. Before the first round there is one model."""
+
+    parameters: Parameters
+
+
+def start(model: Tensors, parameters: Parameters) -> State:
+    check_parameters("fesem", parameters, {"aggregation": RULES}, ("rounds", "clusters"))
+    return State(parameters=parameters, models={GLOBAL: model}, phase="train")
+
+
+def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:
+    return clustered.plan(PHASES, state, present)
+
+
+def reduce(state: State, reports: Sequence[Report]) -> State:
+    return clustered.reduce(PHASES, state, reports)
+
+
+def _take_train(state: State, reports: Sequence[Report]) -> State:
+    state = clustered.choose(state, reports)
+    updates = {device: update.model for device, update in sorted(trained(reports).items())}
+    if not updates:
+        return state
+    groups = _first_groups(state, updates) if GLOBAL in state.models else _nearest(state, updates)
+    return clustered.advanced(clustered.regrouped(state, reports, groups))
+
+
+def _first_groups(state: State, updates: dict[DeviceId, Tensors]) -> dict[DeviceId, ModelKey]:
+    products = distances.of_devices(updates, dict.fromkeys(updates, state.models[GLOBAL]))
+    points = distances.points(products)
+    labels = kmeans(points, state.parameters.clusters) if points.size else [0] * len(updates)
+    names = clustered.named(state.parameters.clusters)
+    return {device: names[label] for device, label in zip(updates, labels, strict=True)}
+
+
+def _nearest(state: State, updates: dict[DeviceId, Tensors]) -> dict[DeviceId, ModelKey]:
+    """The E-step; one model of each centre and one update at a time."""
+    centres = state.models
+    return {
+        device: min(centres, key=lambda key: norm(update, centres[key])) for device, update in updates.items()
+    }
+
+
+PHASES: clustered.Phases[State] = {
+    "train": (clustered.ask_train, _take_train),
+    "evaluate": (clustered.ask_evaluate, clustered.take_evaluate),
+}

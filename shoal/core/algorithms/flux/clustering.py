@@ -1,0 +1,224 @@
+"""FLUX's decisions, without the exchange around them: when to cluster, how, and where a device belongs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from scipy.stats import chi2
+
+from shoal.core.algorithms.flux import Parameters
+from shoal.core.algorithms.flux.state import Clustering
+from shoal.core.errors import ConfigError
+from shoal.core.exchange.parts import CALIBRATED, ClusterAssignment, Descriptor, Vector
+from shoal.core.server_kit import assign, cluster, descriptors, noisy, two_sample
+from shoal.core.server_kit.assign import nearest_of
+from shoal.core.server_kit.noised import NOISED, check_noise
+from shoal.core.server_kit.robust import RULES
+from shoal.core.server_kit.standard import check_parameters
+from shoal.core.types import DeviceId, ModelKey, Tensors
+
+ERROR = 0.01
+"""How often chance alone may make samples of a cluster look as if they were of none."""
+
+
+def warm_up_is_over(parameters: Parameters, accuracies: Mapping[str, float], progress: int) -> bool:
+    """Eq. 14, at the end of round `progress`: the global model gained less than `threshold` in some round,
+    or little time is left. One round is always left to cluster in."""
+    if progress >= min(parameters.latest * parameters.rounds, parameters.rounds - 1):
+        return True
+    if progress < parameters.earliest:
+        return False
+    first = 2 if parameters.history == "whole" else parameters.earliest
+    gains = [
+        accuracies[str(later)] - accuracies[str(later - 1)]
+        for later in range(first, progress + 1)
+        if str(later) in accuracies and str(later - 1) in accuracies
+    ]
+    return min(gains, default=np.inf) < parameters.threshold
+
+
+def form_clusters(
+    parameters: Parameters,
+    round: int,
+    encoder: Tensors,
+    projector: Tensors,
+    described: Mapping[DeviceId, Descriptor],
+    scaler: descriptors.BlockScaler | None = None,
+) -> tuple[Clustering, dict[DeviceId, ModelKey]]:
+    """Cluster the devices by their descriptors (section 4.2.1). Devices in id order, whatever came first.
+
+    scaler: None for one that is fitted to these descriptors.
+    """
+    devices = sorted(described)
+    chosen = [described[device] for device in devices]
+    private = chosen[0].sums is not None
+    raw = [descriptors.vector(one, parameters.classes) for one in chosen]
+    scaler = scaler or descriptors.BlockScaler.fit(
+        raw, projector["components"].shape[0], "unknown" if private else parameters.absent
+    )
+    points = np.stack([scaler.transform(vector) for vector in raw])
+    labels = find_groups(parameters, points, chosen)
+    noise = None
+    if private:
+        added = [scaler.transform_noise(descriptors.noise_vector(one, parameters.classes)) for one in chosen]
+        centroids, noise = noisy.centroids(points, np.stack(added), labels)
+        centroids = noisy.filled(centroids)
+        points = noisy.filled(points, centroids[labels])
+    else:
+        centroids = cluster.centroids(points, labels)
+    middles = centroids[:, : 2 * scaler.width]
+    samples = np.array([one.counts[0] for one in chosen])
+    apart = _apart(parameters, scaler, points[:, : 2 * scaler.width], samples, middles)
+    between = _apart(parameters, scaler, middles, np.full(len(middles), np.inf), middles)
+    names = tuple(f"c{number}" for number in range(len(centroids)))
+    found = Clustering(
+        round=round,
+        encoder=encoder,
+        projector=projector,
+        scaler=scaler,
+        names=names,
+        described=described,
+        vectors=dict(zip(devices, points, strict=True)),
+        centroids=centroids,
+        reach=assign.reach(apart, labels, between),
+        noise=noise,
+        classless=sum(1 for one in chosen if private and not one.classes),
+    )
+    return found, {device: names[label] for device, label in zip(devices, labels, strict=True)}
+
+
+def find_groups(parameters: Parameters, points: Vector, described: Sequence[Descriptor]) -> cluster.Labels:
+    """K-means where the number of clusters is known (FLUX-prior), else by test, or by density (D.2).
+
+    Descriptors with noise are always grouped by test: it alone takes the noise into account.
+    """
+    if described[0].sums is not None:
+        return two_sample.groups(described, parameters.clusters)
+    if parameters.clusters:
+        return cluster.kmeans(points, parameters.clusters)
+    if parameters.grouping == "test":
+        return two_sample.groups(described)
+    return cluster.adaptive_dbscan(points, parameters.scaling)
+
+
+def add_device(
+    clustering: Clustering, device: DeviceId, descriptor: Descriptor
+) -> tuple[Clustering, ModelKey]:
+    """A late joiner goes to the nearest centroid by its full descriptor (Algorithm 1, line 26)."""
+    answer, point = _nearest(clustering, descriptor, len(clustering.scaler.low) // 2 - 1)
+    if clustering.noise is not None:
+        row = clustering.names.index(answer.cluster)
+        point = noisy.filled(point[None], clustering.centroids[row][None])[0]
+    vectors, described = {**clustering.vectors, device: point}, {**clustering.described, device: descriptor}
+    return replace(clustering, vectors=vectors, described=described), answer.cluster
+
+
+def place(parameters: Parameters, clustering: Clustering, descriptor: Descriptor) -> ClusterAssignment:
+    """Where a newcomer without labels belongs (eq. 9, Algorithm 2), or that it fits nowhere.
+
+    What likelihood says of data that are of no cluster means nothing: the nearest by distance is named then.
+    """
+    answer, chance = _placed(parameters, clustering, descriptor)
+    reach = float(clustering.reach[clustering.names.index(answer.cluster)])
+    farthest = parameters.abstain_beyond * reach
+    if parameters.abstain_beyond and answer.distance**2 > farthest**2 + chance:
+        reason = (
+            f"its data are {answer.distance:.2f} away from the cluster {answer.cluster}, which fits best and "
+            f"reaches {reach:.2f}: no cluster has seen such data"
+        )
+        return replace(_nearest(clustering, descriptor, 0)[0], abstained=True, reason=reason)
+    if answer.abstained:
+        return answer
+    if len(clustering.names) > 1 and answer.confidence < parameters.least_confidence:
+        reason = f"clusters {answer.cluster} and {answer.runner_up} are equally near"
+        return replace(answer, abstained=True, reason=reason)
+    return answer
+
+
+def _placed(
+    parameters: Parameters, clustering: Clustering, descriptor: Descriptor
+) -> tuple[ClusterAssignment, float]:
+    """The nearest cluster to a newcomer, and how long a squared distance to it may be by chance alone."""
+    if not _by_likelihood(parameters):
+        return _nearest(clustering, descriptor, 0)[0], 0.0
+    taken, samples = clustering.label_free, descriptor.counts[:1]
+    point = clustering.scaler.transform(descriptors.vector(descriptor)[:taken])
+    apart = _apart(parameters, clustering.scaler, point[None], samples, clustering.centroids[:, :taken])
+    chance = chi2.isf(ERROR, taken) / max(float(samples[0]), 1.0)
+    return nearest_of(clustering.names, apart[0].tolist()), chance
+
+
+def _by_likelihood(parameters: Parameters) -> bool:
+    """Whether newcomers are placed by the spread of their samples, which no noise then may pass for."""
+    return parameters.placing == "likelihood" and parameters.privacy == "off"
+
+
+def _apart(
+    parameters: Parameters,
+    scaler: descriptors.BlockScaler,
+    points: Vector,
+    samples: Vector,
+    centroids: Vector,
+) -> Vector:
+    """(n, M): how far newcomers are from clusters. points: (n, 2 l), scaled; samples: (n,), of each."""
+    if _by_likelihood(parameters):
+        return assign.divergence(scaler.restored(points), samples, scaler.restored(centroids))
+    return assign.euclidean(points, centroids)
+
+
+def _nearest(
+    clustering: Clustering, descriptor: Descriptor, classes: int
+) -> tuple[ClusterAssignment, Vector]:
+    """The nearest centroid, in the coordinates of so many classes, and the scaled point."""
+    names, taken = list(clustering.names), (1 + classes) * clustering.label_free
+    point = clustering.scaler.transform(descriptors.vector(descriptor, classes)[:taken])
+    centroids = clustering.centroids[:, :taken]
+    if clustering.noise is None:
+        return assign.nearest(point, centroids, names), point
+    noise = clustering.scaler.transform_noise(descriptors.noise_vector(descriptor, classes)[:taken])
+    return noisy.nearest(point, noise, centroids, clustering.noise[:, :taken], names), point
+
+
+def mixing_weights(clustering: Clustering, device: DeviceId) -> dict[ModelKey, float]:
+    """FLUX-soft: how much of each cluster's model suits a device; only those above 0."""
+    row = assign.mixing_weights(clustering.vectors[device][None], clustering.centroids)[0]
+    return {name: float(weight) for name, weight in zip(clustering.names, row, strict=True) if weight > 0.0}
+
+
+def check(parameters: Parameters) -> None:
+    """Refuse parameters that cannot work, before a run starts. Raises ConfigError naming the parameter."""
+    choices = {
+        "history": ("whole", "from_earliest"),
+        "bounds": ("scalar", "coordinate"),
+        "solver": ("auto", "full"),
+        "absent": ("minus_one", "beyond"),
+        "mixing": ("hard", "soft"),
+        "grouping": ("test", "density"),
+        "placing": ("likelihood", "distance"),
+        "aggregation": (*RULES, NOISED),
+    }
+    check_parameters("flux", parameters, choices, ("rounds", "classes", "dims", "earliest"))
+    check_noise("flux", parameters)
+    if parameters.watch < 0:
+        raise ConfigError("flux parameter watch counts rounds and cannot be below 0")
+    if parameters.watch and parameters.privacy == "paper":
+        raise ConfigError(
+            "flux cannot tell drift from the papers' noise: its size is not known", "set watch=0"
+        )
+    if parameters.clusters < 0:
+        raise ConfigError("flux-prior must be told the number of clusters", "set clusters=K, or use flux")
+    if parameters.grouping == "test" and parameters.privacy == "paper" and not parameters.clusters:
+        raise ConfigError(
+            "flux cannot group by test what the papers' noise has hidden: its size is not known",
+            "set grouping=density, or privacy=off",
+        )
+    if parameters.grouping == "density" and parameters.privacy in CALIBRATED and not parameters.clusters:
+        raise ConfigError(
+            "flux cannot group noisy descriptors by density", "set grouping=test, or privacy=off"
+        )
+    if parameters.privacy in CALIBRATED and not parameters.noise_at_test:
+        raise ConfigError(
+            "flux gives newcomers the same privacy as all others", "set noise_at_test=true, or privacy=off"
+        )
+    if parameters.scaling <= 0.0 or parameters.margin < 1.0:
+        raise ConfigError("flux needs scaling above 0 and margin of at least 1")

@@ -1,0 +1,277 @@
+"""The server half of FLUX. Read `PHASES` first: what each phase asks, and what it makes of the answers."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from shoal.core.algorithm import Plan, Report
+from shoal.core.algorithms.flux import Parameters
+from shoal.core.algorithms.flux.clustering import (
+    add_device,
+    check,
+    form_clusters,
+    mixing_weights,
+    warm_up_is_over,
+)
+from shoal.core.algorithms.flux.clustering import place as place_newcomer
+from shoal.core.algorithms.flux.drift import drifted, recluster
+from shoal.core.algorithms.flux.messages import TrainMixture
+from shoal.core.algorithms.flux.state import GLOBAL, Clustering, State
+from shoal.core.errors import Refused
+from shoal.core.exchange.messages import Describe, Described, Evaluate, Message, Train
+from shoal.core.exchange.parts import ClusterAssignment, Descriptor, Evidence, PrivacySettings
+from shoal.core.server_kit.averaging import named, next_models
+from shoal.core.server_kit.frozen_encoder import (
+    bounds_task,
+    bounds_title,
+    merged_bounds,
+    privacy_of,
+    projector_of,
+)
+from shoal.core.server_kit.noised import charged, rule_of
+from shoal.core.server_kit.standard import mean_accuracy, metrics_of, private_training, trained, training
+from shoal.core.types import DeviceId, ModelKey, Tensors
+
+
+def start(model: Tensors, parameters: Parameters) -> State:
+    check(parameters)
+    privacy(parameters)
+    first = "bounds" if warm_up_is_over(parameters, {}, 0) else "train"
+    return State(parameters, {GLOBAL: model}, first)
+
+
+def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:
+    if state.phase == "done":
+        return None
+    ask, _ = PHASES[state.phase]
+    return ask(state, present)
+
+
+def reduce(state: State, reports: Sequence[Report]) -> State:
+    _, take = PHASES[state.phase]
+    return take(state, reports)
+
+
+def place(state: State, evidence: Evidence | None) -> ClusterAssignment | Message:
+    if state.clustering is None:
+        raise Refused("the run has not formed its clusters yet", "try again in a few rounds")
+    if evidence is None:
+        asked = privacy(state.parameters) if state.parameters.noise_at_test else PrivacySettings()
+        return Describe(state.clustering.encoder, state.clustering.projector, 0, asked)
+    assert isinstance(evidence, Descriptor)
+    return place_newcomer(state.parameters, state.clustering, evidence)
+
+
+def privacy(parameters: Parameters) -> PrivacySettings:
+    """What is asked of the devices. Raises ConfigError."""
+    return privacy_of("flux", parameters)
+
+
+# -- warm-up: train, measure, bounds ------------------------------------------------------------------------
+
+
+def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:
+    task = Train(
+        state.models[GLOBAL],
+        training(state.parameters),
+        GLOBAL,
+        private=private_training(state.parameters),
+    )
+    return Plan(dict.fromkeys(present, task), _title(state, "one model for all"))
+
+
+def _take_train(state: State, reports: Sequence[Report]) -> State:
+    rule = rule_of(state.parameters)
+    models, guard = next_models(state.models, reports, rule, state.guard)
+    spent = charged(state.spent, reports, rule)
+    progress = state.progress + 1
+    return replace(state, models=models, guard=guard, spent=spent, progress=progress, phase="measure")
+
+
+def _ask_measure(state: State, present: Sequence[DeviceId]) -> Plan:
+    task = Evaluate(state.models[GLOBAL], cluster=GLOBAL)
+    return Plan(dict.fromkeys(present, task), f"held-out accuracy after round {state.progress}")
+
+
+def _take_measure(state: State, reports: Sequence[Report]) -> State:
+    accuracies = {**state.accuracies, str(state.progress): mean_accuracy(reports)}
+    over = warm_up_is_over(state.parameters, accuracies, state.progress)
+    return replace(state, accuracies=accuracies, phase="bounds" if over else "train")
+
+
+def _ask_bounds(state: State, present: Sequence[DeviceId]) -> Plan:
+    asked = privacy(state.parameters)
+    task = bounds_task(state.models[GLOBAL], GLOBAL, asked, state.parameters.bounds)
+    return Plan(dict.fromkeys(present, task), bounds_title(asked))
+
+
+def _take_bounds(state: State, reports: Sequence[Report]) -> State:
+    bounds, width = merged_bounds(reports, privacy(state.parameters), state.parameters.margin)
+    return replace(state, bounds=bounds, latents=width, phase="cluster")
+
+
+# -- the clustering round -----------------------------------------------------------------------------------
+
+
+def _projector(state: State) -> Tensors:
+    parameters = state.parameters
+    return projector_of(state.bounds, state.latents, privacy(parameters), parameters.dims, parameters.solver)
+
+
+def _ask_cluster(state: State, present: Sequence[DeviceId]) -> Plan:
+    task = Train(
+        state.models[GLOBAL],
+        training(state.parameters),
+        GLOBAL,
+        _projector(state),
+        state.parameters.classes,
+        privacy(state.parameters),
+        private_training(state.parameters),
+    )
+    mark = " (privacy=paper: not private)" if state.parameters.privacy == "paper" else ""
+    return Plan(dict.fromkeys(present, task), _title(state, f"devices describe their data{mark}"))
+
+
+def _take_cluster(state: State, reports: Sequence[Report]) -> State:
+    described = {
+        device: update.descriptor for device, update in trained(reports).items() if update.descriptor
+    }
+    encoder = state.models[GLOBAL]
+    clustering, assignments = form_clusters(
+        state.parameters, state.progress + 1, encoder, _projector(state), described
+    )
+    state = replace(
+        state,
+        clustering=clustering,
+        assignments=assignments,
+        models=dict.fromkeys(clustering.names, encoder),
+        guard=state.guard.split(GLOBAL, clustering.names),
+    )
+    return _aggregate(state, reports)
+
+
+# -- clustered training -------------------------------------------------------------------------------------
+
+
+def _ask_clustered(state: State, present: Sequence[DeviceId]) -> Plan:
+    clustering, settings = _clustering(state), training(state.parameters)
+    private = private_training(state.parameters)
+    describe = Describe(
+        clustering.encoder, clustering.projector, state.parameters.classes, privacy(state.parameters)
+    )
+
+    def task(device: DeviceId) -> Message:
+        cluster = state.assignments.get(device)
+        if cluster is None:
+            return describe
+        if state.parameters.mixing == "soft":
+            weights = mixing_weights(clustering, device)
+            models = tuple(state.models[name] for name in weights)
+            return TrainMixture(models, tuple(weights.values()), settings, cluster, private)
+        return Train(state.models[cluster], settings, cluster, private=private)
+
+    return Plan({device: task(device) for device in present}, _title(state, "one model for each cluster"))
+
+
+def _take_clustered(state: State, reports: Sequence[Report]) -> State:
+    clustering, assignments = _clustering(state), dict(state.assignments)
+    for report in reports:
+        if isinstance(report.message, Described):
+            clustering, cluster = add_device(clustering, report.device, report.message.descriptor)
+            assignments[report.device] = cluster
+    if not trained(reports):  # only late joiners answered: nobody has trained, so the round is still to come
+        return replace(state, clustering=clustering, assignments=assignments)
+    return _aggregate(replace(state, clustering=clustering, assignments=assignments), reports)
+
+
+def _aggregate(state: State, reports: Sequence[Report]) -> State:
+    """The next model of each cluster from its devices' updates; one without updates keeps its model."""
+    clustering = _clustering(state)
+    shares: Mapping[DeviceId, Mapping[ModelKey, float]] = {
+        device: mixing_weights(clustering, device)
+        if state.parameters.mixing == "soft"
+        else {state.assignments[device]: 1.0}
+        for device in trained(reports)
+    }
+    rule = rule_of(state.parameters)
+    models, guard = next_models(
+        state.models,
+        reports,
+        rule,
+        state.guard,
+        lambda device, key: shares[device].get(key, 0.0),
+    )
+    progress, watch = state.progress + 1, state.parameters.watch
+    phase = "watch" if watch and (progress - clustering.round) % watch == 0 else "clustered"
+    if progress >= state.parameters.rounds:
+        phase = "evaluate" if state.parameters.evaluate else "done"
+    spent = charged(state.spent, reports, rule)
+    return replace(state, models=models, guard=guard, spent=spent, progress=progress, phase=phase)
+
+
+# -- FLUX-dynamic: watching for drift -----------------------------------------------------------------------
+
+
+def _ask_watch(state: State, present: Sequence[DeviceId]) -> Plan:
+    clustering = _clustering(state)
+    task = Describe(
+        clustering.encoder, clustering.projector, state.parameters.classes, privacy(state.parameters)
+    )
+    return Plan(dict.fromkeys(present, task), _title(state, "have the devices' data drifted?"))
+
+
+def _take_watch(state: State, reports: Sequence[Report]) -> State:
+    described = {
+        report.device: report.message.descriptor
+        for report in reports
+        if isinstance(report.message, Described)
+    }
+    moved = drifted(_clustering(state), described)
+    if not moved:
+        return replace(state, phase="clustered")
+    found, assignments, sources = recluster(state.parameters, _clustering(state), state.progress, described)
+    remark = f"after round {state.progress} the data of {named(moved)} have drifted: clusters are formed anew"
+    return replace(
+        state,
+        clustering=found,
+        assignments=assignments,
+        models={name: state.models[old] for name, old in sources.items()},
+        guard=state.guard.moved(sources),
+        drift=(*state.drift, remark),
+        phase="clustered",
+    )
+
+
+# -- the end ------------------------------------------------------------------------------------------------
+
+
+def _ask_evaluate(state: State, present: Sequence[DeviceId]) -> Plan:
+    assigned = {device: state.assignments[device] for device in present if device in state.assignments}
+    tasks = {device: Evaluate(state.models[cluster], "test", cluster) for device, cluster in assigned.items()}
+    return Plan(tasks, "final evaluation")
+
+
+def _take_evaluate(state: State, reports: Sequence[Report]) -> State:
+    return replace(state, metrics={**state.metrics, **metrics_of(reports)}, phase="done")
+
+
+def _clustering(state: State) -> Clustering:
+    assert state.clustering is not None
+    return state.clustering
+
+
+def _title(state: State, what: str) -> str:
+    return f"training round {state.progress + 1} of {state.parameters.rounds}: {what}"
+
+
+PHASES: Mapping[
+    str,
+    tuple[Callable[[State, Sequence[DeviceId]], Plan], Callable[[State, Sequence[Report]], State]],
+] = {
+    "train": (_ask_train, _take_train),
+    "measure": (_ask_measure, _take_measure),
+    "bounds": (_ask_bounds, _take_bounds),
+    "cluster": (_ask_cluster, _take_cluster),
+    "clustered": (_ask_clustered, _take_clustered),
+    "watch": (_ask_watch, _take_watch),
+    "evaluate": (_ask_evaluate, _take_evaluate),
+}

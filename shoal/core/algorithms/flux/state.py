@@ -1,0 +1,89 @@
+"""The state of a FLUX run: one frozen value, which is also its checkpoint."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from shoal.core.algorithm import LASTING
+from shoal.core.algorithms.flux import Parameters
+from shoal.core.exchange.messages import Evaluated
+from shoal.core.exchange.parts import Descriptor, LatentBounds, Vector
+from shoal.core.server_kit.averaging import Guard
+from shoal.core.server_kit.descriptors import BlockScaler
+from shoal.core.types import DeviceId, ModelKey, Scalar, Tensors
+
+GLOBAL = "global"
+
+
+@dataclass(frozen=True, eq=False)
+class Clustering:
+    """What was found in the clustering round, and what it takes to place another device.
+
+    encoder: the frozen global model that describes. projector: as in `Train`.
+    described: every device's descriptor. vectors: the same, scaled, (2 (U+1) l,).
+    centroids: (M, 2 (U+1) l), one row for each of `names`.
+    reach: (M,), by the measure that newcomers are placed by; see `shoal.core.server_kit.assign.reach`.
+    noise: (M, 2 (U+1) l), variances of the privacy noise in the centroids; None without a guarantee. Where a
+    cluster knows nothing of a class, its noise is infinite, and the centroid there is a stopgap.
+    classless: devices of the clustering round that released no classes.
+    """
+
+    round: int
+    encoder: Tensors
+    projector: Tensors
+    scaler: BlockScaler
+    names: tuple[ModelKey, ...]
+    vectors: Mapping[DeviceId, Vector]
+    centroids: Vector
+    reach: Vector
+    noise: Vector | None = None
+    described: Mapping[DeviceId, Descriptor] = field(default_factory=dict)
+    classless: int = 0
+
+    @property
+    def label_free(self) -> int:
+        """How many leading coordinates a device without labels can give: 2 l."""
+        return 2 * self.scaler.width
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """phase: train, measure, bounds, cluster, clustered, watch, evaluate or done.
+
+    progress: rounds of training done. accuracies: of the global model after each measured round, by round.
+    spent: by device, see `shoal.core.server_kit.noised.charged`.
+    drift: when clusters were formed anew because data had drifted, and whose.
+    """
+
+    parameters: Parameters
+    models: Mapping[ModelKey, Tensors]
+    phase: str
+    progress: int = 0
+    accuracies: Mapping[str, float] = field(default_factory=dict)
+    bounds: LatentBounds | None = None
+    latents: int = 0
+    clustering: Clustering | None = None
+    assignments: Mapping[DeviceId, ModelKey] = field(default_factory=dict)
+    metrics: Mapping[DeviceId, Evaluated] = field(default_factory=dict)
+    guard: Guard = field(default_factory=Guard)
+    spent: Mapping[DeviceId, float] = field(default_factory=dict, metadata=LASTING)
+    drift: tuple[str, ...] = ()
+
+    @property
+    def facts(self) -> Mapping[str, Scalar]:
+        if self.clustering is None:
+            return {}
+        found = {"clustering_round": self.clustering.round, "clusters": len(self.clustering.names)}
+        return {**found, "reclustered": len(self.drift)} if self.parameters.watch else found
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        return (*self._classless, *self.drift, *self.guard.remarks)
+
+    @property
+    def _classless(self) -> Sequence[str]:
+        if self.clustering is None or not self.clustering.classless:
+            return ()
+        return (
+            f"{self.clustering.classless} devices had too few samples, or too little budget left, to tell of "
+            "their classes with this privacy: among them no groups are found that differ in nothing else",
+        )

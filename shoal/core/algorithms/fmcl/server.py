@@ -1,0 +1,110 @@
+"""The server half of FMCL. Read `PHASES` first: what each phase asks, and what it makes of answers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from shoal.core.algorithm import Plan, Report
+from shoal.core.algorithms.fmcl import Parameters, clustering
+from shoal.core.errors import ConfigError, Refused
+from shoal.core.exchange.messages import Message, Represent, Represented
+from shoal.core.exchange.parts import ClusterAssignment, Evidence, Prototypes
+from shoal.core.server_kit import clustered, merge_split
+from shoal.core.server_kit.clustered import GLOBAL, Clustered
+from shoal.core.server_kit.robust import RULES
+from shoal.core.server_kit.standard import check_parameters
+from shoal.core.types import DeviceId, Tensors
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class State(Clustered):
+    """phase: represent, clustered, evaluate or done.
+
+    prototypes: what each device has sent. far: D_big, the distance of devices that share no class.
+    """
+
+    parameters: Parameters
+    prototypes: Mapping[DeviceId, Prototypes] = field(default_factory=dict)
+    far: float = 1.0
+
+
+def start(model: Tensors, parameters: Parameters) -> State:
+    check_parameters(
+        "fmcl",
+        parameters,
+        {"aggregation": RULES, "search": ("window", "all"), "disjoint": ("shared", "classes")},
+        ("rounds",),
+    )
+    if parameters.clusters < 0:
+        raise ConfigError(
+            f"fmcl parameter clusters cannot be {parameters.clusters}", "use 0 to find their number"
+        )
+    for name in ("beta", "epsilon"):
+        if not getattr(parameters, name) > 0.0:
+            raise ConfigError(f"fmcl parameter {name} must be above 0, not {getattr(parameters, name)}")
+    if not parameters.alpha >= 0.0:
+        raise ConfigError(f"fmcl parameter alpha must be at least 0, not {parameters.alpha}")
+    return State(parameters=parameters, models={GLOBAL: model}, phase="represent")
+
+
+def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:
+    return clustered.plan(PHASES, state, present)
+
+
+def reduce(state: State, reports: Sequence[Report]) -> State:
+    return clustered.reduce(PHASES, state, reports)
+
+
+def place(state: State, evidence: Evidence | None) -> ClusterAssignment | Message:
+    if not state.prototypes:
+        raise Refused("the run has not formed its clusters yet", "try again after its first round")
+    if evidence is None:
+        return Represent(by_class=True)
+    assert isinstance(evidence, Prototypes)
+    return clustering.place(state.parameters, state.prototypes, state.assignments, state.far, evidence)
+
+
+def _ask_represent(state: State, present: Sequence[DeviceId]) -> Plan:
+    return Plan(dict.fromkeys(present, Represent(by_class=True)), "class means by the frozen encoder")
+
+
+def _take_represent(state: State, reports: Sequence[Report]) -> State:
+    held = dict(sorted(_represented(reports).items()))
+    apart = clustering.distances(state.parameters, list(held.values()))
+    far = clustering.beyond(state.parameters, list(held.values()), apart)
+    labels = clustering.group(state.parameters, np.where(np.isfinite(apart), apart, far))
+    groups = dict(zip(held, labels.tolist(), strict=True))
+    return merge_split.formed(replace(state, prototypes=held, far=far), groups, "clustered")
+
+
+def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:
+    return clustered.ask_train(state, present, late=Represent(by_class=True))
+
+
+def _take_train(state: State, reports: Sequence[Report]) -> State:
+    for device, prototypes in _represented(reports).items():
+        answer = clustering.place(
+            state.parameters, state.prototypes, state.assignments, state.far, prototypes
+        )
+        state = replace(
+            state,
+            prototypes={**state.prototypes, device: prototypes},
+            assignments={**state.assignments, device: answer.cluster},
+        )
+    return clustered.take_train(state, reports)
+
+
+def _represented(reports: Sequence[Report]) -> dict[DeviceId, Prototypes]:
+    return {
+        report.device: report.message.prototypes
+        for report in reports
+        if isinstance(report.message, Represented)
+    }
+
+
+PHASES: clustered.Phases[State] = {
+    "represent": (_ask_represent, _take_represent),
+    "clustered": (_ask_train, _take_train),
+    "evaluate": (clustered.ask_evaluate, clustered.take_evaluate),
+}

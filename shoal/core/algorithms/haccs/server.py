@@ -1,0 +1,99 @@
+"""The server half of HACCS."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from sklearn.cluster import OPTICS
+
+from shoal.core.algorithm import Plan, Report
+from shoal.core.algorithms.haccs import Parameters
+from shoal.core.algorithms.haccs.messages import Count, Counted
+from shoal.core.exchange.parts import Vector
+from shoal.core.server_kit import clustered, merge_split
+from shoal.core.server_kit.cluster import Labels, renumbered, with_singletons
+from shoal.core.server_kit.clustered import GLOBAL, Clustered
+from shoal.core.server_kit.clustered import place_by_loss as place
+from shoal.core.server_kit.robust import RULES
+from shoal.core.server_kit.standard import check_parameters
+from shoal.core.types import DeviceId, Tensors
+
+__all__ = ["State", "place", "plan", "reduce", "start"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class State(Clustered):
+    """phase: count, clustered, evaluate or done."""
+
+    parameters: Parameters
+
+
+def start(model: Tensors, parameters: Parameters) -> State:
+    choices = {"aggregation": RULES, "summary": ("labels", "pixels")}
+    check_parameters("haccs", parameters, choices, ("rounds", "classes", "bins"))
+    return State(parameters=parameters, models={GLOBAL: model}, phase="count")
+
+
+def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:
+    return clustered.plan(PHASES, state, present)
+
+
+def reduce(state: State, reports: Sequence[Report]) -> State:
+    return clustered.reduce(PHASES, state, reports)
+
+
+def _ask_count(state: State, present: Sequence[DeviceId]) -> Plan:
+    bins = state.parameters.bins if state.parameters.summary == "pixels" else 0
+    return Plan(dict.fromkeys(present, Count(state.parameters.classes, bins)), "histograms of the data")
+
+
+def _take_count(state: State, reports: Sequence[Report]) -> State:
+    histograms = {
+        report.device: histogram(state.parameters, report.message)
+        for report in reports
+        if isinstance(report.message, Counted)
+    }
+    labels = density(hellinger(histograms))
+    return merge_split.formed(state, dict(zip(sorted(histograms), labels.tolist(), strict=True)), "clustered")
+
+
+def histogram(parameters: Parameters, message: Counted) -> Vector:
+    """(rows, cells) whose rows sum to 1, or to 0 for a class that is not there: one row of P(y), or one for
+    each class of P(X|y)."""
+    by_class = parameters.summary == "pixels"
+    shape = (parameters.classes, parameters.bins) if by_class else (1, parameters.classes)
+    counts = np.array(message.counts).reshape(shape)
+    totals = counts.sum(axis=1, keepdims=True)
+    shares: Vector = np.divide(counts, totals, out=np.zeros_like(counts), where=totals > 0.0)
+    return shares
+
+
+def hellinger(histograms: Mapping[DeviceId, Vector]) -> Vector:
+    """(n, n) Hellinger distances, 0 to 1, of devices in id order: the mean over rows that either has."""
+    roots = np.sqrt(np.stack([histograms[device] for device in sorted(histograms)]))
+    there = roots.sum(axis=2) > 0.0
+    found = np.zeros((len(roots), len(roots)))
+    for index, own in enumerate(roots):
+        apart = np.linalg.norm(roots - own, axis=2) / np.sqrt(2.0)
+        # A row that one of two lacks is as far as can be.
+        apart = np.where(there == there[index], apart, 1.0)
+        either = there | there[index]
+        found[index] = (apart * either).sum(axis=1) / np.maximum(either.sum(axis=1), 1)
+    np.fill_diagonal(found, 0.0)
+    return (found + found.T) / 2.0
+
+
+def density(apart: Vector) -> Labels:
+    """Groups of at least two by OPTICS; a device that lies in none is a group of its own."""
+    if len(apart) < 3 or apart.max() <= 1e-9:
+        return np.zeros(len(apart), np.int64)
+    with np.errstate(divide="ignore"):  # equal histograms are at no distance from each other
+        labels = OPTICS(min_samples=2, metric="precomputed").fit_predict(apart).astype(np.int64)
+    return renumbered(with_singletons(labels))
+
+
+PHASES: clustered.Phases[State] = {
+    "count": (_ask_count, _take_count),
+    "clustered": (clustered.ask_train, clustered.take_train),
+    "evaluate": (clustered.ask_evaluate, clustered.take_evaluate),
+}

@@ -1,0 +1,34 @@
+"""What PACFL says beyond the standard messages."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from shoal.core.errors import BadPayload
+from shoal.core.exchange.messages import Message
+
+
+@dataclass(frozen=True, eq=False)
+class Spanned(Message):
+    """vectors: row after row, each of length 1, as many rows as were asked for or the samples span."""
+
+    kind: ClassVar[str] = "pacfl_spanned"
+    vectors: tuple[float, ...]
+    width: int
+    examples: int
+
+
+@dataclass(frozen=True, eq=False)
+class Span(Message):
+    """Which subspace do the samples of the training part lie in? vectors: how many to tell, at least 1."""
+
+    kind: ClassVar[str] = "pacfl_span"
+    reply: ClassVar[type[Message]] = Spanned
+    vectors: int
+
+    def admit(self, reply: Message) -> None:
+        assert isinstance(reply, Spanned)
+        rows, rest = divmod(len(reply.vectors), max(reply.width, 1))
+        if reply.width < 1 or rest or not 1 <= rows <= self.vectors:
+            raise BadPayload(
+                f"{len(reply.vectors)} numbers came for 1 to {self.vectors} vectors of {reply.width}"
+            )

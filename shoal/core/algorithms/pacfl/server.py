@@ -1,0 +1,91 @@
+"""The server half of PACFL."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shoal.core.algorithm import Plan, Report
+from shoal.core.algorithms.pacfl import Parameters
+from shoal.core.algorithms.pacfl.messages import Span, Spanned
+from shoal.core.errors import ConfigError
+from shoal.core.exchange.parts import Vector
+from shoal.core.server_kit import clustered, merge_split
+from shoal.core.server_kit.cluster import agglomerated
+from shoal.core.server_kit.clustered import GLOBAL, Clustered
+from shoal.core.server_kit.clustered import place_by_loss as place
+from shoal.core.server_kit.robust import RULES
+from shoal.core.server_kit.standard import check_parameters
+from shoal.core.types import DeviceId, Tensors
+
+__all__ = ["State", "place", "plan", "reduce", "start"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class State(Clustered):
+    """phase: span, clustered, evaluate or done."""
+
+    parameters: Parameters
+
+
+def start(model: Tensors, parameters: Parameters) -> State:
+    choices = {"aggregation": RULES, "measure": ("smallest", "sum")}
+    check_parameters("pacfl", parameters, choices, ("rounds", "vectors"))
+    if parameters.clusters < 0 or (not parameters.clusters and not parameters.angle > 0.0):
+        raise ConfigError("pacfl needs clusters of at least 1, or clusters=0 with an angle above 0")
+    return State(parameters=parameters, models={GLOBAL: model}, phase="span")
+
+
+def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:
+    return clustered.plan(PHASES, state, present)
+
+
+def reduce(state: State, reports: Sequence[Report]) -> State:
+    return clustered.reduce(PHASES, state, reports)
+
+
+def _ask_span(state: State, present: Sequence[DeviceId]) -> Plan:
+    return Plan(dict.fromkeys(present, Span(state.parameters.vectors)), "subspaces of the data")
+
+
+def _take_span(state: State, reports: Sequence[Report]) -> State:
+    bases = {
+        report.device: basis(report.message) for report in reports if isinstance(report.message, Spanned)
+    }
+    chosen = state.parameters
+    labels = agglomerated(
+        angles(bases, chosen.measure), "average", clusters=chosen.clusters, below=chosen.angle
+    )
+    return merge_split.formed(state, dict(zip(sorted(bases), labels.tolist(), strict=True)), "clustered")
+
+
+def basis(message: Spanned) -> Vector:
+    """(p, width) orthonormal rows; made so here, for a device may send anything."""
+    rows = np.array(message.vectors).reshape(-1, message.width)
+    orthonormal: Vector = np.linalg.svd(rows, full_matrices=False)[2]
+    return orthonormal
+
+
+def angles(bases: Mapping[DeviceId, Vector], measure: str) -> Vector:
+    """(n, n) degrees between the subspaces of devices in id order; right angles where they do not compare.
+
+    Principal angles are the arc cosines of the singular values of A B^T.
+    """
+    rows = [bases[device] for device in sorted(bases)]
+    most = max((len(each) for each in rows), default=1) if measure == "sum" else 1
+    found = np.full((len(rows), len(rows)), 90.0 * most)
+    for i, one in enumerate(rows):
+        for j, other in enumerate(rows[:i]):
+            if one.shape[1] and one.shape[1] == other.shape[1]:
+                cosines = np.clip(np.linalg.svd(one @ other.T, compute_uv=False), 0.0, 1.0)
+                between = np.degrees(np.arccos(cosines))
+                found[i, j] = found[j, i] = between.sum() if measure == "sum" else between.min()
+    np.fill_diagonal(found, 0.0)
+    return found
+
+
+PHASES: clustered.Phases[State] = {
+    "span": (_ask_span, _take_span),
+    "clustered": (clustered.ask_train, clustered.take_train),
+    "evaluate": (clustered.ask_evaluate, clustered.take_evaluate),
+}

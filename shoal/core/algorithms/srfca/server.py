@@ -1,0 +1,96 @@
+"""The server half of SRFCA."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.sparse.csgraph import connected_components
+
+from shoal.core.algorithm import Plan, Report
+from shoal.core.algorithms.srfca import Parameters
+from shoal.core.errors import ConfigError
+from shoal.core.exchange.parts import Vector
+from shoal.core.server_kit import clustered, distances, merge_split
+from shoal.core.server_kit.cluster import SLACK
+from shoal.core.server_kit.clustered import GLOBAL, Clustered
+from shoal.core.server_kit.clustered import place_by_loss as place
+from shoal.core.server_kit.robust import RULES
+from shoal.core.server_kit.standard import check_parameters, trained
+from shoal.core.types import DeviceId, Tensors
+
+__all__ = ["State", "place", "plan", "reduce", "start"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class State(Clustered):
+    """phase: start, train, choose, evaluate or done. near: lambda."""
+
+    parameters: Parameters
+    near: float = 0.0
+
+
+def start(model: Tensors, parameters: Parameters) -> State:
+    check_parameters("srfca", parameters, {"aggregation": RULES}, ("rounds", "smallest", "every"))
+    if not 0.0 <= parameters.quantile <= 1.0:
+        raise ConfigError(f"srfca parameter quantile cannot be {parameters.quantile}", "use 0 to 1")
+    return State(parameters=parameters, models={GLOBAL: model}, phase="start")
+
+
+def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:
+    return clustered.plan(PHASES, state, present)
+
+
+def reduce(state: State, reports: Sequence[Report]) -> State:
+    return clustered.reduce(PHASES, state, reports)
+
+
+def _take_start(state: State, reports: Sequence[Report]) -> State:
+    """ONE_SHOT. Who is in no cluster will choose one."""
+    updates = {device: update.model for device, update in sorted(trained(reports).items())}
+    apart = distances.euclidean(distances.of_devices(updates, dict.fromkeys(updates, state.models[GLOBAL])))
+    pairs = apart[np.triu_indices(len(apart), 1)]
+    near = float(np.quantile(pairs, state.parameters.quantile)) if len(pairs) else 0.0
+    labels = joined(apart, near)
+    sizes = Counter(labels)
+    kept = [label for label in sorted(sizes) if sizes[label] >= state.parameters.smallest]
+    if not kept:
+        labels, kept = [0] * len(labels), [0]
+    names = dict(zip(kept, clustered.named(len(kept)), strict=True))
+    groups = {device: names[label] for device, label in zip(updates, labels, strict=True) if label in names}
+    after = clustered.regrouped(state, reports, groups)
+    return clustered.advanced(replace(after, near=near, assignments=groups), _next(state.parameters, 1))
+
+
+def joined(apart: Vector, near: float) -> list[int]:
+    """Devices, or clusters, by what hangs together of those that are at most so far apart."""
+    _, labels = connected_components(apart <= near * (1.0 + SLACK), directed=False)
+    return [int(label) for label in labels]
+
+
+def _take_train(state: State, reports: Sequence[Report]) -> State:
+    after = clustered.take_train(state, reports)
+    return replace(after, phase=_next(state.parameters, after.progress)) if after.phase == "train" else after
+
+
+def _next(parameters: Parameters, progress: int) -> str:
+    return "train" if progress % parameters.every else "choose"
+
+
+def _take_choice(state: State, reports: Sequence[Report]) -> State:
+    """RECLUSTER, then MERGE: a merged model is the mean of those it is made of, by their devices."""
+    state = replace(clustered.choose(state, reports), phase="train")
+    names = list(state.models)
+    base = state.models[names[0]]
+    products = distances.inner_products([state.models[name] for name in names], [base] * len(names))
+    labels = joined(distances.euclidean(products), state.near)
+    firsts = {label: names[labels.index(label)] for label in labels}
+    return merge_split.merged(state, {name: firsts[label] for name, label in zip(names, labels, strict=True)})
+
+
+PHASES: clustered.Phases[State] = {
+    "start": (clustered.ask_train, _take_start),
+    "train": (clustered.ask_train, _take_train),
+    "choose": (clustered.ask_scores, _take_choice),
+    "evaluate": (clustered.ask_evaluate, clustered.take_evaluate),
+}

@@ -1,0 +1,39 @@
+"""The parts that a device's data have: one to train on, one held out, and perhaps one for tests."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from shoal.core.data.dataset import Dataset
+from shoal.core.errors import DataFault
+
+HELD_OUT = 0.2
+SEED = 42
+
+
+@dataclass(frozen=True, eq=False)
+class Views:
+    """train: never empty. held_out: to measure on; empty where nothing can be measured. test: or None."""
+
+    train: Dataset
+    held_out: Dataset
+    test: Dataset | None = None
+
+    @classmethod
+    def of(cls, data: Dataset, test: Dataset | None = None) -> "Views":
+        """Hold out a fifth of `data` at random, rounded up; the same fifth at every start.
+
+        The very rows in the very order of scikit-learn's `train_test_split(test_size=0.2, random_state=42)`,
+        which is how FLUX and FEROMA held out theirs (FLUX, appendix B.2: 20%).
+
+        Unlabelled data and a single sample all go to `train`, and `held_out` is empty.
+        Raises DataFault when there are no data at all.
+        """
+        if len(data) == 0:
+            raise DataFault("the data set has no samples", "a device needs at least one")
+        if data.y is None or len(data) == 1:
+            return cls(data, data.subset(slice(0, 0)), test)
+        order = np.random.RandomState(SEED).permutation(len(data))
+        held_out = math.ceil(HELD_OUT * len(data))
+        return cls(data.subset(order[held_out:]), data.subset(order[:held_out]), test)

@@ -1,0 +1,141 @@
+"""What a device half is handed: the learner, the data, a network to work in, and chance.
+
+A bench lasts as long as its data: they are converted once, and one network is used over and over. So one task
+at a time, and what a task keeps of the network it copies out (`tensors_of`).
+
+What a device half needs again in a later task of the same run, such as a personal model, it gives to
+`remember`, and finds it in `memory`. That stays on the device. It counts once the task's result does: a task
+that is performed again finds what it found the first time. It can be lost with the disk, and an operator can
+take the models back to an earlier round without it: a device half checks that it fits, and can begin anew.
+"""
+
+import copy
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import nn
+
+from shoal.core.data.version import Numbers, distinct, version
+from shoal.core.data.views import Views
+from shoal.core.device_kit.learner import Learner
+from shoal.core.device_kit.samples import Samples, convert
+from shoal.core.device_kit.weights import load_weights
+from shoal.core.errors import BadPayload, ConfigError, DeviceFault, near
+from shoal.core.exchange.tensors import nbytes
+from shoal.core.privacy.account import Account, NoAccount
+from shoal.core.types import Tensors
+
+DEVICES = ("auto", "cpu", "cuda")
+PARTS = ("train", "held_out", "test")
+MODELS, PER_SAMPLE = 4, 1 << 10
+"""What may be remembered of a run: so many models, and so many bytes for each sample to train on."""
+
+
+class DeviceContext:
+    """learner, views: what and on what. device: where it computes.
+
+    seed: where this task's shuffling, dropout and the like start from.
+    noise: for the papers' mechanism, and for nothing else. On a real device it is seeded by the operating
+    system and not by anyone's seed: whoever knew it could take the noise off.
+    account: makes the releases that have a guarantee, with noise of its own.
+    memory: what the last task of this run left to remember; None at first. Views of a file: never written.
+    remembered: what this task leaves; None where all stays as it was.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        views: Views,
+        device: str,
+        seed: int,
+        noise: np.random.Generator,
+        model: nn.Module | None = None,
+        account: Account | None = None,
+    ) -> None:
+        """device: "auto" (a CUDA GPU if there is one), "cpu" or "cuda".
+
+        model: a network of this learner to work in, for benches that take turns, as in a simulation of many
+        devices; without one it builds its own. account: without one no release can have a guarantee.
+
+        Raises ConfigError for a device that is not there, LearnerFault when the learner cannot build.
+        """
+        self.learner = learner
+        self.views = views
+        self.device = choose_device(device)
+        self.seed = seed
+        self.noise = noise
+        self.account: Account = NoAccount() if account is None else account
+        self.model = (learner.module(seed=0) if model is None else model).to(self.device)
+        self.memory: Tensors | None = None
+        self.remembered: Tensors | None = None
+        self._samples: dict[str, Samples] = {}
+        self._versions: dict[tuple[bool, tuple[str, ...]], str] = {}
+        self._distinct: dict[tuple[bool, tuple[str, ...]], Numbers] = {}
+
+    def for_task(self, seed: int, memory: Tensors | None = None) -> "DeviceContext":
+        """The same bench, data and network shared, for a task with this seed and what is remembered."""
+        context = copy.copy(self)
+        context.seed, context.memory, context.remembered = seed, memory, None
+        return context
+
+    def remember(self, tensors: Tensors) -> None:
+        """Have these in `memory` from the next task of this run on, in the place of what is there.
+
+        The last call of a task counts. Raises DeviceFault for more than `MODELS` models of this learner and
+        `PER_SAMPLE` bytes for each sample to train on.
+        """
+        size, most = nbytes(tensors), MODELS * self._model_bytes() + PER_SAMPLE * len(self.views.train)
+        if size > most:
+            raise DeviceFault(
+                f"{size} bytes are to be remembered, and {most} may be", "remember less from task to task"
+            )
+        self.remembered = tensors
+
+    def _model_bytes(self) -> int:
+        return sum(tensor.nbytes for tensor in self.model.state_dict().values())
+
+    def samples(self, part: str) -> Samples:
+        """A part of the data: "train", "held_out", or "test" (the held-out one where there is no test part).
+
+        Raises DeviceFault when that part is empty, BadPayload for another name, DataFault for unusable data.
+        """
+        if part not in PARTS:
+            raise BadPayload(f"the data have no part {part!r}", near(part, list(PARTS)))
+        if part == "test" and self.views.test is None:
+            part = "held_out"
+        if part not in self._samples:
+            data = getattr(self.views, part)
+            if len(data) == 0:
+                raise DeviceFault(f"the {part} part of the data is empty", "give at least 2 labelled samples")
+            self._samples[part] = convert(data, self.device)
+        return self._samples[part]
+
+    def version(self, parts: Sequence[str], labels: bool) -> str:
+        """Which samples these parts hold, with their classes where `labels` matter: a hash of them."""
+        key = (labels, tuple(parts))
+        if key not in self._versions:
+            self._versions[key] = version((getattr(self.views, part) for part in parts), labels)
+        return self._versions[key]
+
+    def distinct(self, parts: Sequence[str], labels: bool) -> Numbers:
+        """Which samples of these parts are the same one: see `shoal.core.data.version`."""
+        key = (labels, tuple(parts))
+        if key not in self._distinct:
+            self._distinct[key] = distinct((getattr(self.views, part) for part in parts), labels)
+        return self._distinct[key]
+
+    def load(self, weights: Tensors) -> nn.Module:
+        """The bench's network with these weights; it is theirs until the next call. Raises BadPayload."""
+        load_weights(self.model, weights)
+        return self.model
+
+
+def choose_device(name: str) -> torch.device:
+    """Where to compute. Raises ConfigError when it is not there."""
+    if name not in DEVICES:
+        raise ConfigError(f"there is no device {name!r}", near(name, list(DEVICES)))
+    found = torch.cuda.is_available()
+    if name == "cuda" and not found:
+        raise ConfigError("device cuda was asked for, and PyTorch finds no CUDA GPU", "use auto or cpu")
+    return torch.device("cuda" if found and name != "cpu" else "cpu")

@@ -1,0 +1,158 @@
+"""From a device's data to the moments of its projected latents (FLUX, appendix C.1.1, step S3; eq. 7).
+
+The projector is a tensor set of "mean" (v,) and "components" (l, v), float64, the same on every device. In
+the calibrated privacy modes it has a "radius" () too, and takes standardised latents, (n, v + 2). Only the
+projected ones, (n, l), are kept at once, never the latents (n, v).
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from shoal.core.data.version import Numbers
+from shoal.core.device_kit.latents import latents
+from shoal.core.device_kit.learner import Learner
+from shoal.core.device_kit.samples import Samples
+from shoal.core.errors import BadPayload, DataFault, LearnerFault
+from shoal.core.exchange.parts import MAX_ROWS, MAX_SCALE, MIN_SCALE, Vector
+from shoal.core.exchange.tensors import Manifest, TensorSpec, check_manifest, manifest_of
+from shoal.core.privacy.moments import Moments
+from shoal.core.privacy.sums import ExactSums, sums_of
+from shoal.core.types import Array, Tensors
+
+TURN = 2.0
+"""Radians on the circle of lengths for a factor of e."""
+ROUNDING = 1e-12
+"""Relative: what is left of latents that are all the same, less their mean, is not more."""
+
+
+def describe(
+    learner: Learner,
+    model: nn.Module,
+    parts: Sequence[Samples],
+    projector: Tensors,
+    classes: int,
+    distinct: Numbers | None = None,
+) -> Moments:
+    """Moments of all samples of `parts` and, for `classes` above 0, of each class. `model` is not changed.
+
+    distinct: which samples are the same one; without it each counts as one of its own.
+    Raises DeviceFault where labels are needed and missing, LearnerFault when the author's code fails,
+    BadPayload for a projector that does not fit the learner's latents.
+    """
+    labels = torch.cat([part.labels for part in parts]).cpu().numpy() if classes else None
+    batches = (batch for part in parts for batch in latents(learner, model, part))
+    return moments_of(project(batches, projector), labels, classes, distinct)
+
+
+def sums(
+    learner: Learner,
+    model: nn.Module,
+    parts: Sequence[Samples],
+    projector: Tensors,
+    classes: int,
+    distinct: Numbers,
+) -> ExactSums:
+    """What a calibrated privacy mode makes its release of: for `classes` above 0, of each class too.
+
+    A sample that is there several times counts once. One sample more is at most one distinct sample more, so
+    that what one sample can change does not grow by it.
+    The projector has a radius. Raises as `describe` does.
+    """
+    check_classes(classes)
+    labels = torch.cat([part.labels for part in parts]).cpu().numpy() if classes else None
+    batches = (batch for part in parts for batch in latents(learner, model, part))
+    projected = project(batches, projector)
+    first = np.unique(distinct, return_index=True)[1]
+    once = [(projected[first], None if labels is None else labels[first])]
+    return sums_of(once, float(projector["radius"]), projected.shape[1], classes)
+
+
+def project(batches: Iterable[Tensor], projector: Tensors) -> Vector:
+    """Latents (B, v), batch by batch -> (z - mean) components^T for all of them, (n, l) float64."""
+    projected, mean, components = [], None, None
+    for batch in batches:
+        values = standardised(batch.double()) if "radius" in projector else batch.double()
+        if mean is None or components is None:
+            check_projector(projector, values.shape[1])
+            # A copy on the device that computes; torch would warn of sharing a read-only view of a file.
+            mean, components = (
+                torch.tensor(projector[name], device=batch.device) for name in ("mean", "components")
+            )
+        projected.append(((values - mean) @ components.T).cpu().numpy())
+    return np.concatenate(projected)
+
+
+def standardised(latents: Tensor) -> Tensor:
+    """(B, v) latents as (B, v + 2) numbers: each less its own mean over the v values, at length 1; and the
+    length that it had, as a point on a circle of radius 1. All are 0 where the v values are the same.
+
+    How far such numbers lie from 0 is known without looking at any, whatever the encoder is. The lengths of
+    its latents differ by factors, with the brightness of images, for example: so once around the circle is a
+    factor, e^pi, which is 23. NaN and infinity give NaN.
+    """
+    centred = latents - latents.mean(dim=1, keepdim=True)
+    lengths = centred.norm(dim=1, keepdim=True)
+    turned = TURN * lengths.log()
+    numbers = torch.cat([centred / lengths, turned.cos(), turned.sin()], dim=1)
+    none = lengths <= ROUNDING * latents.norm(dim=1, keepdim=True)
+    return numbers.masked_fill(none, 0.0)
+
+
+def moments_of(
+    projected: Vector, labels: Array | None, classes: int, distinct: Numbers | None = None
+) -> Moments:
+    """Mean and population standard deviation of (n, l) projected latents, n at least 1.
+
+    distinct: (n,), which samples are the same one. Counts are then of as many samples drawn once each as the
+    moments are worth: n^2 / (sum of the squared number of times that each is there) (Kish 1965).
+
+    Raises LearnerFault when some are NaN or infinite, DataFault for a label that is not below `classes`,
+    BadPayload for a number of classes that no descriptor can have.
+    """
+    check_classes(classes)
+    if not np.isfinite(projected).all():
+        raise LearnerFault("some latents are NaN or infinite", "lower the learning rate or look at latent()")
+    means = np.zeros((1 + classes, projected.shape[1]))
+    deviations = np.zeros_like(means)
+    counts = np.zeros(1 + classes)
+    times = np.ones(len(projected)) if distinct is None else np.bincount(distinct)[distinct]
+    means[0], deviations[0] = projected.mean(0), projected.std(0)
+    counts[0] = len(projected) ** 2 / times.sum()
+    if labels is not None:
+        if labels.max() >= classes:
+            raise DataFault(
+                f"the data have the label {labels.max()}", f"this run has the classes 0 to {classes - 1}"
+            )
+        found = np.bincount(labels, minlength=classes)
+        counts[1:] = found**2 / np.maximum(np.bincount(labels, times, classes), 1.0)
+        for label in np.flatnonzero(found >= 2):
+            own = projected[labels == label]
+            means[1 + label], deviations[1 + label] = own.mean(0), own.std(0)
+    return Moments(means, deviations, counts, float(projected.min()), float(projected.max()))
+
+
+def check_classes(classes: int) -> None:
+    """Raise BadPayload for a number of classes that no descriptor can have."""
+    if not 0 <= classes < MAX_ROWS:
+        raise BadPayload(f"a descriptor cannot have {classes} classes", f"0 to {MAX_ROWS - 1} can be")
+
+
+def check_projector(projector: Tensors, width: int) -> None:
+    """Raise BadPayload unless this is a projector for `width` values, with those of a length."""
+    components = projector.get("components")
+    rows = len(components) if components is not None and components.ndim == 2 else 0
+    expected: Manifest = (
+        TensorSpec("mean", "float64", (width,)),
+        TensorSpec("components", "float64", (rows, width)),
+    )
+    if "radius" in projector:
+        expected = (*expected, TensorSpec("radius", "float64", ()))
+    found = {spec.name: projector[spec.name] for spec in expected if spec.name in projector}
+    check_manifest(manifest_of({**found, **projector}), expected, "the projector")
+    if rows == 0:
+        raise BadPayload("the projector has no components")
+    if "radius" in projector and not MIN_SCALE <= float(projector["radius"]) <= MAX_SCALE:
+        raise BadPayload(f"the projector's radius is {float(projector['radius'])}", "a finite one, above 0")

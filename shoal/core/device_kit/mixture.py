@@ -1,0 +1,126 @@
+"""A device's share in several models: how well each explains each sample, and training each on its part.
+
+Arrays are (n, K): a row for each sample of the training part, a column for each model.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from shoal.core.device_kit.chance import seeded
+from shoal.core.device_kit.context import DeviceContext
+from shoal.core.device_kit.failures import authors
+from shoal.core.device_kit.losses import class_scores
+from shoal.core.device_kit.samples import Batches, Samples
+from shoal.core.device_kit.score import WORST
+from shoal.core.device_kit.train import descend
+from shoal.core.device_kit.weights import tensors_of
+from shoal.core.errors import DeviceFault, LearnerFault
+from shoal.core.exchange.messages import TrainingSettings
+from shoal.core.exchange.parts import Vector
+from shoal.core.types import Array, Tensors
+
+Labels = npt.NDArray[np.int64]
+
+
+def labelled(context: DeviceContext, part: str) -> tuple[Samples, Labels]:
+    """Samples whose models can be told apart by a loss of each sample: labelled, and a plain classifier's.
+
+    Raises DeviceFault without labels, LearnerFault for a learner with a loss or training of its own.
+    """
+    samples = context.samples(part)
+    if samples.y is None:
+        raise DeviceFault(
+            "which model explains a sample is told by its label, and the data have no labels",
+            "label some samples, or ask a run that places devices without labels, such as one of flux",
+        )
+    if context.learner.loss or context.learner.train:
+        raise LearnerFault(
+            "a mixture of models weighs each sample's cross-entropy, and the learner has its own "
+            + ("loss()" if context.learner.loss else "train()"),
+            "leave it out, or use an algorithm with one model for each device, such as flux",
+        )
+    return samples, samples.y.cpu().numpy()
+
+
+def probabilities(context: DeviceContext, model: Tensors, samples: Samples) -> Tensor:
+    """log p(class | sample) by a model in evaluation mode, (n, C) float64."""
+    network = context.load(model)
+    network.eval()
+    with torch.no_grad(), authors("network"):
+        found = [class_scores(network, samples.x[rows], samples.classes) for rows in samples.passes()]
+    return torch.log_softmax(torch.cat(found).double(), dim=1)
+
+
+def sample_losses(context: DeviceContext, models: Sequence[Tensors], samples: Samples) -> Vector:
+    """(n, K): cross-entropy of each sample under each model, at most `WORST`.
+
+    Raises LearnerFault for a sample that no model gives a number for.
+    """
+    rows = torch.arange(len(samples), device=samples.x.device)
+    columns = [-probabilities(context, model, samples)[rows, samples.labels] for model in models]
+    found: Vector = torch.stack(columns, dim=1).cpu().numpy()
+    if not np.isfinite(found).any(axis=1).all():
+        raise LearnerFault("the loss of a sample is no number under any model", "lower the learning rate")
+    return np.minimum(np.nan_to_num(found, nan=WORST), WORST)
+
+
+def responsibilities(losses: Vector, weights: Vector, log_shares: Vector | None = None) -> Vector:
+    """(n, K), rows that sum to 1: which model explains each sample, by Bayes' rule.
+
+    weights: (K,), the prior. log_shares: (n, K), how usual the sample's class is with each model; what is
+    usual explains nothing.
+    """
+    with np.errstate(divide="ignore"):  # a weight of 0 stays one
+        scores = np.log(weights) - losses
+    if log_shares is not None:
+        scores = scores - log_shares
+    scores = np.exp(scores - scores.max(axis=1, keepdims=True))
+    found: Vector = scores / scores.sum(axis=1, keepdims=True)
+    return found
+
+
+def predicted(
+    context: DeviceContext, models: Sequence[Tensors], weights: Vector, samples: Samples
+) -> tuple[float, float]:
+    """Accuracy, and mean loss, of the weighted sum of the models' probabilities. weights: (K,), sum 1."""
+    mixed = sum(
+        weight * probabilities(context, model, samples).exp().nan_to_num(nan=0.0)
+        for weight, model in zip(weights.tolist(), models, strict=True)
+        if weight > 0.0
+    )
+    assert isinstance(mixed, Tensor)
+    accuracy = (mixed.argmax(1) == samples.labels).double().mean()
+    loss = F.nll_loss(mixed.clamp_min(torch.finfo(mixed.dtype).tiny).log(), samples.labels)
+    return accuracy.item(), loss.item()
+
+
+def train_share(
+    context: DeviceContext, model: Tensors, samples: Samples, share: Vector, settings: TrainingSettings
+) -> tuple[dict[str, Array], float]:
+    """The model after training with each sample's loss times its `share`, (n,), and that loss.
+
+    One with no share in any sample stays as it is. Raises what `shoal.core.device_kit.train` raises.
+    """
+    if not share.any():
+        return dict(model), 0.0
+    network = context.load(model)
+    weight = torch.from_numpy(share.astype(np.float32)).to(samples.x.device)
+    labels, classes = samples.labels, samples.classes
+    # What is shuffled are the rows, so that each batch knows its samples' shares.
+    rows = Samples(samples.x, torch.arange(len(samples), device=samples.x.device), 0)
+
+    def shared(network: nn.Module, x: Tensor, row: Tensor) -> Tensor:
+        losses = F.cross_entropy(class_scores(network, x, classes), labels[row], reduction="none")
+        return (weight[row] * losses).mean()
+
+    network.train()
+    with seeded(context.seed, samples.x.device), authors("training"):
+        loss = descend(network, Batches(rows, settings.batch_size, context.seed), settings, shared)
+    trained = tensors_of(network)
+    network.zero_grad(set_to_none=True)
+    return trained, loss

@@ -1,0 +1,157 @@
+"""Training with a guarantee for each sample: DP-SGD (Abadi et al., Deep Learning with Differential Privacy,
+CCS 2016, Algorithm 1), as an extra that needs Opacus.
+
+Each step takes every sample with the same probability, independently of the others, shortens the gradient of
+each to a norm, and adds Gaussian noise to their sum. Opacus says which layers cannot be trained so, and what
+the steps cost.
+"""
+
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import nn
+
+from shoal.core.device_kit.chance import seeded
+from shoal.core.device_kit.failures import authors
+from shoal.core.device_kit.gradients import Gradients, clipped_sums, of_each
+from shoal.core.device_kit.learner import Learner
+from shoal.core.device_kit.losses import loss_of
+from shoal.core.device_kit.samples import Samples
+from shoal.core.device_kit.train import Proximal, sgd
+from shoal.core.errors import DeviceFault, LearnerFault, Refused
+from shoal.core.exchange.messages import MAX_NOISE, PrivateTraining, TrainingSettings
+from shoal.core.privacy.chance import Entropy
+from shoal.core.privacy.cost import ORDERS, Cost
+from shoal.core.privacy.gaussian import noisy
+from shoal.core.privacy.training import TrainingTerms, taken
+
+LOWEST = 0.3
+"""From here on the noise for a wanted epsilon is looked for, in units of the clipping norm."""
+ROUNDING = 1e-12
+"""Of the accountant, generously: what is added to the divergence of each step."""
+
+
+def terms(asked: PrivateTraining, settings: TrainingSettings, samples: int) -> TrainingTerms:
+    """What is due for one such task on so many samples: all are public.
+
+    Raises DeviceFault without Opacus, Refused for an epsilon that no noise gives.
+    """
+    rate = min(1.0, settings.batch_size / samples)
+    steps = settings.epochs * max(1, round(1.0 / rate))
+    noise = asked.noise or _noise_for(asked, rate, steps)
+    return TrainingTerms(asked.clip, noise, rate, steps, cost(noise, rate, steps))
+
+
+@lru_cache
+def cost(noise: float, rate: float, steps: int) -> Cost:
+    """Of so many steps, for one sample (Mironov, Talwar and Zhang, Renyi Differential Privacy of the Sampled
+    Gaussian Mechanism, 2019). Raises DeviceFault without Opacus."""
+    try:
+        from opacus.accountants.analysis.rdp import compute_rdp
+    except ImportError as error:
+        raise _missing(error) from None
+    found = compute_rdp(q=rate, noise_multiplier=noise, steps=steps, orders=list(ORDERS))
+    curve = np.maximum.accumulate(np.maximum(found, 0.0)) + ROUNDING * steps
+    return Cost(curve=tuple(curve.tolist()))
+
+
+@lru_cache
+def _noise_for(asked: PrivateTraining, rate: float, steps: int) -> float:
+    """The least noise, to a thousandth, with which all the tasks of a run have the epsilon that is asked."""
+    low, high = LOWEST, MAX_NOISE
+    while high / low > 1.001:
+        middle = (low * high) ** 0.5
+        spent = cost(middle, rate, steps * asked.rounds).epsilon(asked.delta)
+        low, high = (middle, high) if spent > asked.epsilon else (low, middle)
+    if cost(high, rate, steps * asked.rounds).epsilon(asked.delta) > asked.epsilon:
+        raise Refused(
+            f"epsilon {asked.epsilon:g} cannot be had with any noise (delta {asked.delta:g})",
+            "a larger epsilon, or fewer rounds and epochs",
+        )
+    return high
+
+
+def check(learner: Learner, model: nn.Module) -> None:
+    """Raise LearnerFault unless this network can be trained so, naming what to put in its place."""
+    try:
+        from opacus.validators import ModuleValidator
+    except ImportError as error:
+        raise _missing(error) from None
+    if learner.train is not None:
+        raise LearnerFault(
+            f"{learner.name} brings its own train(), for which nothing can be promised",
+            "leave train() out, or ask for training without dp_epsilon and dp_noise",
+        )
+    model.train()
+    if faults := ModuleValidator.validate(model, strict=False):
+        raise LearnerFault(
+            f"the network cannot be trained with a guarantee: {str(faults[0]).split('. ')[0]}",
+            "replace such layers in build(): GroupNorm in the place of batch norm, or let "
+            "opacus.validators.ModuleValidator.fix(model) do it",
+        )
+
+
+def train(
+    learner: Learner,
+    model: nn.Module,
+    samples: Samples,
+    settings: TrainingSettings,
+    agreed: TrainingTerms,
+    seed: int,
+    entropy: Entropy,
+) -> None:
+    """Train `model` where it is. entropy: for the noise and for which samples a step takes; the operating
+    system's on a device. seed: of dropout and the like, which may be known.
+
+    Raises DeviceFault without labels, LearnerFault when the author's code fails or the weights become NaN.
+    """
+    gradients = of_each(model, loss_of(learner, samples))
+    parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    optimizer, pull = sgd(model, settings), Proximal(model, settings.proximal)
+    expected, before = agreed.rate * len(samples), _buffers(model)
+    model.train()
+    with seeded(seed, samples.x.device), authors("training"):
+        for step in range(agreed.steps):
+            if settings.restart_momentum and step % (agreed.steps // settings.epochs) == 0:
+                optimizer = sgd(model, settings)
+            rows = torch.from_numpy(taken(len(samples), agreed.rate, entropy)).to(samples.x.device)
+            sums = clipped_sums(gradients, parameters, samples, rows, agreed.clip)
+            for name, parameter in parameters.items():
+                noised = noisy(sums[name].cpu().numpy(), agreed.noise * agreed.clip, entropy)
+                parameter.grad = torch.from_numpy(noised / expected).to(parameter)
+            pull.add_to_gradients()  # after the noise: it follows from the weights alone
+            optimizer.step()
+        _unchanged(model, before)
+    model.zero_grad(set_to_none=True)
+    if not all(bool(torch.isfinite(value).all()) for value in parameters.values()):
+        raise LearnerFault("weights became NaN or infinite", "lower learning_rate, or ask for less noise")
+
+
+def attempt(learner: Learner, model: nn.Module, samples: Samples) -> None:
+    """One gradient, thrown away: what an author's code cannot do is met before anything is paid."""
+    gradients, before = of_each(model.train(), loss_of(learner, samples)), _buffers(model)
+    with seeded(0, samples.x.device), authors("training"):
+        gradients(samples.x[:1], samples.labels[:1])
+        _unchanged(model, before)
+
+
+def _buffers(model: nn.Module) -> Gradients:
+    return {name: value.clone() for name, value in model.named_buffers()}
+
+
+def _unchanged(model: nn.Module, before: Gradients) -> None:
+    """Raise LearnerFault where training wrote into a buffer: that has no noise, and would leave."""
+    for name, value in model.named_buffers():
+        if name not in before or not torch.equal(value, before[name]):
+            raise LearnerFault(
+                f"the network writes into its buffer {name!r} while it trains, which cannot be promised for",
+                "keep what follows from data in parameters",
+            )
+
+
+def _missing(error: ImportError) -> DeviceFault:
+    return DeviceFault(
+        f"training with a privacy guarantee needs Opacus, which is not installed here: {error}",
+        'pip install "shoal-fed[client,dp]" on this device',
+    )

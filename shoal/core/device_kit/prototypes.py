@@ -1,0 +1,58 @@
+"""Mean embeddings of a device's data under the learner's frozen encoder (FMCL section 3.2, eq. 1)."""
+
+import torch
+from torch import Tensor, nn
+
+from shoal.core.device_kit.context import DeviceContext
+from shoal.core.device_kit.failures import authors
+from shoal.core.device_kit.losses import shape_of
+from shoal.core.device_kit.samples import Samples
+from shoal.core.errors import DeviceFault, LearnerFault
+from shoal.core.exchange.parts import Prototypes
+
+
+def prototypes(context: DeviceContext, by_class: bool) -> Prototypes:
+    """Of the training part: the mean of each class that is there, or of all samples, under class 0.
+
+    Raises LearnerFault where the learner has no encoder, or its output is not (B, d) and finite; DeviceFault
+    where classes are asked for and there are no labels.
+    """
+    samples = context.samples("train")
+    if by_class and samples.y is None:
+        raise DeviceFault(
+            "mean embeddings of classes are due, and the data have no labels",
+            "label some samples, or ask a run that places devices without labels, such as one of flux",
+        )
+    labels = samples.y if by_class and samples.y is not None else samples.x.new_zeros(len(samples)).long()
+    classes, rows, counts = torch.unique(labels, return_inverse=True, return_counts=True)
+    sums: Tensor | None = None
+    for part in samples.passes():
+        values = _embedded(context, samples, part).double()
+        if sums is None:
+            sums = torch.zeros(len(classes), values.shape[1], dtype=torch.float64, device=values.device)
+        sums.index_add_(0, rows[part], values)
+    assert sums is not None
+    if not torch.isfinite(sums).all():
+        raise LearnerFault("some embeddings are NaN or infinite", "look at the learner's encoder")
+    means = sums / counts[:, None]
+    return Prototypes(*(each.double().cpu().numpy() for each in (classes, means, counts)))
+
+
+def _embedded(context: DeviceContext, samples: Samples, part: slice) -> Tensor:
+    """(B, d) embeddings, by an encoder that is in evaluation mode, where it has one."""
+    encoder, x = context.learner.encoder, samples.x[part]
+    if encoder is None:
+        raise LearnerFault(
+            f"{context.learner.name} has no encoder, by which this algorithm groups devices",
+            "add def encoder(x), which gives (B, d) and is the same on all devices, or a frozen module",
+        )
+    if isinstance(encoder, nn.Module):
+        encoder = encoder.to(x.device).eval()
+    with torch.no_grad(), authors("encoder()"):
+        value: object = encoder(x)
+    if not isinstance(value, Tensor) or value.ndim != 2 or len(value) != len(x):
+        raise LearnerFault(
+            f"the encoder gives {shape_of(value)} for {len(x)} samples, not ({len(x)}, d)",
+            "end encoder() with .flatten(1)",
+        )
+    return value

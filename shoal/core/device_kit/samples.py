@@ -1,0 +1,90 @@
+"""Data as a network takes them: tensors, converted once, on the device that computes."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shoal.core.data.dataset import Dataset
+from shoal.core.errors import DataFault, DeviceFault
+from shoal.core.types import Array
+
+PASS = 256
+"""Samples at a time where nothing is trained. It changes speed and memory, not what comes out."""
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """x: (n, ...) float32 or int64. y: (n,) int64, or None. classes: highest label + 1, 0 without labels."""
+
+    x: Tensor
+    y: Tensor | None
+    classes: int
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    @property
+    def labels(self) -> Tensor:
+        """y. Raises DeviceFault where there are no labels."""
+        if self.y is None:
+            raise DeviceFault("this needs labels, and the device's data have none", "give the data a y")
+        return self.y
+
+    def passes(self) -> Iterator[slice]:
+        """Slices over all samples, in order, of at most PASS samples each."""
+        for start in range(0, len(self), PASS):
+            yield slice(start, min(start + PASS, len(self)))
+
+
+def convert(data: Dataset, device: torch.device) -> Samples:
+    """The samples of a data set; memory is shared where the types allow it and the device is the processor.
+
+    Floating numbers become float32. uint8 is taken for pixels and becomes float32 in 0 to 1, as torchvision's
+    ToTensor has it, and nothing else: no other normalisation. Other whole numbers become int64 (tokens, say).
+
+    Raises DataFault on NaN, on infinity and on things that are not numbers.
+    """
+    x = torch.from_numpy(_numbers(data.x))
+    bad = int((~torch.isfinite(x)).flatten(1).any(1).sum()) if x.ndim > 1 else int((~torch.isfinite(x)).sum())
+    if bad:
+        raise DataFault(f"{bad} of {len(x)} samples hold NaN or infinity", "fill or drop them")
+    if data.y is None:
+        return Samples(x.to(device), None, 0)
+    y = torch.from_numpy(np.require(data.y, np.int64, ["C", "W"]))
+    return Samples(x.to(device), y.to(device), int(data.y.max(initial=-1)) + 1)
+
+
+def _numbers(x: Array) -> Array:
+    if x.dtype == np.uint8:
+        return np.divide(x, np.float32(255), dtype=np.float32)
+    if x.dtype.kind not in "fiub":
+        raise DataFault(f"x holds {x.dtype}, not numbers", "turn its columns into numbers first")
+    return np.require(x, np.float32 if x.dtype.kind in "fb" else np.int64, ["C", "W"])
+
+
+class Batches:
+    """Batches for training: each pass over it is one epoch, in an order of its own.
+
+    The orders depend on the seed and on the number of samples alone: not on the device, nor on any other use
+    of chance. The last batch of an epoch may be smaller than `size`.
+    """
+
+    def __init__(self, samples: Samples, size: int, seed: int) -> None:
+        self.samples = samples
+        self.size = size
+        self._labels = samples.labels
+        self._chance = torch.Generator().manual_seed(seed)
+
+    def __len__(self) -> int:
+        """Batches in an epoch."""
+        return -(-len(self.samples) // self.size)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        x, y = self.samples.x, self._labels
+        order = torch.randperm(len(x), generator=self._chance).to(x.device)
+        for start in range(0, len(order), self.size):
+            rows = order[start : start + self.size]
+            yield x.index_select(0, rows), y.index_select(0, rows)

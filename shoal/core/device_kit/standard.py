@@ -1,0 +1,149 @@
+"""The answers to the standard messages. Most algorithms need no other device half.
+
+A half of its own answers what is new, and passes the rest on:
+
+    def perform(message, bench):
+        return vote(message, bench) if isinstance(message, Vote) else standard.perform(message, bench)
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from shoal.core.device_kit import private
+from shoal.core.device_kit.context import DeviceContext
+from shoal.core.device_kit.evaluate import evaluate
+from shoal.core.device_kit.latents import bounds, latents, width
+from shoal.core.device_kit.prototypes import prototypes
+from shoal.core.device_kit.releases import ALL, described
+from shoal.core.device_kit.score import score
+from shoal.core.device_kit.train import train
+from shoal.core.device_kit.weights import initial_weights, tensors_of
+from shoal.core.errors import BadPayload, near
+from shoal.core.exchange.messages import (
+    WIDTH,
+    Build,
+    Built,
+    Describe,
+    Described,
+    Evaluate,
+    Evaluated,
+    Message,
+    PrivateTraining,
+    Protected,
+    Represent,
+    Represented,
+    Score,
+    Scored,
+    Train,
+    Trained,
+    TrainingSettings,
+)
+from shoal.core.privacy.account import Lesson
+from shoal.core.privacy.chance import Entropy
+from shoal.core.privacy.statement import OPEN
+from shoal.core.seeds import derive
+from shoal.core.types import Tensors
+
+
+def perform(message: Message, context: DeviceContext) -> Message:
+    """The answer to a standard message. Raises ShoalErrors only: BadPayload for a message of another kind."""
+    answer = _ANSWERS.get(type(message))
+    if answer is None:
+        known = [kind.kind for kind in _ANSWERS]
+        raise BadPayload(f"this device half does not answer {message.kind!r}", near(message.kind, known))
+    return answer(message, context)
+
+
+def _build(message: Build, context: DeviceContext) -> Built:
+    seeds = [derive(context.seed, "model", number) for number in range(1, message.models or 1)]
+    others = tuple(initial_weights(context.learner, seed) for seed in seeds)
+    return Built(initial_weights(context.learner, context.seed), others or None)
+
+
+def _train(message: Train, context: DeviceContext) -> Trained:
+    samples = context.samples("train")
+    descriptor = None
+    if message.projector is not None:  # of the model as it came, so before it trains
+        parts = _parts(context, message.privacy.calibrated)
+        descriptor = described(
+            context, message.model, message.projector, parts, message.classes, message.privacy
+        )
+    if message.private is not None:
+        return replace(
+            privately(context, message.model, message.settings, message.private), descriptor=descriptor
+        )
+    model = context.load(message.model)
+    loss = train(context.learner, model, samples, message.settings, context.seed)
+    return Trained(tensors_of(model), len(samples), loss, descriptor)
+
+
+def privately(
+    context: DeviceContext, weights: Tensors, settings: TrainingSettings, asked: PrivateTraining
+) -> Trained:
+    """Trained by DP-SGD, which the bench's account pays.
+
+    Raises OverBudget where the owner's budget has no room, LearnerFault for a network that cannot be trained
+    so, DeviceFault where Opacus is not installed.
+    """
+    samples, model = context.samples("train"), context.load(weights)
+    private.check(context.learner, model)
+    agreed = private.terms(asked, settings, len(samples))
+    private.attempt(context.learner, model, samples)
+
+    def work(entropy: Entropy) -> Tensors:
+        private.train(context.learner, model, samples, settings, agreed, context.seed, entropy)
+        return tensors_of(model)
+
+    trained = context.account.train(Lesson("weights", agreed, context.version(ALL, labels=False)), work)
+    done = Protected(agreed.clip, agreed.noise, agreed.rate, agreed.steps)
+    return Trained(trained, len(samples), 0.0, private=done, curve=agreed.cost.curve)
+
+
+def _evaluate(message: Evaluate, context: DeviceContext) -> Evaluated:
+    samples = context.samples(message.part)
+    model = context.load(message.model)
+    accuracy, loss = evaluate(context.learner, model, samples)
+    if not message.bounds:
+        return Evaluated(accuracy, loss, len(samples))
+    held_out = context.samples("held_out")
+    if message.bounds == WIDTH:
+        return Evaluated(accuracy, loss, len(samples), None, width(context.learner, model, held_out))
+    context.account.unprotected(OPEN["bounds"], context.version(ALL, labels=False))
+    found, number = bounds(latents(context.learner, model, held_out), message.bounds)
+    return Evaluated(accuracy, loss, len(samples), found, number)
+
+
+def _describe(message: Describe, context: DeviceContext) -> Described:
+    # Without classes nothing will be trained or measured here.
+    parts = _parts(context, message.privacy.calibrated or not message.classes)
+    descriptor = described(
+        context, message.encoder, message.projector, parts, message.classes, message.privacy
+    )
+    return Described(descriptor, sum(len(context.samples(part)) for part in parts))
+
+
+def _parts(context: DeviceContext, everything: bool) -> Sequence[str]:
+    """Which parts are described. What has a guarantee is paid for with the budget of all of the data, and the
+    more samples, the less the noise: so it is of all of them. The papers' moments are of the training part.
+    """
+    return ALL if everything and len(context.views.held_out) else ALL[:1]
+
+
+def _score(message: Score, context: DeviceContext) -> Scored:
+    return Scored(score(context, message.models))
+
+
+def _represent(message: Represent, context: DeviceContext) -> Represented:
+    context.account.unprotected(OPEN["prototypes"], context.version(ALL, labels=False))
+    return Represented(prototypes(context, message.by_class), len(context.samples("train")))
+
+
+_ANSWERS: Mapping[type[Message], Callable[[Any, DeviceContext], Message]] = {
+    Build: _build,
+    Train: _train,
+    Evaluate: _evaluate,
+    Describe: _describe,
+    Score: _score,
+    Represent: _represent,
+}

@@ -1,0 +1,1 @@
+"""The engine: rounds, sessions, events and effects. It knows no algorithm."""

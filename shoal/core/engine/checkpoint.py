@@ -1,0 +1,239 @@
+"""Any frozen value as JSON and blobs, and back, exactly: how states and reports survive a restart.
+
+    value  <-- encode / decode -->  structure (JSON-able), and one blob for each set of tensors
+
+Type hints say what stands where, so nothing is ever looked up by a name that was read, and a structure that
+does not fit them is refused. What can be stored: frozen dataclasses, `Mapping[str, ...]`, tuples, sets of
+tensors, numpy arrays, enums, str, int, float, bool, None, and unions of these.
+
+Sets of tensors go out by `keep` and come back by `load`, as in `shoal.core.exchange.payload`: so a model's
+blob in a checkpoint is the one that tasks refer to. Other arrays are small, and stand in the structure
+itself.
+"""
+
+import base64
+import dataclasses
+import enum
+import functools
+import math
+import struct
+import typing
+from collections.abc import Callable, Mapping
+from types import NoneType, UnionType
+from typing import Any
+
+import numpy as np
+
+from shoal.core.errors import DataFault, ShoalError
+from shoal.core.exchange.payload import BlobRef, Keep, Load, Weights
+from shoal.core.types import Tensors
+
+FORMAT = 1
+"""Version of the structure."""
+
+Structure = Mapping[str, Any]
+"""What `json.dumps` takes and `json.loads` gives back. {"is": ...} marks a dataclass, {"array": ...} an array
+and {"float": ...} a float that JSON cannot write."""
+
+
+def encode(hint: Any, value: Any, keep: Keep) -> Structure:
+    """The structure of a `value` of type `hint`. Raises TypeError, naming what cannot be stored."""
+    try:
+        return {"format": FORMAT, "value": _encode(hint, value, keep, "value")}
+    except _Misfit as error:
+        raise TypeError(str(error)) from None
+
+
+def decode(hint: Any, structure: Structure, load: Load) -> Any:
+    """The value of a structure; sets of tensors of the same bytes are loaded once.
+
+    Raises DataFault, naming the place, where the structure does not fit `hint`.
+    """
+    hint = "use the version of Shoal that wrote it"
+    if structure.get("format") != FORMAT:
+        raise DataFault(f"stored format {structure.get('format')!r}, where {FORMAT} is due", hint)
+    try:
+        return _decode(hint, structure.get("value"), functools.cache(load), "value")
+    except _Misfit as error:
+        raise DataFault(f"what is stored does not fit: {error}", hint) from None
+
+
+def blobs_of(structure: Any) -> set[str]:
+    """The SHA-256 of every blob that a structure refers to."""
+    if isinstance(structure, Mapping):
+        own = {structure["sha256"]} if structure.get("is") == BlobRef.__name__ else set()
+        return own.union(*map(blobs_of, structure.values()))
+    return set().union(*map(blobs_of, structure)) if isinstance(structure, list) else set()
+
+
+class _Misfit(Exception):
+    """Value and type do not go together. where: the place, from the outermost value inwards."""
+
+    def __init__(self, where: str, reason: str) -> None:
+        super().__init__(f"{where}: {reason}")
+        self.where = where
+
+
+class _Kind(enum.Enum):
+    """What a type hint stands for."""
+
+    UNION = enum.auto()
+    SCALAR = enum.auto()
+    FLOAT = enum.auto()
+    TENSORS = enum.auto()
+    ARRAY = enum.auto()
+    MAPPING = enum.auto()
+    TUPLE = enum.auto()
+    ENUM = enum.auto()
+    RECORD = enum.auto()
+    OTHER = enum.auto()
+
+
+@functools.cache
+def _kind(hint: Any) -> _Kind:
+    origin = typing.get_origin(hint)
+    if origin in (UnionType, typing.Union):
+        return _Kind.UNION
+    if hint is float:
+        return _Kind.FLOAT
+    if hint in (bool, int, str, NoneType):
+        return _Kind.SCALAR
+    if hint == Tensors:
+        return _Kind.TENSORS
+    if np.ndarray in (hint, origin):
+        return _Kind.ARRAY
+    if origin in (Mapping, dict) and typing.get_args(hint)[0] is str:
+        return _Kind.MAPPING
+    if origin is tuple:
+        return _Kind.TUPLE
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return _Kind.ENUM
+    return _Kind.RECORD if isinstance(hint, type) and dataclasses.is_dataclass(hint) else _Kind.OTHER
+
+
+@functools.cache
+def _fields(cls: Any) -> Mapping[str, tuple[Any, bool]]:
+    """Field name -> (its type hint, whether it has a default)."""
+    hints, missing = typing.get_type_hints(cls), dataclasses.MISSING
+    return {
+        item.name: (hints[item.name], item.default is not missing or item.default_factory is not missing)
+        for item in dataclasses.fields(cls)
+    }
+
+
+def _item_hints(hint: Any, count: int) -> tuple[Any, ...] | None:
+    """The hint of each of a tuple's items; None when it cannot have that many."""
+    items = typing.get_args(hint)
+    if len(items) == 2 and items[1] is Ellipsis:
+        return (items[0],) * count
+    return items if len(items) == count else None
+
+
+def _name(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) else str(hint)
+
+
+def _first(hint: Any, attempt: Callable[[Any], Any]) -> Any:
+    """What `attempt` gives for the first alternative of a union that fits, else the deepest misfit."""
+    faults = []
+    for arm in typing.get_args(hint):
+        try:
+            return attempt(arm)
+        except _Misfit as error:
+            faults.append(error)
+    raise max(faults, key=lambda error: len(error.where))
+
+
+# -- out ------------------------------------------------------------------------------------------------
+
+
+def _encode(hint: Any, value: Any, keep: Keep, where: str) -> Any:
+    match _kind(hint):
+        case _Kind.UNION:
+            return _first(hint, lambda arm: _encode(arm, value, keep, where))
+        case _Kind.SCALAR if type(value) is hint:
+            return value
+        case _Kind.FLOAT if type(value) is int:
+            return value
+        case _Kind.FLOAT if isinstance(value, float):
+            return float(value) if math.isfinite(value) else {"float": struct.pack(">d", value).hex()}
+        case _Kind.TENSORS if isinstance(value, Mapping):
+            return _encode(Weights, keep(value), keep, where)
+        case _Kind.ARRAY if isinstance(value, np.ndarray) and value.dtype.kind not in "OV":
+            data = base64.b64encode(value.tobytes()).decode()
+            return {"array": value.dtype.str, "shape": list(value.shape), "data": data}
+        case _Kind.MAPPING if isinstance(value, Mapping) and all(type(key) is str for key in value):
+            of = typing.get_args(hint)[1]
+            return {key: _encode(of, item, keep, f"{where}[{key!r}]") for key, item in value.items()}
+        case _Kind.TUPLE if isinstance(value, tuple) and (hints := _item_hints(hint, len(value))) is not None:
+            return [_encode(of, value[i], keep, f"{where}[{i}]") for i, of in enumerate(hints)]
+        case _Kind.ENUM if type(value) is hint:
+            return value.name
+        case _Kind.RECORD if type(value) is hint:
+            fields = {
+                name: _encode(of, getattr(value, name), keep, f"{where}.{name}")
+                for name, (of, _) in _fields(hint).items()  # type: ignore[arg-type]
+            }
+            return {"is": hint.__name__, **fields}
+    raise _Misfit(where, f"a {type(value).__name__} cannot be stored as {_name(hint)}")
+
+
+# -- in -------------------------------------------------------------------------------------------------
+
+
+def _decode(hint: Any, data: Any, load: Load, where: str) -> Any:
+    match _kind(hint):
+        case _Kind.UNION:
+            return _first(hint, lambda arm: _decode(arm, data, load, where))
+        case _Kind.SCALAR if type(data) is hint:
+            return data
+        case _Kind.FLOAT if type(data) in (int, float):
+            return data
+        case _Kind.FLOAT if isinstance(data, Mapping) and set(data) == {"float"}:
+            return _decode_float(data["float"], where)
+        case _Kind.TENSORS if isinstance(data, Mapping):
+            return load(_decode(Weights, data, load, where))
+        case _Kind.ARRAY if isinstance(data, Mapping) and set(data) == {"array", "shape", "data"}:
+            return _decode_array(data, where)
+        case _Kind.MAPPING if isinstance(data, Mapping):
+            of = typing.get_args(hint)[1]
+            return {key: _decode(of, item, load, f"{where}[{key!r}]") for key, item in data.items()}
+        case _Kind.TUPLE if isinstance(data, list) and (hints := _item_hints(hint, len(data))) is not None:
+            return tuple(_decode(of, data[i], load, f"{where}[{i}]") for i, of in enumerate(hints))
+        case _Kind.ENUM if isinstance(data, str) and data in hint.__members__:
+            return hint[data]
+        case _Kind.RECORD if isinstance(data, Mapping) and data.get("is") == hint.__name__:
+            return _decode_record(hint, data, load, where)
+    raise _Misfit(where, f"it does not hold a {_name(hint)}")
+
+
+def _decode_record(cls: Any, data: Mapping[str, Any], load: Load, where: str) -> Any:
+    fields = _fields(cls)
+    if unknown := sorted(set(data) - set(fields) - {"is"}):
+        raise _Misfit(where, f"{cls.__name__} has no field {unknown[0]!r}")
+    if missing := [name for name, (_, optional) in fields.items() if not optional and name not in data]:
+        raise _Misfit(where, f"{cls.__name__} lacks its field {missing[0]!r}")
+    values = {
+        name: _decode(of, data[name], load, f"{where}.{name}")
+        for name, (of, _) in fields.items()
+        if name in data
+    }
+    try:
+        return cls(**values)
+    except (ShoalError, ValueError) as error:
+        raise _Misfit(where, str(error)) from None
+
+
+def _decode_float(digits: Any, where: str) -> Any:
+    try:
+        return struct.unpack(">d", bytes.fromhex(digits))[0]
+    except (TypeError, ValueError, struct.error):
+        raise _Misfit(where, f"{digits!r} are not the 16 hex digits of a float") from None
+
+
+def _decode_array(data: Mapping[str, Any], where: str) -> Any:
+    try:
+        content = base64.b64decode(data["data"], validate=True)
+        return np.frombuffer(content, np.dtype(data["array"])).reshape(data["shape"])
+    except (TypeError, ValueError) as error:
+        raise _Misfit(where, f"it does not hold an array: {error}") from None

@@ -1,0 +1,188 @@
+"""A whole run in one process: the same engine and the same halves as over gRPC, in virtual time.
+
+With the same seeds it gives the same models, bit for bit, as the daemon does.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from shoal.core.algorithm import Report, ServerHalf, State
+from shoal.core.engine.events import (
+    Abandon,
+    Effect,
+    Failed,
+    Finished,
+    Heard,
+    Joined,
+    Left,
+    Offer,
+    Reduce,
+    Reduced,
+    Reported,
+    Save,
+    Tick,
+)
+from shoal.core.engine.rounds import RoundEngine, RoundPolicy
+from shoal.core.engine.sessions import Presence
+from shoal.core.errors import ShoalError, Unavailable
+from shoal.core.exchange.admit import admit_message
+from shoal.core.exchange.messages import Message
+from shoal.core.exchange.payload import TYPED_PARTS, fields_of, tensors_of
+from shoal.core.exchange.tensors import nbytes
+from shoal.core.types import DeviceId, Tensors
+
+Device = Callable[[Message, int], Message]
+"""A device as the simulator sees it: a task and its seed in, the answer out. It raises Unavailable to drop
+out, any other ShoalError to fail."""
+
+Keep = Callable[[Tensors], Tensors]
+"""Takes the tensors of a report off the heap (into a mapped file, say), so that memory does not grow with the
+number of devices; the same values come back."""
+
+CACHED = 4
+"""Tasks whose tensor sets a device is taken to keep, and so does not fetch again."""
+STUCK = 1000
+"""Ticks without an effect after which a simulation cannot go on: real time would not help it either."""
+
+
+@dataclass
+class Outcome:
+    """How a simulated run ended. up, down: payload bytes of each device over the whole run, without framing.
+
+    missing: for each round that went on without somebody, who and why.
+    """
+
+    state: State
+    failed: bool = False
+    reason: str = ""
+    rounds: int = 0
+    up: dict[DeviceId, int] = field(default_factory=dict)
+    down: dict[DeviceId, int] = field(default_factory=dict)
+    missing: dict[int, Mapping[DeviceId, str]] = field(default_factory=dict)
+
+
+def simulate(
+    central: ServerHalf,
+    state: State,
+    devices: Mapping[DeviceId, Device],
+    policy: RoundPolicy,
+    seed: int,
+    *,
+    round: int = 1,
+    keep: Keep = lambda tensors: tensors,
+    watch: Callable[[Effect], None] = lambda effect: None,
+) -> Outcome:
+    """Run until the algorithm is done or has failed.
+
+    round: where to go on from, with the state that was saved for it. watch: shown every effect before it is
+    carried out: Opened has the title of a round, Save the state after one.
+    """
+    engine = RoundEngine(central, policy, seed, state, round=round)
+    return _Simulation(central, engine, devices, keep, watch).run()
+
+
+class _Simulation:
+    def __init__(
+        self,
+        central: ServerHalf,
+        engine: RoundEngine,
+        devices: Mapping[DeviceId, Device],
+        keep: Keep,
+        watch: Callable[[Effect], None],
+    ) -> None:
+        self._central, self._engine, self._devices = central, engine, devices
+        self._keep, self._watch = keep, watch
+        self._effects: deque[Effect] = deque()
+        self._reports: dict[DeviceId, Message] = {}
+        self._cached: dict[DeviceId, deque[list[Tensors]]] = {
+            device: deque(maxlen=CACHED) for device in devices
+        }
+        self._outcome = Outcome(engine.state, up=dict.fromkeys(devices, 0), down=dict.fromkeys(devices, 0))
+
+    def run(self) -> Outcome:
+        for device in sorted(self._devices):
+            self._effects += self._engine.feed(Joined(device))
+        now, idle = 0.0, 0
+        while True:
+            while self._effects:
+                effect = self._effects.popleft()
+                if isinstance(effect, Finished):
+                    self._outcome.failed, self._outcome.reason = effect.failed, effect.reason
+                    self._outcome.state, self._outcome.rounds = self._engine.state, self._engine.round - 1
+                    return self._outcome
+                self._carry_out(effect)
+            for device, session in self._engine.sessions.items():
+                if session.presence is not Presence.ABSENT:
+                    self._engine.feed(Heard(device))
+            self._effects += self._engine.feed(Tick(now))
+            idle = 0 if self._effects else idle + 1
+            now += 0.0 if self._effects else 1.0
+            if idle > STUCK:
+                raise Unavailable(f"the simulation waits for ever: {self._engine.waiting().text}")
+
+    def _carry_out(self, effect: Effect) -> None:
+        self._watch(effect)
+        if isinstance(effect, Offer):
+            self._perform(effect)
+        elif isinstance(effect, Reduce):
+            reports = [Report(device, self._reports[device]) for device in effect.devices]
+            state = self._central.reduce(self._engine.state, reports)
+            self._effects += self._engine.feed(Reduced(effect.round, state))
+        elif isinstance(effect, Save | Abandon):
+            self._reports.clear()
+            if isinstance(effect, Save) and effect.missing:
+                self._outcome.missing[effect.round - 1] = effect.missing
+
+    def _perform(self, offer: Offer) -> None:
+        device = offer.device
+        self._outcome.down[device] += self._fetched(device, offer.message)
+        try:
+            reply = self._devices[device](offer.message, offer.seed)
+            admit_message(offer.message, reply)
+        except Unavailable as gone:
+            self._effects += self._engine.feed(Left(device, gone.message))
+            return
+        except ShoalError as fault:
+            self._effects += self._engine.feed(Failed(device, offer.round, offer.attempt, fault.message))
+            return
+        self._outcome.up[device] += sum(nbytes(tensors) for _, tensors in tensors_of(reply)) + _numbers(reply)
+        self._reports[device] = self._kept(reply)
+        self._effects += self._engine.feed(Reported(device, offer.round, offer.attempt))
+
+    def _fetched(self, device: DeviceId, message: Message) -> int:
+        """Bytes of the tensor sets of a task that the device lacks; one that is in it twice comes once."""
+        fetched, cached, own = 0, self._cached[device], list[Tensors]()
+        for _, tensors in tensors_of(message):
+            if not any(tensors is known for known in chain(own, *cached)):
+                fetched += nbytes(tensors)
+            own.append(tensors)
+        cached.append(own)
+        return fetched
+
+    def _kept(self, message: Message) -> Message:
+        changed: dict[str, Any] = {}
+        for name in fields_of(type(message)):
+            value = getattr(message, name)
+            if isinstance(value, Mapping):
+                changed[name] = self._keep(value)
+            elif isinstance(value, tuple) and any(isinstance(item, Mapping) for item in value):
+                changed[name] = tuple(map(self._keep, value))
+        return replace(message, **changed) if changed else message  # type: ignore[type-var]
+
+
+def _numbers(message: Message) -> int:
+    """Bytes of the arrays of numbers in a message: of a descriptor, say, or of losses."""
+    total = 0
+    for name in fields_of(type(message)):
+        value = getattr(message, name)
+        if isinstance(value, TYPED_PARTS):
+            arrays = [getattr(value, part.name) for part in fields(value)]
+            total += sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
+        elif isinstance(value, tuple):
+            total += sum(8 for number in value if isinstance(number, float))
+    return total

@@ -1,0 +1,163 @@
+"""Every error a person can meet, split by who has to act.
+
+    ShoalError
+    |- ConfigError        a setting is wrong             -> the person who wrote it
+    |- DeviceFault        a device broke the contract    -> its owner; the round goes on without it
+    |  |- BadPayload      shape, dtype, name, NaN, size, unknown field
+    |  `- StaleReport     a report for a round, attempt or run that is over
+    |- LearnerFault       the author's own code failed   -> the author; carries the traceback
+    |- DataFault          a data file is not usable      -> the device's owner
+    |- Refused            the peer may not, or cannot have that
+    |  |- Unauthenticated no valid certificate: renew it, or join anew
+    |  |- Revoked         an operator has ended this identity
+    |  |- Taken           another has that name
+    |  |- OverBudget      the owner's privacy budget has no room for it
+    |  |- Unprotected     the owner lets nothing leave without a privacy guarantee
+    |  `- WrongVersion    the two sides have no version of the exchange in common
+    |- NotFound           no such run, blob or device
+    |- Unavailable        the other side is not there, or not now: try again
+    |  |- Busy             it has too much to do at the moment
+    |  |- ServerFull       its disk has no room for more
+    |  |- InDoubt          it seems to be restored from the past, and waits for its operator
+    |  `- TooOften         more calls than are allowed: wait, then try again
+    |- SessionLost        the server or the device started anew: say hello again
+    |- StorageFault       our own disk refused: read-only, broken
+    |  `- DiskFull        it has no room: nothing was written, the same can be tried again
+    |- LedgerFault        the device's account of its releases was changed, or is damaged
+    `- IllegalEvent       our own bug: an event that the table does not allow
+
+`code` is stable and is what machines match on; `exit_code` is what a command ends with.
+"""
+
+from typing import ClassVar
+
+
+class ShoalError(Exception):
+    """What went wrong (`message`) and what to do about it (`hint`)."""
+
+    code: ClassVar[str] = "failed"
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class ConfigError(ShoalError):
+    code, exit_code = "bad-config", 3
+
+
+class DeviceFault(ShoalError):
+    code, exit_code = "device-fault", 8
+
+
+class BadPayload(DeviceFault):
+    code = "bad-payload"
+
+
+class StaleReport(DeviceFault):
+    code = "stale-report"
+
+
+class LearnerFault(ShoalError):
+    """`details` is the author's traceback, bounded in length."""
+
+    code, exit_code = "learner-failed", 8
+
+    def __init__(self, message: str, hint: str = "", details: str = "") -> None:
+        super().__init__(message, hint)
+        self.details = details
+
+
+class DataFault(ShoalError):
+    code, exit_code = "bad-data", 8
+
+
+class Refused(ShoalError):
+    code, exit_code = "refused", 5
+
+
+class Unauthenticated(Refused):
+    code = "unauthenticated"
+
+
+class Revoked(Refused):
+    code = "revoked"
+
+
+class Taken(Refused):
+    code = "name-taken"
+
+
+class WrongVersion(Refused):
+    code, exit_code = "wrong-version", 7
+
+
+class OverBudget(Refused):
+    code = "over-budget"
+
+
+class Unprotected(Refused):
+    code = "unprotected"
+
+
+class NotFound(ShoalError):
+    code, exit_code = "not-found", 1
+
+
+class Unavailable(ShoalError):
+    """window: between how many seconds from now to try again, where the other side has said so."""
+
+    code, exit_code = "unavailable", 4
+
+    def __init__(self, message: str, hint: str = "", window: tuple[float, float] | None = None) -> None:
+        super().__init__(message, hint)
+        self.window = window
+
+
+class Busy(Unavailable):
+    code = "busy"
+
+
+class ServerFull(Unavailable):
+    code = "server-full"
+
+
+class InDoubt(Unavailable):
+    code = "in-doubt"
+
+
+class TooOften(Unavailable):
+    code = "too-often"
+
+
+class SessionLost(ShoalError):
+    code, exit_code = "say-hello", 4
+
+
+class StorageFault(ShoalError):
+    code, exit_code = "storage", 8
+
+
+class DiskFull(StorageFault):
+    code = "disk-full"
+
+
+class LedgerFault(ShoalError):
+    code, exit_code = "bad-ledger", 8
+
+
+class IllegalEvent(ShoalError):
+    code, exit_code = "bug", 70
+
+
+def near(word: str, known: list[str]) -> str:
+    """' Did you mean "x"?' when a known word is close to `word`, else the words there are."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(word, known, n=1)
+    return f'did you mean "{close[0]}"?' if close else f"known: {', '.join(sorted(known))}"

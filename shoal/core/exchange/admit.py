@@ -1,0 +1,231 @@
+"""What a report must be before it may touch a model: the answer to its task, of the right shape, and finite.
+
+`admit_payload` looks at the references alone, so that a wrong report costs no byte of tensors;
+`admit_message` looks at the values.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shoal.core.errors import BadPayload
+from shoal.core.exchange.messages import (
+    WIDTH,
+    Build,
+    Built,
+    Describe,
+    Described,
+    Evaluate,
+    Evaluated,
+    Message,
+    PrivateTraining,
+    Represent,
+    Represented,
+    Score,
+    Scored,
+    Train,
+    Trained,
+)
+from shoal.core.exchange.parts import (
+    MAX_LATENTS,
+    Descriptor,
+    Evidence,
+    NoisySums,
+    PrivacySettings,
+    Prototypes,
+    Scores,
+    Vector,
+)
+from shoal.core.exchange.payload import Payload, decode, fields_of, tensors_of
+from shoal.core.exchange.tensors import Manifest, check_finite, check_manifest, digest, layout, manifest_of
+from shoal.core.privacy.accounting import epsilon_of, group, rho_of
+from shoal.core.privacy.cost import Cost
+from shoal.core.types import Tensors
+
+MAX_EXAMPLES = 1 << 40
+MAX_VALUE = 1e40
+"""Above every float32, which latents are; squares of such values and sums of them still fit."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a report may weigh. model: bytes of initial weights, where a device is asked for them."""
+
+    model: int = 1 << 30
+
+
+def largest_upload(task: Message, limits: Limits = Limits()) -> int:
+    """Bytes of the largest blob that an answer to `task` can need: nothing bigger is to be taken."""
+    if task.reply is Built:
+        return limits.model
+    if not any({Tensors, tuple[Tensors, ...]} & set(types) for types, _ in fields_of(task.reply).values()):
+        return 0
+    return max((layout(manifest)[1] for manifest in _manifests(task)), default=0)
+
+
+def most_models(task: Message) -> int:
+    """How many models an answer to `task` can have."""
+    return task.models or 1 if isinstance(task, Build) else max(len(_manifests(task)), 1)
+
+
+def admit_payload(task: Message, payload: Payload) -> None:
+    """Check the shape of an answer before its tensors are opened. Raises BadPayload."""
+    if payload.kind != task.reply.kind:
+        raise BadPayload(f"a {payload.kind!r} report answers a {task.kind!r} task", f"due: {task.reply.kind}")
+    decode(payload, {payload.kind: task.reply}, lambda weights: {})
+    expected = _manifests(task)
+    found = payload.weights()
+    if len(found) > (most := most_models(task)):
+        raise BadPayload(f"{len(found)} models answer where {most} can", "answer for each model once")
+    for weights in found:
+        if task.reply is not Built:
+            check_manifest(weights.manifest, expected[0])
+
+
+def admit_message(task: Message, reply: Message) -> None:
+    """Check the values of an answer. Raises BadPayload, naming what is wrong."""
+    for name, tensors in tensors_of(reply):
+        check_finite(tensors, f"{reply.kind}.{name}")
+    for name in fields_of(type(reply)):
+        value = getattr(reply, name)
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, float) and not math.isfinite(number):
+                raise BadPayload(
+                    f"{reply.kind}.{name} is {number}", "lower the learning rate or look at the data"
+                )
+    examples = getattr(reply, "examples", 1)
+    if not 1 <= examples <= MAX_EXAMPLES:
+        raise BadPayload(f"{reply.kind}.examples is {examples}", "a device needs at least one sample")
+    task.admit(reply)
+    if isinstance(reply, Evaluated) and not 0.0 <= reply.accuracy <= 1.0:
+        raise BadPayload(f"{reply.kind}.accuracy is {reply.accuracy}, not between 0 and 1")
+    if isinstance(reply, Evaluated):
+        _admit_bounds(task.bounds if isinstance(task, Evaluate) else "", reply)
+    if isinstance(task, Train) and isinstance(reply, Trained):
+        _admit_descriptor(task.projector, task.classes, task.privacy, reply.descriptor)
+    elif isinstance(reply, Trained) and reply.descriptor is not None:  # of a task of the algorithm's own
+        raise BadPayload("a descriptor was not asked for")
+    if isinstance(reply, Trained):
+        _admit_private(getattr(task, "private", None), reply)
+    if isinstance(task, Describe) and isinstance(reply, Described):
+        _admit_descriptor(task.projector, task.classes, task.privacy, reply.descriptor)
+    if isinstance(task, Score) and isinstance(reply, Scored):
+        _admit_scores(task, reply.scores)
+    if isinstance(task, Represent) and isinstance(reply, Represented):
+        _admit_prototypes(task, reply.prototypes)
+
+
+def admit_evidence(question: Message, evidence: Evidence) -> None:
+    """Check what a newcomer shows: it has to be an answer to the question. Raises BadPayload."""
+    fields = fields_of(question.reply)
+    due = [name for name, (types, _) in fields.items() if type(evidence) in types]
+    if not due:
+        what = type(evidence).__name__
+        raise BadPayload(f"{what} came where a {question.reply.kind!r} is due", "ask anew what is asked")
+    reply: Any = question.reply
+    examples = {"examples": 1} if "examples" in fields else {}  # a newcomer does not tell how many
+    admit_message(question, reply(**{due[0]: evidence}, **examples))
+
+
+def _admit_private(asked: PrivateTraining | None, reply: Trained) -> None:
+    """The cost is the device's own word, and its own loss: nobody else is protected by it."""
+    done = reply.private
+    if (asked is None) != (done is None) or (done is None) != (reply.curve is None):
+        raise BadPayload(f"DP-SGD was {'not ' if asked is None else ''}asked for, and its cost goes with it")
+    if asked is None or done is None or reply.curve is None:
+        return
+    if done.clip != asked.clip or (asked.noise and done.noise < asked.noise):
+        raise BadPayload(f"trained with {done}, {asked} was asked for")
+    try:
+        cost = Cost(curve=reply.curve)
+    except ValueError as error:
+        raise BadPayload(f"the cost of DP-SGD: {error}") from None
+    if not any(cost.curve):
+        raise BadPayload("DP-SGD costs something")
+
+
+def _admit_bounds(asked: str, reply: Evaluated) -> None:
+    due = asked not in ("", WIDTH)
+    if due != (reply.bounds is not None):
+        raise BadPayload(f"latent bounds were {'' if due else 'not '}asked for")
+    if not asked:
+        return
+    if not 1 <= reply.latents <= MAX_LATENTS:
+        raise BadPayload(f"{reply.latents} latents", f"1 to {MAX_LATENTS} are taken")
+    if reply.bounds is None:
+        return
+    pairs = 1 if asked == "scalar" else reply.latents
+    if reply.bounds.low.size != pairs:
+        raise BadPayload(f"{pairs} pairs of latent bounds are due, {reply.bounds.low.size} came")
+    if reply.bounds.epoch != 0:
+        raise BadPayload(f"latent bounds of encoder {reply.bounds.epoch}, where 0 is due")
+    _check_range("latent bounds", reply.bounds.low, reply.bounds.high)
+
+
+def _admit_descriptor(
+    projector: Tensors | None, classes: int, privacy: PrivacySettings, descriptor: Descriptor | None
+) -> None:
+    if projector is None or descriptor is None:
+        if (projector is None) != (descriptor is None):
+            raise BadPayload(f"a descriptor was {'not ' if projector is None else ''}asked for")
+        return
+    if descriptor.projector != digest(projector):
+        raise BadPayload("the descriptor was made with another projector", "fetch the task's own projector")
+    dims = projector["components"].shape[0]
+    fits = descriptor.classes == classes
+    if privacy.calibrated:
+        # A device whose classes would drown in noise sends the row of all samples alone; one that has told of
+        # its classes before sends that again where only the row of all samples is asked for.
+        fits = fits or descriptor.classes == 0 or classes == 0
+    if not fits or descriptor.means.shape[1] != dims:
+        raise BadPayload(
+            f"the descriptor has {descriptor.classes} classes and {descriptor.means.shape[1]} dimensions, "
+            f"{classes} and {dims} are due"
+        )
+    if descriptor.privacy != privacy:
+        raise BadPayload(f"the descriptor was released with {descriptor.privacy}, {privacy} was asked for")
+    if descriptor.sums is not None:
+        _admit_sums(projector, privacy, descriptor.sums)
+    _check_range("the descriptor", descriptor.means, descriptor.deviations)
+    if (descriptor.counts > MAX_EXAMPLES).any():
+        raise BadPayload("the descriptor counts more samples than a device can have")
+    negative = (descriptor.counts < 0).any() or (descriptor.deviations < 0).any()
+    if negative and descriptor.privacy.mode == "off":  # noise may take a small value below zero
+        raise BadPayload("the descriptor has negative counts or deviations")
+
+
+def _admit_scores(task: Score, scores: Scores) -> None:
+    if len(scores.losses) != len(task.models):
+        raise BadPayload(f"the losses of {len(task.models)} models are due, {len(scores.losses)} came")
+    if not 1 <= scores.examples <= MAX_EXAMPLES:
+        raise BadPayload(f"losses over {scores.examples} samples", "a device needs at least one sample")
+    _check_range("a loss", scores.losses)
+
+
+def _admit_prototypes(task: Represent, prototypes: Prototypes) -> None:
+    if not task.by_class and prototypes.classes.tolist() != [0.0]:
+        raise BadPayload("one mean embedding of all samples is due, under class 0")
+    if (prototypes.counts < 1.0).any() or prototypes.counts.sum() > MAX_EXAMPLES:
+        raise BadPayload("prototypes: a class is there that has no sample, or too many")
+    _check_range("a mean embedding", prototypes.means)
+
+
+def _admit_sums(projector: Tensors, privacy: PrivacySettings, sums: NoisySums) -> None:
+    if "radius" not in projector or sums.radius != float(projector["radius"]):
+        raise BadPayload(f"latents were shortened to {sums.radius}, which is not the projector's radius")
+    holds = epsilon_of(group(rho_of(sums.sigma), privacy.group_size), privacy.delta)
+    if holds > privacy.epsilon * (1.0 + 1e-9):
+        raise BadPayload(f"noise of {sums.sigma:g} gives epsilon {holds:g}, not {privacy.epsilon:g}")
+
+
+def _check_range(what: str, *arrays: Vector) -> None:
+    for array in arrays:
+        if (np.abs(array) > MAX_VALUE).any():
+            raise BadPayload(f"{what} has values above {MAX_VALUE:g}", "look at the device's data")
+
+
+def _manifests(task: Message) -> list[Manifest]:
+    """The manifests of the models in a task, the one to train first."""
+    return [manifest_of(tensors) for name, tensors in tensors_of(task) if name != "projector"]

@@ -1,0 +1,313 @@
+"""What the two halves of an algorithm say to each other: frozen dataclasses, no configuration dictionaries.
+
+A field is a plain number or text, a `Tensors`, a part of `shoal.core.exchange.parts`, a flat dataclass of
+settings, or a tuple of tensors or of numbers. `reply` names the answer. These cover most algorithms; one
+that needs more brings its own in its folder.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from shoal.core.errors import BadPayload
+from shoal.core.exchange.parts import (
+    MAX_SCALE,
+    MIN_SCALE,
+    Descriptor,
+    LatentBounds,
+    PrivacySettings,
+    Prototypes,
+    Scores,
+)
+from shoal.core.exchange.tensors import check_manifest, manifest_of
+from shoal.core.types import Tensors
+
+LATER = "later"
+"""In the metadata of a setting that the first version lacked: it is sent only where it is not at its default,
+so that a device of that version can do all the rest."""
+MAX_BUILT = 64
+"""Initial models that a device is asked for at once."""
+WIDTH = "width"
+"""In the place of bounds: how many latents there are, and nothing of their values."""
+
+MIN_NOISE, MAX_NOISE = 0.1, 1e4
+"""In units of the clipping norm: with less no useful epsilon can be had, more drowns all."""
+
+
+class Message:
+    """Base of all messages. `kind` is its name on the wire, `reply` the class of the answer."""
+
+    kind: ClassVar[str]
+    reply: ClassVar["type[Message]"]
+
+    def admit(self, reply: "Message") -> None:
+        """Raise BadPayload for a reply that does not answer this task, beyond what
+        `shoal.core.exchange.admit` checks of all: that it is of the class due, its tensors those of the
+        run's model, and every number finite."""
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How a device trains. learning_rate per step; batch_size in samples; epochs over its training part.
+
+    restart_momentum: forget the optimiser's momentum at each epoch, not only at each round.
+    proximal: mu of FedProx (Li et al., MLSys 2020, eq. 2): mu / 2 times the squared distance from the model
+    as it came is added to what is minimised, and not to the loss that is told. A learner's own train() has to
+    see to it itself.
+    """
+
+    epochs: int = 2
+    batch_size: int = 64
+    learning_rate: float = 0.005
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    restart_momentum: bool = False
+    proximal: float = field(default=0.0, metadata={LATER: True})
+
+    def __post_init__(self) -> None:
+        sane = {
+            "epochs": self.epochs >= 1,
+            "batch_size": self.batch_size >= 1,
+            "learning_rate": 0.0 < self.learning_rate < math.inf,
+            "momentum": 0.0 <= self.momentum < 1.0,
+            "weight_decay": 0.0 <= self.weight_decay < math.inf,
+            "proximal": 0.0 <= self.proximal < math.inf,
+        }
+        for name, holds in sane.items():
+            if not holds:
+                raise BadPayload(f"{name} is {getattr(self, name)}: nothing can be trained with that")
+
+
+@dataclass(frozen=True)
+class PrivateTraining:
+    """What is asked of DP-SGD: a guarantee for each sample, made on the device, which may refuse to pay it.
+
+    clip: L2 norm to which a sample's gradient is shortened. noise: its standard deviation, in units of clip;
+    0 leaves it to the device, which takes what `rounds` such tasks need to be (epsilon, delta) together.
+    delta: at which a report tells the epsilon.
+    """
+
+    clip: float = 1.0
+    noise: float = 0.0
+    epsilon: float = 0.0
+    delta: float = 1e-6
+    rounds: int = 1
+
+    def __post_init__(self) -> None:
+        sane = {
+            "clip": MIN_SCALE <= self.clip <= MAX_SCALE,
+            "noise": self.noise == 0.0 or MIN_NOISE <= self.noise <= MAX_NOISE,
+            "epsilon": 0.0 <= self.epsilon < math.inf and (self.epsilon > 0.0) != (self.noise > 0.0),
+            "delta": 0.0 < self.delta < 1.0,
+            "rounds": self.rounds >= 1,
+        }
+        for name, holds in sane.items():
+            if not holds:
+                raise BadPayload(
+                    f"DP-SGD with {name} {getattr(self, name)}: nothing can be promised with that",
+                    f"noise of {MIN_NOISE} or more, or an epsilon above 0, and not both",
+                )
+
+
+@dataclass(frozen=True)
+class Protected:
+    """How a model was trained by DP-SGD. clip to steps: see `shoal.core.privacy.training`."""
+
+    clip: float
+    noise: float
+    rate: float
+    steps: int
+
+    def __post_init__(self) -> None:
+        sane = (
+            MIN_SCALE <= self.clip <= MAX_SCALE,
+            MIN_NOISE <= self.noise <= MAX_NOISE,
+            0.0 < self.rate <= 1.0,
+            self.steps >= 1,
+        )
+        if not all(sane):
+            raise BadPayload(f"nobody trains with {self}")
+
+
+@dataclass(frozen=True, eq=False)
+class Built(Message):
+    """Initial weights. others: of the further models, where more than one was asked for."""
+
+    kind: ClassVar[str] = "built"
+    model: Tensors
+    others: tuple[Tensors, ...] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Build(Message):
+    """Make the learner's initial weights: asked of one device where the server has none.
+
+    models: how many, each drawn anew, at most `MAX_BUILT`; None for one.
+    """
+
+    kind: ClassVar[str] = "build"
+    reply: ClassVar[type[Message]] = Built
+    models: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.models is not None and not 2 <= self.models <= MAX_BUILT:
+            raise BadPayload(f"{self.models} models are to be built", f"2 to {MAX_BUILT} can be, or just one")
+
+    def admit(self, reply: Message) -> None:
+        assert isinstance(reply, Built)
+        found = [reply.model, *(reply.others or ())]
+        if len(found) != (self.models or 1):
+            raise BadPayload(f"{len(found)} models were built, {self.models or 1} are due")
+        for model in found[1:]:
+            check_manifest(manifest_of(model), manifest_of(reply.model))
+
+
+@dataclass(frozen=True, eq=False)
+class Trained(Message):
+    """The model after local training. examples: size of the training part.
+
+    loss: mean over the last epoch; 0 from DP-SGD, which does not tell it.
+    private, curve: from DP-SGD, how it was done, and what it cost a sample (`shoal.core.privacy.cost`).
+    """
+
+    kind: ClassVar[str] = "trained"
+    model: Tensors
+    examples: int
+    loss: float
+    descriptor: Descriptor | None = None
+    private: Protected | None = None
+    curve: tuple[float, ...] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Train(Message):
+    """Train `model` on the device's training part.
+
+    With a `projector` the device also describes its training part, or in a calibrated privacy mode all of its
+    data but a test part, by `model` as received and before it trains: a tensor set of "mean" (v,) and
+    "components" (l, v), float64, or in such a mode one of standardised latents, with a "radius" () too
+    (`shoal.core.device_kit.describe`). classes: U, rows to fill.
+    cluster: the name of the cluster that `model` belongs to, for people.
+    private: ask for DP-SGD; without it the weights have no privacy guarantee.
+    """
+
+    kind: ClassVar[str] = "train"
+    reply: ClassVar[type[Message]] = Trained
+    model: Tensors
+    settings: TrainingSettings
+    cluster: str = ""
+    projector: Tensors | None = None
+    classes: int = 0
+    privacy: PrivacySettings = field(default_factory=PrivacySettings)
+    private: PrivateTraining | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluated(Message):
+    """How good the model is there. accuracy: 0 to 1; examples: size of the part it was measured on.
+
+    bounds, latents: of the model's latent values and their number of coordinates, where asked for.
+    """
+
+    kind: ClassVar[str] = "evaluated"
+    accuracy: float
+    loss: float
+    examples: int
+    bounds: LatentBounds | None = None
+    latents: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluate(Message):
+    """Measure `model` on the device's held-out part ("held_out"), or on its test part ("test").
+
+    bounds: "" for none, "scalar" for one lowest and highest latent value over all coordinates of the
+    held-out part, "coordinate" for one pair each, WIDTH for their number alone. A device without a test part
+    uses the held-out one.
+    """
+
+    kind: ClassVar[str] = "evaluate"
+    reply: ClassVar[type[Message]] = Evaluated
+    model: Tensors
+    part: str = "held_out"
+    cluster: str = ""
+    bounds: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Described(Message):
+    """The descriptor. examples: samples behind it."""
+
+    kind: ClassVar[str] = "described"
+    descriptor: Descriptor
+    examples: int
+
+
+@dataclass(frozen=True, eq=False)
+class Describe(Message):
+    """Describe your data by the frozen `encoder`.
+
+    classes: U, of the training part; 0 asks for the label-free descriptor, of all data but a test part. In a
+    calibrated privacy mode both are of all data but a test part.
+    """
+
+    kind: ClassVar[str] = "describe"
+    reply: ClassVar[type[Message]] = Described
+    encoder: Tensors
+    projector: Tensors
+    classes: int = 0
+    privacy: PrivacySettings = field(default_factory=PrivacySettings)
+
+
+@dataclass(frozen=True, eq=False)
+class Scored(Message):
+    """The loss of each model asked about."""
+
+    kind: ClassVar[str] = "scored"
+    scores: Scores
+
+
+@dataclass(frozen=True, eq=False)
+class Score(Message):
+    """Mean loss of each of `models` on the training part."""
+
+    kind: ClassVar[str] = "score"
+    reply: ClassVar[type[Message]] = Scored
+    models: tuple[Tensors, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Represented(Message):
+    """The mean embeddings. examples: samples behind them."""
+
+    kind: ClassVar[str] = "represented"
+    prototypes: Prototypes
+    examples: int
+
+
+@dataclass(frozen=True, eq=False)
+class Represent(Message):
+    """Mean embeddings of the training part, by the learner's own frozen `encoder`.
+
+    by_class: one for each class, which takes labels; else one for all samples, under class 0.
+    """
+
+    kind: ClassVar[str] = "represent"
+    reply: ClassVar[type[Message]] = Represented
+    by_class: bool = True
+
+
+STANDARD: tuple[type[Message], ...] = (
+    Build,
+    Built,
+    Train,
+    Trained,
+    Evaluate,
+    Evaluated,
+    Describe,
+    Described,
+    Score,
+    Scored,
+    Represent,
+    Represented,
+)

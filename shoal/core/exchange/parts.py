@@ -1,0 +1,262 @@
+"""The typed things that travel between a device and the server, besides tensors and plain numbers.
+
+Each has a message of its own in `proto/fed/v1/payload.proto`. The constructors check what they are given,
+so that a part in hand is a sane part, whoever sent it.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from shoal.core.errors import BadPayload
+
+Vector = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+MAX_LATENTS, MAX_ROWS, MAX_DIMS, MAX_MODELS = 1 << 17, 4097, 1024, 1024
+MAX_GROUP, MAX_SUM = 1 << 20, 1 << 61
+MIN_SCALE, MAX_SCALE = 1e-9, 1e9
+"""Of noise and radius: squares and quotients of such numbers neither vanish nor overflow."""
+
+
+CALIBRATED = {"balanced": (5.0, 1e-6), "strict": (1.0, 1e-6), "explicit": None}
+"""The modes that hold what they say, with their epsilon and the most that their delta may be."""
+
+
+@dataclass(frozen=True)
+class PrivacySettings:
+    """How a descriptor is protected: what the server asks for, and what the device says it did.
+
+    mode: "off"; "paper", the mechanism of the FLUX and FEROMA papers, kept for comparisons only; "balanced",
+    "strict" or, with numbers of one's own, "explicit". "paper" is NOT a privacy guarantee: see
+    docs/privacy.md.
+    epsilon: of the guarantee; 0 where the mode has none. Of "paper", what is claimed for each coordinate,
+    and not what holds.
+    delta: the most that it may be; 0 for "off" and "paper". A device of many samples takes less.
+    group_size: samples that may stem from one person; the guarantee is for all of them together.
+    """
+
+    mode: str = "off"
+    epsilon: float = 0.0
+    delta: float = 0.0
+    group_size: int = 1
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("off", "paper", *CALIBRATED):
+            known = ", ".join(("off", "paper", *CALIBRATED))
+            raise BadPayload(f"privacy mode {self.mode!r} is not known", f"use one of {known}")
+        if not 0.0 <= self.epsilon < float("inf") or (self.mode != "off" and self.epsilon == 0.0):
+            raise BadPayload(
+                f"privacy mode {self.mode}: {self.epsilon} is no epsilon", "a finite one, above 0 unless off"
+            )
+        if not (0.0 < self.delta < 1.0 if self.calibrated else self.delta == 0.0):
+            raise BadPayload(
+                f"privacy mode {self.mode}: {self.delta} is no delta",
+                "between 0 and 1, or 0 without guarantee",
+            )
+        if not 1 <= self.group_size <= (MAX_GROUP if self.calibrated else 1):
+            raise BadPayload(f"privacy mode {self.mode}: a group of {self.group_size} samples", "at least 1")
+        fixed = CALIBRATED.get(self.mode)
+        if fixed is not None and (self.epsilon, self.delta) != fixed:
+            raise BadPayload(
+                f"privacy mode {self.mode} has epsilon {fixed[0]} and delta {fixed[1]}", "or use explicit"
+            )
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether there is a guarantee: sums with calibrated noise, and not moments, are released."""
+        return self.mode in CALIBRATED
+
+
+@dataclass(frozen=True, eq=False)
+class NoisySums:
+    """What a calibrated mode releases: `shoal.core.privacy.sums`, with discrete Gaussian noise on every
+    number.
+
+    values: (rows, 2 l + 1) int64, in steps of 2^-20 of the sensitivity, which is 1.
+    sigma: the noise's standard deviation, in the same units; public. radius: to which latents were shortened.
+    """
+
+    values: Integers
+    sigma: float
+    radius: float
+
+    def __post_init__(self) -> None:
+        if self.values.dtype != np.int64 or self.values.ndim != 2 or self.values.shape[1] % 2 == 0:
+            raise BadPayload(f"noisy sums: {self.values.dtype} of shape {self.values.shape}")
+        if self.values.shape[0] == 0 or self.values.shape[1] < 3:
+            raise BadPayload("noisy sums: they are empty")
+        if (np.abs(self.values) > MAX_SUM).any() or (self.values == np.iinfo(np.int64).min).any():
+            raise BadPayload("noisy sums: more than a device's samples can sum to")
+        for name in ("sigma", "radius"):
+            if not MIN_SCALE <= getattr(self, name) <= MAX_SCALE:
+                raise BadPayload(f"noisy sums: {name} is {getattr(self, name)}", "a finite one, above 0")
+
+
+@dataclass(frozen=True, eq=False)
+class LatentBounds:
+    """Lowest and highest latent value, coordinate by coordinate, or one pair for all coordinates.
+
+    low, high: (v,) or (1,) float64, low <= high, finite (FLUX appendix C.1.1, step S1).
+    provenance: "raw" (exact extremes: they give away values of real records), "public" or "private".
+    epoch: counts the encoders of a run; bounds of another encoder mean nothing.
+    """
+
+    low: Vector
+    high: Vector
+    provenance: str = "raw"
+    epoch: int = 0
+
+    def __post_init__(self) -> None:
+        _check_array("latent bounds", self.low, 1, MAX_LATENTS)
+        _check_array("latent bounds", self.high, 1, MAX_LATENTS)
+        if self.low.shape != self.high.shape or self.low.size == 0:
+            raise BadPayload(f"latent bounds: {self.low.size} low values and {self.high.size} high ones")
+        if (self.low > self.high).any():
+            raise BadPayload("latent bounds: a low value is above its high value")
+        if self.provenance not in ("raw", "public", "private"):
+            raise BadPayload(f"latent bounds: provenance {self.provenance!r} is not known")
+        if self.epoch < 0:
+            raise BadPayload(f"latent bounds: epoch {self.epoch} is below 0")
+
+
+@dataclass(frozen=True, eq=False)
+class Descriptor:
+    """What a device tells of its data: moments of its projected latents (FLUX eq. 7), already released.
+
+    means, deviations: (rows, l) float64. Row 0 is over all samples, P(X); rows 1..U, if there, are over
+    the samples of class 0..U-1. A label-free descriptor has row 0 alone. The rows of a class with fewer
+    than two samples carry no meaning; `counts` says which.
+    counts: (rows,) float64, samples behind each row; repeated ones are worth less, so they need not be whole.
+    projector: SHA-256 of the projector that was used, 64 hex digits.
+    privacy: what the device did before this left it.
+    sums: in the calibrated modes, what really left it. The moments and counts are then estimates made of them
+    (`shoal.core.privacy.estimates`), by whoever holds them: counts are noisy and may be negative.
+    """
+
+    means: Vector
+    deviations: Vector
+    counts: Vector
+    projector: str
+    privacy: PrivacySettings = field(default_factory=PrivacySettings)
+    sums: NoisySums | None = None
+
+    def __post_init__(self) -> None:
+        if (self.sums is not None) != self.privacy.calibrated:
+            raise BadPayload(
+                f"descriptor: sums {'came' if self.sums else 'are missing'} with privacy {self.privacy.mode}"
+            )
+        for array in (self.means, self.deviations):
+            _check_array("descriptor", array, 2, MAX_ROWS * MAX_DIMS)
+        _check_array("descriptor", self.counts, 1, MAX_ROWS)
+        if self.means.shape != self.deviations.shape or self.counts.shape != self.means.shape[:1]:
+            raise BadPayload(
+                f"descriptor: means {self.means.shape}, deviations {self.deviations.shape} and counts "
+                f"{self.counts.shape} do not fit together"
+            )
+        if self.means.size == 0:
+            raise BadPayload("descriptor: it is empty")
+        if len(self.projector) != 64 or set(self.projector) - set("0123456789abcdef"):
+            raise BadPayload("descriptor: a projector is named by 64 hex digits")
+
+    @property
+    def classes(self) -> int:
+        """Number of classes it speaks of; 0 when it is label-free."""
+        return len(self.means) - 1
+
+
+@dataclass(frozen=True)
+class ClusterAssignment:
+    """Which cluster a device was put in, and how sure that is.
+
+    distance, runner_up_distance: in the algorithm's own descriptor space; NaN where there is no such thing.
+    confidence: 0 (the runner-up is as near) to 1 (it is infinitely farther).
+    abstained: no cluster fits; `cluster` then names the nearest all the same, and `reason` says why not.
+    """
+
+    cluster: str
+    distance: float = float("nan")
+    runner_up: str = ""
+    runner_up_distance: float = float("nan")
+    confidence: float = 1.0
+    abstained: bool = False
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.confidence <= 1.0:
+            raise BadPayload(f"cluster assignment: confidence {self.confidence} is not between 0 and 1")
+        if np.isinf((self.distance, self.runner_up_distance)).any():
+            raise BadPayload("cluster assignment: a distance is infinite")
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Mean loss of each of K models on a device's own data. losses: (K,) float64; examples: how many."""
+
+    losses: Vector
+    examples: int
+
+    def __post_init__(self) -> None:
+        _check_array("scores", self.losses, 1, MAX_MODELS)
+        if self.examples < 0:
+            raise BadPayload(f"scores: {self.examples} examples")
+
+
+@dataclass(frozen=True, eq=False)
+class Prototypes:
+    """Mean embedding of each class that a device holds (FMCL).
+
+    classes: (c,) float64 whole numbers, ascending; means: (c, d) float64; counts: (c,) float64.
+    """
+
+    classes: Vector
+    means: Vector
+    counts: Vector
+
+    def __post_init__(self) -> None:
+        _check_array("prototypes", self.classes, 1, MAX_ROWS)
+        _check_array("prototypes", self.means, 2, MAX_ROWS * MAX_DIMS)
+        _check_array("prototypes", self.counts, 1, MAX_ROWS)
+        if not len(self.classes) == len(self.means) == len(self.counts):
+            raise BadPayload("prototypes: classes, means and counts differ in length")
+        if self.means.size == 0:
+            raise BadPayload("prototypes: there are none")
+        whole = (self.classes == np.floor(self.classes)).all() and self.classes[0] >= 0
+        if not whole or (np.diff(self.classes) <= 0).any() or self.classes[-1] >= 1 << 32:
+            raise BadPayload("prototypes: classes are whole numbers from 0 on, ascending")
+
+
+@dataclass(frozen=True, eq=False)
+class MixtureCounts:
+    """Responsibility mass of each of K models for each of C classes (FedRC). counts: (K, C) float64."""
+
+    counts: Vector
+
+    def __post_init__(self) -> None:
+        _check_array("mixture counts", self.counts, 2, MAX_MODELS * MAX_ROWS)
+        if self.counts.size == 0:
+            raise BadPayload("mixture counts: there are none")
+
+
+Evidence = Descriptor | Scores | Prototypes
+"""What a newcomer can show of its data."""
+
+
+@dataclass(frozen=True)
+class Extension:
+    """Bytes of an algorithm outside this tree; `type` names their meaning, such as "acme.nova.v1.Sketch"."""
+
+    type: str
+    data: bytes
+
+
+def _check_array(what: str, array: Vector, rank: int, most: int) -> None:
+    if array.dtype != np.float64 or array.ndim != rank:
+        raise BadPayload(
+            f"{what}: a float64 array of rank {rank} is due, not {array.dtype} of rank {array.ndim}"
+        )
+    if array.size > most:
+        raise BadPayload(f"{what}: {array.size} numbers, at most {most} are taken")
+    if not np.isfinite(array).all():
+        raise BadPayload(f"{what}: it holds NaN or infinity", "look at the device's data and its model")

@@ -1,0 +1,131 @@
+"""The way to a certificate: requests and answers of EnrollmentService and IdentityService."""
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from shoal.core.errors import BadPayload
+from shoal.core.exchange._pb.fed.v1 import enrollment_service_pb2 as pb2
+from shoal.core.exchange.wire.checks import MAX_TEXT, meaning, name, present, seconds_from_pb, seconds_to_pb
+from shoal.core.identity.certificates import MAX_REQUEST, NAME
+from shoal.core.identity.enrolled import Challenge, Enrolled, Joining, Pending, Rejoining, Role
+from shoal.core.identity.proof import NONCE
+
+PIN = PROOF = 32
+MAX_SIGNATURE = 80
+"""Bytes of an ECDSA signature on P-256, DER."""
+ROLES = {
+    Role.TRAIN: pb2.ROLE_TRAIN,
+    Role.INFER_ONLY: pb2.ROLE_INFER_ONLY,
+    Role.OBSERVER: pb2.ROLE_OBSERVER,
+}
+ROLE_OF: dict[int, Role] = {number: role for role, number in ROLES.items()}
+
+
+def challenge_to_pb(challenge: Challenge) -> pb2.ChallengeResponse:
+    clock = Timestamp()
+    clock.FromNanoseconds(round(challenge.clock * 1e9))
+    valid = seconds_to_pb(challenge.valid)
+    return pb2.ChallengeResponse(nonce=challenge.nonce, valid=valid, server_time=clock)
+
+
+def challenge_from_pb(pb: pb2.ChallengeResponse) -> Challenge:
+    clock = pb.server_time.seconds + pb.server_time.nanos / 1e9
+    return Challenge(
+        _bytes(pb.nonce, "the challenge", NONCE, NONCE), seconds_from_pb(pb.valid, "valid"), clock
+    )
+
+
+def joining_to_pb(joining: Joining) -> pb2.JoinRequest:
+    return pb2.JoinRequest(
+        token=joining.token,
+        nonce=joining.nonce,
+        csr=joining.csr,
+        proof=joining.proof,
+        device=joining.device,
+    )
+
+
+def joining_from_pb(pb: pb2.JoinRequest) -> Joining:
+    return Joining(
+        name(pb.token, "the token's name"),
+        _bytes(pb.nonce, "the nonce", NONCE, NONCE),
+        _bytes(pb.csr, "the certificate request", 1, MAX_REQUEST),
+        _bytes(pb.proof, "the proof", PROOF, PROOF),
+        _device(pb.device),
+    )
+
+
+def rejoining_to_pb(rejoining: Rejoining) -> pb2.RejoinRequest:
+    return pb2.RejoinRequest(
+        certificate=rejoining.certificate,
+        nonce=rejoining.nonce,
+        csr=rejoining.csr,
+        signature=rejoining.signature,
+    )
+
+
+def rejoining_from_pb(pb: pb2.RejoinRequest) -> Rejoining:
+    return Rejoining(
+        _bytes(pb.certificate, "the certificate", 1, MAX_TEXT),
+        _bytes(pb.nonce, "the nonce", NONCE, NONCE),
+        _bytes(pb.csr, "the certificate request", 1, MAX_REQUEST),
+        _bytes(pb.signature, "the signature", 1, MAX_SIGNATURE),
+    )
+
+
+def joined_to_pb(answer: Enrolled | Pending) -> pb2.JoinResponse:
+    if isinstance(answer, Pending):
+        retry = seconds_to_pb(answer.retry_in)
+        return pb2.JoinResponse(pending=pb2.Pending(fingerprint=answer.fingerprint, retry_in=retry))
+    return pb2.JoinResponse(identity=enrolled_to_pb(answer))
+
+
+def joined_from_pb(pb: pb2.JoinResponse) -> Enrolled | Pending:
+    match pb.WhichOneof("answer"):
+        case "identity":
+            return enrolled_from_pb(pb.identity)
+        case "pending":
+            retry = seconds_from_pb(pb.pending.retry_in, "retry_in")
+            return Pending(_bytes(pb.pending.fingerprint, "the fingerprint", PIN, PIN), retry)
+        case None:
+            raise BadPayload("the answer to a join: answer is not set")
+
+
+def enrolled_to_pb(enrolled: Enrolled) -> pb2.Identity:
+    return pb2.Identity(
+        certificate=enrolled.certificate,
+        authorities=enrolled.authorities,
+        federation=enrolled.federation,
+        device=enrolled.device,
+        role=ROLES[enrolled.role],
+        address=enrolled.address,
+        renew_in=seconds_to_pb(enrolled.renew_in),
+    )
+
+
+def enrolled_from_pb(pb: pb2.Identity) -> Enrolled:
+    present(pb, "renew_in", "an identity")
+    return Enrolled(
+        _bytes(pb.certificate, "the certificate", 1, MAX_TEXT),
+        _bytes(pb.authorities, "the authorities", 1, MAX_TEXT),
+        name(pb.federation, "the federation"),
+        _device(pb.device),
+        meaning(ROLE_OF, pb.role, "the role"),
+        name(pb.address, "the address"),
+        seconds_from_pb(pb.renew_in, "renew_in"),
+    )
+
+
+def _device(value: str) -> str:
+    if not NAME.fullmatch(value):
+        raise BadPayload(
+            f"{value[:64]!r} is not a name for a device",
+            "use 1 to 64 letters, digits, dots, dashes and underscores, a letter or digit first",
+        )
+    return value
+
+
+def _bytes(value: bytes, what: str, least: int, most: int) -> bytes:
+    if not least <= len(value) <= most:
+        due = f"{least}" if least == most else f"{least} to {most}"
+        raise BadPayload(f"{what} has {len(value)} bytes; {due} are due")
+    return value

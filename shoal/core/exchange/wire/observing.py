@@ -1,0 +1,52 @@
+"""How runs stand, for who may see nothing else: no device is named."""
+
+from collections.abc import Mapping
+
+from shoal.core.exchange._pb.fed.v1 import observer_service_pb2 as pb2
+from shoal.core.exchange._pb.fed.v1.operator_service_pb2 import Stage
+from shoal.core.exchange.link import Observation, ObservedRun
+from shoal.core.exchange.wire.checks import (
+    at_least_one,
+    limited,
+    meaning,
+    name,
+    present,
+    seconds_from_pb,
+    seconds_to_pb,
+    text,
+)
+
+MAX_RUNS = 10_000
+NUMBERS = {stage.removeprefix("STAGE_").lower(): number for stage, number in Stage.items() if number}
+STAGES: Mapping[int, str] = {number: stage for stage, number in NUMBERS.items()}
+
+
+def observation_to_pb(observation: Observation) -> pb2.ObserveRunsResponse:
+    runs = [
+        pb2.ObservedRun(
+            run=run.run,
+            algorithm=run.algorithm,
+            stage=NUMBERS[run.stage],
+            round=run.round,
+            title=run.title,
+        )
+        for run in observation.runs[:MAX_RUNS]
+    ]
+    return pb2.ObserveRunsResponse(runs=runs, renew_in=seconds_to_pb(observation.renew_in))
+
+
+def observation_from_pb(pb: pb2.ObserveRunsResponse) -> Observation:
+    limited(len(pb.runs), MAX_RUNS, "runs")
+    present(pb, "renew_in", "an observation")
+    return Observation(tuple(map(_run_from_pb, pb.runs)), seconds_from_pb(pb.renew_in, "renew_in"))
+
+
+def _run_from_pb(pb: pb2.ObservedRun) -> ObservedRun:
+    stage = meaning(STAGES, pb.stage, "a run's stage")
+    return ObservedRun(
+        name(pb.run, "a run's name"),
+        name(pb.algorithm, "a run's algorithm"),
+        stage,
+        at_least_one(pb.round, "a run's round"),
+        text(pb.title, "a round's title"),
+    )

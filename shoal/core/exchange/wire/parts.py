@@ -1,0 +1,206 @@
+"""The typed parts of a payload, each with its own message."""
+
+import math
+from collections.abc import Mapping
+
+from shoal.core.errors import BadPayload
+from shoal.core.exchange._pb.fed.v1 import payload_pb2 as pb2
+from shoal.core.exchange._pb.fed.v1 import privacy_pb2
+from shoal.core.exchange.parts import (
+    CALIBRATED,
+    MAX_DIMS,
+    MAX_LATENTS,
+    MAX_MODELS,
+    MAX_ROWS,
+    ClusterAssignment,
+    Descriptor,
+    Extension,
+    LatentBounds,
+    MixtureCounts,
+    NoisySums,
+    PrivacySettings,
+    Prototypes,
+    Scores,
+)
+from shoal.core.exchange.tensors import MAX_NAME
+from shoal.core.exchange.wire.checks import for_people, integers, matrix, meaning, name, present, text, vector
+from shoal.core.exchange.wire.tensors import digest_from_pb, digest_to_pb
+from shoal.core.privacy.accounting import rho_of
+from shoal.core.privacy.estimates import descriptor_of
+
+_PROVENANCES: Mapping[int, str] = {
+    pb2.PROVENANCE_RAW: "raw",
+    pb2.PROVENANCE_PUBLIC: "public",
+    pb2.PROVENANCE_PRIVATE: "private",
+}
+_MODES: Mapping[int, str] = {
+    privacy_pb2.PRIVACY_MODE_OFF: "off",
+    privacy_pb2.PRIVACY_MODE_PAPER: "paper",
+    privacy_pb2.PRIVACY_MODE_BALANCED: "balanced",
+    privacy_pb2.PRIVACY_MODE_STRICT: "strict",
+    privacy_pb2.PRIVACY_MODE_EXPLICIT: "explicit",
+}
+_CALIBRATED = ("mechanism", "delta", "sensitivity", "noise_scale", "clip_radius", "rho", "group_size")
+
+
+def bounds_to_pb(bounds: LatentBounds) -> pb2.LatentBounds:
+    return pb2.LatentBounds(
+        low=bounds.low.tolist(),
+        high=bounds.high.tolist(),
+        provenance=pb2.Provenance.Value(f"PROVENANCE_{bounds.provenance.upper()}"),
+        epoch=bounds.epoch,
+    )
+
+
+def bounds_from_pb(pb: pb2.LatentBounds) -> LatentBounds:
+    return LatentBounds(
+        vector(pb.low, MAX_LATENTS, "latent bounds"),
+        vector(pb.high, MAX_LATENTS, "latent bounds"),
+        meaning(_PROVENANCES, pb.provenance, "latent bounds: provenance"),
+        pb.epoch,
+    )
+
+
+def privacy_to_pb(privacy: PrivacySettings, sums: NoisySums | None = None) -> privacy_pb2.PrivacyParameters:
+    pb = privacy_pb2.PrivacyParameters(
+        mode=privacy_pb2.PrivacyMode.Value(f"PRIVACY_MODE_{privacy.mode.upper()}"), epsilon=privacy.epsilon
+    )
+    if sums is not None:
+        pb.mechanism = privacy_pb2.PRIVACY_MECHANISM_DISCRETE_GAUSSIAN
+        pb.delta, pb.group_size = privacy.delta, privacy.group_size
+        pb.sensitivity, pb.noise_scale, pb.clip_radius = 1.0, sums.sigma, sums.radius
+        pb.rho = rho_of(sums.sigma)
+    return pb
+
+
+def privacy_from_pb(pb: privacy_pb2.PrivacyParameters) -> PrivacySettings:
+    """Refuses a claim that PrivacySettings cannot hold: none may be dropped without a word."""
+    mode = meaning(_MODES, pb.mode, "privacy mode")
+    set_fields = {field.name for field, _ in pb.ListFields()}
+    if mode not in CALIBRATED:
+        for field in _CALIBRATED:
+            if field in set_fields:
+                raise BadPayload(f"privacy mode {mode} has no {field}", "update the older of the two sides")
+        return PrivacySettings(mode, pb.epsilon)
+    for field in _CALIBRATED:
+        if field not in set_fields:
+            raise BadPayload(f"privacy mode {mode}: {field} is not set")
+    if pb.mechanism != privacy_pb2.PRIVACY_MECHANISM_DISCRETE_GAUSSIAN or pb.sensitivity != 1.0:
+        raise BadPayload(f"privacy mode {mode} is discrete Gaussian noise on a vector of sensitivity 1")
+    return PrivacySettings(mode, pb.epsilon, pb.delta, pb.group_size)
+
+
+def descriptor_to_pb(descriptor: Descriptor) -> pb2.Descriptor:
+    pb = pb2.Descriptor(
+        rows=len(descriptor.means),
+        projector=digest_to_pb(descriptor.projector, "descriptor: projector"),
+        privacy=privacy_to_pb(descriptor.privacy, descriptor.sums),
+    )
+    if descriptor.sums is not None:
+        pb.sums.extend(descriptor.sums.values.ravel().tolist())
+        return pb
+    pb.means.extend(descriptor.means.ravel().tolist())
+    pb.deviations.extend(descriptor.deviations.ravel().tolist())
+    pb.counts.extend(descriptor.counts.tolist())
+    return pb
+
+
+def descriptor_from_pb(pb: pb2.Descriptor) -> Descriptor:
+    present(pb, "privacy", "descriptor")
+    privacy = privacy_from_pb(pb.privacy)
+    projector = digest_from_pb(pb.projector, "descriptor: projector")
+    if privacy.calibrated:
+        if pb.means or pb.deviations or pb.counts:
+            raise BadPayload(f"descriptor: privacy mode {privacy.mode} has sums, and no moments")
+        return descriptor_of(_sums_from_pb(pb), projector, privacy)
+    if pb.sums:
+        raise BadPayload(f"descriptor: privacy mode {privacy.mode} has moments, and no sums")
+    return Descriptor(
+        matrix(pb.means, pb.rows, MAX_ROWS, MAX_ROWS * MAX_DIMS, "descriptor: means"),
+        matrix(pb.deviations, pb.rows, MAX_ROWS, MAX_ROWS * MAX_DIMS, "descriptor: deviations"),
+        vector(pb.counts, MAX_ROWS, "descriptor: counts"),
+        projector,
+        privacy,
+    )
+
+
+def _sums_from_pb(pb: pb2.Descriptor) -> NoisySums:
+    values = integers(pb.sums, pb.rows, MAX_ROWS, MAX_ROWS * (2 * MAX_DIMS + 1), "descriptor: sums")
+    sigma = pb.privacy.noise_scale
+    sums = NoisySums(values, sigma, pb.privacy.clip_radius)
+    if not math.isclose(pb.privacy.rho, rho_of(sigma), rel_tol=1e-9):
+        raise BadPayload(f"descriptor: noise of {sigma} costs a rho of {rho_of(sigma)}, not {pb.privacy.rho}")
+    return sums
+
+
+def assignment_to_pb(assignment: ClusterAssignment) -> pb2.ClusterAssignment:
+    return pb2.ClusterAssignment(
+        cluster=assignment.cluster,
+        distance=None if math.isnan(assignment.distance) else assignment.distance,
+        runner_up=assignment.runner_up,
+        runner_up_distance=None
+        if math.isnan(assignment.runner_up_distance)
+        else assignment.runner_up_distance,
+        confidence=assignment.confidence,
+        abstained=assignment.abstained,
+        reason=for_people(assignment.reason),
+    )
+
+
+def assignment_from_pb(pb: pb2.ClusterAssignment) -> ClusterAssignment:
+    return ClusterAssignment(
+        text(pb.cluster, "a cluster's name", MAX_NAME),
+        _distance(pb.distance) if pb.HasField("distance") else math.nan,
+        text(pb.runner_up, "a cluster's name", MAX_NAME),
+        _distance(pb.runner_up_distance) if pb.HasField("runner_up_distance") else math.nan,
+        pb.confidence,
+        pb.abstained,
+        text(pb.reason, "cluster assignment: reason"),
+    )
+
+
+def _distance(value: float) -> float:
+    if math.isnan(value):
+        raise BadPayload("cluster assignment: a distance is NaN", "leave it unset where there is none")
+    return value
+
+
+def scores_to_pb(scores: Scores) -> pb2.Scores:
+    return pb2.Scores(losses=scores.losses.tolist(), examples=scores.examples)
+
+
+def scores_from_pb(pb: pb2.Scores) -> Scores:
+    return Scores(vector(pb.losses, MAX_MODELS, "scores"), pb.examples)
+
+
+def prototypes_to_pb(prototypes: Prototypes) -> pb2.Prototypes:
+    return pb2.Prototypes(
+        classes=prototypes.classes.astype(int).tolist(),
+        means=prototypes.means.ravel().tolist(),
+        counts=prototypes.counts.tolist(),
+    )
+
+
+def prototypes_from_pb(pb: pb2.Prototypes) -> Prototypes:
+    classes = vector(pb.classes, MAX_ROWS, "prototypes: classes")
+    return Prototypes(
+        classes,
+        matrix(pb.means, len(classes), MAX_ROWS, MAX_ROWS * MAX_DIMS, "prototypes: means"),
+        vector(pb.counts, MAX_ROWS, "prototypes: counts"),
+    )
+
+
+def mixture_to_pb(mixture: MixtureCounts) -> pb2.MixtureCounts:
+    return pb2.MixtureCounts(counts=mixture.counts.ravel().tolist(), rows=len(mixture.counts))
+
+
+def mixture_from_pb(pb: pb2.MixtureCounts) -> MixtureCounts:
+    return MixtureCounts(matrix(pb.counts, pb.rows, MAX_MODELS, MAX_MODELS * MAX_ROWS, "mixture counts"))
+
+
+def extension_to_pb(extension: Extension) -> pb2.Extension:
+    return pb2.Extension(type=name(extension.type, "extension: type"), data=extension.data)
+
+
+def extension_from_pb(pb: pb2.Extension) -> Extension:
+    return Extension(name(pb.type, "extension: type"), pb.data)

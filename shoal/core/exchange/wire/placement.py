@@ -1,0 +1,82 @@
+"""Placement: what a newcomer says of itself, and the model or the question that it gets for it."""
+
+from shoal.core.errors import BadPayload
+from shoal.core.exchange._pb.fed.v1 import placement_service_pb2 as pb2
+from shoal.core.exchange.link import Placement, Question
+from shoal.core.exchange.parts import Evidence, Prototypes, Scores
+from shoal.core.exchange.tensors import MAX_NAME
+from shoal.core.exchange.wire.checks import name, present, refuse_unknown, text
+from shoal.core.exchange.wire.parts import (
+    assignment_from_pb,
+    assignment_to_pb,
+    descriptor_from_pb,
+    descriptor_to_pb,
+    prototypes_from_pb,
+    prototypes_to_pb,
+    scores_from_pb,
+    scores_to_pb,
+)
+from shoal.core.exchange.wire.payload import payload_from_pb, payload_to_pb
+from shoal.core.exchange.wire.tensors import weights_from_pb, weights_to_pb
+from shoal.core.types import RunId
+
+
+def place_to_pb(run: RunId, evidence: Evidence | None) -> pb2.PlaceRequest:
+    if isinstance(evidence, Scores):
+        return pb2.PlaceRequest(run=run, scores=scores_to_pb(evidence))
+    if isinstance(evidence, Prototypes):
+        return pb2.PlaceRequest(run=run, prototypes=prototypes_to_pb(evidence))
+    return pb2.PlaceRequest(run=run, descriptor=None if evidence is None else descriptor_to_pb(evidence))
+
+
+def place_from_pb(pb: pb2.PlaceRequest) -> tuple[RunId, Evidence | None]:
+    """An unknown kind of evidence is refused: taken for none it would be asked for over and over."""
+    refuse_unknown(pb, "the request for a placement")
+    run = text(pb.run, "a run's name", MAX_NAME)
+    match pb.WhichOneof("evidence"):
+        case "descriptor":
+            return run, descriptor_from_pb(pb.descriptor)
+        case "scores":
+            return run, scores_from_pb(pb.scores)
+        case "prototypes":
+            return run, prototypes_from_pb(pb.prototypes)
+        case None:
+            return run, None
+
+
+def answer_to_pb(answer: Question | Placement) -> pb2.PlaceResponse:
+    if isinstance(answer, Question):
+        question = pb2.Question(run=answer.run, payload=payload_to_pb(answer.payload))
+        return pb2.PlaceResponse(question=question)
+    placement = pb2.Placement(
+        run=answer.run,
+        assignment=assignment_to_pb(answer.assignment),
+        model=None if answer.model is None else weights_to_pb(answer.model),
+    )
+    return pb2.PlaceResponse(placement=placement)
+
+
+def answer_from_pb(pb: pb2.PlaceResponse) -> Question | Placement:
+    """Raises BadPayload also for a placement that has no model and does not abstain."""
+    refuse_unknown(pb, "the answer to a placement")
+    match pb.WhichOneof("answer"):
+        case "question":
+            return _question_from_pb(pb.question)
+        case "placement":
+            return _placement_from_pb(pb.placement)
+        case None:
+            raise BadPayload("the answer to a placement: answer is not set")
+
+
+def _question_from_pb(pb: pb2.Question) -> Question:
+    present(pb, "payload", "a question")
+    return Question(name(pb.run, "a question's run"), payload_from_pb(pb.payload))
+
+
+def _placement_from_pb(pb: pb2.Placement) -> Placement:
+    present(pb, "assignment", "a placement")
+    assignment = assignment_from_pb(pb.assignment)
+    if not pb.HasField("model") and not assignment.abstained:
+        raise BadPayload("a placement: model is not set, and the server did not abstain")
+    model = weights_from_pb(pb.model) if pb.HasField("model") else None
+    return Placement(name(pb.run, "a placement's run"), assignment, model)

@@ -1,0 +1,127 @@
+"""Plain values, blobs and tensors by reference."""
+
+import zlib
+from collections.abc import Mapping, MutableMapping
+
+from shoal.core.errors import BadPayload
+from shoal.core.exchange._pb.fed.v1 import payload_pb2, tensor_pb2
+from shoal.core.exchange.payload import BlobRef, Weights
+from shoal.core.exchange.tensors import DTYPES, MAX_RANK, MAX_TENSORS, TensorSpec
+from shoal.core.exchange.wire.checks import MAX_ENTRIES, limited, meaning, name, present, text
+from shoal.core.types import Scalar
+
+MAX_CHUNK, CHUNK = 1 << 20, 1 << 18
+"""Bytes in one chunk: the most that is taken, and what we send. A chunk is all that shows of a transfer's
+progress: of 1 MiB a slow link would need half a minute for each; below 256 KiB a fast one is slowed down."""
+
+_DTYPE_NUMBERS = {dtype: tensor_pb2.Dtype.Value(f"DTYPE_{dtype.upper()}") for dtype in DTYPES}
+_DTYPES: Mapping[int, str] = {number: dtype for dtype, number in _DTYPE_NUMBERS.items()}
+
+
+def scalar_to_pb(value: Scalar) -> payload_pb2.Scalar:
+    """Raises BadPayload for a whole number beyond 64 bits and for a text that is too long or not Unicode."""
+    match value:
+        case bool():
+            return payload_pb2.Scalar(boolean=value)
+        case int():
+            if not -(1 << 63) <= value < 1 << 63:
+                raise BadPayload(f"the whole number {value} does not fit in 64 bits")
+            return payload_pb2.Scalar(integer=value)
+        case float():
+            return payload_pb2.Scalar(number=value)
+        case str():
+            try:
+                return payload_pb2.Scalar(text=text(value, "a text"))
+            except UnicodeEncodeError:
+                raise BadPayload(f"the text {value[:40]!r} is not Unicode") from None
+    raise TypeError(f"a {type(value).__name__} is not a plain value")
+
+
+def scalar_from_pb(pb: payload_pb2.Scalar) -> Scalar:
+    """A number may be NaN or infinite: whoever uses it has to ask."""
+    match pb.WhichOneof("value"):
+        case "boolean":
+            return pb.boolean
+        case "integer":
+            return pb.integer
+        case "number":
+            return pb.number
+        case "text":
+            return text(pb.text, "a text")
+    raise BadPayload("a plain value is not set")
+
+
+def scalars_to_pb(values: Mapping[str, Scalar], what: str) -> dict[str, payload_pb2.Scalar]:
+    """A flat record of settings, for a map field."""
+    limited(len(values), MAX_ENTRIES, what)
+    return {name(key, f"{what}, a name"): scalar_to_pb(value) for key, value in values.items()}
+
+
+def scalars_from_pb(pb: MutableMapping[str, payload_pb2.Scalar], what: str) -> dict[str, Scalar]:
+    limited(len(pb), MAX_ENTRIES, what)
+    return {name(key, f"{what}, a name"): scalar_from_pb(value) for key, value in pb.items()}
+
+
+def digest_to_pb(digest: str, what: str) -> bytes:
+    """The 32 bytes of a SHA-256 in 64 hex digits."""
+    try:
+        data = bytes.fromhex(digest)
+    except ValueError:
+        data = b""
+    return _checked_digest(data, what)
+
+
+def digest_from_pb(data: bytes, what: str) -> str:
+    return _checked_digest(data, what).hex()
+
+
+def _checked_digest(data: bytes, what: str) -> bytes:
+    if len(data) != 32:
+        raise BadPayload(f"{what}: a SHA-256 has 32 bytes")
+    return data
+
+
+def blob_to_pb(blob: BlobRef) -> tensor_pb2.BlobRef:
+    return tensor_pb2.BlobRef(sha256=bytes.fromhex(blob.sha256), size=blob.size)
+
+
+def blob_from_pb(pb: tensor_pb2.BlobRef) -> BlobRef:
+    return BlobRef(digest_from_pb(pb.sha256, "a blob"), pb.size)
+
+
+def chunk_to_pb(offset: int, data: bytes) -> tensor_pb2.Chunk:
+    return tensor_pb2.Chunk(offset=offset, crc32=zlib.crc32(data), data=data)
+
+
+def chunk_from_pb(pb: tensor_pb2.Chunk, offset: int) -> bytes:
+    """The bytes of the chunk that is due at `offset`; another offset, size or checksum is BadPayload."""
+    data = pb.data
+    if pb.offset != offset:
+        raise BadPayload(f"a chunk starts at byte {pb.offset} where {offset} is due")
+    if not 0 < len(data) <= MAX_CHUNK:
+        raise BadPayload(f"a chunk has {len(data)} bytes", f"1 to {MAX_CHUNK} are taken")
+    if zlib.crc32(data) != pb.crc32:
+        raise BadPayload(f"the chunk at byte {offset} was damaged on its way", "send it again")
+    return data
+
+
+def weights_to_pb(weights: Weights) -> payload_pb2.Weights:
+    return payload_pb2.Weights(
+        manifest=[
+            tensor_pb2.TensorSpec(name=spec.name, dtype=_DTYPE_NUMBERS[spec.dtype], shape=spec.shape)
+            for spec in weights.manifest
+        ],
+        blob=blob_to_pb(weights.blob),
+    )
+
+
+def weights_from_pb(pb: payload_pb2.Weights) -> Weights:
+    """Raises BadPayload also where the blob does not have the size that the manifest asks for."""
+    present(pb, "blob", "a set of tensors")
+    limited(len(pb.manifest), MAX_TENSORS, "a set of tensors")
+    return Weights(tuple(_spec_from_pb(spec) for spec in pb.manifest), blob_from_pb(pb.blob))
+
+
+def _spec_from_pb(pb: tensor_pb2.TensorSpec) -> TensorSpec:
+    limited(len(pb.shape), MAX_RANK, "the dimensions of a tensor")
+    return TensorSpec(pb.name, meaning(_DTYPES, pb.dtype, "a tensor's dtype"), tuple(pb.shape))

@@ -1,0 +1,201 @@
+"""A device's visit: hello, tasks, reports and what became of them."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from shoal.core.errors import BadPayload
+from shoal.core.exchange._pb.fed.v1 import device_service_pb2, task_pb2
+from shoal.core.exchange.link import Failure, Hello, Idle, Outcome, Receipt, Report, Task, Welcome
+from shoal.core.exchange.tensors import MAX_NAME
+from shoal.core.exchange.wire.checks import (
+    MAX_ENTRIES,
+    at_least_one,
+    for_people,
+    limited,
+    meaning,
+    name,
+    present,
+    seconds_from_pb,
+    seconds_to_pb,
+    text,
+)
+from shoal.core.exchange.wire.payload import payload_from_pb, payload_to_pb
+from shoal.core.types import RunId
+
+_OUTCOMES: Mapping[int, Outcome] = {
+    task_pb2.Outcome.Value(f"OUTCOME_{outcome.name}"): outcome for outcome in Outcome
+}
+
+
+MAX_RUNS = 1024
+"""That go on, in an Idle: a server with more does not name them."""
+
+
+class Lease(NamedTuple):
+    """Which unit of work, apart from the device."""
+
+    run: RunId
+    round: int
+    attempt: int
+
+
+def hello_to_pb(hello: Hello) -> device_service_pb2.HelloRequest:
+    return device_service_pb2.HelloRequest(
+        software=hello.software,
+        oldest_protocol=hello.oldest_protocol,
+        newest_protocol=hello.newest_protocol,
+        capabilities=hello.capabilities,
+        mark=hello.mark,
+    )
+
+
+def hello_from_pb(pb: device_service_pb2.HelloRequest) -> Hello:
+    oldest, newest = at_least_one(pb.oldest_protocol, "the oldest protocol"), pb.newest_protocol
+    if newest < oldest:
+        raise BadPayload(f"hello: protocols {oldest} to {newest} are none")
+    limited(len(pb.capabilities), MAX_ENTRIES, "capabilities")
+    return Hello(
+        text(pb.software, "the software's name", MAX_NAME),
+        oldest,
+        newest,
+        tuple(name(item, "a capability's name") for item in pb.capabilities),
+        text(pb.mark, "a mark", MAX_NAME),
+    )
+
+
+def welcome_to_pb(welcome: Welcome) -> device_service_pb2.HelloResponse:
+    return device_service_pb2.HelloResponse(
+        software=welcome.software,
+        protocol=welcome.protocol,
+        session=welcome.session,
+        poll=seconds_to_pb(welcome.poll),
+        heartbeat=seconds_to_pb(welcome.heartbeat),
+        spread=seconds_to_pb(welcome.spread),
+        renew_in=None if welcome.renew_in is None else seconds_to_pb(welcome.renew_in),
+        mark=welcome.mark,
+    )
+
+
+def welcome_from_pb(pb: device_service_pb2.HelloResponse) -> Welcome:
+    present(pb, "poll", "the answer to hello")
+    present(pb, "heartbeat", "the answer to hello")
+    return Welcome(
+        text(pb.software, "the software's name", MAX_NAME),
+        at_least_one(pb.protocol, "the protocol"),
+        name(pb.session, "a session"),
+        seconds_from_pb(pb.poll, "poll"),
+        seconds_from_pb(pb.heartbeat, "heartbeat"),
+        seconds_from_pb(pb.spread, "spread") if pb.HasField("spread") else 1.0,
+        seconds_from_pb(pb.renew_in, "renew_in") if pb.HasField("renew_in") else None,
+        text(pb.mark, "a mark", MAX_NAME),
+    )
+
+
+def lease_to_pb(lease: Lease) -> task_pb2.Lease:
+    return task_pb2.Lease(run=lease.run, round=lease.round, attempt=lease.attempt)
+
+
+def lease_from_pb(pb: task_pb2.Lease) -> Lease:
+    """Also refuses the default instance that an unset lease reads as."""
+    return Lease(name(pb.run, "a lease's run"), at_least_one(pb.round, "a lease's round"), pb.attempt)
+
+
+def next_to_pb(work: Task | Idle) -> device_service_pb2.NextTaskResponse:
+    if isinstance(work, Task):
+        return device_service_pb2.NextTaskResponse(task=_task_to_pb(work))
+    return device_service_pb2.NextTaskResponse(idle=_idle_to_pb(work))
+
+
+def next_from_pb(pb: device_service_pb2.NextTaskResponse) -> Task | Idle:
+    match pb.WhichOneof("next"):
+        case "task":
+            return _task_from_pb(pb.task)
+        case "idle":
+            return _idle_from_pb(pb.idle)
+        case None:
+            raise BadPayload("the answer to next task: next is not set")
+
+
+def _task_to_pb(task: Task) -> task_pb2.Task:
+    return task_pb2.Task(
+        lease=lease_to_pb(Lease(task.run, task.round, task.attempt)),
+        seed=task.seed,
+        title=for_people(task.title),
+        payload=payload_to_pb(task.payload),
+    )
+
+
+def _task_from_pb(pb: task_pb2.Task) -> Task:
+    present(pb, "payload", "a task")
+    lease, title = lease_from_pb(pb.lease), text(pb.title, "a task's title")
+    return Task(lease.run, lease.round, lease.attempt, pb.seed, title, payload_from_pb(pb.payload))
+
+
+def _idle_to_pb(idle: Idle) -> task_pb2.Idle:
+    few = len(idle.going_on or ()) <= MAX_RUNS  # of a part of them, a device would forget the others
+    return task_pb2.Idle(
+        reason=for_people(idle.reason),
+        earliest=seconds_to_pb(idle.earliest),
+        latest=seconds_to_pb(idle.latest),
+        finished=idle.finished,
+        going_on=task_pb2.Runs(runs=idle.going_on) if idle.going_on is not None and few else None,
+    )
+
+
+def _idle_from_pb(pb: task_pb2.Idle) -> Idle:
+    present(pb, "earliest", "idle")
+    present(pb, "latest", "idle")
+    earliest = seconds_from_pb(pb.earliest, "idle: earliest")
+    latest = seconds_from_pb(pb.latest, "idle: latest")
+    if latest < earliest:
+        raise BadPayload(f"idle: latest ({latest} s) is before earliest ({earliest} s)")
+    going_on: tuple[RunId, ...] | None = None
+    if pb.HasField("going_on"):
+        limited(len(pb.going_on.runs), MAX_RUNS, "idle: runs that go on")
+        going_on = tuple(name(run, "a run's name") for run in pb.going_on.runs)
+    return Idle(text(pb.reason, "idle: reason"), earliest, latest, pb.finished, going_on)
+
+
+def report_to_pb(report: Report) -> task_pb2.Report:
+    lease = lease_to_pb(Lease(report.run, report.round, report.attempt))
+    if isinstance(report.result, Failure):
+        return task_pb2.Report(lease=lease, failure=_failure_to_pb(report.result))
+    return task_pb2.Report(lease=lease, payload=payload_to_pb(report.result))
+
+
+def report_from_pb(pb: task_pb2.Report) -> Report:
+    lease = lease_from_pb(pb.lease)
+    match pb.WhichOneof("result"):
+        case "payload":
+            return Report(*lease, payload_from_pb(pb.payload))
+        case "failure":
+            return Report(*lease, _failure_from_pb(pb.failure))
+        case None:
+            raise BadPayload("a report: result is not set")
+
+
+def _failure_to_pb(failure: Failure) -> task_pb2.Failure:
+    return task_pb2.Failure(
+        code=failure.code, message=for_people(failure.message), details=for_people(failure.details)
+    )
+
+
+def _failure_from_pb(pb: task_pb2.Failure) -> Failure:
+    return Failure(
+        name(pb.code, "a failure's code"),
+        text(pb.message, "a failure's message"),
+        text(pb.details, "a failure's details"),
+    )
+
+
+def receipt_to_pb(receipt: Receipt) -> task_pb2.Receipt:
+    outcome = task_pb2.Outcome.Value(f"OUTCOME_{receipt.outcome.name}")
+    return task_pb2.Receipt(outcome=outcome, reason=for_people(receipt.reason), mark=receipt.mark)
+
+
+def receipt_from_pb(pb: task_pb2.Receipt) -> Receipt:
+    return Receipt(
+        meaning(_OUTCOMES, pb.outcome, "a receipt's outcome"),
+        text(pb.reason, "a receipt's reason"),
+        text(pb.mark, "a mark", MAX_NAME),
+    )

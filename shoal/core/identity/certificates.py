@@ -1,0 +1,116 @@
+"""Keys, requests and certificates as both sides read them. P-256 throughout.
+
+A device's certificate names it by one URI, spiffe://FEDERATION/device/NAME, and nothing else is read from it.
+"""
+
+import hashlib
+import re
+from dataclasses import dataclass
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+
+from shoal.core.errors import BadPayload, StorageFault
+from shoal.core.types import DeviceId
+
+MAX_REQUEST = 4096
+"""Bytes of a certificate request."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""What a device, and a federation, may be called."""
+URI = re.compile(r"spiffe://([A-Za-z0-9][A-Za-z0-9._-]{0,63})/device/([A-Za-z0-9][A-Za-z0-9._-]{0,63})")
+
+
+@dataclass(frozen=True)
+class Named:
+    """What a device's certificate says. serial: in hexadecimal."""
+
+    federation: str
+    device: DeviceId
+    serial: str
+
+
+def new_key() -> ec.EllipticCurvePrivateKey:
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def key_to_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """PKCS #8, unencrypted: the file's mode protects it."""
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def key_from_pem(pem: bytes) -> ec.EllipticCurvePrivateKey:
+    """Raises StorageFault when that is not a P-256 key."""
+    try:
+        key = load_pem_private_key(pem, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise StorageFault(f"a key cannot be read: {error}", "join anew with a new join string") from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise StorageFault("a key is not on the curve P-256", "join anew with a new join string")
+    return key
+
+
+def pin_of(key: ec.EllipticCurvePublicKey) -> bytes:
+    """SHA-256 of a public key as certificates carry it (SubjectPublicKeyInfo, DER)."""
+    return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).digest()
+
+
+def fingerprint(pin: bytes) -> str:
+    """A key's hash as people compare it on two screens: hexadecimal in groups of four."""
+    digits = pin.hex()
+    return " ".join(digits[start : start + 4] for start in range(0, len(digits), 4))
+
+
+def request(key: ec.EllipticCurvePrivateKey) -> bytes:
+    """A certificate request, DER. It names nobody: the server writes the names."""
+    builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
+    return builder.sign(key, SHA256()).public_bytes(Encoding.DER)
+
+
+def key_of_request(csr: bytes) -> ec.EllipticCurvePublicKey:
+    """The key that asks, which has signed the request. Raises BadPayload."""
+    if len(csr) > MAX_REQUEST:
+        raise BadPayload(f"a certificate request of {len(csr)} bytes", f"{MAX_REQUEST} are enough")
+    try:
+        asked = x509.load_der_x509_csr(csr)
+        key, sound = asked.public_key(), asked.is_signature_valid
+    except (ValueError, TypeError, UnsupportedAlgorithm, InvalidSignature, x509.InvalidVersion):
+        raise BadPayload("that is not a certificate request", "send PKCS #10, DER") from None
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise BadPayload("the key of the certificate request is not on the curve P-256", "make such a key")
+    if not sound:
+        raise BadPayload("the certificate request is not signed by its own key", "sign it with that key")
+    return key
+
+
+def certificate(pem: bytes) -> x509.Certificate:
+    """The first certificate in `pem`. Raises BadPayload."""
+    try:
+        return x509.load_pem_x509_certificate(pem)
+    except (ValueError, TypeError, x509.InvalidVersion):
+        raise BadPayload("that is not a certificate", "send PEM") from None
+
+
+def uri_of(federation: str, device: DeviceId) -> str:
+    return f"spiffe://{federation}/device/{device}"
+
+
+def named_by(found: x509.Certificate) -> Named:
+    """Who a device's certificate names. Raises BadPayload when it is not one of a device."""
+    try:
+        names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        uris = names.get_values_for_type(x509.UniformResourceIdentifier)
+    except (x509.ExtensionNotFound, ValueError):
+        uris = []
+    match = URI.fullmatch(uris[0]) if len(uris) == 1 else None
+    if match is None:
+        raise BadPayload("the certificate does not name a device of a federation", "join anew")
+    return Named(match[1], match[2], f"{found.serial_number:x}")

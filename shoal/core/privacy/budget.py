@@ -1,0 +1,84 @@
+"""What the owner of a device allows to be spent, and whether a release fits. The server has no say in it."""
+
+import math
+from dataclasses import dataclass
+
+from shoal.core.errors import ConfigError, OverBudget
+from shoal.core.exchange.parts import CALIBRATED, MAX_GROUP
+from shoal.core.privacy.cost import Cost
+from shoal.core.privacy.statement import OF_TRAINING
+
+EPSILON, DELTA = CALIBRATED["balanced"] or (0.0, 0.0)
+ROUNDING = 1e-9
+"""A release of just what is allowed must fit, whatever the last bits of its cost are."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The owner's limits, in the device's own settings.
+
+    epsilon: for all releases of one version of the data, at `delta`. The default is one of mode `balanced`.
+    total_epsilon: for all releases ever, at `delta`: a sample that stays while the data change pays for each
+    version that it is in. The default is three of mode `balanced`.
+    group_size: samples that may stem from one person; the limits are for all of them together.
+    unprotected: whether descriptors and bounds of latents may leave without any guarantee, where a run asks
+    for them so. They are noted, and have no epsilon.
+    plain_weights: the same for weights that were not trained by DP-SGD, and for accuracies and losses.
+    """
+
+    epsilon: float = EPSILON
+    delta: float = DELTA
+    total_epsilon: float = 2 * EPSILON
+    group_size: int = 1
+    unprotected: bool = True
+    plain_weights: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("epsilon", "total_epsilon"):
+            if not 0.0 <= getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} is {getattr(self, name)}", "use 0 or more, such as 5")
+        if not 0.0 < self.delta < 1.0:
+            raise ConfigError(f"delta is {self.delta}", "use a number between 0 and 1, such as 1e-6")
+        if not 1 <= self.group_size <= MAX_GROUP:
+            raise ConfigError(f"group_size is {self.group_size}", f"use 1 to {MAX_GROUP}")
+
+    def epsilon_of(self, cost: Cost) -> float:
+        """The true epsilon, at the owner's delta and group size, of releases with this cost."""
+        return cost.epsilon(self.delta, self.group_size)
+
+    def left(self, of_data: Cost, in_all: Cost) -> float:
+        """rho for one sample that may still be spent on data of which `of_data` is spent, `in_all` in all."""
+        return max(0.0, min(self._room(self.epsilon, of_data), self._room(self.total_epsilon, in_all)))
+
+    def check(self, cost: Cost, of_data: Cost, in_all: Cost) -> None:
+        """Raise OverBudget unless a release of this cost fits; arguments as in `left`."""
+        for name, spent, what in (
+            ("epsilon", of_data, "these data"),
+            ("total_epsilon", in_all, "all releases of this device"),
+        ):
+            allowed = getattr(self, name)
+            if self._room(allowed, spent + cost) < -ROUNDING * cost.rho:
+                left = self.epsilon_of(Cost(self.left(of_data, in_all)))
+                asked = "DP-SGD" if cost.curve else "a release"
+                raise OverBudget(
+                    f"{asked} of epsilon {self.epsilon_of(cost):.4g} is over this device's budget: of "
+                    f"epsilon {allowed:g} for {what}, {self.epsilon_of(spent):.4g} is spent; one of up to "
+                    f"{left:.4g} would fit (delta {self.delta:g})",
+                    self._hint(cost, name, self.epsilon_of(spent + cost)),
+                )
+
+    def allows(self, what: str) -> bool:
+        """Whether this, one of `shoal.core.privacy.statement.OPEN`, may leave without a guarantee."""
+        return self.plain_weights if what in OF_TRAINING else self.unprotected
+
+    def _room(self, epsilon: float, spent: Cost) -> float:
+        return spent.room(epsilon, self.delta, self.group_size)
+
+    def _hint(self, cost: Cost, name: str, due: float) -> str:
+        """name: of the limit that would have to be at least `due`."""
+        less = "a smaller dp_epsilon" if cost.curve else "a smaller epsilon (privacy=explicit)"
+        ask = f"ask the run's operator for {less}"
+        if math.isinf(due):  # nothing that can be set has room for it
+            return ask
+        limit = math.ceil(100.0 * due) / 100.0
+        return f"{ask}, or set privacy.{name} to {limit:.2f} or more in this device's settings"

@@ -1,0 +1,98 @@
+"""What releases cost one sample, whatever their mechanisms, and that as (epsilon, delta).
+
+Gaussian noise on a bounded vector is zCDP: one number rho. Training on random batches is not: at high orders
+its Renyi divergence is far more than a small rho times the order. So it has a curve instead: the divergence
+at each of `ORDERS`, the larger of both directions between neighbours.
+
+At one order the divergences of releases add up, whatever each was made to depend on (Mironov, Renyi
+Differential Privacy, CSF 2017, Proposition 1), and rho of zCDP is a divergence of rho alpha at every order
+alpha. So both are summed, and any order gives an epsilon that holds: the least is told.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+
+from shoal.core.privacy.accounting import at_order, epsilon_of, group, rho_for
+
+ORDERS = (
+    *(1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 12.0, 14.0, 16.0),
+    *(20.0, 24.0, 28.0, 32.0, 40.0, 48.0, 64.0, 96.0, 128.0, 256.0, 512.0),
+)
+"""Where curves are known. Ledgers are written with them, so they never change."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """rho: of all that is zCDP. curve: of all else, the divergence at each of ORDERS; () where none is."""
+
+    rho: float = 0.0
+    curve: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        ordered = all(low <= high for low, high in zip(self.curve, self.curve[1:], strict=False))
+        values = (self.rho, *self.curve)
+        if len(self.curve) not in (0, len(ORDERS)) or not ordered:
+            raise ValueError(f"a curve has {len(ORDERS)} values that do not fall, this one {len(self.curve)}")
+        if not all(0.0 <= value < math.inf for value in values):
+            raise ValueError("a cost is finite and at least 0")
+
+    def __bool__(self) -> bool:
+        return self.rho > 0.0 or any(self.curve)
+
+    def __add__(self, other: "Cost") -> "Cost":
+        if not (self.curve and other.curve):
+            return Cost(self.rho + other.rho, self.curve or other.curve)
+        curve = (mine + others for mine, others in zip(self.curve, other.curve, strict=True))
+        return Cost(self.rho + other.rho, tuple(curve))
+
+    def epsilon(self, delta: float, size: int = 1) -> float:
+        """The epsilon that holds for `size` samples together; infinite where no order is known for them."""
+        if not self.curve:
+            return epsilon_of(group(self.rho, size), delta)
+        found = (
+            at_order(order / size, size * self.rho * order + divergence, delta)
+            for order, divergence in _grouped(self.curve, size)
+        )
+        return max(0.0, min(found, default=math.inf))
+
+    def room(self, epsilon: float, delta: float, size: int = 1) -> float:
+        """rho for one sample that still fits into (epsilon, delta); below 0 where more is spent."""
+        if epsilon <= 0.0:
+            return 0.0 if not self else -math.inf
+        if not self.curve:
+            return _most(epsilon, delta) / size**2 - self.rho
+        found = (
+            (epsilon - at_order(order / size, divergence, delta)) / (size * order) - self.rho
+            for order, divergence in _grouped(self.curve, size)
+        )
+        return max(found, default=-math.inf)
+
+
+def total(costs: Iterable[Cost]) -> Cost:
+    """Of all of them together."""
+    return sum(costs, Cost())
+
+
+@cache
+def _most(epsilon: float, delta: float) -> float:
+    """rho_for, which takes a while."""
+    return rho_for(epsilon, delta)
+
+
+def _grouped(curve: tuple[float, ...], size: int) -> list[tuple[float, float]]:
+    """(order, divergence at order / size between data sets that differ in `size` samples), where both exist.
+
+    Bun and Steinke, Lemma 5.2, for distributions P, R, Q and k, a > 1:
+
+        D_a(P | Q)  <=  k a / (k a - 1)  D_b(P | R)  +  D_ka(R | Q),      b = (k a - 1) / (k - 1)
+
+    from one of k samples to the next gives  D_a  <=  sum over j < k of  k a / (k a - j)  R(k a - j), and R
+    does not fall with its order.
+    """
+    return [
+        (order, divergence * math.fsum(order / (order - j) for j in range(size)))
+        for order, divergence in zip(ORDERS, curve, strict=True)
+        if order > size
+    ]

@@ -1,0 +1,75 @@
+"""The one way from `Moments` or `ExactSums` to something that may leave a device."""
+
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from secrets import token_bytes
+
+import numpy as np
+
+from shoal.core.errors import BadPayload
+from shoal.core.exchange.parts import Descriptor, NoisySums, PrivacySettings, Vector
+from shoal.core.privacy.chance import Chance, Entropy
+from shoal.core.privacy.discrete_gaussian import draw
+from shoal.core.privacy.estimates import descriptor_of
+from shoal.core.privacy.modes import Terms
+from shoal.core.privacy.moments import Moments
+from shoal.core.privacy.sums import GRID, ExactSums
+
+Mechanism = Callable[[Moments, float, np.random.Generator], tuple[Vector, Vector]]
+
+
+def release_sums(
+    exact: ExactSums, settings: PrivacySettings, terms: Terms, projector: str, entropy: Entropy = token_bytes
+) -> Descriptor:
+    """These sums with discrete Gaussian noise, which costs `terms.rho`. Every call draws noise anew: what may
+    be sent twice is what was released, and never the sums again.
+
+    projector: its SHA-256, 64 hex digits. entropy: on a device the operating system's, and nobody's seed.
+    """
+    if exact.values.shape[0] != 1 + terms.classes:
+        raise ValueError(f"sums of {exact.values.shape[0] - 1} classes, {terms.classes} are to be released")
+    noise = draw(Fraction(terms.sigma) ** 2 * GRID**2, exact.values.size, Chance(entropy))
+    values = exact.values + np.array(noise, np.int64).reshape(exact.values.shape)
+    return descriptor_of(NoisySums(values, terms.sigma, exact.radius), projector, settings)
+
+
+def release(
+    moments: Moments, settings: PrivacySettings, projector: str, noise: np.random.Generator
+) -> Descriptor:
+    """The descriptor of these moments, in the modes without a guarantee. Counts are sent as they are.
+
+    projector: its SHA-256, 64 hex digits.
+    noise: on a device, a generator that the operating system's entropy has seeded; never one of a known seed.
+    """
+    if settings.calibrated:
+        raise BadPayload(f"privacy mode {settings.mode} releases sums, not moments")
+    means, deviations = _MECHANISMS[settings.mode](moments, settings.epsilon, noise)
+    return Descriptor(means, deviations, moments.counts.copy(), projector, settings)
+
+
+def _off(moments: Moments, epsilon: float, noise: np.random.Generator) -> tuple[Vector, Vector]:
+    """The moments as they are."""
+    return moments.means.copy(), moments.deviations.copy()
+
+
+def _paper(moments: Moments, epsilon: float, noise: np.random.Generator) -> tuple[Vector, Vector]:
+    """The mechanism of FLUX (appendix C.1.1, step S4) and FEROMA, kept to compare with their tables.
+
+    Laplace noise of scale (high - low) / (n epsilon) on every mean and every deviation, the rows of absent
+    classes included. n is the number of all samples, for the class rows too.
+
+    It is NOT differentially private, though the papers say that it is (epsilon, 0). Each coordinate alone is
+    given epsilon, and one record touches 4 l of them. The mean of a class moves by up to 1/n_class of the
+    range, a deviation by more than 1/n of it. The range is read off the data, so that the amount of noise is
+    itself a secret, and no finite epsilon holds. Were the range public, the true epsilon would still be 821
+    for a claimed 1 (n = 300, l = 10, 10 equal classes): see docs/privacy.md.
+    """
+    scale = (moments.high - moments.low) / (moments.counts[0] * epsilon)
+    shape = moments.means.shape
+    return (
+        moments.means + noise.laplace(0.0, scale, shape),
+        moments.deviations + noise.laplace(0.0, scale, shape),
+    )
+
+
+_MECHANISMS: Mapping[str, Mechanism] = {"off": _off, "paper": _paper}

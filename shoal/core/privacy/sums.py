@@ -1,0 +1,95 @@
+"""What the calibrated modes release, before noise: a vector of whole numbers that no sample moves far.
+
+A sample with projected latents u (l,), shortened to the public radius R where it is longer, and class y has
+
+    v = (a u / R,  b (u o u) / R^2,  c)         a : b : c = .80 : .50 : .33,  a^2 + b^2 + c^2 = 1
+
+so |v| <= 1, since |u o u| <= |u|^2 <= R^2. It enters row 0 with weight w_m, and row 1 + y with w_c, where
+w_m^2 + w_c^2 = 1; without class rows w_m is 1. So one sample moves the whole vector by at most 1 (L2 norm),
+however many classes and dimensions there are.
+
+Each weighted value is cut off, towards zero, on a grid of 2^-20, which shortens vectors only. What is left is
+whole, so its squared length is at most 2^40 exactly: floating-point error, of some 10^-13 of it, cannot reach
+the next whole number. Sums of whole numbers are the same in every order.
+
+Neighbours are two data sets of as many places, one of which is filled in one and empty in the other (Kairouz
+et al., Practical and Private Deep Learning without Sampling or Shuffling, ICML 2021). So the number of places
+is public. A sample with NaN or infinite latents, or of a class that the run lacks, counts as an empty place.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shoal.core.exchange.parts import Integers, Vector
+
+Labels = npt.NDArray[np.integer[Any]]
+
+GRID = 1 << 20
+"""Steps of the grid in one unit of sensitivity."""
+SHARES = np.array([0.80, 0.50, 0.33]) / np.linalg.norm([0.80, 0.50, 0.33])
+"""a, b, c: how the norm of a sample is shared between its latents, their squares, and its count."""
+ROWS_AT_ONCE = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class ExactSums:
+    """Sums without noise. On purpose no message and no payload can hold this: only `release` makes something
+    of it that may leave.
+
+    values: (1 + U, 2 l + 1) int64, in steps of the grid: row 0 over all samples, row 1 + k over class k; in
+    each row the latents, their squares and the count. radius: R, in projected latent units.
+    """
+
+    values: Integers
+    radius: float
+
+
+def weights(classes: int) -> tuple[float, float]:
+    """(w_m, w_c): of the row of all samples, and of the rows of classes."""
+    return (math.sqrt(0.5), math.sqrt(0.5)) if classes else (1.0, 0.0)
+
+
+def sums_of(
+    batches: Iterable[tuple[Vector, Labels | None]], radius: float, dims: int, classes: int
+) -> ExactSums:
+    """The sums over batches, of any size, of projected latents (n, l) and their labels (n,).
+
+    Labels may be None when `classes` is 0. radius: R, above 0, public.
+    """
+    values = np.zeros((1 + classes, 2 * dims + 1), np.int64)
+    marginal, own = weights(classes)
+    for latents, labels in batches:
+        for start in range(0, len(latents), ROWS_AT_ONCE):
+            some = latents[start : start + ROWS_AT_ONCE]
+            filled = np.isfinite(some).all(axis=1)
+            if not classes:
+                values[0] += on_grid(sample_vectors(some[filled], radius)).sum(axis=0)
+                continue
+            if labels is None:
+                raise ValueError(f"sums of {classes} classes need labels")
+            their = labels[start : start + ROWS_AT_ONCE]
+            filled &= (their >= 0) & (their < classes)
+            vectors = sample_vectors(some[filled], radius)
+            values[0] += on_grid(marginal * vectors).sum(axis=0)
+            np.add.at(values, 1 + their[filled].astype(np.intp), on_grid(own * vectors))
+    return ExactSums(values, radius)
+
+
+def sample_vectors(latents: Vector, radius: float) -> Vector:
+    """v of each of (n, l) finite latents, (n, 2 l + 1) float64, each of norm 1 at most."""
+    latents = np.asarray(latents, np.float64)
+    largest = np.maximum(np.abs(latents).max(axis=1, initial=0.0), radius)  # its square may overflow
+    lengths = np.linalg.norm(latents / largest[:, None], axis=1)
+    units = latents / largest[:, None] / np.maximum(lengths, radius / largest)[:, None]
+    a, b, c = SHARES
+    return np.concatenate([a * units, b * units**2, np.full((len(latents), 1), c)], axis=1)
+
+
+def on_grid(vectors: Vector) -> Integers:
+    """Whole steps of the grid, towards zero."""
+    return np.trunc(vectors * GRID).astype(np.int64)

@@ -1,0 +1,233 @@
+"""What algorithms with a model for each cluster have in common, so that each need only say how it groups.
+
+A run is a table of phases, each an exchange: what it asks of the devices that are there, and what it makes of
+their answers. The functions below are such halves, for any state that is a `Clustered`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from shoal.core.algorithm import Plan, Report
+from shoal.core.errors import BadPayload
+from shoal.core.exchange.messages import Evaluate, Evaluated, Message, Score, Scored, Train
+from shoal.core.exchange.parts import ClusterAssignment, Evidence, Scores
+from shoal.core.server_kit.assign import nearest_of
+from shoal.core.server_kit.averaging import Guard, combined_models, next_models
+from shoal.core.server_kit.robust import Update
+from shoal.core.server_kit.standard import metrics_of, private_training, trained, training
+from shoal.core.types import DeviceId, ModelKey, Scalar, Tensors
+
+GLOBAL = "global"
+EVALUATE, DONE = "evaluate", "done"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Clustered:
+    """The least that such a state has. parameters: with rounds, evaluate, aggregation and those of training.
+
+    phase: a key of the algorithm's phases, or "done". progress: rounds of training done.
+    """
+
+    parameters: Any
+    models: Mapping[ModelKey, Tensors]
+    phase: str
+    progress: int = 0
+    assignments: Mapping[DeviceId, ModelKey] = field(default_factory=dict)
+    metrics: Mapping[DeviceId, Evaluated] = field(default_factory=dict)
+    guard: Guard = field(default_factory=Guard)
+
+    @property
+    def facts(self) -> Mapping[str, Scalar]:
+        return {"clusters": len(self.models)}
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        return self.guard.remarks
+
+    @property
+    def lessons(self) -> int:
+        """How often a device trains in the whole run."""
+        return int(self.parameters.rounds)
+
+
+S = TypeVar("S", bound=Clustered)
+Phases = Mapping[str, tuple[Callable[[S, Sequence[DeviceId]], Plan], Callable[[S, Sequence[Report]], S]]]
+
+
+def plan(phases: Phases[S], state: S, present: Sequence[DeviceId]) -> Plan | None:
+    return None if state.phase == DONE else phases[state.phase][0](state, present)
+
+
+def reduce(phases: Phases[S], state: S, reports: Sequence[Report]) -> S:
+    return phases[state.phase][1](state, reports)
+
+
+def named(count: int) -> tuple[ModelKey, ...]:
+    """Names of so many clusters."""
+    return tuple(f"c{number}" for number in range(count))
+
+
+def ask_all(state: Clustered, present: Sequence[DeviceId], task: Message, what: str = "") -> Plan:
+    """The same task for everybody, in a round of training."""
+    return Plan(dict.fromkeys(present, task), title(state, what))
+
+
+def begun(count: int, models: Sequence[Tensors]) -> dict[ModelKey, Tensors]:
+    """So many clusters, each with an initial model of its own as far as they go, and then over again."""
+    return {name: models[number % len(models)] for number, name in enumerate(named(count))}
+
+
+# -- a round of training ------------------------------------------------------------------------------------
+
+
+def ask_train(state: S, present: Sequence[DeviceId], late: Message | None = None) -> Plan:
+    """Every device trains its cluster's model. One that belongs to none yet trains the only model there is;
+    where there are several, it is asked `late`: by default what its loss is under each, to join the best."""
+    train = {key: train_task(state, model, key) for key, model in state.models.items()}
+    question = late or Score(tuple(state.models.values()))
+    tasks: dict[DeviceId, Message] = {}
+    for device in present:
+        key = home(state, device)
+        tasks[device] = question if key is None else train[key]
+    return Plan(tasks, title(state))
+
+
+def train_task(state: Clustered, model: Tensors, key: ModelKey = "") -> Train:
+    """To train a model as the run's parameters say."""
+    private = private_training(state.parameters, state.lessons)
+    return Train(model, training(state.parameters), key, private=private)
+
+
+def take_train(state: S, reports: Sequence[Report]) -> S:
+    """The next model of each cluster; where only late devices answered, the round is still to come."""
+    state = choose(state, reports)
+    return advanced(averaged(state, reports)) if trained(reports) else state
+
+
+def averaged(state: S, reports: Sequence[Report]) -> S:
+    """Each cluster's model is averaged from its own devices' updates; one without updates keeps its model."""
+    homes = {device: home(state, device) for device in trained(reports)}
+    assignments = {**state.assignments, **{device: key for device, key in homes.items() if key is not None}}
+    models, guard = next_models(
+        state.models,
+        reports,
+        state.parameters.aggregation,
+        state.guard,
+        lambda device, key: float(assignments[device] == key),
+    )
+    return replace(state, models=models, guard=guard, assignments=assignments)
+
+
+def counted_once(state: S, reports: Sequence[Report]) -> S:
+    """The next model of a run that has one, in whose mean each device counts once, whatever its samples."""
+    updates = {device: Update(update.model, 1.0) for device, update in trained(reports).items()}
+    models, guard = combined_models(
+        state.models, lambda key: updates, state.parameters.aggregation, state.guard
+    )
+    assignments = {**state.assignments, **dict.fromkeys(updates, GLOBAL)}
+    return replace(state, models=models, guard=guard, assignments=assignments)
+
+
+def regrouped(state: S, reports: Sequence[Report], groups: Mapping[DeviceId, ModelKey]) -> S:
+    """The models after a round whose updates count where `groups` says, wherever their devices started from.
+
+    A cluster that is new begins where its first device did; one without updates keeps its model, and the
+    single model of all goes when there are clusters.
+    """
+    origins = started_from(state, groups)
+    kept = {key: model for key, model in state.models.items() if key != GLOBAL}
+    new = {groups[device]: origins[device] for device in sorted(groups, reverse=True)}
+    names = sorted({*new, *kept}, key=lambda key: (len(key), key))
+    guard = state.guard.split(GLOBAL, names) if GLOBAL in state.models else state.guard
+    models, guard = next_models(
+        {key: kept.get(key, new.get(key, {})) for key in names},
+        reports,
+        state.parameters.aggregation,
+        guard,
+        lambda device, key: float(groups.get(device) == key),
+        origins,
+    )
+    return replace(state, models=models, guard=guard, assignments={**state.assignments, **groups})
+
+
+def started_from(state: S, devices: Mapping[DeviceId, Any] | Sequence[DeviceId]) -> dict[DeviceId, Tensors]:
+    """The model that each device's training began with."""
+    return {device: state.models[key] for device in devices if (key := home(state, device)) is not None}
+
+
+def home(state: S, device: DeviceId) -> ModelKey | None:
+    """The cluster of a device; the only model's where there is one; None for a late device elsewhere."""
+    return state.assignments.get(device, next(iter(state.models)) if len(state.models) == 1 else None)
+
+
+def advanced(state: S, phase: str = "") -> S:
+    """After a round of training: into `phase` ("": the same again), or to the end."""
+    progress = state.progress + 1
+    over = progress >= state.parameters.rounds
+    return replace(state, progress=progress, phase=end(state) if over else phase or state.phase)
+
+
+def end(state: S) -> str:
+    """The phase after the last round of training."""
+    return EVALUATE if state.parameters.evaluate else DONE
+
+
+def title(state: Clustered, what: str = "") -> str:
+    what = what or ("one model for all" if len(state.models) == 1 else "one model for each cluster")
+    return f"training round {state.progress + 1} of {state.parameters.rounds}: {what}"
+
+
+# -- choice by loss -----------------------------------------------------------------------------------------
+
+
+def ask_scores(state: S, present: Sequence[DeviceId]) -> Plan:
+    """Every device measures its loss under every model, on its training part."""
+    score = Score(tuple(state.models.values()))
+    return Plan(dict.fromkeys(present, score), f"loss of each of {len(state.models)} models")
+
+
+def choose(state: S, reports: Sequence[Report]) -> S:
+    """Each device that told its losses belongs where its loss is lowest; the first of equal ones."""
+    names = list(state.models)
+    found = {device: names[int(np.argmin(one.losses))] for device, one in scores_of(reports).items()}
+    return replace(state, assignments={**state.assignments, **found})
+
+
+def scores_of(reports: Sequence[Report]) -> dict[DeviceId, Scores]:
+    """The losses, by device."""
+    return {report.device: report.message.scores for report in reports if isinstance(report.message, Scored)}
+
+
+def place_by_loss(state: Clustered, evidence: Evidence | None) -> ClusterAssignment | Message:
+    """A newcomer belongs where its loss is lowest, which it can only tell with labels."""
+    names = list(state.models)
+    if len(names) == 1:
+        return ClusterAssignment(names[0], reason="the run has one model")
+    if evidence is None:
+        return Score(tuple(state.models.values()))
+    if not isinstance(evidence, Scores) or len(evidence.losses) != len(names):
+        raise BadPayload(f"the losses of {len(names)} models are due", "ask again which they are")
+    return nearest_of(names, evidence.losses.tolist())
+
+
+# -- the end ------------------------------------------------------------------------------------------------
+
+
+def ask_evaluate(
+    state: S, present: Sequence[DeviceId], measure: Callable[[S, ModelKey], Message] | None = None
+) -> Plan:
+    """Every device measures its cluster's model on its test part. measure: another task for a cluster, as
+    that of `shoal.core.algorithm.measurement`."""
+    homes = {device: home(state, device) for device in present}
+    tasks: dict[ModelKey, Message] = {
+        key: measure(state, key) if measure else Evaluate(model, "test", key)
+        for key, model in state.models.items()
+    }
+    return Plan({device: tasks[key] for device, key in homes.items() if key is not None}, "final evaluation")
+
+
+def take_evaluate(state: S, reports: Sequence[Report]) -> S:
+    return replace(state, metrics={**state.metrics, **metrics_of(reports)}, phase=DONE)

@@ -1,0 +1,184 @@
+"""Descriptors as vectors that can be compared.
+
+Layout of a vector, as in the authors' code (the paper's eq. 7 interleaves the same numbers), in blocks of l:
+
+    [ mean of all | deviation of all | mean of class 0 .. U-1 | deviation of class 0 .. U-1 ]
+
+so the first 2 l coordinates are what a device without labels can give. A class with fewer than two samples
+has no moments: its blocks are NaN here, and get their value when the vector is scaled.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from shoal.core.exchange.parts import Descriptor, Vector
+from shoal.core.privacy.estimates import noise_of
+
+
+def vector(descriptor: Descriptor, classes: int = 0) -> Vector:
+    """One descriptor as a vector of 2 (U+1) l float64, NaN where a class is absent, or within noise.
+
+    classes: U, where the descriptor may lack the rows of classes; they are NaN then.
+    """
+    known = noise_of(descriptor).known
+    known[0] = True
+    means, deviations = (
+        np.where(known[:, None], moments, np.nan) for moments in (descriptor.means, descriptor.deviations)
+    )
+    return _laid_out(means, deviations, classes, np.nan)
+
+
+def noise_vector(descriptor: Descriptor, classes: int = 0) -> Vector:
+    """Variances of the noise in `vector`, coordinate by coordinate, infinite where nothing is known."""
+    noise = noise_of(descriptor)
+    return _laid_out(noise.means, noise.deviations, classes, np.inf)
+
+
+def _laid_out(means: Vector, deviations: Vector, classes: int, missing: float) -> Vector:
+    lacking = np.full((max(1 + classes - len(means), 0), means.shape[1]), missing)
+    blocks = [means[0], deviations[0], means[1:], lacking, deviations[1:], lacking]
+    return np.concatenate([block.ravel() for block in blocks])
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Descriptors side by side, (n, 1 + U, l) or (n, 1 + U). Noise as variances; where a descriptor lacks the
+    rows of classes, these are not known, and their noise is infinite."""
+
+    means: Vector
+    variances: Vector
+    counts: Vector
+    mean_noise: Vector
+    count_noise: Vector
+    known: npt.NDArray[np.bool_]
+
+    @property
+    def noisy(self) -> npt.NDArray[np.bool_]:
+        """(n,): which descriptors were released with noise of a known size."""
+        return self.count_noise[:, 0] > 0.0
+
+    @property
+    def errors(self) -> Vector:
+        """(n, 1 + U, l): variances of the means, by sampling and by noise."""
+        return self.variances / self._free + self.mean_noise
+
+    @property
+    def _free(self) -> Vector:
+        free: Vector = np.maximum(self.counts - 1.0, 1.0)[:, :, None]
+        return free
+
+    def without_classes(self) -> "Table":
+        """All samples together alone."""
+        return Table(*(getattr(self, field.name)[:, :1] for field in fields(self)))
+
+    def pooled(self, groups: Sequence[Sequence[int]]) -> "Table":
+        """A row for each group of rows, as if one device had described all of their samples."""
+        rows = [self._one(list(group)) for group in groups]
+        return Table(*(np.stack(column) for column in zip(*rows, strict=True)))
+
+    def _one(self, group: list[int]) -> tuple[npt.NDArray[Any], ...]:
+        some = Table(*(getattr(self, field.name)[group] for field in fields(self)))
+        own = np.where(some.known, np.maximum(some.counts, 1.0), 0.0)[:, :, None]
+        shares = own / np.maximum(own.sum(axis=0), 1.0)
+        counts = some.counts.sum(axis=0)
+        free = np.maximum(counts - 1.0, 1.0)[:, None]
+        noise = np.where(shares > 0.0, some.mean_noise, 0.0)
+        return (
+            (shares * some.means).sum(axis=0),
+            free * (shares**2 * some.variances / some._free).sum(axis=0),
+            counts,
+            (shares**2 * noise).sum(axis=0),
+            some.count_noise.sum(axis=0),
+            np.asarray(some.known.any(axis=0)),
+        )
+
+
+def aligned(described: Sequence[Descriptor]) -> Table:
+    """Descriptors of one number of dimensions, and of one number of classes or none."""
+    rows = max(len(one.means) for one in described)
+    noises = [noise_of(one) for one in described]
+
+    def stacked(arrays: Iterable[Vector], missing: float) -> Vector:
+        return np.stack(
+            [
+                np.concatenate([array, np.full((rows - len(array), *array.shape[1:]), missing)])
+                for array in arrays
+            ]
+        )
+
+    return Table(
+        stacked((one.means for one in described), 0.0),
+        stacked((one.deviations**2 for one in described), 0.0),
+        stacked((one.counts for one in described), 0.0),
+        stacked((noise.means for noise in noises), np.inf),
+        stacked((noise.counts for noise in noises), np.inf),
+        stacked((noise.known.astype(np.float64) for noise in noises), 0.0) > 0.0,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class BlockScaler:
+    """Takes every block of `width` coordinates to [0, 1] by one lowest and highest value over all devices.
+
+    low, high, absent: (blocks,) float64; `absent` stands for a missing class before scaling.
+    Fitted once, at the clustering round, and only applied after that, without clipping.
+    """
+
+    width: int
+    low: Vector
+    high: Vector
+    absent: Vector
+
+    @classmethod
+    def fit(cls, vectors: Sequence[Vector], width: int, absent: str) -> "BlockScaler":
+        """From the vectors of all devices of the clustering round.
+
+        absent: what a missing class counts as. "minus_one": -1, as the authors' code has it. "beyond": one
+        range of the block's values below the lowest, which is far from any present class in every scale.
+        "unknown": nothing, since noise hides which classes are missing; it stays NaN.
+        """
+        stacked = np.stack(vectors)  # (devices, blocks x width)
+        per_block = stacked.reshape(len(vectors), -1, width).swapaxes(0, 1)
+        blocks = per_block.reshape(per_block.shape[0], -1)
+        gaps = np.isnan(blocks)
+        low = np.where(gaps, np.inf, blocks).min(axis=1)
+        high = np.where(gaps, -np.inf, blocks).max(axis=1)
+        empty = gaps.all(axis=1)
+        low[empty], high[empty] = 0.0, 0.0
+        if absent == "unknown":
+            return cls(width, low, high, np.full(len(blocks), np.nan))
+        fill = np.full(len(blocks), -1.0) if absent == "minus_one" else low - (high - low)
+        some = gaps.any(axis=1)
+        low, high = np.where(some, np.minimum(low, fill), low), np.where(some, np.maximum(high, fill), high)
+        return cls(width, low, high, fill)
+
+    def transform(self, one: Vector) -> Vector:
+        """A scaled vector; a label-free one, of the first 2 l coordinates, is taken too."""
+        blocks = one.reshape(-1, self.width)
+        count = len(blocks)
+        low, absent = self.low[:count, None], self.absent[:count, None]
+        scaled: Vector = ((np.where(np.isnan(blocks), absent, blocks) - low) / self._spans[:count]).ravel()
+        return scaled
+
+    def restored(self, scaled: Vector) -> Vector:
+        """What scaled vectors, (n, ...), were before; of a missing class, what stood for it."""
+        blocks = scaled.reshape(len(scaled), -1, self.width)
+        count = blocks.shape[1]
+        found: Vector = (blocks * self._spans[:count] + self.low[:count, None]).reshape(scaled.shape)
+        return found
+
+    def transform_noise(self, variances: Vector) -> Vector:
+        """What becomes of the noise of a vector, given and returned as variances."""
+        blocks = variances.reshape(-1, self.width)
+        scaled: Vector = (blocks / self._spans[: len(blocks)] ** 2).ravel()
+        return scaled
+
+    @property
+    def _spans(self) -> Vector:
+        """(blocks, 1): the range of each block, 1 where it has none."""
+        span: Vector = np.where(self.high > self.low, self.high - self.low, 1.0)[:, None]
+        return span

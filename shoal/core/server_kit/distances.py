@@ -1,0 +1,91 @@
+"""How far apart devices' updates are, without ever holding them all: a matrix over devices, block by block.
+
+From the inner products of all pairs follow their distances, their angles, and points in at most n dimensions
+that lie to each other exactly as the updates do, so that any clustering of n points will do.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from shoal.core.exchange.parts import Vector
+from shoal.core.server_kit.robust import MATRIX
+from shoal.core.types import DeviceId, Tensors
+
+ROUNDING = 1e-12
+"""Relative: below it a squared distance or an eigenvalue is what float64 left over."""
+LONGEST = 1e140
+"""Of a coordinate of an update, as far as it counts: so that no device makes sums of products infinite."""
+
+
+def inner_products(models: Sequence[Tensors], bases: Sequence[Tensors]) -> Vector:
+    """(n, n): inner products of the updates `models[i] - bases[i]`, over all tensors of floats.
+
+    Memory: n x n, one tensor, and rows of `MATRIX` bytes, however large the models are.
+    """
+    products = np.zeros((len(models), len(models)))
+    if not models:
+        return products
+    most = max(MATRIX // (8 * len(models)), 1)
+    for name, like in bases[0].items():
+        if like.dtype.kind != "f":
+            continue
+        for start in range(0, like.size, most):
+            block = slice(start, min(start + most, like.size))
+            rows = np.empty((len(models), block.stop - block.start))
+            for row, model, base in zip(rows, models, bases, strict=True):
+                new, old = model[name].reshape(-1)[block], base[name].reshape(-1)[block]
+                with np.errstate(over="ignore"):
+                    np.subtract(new, old, out=row, dtype=np.float64)
+            if like.dtype == np.float64:
+                np.clip(rows, -LONGEST, LONGEST, out=rows)
+            products += rows @ rows.T
+    return products
+
+
+def of_devices(models: Mapping[DeviceId, Tensors], bases: Mapping[DeviceId, Tensors]) -> Vector:
+    """`inner_products` of devices in id order. bases: what each began with."""
+    devices = sorted(models)
+    return inner_products([models[device] for device in devices], [bases[device] for device in devices])
+
+
+def euclidean(products: Vector) -> Vector:
+    """(n, n) distances. What is within rounding of 0 is 0, so that equal updates are equal."""
+    squares = np.diagonal(products)
+    squared = squares[:, None] + squares[None] - 2.0 * products
+    squared[squared < ROUNDING * (squares[:, None] + squares[None])] = 0.0
+    np.fill_diagonal(squared, 0.0)
+    distances: Vector = np.sqrt((squared + squared.T) / 2.0)
+    return distances
+
+
+def cosines(products: Vector) -> Vector:
+    """(n, n) cosines of the angles between updates, -1 to 1; 0 beside an update that does not move.
+
+    Those of one direction have exactly 1: what rounding leaves over is rounded off.
+    """
+    lengths = np.sqrt(np.diagonal(products))
+    moved = np.outer(lengths, lengths)
+    found = np.divide(products, moved, out=np.zeros_like(products), where=moved > 0)
+    angles: Vector = np.clip(np.round(found, 12), -1.0, 1.0)
+    np.fill_diagonal(angles, 1.0)
+    return angles
+
+
+def angular(products: Vector) -> Vector:
+    """(n, n) Euclidean distances of the updates, each at length 1: 0 to 2, whatever their lengths are."""
+    apart: Vector = np.sqrt(np.maximum(2.0 - 2.0 * cosines(products), 0.0))
+    return apart
+
+
+def points(products: Vector) -> Vector:
+    """(n, r) points, r <= n, whose inner products are `products`: the longest axis first.
+
+    Equal updates give equal points: what eigenvectors leave over is rounded off.
+    """
+    values, vectors = np.linalg.eigh((products + products.T) / 2.0)
+    order = np.argsort(-values, kind="stable")
+    kept = order[values[order] > ROUNDING * max(values.max(initial=0.0), 0.0)]
+    found: Vector = vectors[:, kept] * np.sqrt(values[kept])
+    digits = 8 - int(np.floor(np.log10(np.abs(found).max()))) if found.size else 0
+    return np.round(found, digits)

@@ -1,0 +1,79 @@
+"""What most server halves do with standard reports."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from shoal.core.algorithm import Report
+from shoal.core.errors import BadPayload, ConfigError
+from shoal.core.exchange.messages import Evaluated, PrivateTraining, Trained, TrainingSettings
+from shoal.core.types import DeviceId
+
+
+def check_parameters(
+    algorithm: str, parameters: Any, choices: Mapping[str, Sequence[str]], positive: Sequence[str]
+) -> None:
+    """Refuse parameters that cannot work, before a run starts.
+
+    choices: what a parameter may be, by its name. positive: names of those that must be at least 1.
+    Raises ConfigError naming the parameter.
+    """
+    for name, allowed in choices.items():
+        if (value := getattr(parameters, name)) not in allowed:
+            raise ConfigError(
+                f"{algorithm} parameter {name} cannot be {value!r}", f"use {' or '.join(allowed)}"
+            )
+    for name in positive:
+        if (value := getattr(parameters, name)) < 1:
+            raise ConfigError(f"{algorithm} parameter {name} must be at least 1, not {value}")
+    try:
+        training(parameters)
+        private_training(parameters)
+    except BadPayload as fault:
+        raise ConfigError(f"{algorithm} parameter {fault.message}", fault.hint) from None
+
+
+def training(parameters: Any) -> TrainingSettings:
+    """The training settings among an algorithm's parameters, by name; the defaults of those it has not."""
+    names = [item.name for item in fields(TrainingSettings)]
+    return TrainingSettings(
+        **{name: getattr(parameters, name) for name in names if hasattr(parameters, name)}
+    )
+
+
+def private_training(parameters: Any, rounds: int = 0) -> PrivateTraining | None:
+    """The DP-SGD among an algorithm's parameters, by their names; None where it asks for none.
+
+    An epsilon is for all of the run's `rounds` of training; 0: the parameter of that name. Raises BadPayload.
+    """
+    epsilon, noise = getattr(parameters, "dp_epsilon", 0.0), getattr(parameters, "dp_noise", 0.0)
+    if not epsilon and not noise:
+        return None
+    return PrivateTraining(
+        parameters.dp_clip, noise, epsilon, parameters.dp_delta, rounds or parameters.rounds
+    )
+
+
+def trained(reports: Sequence[Report]) -> dict[DeviceId, Trained]:
+    """The reports of training, by device."""
+    return {report.device: report.message for report in reports if isinstance(report.message, Trained)}
+
+
+def metrics_of(reports: Sequence[Report]) -> dict[DeviceId, Evaluated]:
+    """The reports of evaluation, by device."""
+    return {report.device: report.message for report in reports if isinstance(report.message, Evaluated)}
+
+
+def mean_loss(reports: Sequence[Report]) -> float:
+    """Mean of the measured losses, each by its number of samples."""
+    return _mean(metrics_of(reports), lambda measured: measured.loss)
+
+
+def mean_accuracy(reports: Sequence[Report]) -> float:
+    """Mean of the measured accuracies, each by its number of samples."""
+    return _mean(metrics_of(reports), lambda measured: measured.accuracy)
+
+
+def _mean(measured: Mapping[DeviceId, Evaluated], value: Callable[[Evaluated], float]) -> float:
+    total = sum(item.examples for item in measured.values())
+    return sum(value(item) * item.examples for _, item in sorted(measured.items())) / total

@@ -1,0 +1,1 @@
+"""The verbs of an experimenter, listed by `fedserver`."""

@@ -1,0 +1,156 @@
+"""`fedserver table`: a table of one of the papers, run in pieces and put beside what the paper prints."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fedserver.cli.options import PATH
+from shoal.core.errors import ConfigError, Refused
+from shoal.shell.console import Console, Result, verb
+
+
+@click.command(
+    epilog="Example: fedserver table --paper flux --table 1 --dataset mnist --data-dir mnist --seeds 42 "
+    "--methods flux,fedavg --columns 'px-*' --minutes 60"
+)
+@verb
+@click.option("--paper", default="flux", show_default=True, help="flux, feroma, fedrc or cornflqs.")
+@click.option("--table", "number", type=int, default=1, show_default=True, help="The table's number there.")
+@click.option("--dataset", default="mnist", show_default=True, help="Such as mnist or fashion-mnist.")
+@click.option("--data-dir", type=PATH, help="The folder with the data set's files.")
+@click.option("--seeds", default="42", show_default=True, metavar="N,N", help="One run of each cell a seed.")
+@click.option(
+    "--methods", default="", metavar="A,B", help="Of these alone, in the paper's words.  [default: all]"
+)
+@click.option(
+    "--columns", default="", metavar="A,B", help="These alone; patterns such as px-*.  [default: all]"
+)
+@click.option("--clients", type=click.IntRange(min=1), help="Devices, in the place of the paper's number.")
+@click.option("--rounds", type=click.IntRange(min=1), help="Rounds, in the place of the paper's number.")
+@click.option("--out", type=PATH, metavar="DIR", help="Where results are kept.  [default: runs/tables/NAME]")
+@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Cells at a time.")
+@click.option(
+    "--minutes", type=click.FloatRange(min=0.0), default=float("inf"), help="Begin no cell after so long."
+)
+@click.option("--device", default="auto", show_default=True, help="Where to compute: auto, cpu or cuda.")
+@click.option("--list", "listed", is_flag=True, help="Say what the table has, and run nothing.")
+def table(
+    console: Console,
+    paper: str,
+    number: int,
+    dataset: str,
+    data_dir: Path | None,
+    seeds: str,
+    methods: str,
+    columns: str,
+    clients: int | None,
+    rounds: int | None,
+    out: Path | None,
+    jobs: int,
+    minutes: float,
+    device: str,
+    listed: bool,
+) -> Result:
+    """Run a table of one of the papers, and print it beside the paper's figures.
+
+    A table takes hours. Each cell is kept when it is done: the same command goes on where the last one
+    stopped, and --minutes 0 shows what there is. In DIR: cells/, table.json, table.md and, with matplotlib,
+    table.png.
+    """
+    from shoal.lab import tables
+    from shoal.lab.experiment import Experiment
+    from shoal.lab.tables import campaign, markdown, plot
+    from shoal.lab.tables.summary import summarise
+
+    chosen = tables.find(paper, number)
+    if listed:
+        rows, grid = [m.label for m in chosen.methods], [c.name for c in chosen.columns]
+        text = f"{chosen.title}\nmethods: {', '.join(rows)}\ncolumns: {', '.join(grid)}"
+        return Result({"methods": rows, "columns": grid}, text)
+    base = Experiment(dataset=dataset, data_dir=data_dir, device=device, threads=1)
+    scale = {name: value for name, value in (("clients", clients), ("rounds", rounds)) if value is not None}
+    cells = chosen.cells(base, _numbers(seeds), _names(methods), _names(columns), scale)
+    folder = out or Path("runs") / "tables" / "-".join([chosen.name, dataset, *_said(scale)]).replace(
+        " ", "-"
+    )
+    results = campaign.finished(cells, folder)
+    due = [cell for cell in cells if cell.name not in results]
+    console.say(f"{len(cells)} cells, {len(results)} of them done; results in {folder}")
+
+    def told(cell: Any, result: Mapping[str, Any]) -> None:
+        results[cell.name] = result
+        left = len(cells) - len(results)
+        console.say(f"{cell.name}: {_figures(chosen, cell, result)}, {_seconds(result):.0f} s; {left} left")
+
+    failed = campaign.run_cells(due, folder, jobs=jobs, seconds=60.0 * minutes, told=told) if due else {}
+    for name, reason in failed.items():
+        console.say(f"{name}: failed: {reason}")
+    everything = chosen.cells(base, _kept_seeds(folder, seeds), scale=scale)
+    kept = campaign.finished(everything, folder)
+    grids = summarise(chosen, dataset, everything, kept)
+    data = {
+        "table": chosen.name,
+        "dataset": dataset,
+        "scale": scale,
+        "measures": grids,
+        "cells": kept,
+        "failed": failed,
+    }
+    rows = [f"| {name} | {_seconds(result):.0f} | {_bytes(result)} |" for name, result in kept.items()]
+    about = ", ".join([dataset, *_said(scale)])
+    text = markdown.page(chosen, about, grids, rows)
+    _write(folder, data, text)
+    plot.draw(chosen, about, grids, folder / "table.png")
+    refusal = (
+        Refused(f"{len(failed)} of {len(cells)} cells failed", "their reasons stand above")
+        if failed
+        else None
+    )
+    return Result(data, markdown.page(chosen, about, grids, []), refusal)
+
+
+def _said(scale: Mapping[str, int]) -> list[str]:
+    """What is other than in the paper."""
+    return [f"{value} {name}" for name, value in scale.items()]
+
+
+def _write(folder: Path, data: Mapping[str, Any], text: str) -> None:
+    from shoal.shell import disk
+
+    disk.write(folder / "table.json", json.dumps(data, indent=1).encode())
+    disk.write(folder / "table.md", text.encode())
+
+
+def _kept_seeds(folder: Path, asked: str) -> list[int]:
+    """All seeds of which there is a cell, so that a table that is run in pieces is shown whole."""
+    kept = {int(path.stem.rpartition("-")[2]) for path in (folder / "cells").glob("*--seed-*.json")}
+    return sorted(kept | set(_numbers(asked)))
+
+
+def _numbers(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"--seeds {text!r} is no list of whole numbers", "write --seeds 42,43") from None
+
+
+def _names(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def _figures(table: Any, cell: Any, result: Mapping[str, Any]) -> str:
+    from shoal.lab.tables.summary import at
+
+    found = {name: at(result, table.measures[name]) for name in cell.column.measures}
+    return ", ".join(f"{name} {value:.2f}" for name, value in found.items() if value is not None)
+
+
+def _seconds(result: Mapping[str, Any]) -> float:
+    return float(result["seconds"]["total"])
+
+
+def _bytes(result: Mapping[str, Any]) -> str:
+    return f"{result['bytes']['up']} | {result['bytes']['down']}"

@@ -1,0 +1,29 @@
+"""`fedserver demo`: the whole system on this machine, every part a process of its own."""
+
+from pathlib import Path
+
+import click
+
+from shoal.shell.console import Console, Result, verb
+
+
+@click.command(epilog="Example: fedserver demo --directory runs/demo")
+@verb
+@click.option(
+    "--directory",
+    type=click.Path(path_type=Path),
+    default=Path("runs/demo"),
+    show_default=True,
+    help="Where everything goes: states, logs, models, summary.json. Emptied first.",
+)
+def demo(console: Console, directory: Path) -> Result:
+    """Run one server, eight training devices and two unlabelled newcomers on this machine.
+
+    Real digits, turned by four angles; the server is not told which device turns how. Each device joins with
+    a key of its own, and all calls go over TLS with certificates on both sides.
+    """
+    from shoal.lab.demo.processes import play
+    from shoal.lab.demo.summary import table_of
+
+    summary = play(directory, console)
+    return Result(summary, f"{table_of(summary)}\n\nWritten to {directory / 'summary.json'}")

@@ -1,0 +1,142 @@
+"""What a table of a paper is: methods, columns, and the experiment behind each cell."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from importlib.resources import files
+from typing import Any
+
+from shoal.core.errors import ConfigError, near
+from shoal.lab.experiment import Experiment
+
+
+@dataclass(frozen=True)
+class Method:
+    """A row: what the paper calls it, and which algorithm, preset and parameters that is here."""
+
+    label: str
+    algorithm: str
+    preset: str = "paper"
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+
+UNSCALED: Mapping[str, int] = {}
+WHOLE: Mapping[str, Mapping[str, Any]] = {"": {}}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A setting: its name, and the fields of `Experiment` that make it. measures: what is reported of it.
+
+    parts: further fields, by name, of the experiments of which it is the mean; one, unless the paper prints a
+    mean over several.
+    """
+
+    name: str
+    measures: Sequence[str]
+    options: Mapping[str, Any]
+    parts: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: WHOLE)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One experiment: a method in a part of a column at a seed. `name` is unique in its table."""
+
+    method: Method
+    column: Column
+    part: str
+    experiment: Experiment
+
+    @property
+    def name(self) -> str:
+        column = f"{self.column.name}-{self.part}" if self.part else self.column.name
+        return f"{self.method.label}--{column}--seed-{self.experiment.seed}"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A mean and its standard deviation over seeds; the spread is NaN where none is known."""
+
+    mean: float
+    spread: float
+
+
+@dataclass(frozen=True)
+class Table:
+    """measures: by name, where in an experiment's result the figure is. datasets: for which it can be run."""
+
+    paper: str
+    number: int
+    title: str
+    measures: Mapping[str, Sequence[str]]
+    datasets: Sequence[str]
+    methods: Sequence[Method]
+    columns: Sequence[Column]
+
+    @property
+    def name(self) -> str:
+        return f"{self.paper}-{self.number}"
+
+    def cells(
+        self,
+        base: Experiment,
+        seeds: Sequence[int],
+        methods: Sequence[str] = (),
+        columns: Sequence[str] = (),
+        scale: Mapping[str, int] = UNSCALED,
+    ) -> list[Cell]:
+        """The cells of these methods and columns, all where none are named; `base` has the rest.
+
+        methods: labels; columns: names or patterns such as "pyx-*". scale: fields of `Experiment`, such as
+        the number of devices, that are to be others than the paper's. Raises ConfigError for what is not
+        there.
+        """
+        if base.dataset not in self.datasets:
+            known = ", ".join(self.datasets)
+            raise ConfigError(f"table {self.name} is not for {base.dataset!r}", f"it has {known}")
+        rows = _chosen("method", self.methods, [method.label for method in self.methods], methods)
+        chosen = _chosen("column", self.columns, [column.name for column in self.columns], columns)
+        return [
+            Cell(method, column, part, _experiment(base, method, {**column.options, **own, **scale}, seed))
+            for seed in seeds
+            for column in chosen
+            for method in rows
+            for part, own in column.parts.items()
+        ]
+
+    def published(self, dataset: str) -> dict[tuple[str, str, str], Figure]:
+        """What the paper prints, by method, column and measure."""
+        source = files("shoal.lab.tables") / "published" / f"{self.name}.csv"
+        with source.open(encoding="utf-8") as file:
+            return {
+                (row["method"], row["column"], row["measure"]): Figure(
+                    float(row["mean"]), float(row["spread"] or "nan")
+                )
+                for row in csv.DictReader(file)
+                if row["dataset"] == dataset
+            }
+
+
+def _experiment(base: Experiment, method: Method, fields: Mapping[str, Any], seed: int) -> Experiment:
+    options = {
+        **vars(base),
+        **fields,
+        "algorithm": method.algorithm,
+        "preset": method.preset,
+        "changes": method.changes,
+        "seed": seed,
+    }
+    return Experiment(**options)
+
+
+def _chosen(kind: str, items: Sequence[Any], names: Sequence[str], wanted: Sequence[str]) -> list[Any]:
+    """The items that some pattern of `wanted` names, in their own order, whatever the case."""
+    for pattern in wanted:
+        if not any(fnmatchcase(name.lower(), pattern.lower()) for name in names):
+            raise ConfigError(f"the table has no {kind} {pattern!r}", near(pattern, list(names)))
+    return [
+        item
+        for item, name in zip(items, names, strict=True)
+        if not wanted or any(fnmatchcase(name.lower(), pattern.lower()) for pattern in wanted)
+    ]

@@ -1,0 +1,224 @@
+"""What both command lines share: one envelope for machines, plain text for people, honest exit codes.
+
+    @click.group(cls=Commands)
+    def main() -> None: ...
+
+    @main.command()
+    @verb
+    def status(console: Console) -> Result: ...
+
+With `--json` stdout holds exactly one object, {"schema", "status", "data", "error"}, and people's text goes
+to stderr. Without it the text goes to stdout and progress to stderr. Exit codes: a ShoalError's own, 2 for a
+wrong command line, 130 when interrupted, 70 for a bug of ours. Nothing is ever coloured.
+"""
+
+import contextlib
+import functools
+import importlib
+import json
+import math
+import os
+import shutil
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import click
+
+from shoal.core.errors import LearnerFault, ShoalError
+
+SCHEMA = 1
+USAGE = 2
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a verb found. data: for machines; text: for people.
+
+    error: set when the verb did its work and the answer is a refusal all the same; it gives the exit code.
+    """
+
+    data: Mapping[str, Any]
+    text: str
+    error: ShoalError | None = None
+
+
+_STEERING = {
+    code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+    for code in (*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+    if chr(code) not in "\n\t"
+}
+
+
+class Interrupted(ShoalError):
+    """Somebody pressed Ctrl-C."""
+
+    code, exit_code = "interrupted", 130
+
+
+class Bug(ShoalError):
+    """What no error of ours foresaw."""
+
+    code, exit_code = "bug", 70
+
+
+class Console:
+    """Where a verb says how it goes, always on stderr: stdout is for its result."""
+
+    def __init__(self) -> None:
+        self._live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        self._last = ""
+
+    def progress(self, text: str) -> None:
+        """What is going on now: one line that is overwritten on a terminal, else a line for each change."""
+        if text == self._last:
+            return
+        if self._live:
+            width = shutil.get_terminal_size().columns - 1
+            sys.stderr.write(f"\r\x1b[2K{printable(text)[:width]}")
+            sys.stderr.flush()
+        else:
+            click.echo(printable(text), err=True)
+        self._last = text
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self.clear()
+        click.echo(printable(text), err=True)
+
+    def clear(self) -> None:
+        """Take the live line away."""
+        if self._live and self._last:
+            sys.stderr.write("\r\x1b[2K")
+            sys.stderr.flush()
+            self._last = ""
+
+
+def printable(text: str) -> str:
+    """A text for a terminal, which may be a stranger's: what would steer the terminal, or turn the direction
+    of writing, is shown as an escape. Line ends and tabs stay."""
+    return text.translate(_STEERING)
+
+
+def verb(function: Callable[..., Result]) -> Callable[..., int]:
+    """Make a click callback of a function that takes a Console first and returns a Result. Adds --json."""
+
+    @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout, for programs.")
+    @functools.wraps(function)
+    def callback(*arguments: Any, as_json: bool, **options: Any) -> int:
+        console = Console()
+        try:
+            with _stdout_kept_free() if as_json else contextlib.nullcontext():
+                result = function(console, *arguments, **options)
+        finally:
+            console.clear()
+        if result.text:
+            click.echo(printable(result.text), err=as_json)
+        if result.error is not None:
+            return _fail(result.error, as_json, result.data)
+        if as_json:
+            _envelope("ok", result.data, None)
+        return 0
+
+    return callback
+
+
+@contextlib.contextmanager
+def _stdout_kept_free() -> Iterator[None]:
+    """Inside, what goes to standard output, from an author's code or a native library, goes to stderr."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+class Commands(click.Group):
+    """A group of verbs that ends every run with the right exit code, and with an envelope if one was asked
+    for.
+
+    modules: the module of each verb, which defines it under the verb's own name. A module is imported when
+    its verb is used, so that no verb pays for the imports of another.
+    """
+
+    modules: ClassVar[Mapping[str, str]] = {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*self.modules, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in self.modules:
+            command: click.Command = getattr(importlib.import_module(self.modules[cmd_name]), cmd_name)
+            return command
+        return super().get_command(ctx, cmd_name)
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        arguments = list(sys.argv[1:] if args is None else args)
+        run = functools.partial(
+            super().main, arguments, prog_name, complete_var, False, windows_expand_args, **extra
+        )
+        if not standalone_mode:
+            return run()
+        sys.exit(_exit_code(run, "--json" in arguments))
+
+
+def _exit_code(run: Callable[[], Any], as_json: bool) -> int:
+    """Run a command line; say what stopped it, if anything did."""
+    try:
+        code = run()
+    except ShoalError as error:
+        return _fail(error, as_json)
+    except click.ClickException as error:
+        error.show()
+        if as_json:
+            context = getattr(error, "ctx", None)
+            hint = f"see {context.command_path} --help" if context else ""
+            _envelope("error", {}, {"code": "usage", "message": error.format_message(), "hint": hint})
+        return USAGE
+    except (click.Abort, KeyboardInterrupt):
+        return _fail(Interrupted("interrupted"), as_json)
+    except Exception as error:
+        traceback.print_exc()
+        return _fail(Bug(f"{type(error).__name__}: {error}", "please report it, with this text"), as_json)
+    return code if isinstance(code, int) else 0
+
+
+def _fail(error: ShoalError, as_json: bool, data: Mapping[str, Any] | None = None) -> int:
+    if isinstance(error, LearnerFault) and error.details:
+        click.echo(printable(error.details.rstrip()), err=True)
+    click.echo(printable(f"error[{error.code}]: {error.message}"), err=True)
+    if error.hint:
+        click.echo(printable(f"  hint: {error.hint}"), err=True)
+    if as_json:
+        _envelope("error", data or {}, {"code": error.code, "message": error.message, "hint": error.hint})
+    return error.exit_code
+
+
+def _envelope(status: str, data: Mapping[str, Any], error: Mapping[str, str] | None) -> None:
+    envelope = {"schema": SCHEMA, "status": status, "data": _plain(data), "error": error}
+    click.echo(json.dumps(envelope, allow_nan=False, default=str))
+
+
+def _plain(value: Any) -> Any:
+    """`value` as JSON has it: there is no NaN and no infinity there, so they become null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value

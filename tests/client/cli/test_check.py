@@ -1,0 +1,154 @@
+"""`fedclient check`: learner and data are tried on each other, and what fails is named with its place."""
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from fedclient.__main__ import main
+from fedclient.cli.check import MOST_CLASSES, text
+from fedclient.config import ClientConfig, LearnerConfig, SelfCheck, WorkConfig
+from fedclient.service import check
+from fedclient.work.runtime import Runtime
+from shoal.core.errors import DataFault, LearnerFault
+
+BUILD = """
+import torch
+from torch import nn
+def build():
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+"""
+
+
+def tried(work: WorkConfig, learner: str, trial: SelfCheck = "full") -> dict[str, Any]:
+    """What a trial of this learner finds."""
+    assert work.learner.file is not None
+    file = work.learner.file.with_name("mine.py")
+    file.write_text(BUILD + learner)
+    changed = replace(work, learner=LearnerConfig(file=file), trial=trial)
+    return dict(Runtime.open(changed).facts.findings)
+
+
+def test_what_the_network_sees_and_what_came_of_it(work: WorkConfig, tmp_path: Path) -> None:
+    """By a process of its own, and the device's folder is left alone."""
+    settings = ClientConfig(state=tmp_path / "state", learner=work.learner, data=work.data)
+    found = asyncio.run(check(settings)).findings
+    with np.load(tmp_path / "train.npz") as data:
+        counts = np.bincount(data["y"])
+    assert found["samples"] == {"train": 40, "held_out": 10, "test": None}
+    assert (found["shape"], found["dtype"], found["device"]) == ([4], "float32", "cpu")
+    assert found["classes"] == {str(label): count for label, count in enumerate(counts.tolist())}
+    assert (found["parameters"], found["bytes"]) == (67, 268)
+    assert found["latent"] == [40, 8]
+    assert found["trained_loss"] > 0.0
+    assert not settings.state.exists()
+
+
+def test_people_read_the_same(work: WorkConfig) -> None:
+    found = tried(work, 'latent = "0"')
+    lines = dict(line.split(":", 1) for line in text(found).splitlines())
+    assert lines["samples"].strip() == "40 to train on, 10 held out, no test part"
+    assert lines["each"].strip().startswith("shape (4,), float32, from -")
+    assert lines["network"].strip() == "67 parameters, 268 bytes, on cpu"
+    assert lines["latent"].strip() == "(40, 8)"
+    assert f"{found['classes']['2']} of class 2" in lines["classes"]
+    many = {str(label): 1 for label in range(MOST_CLASSES + 5)}
+    assert text({**found, "classes": many, "class_count": len(many)}).count(" of class ") == MOST_CLASSES
+    assert ", and 5 classes more" in text({**found, "classes": many, "class_count": len(many)})
+
+
+def test_unlabelled_data_and_no_latent_are_said(work: WorkConfig, tmp_path: Path) -> None:
+    np.savez(tmp_path / "train.npz", x=np.arange(28, dtype=np.uint8).reshape(7, 4))
+    found = tried(work, "")
+    assert (found["classes"], found["loss"], found["trained_loss"]) == (None, None, None)
+    assert found["range"] == pytest.approx([0.0, 27 / 255])
+    assert "classes:    unlabelled" in text(found)
+    assert "latent:     none; " in text(found)
+
+
+WRONG = [
+    ('latent = "hiden"', "latent: the network has no submodule 'hiden'"),
+    ("def latent(model, x): return x.sum()", "latent: the latent of"),
+    ("def latent(model, x): return 1 / 0", "the learner's latent failed: ZeroDivisionError"),
+    ('latent = "0"\ndef loss(model, x, y): return model(x)', "loss(): loss() returned shape"),
+    ("def loss(model, x, y): return model(x).sum() * float('nan')", "loss(): the loss of"),
+    ("def build(): return nn.Linear(5, 3)", "the learner's network failed: RuntimeError"),
+]
+WRONG_IN_FULL = [
+    ("def train(model, batches, settings): return None", "train(): train() returned None"),
+    ("def evaluate(model, samples): return 3.0, 1.0", "evaluate(): evaluate() returned the accuracy 3.0"),
+    ("def build(): return nn.Linear(4, torch.seed() % 9999 + 3)", "weights of build(): "),
+]
+
+
+@pytest.mark.parametrize(("learner", "said"), WRONG)
+@pytest.mark.parametrize("trial", ["quick", "full"])
+def test_a_slip_is_named_with_its_place(work: WorkConfig, learner: str, said: str, trial: SelfCheck) -> None:
+    with pytest.raises(LearnerFault) as caught:
+        tried(work, learner, trial)
+    assert f"mine.py: {said}" in caught.value.message
+    assert caught.value.hint
+
+
+def test_the_traceback_is_the_authors_own(work: WorkConfig) -> None:
+    with pytest.raises(LearnerFault) as caught:
+        tried(work, "def latent(model, x): return 1 / 0")
+    assert caught.value.details.splitlines()[1].strip().startswith('File "')
+    assert 'mine.py", line 6, in latent' in caught.value.details.splitlines()[1]
+
+
+def test_the_name_that_was_meant_is_the_hint(work: WorkConfig) -> None:
+    named = """
+def build():
+    network = nn.Module()
+    network.hidden, network.forward = nn.Linear(4, 2), lambda x: network.hidden(x)
+    return network
+latent = "hiden"
+"""
+    with pytest.raises(LearnerFault) as caught:
+        tried(work, named)
+    assert caught.value.hint == 'did you mean "hidden"?'
+
+
+@pytest.mark.parametrize(("learner", "said"), WRONG_IN_FULL)
+def test_a_slip_that_a_full_trial_alone_finds(work: WorkConfig, learner: str, said: str) -> None:
+    with pytest.raises(LearnerFault) as caught:
+        tried(work, learner)
+    assert f"mine.py: {said}" in caught.value.message
+    assert tried(work, learner, "quick") == {}
+
+
+def test_a_label_that_the_network_has_no_output_for(work: WorkConfig, tmp_path: Path) -> None:
+    """Wherever it stands: not only in the samples that are tried."""
+    labels = np.zeros(200, int)
+    labels[-5:] = 3
+    np.savez(tmp_path / "train.npz", x=np.zeros((200, 4), np.float32), y=labels)
+    with pytest.raises(DataFault, match="the label 3, and the network knows 3 classes"):
+        tried(work, "", "quick")
+
+
+def test_a_trial_leaves_the_chance_of_the_process_alone(work: WorkConfig) -> None:
+    import torch
+
+    torch.manual_seed(1)
+    expected = torch.rand(3).tolist()
+    torch.manual_seed(1)
+    tried(work, "def loss(model, x, y): return (model(x) * torch.rand(3)).mean()", "quick")
+    assert torch.rand(3).tolist() == expected
+
+
+def test_the_verb_ends_with_the_right_code(work: WorkConfig, tmp_path: Path) -> None:
+    settings = tmp_path / "device.yaml"
+    settings.write_text("learner: {file: mine.py}\ndata: {npz: train.npz}\n")
+    command = ["check", "--config", str(settings), "--json"]
+    for learner, code in (('latent = "0"', 0), ('latent = "hiden"', 8)):
+        (tmp_path / "mine.py").write_text(BUILD + learner)
+        ended = CliRunner().invoke(main, command)
+        envelope = json.loads(ended.stdout.splitlines()[-1])
+        assert ended.exit_code == code, ended.output
+        assert (envelope["status"] == "ok") == (code == 0)

@@ -1,0 +1,283 @@
+"""The command line as people run it: real processes against a real gRPC server."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedclient.config import WorkConfig
+from fedclient.store.state import DeviceFolder
+from shoal.core.device_kit.weights import initial_weights
+from shoal.core.errors import Unavailable
+from shoal.core.exchange.link import Failure, Placement, Question, Task
+from shoal.core.exchange.messages import Describe, Train, TrainingSettings
+from shoal.core.exchange.parts import ClusterAssignment
+from shoal.core.exchange.payload import Payload, encode
+from shoal.core.types import Tensors
+from shoal.shell import learners
+from tests.client.bridge import Bridge, serving
+from tests.client.memory_server import MemoryServer, until
+
+
+@dataclass
+class Ended:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The data of the one envelope on standard output."""
+        envelope = json.loads(self.out)
+        assert envelope["schema"] == 1
+        return dict(envelope["data"])
+
+
+@pytest.fixture
+def model(work: WorkConfig) -> Tensors:
+    assert work.learner.file is not None
+    return initial_weights(learners.from_file(work.learner.file), 5)
+
+
+@pytest.fixture
+def settings(work: WorkConfig, tmp_path: Path) -> Path:
+    """A settings file without a server."""
+    path = tmp_path / "device.yaml"
+    path.write_text(
+        "device: pi-17\ninsecure_loopback: true\nlearner: {file: learner.py}\ndata: {npz: train.npz}\n"
+    )
+    return path
+
+
+def train(server: MemoryServer, model: Tensors, round: int, epochs: int = 1) -> Task:
+    message = Train(model, TrainingSettings(epochs=epochs), cluster="c1")
+    return Task("r1", round, 0, 7, f"round {round}", encode(message, server.keep))
+
+
+def alter(path: Path, old: str, new: str) -> None:
+    """Write something else in a file, where it says `old`."""
+    before = path.read_text()
+    assert old in before
+    path.write_text(before.replace(old, new))
+
+
+async def begin(*arguments: object) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "fedclient", *map(str, arguments)),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+
+
+async def end(process: asyncio.subprocess.Process) -> Ended:
+    out, err = await process.communicate()
+    assert process.returncode is not None
+    return Ended(process.returncode, out.decode(), err.decode())
+
+
+async def call(*arguments: object) -> Ended:
+    return await end(await begin(*arguments))
+
+
+def against(server: MemoryServer, steps: Callable[[str, Bridge], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with serving(server) as (link, bridge):
+            await asyncio.wait_for(steps(link.address, bridge), 120)
+
+    asyncio.run(run())
+
+
+def test_run_trains_until_nothing_is_left(settings: Path, model: Tensors, tmp_path: Path) -> None:
+    server = MemoryServer([], chunk=1 << 20)
+    server.tasks = [train(server, model, 1), train(server, model, 2, epochs=13), train(server, model, 3)]
+
+    async def steps(address: str, bridge: Bridge) -> None:
+        ended = await call("run", "-c", settings, "--server", address, "--until-finished", "--json")
+        assert ended.code == 0, ended.err
+        assert ended.data == {
+            "device": "pi-17",
+            "server": address,
+            "tasks": 3,
+            "run": "r1",
+            "round": 3,
+            "cluster": "c1",
+            "outcome": "accepted",
+        }
+        assert [type(report.result) for report in server.reports] == [Payload, Failure, Payload]
+        assert "ZeroDivisionError" in ended.err  # the author's traceback
+        assert server.log[-1] == "leave"
+        assert {caller["shoal-device"] for caller in bridge.callers} == {"pi-17"}
+        seen = await call("status", "-c", settings, "--server", address, "--json")
+        assert seen.code == 0
+        assert seen.data["answers"] is True
+        assert seen.data["running"] is False
+        assert seen.data["last_task"] == {
+            "run": "r1",
+            "round": 3,
+            "title": "round 3",
+            "outcome": "accepted",
+        }
+        assert seen.data["last_error"]["code"] == "learner-failed"
+        assert "`fedclient enroll --run r1` fetches" in ended.err
+        people = await call("status", "-c", settings)
+        assert "agent:       not running" in people.out
+        assert "cluster:     c1" in people.out
+
+    against(server, steps)
+    assert not (tmp_path / "state" / "outbox").exists() or os.listdir(tmp_path / "state" / "outbox") == []
+
+
+def test_once_with_a_failure_is_an_error(settings: Path, model: Tensors) -> None:
+    server = MemoryServer([], chunk=1 << 20)
+    server.tasks = [train(server, model, 1, epochs=13)]
+
+    async def steps(address: str, bridge: Bridge) -> None:
+        ended = await call("run", "-c", settings, "--server", address, "--once", "--json")
+        assert ended.code == 8
+        assert json.loads(ended.out)["error"]["code"] == "learner-failed"
+
+    against(server, steps)
+
+
+@pytest.mark.parametrize(("until_finished", "code"), [(False, 0), (True, 143)])
+def test_sigterm_takes_leave(settings: Path, tmp_path: Path, until_finished: bool, code: int) -> None:
+    server = MemoryServer([], finished=False)
+
+    async def steps(address: str, bridge: Bridge) -> None:
+        arguments = ["--until-finished"] if until_finished else []
+        process = await begin("run", "-c", settings, "--server", address, *arguments)
+        await until(lambda: len(server.calls("next_task")) > 1)
+        assert DeviceFolder(tmp_path / "state").busy()
+        second = await call("run", "-c", settings, "--server", address)
+        assert second.code == 5
+        assert "another fedclient works in" in second.err
+        process.send_signal(signal.SIGTERM)
+        ended = await end(process)
+        assert ended.code == code, ended.err
+        assert server.log[-1] == "leave"
+
+    against(server, steps)
+
+
+def test_a_killed_device_sends_what_it_had_finished(settings: Path, model: Tensors) -> None:
+    """SIGKILL between the work and the report; the next process reports it without working again."""
+    server = MemoryServer([], chunk=1 << 20)
+    server.tasks = [train(server, model, 1)]
+
+    async def steps(address: str, bridge: Bridge) -> None:
+        server.away, server.away_from = 1 << 30, ("report",)
+        process = await begin("run", "-c", settings, "--server", address)
+        await until(lambda: bool(server.calls("report")))
+        process.kill()
+        await end(process)
+        server.away, server.uploads = 0, {}
+        ended = await call("run", "-c", settings, "--server", address, "--once")
+        assert ended.code == 0, ended.err
+        assert "training" not in ended.err
+        assert [(report.round, report.attempt) for report in server.reports] == [(1, 2)]
+
+    against(server, steps)
+
+
+def test_enroll_and_predict(settings: Path, model: Tensors, tmp_path: Path) -> None:
+    server = MemoryServer([], chunk=1 << 20)
+    projector = {"mean": np.zeros(8), "components": np.eye(2, 8)}
+    server.question = Question("r1", encode(Describe(model, projector), server.keep))
+    near = ClusterAssignment("c1", 0.5, "c0", 2.0, 0.75)
+    far = replace(near, abstained=True, reason="farther than any member")
+    server.placement = Placement("r1", far, server.keep(model))
+    np.savez(tmp_path / "new.npz", x=np.ones((30, 4), np.float32))
+
+    async def steps(address: str, bridge: Bridge) -> None:
+        given = ("-c", settings, "--server", address)
+        stored = tmp_path / "state" / "model"
+        refused = await call("enroll", tmp_path / "new.npz", *given, "--json")
+        assert refused.code == 1
+        assert json.loads(refused.out)["error"]["code"] == "abstained"
+        assert refused.data["reason"] == "farther than any member"
+        assert not stored.exists()
+        server.placement = Placement("r1", near, server.keep(model))
+        ended = await call("enroll", tmp_path / "new.npz", *given)
+        assert ended.code == 0, ended.err
+        assert "cluster c1 of run r1, distance 0.5, the next is c0 at 2\nconfidence 0.75\n" in ended.out
+        assert sorted(os.listdir(stored)) == ["model.safetensors", "placement.json"]
+        out = tmp_path / "classes.csv"
+        predicted = await call("predict", tmp_path / "new.npz", "-c", settings, "--out", out, "--json")
+        assert predicted.code == 0, predicted.err
+        assert predicted.data["samples"] == 30
+        assert len(out.read_text().splitlines()) == 31
+        seen = await call("status", *given, "--json")
+        assert seen.data["enrolled"]["cluster"] == "c1"
+
+    against(server, steps)
+
+
+def test_a_device_that_could_not_begin_says_so_and_keeps_its_name(settings: Path, tmp_path: Path) -> None:
+    async def steps() -> None:
+        nowhere = ("-c", settings, "--server", "127.0.0.1:1")
+        learner = tmp_path / "learner.py"
+        alter(learner, 'latent = "0"', 'latent = "O"')
+        failed = await call("run", *nowhere, "--json")
+        assert failed.code == 8
+        assert f"{learner}: latent: the network has no submodule 'O'" in failed.err
+        seen = (await call("status", *nowhere, "--json")).data
+        assert seen["last_error"]["code"] == "learner-failed"
+        assert "no submodule 'O'" in seen["last_error"]["message"]
+        alter(settings, "device: pi-17\n", "")
+        assert (await call("status", *nowhere, "--json")).data["device"] == "pi-17"
+        other = await call("enroll", *nowhere, "--device", "pi-18")
+        assert other.code == 3
+        assert "belongs to device pi-17" in other.err
+
+    asyncio.run(steps())
+
+
+def test_no_labels_is_the_last_error(settings: Path, tmp_path: Path) -> None:
+    async def steps() -> None:
+        np.savez(tmp_path / "train.npz", x=np.ones((30, 4), np.float32))
+        assert (await call("run", "-c", settings, "--server", "127.0.0.1:1")).code == 8
+        seen = await call("status", "-c", settings)
+        assert "last error:  [bad-data] the data have no labels to train on" in seen.out
+
+    asyncio.run(steps())
+
+
+def test_enroll_opens_its_data_first(settings: Path, tmp_path: Path) -> None:
+    """The server, which is not there, is not asked: that would be exit code 4."""
+
+    async def steps() -> None:
+        nowhere = ("-c", settings, "--server", "127.0.0.1:1", "--patience", "0")
+        missing = await call("enroll", tmp_path / "MISSING.csv", *nowhere)
+        assert missing.code == 8
+        assert "MISSING.csv: No such file or directory\n  hint: give the path of a file" in missing.err
+        alter(settings, "train.npz", "train.npz, test: none.npz")
+        assert (await call("enroll", *nowhere)).code == Unavailable.exit_code
+
+    asyncio.run(steps())
+
+
+def test_wrong_settings_and_data_end_before_the_server_is_asked(settings: Path, tmp_path: Path) -> None:
+    async def steps() -> None:
+        nowhere = ("-c", settings, "--server", "127.0.0.1:1")
+        remote = await call("run", "-c", settings, "--server", "10.0.0.5:50051", "--json")
+        assert remote.code == 3
+        assert "fedclient join" in json.loads(remote.out)["error"]["hint"]
+        away = await call("run", *nowhere, "--once", "--patience", "0", "--json")
+        assert away.code == Unavailable.exit_code == 4
+        np.savez(tmp_path / "train.npz", x=np.ones((30, 4), np.float32))
+        unlabelled = await call("run", *nowhere)
+        assert unlabelled.code == 8
+        assert "use `fedclient enroll`" in unlabelled.err
+        both = await call("run", *nowhere, "--once", "--until-finished", "--json")
+        assert both.code == 2
+        assert json.loads(both.out)["error"]["code"] == "usage"
+
+    asyncio.run(steps())

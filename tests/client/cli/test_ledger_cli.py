@@ -1,0 +1,83 @@
+"""What `fedclient ledger` and `fedclient status` tell of a ledger, in processes of their own."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from fedclient.cli.privacy_report import ledger_of, line, told
+from fedclient.config import read
+from fedclient.store.ledger import LEDGER, Ledger
+from shoal.core.privacy.accounting import epsilon_of, rho_for
+from shoal.core.privacy.budget import Budget
+from shoal.core.privacy.statement import NO_WEIGHTS, OPEN
+from tests.client.cli.test_cli import Ended, call
+from tests.client.store.test_ledger import exact, order
+
+SETTINGS = "server: 127.0.0.1:1\ninsecure_loopback: true\nprivacy: {epsilon: 8, delta: 1e-6}\n"
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Path:
+    path = tmp_path / "device.yaml"
+    path.write_text(SETTINGS)
+    return path
+
+
+def fedclient(*arguments: object) -> Ended:
+    return asyncio.run(call(*arguments))
+
+
+def test_what_was_spent_on_what_and_what_is_left(settings: Path) -> None:
+    ledger = ledger_of(read(settings, {}))
+    ledger.release(order(), exact)
+    ledger.release(order(data="b"), exact)
+    shown = fedclient("ledger", "show", "-c", settings, "--json")
+    assert shown.code == 0
+    first, second = shown.data["entries"]
+    assert (first["mode"], first["number"], second["number"]) == ("balanced", 1, 2)
+    assert len(first["release"]) == 64
+    assert shown.data["budget"]["epsilon"] == 8.0
+    of_data, total = shown.data["data"]["d" * 64], shown.data["total"]
+    assert of_data["epsilon"] == pytest.approx(5.0)
+    assert total["epsilon"] == pytest.approx(7.428, abs=1e-3)  # two releases cost less than their sum
+    left = rho_for(8.0, 1e-6) - rho_for(5.0, 1e-6)
+    assert of_data["left"] == pytest.approx(epsilon_of(left, 1e-6))
+    people = fedclient("ledger", "show", "-c", settings)
+    assert "in all: epsilon 7.428 at delta 1e-06; " in people.out
+    assert people.out.rstrip().endswith(NO_WEIGHTS)
+    assert fedclient("ledger", "verify", "-c", settings, "--json").data == {"lines": 4}
+
+
+def test_what_left_without_a_guarantee_leaves_no_number_to_be_misled_by(settings: Path) -> None:
+    ledger = ledger_of(read(settings, {}))
+    ledger.release(order(), exact)
+    ledger.unprotected(OPEN["paper"], "d" * 64)
+    shown = fedclient("status", "-c", settings, "--json").data["privacy"]
+    assert shown["total"]["epsilon"] is None
+    assert shown["total"]["of_releases"] == pytest.approx(5.0)
+    people = fedclient("status", "-c", settings).out
+    assert "privacy:     no guarantee: a descriptor with the papers' noise" in people
+    assert "which is not private" in people
+
+
+def test_a_ledger_that_was_changed_is_an_error_and_no_number_is_told(settings: Path) -> None:
+    config = read(settings, {})
+    ledger_of(config).release(order(), exact)
+    path = config.state / "privacy" / LEDGER
+    path.write_bytes(path.read_bytes().replace(b'"rho": 0', b'"rho": 1'))
+    for verb in ("show", "verify"):
+        ended = fedclient("ledger", verb, "-c", settings, "--json")
+        assert ended.code == 8
+        error = json.loads(ended.out)["error"]
+        assert error["code"] == "bad-ledger"
+        assert "line 1 of the ledger" in error["message"]
+        assert "put the folder back" in error["hint"]
+    assert line(told(config)).startswith("NOT KNOWN: ")
+    assert "privacy:     NOT KNOWN" in fedclient("status", "-c", settings).out
+
+
+def test_nothing_was_released_yet(settings: Path) -> None:
+    assert "in all: nothing was released; " in fedclient("ledger", "show", "-c", settings).out
+    assert Ledger(settings.parent / "none", Budget()).verify() == []

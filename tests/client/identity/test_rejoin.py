@@ -1,0 +1,147 @@
+"""A device whose certificate is over: it comes back by itself, and by the server's clock alone."""
+
+from dataclasses import replace
+
+import grpc
+import pytest
+
+from fedclient.identity.keyring import EnrolPort, Keyring
+from shoal.core.errors import Refused, Unavailable
+from tests.client.federation import DAY, Federation, devices_port, enrolment_port
+from tests.client.memory_server import MemoryServer, until
+from tests.client.secure import HELLO, failure, joined, kept, run
+
+
+def test_a_device_that_slept_too_long_rejoins_by_itself(federation: Federation, keyring: Keyring) -> None:
+    federation.life, said = -DAY, list[str]()
+
+    async def steps() -> None:
+        async with (
+            enrolment_port(federation),
+            devices_port(federation, MemoryServer([])) as bridge,
+            joined(federation, keyring, said) as link,
+        ):
+            first, federation.life = link.identity, DAY
+            error = await failure(link)
+            assert (type(error), error.message) == (
+                Unavailable,
+                "the certificate was over, and has been replaced",
+            )
+            await link.hello(HELLO)
+            assert bridge.serials == [link.identity.parsed.serial_number]
+            assert kept(keyring) == link.identity
+            assert link.identity.key != first.key
+
+    run(steps)
+    assert federation.log == ["challenge", "challenge", "rejoin"]
+    assert "ended on" in said[0]
+
+
+def test_a_lost_answer_to_a_rejoin_is_asked_for_again(federation: Federation, keyring: Keyring) -> None:
+    federation.life, federation.lose = -DAY, 2
+
+    async def steps() -> None:
+        async with (
+            enrolment_port(federation),
+            devices_port(federation, MemoryServer([])),
+            joined(federation, keyring) as link,
+        ):
+            federation.life = DAY
+            for _ in range(3):
+                await failure(link)
+            await link.hello(HELLO)
+
+    run(steps)
+    assert len(federation.answered) == 1
+
+
+def test_a_device_that_may_not_come_back_ends(federation: Federation, keyring: Keyring) -> None:
+    federation.life = -DAY
+    federation.refuse = lambda context: context.abort(grpc.StatusCode.PERMISSION_DENIED, "gone too long")
+
+    async def steps() -> None:
+        async with (
+            enrolment_port(federation),
+            devices_port(federation, MemoryServer([])),
+            joined(federation, keyring) as link,
+        ):
+            error = await failure(link)
+            assert (type(error), error.message) == (Refused, "gone too long")
+
+    run(steps)
+
+
+def test_the_servers_clock_decides_and_no_other(
+    federation: Federation, keyring: Keyring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A certificate that is over by this machine's clock, and not by the server's, is not replaced."""
+    federation.life, federation.slow = -DAY, 3 * DAY
+
+    async def steps() -> None:
+        async with (
+            enrolment_port(federation),
+            devices_port(federation, MemoryServer([])),
+            joined(federation, keyring) as link,
+        ):
+            assert isinstance(await failure(link), Unavailable)
+            federation.slow = 60 * DAY
+            error = await failure(link)
+            assert "begins in 30.0 days" in error.message
+            assert "set back" in error.hint
+
+    run(steps)
+    assert "rejoin" not in federation.log
+
+
+def test_nothing_is_decided_by_the_devices_clock(
+    federation: Federation, keyring: Keyring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has none here. TLS itself looks at one, so the server's certificates are good for years."""
+    for module in ("link", "rpc"):
+        monkeypatch.setattr(f"fedclient.identity.{module}.time", None)
+    federation.life = -DAY
+
+    async def steps() -> None:
+        memory = MemoryServer([], renew_in=0.0)
+        async with (
+            enrolment_port(federation),
+            devices_port(federation, memory),
+            joined(federation, keyring) as link,
+        ):
+            federation.life = DAY
+            await failure(link)
+            second = link.identity
+            await link.hello(HELLO)
+            await until(lambda: link.identity != second)
+
+    run(steps)
+    assert federation.log == ["challenge", "challenge", "rejoin", "renew"]
+
+
+def test_who_hangs_up_may_be_someone_else_so_the_pin_is_asked(
+    federation: Federation, keyring: Keyring
+) -> None:
+    """The device goes on trying: a stranger on the way must not end an agent that nobody can visit."""
+    federation.life = -DAY
+
+    async def steps() -> None:
+        async with devices_port(federation, MemoryServer([])):
+            async with enrolment_port(federation):
+                keyring.keep(federation.identity_for("attic"))
+                federation.life, port = DAY, federation.line.port
+            stranger = Federation()
+            async with joined(federation, keyring) as link:
+                error = await failure(link)
+                assert isinstance(error, Unavailable)
+                assert f"127.0.0.1:{port} does not answer" in error.message
+            async with enrolment_port(stranger):
+                identity = kept(keyring)
+                enrol = EnrolPort("127.0.0.1", stranger.line.port, identity.enrol.pin)
+                keyring.keep(replace(identity, enrol=enrol))
+                async with joined(federation, keyring) as link:
+                    error = await failure(link)
+                    assert isinstance(error, Unavailable)
+                    assert "someone else answers" in error.message
+            assert stranger.log == []
+
+    run(steps)

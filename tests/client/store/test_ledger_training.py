@@ -1,0 +1,138 @@
+"""Weights in the device's ledger: paid before the noise, never recalled, and counted with all else."""
+
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedclient.cli.privacy_report import facts, text
+from fedclient.config import WorkConfig
+from fedclient.store.blobs import BlobStore
+from fedclient.store.ledger import LEDGER, Ledger
+from fedclient.work.runtime import Runtime
+from shoal.core.device_kit.weights import initial_weights
+from shoal.core.errors import LedgerFault, OverBudget
+from shoal.core.exchange.link import Failure, Task
+from shoal.core.exchange.messages import Evaluate, Message, Train, TrainingSettings
+from shoal.core.exchange.payload import encode
+from shoal.core.exchange.tensors import digest
+from shoal.core.privacy.account import Lesson
+from shoal.core.privacy.budget import Budget
+from shoal.core.privacy.chance import Entropy
+from shoal.core.privacy.cost import ORDERS, Cost
+from shoal.core.privacy.ledger import Open, Release, Training, chosen, spent
+from shoal.core.privacy.statement import NO_WEIGHTS, OPEN, WEIGHTS
+from shoal.core.privacy.training import TrainingTerms
+from shoal.core.types import Tensors
+from tests.client.store.test_ledger import exact, order
+
+EPSILON = 2.0
+
+
+def lesson(data: str = "d") -> Lesson:
+    """About epsilon 2."""
+    curve = tuple(0.085 * order for order in ORDERS)
+    return Lesson("weights", TrainingTerms(1.0, 1.1, 0.1, 20, Cost(curve=curve)), data * 64)
+
+
+def work(entropy: Entropy) -> Tensors:
+    return {"w": np.frombuffer(entropy(8), np.float64)}
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    return Ledger(tmp_path, Budget())
+
+
+def test_it_is_paid_before_any_noise_and_noted_after(ledger: Ledger, tmp_path: Path) -> None:
+    def watched(entropy: Entropy) -> Tensors:
+        (paid,) = Ledger(tmp_path, Budget()).entries()
+        assert isinstance(paid, Training)
+        assert paid.cost == lesson().terms.cost
+        return work(entropy)
+
+    weights = ledger.train(lesson(), watched)
+    entries = ledger.verify()
+    (release,) = chosen(entries, Release)
+    assert release.release == digest(weights)
+    assert spent(entries) == spent(entries, "d" * 64) == lesson().terms.cost
+    assert spent(entries, "c" * 64) == Cost()
+
+
+def test_the_same_task_again_is_paid_and_drawn_anew(ledger: Ledger) -> None:
+    first, second = ledger.train(lesson(), work), ledger.train(lesson(), work)
+    assert digest(first) != digest(second)
+    assert [each.number for each in chosen(ledger.verify(), Training)] == [1, 2]
+
+
+def test_what_fails_after_it_was_paid_stays_paid(ledger: Ledger) -> None:
+    def failing(entropy: Entropy) -> Tensors:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        ledger.train(lesson(), failing)
+    assert spent(ledger.verify()) == lesson().terms.cost
+    assert "epsilon 1.9" in text(ledger.entries(), Budget())
+    assert "not finished, nothing was released" in text(ledger.entries(), Budget())
+
+
+def test_descriptors_and_weights_share_one_budget(ledger: Ledger, tmp_path: Path) -> None:
+    ledger.release(order(), exact)  # all of epsilon 5 for these data
+    with pytest.raises(OverBudget, match="of epsilon 5 for these data, 5 is spent"):
+        ledger.train(lesson(), work)
+    wide = Ledger(tmp_path, Budget(epsilon=8.0, total_epsilon=8.0))
+    with suppress(OverBudget):
+        for _ in range(100):
+            wide.train(lesson(), work)
+    entries = wide.verify()
+    done = len(chosen(entries, Training))
+    assert 2 <= done < 99
+    assert [each.number for each in entries if not isinstance(each, Release)] == list(range(1, done + 2))
+    budget = Budget(epsilon=8.0, total_epsilon=8.0)
+    assert 7.0 < budget.epsilon_of(spent(entries)) <= 8.0 * (1 + 1e-9)
+    total = facts(entries, budget)["total"]
+    assert total["epsilon"] == budget.epsilon_of(spent(entries)) < 5.0 + done * EPSILON
+    assert facts(entries, budget)["weights"].startswith("weights: DP-SGD on 1 device")
+
+
+def test_a_person_of_several_samples_pays_more(tmp_path: Path) -> None:
+    with pytest.raises(OverBudget):
+        Ledger(tmp_path, Budget(group_size=4)).train(lesson(), work)
+
+
+def test_a_changed_curve_is_found(ledger: Ledger, tmp_path: Path) -> None:
+    ledger.train(lesson(), work)
+    path = tmp_path / LEDGER
+    whole = path.read_bytes()
+    for changed in (whole.replace(b'"steps": 20', b'"steps": 2'), whole.replace(b"0.10625", b"0.00001", 1)):
+        assert changed != whole
+        path.write_bytes(changed)
+        with pytest.raises(LedgerFault):
+            ledger.verify()
+
+
+def performed(config: WorkConfig, store: BlobStore, message: type[Message]) -> object:
+    workshop = Runtime.open(config)
+    weights = initial_weights(workshop._context.learner, 5)
+    asked = Train(weights, TrainingSettings(epochs=1)) if message is Train else Evaluate(weights)
+    return workshop.perform(Task("r1", 1, 1, 7, "", encode(asked, store.keep)))
+
+
+@pytest.mark.parametrize(("message", "what"), [(Train, OPEN["weights"]), (Evaluate, OPEN["figures"])])
+def test_what_leaves_without_a_guarantee_is_noted_or_refused(
+    work: WorkConfig, store: BlobStore, message: type[Message], what: str
+) -> None:
+    for _ in range(2):
+        assert not isinstance(performed(work, store, message), Failure)
+    own = Ledger(work.account, work.privacy)
+    assert [each.what for each in chosen(own.verify(), Open)] == [what]
+    assert facts(own.entries(), work.privacy)["total"]["epsilon"] is None
+    told = WEIGHTS if message is Train else NO_WEIGHTS
+    assert facts(own.entries(), work.privacy)["weights"] == told
+    strict = replace(work, privacy=Budget(plain_weights=False))
+    refused = performed(strict, store, message)
+    assert isinstance(refused, Failure)
+    assert "set privacy.plain_weights in this device's settings" in refused.message
+    assert "ask the run's operator for dp_epsilon" in refused.message

@@ -1,0 +1,161 @@
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from shoal.core.device_kit.failures import MAX_DETAILS
+from shoal.core.device_kit.learner import Learner, builtin
+from shoal.core.errors import ConfigError, LearnerFault
+from shoal.shell.learners import from_file, from_module
+
+GOOD = """
+from torch import nn
+
+latent = "0"
+
+def build():
+    return nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 2))
+
+def loss(model, x, y):
+    return model(x).sum()
+"""
+
+
+def written(folder: Path, text: str, name: str = "learner.py") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_a_file_gives_what_it_defines_and_nothing_for_the_rest(tmp_path: Path) -> None:
+    learner = from_file(written(tmp_path, GOOD))
+    assert learner.name == "learner.py"
+    assert isinstance(learner.build(), nn.Sequential)
+    assert learner.latent == "0"
+    assert callable(learner.loss)
+    assert learner.train is None
+    assert learner.evaluate is None
+
+
+def test_a_file_may_import_its_neighbours(tmp_path: Path) -> None:
+    written(tmp_path, "WIDTH = 7\n", "neighbour_of_learner.py")
+    text = "from torch import nn\nfrom neighbour_of_learner import WIDTH\n"
+    text += "def build(): return nn.Linear(WIDTH, 1)\n"
+    built = from_file(written(tmp_path, text)).build()
+    assert isinstance(built, nn.Linear)
+    assert built.in_features == 7
+
+
+def test_two_files_of_one_name_do_not_mix(tmp_path: Path) -> None:
+    learners = []
+    for width in (1, 2):
+        folder = tmp_path / str(width)
+        folder.mkdir()
+        # A dataclass looks up its own module by name, and would find the other one.
+        text = (
+            "from __future__ import annotations\nfrom dataclasses import dataclass\nfrom torch import nn\n"
+            f"@dataclass\nclass Size:\n    width: int = {width}\n"
+            "def build(): return nn.Linear(Size().width, 1)\n"
+        )
+        learners.append(from_file(written(folder, text)))
+    assert [learner.build().in_features for learner in learners] == [1, 2]
+
+
+def test_a_file_that_is_not_there() -> None:
+    with pytest.raises(ConfigError, match="no learner file"):
+        from_file("/nowhere/learner.py")
+
+
+def test_a_file_without_build(tmp_path: Path) -> None:
+    with pytest.raises(LearnerFault, match=r"learner\.py has no build"):
+        from_file(written(tmp_path, "x = 1\n"))
+
+
+def test_a_part_that_is_no_function(tmp_path: Path) -> None:
+    with pytest.raises(LearnerFault, match="evaluate is a int"):
+        from_file(written(tmp_path, GOOD + "evaluate = 3\n"))
+
+
+def test_a_file_that_fails_shows_the_authors_line_first(tmp_path: Path) -> None:
+    with pytest.raises(LearnerFault, match="ZeroDivisionError") as caught:
+        from_file(written(tmp_path, "def half():\n    return 1 / 0\nhalf()\n"))
+    lines = caught.value.details.splitlines()
+    assert lines[0].startswith("Traceback")
+    assert "learner.py" in lines[1]
+    assert lines[-1] == "ZeroDivisionError: division by zero"
+    assert "shoal" not in caught.value.details
+    assert caught.value.hint
+
+
+def test_a_syntax_error_names_file_and_line(tmp_path: Path) -> None:
+    with pytest.raises(LearnerFault, match="SyntaxError") as caught:
+        from_file(written(tmp_path, "def build(:\n"))
+    assert "learner.py" in caught.value.details
+    assert "line 1" in caught.value.details
+
+
+def test_a_file_cannot_end_the_process(tmp_path: Path) -> None:
+    with pytest.raises(LearnerFault, match="SystemExit"):
+        from_file(written(tmp_path, "import sys\nsys.exit(3)\n"))
+
+
+def test_a_traceback_is_cut_to_its_end() -> None:
+    def build() -> nn.Module:
+        raise ValueError("x" * 10_000 + "the end")
+
+    with pytest.raises(LearnerFault) as caught:
+        Learner("long", build).module(0)
+    assert len(caught.value.details) == MAX_DETAILS
+    assert caught.value.details.endswith("the end\n")
+
+
+def test_a_fault_of_the_call_itself_has_no_foreign_frames() -> None:
+    with pytest.raises(LearnerFault, match="missing 1 required positional argument") as caught:
+        Learner("greedy", lambda x: x).module(0)  # type: ignore[arg-type, misc]
+    assert "shoal" not in caught.value.details
+
+
+def test_a_module_by_name() -> None:
+    learner = from_module("shoal.core.models.lenet5")
+    assert learner.name == "shoal.core.models.lenet5"
+    assert isinstance(learner.build(), nn.Module)
+
+
+@pytest.mark.parametrize("name", ["no_such_module_here", "shoal.core.no_such_module_here"])
+def test_a_module_that_is_not_there(name: str) -> None:
+    with pytest.raises(ConfigError, match="no module"):
+        from_module(name)
+
+
+def test_a_module_whose_own_import_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path, "import no_such_module_here\n", "learner_with_a_gap.py")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(LearnerFault, match="no_such_module_here") as caught:
+        from_module("learner_with_a_gap")
+    assert "learner_with_a_gap.py" in caught.value.details
+
+
+def test_build_must_give_a_module() -> None:
+    with pytest.raises(LearnerFault, match="returned a NoneType"):
+        Learner("empty", lambda: None).module(0)  # type: ignore[arg-type, return-value]
+
+
+def test_a_built_in_is_checked_at_once() -> None:
+    assert isinstance(builtin("lenet5", {"channels": 3}).build(), nn.Module)
+    with pytest.raises(ConfigError, match="size"):
+        builtin("lenet5", {"size": 1})
+    with pytest.raises(ConfigError, match="did you mean"):
+        builtin("lenet6")
+
+
+def test_a_module_depends_on_the_seed_alone_and_leaves_torch_alone() -> None:
+    learner = builtin("mlp", {"inputs": 2, "hidden": (2,)})
+    torch.manual_seed(42)
+    expected = learner.build().state_dict()
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+    first, other = learner.module(42).state_dict(), learner.module(43).state_dict()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(first[name], expected[name]) for name in expected)
+    assert not any(torch.equal(first[name], other[name]) for name in expected)

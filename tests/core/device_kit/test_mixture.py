@@ -1,0 +1,44 @@
+import numpy as np
+import pytest
+
+from shoal.core.device_kit.mixture import labelled, predicted, responsibilities, sample_losses, train_share
+from shoal.core.device_kit.score import WORST
+from shoal.core.device_kit.weights import initial_weights
+from shoal.core.errors import LearnerFault
+from shoal.core.exchange.messages import TrainingSettings
+from shoal.core.types import Tensors
+
+from .conftest import bench_of, small
+
+
+def ruined() -> Tensors:
+    """Finite weights, as a server admits them, that give no finite number."""
+    first, *others = (model := initial_weights(small(), 0))
+    return {first: np.zeros_like(model[first])} | {name: np.full_like(model[name], 3e38) for name in others}
+
+
+def test_a_model_that_somebody_ruined_explains_nothing_and_stops_nobody() -> None:
+    context = bench_of()
+    models = (initial_weights(small(), 0), ruined())
+    samples, _ = labelled(context, "train")
+    losses = sample_losses(context, models, samples)
+    assert (losses[:, 1] == WORST).all()
+    assert (losses[:, 0] < 10.0).all()
+    shares = responsibilities(losses, np.array([0.5, 0.5]))
+    assert (shares == [1.0, 0.0]).all()
+    settings = TrainingSettings()
+    whole, _ = train_share(context, models[0], samples, shares[:, 0], settings)
+    assert any((whole[name] != models[0][name]).any() for name in whole)
+    untouched, _ = train_share(context, models[1], samples, shares[:, 1], settings)
+    assert all((untouched[name] == models[1][name]).all() for name in models[1])
+    accuracy, loss = predicted(context, models, np.array([0.999, 0.001]), samples)
+    alone, _ = predicted(context, models, np.array([1.0, 0.0]), samples)
+    assert accuracy == alone
+    assert np.isfinite(loss)
+
+
+def test_where_every_model_is_ruined_the_device_says_so() -> None:
+    context = bench_of()
+    samples, _ = labelled(context, "train")
+    with pytest.raises(LearnerFault, match="under any model"):
+        sample_losses(context, (ruined(), ruined()), samples)

@@ -1,0 +1,207 @@
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from shoal.core.data import Dataset
+from shoal.core.device_kit.learner import Learner, builtin
+from shoal.core.device_kit.samples import Batches, Samples, convert
+from shoal.core.device_kit.train import train
+from shoal.core.device_kit.weights import tensors_of
+from shoal.core.errors import BadPayload, DataFault, DeviceFault, LearnerFault
+from shoal.core.exchange.messages import TrainingSettings
+
+from .conftest import Slope, blobs, failing, mean_output, small
+
+CPU = torch.device("cpu")
+PLAIN = TrainingSettings(epochs=1, batch_size=2, learning_rate=0.1, momentum=0.0)
+SLOPE = Learner("slope", Slope, loss=mean_output)
+
+
+def ones(count: int) -> Samples:
+    return convert(Dataset(np.ones((count, 1), np.float32), np.zeros(count, np.int64)), CPU)
+
+
+def weight_after(settings: TrainingSettings, samples: Samples) -> float:
+    model = Slope()
+    train(SLOPE, model, samples, settings, seed=0)
+    return model.w.item()
+
+
+def test_momentum_goes_on_over_epochs_unless_it_is_to_restart() -> None:
+    """The gradient is 1 in each of three steps: velocities 1, 1.5, 1.75; or 1, 1, 1 with a restart."""
+    settings = dataclasses.replace(PLAIN, epochs=3, momentum=0.5)
+    assert weight_after(settings, ones(1)) == pytest.approx(-0.1 * (1 + 1.5 + 1.75))
+    restarted = dataclasses.replace(settings, restart_momentum=True)
+    assert weight_after(restarted, ones(1)) == pytest.approx(-0.1 * 3)
+
+
+def test_weight_decay_adds_to_the_gradient() -> None:
+    """w: 0 -> -0.1 -> -0.1 - 0.1 (1 + 0.5 x -0.1)."""
+    settings = dataclasses.replace(PLAIN, epochs=2, weight_decay=0.5)
+    assert weight_after(settings, ones(1)) == pytest.approx(-0.1 - 0.1 * 0.95)
+
+
+def test_the_proximal_term_pulls_towards_the_model_that_came() -> None:
+    """The gradient is 1 + 0.5 (w - w_0). w - w_0: 0 -> -0.1 -> -0.1 - 0.1 (1 - 0.05)."""
+    settings = dataclasses.replace(PLAIN, epochs=2, proximal=0.5)
+    model = Slope()
+    with torch.no_grad():
+        model.w.fill_(3.0)
+    loss = train(SLOPE, model, ones(1), settings, seed=0)
+    assert model.w.item() == pytest.approx(3.0 - 0.1 - 0.1 * 0.95)
+    assert loss == pytest.approx(2.9)  # that of the data alone
+
+
+def test_the_loss_is_the_mean_by_sample_over_the_last_epoch() -> None:
+    """Batches of 2 and 1. Epoch 1: losses 0 and -0.1. Epoch 2: -0.2 and -0.3."""
+    model = Slope()
+    two_epochs = dataclasses.replace(PLAIN, epochs=2)
+    assert train(SLOPE, model, ones(3), two_epochs, seed=0) == pytest.approx((2 * -0.2 + -0.3) / 3)
+
+
+def test_it_is_the_plain_loop_bit_for_bit() -> None:
+    learner = builtin("lenet5", {"size": 12, "classes": 3})
+    chance = np.random.default_rng(1)
+    data = Dataset(chance.random((10, 1, 12, 12), np.float32), chance.integers(0, 3, 10))
+    settings = TrainingSettings(epochs=2, batch_size=4, learning_rate=0.05)
+    samples, model = convert(data, CPU), learner.module(1)
+    loss = train(learner, model, samples, settings, seed=9)
+
+    plain, order = learner.module(1), torch.Generator().manual_seed(9)
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.05, momentum=0.9, fused=True)
+    for _ in range(2):
+        losses = []
+        shuffled = torch.randperm(10, generator=order)
+        for rows in (shuffled[:4], shuffled[4:8], shuffled[8:]):
+            optimizer.zero_grad()
+            value = F.cross_entropy(plain(samples.x[rows]), samples.labels[rows])
+            value.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            losses += [value.item()] * len(rows)
+    assert loss == pytest.approx(np.mean(losses), rel=1e-6)
+    for name, tensor in plain.state_dict().items():
+        assert torch.equal(model.state_dict()[name], tensor)
+
+
+def noisy() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+
+
+def test_the_same_seed_gives_the_same_bits_and_torch_is_left_alone() -> None:
+    learner, samples = Learner("noisy", noisy), convert(blobs(30), CPU)
+    results = []
+    for seed in (1, 1, 2):
+        model = learner.module(0)
+        before = torch.get_rng_state()
+        train(learner, model, samples, PLAIN, seed)
+        assert torch.equal(torch.get_rng_state(), before)
+        torch.rand(3)  # nor does it matter what others did with torch's chance
+        results.append(tensors_of(model)["0.weight"].tobytes())
+    assert results[0] == results[1]
+    assert results[0] != results[2]
+
+
+def test_training_lowers_the_loss_and_sets_the_mode() -> None:
+    learner, samples = small(), convert(blobs(60), CPU)
+    model = learner.module(0).eval()
+    first = train(learner, model, samples, PLAIN, seed=0)
+    assert model.training
+    assert train(learner, model, samples, PLAIN, seed=1) < first / 2
+
+
+def test_gradients_are_not_kept() -> None:
+    model = Slope()
+    train(SLOPE, model, ones(2), PLAIN, seed=0)
+    assert model.w.grad is None
+
+
+def test_a_loss_that_does_not_stay_finite_names_the_learning_rate() -> None:
+    settings = dataclasses.replace(PLAIN, learning_rate=1e30, epochs=5)
+    with pytest.raises(LearnerFault, match=r"in epoch \d of 5") as caught:
+        train(small(), small().module(0), convert(blobs(30), CPU), settings, seed=0)
+    assert "learning_rate (it is 1e+30)" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("loss", "returned"),
+    [
+        (lambda model, x, y: model(x).flatten(), r"shape \(2,\)"),
+        (lambda model, x, y: 3.0, "a float"),
+        (lambda model, x, y: None, "a NoneType"),
+    ],
+)
+def test_a_loss_must_be_a_scalar_tensor(loss: object, returned: str) -> None:
+    learner = Learner("wrong", Slope, loss=loss)  # type: ignore[arg-type]
+    with pytest.raises(LearnerFault, match=returned):
+        train(learner, Slope(), ones(2), PLAIN, seed=0)
+
+
+def test_an_authors_failure_comes_with_the_authors_traceback() -> None:
+    with pytest.raises(LearnerFault, match="training failed: RuntimeError: the author's own words") as caught:
+        train(Learner("failing", Slope, loss=failing), Slope(), ones(2), PLAIN, seed=0)  # type: ignore[arg-type]
+    first_frame = caught.value.details.splitlines()[1]
+    assert "conftest.py" in first_frame
+    assert "in failing" in first_frame
+
+
+def test_an_author_may_bring_the_whole_loop() -> None:
+    seen: list[list[int]] = []
+
+    def own(model: nn.Module, batches: Batches, settings: TrainingSettings) -> Tensor:
+        for _ in range(settings.epochs):
+            seen.append([len(x) for x, _ in batches])
+        assert isinstance(model, Slope)
+        with torch.no_grad():
+            model.w.fill_(8.0)
+        return torch.tensor(0.25)
+
+    model = Slope()
+    learner = Learner("own", Slope, train=own)  # type: ignore[arg-type]
+    assert train(learner, model, ones(3), dataclasses.replace(PLAIN, epochs=2), seed=0) == 0.25
+    assert seen == [[2, 1], [2, 1]]
+    assert model.w.item() == 8.0
+
+
+@pytest.mark.parametrize("returned", [None, float("nan"), "0.1"])
+def test_what_an_authors_loop_returns_must_be_a_number(returned: object) -> None:
+    learner = Learner("own", Slope, train=lambda *_: returned)  # type: ignore[arg-type]
+    with pytest.raises(LearnerFault, match=r"train\(\) returned"):
+        train(learner, Slope(), ones(2), PLAIN, seed=0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"epochs": 0},
+        {"batch_size": 0},
+        {"learning_rate": 0.0},
+        {"learning_rate": float("nan")},
+        {"momentum": 1.0},
+        {"weight_decay": -0.1},
+    ],
+)
+def test_settings_with_which_nothing_can_be_trained_are_named(change: dict[str, float]) -> None:
+    with pytest.raises(BadPayload, match=next(iter(change))):
+        dataclasses.replace(PLAIN, **change)  # type: ignore[arg-type]
+
+
+def test_labels_are_needed() -> None:
+    with pytest.raises(DeviceFault, match="needs labels"):
+        train(SLOPE, Slope(), convert(Dataset(np.ones((2, 1))), CPU), PLAIN, seed=0)
+
+
+def test_a_label_beyond_the_network_is_named() -> None:
+    data = Dataset(np.zeros((2, 4), np.float32), np.array([1, 3]))
+    with pytest.raises(DataFault, match="label 3, and the network knows 3 classes"):
+        train(small(), small().module(0), convert(data, CPU), PLAIN, seed=0)
+
+
+def test_a_network_that_is_no_classifier_is_told_what_to_bring() -> None:
+    learner = Learner("vector", lambda: nn.Sequential(nn.Linear(4, 4), nn.Flatten(0)))
+    with pytest.raises(LearnerFault, match=r"shape \(8,\) for 2 samples") as caught:
+        train(learner, learner.module(0), convert(blobs(2), CPU), PLAIN, seed=0)
+    assert "loss()" in caught.value.hint

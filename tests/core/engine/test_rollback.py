@@ -1,0 +1,126 @@
+"""What a run goes on with when it is taken back: a state of before, or one model of it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from shoal.core.algorithms.fedavg import Parameters
+from shoal.core.algorithms.fedavg.server import State
+from shoal.core.engine.bootstrap import Unstarted
+from shoal.core.engine.events import (
+    Abandon,
+    Joined,
+    Offer,
+    Opened,
+    Reduced,
+    Reported,
+    RolledBack,
+    Save,
+    Tick,
+    Withdraw,
+)
+from shoal.core.engine.rollback import rolled_back
+from shoal.core.engine.rounds import RoundEngine, RoundPolicy, Stage
+from shoal.core.errors import IllegalEvent, NotFound
+from shoal.core.types import Tensors
+from tests.core import counting
+
+
+def model(value: float) -> Tensors:
+    return {"w": np.full(2, value, np.float32)}
+
+
+EARLIER = State(
+    parameters=Parameters(),
+    models={"c0": model(1.0), "c1": model(2.0)},
+    progress=2,
+    assignments={"d0": "c0"},
+)
+NOW = replace(EARLIER, models={"c0": model(8.0), "c1": model(9.0)}, progress=5, assignments={"d0": "c1"})
+
+
+def test_without_a_cluster_everything_is_as_it_was() -> None:
+    assert rolled_back(NOW, EARLIER) is EARLIER
+    assert rolled_back(NOW, Unstarted()) == Unstarted()
+
+
+def test_with_a_cluster_its_model_alone_goes_back() -> None:
+    found = rolled_back(NOW, EARLIER, "c1")
+    assert found.models["c1"] is EARLIER.models["c1"]
+    assert found.models["c0"] is NOW.models["c0"]
+    assert list(found.models) == ["c0", "c1"]
+    assert (found.progress, found.assignments) == (5, {"d0": "c1"})
+
+
+def test_a_cluster_must_have_been_there_then_and_be_there_now() -> None:
+    with pytest.raises(NotFound, match="no cluster 'c2' now"):
+        rolled_back(NOW, EARLIER, "c2")
+    with pytest.raises(NotFound, match="no cluster 'c1' then"):
+        rolled_back(NOW, replace(EARLIER, models={"global": model(1.0)}), "c1")
+
+
+# -- the engine ---------------------------------------------------------------------------------------------
+
+
+def engine(rounds: int = 3) -> RoundEngine:
+    state = counting.start(counting.model(), rounds)
+    machine = RoundEngine(counting, RoundPolicy(minimum=2), 7, state)  # type: ignore[arg-type]
+    for event in (Joined("d0"), Joined("d1"), Tick(0.0)):
+        machine.feed(event)
+    return machine
+
+
+def test_an_open_round_is_abandoned_and_planned_again_from_the_other_state() -> None:
+    machine = engine()
+    machine.feed(Reported("d0", 1, 1))
+    other = counting.start(counting.model(4.0), 3)
+    assert machine.feed(RolledBack(other, "back")) == [
+        Withdraw("d1", 1, "back"),
+        Abandon(1, "back"),
+        Save(2, other, 0, {"d1": "back"}),
+    ]
+    opened, *offers = machine.feed(Tick(1.0))
+    assert opened == Opened(2, ("d0", "d1"), "round 1")
+    assert [(offer.device, offer.message) for offer in offers if isinstance(offer, Offer)] == [
+        ("d0", machine.plan.tasks["d0"]),
+        ("d1", machine.plan.tasks["d1"]),
+    ]
+    assert machine.plan.tasks["d0"].model["w"][0] == 4.0  # type: ignore[attr-defined]
+
+
+def test_a_run_that_waits_goes_on_from_the_other_state_and_nobody_is_missing_for_it() -> None:
+    restored = RoundEngine(
+        counting,  # type: ignore[arg-type]
+        RoundPolicy(minimum=2),
+        7,
+        counting.start(counting.model(), 3),
+        round=4,
+        asked=("d0", "d9"),
+        reported=("d9",),
+    )
+    other = counting.start(counting.model(4.0), 3)
+    assert restored.feed(RolledBack(other, "back")) == [Abandon(4, "back"), Save(5, other, 0, {})]
+    for event in (Joined("d0"), Joined("d1")):
+        restored.feed(event)
+    opened, *_ = restored.feed(Tick(1.0))
+    assert opened == Opened(5, ("d0", "d1"), "round 1")  # not those whom the abandoned round had asked
+
+
+def test_while_reports_are_combined_nothing_can_be_taken_back() -> None:
+    machine = engine()
+    machine.feed(Reported("d0", 1, 1))
+    machine.feed(Reported("d1", 1, 1))
+    with pytest.raises(IllegalEvent, match="round 1 is being combined"):
+        machine.feed(RolledBack(machine.state, "back"))
+    assert machine.feed(Reduced(1, machine.state)) == [Save(2, machine.state, 0, {})]
+
+
+def test_a_run_that_is_over_stays_over() -> None:
+    machine = engine(rounds=0)
+    assert machine.stage is Stage.OVER
+    other = counting.start(counting.model(4.0), 3)
+    assert machine.feed(RolledBack(other, "back")) == [Abandon(1, "back"), Save(2, other, 0, {})]
+    assert machine.stage is Stage.OVER
+    assert machine.feed(Tick(1.0)) == []
+    assert machine.state is other

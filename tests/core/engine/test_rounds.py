@@ -1,0 +1,309 @@
+"""The round engine, event by event."""
+
+import numpy as np
+import pytest
+
+from shoal.core.algorithm import Report
+from shoal.core.engine.events import (
+    Abandon,
+    Effect,
+    Event,
+    Failed,
+    Finished,
+    Heard,
+    Joined,
+    Left,
+    Offer,
+    Opened,
+    Reduce,
+    Reduced,
+    Reported,
+    Save,
+    Tick,
+    Withdraw,
+)
+from shoal.core.engine.rounds import RoundEngine, RoundPolicy, Stage, Waiting
+from shoal.core.errors import ConfigError, IllegalEvent, StaleReport
+from shoal.core.exchange.messages import Trained
+from tests.core import counting
+
+
+def engine(rounds: int = 2, **policy: float) -> RoundEngine:
+    state = counting.start(counting.model(), rounds)
+    return RoundEngine(counting, RoundPolicy(**policy), 7, state)  # type: ignore[arg-type]
+
+
+def feed(machine: RoundEngine, *events: Event) -> list[Effect]:
+    return [effect for event in events for effect in machine.feed(event)]
+
+
+def kinds(effects: list[Effect]) -> list[str]:
+    return [type(effect).__name__ for effect in effects]
+
+
+def combined(machine: RoundEngine, *devices: str) -> counting.State:
+    """The next state, of what these devices would answer."""
+    assert isinstance(machine.state, counting.State)
+    update = Trained({"w": np.ones(3, np.float32)}, examples=1, loss=0.5)
+    return counting.reduce(machine.state, [Report(device, update) for device in devices])
+
+
+def opened(devices: int = 3, **policy: float) -> RoundEngine:
+    machine = engine(minimum=policy.pop("minimum", devices), **policy)
+    feed(machine, *(Joined(f"d{i}") for i in range(devices)), Tick(0.0))
+    assert machine.stage is Stage.OPEN
+    return machine
+
+
+def test_a_round_opens_on_a_tick_with_enough_devices_and_never_on_a_join() -> None:
+    machine = engine(minimum=2)
+    assert feed(machine, Joined("d1"), Tick(0.0), Joined("d0")) == []
+    effects = feed(machine, Tick(1.0))
+    assert kinds(effects) == ["Opened", "Offer", "Offer"]
+    assert effects[0] == Opened(1, ("d0", "d1"), "round 1")
+    assert [e.device for e in effects if isinstance(e, Offer)] == ["d0", "d1"]
+
+
+def test_waiting_says_what_is_missing_and_from_whom() -> None:
+    machine = engine(minimum=2)
+    feed(machine, Joined("d0"), Tick(0.0))
+    assert machine.waiting() == Waiting("1 of 2 devices are here")
+    assert machine.waiting(["d0", "d2", "d1"]) == Waiting("1 of 2 devices are here", ("d1", "d2"))
+    assert machine.waiting(["d0"]) == Waiting("1 of 2 devices are here, and 1 more must join")
+    feed(machine, Joined("d1"), Tick(1.0), Reported("d1", 1, 1))
+    assert machine.waiting().text == "1 of 2 reports are in"
+    assert machine.waiting().devices == ("d0",)
+    assert machine.waiting().seconds == RoundPolicy().deadline
+
+
+def test_a_device_that_left_is_waited_for_by_its_name() -> None:
+    machine = engine(minimum=2)
+    feed(machine, Joined("d0"), Joined("d1"), Left("d0"), Tick(0.0))
+    assert machine.waiting(["d0", "d1"]) == Waiting("1 of 2 devices are here", ("d0",))
+
+
+def test_before_the_first_tick_the_whole_time_to_gather_is_left() -> None:
+    machine = engine(devices=3, minimum=1, wait_for_devices=30.0)
+    assert machine.waiting().seconds == 30.0
+    feed(machine, Tick(100.0), Tick(112.0))
+    assert machine.waiting().seconds == 18.0
+
+
+def test_the_last_report_closes_the_round_and_reports_are_reduced_in_device_order() -> None:
+    machine = opened(3)
+    assert feed(machine, Reported("d2", 1, 1), Reported("d0", 1, 1)) == []
+    assert feed(machine, Reported("d1", 1, 1)) == [Reduce(1, ("d0", "d1", "d2"))]
+    state = counting.start(counting.model(1.0), 2)
+    effects = feed(machine, Reduced(1, state))
+    assert effects == [Save(2, state, 0, {})]
+    assert machine.stage is Stage.WAITING
+
+
+def test_save_comes_before_any_offer_of_the_next_round() -> None:
+    machine = opened(1)
+    effects = feed(machine, Reported("d0", 1, 1), Reduced(1, machine.state), Tick(1.0))
+    assert kinds(effects) == ["Reduce", "Save", "Opened", "Offer"]
+
+
+def test_the_run_finishes_when_the_algorithm_plans_no_more() -> None:
+    machine = engine(rounds=0)
+    effects = feed(machine, Joined("d0"), Tick(0.0))
+    assert effects == [Finished(False, "the run is complete")]
+    assert machine.stage is Stage.OVER
+
+
+def test_the_run_finishes_though_every_device_left_right_after_the_last_report() -> None:
+    machine = engine(rounds=1, minimum=2)
+    devices = ("d0", "d1")
+    feed(machine, *map(Joined, devices), Tick(0.0), *(Reported(device, 1, 1) for device in devices))
+    feed(machine, *map(Left, devices))
+    state = combined(machine, *devices)
+    assert feed(machine, Reduced(1, state)) == [Save(2, state, 0, {})]
+    assert feed(machine, Tick(1.0)) == [Finished(False, "the run is complete")]
+
+
+def test_too_few_devices_neither_open_a_further_round_nor_end_a_run_that_has_one() -> None:
+    machine = engine(rounds=2, minimum=2)
+    devices = ("d0", "d1")
+    feed(machine, *map(Joined, devices), Tick(0.0), *(Reported(device, 1, 1) for device in devices))
+    feed(machine, Left("d0"))
+    effects = feed(machine, Reduced(1, combined(machine, *devices)), Tick(1.0))
+    assert kinds(effects) == ["Save"]
+    assert feed(machine, Tick(2.0), Joined("d0")) == []
+    assert kinds(feed(machine, Tick(3.0))) == ["Opened", "Offer", "Offer"]
+
+
+def test_a_restored_run_that_was_complete_finishes_with_the_first_device_whatever_its_minimum() -> None:
+    machine = engine(rounds=0, minimum=3)
+    assert feed(machine, Tick(0.0), Joined("d0")) == []
+    assert feed(machine, Tick(1.0)) == [Finished(False, "the run is complete")]
+
+
+def test_over_selection_asks_more_and_withdraws_from_those_not_needed() -> None:
+    machine = engine(devices=2, oversample=1.5)
+    feed(machine, *(Joined(f"d{i}") for i in range(5)))
+    offers = [e for e in feed(machine, Tick(0.0)) if isinstance(e, Offer)]
+    assert len(offers) == 3
+    first, second, third = (offer.device for offer in offers)
+    effects = feed(machine, Reported(third, 1, 1), Reported(first, 1, 1))
+    assert effects == [Withdraw(second, 1, "the round is full"), Reduce(1, tuple(sorted((first, third))))]
+    with pytest.raises(StaleReport, match="round 1 is not open"):
+        machine.feed(Reported(second, 1, 1))
+
+
+def test_sampling_depends_on_seed_and_round_and_not_on_the_order_of_joins() -> None:
+    chosen = []
+    for order in (range(20), reversed(range(20))):
+        machine = engine(devices=5)
+        feed(machine, *(Joined(f"d{i:02}") for i in order))
+        chosen.append([e.device for e in feed(machine, Tick(0.0)) if isinstance(e, Offer)])
+    assert chosen[0] == chosen[1]
+    assert len(chosen[0]) == 5
+
+
+def test_at_the_deadline_a_round_goes_on_with_the_minimum_and_says_who_was_missing() -> None:
+    machine = opened(3, minimum=2, deadline=10.0)
+    feed(machine, Reported("d0", 1, 1), Reported("d2", 1, 1), Heard("d1"))
+    effects = feed(machine, Tick(10.0))
+    late = "it did not report before the deadline"
+    assert effects == [Withdraw("d1", 1, late), Reduce(1, ("d0", "d2"))]
+    save = feed(machine, Reduced(1, machine.state))[0]
+    assert isinstance(save, Save)
+    assert save.missing == {"d1": late}
+
+
+def test_below_the_minimum_a_round_is_abandoned_and_planned_again_under_a_new_number() -> None:
+    machine = opened(3, deadline=10.0, device_timeout=100.0)
+    feed(machine, Reported("d0", 1, 1))
+    effects = feed(machine, Tick(10.0))
+    assert kinds(effects) == ["Withdraw", "Withdraw", "Abandon", "Save"]
+    assert isinstance(effects[2], Abandon)
+    assert effects[2].reason == "1 of at least 3 reports at the deadline"
+    effects = feed(machine, Tick(11.0))
+    assert effects[0] == Opened(2, ("d0", "d1", "d2"), "round 1")
+    with pytest.raises(StaleReport):
+        machine.feed(Reported("d1", 1, 1))
+
+
+def test_a_run_whose_rounds_keep_being_abandoned_fails() -> None:
+    machine = opened(1, deadline=10.0, max_abandoned_rounds=2, device_timeout=100.0)
+    assert "Finished" not in kinds(feed(machine, Tick(10.0), Tick(11.0)))
+    effects = feed(machine, Tick(21.0))
+    assert isinstance(effects[-1], Finished)
+    assert effects[-1].failed
+
+
+def test_a_failed_device_does_not_hold_the_round_up() -> None:
+    machine = opened(3, minimum=2)
+    feed(machine, Reported("d0", 1, 1), Failed("d1", 1, 1, "out of memory"))
+    assert feed(machine, Reported("d2", 1, 1)) == [Reduce(1, ("d0", "d2"))]
+    save = feed(machine, Reduced(1, machine.state))[0]
+    assert isinstance(save, Save)
+    assert save.missing == {"d1": "out of memory"}
+
+
+def test_when_every_device_fails_the_round_is_abandoned_at_once() -> None:
+    machine = opened(2)
+    effects = feed(machine, Failed("d0", 1, 1, "a"), Failed("d1", 1, 1, "b"))
+    assert kinds(effects) == ["Abandon", "Save"]
+
+
+def test_a_run_that_fails_says_why_its_devices_did_each_reason_once() -> None:
+    machine = opened(6, max_abandoned_rounds=1)
+    reasons = ["the loss is NaN"] * 4 + ["no memory\n  at all", "x" * 1000]
+    effects = feed(machine, *(Failed(f"d{i}", 1, 1, reason) for i, reason in enumerate(reasons)))
+    because = (
+        "every device that is left has failed: d0, d1, d2 and 1 more: the loss is NaN; "
+        f"d4: no memory at all; d5: {'x' * 200}..."
+    )
+    assert effects[0] == Abandon(1, because)
+    assert effects[-1] == Finished(True, f"a round was abandoned because {because}")
+
+
+def test_only_the_first_few_of_many_reasons_are_named() -> None:
+    machine = opened(9, max_abandoned_rounds=1)
+    effects = feed(machine, *(Failed(f"d{i}", 1, 1, f"reason {i}") for i in range(9)))
+    assert isinstance(effects[0], Abandon)
+    assert effects[0].reason.endswith("d2: reason 2; and 6 more reasons")
+
+
+def test_a_silent_device_counts_as_gone_and_one_that_is_heard_does_not() -> None:
+    machine = opened(2, minimum=1, device_timeout=30.0)
+    feed(machine, Tick(20.0), Heard("d0"), Reported("d1", 1, 1))
+    assert feed(machine, Tick(40.0)) == []
+    effects = feed(machine, Tick(51.0))
+    assert effects == [Reduce(1, ("d1",))]
+    assert machine.missing["d0"] == "not heard of for 30 s"
+
+
+def test_a_device_that_left_and_came_back_gets_the_same_task_with_the_next_attempt() -> None:
+    machine = opened(2)
+    feed(machine, Left("d0"))
+    effects = feed(machine, Joined("d0"))
+    assert kinds(effects) == ["Offer"]
+    offer = effects[0]
+    assert isinstance(offer, Offer)
+    assert (offer.round, offer.attempt) == (1, 2)
+    with pytest.raises(StaleReport, match="attempt 1 of device d0 was replaced by attempt 2"):
+        machine.feed(Reported("d0", 1, 1))
+    assert feed(machine, Reported("d0", 1, 2), Reported("d1", 1, 1)) == [Reduce(1, ("d0", "d1"))]
+
+
+def test_the_seed_of_a_task_does_not_change_with_the_attempt() -> None:
+    machine = engine(minimum=1)
+    feed(machine, Joined("d0"))
+    first = next(e for e in feed(machine, Tick(0.0)) if isinstance(e, Offer))
+    again = next(e for e in feed(machine, Joined("d0")) if isinstance(e, Offer))
+    assert first.seed == again.seed
+
+
+def test_a_report_that_does_not_fit_changes_nothing() -> None:
+    machine = opened(2)
+    feed(machine, Reported("d0", 1, 1))
+    for event in (
+        Reported("d0", 1, 1),
+        Reported("d1", 2, 1),
+        Reported("d1", 1, 5),
+        Reported("stranger", 1, 1),
+    ):
+        with pytest.raises(StaleReport):
+            machine.feed(event)
+    assert machine.reported == {"d0"}
+    assert machine.stage is Stage.OPEN
+    with pytest.raises(IllegalEvent):
+        machine.feed(Reduced(1, machine.state))
+    with pytest.raises(IllegalEvent):
+        machine.feed(Left("stranger"))
+
+
+def test_a_restored_round_asks_the_same_devices_and_counts_what_was_stored() -> None:
+    state = counting.start(counting.model(), 2)
+    machine = RoundEngine(
+        counting, RoundPolicy(minimum=3), 7, state, round=4, asked=("d0", "d1", "d2"), reported=("d1",)
+    )
+    effects = feed(machine, Joined("d9"), Tick(0.0), Joined("d0"), Joined("d1"), Joined("d2"))
+    assert [(e.device, e.round) for e in effects if isinstance(e, Offer)] == [("d0", 4), ("d2", 4)]
+    assert "Opened" not in kinds(effects)
+    assert feed(machine, Reported("d0", 4, 1), Reported("d2", 4, 1)) == [Reduce(4, ("d0", "d1", "d2"))]
+
+
+def test_a_restored_round_that_was_full_is_reduced_on_the_first_tick() -> None:
+    state = counting.start(counting.model(), 2)
+    machine = RoundEngine(
+        counting, RoundPolicy(), 7, state, round=2, asked=("d0", "d1"), reported=("d0", "d1")
+    )
+    assert feed(machine, Tick(0.0)) == [Reduce(2, ("d0", "d1"))]
+
+
+def test_a_policy_that_cannot_work_is_refused() -> None:
+    with pytest.raises(ConfigError, match="minimum of 5"):
+        RoundPolicy(devices=4, minimum=5)
+    with pytest.raises(ConfigError, match="oversample"):
+        RoundPolicy(oversample=0.5)
+
+
+def test_the_toy_algorithm_is_not_a_constant() -> None:
+    task = counting.plan(counting.start(counting.model(), 1), ["d0"])
+    assert task is not None
+    answer = counting.answer("d3", task.tasks["d0"], 250)
+    assert np.allclose(answer.model["w"], 3.25)  # type: ignore[attr-defined]

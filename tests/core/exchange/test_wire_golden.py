@@ -1,0 +1,234 @@
+"""Recorded bytes of every kind of message: what one version wrote, every later one reads as the same value.
+
+A message may have gained fields since: what is not in the bytes has its default. To add a message, put it
+into GOLDEN and run `python -m tests.core.exchange.test_wire_golden`: that records what is missing in
+tests/golden and never touches a file that is there. A file is removed, or a value here changed, only
+together with the protocol version that wrote it.
+"""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from google.protobuf.message import Message as Protobuf
+
+from shoal.core.errors import StaleReport
+from shoal.core.exchange import wire
+from shoal.core.exchange._pb.fed.v1 import blob_service_pb2, payload_pb2
+from shoal.core.exchange.link import (
+    Failure,
+    Hello,
+    Idle,
+    Observation,
+    ObservedRun,
+    Outcome,
+    Placement,
+    Question,
+    Receipt,
+    Report,
+    Task,
+    Welcome,
+)
+from shoal.core.exchange.messages import (
+    STANDARD,
+    Build,
+    Built,
+    Describe,
+    Described,
+    Evaluate,
+    Evaluated,
+    Message,
+    Represent,
+    Represented,
+    Score,
+    Scored,
+    Train,
+    Trained,
+    TrainingSettings,
+)
+from shoal.core.exchange.parts import (
+    ClusterAssignment,
+    Descriptor,
+    Extension,
+    LatentBounds,
+    MixtureCounts,
+    NoisySums,
+    PrivacySettings,
+    Prototypes,
+    Scores,
+)
+from shoal.core.exchange.payload import BlobRef, Payload, Settings, Weights, decode, encode
+from shoal.core.exchange.tensors import DTYPES, TensorSpec, layout
+from shoal.core.privacy.estimates import descriptor_of
+from shoal.core.types import Tensors
+from tests.core.exchange.wire_values import DECODERS, Blobs, same
+
+FOLDER = Path(__file__).parent.parent / "golden"
+
+MODEL: Tensors = {"w": np.array([[1.5, -0.0]], np.float32), "steps": np.array(3)}
+PROJECTOR: Tensors = {"mean": np.zeros(2), "components": np.eye(2)}
+PAPER = PrivacySettings("paper", 5.0)
+DESCRIPTOR = Descriptor(
+    np.array([[0.5, -1.0], [0.25, 1e-300]]),
+    np.array([[1.0, 2.0], [0.0, 3.5]]),
+    np.array([40.0, 12.5]),
+    "ab" * 32,
+    PAPER,
+)
+BOUNDS = LatentBounds(np.array([-1.0, 0.0]), np.array([0.0, 2.5]), "private", 2)
+SCORES = Scores(np.array([0.5, 2.25]), 40)
+PROTOTYPES = Prototypes(np.array([0.0, 7.0]), np.array([[1.0, 2.0], [3.0, 4.0]]), np.array([5.0, 6.0]))
+MESSAGES: Mapping[type[Message], Message] = {
+    Build: Build(),
+    Built: Built(MODEL),
+    Train: Train(MODEL, TrainingSettings(3, 32, 0.01, 0.8, 1e-4, True), "c1", PROJECTOR, 10, PAPER),
+    Trained: Trained(MODEL, 120, 0.75, DESCRIPTOR),
+    Evaluate: Evaluate(MODEL, "test", "c0", "scalar"),
+    Evaluated: Evaluated(0.875, 0.5, 40, BOUNDS, 84),
+    Describe: Describe(MODEL, PROJECTOR, 10, PAPER),
+    Described: Described(DESCRIPTOR, 120),
+    Score: Score((MODEL, PROJECTOR)),
+    Scored: Scored(SCORES),
+    Represent: Represent(False),
+    Represented: Represented(PROTOTYPES, 11),
+}
+SPECS = tuple(TensorSpec(f"layer.{dtype}", dtype, (2, 3)) for dtype in DTYPES)
+WEIGHTS = Weights(SPECS, BlobRef("0123456789abcdef" * 4, layout(SPECS)[1]))
+PARTS = Payload(
+    "every part",
+    {
+        "boolean": True,
+        "integer": -(1 << 63),
+        "number": math.inf,
+        "text": "Gr\N{LATIN SMALL LETTER U WITH DIAERESIS}n \N{FISH}",
+        "weights": WEIGHTS,
+        "weights_list": (WEIGHTS, Weights((), BlobRef("f" * 64, 0))),
+        "numbers": (0.25, math.nan, -math.inf),
+        "settings": Settings({"a": False, "b": 7, "c": 0.5, "d": ""}),
+        "bounds": BOUNDS,
+        "raw_bounds": LatentBounds(np.array([-3.0]), np.array([3.0])),
+        "descriptor": DESCRIPTOR,
+        "label_free": Descriptor(np.ones((1, 3)), np.zeros((1, 3)), np.array([9.0]), "00" * 32),
+        "assignment": ClusterAssignment("c1", 0.5, "c0", 2.0, 0.75, True, "far from all"),
+        "sole_cluster": ClusterAssignment("c0"),
+        "scores": SCORES,
+        "prototypes": PROTOTYPES,
+        "mixture": MixtureCounts(np.array([[1.0, 0.5], [0.0, 2.5]])),
+        "extension": Extension("acme.nova.v1.Sketch", b"\x00\xff"),
+    },
+)
+CALIBRATED = Payload(
+    "calibrated",
+    {
+        "full": descriptor_of(
+            NoisySums(np.array([[7, -1, 1 << 40], [1 << 30, 0, -(1 << 61)]]), 1.25, 0.5),
+            "cd" * 32,
+            PrivacySettings("explicit", 4.0, 1e-7, 2),
+        ),
+        "label_free": descriptor_of(
+            NoisySums(np.array([[1 << 30, -5, 1 << 29, 3, 1 << 30]]), 4.5, 1.0),
+            "cd" * 32,
+            PrivacySettings("strict", 1.0, 1e-6),
+        ),
+    },
+)
+PAYLOAD = Payload("evaluate", {"part": "test"})
+
+GOLDEN: Mapping[str, tuple[Any, Any]] = {
+    "payload_every_part": (PARTS, wire.payload_to_pb),
+    "payload_calibrated": (CALIBRATED, wire.payload_to_pb),
+    **{
+        f"payload_{cls.kind}": (message, lambda message: wire.payload_to_pb(encode(message, Blobs().keep)))
+        for cls, message in MESSAGES.items()
+    },
+    "hello": (Hello("fedclient 0.1", 1, 3, ("zstd", "resume")), wire.hello_to_pb),
+    "welcome": (Welcome("fedserver 0.1", 1, "c2Vzc2lvbg", 20.0, 7.5), wire.welcome_to_pb),
+    "hello_mark": (Hello("fedclient 0.1", mark="7.a1b2.90.c3"), wire.hello_to_pb),
+    "welcome_mark": (
+        Welcome("fedserver 0.1", 1, "c2Vzc2lvbg", 20.0, 7.5, mark="7.a1b2.91.d4"),
+        wire.welcome_to_pb,
+    ),
+    "receipt_mark": (Receipt(Outcome.ACCEPTED, mark="7.a1b2.92.e5"), wire.receipt_to_pb),
+    "task": (Task("run-1", 4, 2, (1 << 63) - 1, "warm-up 4 of 10", PAYLOAD), wire.next_to_pb),
+    "idle": (Idle("2 of 3 devices are here", 0.25, 30.0, True), wire.next_to_pb),
+    "idle_going_on": (Idle("2 of 3", 0.25, 30.0, False, ("flux", "fedrc-2")), wire.next_to_pb),
+    "lease": (wire.Lease("run-1", 4, 2), wire.lease_to_pb),
+    "report": (Report("run-1", 4, 2, PAYLOAD), wire.report_to_pb),
+    "report_failure": (
+        Report("run-1", 4, 2, Failure("learner-failed", "no", "Traceback: ...")),
+        wire.report_to_pb,
+    ),
+    **{f"receipt_{outcome.value}": (Receipt(outcome, "why"), wire.receipt_to_pb) for outcome in Outcome},
+    "place": (("run-1", DESCRIPTOR), lambda asked: wire.place_to_pb(*asked)),
+    "place_scores": (("run-1", SCORES), lambda asked: wire.place_to_pb(*asked)),
+    "place_prototypes": (("run-1", PROTOTYPES), lambda asked: wire.place_to_pb(*asked)),
+    "place_first": (("", None), lambda asked: wire.place_to_pb(*asked)),
+    "question": (Question("run-1", PAYLOAD), wire.answer_to_pb),
+    "placement": (Placement("run-1", ClusterAssignment("c1", 0.5), WEIGHTS), wire.answer_to_pb),
+    "placement_abstained": (
+        Placement("run-1", ClusterAssignment("c1", 9.0, abstained=True, reason="far"), None),
+        wire.answer_to_pb,
+    ),
+    "observation": (
+        Observation((ObservedRun("run-1", "flux", "open", 4, "warm-up 4 of 10"),), 86400.5),
+        wire.observation_to_pb,
+    ),
+    "blob": (BlobRef("5a" * 32, 1 << 40), wire.blob_to_pb),
+    "chunk": (bytes(range(16)), lambda data: wire.chunk_to_pb(0, data)),
+    "scalar": (-7, wire.scalar_to_pb),
+    "weights": (WEIGHTS, wire.weights_to_pb),
+    "fault": (StaleReport("round 3 is not open", "ask for the next task"), wire.fault_to_pb),
+}
+"""File name -> what its bytes mean, and the encoder that wrote them."""
+
+
+def decoded(name: str) -> Any:
+    value, encoder = GOLDEN[name]
+    cls: type[Protobuf] = type(encoder(value))
+    return DECODERS[cls](cls.FromString((FOLDER / f"{name}.bin").read_bytes()))
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_recorded_bytes_mean_what_they_meant(name: str) -> None:
+    value, found = GOLDEN[name][0], decoded(name)
+    if isinstance(value, Exception):
+        assert (type(found), str(found)) == (type(value), str(value))
+    elif isinstance(value, Message):
+        blobs = Blobs()
+        encode(value, blobs.keep)  # only to hold the tensors that the recorded bytes refer to
+        assert same(decode(found, {value.kind: type(value)}, blobs.load), value)
+    else:
+        assert same(found, value)
+
+
+def test_every_file_is_known_and_every_kind_is_recorded() -> None:
+    assert {path.stem for path in FOLDER.glob("*.bin")} == set(GOLDEN)
+    assert set(MESSAGES) == set(STANDARD)
+    assert {type(encoder(value)) for value, encoder in GOLDEN.values()} == set(DECODERS)
+    arms = {part.WhichOneof("part") for part in wire.payload_to_pb(PARTS).parts.values()}
+    assert arms == {field.name for field in payload_pb2.Part.DESCRIPTOR.oneofs_by_name["part"].fields}
+
+
+def test_a_chunk_can_be_written_by_hand_in_front_of_its_data() -> None:
+    """What tensor.proto promises to senders that want to spare a copy: the data stand last."""
+    recorded = (FOLDER / "chunk.bin").read_bytes()
+    assert recorded.endswith(bytes(range(16)))
+    upload = blob_service_pb2.UploadRequest(chunk=wire.chunk_to_pb(0, bytes(range(16))))
+    assert upload.SerializeToString().endswith(recorded)
+
+
+def record() -> None:
+    """Write the files that are missing."""
+    FOLDER.mkdir(exist_ok=True)
+    for name, (value, encoder) in GOLDEN.items():
+        path = FOLDER / f"{name}.bin"
+        if not path.exists():
+            path.write_bytes(encoder(value).SerializeToString(deterministic=True))
+            print(f"recorded {path.name}")
+
+
+if __name__ == "__main__":
+    record()

@@ -1,0 +1,122 @@
+"""Attacks on a model: what the default rule and `auto` let them do at most, where the plain mean lets them.
+
+Ten devices, two of them hostile and of one mind. The figures are derived, not observed. With h the mean of
+the honest updates and B the longest update that counts, three times the longest honest one at most:
+
+    clipped   the model is at most a (B + |h|) from the honest one; a: the weight that the hostile two get
+    trimmed   one hostile value may be left among the eight of a coordinate, for an honest one that is not:
+              at most (B + |h| + |e|) / 8 from the honest one; e: in each coordinate the honest value that
+              is farthest from h
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from shoal.core.algorithm import Report
+from shoal.core.exchange.messages import Trained
+from shoal.core.server_kit.averaging import Guard, next_models
+from shoal.core.server_kit.robust import BOUND, Update, capped, combine
+from shoal.core.types import DeviceId
+
+Rows = npt.NDArray[np.float64]
+DEVICES, HOSTILE, COORDINATES = 10, 2, 400
+BASE = {"w": np.linspace(-1.0, 1.0, COORDINATES)}
+
+
+def honest_updates(seed: int) -> Rows:
+    """What the honest agree on, of norm 1, and where each differs, of norm about 1 too."""
+    chance = np.random.default_rng(seed)
+    common = chance.normal(size=COORDINATES)
+    own = chance.normal(size=(DEVICES - HOSTILE, COORDINATES))
+    found: Rows = common / np.linalg.norm(common) + own / np.sqrt(COORDINATES)
+    return found
+
+
+ATTACKS: dict[str, Callable[[Rows], Rows]] = {
+    "sign flip": lambda honest: -honest.mean(axis=0),
+    "sign flip, ten times": lambda honest: -10.0 * honest.mean(axis=0),
+    "times 100": lambda honest: 100.0 * honest.mean(axis=0),
+    "noise": lambda honest: 50.0 * np.random.default_rng(9).normal(size=COORDINATES),
+    # Baruch et al., A Little Is Enough, NeurIPS 2019: as far from the mean as honest devices are, but all
+    # coordinates at once; z = 1.5.
+    "a little is enough": lambda honest: honest.mean(axis=0) - 1.5 * honest.std(axis=0),
+}
+LONG = [name for name in ATTACKS if name not in ("sign flip", "a little is enough")]
+
+
+def attacked(honest: Rows, hostile: Rows, claim: float) -> dict[DeviceId, Update]:
+    """All ten, where the hostile two claim so many samples and each honest one has 100."""
+    rows = [*honest, *[hostile] * HOSTILE]
+    claims = [100.0] * len(honest) + [claim] * HOSTILE
+    return {
+        f"d{i}": Update({"w": BASE["w"] + row}, samples)
+        for i, (row, samples) in enumerate(zip(rows, claims, strict=True))
+    }
+
+
+def away(rule: str, honest: Rows, hostile: Rows, claim: float) -> float:
+    """How far the model is from the one that the honest devices make alone."""
+    found = combine(rule, BASE, attacked(honest, hostile, claim)).model["w"] - BASE["w"]
+    return float(np.linalg.norm(found - honest.mean(axis=0)))
+
+
+def reach_of(honest: Rows, hostile: Rows) -> float:
+    """How far the hostile update, cut to B, can be from h: that brings it nearer to h, which is within B."""
+    mean = honest.mean(axis=0)
+    longest = BOUND * np.linalg.norm(honest, axis=1).max()
+    return float(min(np.linalg.norm(hostile - mean), longest + np.linalg.norm(mean)))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("claim", [100.0, 1e9])
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_the_default_rule_bounds_what_two_of_ten_can_do(attack: str, claim: float, seed: int) -> None:
+    honest = honest_updates(seed)
+    hostile = ATTACKS[attack](honest)
+    weights = capped({name: each.weight for name, each in attacked(honest, hostile, claim).items()}, 0.2)
+    share = (weights["d8"] + weights["d9"]) / sum(weights.values())
+    assert share == pytest.approx(0.2 if claim == 100.0 else 0.4)
+    limit = share * reach_of(honest, hostile) * (1 + 1e-9)
+    assert away("clipped", honest, hostile, claim) <= limit
+    if claim == 1e9 or attack in LONG:
+        assert away("mean", honest, hostile, claim) > limit
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("claim", [100.0, 1e9])
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_auto_bounds_it_more_whatever_the_hostile_claim(attack: str, claim: float, seed: int) -> None:
+    honest = honest_updates(seed)
+    hostile = ATTACKS[attack](honest)
+    farthest = np.abs(honest - honest.mean(axis=0)).max(axis=0)
+    limit = (reach_of(honest, hostile) + float(np.linalg.norm(farthest))) / 8.0
+    assert away("auto", honest, hostile, claim) <= limit
+    if claim == 1e9 or attack in LONG:
+        assert away("mean", honest, hostile, claim) > limit
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize(("devices", "hostile"), [(5, 2), (8, 3), (9, 4)])
+def test_the_median_stays_among_the_honest_while_they_are_the_majority(
+    attack: str, devices: int, hostile: int
+) -> None:
+    honest = honest_updates(1)[: devices - hostile]
+    rows = [*honest, *[np.clip(ATTACKS[attack](honest), -1e3, 1e3)] * hostile]
+    given = {f"d{i}": Update({"w": BASE["w"] + row}, 1.0) for i, row in enumerate(rows)}
+    found = combine("auto", BASE, given).model["w"] - BASE["w"]
+    slack = 1e-12
+    assert (found >= honest.min(axis=0) - slack).all()
+    assert (found <= honest.max(axis=0) + slack).all()
+
+
+def test_round_after_round_the_long_way_is_cut_too() -> None:
+    """One hostile device alone in its cluster, which grows its update tenfold a round: it gets threefold."""
+    models, guard = {"c0": {"w": np.zeros(2)}}, Guard()
+    for number in range(6):
+        step = models["c0"]["w"] + np.array([10.0**number, 0.0])
+        models, guard = next_models(models, [Report("d0", Trained({"w": step}, 5, 0.1))], "clipped", guard)
+        assert guard.references["c0"] == pytest.approx(3.0**number)
+    assert models["c0"]["w"][0] <= 1 + 3 * sum(3.0**number for number in range(1, 6))

@@ -1,0 +1,127 @@
+"""From a round's reports to the next models: shares, what is remembered, and what an operator is told."""
+
+import json
+
+import numpy as np
+
+from shoal.core.algorithm import Report
+from shoal.core.engine import checkpoint
+from shoal.core.exchange.messages import Evaluated, Trained
+from shoal.core.exchange.tensors import digest
+from shoal.core.server_kit.averaging import ALL, NAMED, Guard, combined_models, held_back, next_models
+from shoal.core.server_kit.robust import Update
+from shoal.core.types import Tensors
+
+
+def model(*values: float) -> Tensors:
+    return {"w": np.array(values, np.float32)}
+
+
+def trained(device: str, *values: float, examples: int = 10) -> Report:
+    return Report(device, Trained(model(*values), examples, 0.1))
+
+
+MODELS = {"c0": model(0, 0), "c1": model(5, 5)}
+
+
+def test_a_model_without_updates_is_the_same_object_and_others_take_their_share() -> None:
+    def share(device: str, key: str) -> float:
+        return {("a", "c0"): 1.0, ("b", "c0"): 0.5}.get((device, key), 0.0)
+
+    reports = [trained("a", 1, 0), trained("b", 0, 1), Report("c", Evaluated(0.5, 0.1, 9))]
+    for rule in ("mean", "clipped"):
+        models, guard = next_models(MODELS, reports, rule, Guard(), share)
+        assert models["c1"] is MODELS["c1"]
+        np.testing.assert_allclose(models["c0"]["w"], [2 / 3, 1 / 3], rtol=1e-6)
+        assert guard.references == ({} if rule == "mean" else {"c0": 1.0})
+
+
+def test_each_model_may_have_updates_of_its_own_from_the_same_device() -> None:
+    def updates(key: str) -> dict[str, Update]:
+        values = {"c0": (1, 0), "c1": (5, 8)}[key]
+        return {"b": Update(model(*values), 3.0), "a": Update(model(9, 9), 0.0)}
+
+    models, guard = combined_models(MODELS, updates, "clipped", Guard())
+    assert [models[key]["w"].tolist() for key in ("c0", "c1")] == [[1.0, 0.0], [5.0, 8.0]]
+    assert guard.references == {"c0": 1.0, "c1": 3.0}
+
+
+def test_the_reference_of_each_model_is_remembered_for_its_next_round() -> None:
+    _, guard = next_models({"c0": MODELS["c0"]}, [trained("a", 0, 2)], "clipped", Guard())
+    models, guard = next_models({"c0": MODELS["c0"]}, [trained("a", 0, 900)], "clipped", guard)
+    np.testing.assert_allclose(models["c0"]["w"], [0, 18], rtol=1e-6)
+    assert guard.references == {"c0": 6.0}
+    assert guard.remarks == ("model c0: cut to 3 times the usual update: a (150 times)",)
+    _, guard = next_models({"c0": MODELS["c0"]}, [trained("a", 0, 5)], "clipped", guard)
+    assert guard.remarks == ()
+
+
+def test_clusters_are_measured_as_the_model_was_from_which_they_split() -> None:
+    guard = Guard({"global": 2.0}, {"global": ("old",)}, "few").split("global", ["c0", "c1"])
+    assert guard == Guard({"c0": 2.0, "c1": 2.0}, {}, "few")
+
+
+def test_what_was_held_back_is_said_with_a_bounded_number_of_names() -> None:
+    honest = [trained(f"d{i:02}", 1, 0) for i in range(24)]
+    hostile = [trained(f"x{i}", 0, 50 + i, examples=1000) for i in range(NAMED + 2)]
+    _, guard = next_models({"c0": MODELS["c0"]}, [*honest, *hostile], "clipped", Guard())
+    (cut,) = guard.remarks  # each of the seven has 14 % of the weight, which is allowed
+    assert cut.startswith("model c0: cut to 3 times the usual update: x0 (50 times), x1 (51 times)")
+    assert cut.endswith("and 2 more")
+    alone = [*honest, trained("x", 1, 0, examples=1000)]
+    _, guard = next_models({"c0": MODELS["c0"]}, alone, "clipped", Guard())
+    assert guard.remarks == ("model c0: weight cut, too many samples for one device: x",)
+
+
+def test_a_small_cohort_under_auto_is_remarked_on_once_and_for_good() -> None:
+    guard = Guard()
+    for devices in (4, 3, 7, 2):
+        reports = [trained(f"d{i}", 1, 0) for i in range(devices)]
+        _, guard = next_models({"c0": MODELS["c0"]}, reports, "auto", guard)
+        assert len(guard.remarks) == 1
+        assert guard.remarks[0].startswith("model c0 is made by fewer than 5 devices")
+    assert next_models({"c0": MODELS["c0"]}, reports, "clipped", Guard())[1].remarks == ()
+
+
+def test_a_guard_survives_its_checkpoint() -> None:
+    guard = Guard({"c0": 0.1 + 0.2, "c1": float("inf")}, {"c0": ("a", "b")}, "few")
+    stored = checkpoint.encode(Guard, guard, lambda tensors: None)  # type: ignore[arg-type, return-value]
+    again = json.loads(json.dumps(stored))
+    assert checkpoint.decode(Guard, again, lambda weights: {}) == guard
+
+
+def test_a_round_that_is_combined_twice_gives_the_same_bits() -> None:
+    reports = [trained(f"d{i}", i, 1.5 * i, examples=10 + i) for i in range(12)]
+    for rule in ("mean", "clipped", "trimmed", "median", "auto"):
+        first, guard = next_models(MODELS, reports, rule, Guard())
+        second, again = next_models(MODELS, list(reversed(reports)), rule, Guard())
+        assert {key: digest(one) for key, one in first.items()} == {
+            key: digest(one) for key, one in second.items()
+        }
+        assert guard == again
+
+
+def test_whose_update_is_far_longer_than_usual_is_held_back_whatever_it_trained_from() -> None:
+    bases = {"a": model(0, 0), "b": model(9, 9), "c": model(50, 0)}
+    reports = [trained("a", 1, 0), trained("b", 9, 8), trained("c", 54, 0)]
+    long, guard = held_back(bases, reports, "clipped", Guard())
+    assert long == {"c"}
+    assert guard.references == {ALL: 1.0}
+    assert guard.remarks == ("held back from others, longer than 3 times the usual update: c (4 times)",)
+    assert held_back(bases, reports, "mean", Guard()) == (set(), Guard())
+
+
+def test_the_usual_length_grows_no_faster_than_the_bound_from_round_to_round() -> None:
+    bases = {"a": model(0, 0), "b": model(0, 0)}
+    _, guard = held_back(bases, [trained("a", 1, 0), trained("b", 0, 1)], "clipped", Guard({"global": 0.5}))
+    assert guard.references == {ALL: 1.0}
+    long, guard = held_back(bases, [trained("a", 20, 0), trained("b", 0, 20)], "clipped", guard)
+    assert guard.references == {ALL: 3.0}
+    assert long == {"a", "b"}
+
+
+def test_models_that_go_on_where_others_were_are_measured_as_those_were() -> None:
+    guard = Guard({"c0": 1.0, "c1": 2.0}, {"c0": ("told",)}, "of the run")
+    assert guard.moved({"c0": "c1", "c5": "c1", "c6": "c9"}) == Guard(
+        {"c0": 2.0, "c5": 2.0}, {}, "of the run"
+    )

@@ -1,0 +1,60 @@
+"""What is asked of devices before they describe: the privacy, the bounds, and the projector made of them."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from shoal.core.algorithm import Report
+from shoal.core.errors import ConfigError
+from shoal.core.exchange.messages import WIDTH, Evaluated
+from shoal.core.exchange.parts import LatentBounds, PrivacySettings
+from shoal.core.server_kit.frozen_encoder import (
+    bounds_task,
+    bounds_title,
+    merged_bounds,
+    privacy_of,
+    projector_of,
+)
+
+
+@dataclass(frozen=True)
+class Parameters:
+    privacy: str = "off"
+    epsilon: float = 0.0
+    delta: float = 0.0
+    group_size: int = 1
+
+
+OFF, BALANCED = PrivacySettings(), PrivacySettings("balanced", 5.0, 1e-6)
+
+
+def measured(device: str, high: float, width: int) -> Report:
+    return Report(device, Evaluated(0.5, 1.0, 3, LatentBounds(np.zeros(1), np.full(1, high)), width))
+
+
+def test_a_mode_that_has_its_numbers_needs_none_and_the_algorithm_is_named_where_one_is_wrong() -> None:
+    assert privacy_of("nova", Parameters("balanced")) == BALANCED
+    assert privacy_of("nova", Parameters()) == OFF
+    with pytest.raises(ConfigError, match=r"^nova: .*no epsilon"):
+        privacy_of("nova", Parameters("explicit"))
+
+
+def test_with_a_guarantee_the_number_of_latents_is_asked_for_and_nothing_of_their_values() -> None:
+    assert bounds_task({}, "global", OFF, "scalar").bounds == "scalar"
+    assert bounds_task({}, "global", BALANCED, "scalar").bounds == WIDTH
+    assert bounds_title(BALANCED).startswith("number")
+    assert merged_bounds([measured("a", 1.0, 8)], BALANCED, 1.02) == (None, 8)
+    assert "radius" in projector_of(None, 8, BALANCED, 3, "full")
+
+
+def test_one_device_of_another_width_does_not_count() -> None:
+    found, width = merged_bounds(
+        [measured("a", 1.0, 8), measured("b", 99.0, 9), measured("c", 2.0, 8)], OFF, 1.5
+    )
+    assert width == 8
+    assert found is not None
+    assert found.high.tolist() == [3.0]
+    projector = projector_of(found, width, OFF, 3, "full")
+    assert projector["components"].shape == (3, 8)
+    assert "radius" not in projector

@@ -1,0 +1,163 @@
+"""Experiments in one process: what they report, and that reports lie in files and not in memory."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shoal.core.algorithm import find
+from shoal.core.data.dataset import Dataset
+from shoal.core.errors import ConfigError
+from shoal.core.exchange.messages import Describe, Evaluate, Train, TrainingSettings
+from shoal.core.exchange.parts import Descriptor
+from shoal.lab.datasets.images import load
+from shoal.lab.datasets.natural import COLUMNS
+from shoal.lab.datasets.pixels import unit
+from shoal.lab.experiment import Experiment, run, spooled
+from shoal.lab.fleet import Fleet, Holding
+from tests.fleet import first_model, learner
+
+SMALL = {"learning_rate": 0.05, "batch_size": 16}
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "flux", "flux-prior", "flux-soft"])
+def test_an_experiment_reports_what_it_promises(algorithm: str) -> None:
+    found = run(Experiment(algorithm=algorithm, rounds=5, threads=1, changes=SMALL))
+    assert set(found) >= {"algorithm", "preset", "dataset", "shift", "level", "seed", "clients", "rounds"}
+    assert 0.0 < found["accuracy"]["known"] <= 100.0
+    assert 0.0 < found["accuracy"]["test"] <= 100.0
+    assert len(found["accuracy"]["per_device"]) == 10
+    assert 0.0 < found["seconds"]["training"] < found["seconds"]["total"]
+    assert found["bytes"]["up"] > 0
+    assert found["bytes"]["down"] > 0
+    if algorithm == "fedavg":
+        assert (found["clusters"], found["clustering_round"]) == (1, None)
+    else:
+        assert (found["clusters"], found["ari"]) == (4, 1.0)
+        assert 1 <= found["clustering_round"] <= 5
+
+
+def test_what_is_known_of_a_device_with_a_model_of_its_own_is_that_models_accuracy() -> None:
+    """Where labels mean something else on each device, a mixture of own and common model does well,
+    and the common one, which newcomers get, does not."""
+    shift = {"shift": "pyx", "level": 8, "clients": 6, "rounds": 8, "threads": 1}
+    found = run(Experiment(algorithm="apfl", changes=SMALL, **shift))  # type: ignore[arg-type]
+    accuracy = found["accuracy"]
+    assert accuracy["known"] == pytest.approx(accuracy["own"])
+    assert accuracy["known"] > accuracy["test"] + 20.0
+
+
+def test_groups_are_found_with_a_guarantee() -> None:
+    changes = {**SMALL, "privacy": "balanced"}
+    found = run(Experiment(clients=4, rounds=6, level=2, threads=1, changes=changes))
+    assert found["ari"] == 1.0
+    assert found["accuracy"]["test"] > 0.0
+
+
+def test_the_same_seed_gives_the_same_figures_and_another_one_other_devices() -> None:
+    first, again, other = (run(Experiment(rounds=2, threads=1, seed=seed)) for seed in (42, 42, 43))
+    assert first["accuracy"] == again["accuracy"]
+    assert first["accuracy"] != other["accuracy"]
+
+
+def test_rounds_that_are_not_asked_for_are_those_of_the_preset() -> None:
+    """Drift is spread over them, so what is set as a parameter counts for the data too."""
+    drifting = {"algorithm": "fedavg", "level": "low", "drifts": 2, "clients": 2, "threads": 1}
+    assert run(Experiment(**drifting, changes={**SMALL, "rounds": 2}))["rounds"] == 2  # type: ignore[arg-type]
+    preset = {"algorithm": "cornflqs", "preset": "paper", "samples": 20, "clients": 2, "threads": 1}
+    assert run(Experiment(**preset, changes={"epochs": 1}))["rounds"] == 20  # type: ignore[arg-type]
+
+
+def test_spooled_tensors_are_the_same_values_in_a_mapped_file() -> None:
+    tensors = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "n": np.array(7, np.int64)}
+    found = spooled(tensors)
+    for name, array in tensors.items():
+        np.testing.assert_array_equal(found[name], array)
+        assert not found[name].flags.owndata
+        assert not found[name].flags.writeable
+    assert spooled({}) == {}
+
+
+def test_what_cannot_be_run_is_a_wrong_setting() -> None:
+    for change in (
+        {"shift": "pz"},
+        {"level": 9},
+        {"level": "low"},
+        {"level": 5, "drifts": 2},
+        {"dataset": "elec2"},
+        {"clients": 0},
+        {"dataset": "mnits"},
+        {"device": "cuda:9"},
+    ):
+        with pytest.raises(ConfigError):
+            run(Experiment(**change))  # type: ignore[arg-type]
+
+
+def test_what_would_be_left_unused_is_refused() -> None:
+    with pytest.raises(ConfigError, match="elec2 is not of images: samples and model cannot be chosen"):
+        run(Experiment(dataset="elec2", samples=10, model="mlp"))
+    with pytest.raises(ConfigError, match="options are of a model"):
+        run(Experiment(options={"hidden": [8]}))
+
+
+@pytest.mark.parametrize(("algorithm", "labels"), [("flux-dynamic", 0), ("feroma", 5)])
+def test_devices_whose_data_drift(algorithm: str, labels: int) -> None:
+    settings = {"shift": "pyx", "level": "low", "drifts": 2, "clients": 4, "rounds": 5, "labels": labels}
+    found = run(Experiment(algorithm=algorithm, threads=1, changes=SMALL, **settings))  # type: ignore[arg-type]
+    assert {name: found[name] for name in settings} == settings
+    assert found["mode"] == "trDR_teND"
+    assert 0.0 < found["accuracy"]["known"] <= 100.0
+    assert 0.0 < found["accuracy"]["test"] <= 100.0
+
+
+def test_a_device_moves_on_with_its_own_training_and_with_nothing_else() -> None:
+    train, _ = load("digits")
+    own = [Dataset(unit(train.x[rows]), train.y[rows]) for rows in (slice(0, 20), slice(20, 50))]  # type: ignore[index]
+    holding = Holding(own.__getitem__, (0, 2), own[0], 0)
+    fleet = Fleet(find("fedavg")[0], [holding], learner(), "cpu", 1)
+    device = fleet.devices()["device-000"]
+    seen = []
+    for _ in range(3):
+        device(Evaluate(first_model()), 1)
+        seen.append(device(Train(first_model(), TrainingSettings(epochs=1)), 1).examples)  # type: ignore[attr-defined]
+    assert seen == [16, 16, 24]
+
+
+def test_newcomers_show_as_many_labels_as_they_are_told() -> None:
+    train, _ = load("digits")
+    data = Dataset(unit(train.x[:300]), train.y[:300])  # type: ignore[index]
+    fleet = Fleet(find("feroma")[0], [Holding(lambda stage: data, (0,), data, 0)], learner(), "cpu", 1)
+    task = Describe(first_model(), {"mean": np.zeros(32), "components": np.eye(4, 32)}, classes=10)
+    found = fleet.show(0, task, labels=7)
+    assert isinstance(found, Descriptor)
+    assert found.counts.tolist() == [70.0, *[7.0] * 10]
+    blind = fleet.show(0, replace(task, classes=0), labels=7)
+    assert isinstance(blind, Descriptor)
+    assert blind.counts.tolist() == [300.0]
+
+
+@pytest.mark.parametrize("algorithm", ["flux-dynamic", "feroma"])
+def test_devices_that_differ_by_nature(algorithm: str, tmp_path: Path) -> None:
+    day, half_hour = (each.ravel() for each in np.divmod(np.arange(48 * 40), 48))
+    chance = np.random.default_rng(0)
+    up = (chance.random(48 * 40) < half_hour / 47).astype(float)
+    filled = np.column_stack([half_hour / 47, day, up + chance.random(48 * 40), day, day, half_hour, up])
+    np.savetxt(tmp_path / "elec.csv", filled, delimiter=",", header=COLUMNS, comments="")
+    settings = {"dataset": "elec2", "data_dir": tmp_path, "drifts": 2, "clients": 4, "rounds": 5}
+    found = run(Experiment(algorithm=algorithm, threads=1, changes=SMALL, **settings))  # type: ignore[arg-type]
+    assert (found["shift"], found["mode"], found["level"]) == ("natural", "in time order", "")
+    assert len(found["accuracy"]["per_device"]) == 4
+    assert 40.0 < found["accuracy"]["known"] <= 100.0
+
+
+def test_newcomers_of_fedrcs_shift_show_labelled_data_and_use_what_they_are_given() -> None:
+    shift = {"shift": "fedrc", "level": 1, "clients": 4, "rounds": 2, "threads": 1}
+    found = run(Experiment("fedrc", changes={"clusters": 3}, **shift))  # type: ignore[arg-type]
+    assert [row["concept"] for row in found["accuracy"]["per_newcomer"]] == [0, 1, 2]
+    assert {row["placed"] for row in found["accuracy"]["per_newcomer"]} <= {"c0", "c1", "c2"}
+    assert 0.0 <= found["accuracy"]["newcomers"] <= 100.0
+    assert found["accuracy"]["own"] == pytest.approx(found["accuracy"]["known"])
+    assert set(found["facts"]) == {"clusters", "ensemble", "hard", "tuned"}
+    assert found["accuracy"]["test"] is None  # nobody can be placed here without labels
+    assert found["seconds"]["training"] > 0.0

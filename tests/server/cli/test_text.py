@@ -1,0 +1,121 @@
+"""What people read: tables and sentences, with everything in them that they need."""
+
+from dataclasses import replace
+
+import pytest
+
+from fedserver.cli import text
+from fedserver.coordinator.status_types import (
+    DeviceFigures,
+    DeviceStatus,
+    RunStatus,
+    RunSummary,
+    ServerStatus,
+)
+from fedserver.store.records import LogLine
+from shoal.core.exchange.payload import BlobRef, Weights
+from shoal.core.privacy.accounting import rho_for
+from shoal.core.privacy.cost import ORDERS, Cost
+from shoal.core.privacy.statement import OPEN as OPEN_WAYS
+from shoal.core.privacy.statement import WEIGHTS, CentralNoise, Statement
+
+OPEN = RunSummary(
+    "digits", "digits", "flux", "default", "open", 3, "training round 3 of 10", "1 of 8 reports are in",
+    tuple(f"d{number}" for number in range(7)), 12.4,
+)  # fmt: skip
+RHO = rho_for(5.0, 1e-6)
+OVER = RunSummary("old", "old", "fedavg", "paper", "failed", 9, waiting_for="no memory")
+
+
+def test_a_run_in_a_line_says_for_whom_and_until_when() -> None:
+    assert text.summary(OPEN) == (
+        "digits: open, training round 3 of 10: 1 of 8 reports are in, "
+        "from d0, d1, d2, d3, d4 and 2 more, for at most 12 s"
+    )
+    waiting = replace(OPEN, stage="waiting", title="", waiting_for="1 of 3 devices are here")
+    assert text.summary(replace(waiting, waiting_devices=("d1", "d2"), time_left=None)) == (
+        "digits: waiting: 1 of 3 devices are here, without d1, d2"
+    )
+    assert text.summary(OVER) == "old: failed: no memory"
+
+
+def test_all_runs_are_a_table() -> None:
+    assert text.runs([OPEN, OVER]).splitlines() == [
+        "run     algorithm  stage   does                    waits for",
+        "digits  flux       open    training round 3 of 10  1 of 8 reports are in",
+        "old     fedavg     failed  -                       no memory",
+    ]
+    assert "fedserver run start" in text.runs([])
+
+
+def test_a_run_in_full_names_who_is_missing_and_what_gave_no_result() -> None:
+    status = RunStatus(
+        OVER,
+        {"c0": ("d0",), "c1": ()},
+        (DeviceFigures("d0", "c0", 0.934, 0.25, 40, 1_500_000, 999), DeviceFigures("d1")),
+        {2: "0 of at least 2 reports at the deadline", 3: "no memory", 4: "no memory"},
+        {"d1": "it left"},
+        {"c0": Weights((), BlobRef("ab" * 32, 0))},
+        {
+            "d0": Statement(Cost(RHO)),
+            "d1": Statement(Cost(RHO)),
+            "d2": Statement(Cost(RHO), unprotected=(OPEN_WAYS["paper"],)),
+        },
+    )
+    assert text.status(status).splitlines()[1:] == [
+        "device  cluster  accuracy  loss    samples  sent    fetched",
+        "d0      c0       93.4 %    0.2500  40       1.5 MB  999 B",
+        "d1      -        -         -       -        0 B     0 B",
+        "cluster c0: 1 device",
+        "cluster c1: 0 devices",
+        "privacy in this run: each of 2 devices: epsilon 5 at delta 1e-06",
+        "privacy in this run: 1 device: no guarantee: a descriptor with the papers' noise (privacy=paper, "
+        "which is not private); the rest: epsilon 5 at delta 1e-06",
+        "privacy in this run: weights: none have left",
+        "model c0: 0 B",
+        "missing in the last round: d1: it left",
+        "1 round gave no result: 0 of at least 2 reports at the deadline",
+        "2 rounds gave no result: no memory",
+    ]
+    released = text.data(status)["released"]
+    assert [released[device]["epsilon"] for device in ("d0", "d2")] == [pytest.approx(5.0), None]
+    assert text.data(status)["abandoned"] == dict(status.abandoned)
+    assert text.data(status)["models"] == {"c0": {"sha256": "ab" * 32, "size": 0, "tensors": 0}}
+
+
+def test_what_the_models_have_is_said_where_noise_was_added() -> None:
+    """With DP-SGD of all devices, with noise of the server, and with one whose weights are open."""
+    curve = tuple(0.05 * order for order in ORDERS)
+    released = {"d0": Statement(Cost(RHO, curve)), "d1": Statement(Cost(curve=curve))}
+    found = text.privacy(released, CentralNoise(0.5, 1e-6))
+    worst = released["d0"].promise
+    assert found[2:] == [
+        "models: epsilon 5.222 at delta 1e-06 for all of a device's updates, by noise of the server: against "
+        "those who get models, not against the server",
+        f"weights: DP-SGD on each of 2 devices, with its other releases at most {worst}",
+    ]
+    assert text.private_data(released, CentralNoise(0.5, 1e-6))["central"]["rho"] == 0.5
+    mixed = {**released, "d2": Statement(Cost(curve=curve), unprotected=(OPEN_WAYS["weights"],))}
+    assert text.privacy(mixed)[-1] == text.private_data(mixed)["weights"] == WEIGHTS
+
+
+def test_clusters_in_which_nobody_is_are_not_listed() -> None:
+    assert text.status(RunStatus(OVER, {"global": ()})) == text.summary(OVER)
+
+
+def test_the_server_and_its_devices() -> None:
+    devices = (DeviceStatus("d0", "working", 2.6, "toy 1", ("digits", 3, 1)), DeviceStatus("d1", "absent"))
+    lines = text.server(ServerStatus("1.2", devices, (OPEN,))).splitlines()
+    assert lines[0] == "fedserver 1.2: 1 of 2 known devices are here"
+    assert lines[1] == text.summary(OPEN)
+    assert lines[3:] == [
+        "d0      working  3 s ago  digits    toy 1",
+        "d1      absent   -        -         -",
+        "privacy over all runs: weights: no privacy guarantee, as they leave without DP-SGD",
+    ]
+    assert text.server(ServerStatus("1.2", (), ())).splitlines()[1] == "no run goes on"
+
+
+def test_a_line_of_the_log() -> None:
+    assert text.line(LogLine(1, 86400.0, "d0", "it failed")).endswith(" d0: it failed")
+    assert text.line(LogLine(1, 86400.0, "", "round 1 is open")).endswith(" round 1 is open")

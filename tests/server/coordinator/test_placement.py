@@ -1,0 +1,159 @@
+"""Which run places a newcomer, what it is asked, and which model it may fetch."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedserver.coordinator.coordinator import Coordinator
+from fedserver.coordinator.device_api import DeviceApi
+from fedserver.coordinator.placement import CannotPlace
+from shoal.core.errors import BadPayload, NotFound
+from shoal.core.exchange.link import Placement, Question, Task
+from shoal.core.exchange.parts import ClusterAssignment, Descriptor
+from shoal.core.exchange.tensors import digest
+from tests.server.servers import (
+    expected,
+    scenario,
+    serve_all,
+    start,
+)
+from tests.server.toys import MODEL, Hands, same_models
+
+PROJECTOR = {"mean": np.zeros(2), "components": np.ones((1, 2))}
+
+
+def test_a_newcomer_is_given_the_model_and_may_fetch_it(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator)
+        await serve_all(coordinator)
+        newcomer = Hands(DeviceApi(coordinator, "newcomer"))
+        answer = await newcomer.link.place("", None)
+        assert isinstance(answer, Placement)
+        assert answer.run == "toy"
+        assert answer.model is not None
+        pieces = [piece async for piece in newcomer.link.fetch(answer.model.blob, 0)]
+        newcomer.blobs[answer.model.blob.sha256] = b"".join(pieces)
+        assert same_models({"global": newcomer._load(answer.model)}, expected())
+        with pytest.raises(NotFound):
+            await anext(DeviceApi(coordinator, "another").fetch(answer.model.blob, 0))
+        assert not coordinator.runs["toy"].present("newcomer")
+
+    scenario(story, tmp_path)
+
+
+def test_a_run_that_cannot_place_says_so_and_an_older_one_may(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        newcomer = DeviceApi(coordinator, "newcomer")
+        with pytest.raises(CannotPlace, match="no run that could place"):
+            await newcomer.place("", None)
+        with pytest.raises(NotFound, match="no run 'other'"):
+            await newcomer.place("other", None)
+        await start(coordinator, name="older")
+        await start(coordinator, None, name="newer")
+        with pytest.raises(CannotPlace, match="has no model yet"):
+            await newcomer.place("newer", None)
+        answer = await newcomer.place("", None)
+        assert isinstance(answer, Placement)
+        assert answer.run == "older"
+
+    scenario(story, tmp_path)
+
+
+def test_a_question_names_blobs_that_the_newcomer_may_fetch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from shoal.core.algorithms.fedavg import server_half
+    from shoal.core.exchange.messages import Describe
+
+    def place(state: server_half.State, descriptor: Descriptor | None) -> ClusterAssignment | Describe:
+        if descriptor is None:
+            return Describe(state.models["global"], PROJECTOR)
+        return ClusterAssignment("global", distance=float(descriptor.means[0, 0]))
+
+    monkeypatch.setattr(server_half, "place", place)
+
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator)
+        newcomer = Hands(DeviceApi(coordinator, "newcomer"))
+        question = await newcomer.link.place("", None)
+        assert isinstance(question, Question)
+        message = await newcomer.open(Task(question.run, 1, 0, 0, "", question.payload))
+        assert isinstance(message, Describe)
+        assert digest(message.projector) == digest(PROJECTOR)
+        assert digest(message.encoder) == digest(MODEL)
+        descriptor = Descriptor(np.array([[2.5]]), np.array([[1.0]]), np.array([9.0]), digest(PROJECTOR))
+        answer = await newcomer.link.place(question.run, descriptor)
+        assert isinstance(answer, Placement)
+        assert answer.assignment.distance == 2.5
+
+    scenario(story, tmp_path)
+
+
+def test_a_run_that_compares_goes_before_a_newer_one_with_one_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from shoal.core.algorithms.flux import server_half
+    from shoal.core.algorithms.flux.state import State
+    from shoal.core.exchange.messages import Describe
+
+    def place(state: State, descriptor: Descriptor | None) -> ClusterAssignment | Describe:
+        if descriptor is None:
+            return Describe(state.models["global"], PROJECTOR)
+        return ClusterAssignment("global", confidence=0.5, reason="near")
+
+    async def story(coordinator: Coordinator) -> None:
+        newcomer = DeviceApi(coordinator, "newcomer")
+        for name, algorithm in (("old", "flux"), ("flux", "flux"), ("fedavg", "fedavg"), ("empty", "flux")):
+            model = None if name == "empty" else MODEL
+            await start(coordinator, model, name=name, algorithm=algorithm)
+        answer = await newcomer.place("", None)
+        assert isinstance(answer, Placement)
+        assert answer.run == "fedavg"
+        assert answer.assignment.reason == (
+            "run fedavg has one model only: nothing was compared; run empty: the run has no model yet"
+        )
+        monkeypatch.setattr(server_half, "place", place)
+        question = await newcomer.place("", None)
+        assert isinstance(question, Question)
+        assert question.run == "flux"
+        descriptor = Descriptor(np.zeros((1, 1)), np.ones((1, 1)), np.ones(1), digest(PROJECTOR))
+        answer = await newcomer.place("", descriptor)
+        assert isinstance(answer, Placement)
+        assert (answer.run, answer.assignment.confidence) == ("flux", 0.5)
+        assert answer.assignment.reason == "run flux has one model only: near"
+        named = await newcomer.place("fedavg", None)
+        assert isinstance(named, Placement)
+        assert named.assignment.reason == "run fedavg has one model only: nothing was compared"
+
+    scenario(story, tmp_path)
+
+
+@pytest.mark.parametrize("run", ["", "toy"])
+@pytest.mark.parametrize(
+    ("descriptor", "wrong"),
+    [
+        (Descriptor(np.zeros((1, 2)), np.ones((1, 2)), np.ones(1), digest(PROJECTOR)), "2 dimensions"),
+        (Descriptor(np.zeros((2, 1)), np.ones((2, 1)), np.ones(2), digest(PROJECTOR)), "1 classes"),
+        (Descriptor(np.zeros((1, 1)), np.ones((1, 1)), np.ones(1), "ab" * 32), "another projector"),
+        (Descriptor(np.zeros((1, 1)), -np.ones((1, 1)), np.ones(1), digest(PROJECTOR)), "negative"),
+    ],
+)
+def test_a_descriptor_that_is_no_answer_to_the_question_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: str, descriptor: Descriptor, wrong: str
+) -> None:
+    from shoal.core.algorithms.fedavg import server_half
+    from shoal.core.exchange.messages import Describe
+
+    def place(state: server_half.State, given: Descriptor | None) -> ClusterAssignment | Describe:
+        assert given is None, "it came through"
+        return Describe(state.models["global"], PROJECTOR)
+
+    monkeypatch.setattr(server_half, "place", place)
+
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator)
+        with pytest.raises(BadPayload, match=wrong):
+            await DeviceApi(coordinator, "newcomer").place(run, descriptor)
+
+    scenario(story, tmp_path)

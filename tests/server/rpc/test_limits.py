@@ -1,0 +1,84 @@
+"""Over gRPC: who asks for too much is told when to come again, and whoever works does not notice."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc import aio
+
+from fedserver.coordinator.coordinator import Coordinator
+from fedserver.rpc import limits
+from fedserver.rpc.limits import CALLS, OWN_AT_ONCE
+from shoal.core.errors import Busy, TooOften, Unavailable
+from shoal.core.exchange import wire
+from shoal.core.exchange.link import Hello
+from tests.server.rpc.test_rpc import fault_of, over_grpc
+from tests.server.servers import start
+from tests.server.toys import Hands
+from tests.server.wire_link import WireLink
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110 - what is waited for is no event
+        await asyncio.sleep(0.01)
+
+
+async def refused(call: Any) -> Unavailable:
+    with pytest.raises(aio.AioRpcError) as caught:
+        await call
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    found = wire.fault_from_pb(fault_of(caught.value))
+    assert isinstance(found, Unavailable)
+    assert found.window is not None
+    assert 0.0 < found.window[0] < found.window[1] <= 60.0
+    return found
+
+
+def test_a_device_that_arrives_too_often_is_told_when_to_come(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator, channel: aio.Channel) -> None:
+        for _ in range(int(OWN_AT_ONCE)):
+            await WireLink(channel, "d0").hello(Hello("toy"))
+        found = await refused(WireLink(channel, "d0").hello(Hello("toy")))
+        assert isinstance(found, TooOften)
+        await WireLink(channel, "d1").hello(Hello("toy"))  # the others are let in
+
+    over_grpc(story, tmp_path)
+
+
+def test_a_crowd_is_paced_and_those_who_work_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "AT_ONCE", 2.0)
+    monkeypatch.setattr(limits, "ARRIVALS", 0.1)
+
+    async def story(coordinator: Coordinator, channel: aio.Channel) -> None:
+        await start(coordinator)
+        working = await Hands(WireLink(channel, "d0")).hello()
+        await WireLink(channel, "d1").hello(Hello("toy"))
+        found = [await refused(WireLink(channel, f"n{number}").hello(Hello("toy"))) for number in range(3)]
+        assert all(isinstance(each, Busy) for each in found)
+        earliest = [each.window[0] for each in found if each.window]
+        assert earliest == sorted(set(earliest))  # each has a moment of its own
+        for _ in range(50):
+            await working.link.next_task(0.0)
+
+    over_grpc(story, tmp_path)
+
+
+def test_one_device_has_so_many_calls_at_a_time(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator, channel: aio.Channel) -> None:
+        device, other = WireLink(channel, "d0"), WireLink(channel, "d1")
+        await device.hello(Hello("toy"))
+        await other.hello(Hello("toy"))
+        polls = [asyncio.create_task(device.next_task(10.0)) for _ in range(CALLS)]
+        await until(lambda: coordinator.visitors["d0"].polling == CALLS)
+        assert isinstance(await refused(device.next_task(0.0)), TooOften)
+        await other.next_task(0.0)
+        for poll in polls:
+            poll.cancel()
+        await asyncio.gather(*polls, return_exceptions=True)
+        await until(lambda: not coordinator.visitors["d0"].polling)
+        await device.next_task(0.0)  # its places are free again
+
+    over_grpc(story, tmp_path)

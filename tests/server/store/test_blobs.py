@@ -1,0 +1,282 @@
+"""Uploads: taken up where they were cut off, checked at the end, never more than was announced."""
+
+import errno
+import hashlib
+import os
+import random
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedserver.store.blob_cache import BlobCache
+from fedserver.store.blobs import Blobs
+from fedserver.store.mapped import MappedTensors, StoredTensors
+from fedserver.store.store import Store
+from shoal.core.errors import BadPayload, NotFound, StorageFault, Unavailable
+from shoal.core.exchange.payload import BlobRef
+from shoal.core.exchange.tensors import manifest_of
+from shoal.core.types import Tensors
+
+TENSORS: Tensors = {"w": np.arange(100, dtype=np.float32), "empty": np.zeros((0, 2)), "n": np.array(3)}
+ROOM = 1 << 20
+
+
+@pytest.fixture
+def blobs(tmp_path: Path) -> Blobs:
+    return Blobs(tmp_path)
+
+
+def sample(blobs: Blobs, value: float = 0.0) -> tuple[BlobRef, bytes]:
+    """A blob, and its bytes; the server does not have it."""
+    weights = blobs.keep({"w": np.full(100, value, np.float32)})
+    data = blobs.path(weights.blob.sha256).read_bytes()
+    blobs.remove([weights.blob.sha256])
+    return weights.blob, data
+
+
+def test_an_upload_goes_on_where_it_was_cut_off(blobs: Blobs) -> None:
+    blob, data = sample(blobs)
+    first = blobs.receive("d", blob, 0, ROOM)
+    first.append(data[:150])
+    first.close()
+    assert blobs.uploaded("d", blob) == 150
+    assert blobs.uploaded("other", blob) == 0
+    second = blobs.receive("d", blob, 150, ROOM)
+    second.append(data[150:])
+    assert second.finish() == blob.size
+    second.close()
+    assert blobs.uploaded("d", blob) == blob.size
+    blobs.accept("d", [blob.sha256])
+    assert blobs.path(blob.sha256).read_bytes() == data
+    assert blobs.uploaded("d", blob) == blob.size
+    blobs.discard("d", [blob.sha256])
+    assert blobs.path(blob.sha256).read_bytes() == data
+    assert blobs.uploaded("d", blob) == 0
+
+
+@pytest.mark.parametrize("error", [0, errno.EPERM, errno.EOPNOTSUPP])
+def test_an_upload_becomes_a_blob_where_a_file_has_one_name_alone_too(
+    blobs: Blobs, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    def single(source: Path, target: Path) -> None:
+        raise OSError(error, os.strerror(error))
+
+    if error:
+        monkeypatch.setattr(os, "link", single)
+    for value in (1.0, 1.0):
+        blob, data = sample(blobs, value)
+        upload = blobs.receive("d", blob, 0, ROOM)
+        upload.append(data)
+        assert upload.finish() == blob.size
+        upload.close()
+        blobs.accept("d", [blob.sha256])
+        assert blobs.path(blob.sha256).read_bytes() == data
+        assert blobs.uploaded("d", blob) == (0 if error else blob.size)
+
+
+def test_a_link_that_fails_for_another_reason_is_said_so(
+    blobs: Blobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blob, data = sample(blobs)
+    upload = blobs.receive("d", blob, 0, ROOM)
+    upload.append(data)
+    upload.finish()
+    upload.close()
+
+    def failing(source: Path, target: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "link", failing)
+        with pytest.raises(StorageFault, match="Input/output error"):
+            blobs.accept("d", [blob.sha256])
+    assert blobs.uploaded("d", blob) == blob.size
+    assert not blobs.path(blob.sha256).exists()
+
+
+def test_a_part_is_synced_and_counted_when_its_stream_ends(blobs: Blobs) -> None:
+    blob, data = sample(blobs)
+    upload = blobs.receive("d", blob, 0, ROOM)
+    upload.append(data[:10])
+    assert upload.finish() == 10
+    upload.close()
+    again = blobs.receive("d", blob, 4, ROOM)
+    again.append(data[4:])
+    assert again.finish() == blob.size
+    again.close()
+
+
+def test_an_upload_cannot_begin_beyond_what_is_here(blobs: Blobs) -> None:
+    blob, _ = sample(blobs)
+    with pytest.raises(BadPayload, match="goes on at byte 5, but 0 bytes are here"):
+        blobs.receive("d", blob, 5, ROOM)
+
+
+def test_wrong_bytes_are_found_and_forgotten(blobs: Blobs) -> None:
+    blob, data = sample(blobs)
+    upload = blobs.receive("d", blob, 0, ROOM)
+    upload.append(b"\xff" + data[1:])
+    with pytest.raises(BadPayload, match="not those of blob"):
+        upload.finish()
+    upload.close()
+    assert blobs.uploaded("d", blob) == 0
+    assert not blobs.arrived("d", blob.sha256).exists()
+
+
+def test_more_than_was_announced_is_not_taken(blobs: Blobs) -> None:
+    blob, data = sample(blobs)
+    upload = blobs.receive("d", blob, 0, ROOM)
+    upload.append(data)
+    with pytest.raises(BadPayload, match="longer than the 400 bytes"):
+        upload.append(b"x")
+    upload.close()
+    assert blobs.uploaded("d", blob) == 0
+
+
+def test_a_part_of_full_size_that_was_never_checked_is_not_taken_for_whole(blobs: Blobs) -> None:
+    blob, data = sample(blobs)
+    upload = blobs.receive("d", blob, 0, ROOM)
+    upload.append(b"\xff" + data[1:])
+    upload.close()
+    held = blobs.uploaded("d", blob)
+    assert held == blob.size - 1
+    again = blobs.receive("d", blob, held, ROOM)
+    again.append(data[held:])
+    with pytest.raises(BadPayload, match="not those of blob"):
+        again.finish()
+    again.close()
+
+
+def test_an_upload_that_was_replaced_says_so(blobs: Blobs) -> None:
+    blob, data = sample(blobs)
+    upload = blobs.receive("d", blob, 0, ROOM)
+    upload.close()
+    with pytest.raises(Unavailable, match="another upload"):
+        upload.append(data)
+    with pytest.raises(Unavailable, match="another upload"):
+        upload.finish()
+
+
+def test_older_uploads_of_a_device_give_way(blobs: Blobs) -> None:
+    (old, data), (new, _) = sample(blobs, 1.0), sample(blobs, 2.0)
+    for device in ("d", "other"):
+        upload = blobs.receive(device, old, 0, ROOM)
+        upload.append(data[:300])
+        upload.close()
+    blobs.receive("d", new, 0, 500).close()
+    assert blobs.uploaded("d", old) == 0
+    assert blobs.uploaded("other", old) == 300
+
+
+def test_a_disk_that_fails_is_said_so(blobs: Blobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    blob, data = sample(blobs)
+    real = Path.open
+
+    def failing(path: Path, mode: str = "r") -> Any:
+        if mode == "r+b":
+            raise OSError(errno.EIO, "Input/output error")
+        return real(path, mode)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "open", failing)
+        with pytest.raises(StorageFault, match="Input/output error"):
+            blobs.receive("d", blob, 0, ROOM)
+    receiving = blobs.receive("d", blob, 0, ROOM)
+    receiving.append(data)
+    assert receiving.finish() == blob.size
+
+
+def test_an_empty_blob_is_one_too(blobs: Blobs) -> None:
+    weights = blobs.keep({})
+    assert weights.blob.size == 0
+    assert blobs.load(weights) == {}
+    upload = blobs.receive("d", weights.blob, 0, ROOM)
+    assert upload.finish() == 0
+    upload.close()
+    assert blobs.arrived("d", weights.blob.sha256).is_file()
+
+
+def test_mapped_tensors_are_the_stored_ones(blobs: Blobs) -> None:
+    weights = blobs.keep(TENSORS)
+    found = MappedTensors(blobs.path(weights.blob.sha256), weights.manifest)
+    assert list(found) == list(TENSORS)
+    assert len(found) == 3
+    assert {name: array.tobytes() for name, array in found.items()} == {
+        name: array.tobytes() for name, array in TENSORS.items()
+    }
+    assert found["empty"].shape == (0, 2)
+    with pytest.raises(ValueError, match="read-only"):
+        found["w"][0] = 1.0
+    with pytest.raises(KeyError):
+        found["v"]
+
+
+def test_what_a_device_sent_and_a_state_keeps_is_not_stored_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path / "state")
+    try:
+        weights = store.blobs.keep(TENSORS)
+        found = StoredTensors(store.blobs.path(weights.blob.sha256), weights)
+        monkeypatch.setattr(Blobs, "keep", None)
+        assert BlobCache("run").weights(store, found) is weights
+    finally:
+        store.close()
+
+
+def test_mapped_tensors_must_fit_their_file(blobs: Blobs) -> None:
+    weights = blobs.keep(TENSORS)
+    longer = manifest_of({**TENSORS, "more": np.zeros(1)})
+    with pytest.raises(BadPayload, match="the blob has"):
+        MappedTensors(blobs.path(weights.blob.sha256), longer)
+    with pytest.raises(NotFound, match="is not here"):
+        MappedTensors(blobs.path("ab" * 32), weights.manifest)
+
+
+def test_a_later_upload_of_the_same_blob_takes_the_place_of_the_one_before(blobs: Blobs) -> None:
+    blob, data = sample(blobs)
+    first = blobs.receive("d", blob, 0, ROOM)
+    first.append(data[:150])
+    second = blobs.receive("d", blob, 0, ROOM)
+    for late in (lambda: first.append(data[150:]), lambda: first.append(bytes(500)), first.finish):
+        with pytest.raises(Unavailable, match="another upload"):
+            late()
+    second.append(data)
+    assert second.finish() == blob.size
+    assert blobs.arrived("d", blob.sha256).read_bytes() == data
+
+
+def test_what_is_called_whole_is_whole_however_many_send_it_at_once(blobs: Blobs) -> None:
+    """Two processes of one device, or a line that was cut and one that was not: only the last one counts."""
+    blob, data = sample(blobs)
+    wrong, whole = list[str](), list[int]()
+
+    def send(seed: int) -> None:
+        chance = random.Random(seed)
+        for _ in range(150):
+            try:
+                start = chance.choice((0, blobs.uploaded("d", blob)))
+                upload = blobs.receive("d", blob, start, ROOM)
+                for place in range(start, blob.size, 64):
+                    upload.append(data[place : min(place + 64, blob.size)])
+                if upload.finish() == blob.size:
+                    whole.append(seed)
+                    found = hashlib.sha256(blobs.arrived("d", blob.sha256).read_bytes()).hexdigest()
+                    if found != blob.sha256:
+                        wrong.append(found)
+            except (Unavailable, BadPayload, FileNotFoundError):
+                continue
+            finally:
+                if chance.random() < 0.2:
+                    blobs.discard("d", [blob.sha256])
+
+    threads = [threading.Thread(target=send, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert whole, "nobody ever came to the end"
+    assert not wrong

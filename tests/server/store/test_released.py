@@ -1,0 +1,118 @@
+"""The server's mirror: each release once, whatever way and how often it comes, and only for reports."""
+
+import asyncio
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedserver.coordinator.status_types import RunStatus, RunSummary, ServerStatus
+from fedserver.rpc import operator_wire
+from fedserver.store import journal, released
+from fedserver.store.released import statements
+from fedserver.store.storage import Storage
+from fedserver.store.store import Store
+from shoal.core.exchange.messages import Build, Evaluate, PrivateTraining, Train, TrainingSettings
+from shoal.core.exchange.parts import Descriptor, LatentBounds, NoisySums, PrivacySettings
+from shoal.core.exchange.payload import BlobRef, Payload, Weights
+from shoal.core.privacy.cost import ORDERS, Cost
+from shoal.core.privacy.estimates import descriptor_of
+from shoal.core.privacy.statement import OPEN, WEIGHTS, CentralNoise, Statement, of_weights
+from tests.server.servers import server, start
+from tests.server.toys import MODEL
+
+CURVE = tuple(0.01 * order for order in ORDERS)
+SETTINGS = PrivacySettings("explicit", 4.0, 1e-7, 2)
+
+
+def descriptor(value: int) -> Descriptor:
+    return descriptor_of(NoisySums(np.full((1, 5), value), 2.0, 1.0), "a" * 64, SETTINGS)
+
+
+def exact(mode: str) -> Descriptor:
+    settings = PrivacySettings(mode, 1.0 if mode == "paper" else 0.0)
+    return Descriptor(np.zeros((1, 2)), np.zeros((1, 2)), np.ones(1), "a" * 64, settings)
+
+
+async def noted(storage: Storage, device: str) -> None:
+    for _ in range(3):  # sent again
+        await released.note(storage, "toy", device, [descriptor(1), 7, "text"])
+
+
+def test_each_release_is_noted_once_by_its_hash(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with server(tmp_path) as coordinator:
+            await start(coordinator, MODEL)
+            storage = coordinator.storage
+            await noted(storage, "d0")
+            await released.note(storage, "toy", "d0", [descriptor(2)])
+            await released.note(storage, "toy", "d1", [exact("paper"), exact("off"), exact("off")])
+            await released.note(storage, "toy", "d1", [LatentBounds(np.zeros(1), np.ones(1))])
+            found = statements(await storage(Store.releases, "toy"))
+            assert found == statements(await storage(Store.releases))
+            assert (found["d0"].cost.rho, found["d0"].delta, found["d0"].group_size) == (0.25, 1e-7, 2)
+            assert np.isfinite(found["d0"].epsilon)
+            assert found["d1"].unprotected == (OPEN["paper"], OPEN["off"], OPEN["bounds"])
+            assert found["d1"].epsilon == np.inf
+            assert statements(await storage(Store.releases, "another")) == {}
+
+    asyncio.run(play())
+
+
+def test_what_a_report_gives_away_follows_from_its_task(tmp_path: Path) -> None:
+    """Sent again, and after a start that knows nothing of before, it is still noted once."""
+    weights = Weights((), BlobRef(sha256(b"").hexdigest(), 0))
+    plain = Payload("trained", {"model": weights, "examples": 5, "loss": 0.1})
+    private = Payload("trained", {**plain.parts, "curve": CURVE})
+    asked = PrivateTraining(epsilon=2.0, delta=1e-7)
+    told = (
+        ("d0", Train(MODEL, TrainingSettings()), plain),
+        ("d1", Train(MODEL, TrainingSettings(), private=asked), private),
+        ("d2", Evaluate(MODEL), Payload("evaluated", {})),
+        ("d3", Build(), Payload("built", {"model": weights})),
+    )
+
+    async def play() -> None:
+        async with server(tmp_path) as coordinator:
+            await start(coordinator, MODEL)
+            for _ in range(2):
+                known: set[tuple[str, str]] = set()
+                for device, task, report in (*told, *told):
+                    await released.reported(coordinator.storage, "toy", device, task, report, known)
+                assert known == {("d0", OPEN["weights"]), ("d2", OPEN["figures"])}
+            found = statements(await coordinator.storage(Store.releases, "toy"))
+            assert found == {
+                "d0": Statement(unprotected=(OPEN["weights"],)),
+                "d1": Statement(Cost(curve=CURVE), 1e-7),
+                "d2": Statement(unprotected=(OPEN["figures"],)),
+            }
+            assert of_weights(found.values()) == WEIGHTS  # d0's have none, so the model has none
+            assert of_weights([found["d1"], found["d2"]]).endswith(f"at most {found['d1'].promise}")
+
+    asyncio.run(play())
+
+
+def test_a_device_cannot_fill_the_disk_with_releases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "RELEASES", 3)
+
+    async def play() -> None:
+        async with server(tmp_path) as coordinator:
+            await start(coordinator, MODEL)
+            for value in range(9):
+                await released.note(coordinator.storage, "toy", "d0", [descriptor(value)])
+            assert (
+                len(await coordinator.storage(Store.releases, "toy")) == 4
+            )  # the last says that there are more
+
+    asyncio.run(play())
+
+
+def test_operators_are_told_what_the_server_knows() -> None:
+    released = {"d0": Statement(Cost(0.25, CURVE), 1e-7, 2), "d1": Statement(unprotected=(OPEN["paper"],))}
+    summary = RunSummary("r1", "r1", "flux", "default", "finished", 3)
+    for central in (None, CentralNoise(0.5, 1e-7)):
+        status = RunStatus(summary, released=released, central=central)
+        assert operator_wire.status_from_pb(operator_wire.status_to_pb(status)) == status
+    daemon = ServerStatus("1", (), (), released=released)
+    assert operator_wire.server_from_pb(operator_wire.server_to_pb(daemon)).released == released
