@@ -64,7 +64,6 @@ ALLOWED = {
     ("shoal/shell/console.py", "importlib.import_module"): "one of the names in a table of the command line",
     ("shoal/shell/learners.py", "importlib.import_module"): "the owner's settings name the author's code",
     ("shoal/shell/learners.py", "importlib.util.spec_from_file_location"): "the same, as a file",
-    ("fedserver/cli/weights.py", "importlib.import_module"): "a module of ours, named there",
     ("fedclient/work/data.py", "importlib.import_module"): "the owner's settings name the function",
 }
 """Who may do what all the same, and why: in no case does a peer have a word in it."""

@@ -26,7 +26,7 @@ def test_the_tests_that_are_named_are_there() -> None:
     for path, test in named:
         if path and "test_" in path:
             file = ROOT / path if "/" in path else AUTHORITY / path
-            file = file if file.exists() else ROOT / "tests" / "core" / "central" / path
+            file = file if file.exists() else ROOT / "tests" / "core" / "server_kit" / path
             assert file.is_file(), path
         if test:
             tests += 1

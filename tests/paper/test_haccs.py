@@ -8,7 +8,7 @@ from shoal.core.algorithms.haccs import ALGORITHM, Parameters
 from shoal.core.algorithms.haccs import server as server_half
 from shoal.core.algorithms.haccs.device import perform
 from shoal.core.algorithms.haccs.messages import Count, Counted
-from shoal.core.data import Dataset
+from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.errors import BadPayload, ConfigError, DataFault, DeviceFault

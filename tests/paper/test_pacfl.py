@@ -8,7 +8,7 @@ from shoal.core.algorithms.pacfl import ALGORITHM, Parameters
 from shoal.core.algorithms.pacfl import server as server_half
 from shoal.core.algorithms.pacfl.device import perform
 from shoal.core.algorithms.pacfl.messages import Span, Spanned
-from shoal.core.data import Dataset
+from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.engine.rounds import RoundPolicy

@@ -49,13 +49,13 @@ def decode(hint: Any, structure: Structure, load: Load) -> Any:
 
     Raises DataFault, naming the place, where the structure does not fit `hint`.
     """
-    hint = "use the version of Shoal that wrote it"
+    advice = "use the version of Shoal that wrote it"
     if structure.get("format") != FORMAT:
-        raise DataFault(f"stored format {structure.get('format')!r}, where {FORMAT} is due", hint)
+        raise DataFault(f"stored format {structure.get('format')!r}, where {FORMAT} is expected", advice)
     try:
         return _decode(hint, structure.get("value"), functools.cache(load), "value")
     except _Misfit as error:
-        raise DataFault(f"what is stored does not fit: {error}", hint) from None
+        raise DataFault(f"what is stored does not fit: {error}", advice) from None
 
 
 def blobs_of(structure: Any) -> set[str]:

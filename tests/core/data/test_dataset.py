@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from shoal.core.data import Dataset
+from shoal.core.data.dataset import Dataset
 
 
 def test_subset_keeps_order_and_repeats() -> None:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from shoal.core.data import Dataset
+from shoal.core.data.dataset import Dataset
 from shoal.core.data.version import distinct, version
 from shoal.core.data.views import Views
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.core.data import Dataset
+from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
 from shoal.core.device_kit.context import DeviceContext, choose_device
 from shoal.core.device_kit.simulated import Simulated

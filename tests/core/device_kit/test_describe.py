@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.core.data import Dataset
+from shoal.core.data.dataset import Dataset
 from shoal.core.data.version import distinct
 from shoal.core.device_kit.describe import describe, moments_of, project, standardised, sums
 from shoal.core.device_kit.learner import Learner, builtin

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shoal.core.data import Dataset
+from shoal.core.data.dataset import Dataset
 from shoal.core.device_kit.evaluate import evaluate
 from shoal.core.device_kit.learner import Learner
 from shoal.core.device_kit.samples import PASS, Samples, convert

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from shoal.core.data import Dataset
+from shoal.core.data.dataset import Dataset
 from shoal.core.device_kit import samples, standard
 from shoal.core.device_kit.prototypes import prototypes
 from shoal.core.errors import DeviceFault, LearnerFault, Unprotected

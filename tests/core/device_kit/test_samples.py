@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.core.data import Dataset
+from shoal.core.data.dataset import Dataset
 from shoal.core.device_kit.samples import PASS, Batches, Samples, convert
 from shoal.core.errors import DataFault, DeviceFault
 

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from shoal.core.data import Dataset
+from shoal.core.data.dataset import Dataset
 from shoal.core.device_kit.learner import Learner
 from shoal.core.device_kit.score import WORST, score
 from shoal.core.errors import LearnerFault

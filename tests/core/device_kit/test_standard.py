@@ -4,7 +4,7 @@ import sys
 import numpy as np
 import pytest
 
-from shoal.core.data import Dataset
+from shoal.core.data.dataset import Dataset
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.describe import describe
 from shoal.core.device_kit.evaluate import evaluate

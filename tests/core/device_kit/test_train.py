@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from shoal.core.data import Dataset
+from shoal.core.data.dataset import Dataset
 from shoal.core.device_kit.learner import Learner, builtin
 from shoal.core.device_kit.samples import Batches, Samples, convert
 from shoal.core.device_kit.train import train

@@ -66,7 +66,7 @@ from shoal.core.privacy.estimates import descriptor_of
 from shoal.core.types import Tensors
 from tests.core.exchange.wire_values import DECODERS, Blobs, same
 
-FOLDER = Path(__file__).parent.parent / "golden"
+FOLDER = Path(__file__).parents[2] / "golden"
 
 MODEL: Tensors = {"w": np.array([[1.5, -0.0]], np.float32), "steps": np.array(3)}
 PROJECTOR: Tensors = {"mean": np.zeros(2), "components": np.eye(2)}

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shoal.core.data import load
+from shoal.lab.datasets.images import load
 
 
 def store(path: Path, array: np.ndarray, packed: bool = True) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from shoal.core.data import Dataset
+from shoal.core.data.dataset import Dataset
 
 
 def spelled(count: int) -> Dataset:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from shoal.core.data import Dataset
+from shoal.core.data.dataset import Dataset
 from shoal.lab.datasets.pixels import unit
 from shoal.lab.shifts import make
 from shoal.lab.shifts.base import split_basic

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from shoal.core.data import Dataset
+from shoal.core.data.dataset import Dataset
 from shoal.lab.shifts import make
 from shoal.lab.shifts.dirichlet import ALPHAS, deal
 from tests.lab.shifts.test_quantity import plenty, rows

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from shoal.core.data import Dataset
+from shoal.core.data.dataset import Dataset
 from shoal.lab.datasets.pixels import colour, rotate
 from shoal.lab.shifts import drifting
 from shoal.lab.shifts.banks import LEVELS, SHIFTS, bank

@@ -4,7 +4,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from shoal.core.data import Dataset, load
+from shoal.core.data.dataset import Dataset
+from shoal.lab.datasets.images import load
 from shoal.lab.shifts import make
 from shoal.lab.shifts.base import first_seen, split_basic
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.core.data import Dataset
+from shoal.core.data.dataset import Dataset
 from shoal.lab.datasets.pixels import colour, rotate, unit
 from shoal.lab.shifts.base import first_seen, split_basic
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.core.data import Dataset
+from shoal.core.data.dataset import Dataset
 from shoal.lab.shifts import SHIFTS, DeviceData, make
 
 Pair = tuple[Dataset, Dataset]
@@ -82,7 +82,7 @@ def test_one_channel_said_or_unsaid_is_the_same(shift: str, pictures: Pair) -> N
 @every_shift
 def test_digits_of_8_by_8_work(shift: str) -> None:
     pytest.importorskip("sklearn")
-    from shoal.core.data import load
+    from shoal.lab.datasets.images import load
 
     devices = make(shift, 8, 10, 42, *load("digits"))
     assert all(len(device.train) >= 100 and len(device.test) >= 20 for device in devices)

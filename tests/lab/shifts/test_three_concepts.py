@@ -5,7 +5,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from shoal.core.data import Dataset, load
+from shoal.core.data.dataset import Dataset
+from shoal.lab.datasets.images import load
 from shoal.lab.datasets.pixels import unit
 from shoal.lab.shifts import DeviceData, make, newcomers
 from shoal.lab.shifts.three_concepts import named

@@ -8,10 +8,10 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from fedserver.store.store.identities import audit
 
 from fedserver.authority.chain import FIRST, Event, Head, follow, link
 from fedserver.authority.verifying import verify
+from fedserver.store.identities import audit
 from fedserver.store.identities.audit import FILE
 from fedserver.store.store import Store
 from shoal.core.errors import NotFound, StorageFault

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import grpc
 import pytest
-from fedserver.store.store.identities import admission
 from grpc import aio
 
 from fedserver.authority import issuing, nonces, rate_limit
 from fedserver.authority.chain import Event
 from fedserver.authority.records import DeviceStanding
+from fedserver.store.identities import admission
 from shoal.core.exchange._pb.fed.v1 import enrollment_service_pb2 as pb
 from shoal.core.exchange.link import Hello
 from shoal.core.identity import proof

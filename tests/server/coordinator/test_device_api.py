@@ -232,7 +232,7 @@ def test_a_server_that_stops_answers_who_waits(tmp_path: Path) -> None:
 def test_an_error_in_the_algorithm_fails_its_run_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from shoal.core.algorithms.fedavg import server_half
+    from shoal.core.algorithms.fedavg import server as server_half
 
     real = server_half.reduce
 
@@ -258,7 +258,7 @@ def test_an_error_in_the_algorithm_fails_its_run_alone(
 def test_a_combined_model_that_is_not_finite_is_never_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from shoal.core.algorithms.fedavg import server_half
+    from shoal.core.algorithms.fedavg import server as server_half
 
     infinite = {**MODEL, "layer.bias": np.full(3, np.inf, np.float32)}
     monkeypatch.setattr(server_half, "next_models", lambda *given: ({server_half.GLOBAL: infinite}, Guard()))

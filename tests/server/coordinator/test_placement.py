@@ -63,7 +63,7 @@ def test_a_run_that_cannot_place_says_so_and_an_older_one_may(tmp_path: Path) ->
 def test_a_question_names_blobs_that_the_newcomer_may_fetch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from shoal.core.algorithms.fedavg import server_half
+    from shoal.core.algorithms.fedavg import server as server_half
     from shoal.core.exchange.messages import Describe
 
     def place(state: server_half.State, descriptor: Descriptor | None) -> ClusterAssignment | Describe:
@@ -93,7 +93,7 @@ def test_a_question_names_blobs_that_the_newcomer_may_fetch(
 def test_a_run_that_compares_goes_before_a_newer_one_with_one_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from shoal.core.algorithms.flux import server_half
+    from shoal.core.algorithms.flux import server as server_half
     from shoal.core.algorithms.flux.state import State
     from shoal.core.exchange.messages import Describe
 
@@ -142,7 +142,7 @@ def test_a_run_that_compares_goes_before_a_newer_one_with_one_model(
 def test_a_descriptor_that_is_no_answer_to_the_question_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: str, descriptor: Descriptor, wrong: str
 ) -> None:
-    from shoal.core.algorithms.fedavg import server_half
+    from shoal.core.algorithms.fedavg import server as server_half
     from shoal.core.exchange.messages import Describe
 
     def place(state: server_half.State, given: Descriptor | None) -> ClusterAssignment | Describe:

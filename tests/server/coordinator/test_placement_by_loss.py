@@ -79,7 +79,7 @@ def test_evidence_that_is_no_answer_to_the_question_is_refused(
 def test_a_run_that_needs_no_labels_goes_before_a_newer_one_that_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from shoal.core.algorithms.flux import server_half
+    from shoal.core.algorithms.flux import server as server_half
 
     def place(state: server_half.State, evidence: Evidence | None) -> ClusterAssignment | Describe:
         return Describe(MODEL, PROJECTOR)
