@@ -22,8 +22,7 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 
 from shoal.core.algorithm import Algorithm, ServerHalf, State, find, measurement
-from shoal.core.device_kit.learner import Learner
-from shoal.core.device_kit.weights import initial_weights
+from shoal.core.device_kit.learner import Learner, initial_weights
 from shoal.core.engine.events import Effect, Opened
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.simulate import simulate
