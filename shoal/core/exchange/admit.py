@@ -32,6 +32,7 @@ from shoal.core.exchange.parts import (
     MAX_LATENTS,
     Descriptor,
     Evidence,
+    Moments,
     NoisySums,
     PrivacySettings,
     Prototypes,
@@ -42,6 +43,7 @@ from shoal.core.exchange.payload import Payload, decode, fields_of, tensors_of
 from shoal.core.exchange.tensors import Manifest, check_finite, check_manifest, digest, layout, manifest_of
 from shoal.core.privacy.accounting import epsilon_of, group, rho_of
 from shoal.core.privacy.cost import Cost
+from shoal.core.privacy.sums import counts
 from shoal.core.types import Tensors
 
 MAX_EXAMPLES = 1 << 40
@@ -179,20 +181,23 @@ def _admit_descriptor(
         # A device whose classes would drown in noise sends the row of all samples alone; one that has told of
         # its classes before sends that again where only the row of all samples is asked for.
         fits = fits or descriptor.classes == 0 or classes == 0
-    if not fits or descriptor.means.shape[1] != dims:
+    if not fits or descriptor.dims != dims:
         raise BadPayload(
-            f"the descriptor has {descriptor.classes} classes and {descriptor.means.shape[1]} dimensions, "
+            f"the descriptor has {descriptor.classes} classes and {descriptor.dims} dimensions, "
             f"{classes} and {dims} are due"
         )
     if descriptor.privacy != privacy:
         raise BadPayload(f"the descriptor was released with {descriptor.privacy}, {privacy} was asked for")
-    if descriptor.sums is not None:
-        _admit_sums(projector, privacy, descriptor.sums)
-    _check_range("the descriptor", descriptor.means, descriptor.deviations)
-    if (descriptor.counts > MAX_EXAMPLES).any():
+    found = descriptor.statistics
+    if isinstance(found, NoisySums):
+        _admit_sums(projector, privacy, found)
+    else:
+        _check_range("the descriptor", found.means, found.deviations)
+    counted = counts(found) if isinstance(found, NoisySums) else found.counts
+    if (counted > MAX_EXAMPLES).any():
         raise BadPayload("the descriptor counts more samples than a device can have")
-    negative = (descriptor.counts < 0).any() or (descriptor.deviations < 0).any()
-    if negative and descriptor.privacy.mode == "off":  # noise may take a small value below zero
+    exact = isinstance(found, Moments) and privacy.mode == "off"  # noise may take a small value below zero
+    if exact and ((found.counts < 0).any() or (found.deviations < 0).any()):
         raise BadPayload("the descriptor has negative counts or deviations")
 
 
