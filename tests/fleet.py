@@ -59,11 +59,11 @@ def contexts(
     memories: Memories | None = None,
 ) -> dict[DeviceId, Callable[[Message, int], Message]]:
     """The same, of data of your own. shared: another learner than the small network."""
-    local, shared = algorithm.local(), shared or learner()
+    device_half, shared = algorithm.device(), shared or learner()
     network, remembered = shared.module(seed=0), {} if memories is None else memories
 
     def device(number: int, own: Views) -> Simulated:
         context = DeviceContext(shared, own, "cpu", 0, np.random.default_rng(number), model=network)
-        return Simulated(local, context, f"d{number}", remembered)
+        return Simulated(device_half, context, f"d{number}", remembered)
 
     return {f"d{number}": device(number, own) for number, own in enumerate(views)}

@@ -68,10 +68,10 @@ def run(
     minimum: int = 6,
 ) -> Outcome:
     card, parameters = prepared(name)
-    central = card.central()
-    state = central.start(first_model(), parameters) if state is None else state
+    server_half = card.server()
+    state = server_half.start(first_model(), parameters) if state is None else state
     policy = RoundPolicy(minimum=minimum)
-    return simulate(central, state, devices or fleet(card), policy, 11, round=round, watch=watch)
+    return simulate(server_half, state, devices or fleet(card), policy, 11, round=round, watch=watch)
 
 
 def bits(outcome: Outcome) -> dict[str, str]:
@@ -94,7 +94,7 @@ def test_resuming_at_every_round_equals_the_straight_run(name: str) -> None:
     saved: list[tuple[int, Any, dict[DeviceId, Tensors]]] = []
     blobs, memories = Blobs(), dict[DeviceId, Tensors]()
     card, _ = prepared(name)
-    kind = card.central().State
+    kind = card.server().State
 
     def watch(effect: Effect) -> None:
         if isinstance(effect, Save):
@@ -132,17 +132,17 @@ def test_a_device_that_drops_out_never_blocks(name: str) -> None:
 def test_a_cluster_without_updates_keeps_its_model(name: str) -> None:
     """Reduce every round with one device alone, and compare the models of the others' clusters."""
     card, _ = prepared(name)
-    central, devices = card.central(), fleet(card)
+    server_half, devices = card.server(), fleet(card)
     states: list[Any] = []
     run(name, watch=lambda effect: states.append(effect.state) if isinstance(effect, Save) else None)
     clustered = [state for state in states if len(state.models) > 1]
     for state in clustered:
-        plan = central.plan(state, sorted(devices))
+        plan = server_half.plan(state, sorted(devices))
         if plan is None:
             continue
         lonely = sorted(plan.tasks)[0]
         task, answer = plan.tasks[lonely], devices[lonely](plan.tasks[lonely], 3)
-        after = central.reduce(state, [Report(lonely, answer)])
+        after = server_half.reduce(state, [Report(lonely, answer)])
         others = [key for key in state.models if key not in _reached(task, answer, state, lonely)]
         assert {key: digest(after.models[key]) for key in others} == {
             key: digest(state.models[key]) for key in others
@@ -213,7 +213,7 @@ def test_updates_are_bounded_by_default_and_the_papers_presets_take_their_own_me
     papers = [preset for preset in card.presets if preset.startswith("paper")]
     assert {card.configure(preset).aggregation for preset in papers} <= {"mean", "trimmed"}
     with pytest.raises(ConfigError, match="aggregation cannot be 'krum'"):
-        card.central().start(first_model(), card.configure("default", {"aggregation": "krum"}))
+        card.server().start(first_model(), card.configure("default", {"aggregation": "krum"}))
 
 
 def test_reduce_is_told_devices_in_order() -> None:

@@ -53,7 +53,7 @@ def test_a_run_that_asks_for_a_guarantee_asks_for_it_in_every_task(name: str) ->
     torch.set_num_threads(1)
     try:
         devices = {each: watched(each, perform) for each, perform in fleet(card, DEVICES).items()}
-        half = card.central()
+        half = card.server()
         outcome = simulate(
             half, half.start(first_model(), parameters), devices, RoundPolicy(minimum=DEVICES), 7
         )

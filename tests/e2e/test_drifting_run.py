@@ -124,8 +124,8 @@ async def coordinating(folder: Path) -> AsyncIterator[Coordinator]:
 def simulated(made: list[DriftingDevice]) -> Models:
     card, _ = find("feroma")
     fleet = Fleet(card, [Holding.drifting(one, ROUNDS) for one in made], learner(), "cpu", SEED)
-    central = Bootstrap(card.central(), card.configure("default", PARAMETERS))
-    outcome = simulate(central, Unstarted(), fleet.devices(), POLICY, SEED)
+    server_half = Bootstrap(card.server(), card.configure("default", PARAMETERS))
+    outcome = simulate(server_half, Unstarted(), fleet.devices(), POLICY, SEED)
     assert not outcome.failed
     assert len(outcome.state.models) > DEVICES
     return {key: digest(model) for key, model in outcome.state.models.items()}

@@ -61,9 +61,9 @@ def simulated(_one_thread: Any) -> dict[str, str]:
     card, _ = find("fedrc")
     parameters = card.configure("default", PARAMETERS)
     memories: dict[str, Tensors] = {}
-    devices = {f"d{n}": Simulated(card.local(), context(n), f"d{n}", memories) for n in range(DEVICES)}
-    central = Bootstrap(card.central(), parameters, card.initial(parameters))
-    outcome = simulate(central, Unstarted(), devices, POLICY, SEED)
+    devices = {f"d{n}": Simulated(card.device(), context(n), f"d{n}", memories) for n in range(DEVICES)}
+    server_half = Bootstrap(card.server(), parameters, card.initial(parameters))
+    outcome = simulate(server_half, Unstarted(), devices, POLICY, SEED)
     assert not outcome.failed
     assert len({digest(model) for model in outcome.state.models.values()}) == 2
     return {key: digest(model) for key, model in outcome.state.models.items()}

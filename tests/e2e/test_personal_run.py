@@ -58,9 +58,9 @@ def context(number: int) -> DeviceContext:
 def simulated(name: str) -> State:
     card, _ = find(name)
     parameters, memories = card.configure("default", parameters_of(name)), dict[str, Tensors]()
-    devices = {f"d{n}": Simulated(card.local(), context(n), f"d{n}", memories) for n in range(DEVICES)}
-    central = Bootstrap(card.central(), parameters, card.initial(parameters))
-    outcome = simulate(central, Unstarted(), devices, POLICY, SEED)
+    devices = {f"d{n}": Simulated(card.device(), context(n), f"d{n}", memories) for n in range(DEVICES)}
+    server_half = Bootstrap(card.server(), parameters, card.initial(parameters))
+    outcome = simulate(server_half, Unstarted(), devices, POLICY, SEED)
     assert not outcome.failed
     return outcome.state
 

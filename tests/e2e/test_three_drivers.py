@@ -130,15 +130,15 @@ def simulated() -> Models:
     found: Models = {}
     for name in processes.ALGORITHMS:
         card, _ = find(name)
-        local = card.local()
+        device_half = card.device()
         parameters = card.configure("default", fleet.PARAMETERS[name])
 
         memories: dict[str, Tensors] = {}
         outcome = simulate(
-            Bootstrap(card.central(), parameters),
+            Bootstrap(card.server(), parameters),
             Unstarted(),
             {
-                member.name: Simulated(local, context(member), member.name, memories)
+                member.name: Simulated(device_half, context(member), member.name, memories)
                 for member in fleet.trainers()
             },
             fleet.POLICY,

@@ -59,7 +59,7 @@ def context(own: Dataset, seed: int = 0) -> DeviceContext:
 
 
 def answered(task: Message, own: Dataset, seed: int = 0) -> Message:
-    return ALGORITHM.local().perform(task, context(own, seed))
+    return ALGORITHM.device().perform(task, context(own, seed))
 
 
 def described(task: Message, own: Dataset, seed: int = 0) -> Descriptor:

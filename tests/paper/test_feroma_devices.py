@@ -83,7 +83,7 @@ def test_the_paper_s_profiles_are_of_the_held_out_part_by_three_masks(seen: Seen
 
 def test_with_a_guarantee_the_same_data_cost_their_device_s_budget_once(tmp_path: Path) -> None:
     accounts = {f"d{n}": Ledger(tmp_path / f"d{n}", Budget(unprotected=False)) for n in range(4)}
-    device_half, devices = ALGORITHM.local(), {}
+    device_half, devices = ALGORITHM.device(), {}
     for number, (name, account) in enumerate(accounts.items()):
         views = Views.of(data(number, samples=350))
         own = DeviceContext(learner(), views, "cpu", 0, np.random.default_rng(0), account=account)
@@ -145,7 +145,7 @@ def test_devices_that_are_all_alike_or_all_different_are_no_special_case(angles:
 
 
 def test_a_device_of_one_sample_and_one_without_labels_do_not_stop_the_others() -> None:
-    device_half, devices = ALGORITHM.local(), fleet(ALGORITHM, 3)
+    device_half, devices = ALGORITHM.device(), fleet(ALGORITHM, 3)
     for name, own in {"few": data(3).subset(slice(0, 1)), "unlabelled": Dataset(data(4).x)}.items():
         mine = context(own)
         devices[name] = lambda message, seed, mine=mine: device_half.perform(message, mine.for_task(seed))  # type: ignore[misc]

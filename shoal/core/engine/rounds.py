@@ -103,7 +103,7 @@ class RoundEngine:
 
     def __init__(
         self,
-        central: ServerHalf,
+        server_half: ServerHalf,
         policy: RoundPolicy,
         seed: int,
         state: State,
@@ -113,7 +113,7 @@ class RoundEngine:
         reported: Iterable[DeviceId] = (),
         abandoned_in_a_row: int = 0,
     ) -> None:
-        self._central, self._policy, self._seed = central, policy, seed
+        self._server_half, self._policy, self._seed = server_half, policy, seed
         self.state, self.round, self.stage = state, round, Stage.WAITING
         self.plan = Plan({}, "")
         self.sessions: dict[DeviceId, Session] = {}
@@ -227,7 +227,7 @@ class RoundEngine:
             if len(present) < (self._wanted_to_open() if patient else self._policy.minimum):
                 return self._finish_if_over(present)
             asked = tuple(self._sample(present))
-        plan = self._central.plan(self.state, asked)
+        plan = self._server_half.plan(self.state, asked)
         if plan is None:
             return self._finish()
         if not plan.tasks:
@@ -246,7 +246,7 @@ class RoundEngine:
         if not self._may_be_over or not known:
             return []
         self._may_be_over = False
-        return self._finish() if self._central.plan(self.state, known) is None else []
+        return self._finish() if self._server_half.plan(self.state, known) is None else []
 
     def _finish(self) -> list[Effect]:
         self.stage = Stage.OVER

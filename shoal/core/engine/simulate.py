@@ -67,7 +67,7 @@ class Outcome:
 
 
 def simulate(
-    central: ServerHalf,
+    server_half: ServerHalf,
     state: State,
     devices: Mapping[DeviceId, Device],
     policy: RoundPolicy,
@@ -82,20 +82,20 @@ def simulate(
     round: where to go on from, with the state that was saved for it. watch: shown every effect before it is
     carried out: Opened has the title of a round, Save the state after one.
     """
-    engine = RoundEngine(central, policy, seed, state, round=round)
-    return _Simulation(central, engine, devices, keep, watch).run()
+    engine = RoundEngine(server_half, policy, seed, state, round=round)
+    return _Simulation(server_half, engine, devices, keep, watch).run()
 
 
 class _Simulation:
     def __init__(
         self,
-        central: ServerHalf,
+        server_half: ServerHalf,
         engine: RoundEngine,
         devices: Mapping[DeviceId, Device],
         keep: Keep,
         watch: Callable[[Effect], None],
     ) -> None:
-        self._central, self._engine, self._devices = central, engine, devices
+        self._server_half, self._engine, self._devices = server_half, engine, devices
         self._keep, self._watch = keep, watch
         self._effects: deque[Effect] = deque()
         self._reports: dict[DeviceId, Message] = {}
@@ -131,7 +131,7 @@ class _Simulation:
             self._perform(effect)
         elif isinstance(effect, Reduce):
             reports = [Report(device, self._reports[device]) for device in effect.devices]
-            state = self._central.reduce(self._engine.state, reports)
+            state = self._server_half.reduce(self._engine.state, reports)
             self._effects += self._engine.feed(Reduced(effect.round, state))
         elif isinstance(effect, Save | Abandon):
             self._reports.clear()

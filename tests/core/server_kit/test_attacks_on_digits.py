@@ -49,8 +49,8 @@ def run(hostile: Callable[[Device, int], Device] | None, rule: str = "default", 
         if hostile is not None:
             devices[f"d{number}"] = hostile(device, number)
     changes = SETTINGS | {"rounds": rounds} | ({} if rule == "default" else {"aggregation": rule})
-    state = card.central().start(first_model(), card.configure("default", changes))
-    return simulate(card.central(), state, devices, RoundPolicy(minimum=8), 7)
+    state = card.server().start(first_model(), card.configure("default", changes))
+    return simulate(card.server(), state, devices, RoundPolicy(minimum=8), 7)
 
 
 def accuracy(outcome: Outcome) -> float:
