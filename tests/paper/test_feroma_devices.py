@@ -67,7 +67,7 @@ def digest_of(descriptor: Descriptor) -> bytes:
 def test_a_device_that_holds_nothing_out_describes_what_it_has(finished: State) -> None:
     one = data(0).subset(slice(0, 1))
     for masks in (0, 3):
-        assert described(task(finished, masks, "held_out"), one).counts[0] == 1.0
+        assert described(task(finished, masks, "held_out"), one).statistics.counts[0] == 1.0
 
 
 def test_the_paper_s_profiles_are_of_the_held_out_part_by_three_masks(seen: Seen) -> None:

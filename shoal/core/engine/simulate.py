@@ -5,7 +5,7 @@ With the same seeds it gives the same models, bit for bit, as the daemon does.
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -181,8 +181,16 @@ def _numbers(message: Message) -> int:
     for name in fields_of(type(message)):
         value = getattr(message, name)
         if isinstance(value, TYPED_PARTS):
-            arrays = [getattr(value, part.name) for part in fields(value)]
-            total += sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
+            total += _array_bytes(value)
         elif isinstance(value, tuple):
             total += sum(8 for number in value if isinstance(number, float))
     return total
+
+
+def _array_bytes(value: Any) -> int:
+    """Bytes of the arrays in a part, at any depth."""
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    return (
+        sum(_array_bytes(getattr(value, each.name)) for each in fields(value)) if is_dataclass(value) else 0
+    )

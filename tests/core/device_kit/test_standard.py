@@ -108,7 +108,7 @@ def test_train_describes_the_training_part_by_the_model_as_received() -> None:
     expected = exact(context, weights, ["train"], 3)
     assert np.array_equal(answer.descriptor.statistics.means, expected["means"])
     assert np.array_equal(answer.descriptor.statistics.deviations, expected["deviations"])
-    assert np.array_equal(answer.descriptor.counts, expected["counts"])
+    assert np.array_equal(answer.descriptor.statistics.counts, expected["counts"])
     assert answer.descriptor.projector == digest(PROJECTOR)
     assert not np.allclose(exact(context, answer.model, ["train"], 3)["means"], expected["means"])
 
