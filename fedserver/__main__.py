@@ -15,16 +15,16 @@ class Verbs(Commands):
     """The last three are experiments: they run in the operator's shell and never inside the daemon."""
 
     modules: ClassVar = {
-        "init": "fedserver.cli.init",
-        "up": "fedserver.cli.up",
+        "init": "fedserver.cli.server",
+        "up": "fedserver.cli.server",
         "token": "fedserver.cli.token",
         "device": "fedserver.cli.device",
         "authority": "fedserver.cli.authority",
         "audit": "fedserver.cli.audit",
         "run": "fedserver.cli.run",
-        "status": "fedserver.cli.status",
-        "cluster": "fedserver.cli.cluster",
-        "model": "fedserver.cli.status",
+        "status": "fedserver.cli.server",
+        "cluster": "fedserver.cli.model",
+        "model": "fedserver.cli.model",
         "backup": "fedserver.cli.backup",
         "restore": "fedserver.cli.backup",
         "recover": "fedserver.cli.backup",

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedserver.authority.chain import Event
+from fedserver.authority.audit import Event
 from fedserver.authority.peers import Peers
 from fedserver.authority.roots import Authority
 from fedserver.config import ServerConfig

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar
 
-from fedserver.authority.chain import Event
+from fedserver.authority.audit import Event
 from fedserver.authority.issuing import DAY
 from fedserver.authority.peers import Peers
 from fedserver.authority.records import DeviceStanding, Registered, Terms, Token

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import yaml
 
-from fedserver.authority.chain import Event
+from fedserver.authority.audit import Event
 from fedserver.authority.roots import ROOT, Authority, lacking, make
 from fedserver.config import SETTINGS, read_server
 from fedserver.store.store import Store

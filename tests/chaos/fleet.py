@@ -21,7 +21,7 @@ import yaml
 
 from fedclient.store.state import DeviceFolder
 from fedserver.authority.records import Terms
-from fedserver.cli.waiting import answers
+from fedserver.cli.options import answers
 from fedserver.config import SETTINGS
 from fedserver.rpc.authority_client import AuthorityClient
 from shoal.core.errors import ShoalError, Unavailable

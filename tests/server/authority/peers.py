@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from grpc import aio
 
 from fedserver.authority import setup
+from fedserver.authority.audit import Event
 from fedserver.authority.authority_api import AuthorityApi
-from fedserver.authority.chain import Event
 from fedserver.authority.issuing import Key
 from fedserver.authority.peers import Peers
 from fedserver.authority.records import Terms

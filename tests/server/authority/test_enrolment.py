@@ -10,8 +10,8 @@ import grpc
 import pytest
 from grpc import aio
 
-from fedserver.authority import issuing, nonces, rate_limit
-from fedserver.authority.chain import Event
+from fedserver.authority import issuing, joining, rate_limit
+from fedserver.authority.audit import Event
 from fedserver.authority.records import DeviceStanding
 from fedserver.store.identities import admission
 from shoal.core.exchange._pb.fed.v1 import enrollment_service_pb2 as pb
@@ -180,7 +180,7 @@ def test_a_challenge_is_answered_once_and_in_time(tmp_path: Path, monkeypatch: p
         assert isinstance(await device.join(**answer), Enrolled)
         error, _ = await refused(device.join(**answer))
         assert error.code() is grpc.StatusCode.UNAVAILABLE
-        monkeypatch.setattr(nonces, "VALID", 0.0)
+        monkeypatch.setattr(joining, "NONCE_LIFE", 0.0)
         error, _ = await refused(device.join())
         assert error.code() is grpc.StatusCode.UNAVAILABLE
 

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from fedserver.__main__ import main
 from fedserver.authority import issuing
-from fedserver.authority.chain import Event
+from fedserver.authority.audit import Event
 from fedserver.authority.roots import Authority
 from fedserver.store.backup import backup, restore
 from fedserver.store.identities.audit import FILE

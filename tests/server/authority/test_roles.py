@@ -10,7 +10,7 @@ import pytest
 from grpc import aio
 
 from fedserver.authority import issuing, permissions
-from fedserver.authority.chain import Event
+from fedserver.authority.audit import Event
 from fedserver.authority.permissions import ALLOWED
 from fedserver.coordinator import placement
 from shoal.core.errors import IllegalEvent

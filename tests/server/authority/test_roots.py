@@ -12,8 +12,8 @@ import pytest
 from cryptography import x509
 from grpc import aio
 
-from fedserver.authority import files, issuing, roots, setup
-from fedserver.authority.chain import Event
+from fedserver.authority import issuing, roots, setup
+from fedserver.authority.audit import Event
 from fedserver.authority.roots import Authority
 from fedserver.config import read_server
 from shoal.core.engine.rounds import RoundPolicy
@@ -112,8 +112,8 @@ def test_a_key_that_others_may_read_is_refused(tmp_path: Path, name: str) -> Non
 
 def damaged(path: Path, folder: Path) -> list[bytes]:
     """What a disk, or somebody, may have made of the server's certificate."""
-    good, other = path.read_bytes(), files.load(folder / roots.ENROLMENT)
-    strange = other.key_pem + files.load(next(folder.glob("root-*"))).pem
+    good, other = path.read_bytes(), roots.load_pair(folder / roots.ENROLMENT)
+    strange = other.key_pem + roots.load_pair(next(folder.glob("root-*"))).pem
     return [b"", good[:200], good[: good.index(b"-----BEGIN CERT")], b"\xff" * 99, strange]
 
 
@@ -143,7 +143,7 @@ def test_a_damaged_certificate_of_the_server_is_made_again_whenever_that_is_kill
         path.write_bytes(wrong)
         with pytest.raises(ConfigError, match=r"server\.pem in .*: missing or damaged"):
             Authority.open(tmp_path / "s", HOSTS)
-        for owner, step in ((files, "save"), (disk, "move")):
+        for owner, step in ((roots, "save_pair"), (disk, "move")):
             with monkeypatch.context() as patched:
                 patched.setattr(owner, step, lambda *_: _interrupt())
                 with pytest.raises(KeyboardInterrupt):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fedserver.__main__ import main
-from fedserver.authority.chain import Event
+from fedserver.authority.audit import Event
 from fedserver.authority.setup import init
 from shoal.core.exchange.link import Hello
 from shoal.core.identity.certificates import new_key

@@ -14,8 +14,8 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from fedserver.__main__ import main
+from fedserver.cli import options
 from fedserver.cli import run as run_verbs
-from fedserver.cli import waiting
 from fedserver.coordinator.status_types import RunStatus, RunSummary
 from shoal.core.errors import Unavailable
 from shoal.core.exchange.link import Failure, Report
@@ -51,7 +51,7 @@ def command(server: Daemon, capfd: pytest.CaptureFixture[str], monkeypatch: pyte
     Where no server is, it waits for less than the moment that a person would.
     """
     monkeypatch.setenv("FEDSERVER_STATE", str(server.state))
-    monkeypatch.setattr(waiting, "MOMENT", 0.1)
+    monkeypatch.setattr(options, "MOMENT", 0.1)
 
     def run(*arguments: object) -> tuple[int, str, str]:
         capfd.readouterr()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedserver.cli import waiting
+from fedserver.cli import options
 from fedserver.rpc.client import SOCKET
 from fedserver.store.store import LOCK
 
@@ -53,7 +53,7 @@ def test_a_server_that_answers_is_reached_without_a_wait(
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / SOCKET))
         server.listen()
-        assert waiting.reach(tmp_path, 5.0, told.append)
+        assert options.reach(tmp_path, 5.0, told.append)
     assert (clock.now, told) == (0.0, [])
 
 
@@ -63,7 +63,7 @@ def test_a_folder_in_which_a_server_starts_is_worth_all_the_patience(
 ) -> None:
     if owner != "none":
         (tmp_path / LOCK).write_text(str(os.getpid()) if owner else "")
-    assert not waiting.reach(tmp_path, 5.0, told.append)
+    assert not options.reach(tmp_path, 5.0, told.append)
     assert 5.0 <= clock.now < 5.5
     assert set(told) == {f"waiting for the server of {tmp_path}"}
 
@@ -75,19 +75,19 @@ def test_without_a_sign_of_a_server_there_is_but_a_moment(
     if folder == "left":
         (tmp_path / LOCK).write_text(f"{gone()}\n")
     state = tmp_path / "missing" if folder == "missing" else tmp_path
-    assert not waiting.reach(state, 5.0, told.append)
-    assert waiting.MOMENT <= clock.now < 5.0
+    assert not options.reach(state, 5.0, told.append)
+    assert options.MOMENT <= clock.now < 5.0
 
 
 def test_a_folder_that_could_not_be_made_is_not_waited_for(
     tmp_path: Path, clock: Clock, told: list[str]
 ) -> None:
-    assert not waiting.reach(tmp_path / "no" / "such", 5.0, told.append)
+    assert not options.reach(tmp_path / "no" / "such", 5.0, told.append)
     assert (clock.now, told) == (0.0, [])
 
 
 def test_no_patience_is_no_wait(tmp_path: Path, clock: Clock, told: list[str]) -> None:
-    assert not waiting.reach(tmp_path, 0.0, told.append)
+    assert not options.reach(tmp_path, 0.0, told.append)
     assert clock.now == 0.0
 
 
@@ -102,5 +102,5 @@ def test_a_server_that_comes_while_somebody_waits_is_reached(
             server.listen()
 
         clock.at = {0.5: state.mkdir, 3.0: listen}
-        assert waiting.reach(state, 5.0, told.append)
+        assert options.reach(state, 5.0, told.append)
     assert 3.0 <= clock.now < 3.5
