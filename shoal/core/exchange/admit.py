@@ -192,13 +192,7 @@ def _admit_descriptor(
     if isinstance(found, NoisySums):
         _admit_sums(projector, privacy, found)
     else:
-        _check_range("the descriptor", found.means, found.deviations)
-    counted = counts(found) if isinstance(found, NoisySums) else found.counts
-    if (counted > MAX_EXAMPLES).any():
-        raise BadPayload("the descriptor counts more samples than a device can have")
-    exact = isinstance(found, Moments) and privacy.mode == "off"  # noise may take a small value below zero
-    if exact and ((found.counts < 0).any() or (found.deviations < 0).any()):
-        raise BadPayload("the descriptor has negative counts or deviations")
+        _admit_moments(privacy, found)
 
 
 def _admit_scores(task: Score, scores: Scores) -> None:
@@ -217,7 +211,21 @@ def _admit_prototypes(task: Represent, prototypes: Prototypes) -> None:
     _check_range("a mean embedding", prototypes.means)
 
 
+def _admit_moments(privacy: PrivacySettings, moments: Moments) -> None:
+    _check_range("the descriptor", moments.means, moments.deviations)
+    _admit_counts(moments.counts)
+    negative = (moments.counts < 0).any() or (moments.deviations < 0).any()
+    if negative and privacy.mode == "off":  # noise may take a small value below zero
+        raise BadPayload("the descriptor has negative counts or deviations")
+
+
+def _admit_counts(found: Vector) -> None:
+    if (found > MAX_EXAMPLES).any():
+        raise BadPayload("the descriptor counts more samples than a device can have")
+
+
 def _admit_sums(projector: Tensors, privacy: PrivacySettings, sums: NoisySums) -> None:
+    _admit_counts(counts(sums))
     if "radius" not in projector or sums.radius != float(projector["radius"]):
         raise BadPayload(f"latents were shortened to {sums.radius}, which is not the projector's radius")
     holds = epsilon_of(group(rho_of(sums.sigma), privacy.group_size), privacy.delta)
