@@ -52,7 +52,7 @@ def bare_round(learner: Learner, data: list[Dataset]) -> None:
 def simulated_round(learner: Learner, data: list[Dataset]) -> Callable[[], None]:
     """The same through the simulator: its fleet is made once, a round is what is timed."""
     card, _ = find("fedavg")
-    central, local = card.central(), card.local()
+    server_half, device_half = card.server(), card.device()
     parameters = card.configure(
         "default",
         {
@@ -71,14 +71,14 @@ def simulated_round(learner: Learner, data: list[Dataset]) -> Callable[[], None]
         context = DeviceContext(
             learner, Views(one, nothing, None), "cpu", 0, np.random.default_rng(0), network
         )
-        return lambda message, seed: local.perform(message, context.for_task(seed))
+        return lambda message, seed: device_half.perform(message, context.for_task(seed))
 
     devices = {f"device-{number:02}": device(one) for number, one in enumerate(data)}
     policy = RoundPolicy(minimum=len(data))
 
     def run() -> None:
-        state = central.start(initial_weights(learner, 42), parameters)
-        outcome = simulate(central, state, devices, policy, seed=1)
+        state = server_half.start(initial_weights(learner, 42), parameters)
+        outcome = simulate(server_half, state, devices, policy, seed=1)
         assert not outcome.failed
         assert outcome.state.progress == 1
 

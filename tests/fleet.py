@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 from torch import Tensor
@@ -31,9 +32,15 @@ def first_model() -> Tensors:
     return initial_weights(learner(), 42)
 
 
+@cache
+def digits() -> tuple[Dataset, Dataset]:
+    """The training and the test part, read once per process: nothing here changes an array in place."""
+    return images.load("digits")
+
+
 def data(device: int, angles: tuple[int, ...] = (0, 90), samples: int = 90) -> Dataset:
     """Digits of one device alone; device i turns its images by the i-th angle, and round again."""
-    train, _ = images.load("digits")
+    train, _ = digits()
     own = train.subset(slice(device * samples, (device + 1) * samples))
     turned = rotate(own.x, angles[device % len(angles)])
     return Dataset(unit(turned), own.y)
@@ -57,11 +64,11 @@ def contexts(
     memories: Memories | None = None,
 ) -> dict[DeviceId, Callable[[Message, int], Message]]:
     """The same, of data of your own. shared: another learner than the small network."""
-    local, shared = algorithm.local(), shared or learner()
+    device_half, shared = algorithm.device(), shared or learner()
     network, remembered = shared.module(seed=0), {} if memories is None else memories
 
     def device(number: int, own: Views) -> Simulated:
         context = DeviceContext(shared, own, "cpu", 0, np.random.default_rng(number), model=network)
-        return Simulated(local, context, f"d{number}", remembered)
+        return Simulated(device_half, context, f"d{number}", remembered)
 
     return {f"d{number}": device(number, own) for number, own in enumerate(views)}

@@ -20,13 +20,12 @@ from typing import Any
 import numpy as np
 
 from fedclient.config import DataConfig
-from fedclient.work.readers import Arrays, read_csv, read_idx, read_npz
+from shoal.core.data import arrays as checked
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
 from shoal.core.errors import ConfigError, DataFault, ShoalError
 from shoal.core.types import Array
-
-MAX_CLASS = 1 << 31
+from shoal.shell.readers import Arrays, read_csv, read_idx, read_npz
 
 
 def load(config: DataConfig, labels: bool = True) -> Views:
@@ -98,7 +97,9 @@ def _from_module(name: str) -> Views:
         raise DataFault(problem, "call it by itself and fix it") from error
     if isinstance(found, tuple) and len(found) == 2:
         x, y = found
-        found = _paired(name, np.asarray(x), None if y is None else _classes(name, np.asarray(y)))
+        found = checked.paired(
+            name, np.asarray(x), None if y is None else checked.classes(name, np.asarray(y))
+        )
     if isinstance(found, Dataset):
         return Views.of(found)
     if not isinstance(found, Views):
@@ -111,30 +112,8 @@ def _dataset(path: Path, arrays: Arrays, config: DataConfig) -> Dataset:
     x, y = arrays
     if x.ndim == 0 or x.size == 0:
         raise DataFault(f"{path} holds no samples", "a device needs at least one")
-    x = _shaped(path, _scaled(path, x, config.divide_by), config.shape)
-    return _paired(str(path), x, None if y is None else _classes(str(path), y))
-
-
-def _paired(what: str, x: Array, y: Array | None) -> Dataset:
-    try:
-        return Dataset(x, y)
-    except ValueError as error:
-        raise DataFault(f"{what}: {error}", "give one class for each sample, in the same order") from None
-
-
-def _scaled(path: Path, x: Array, divide_by: float | None) -> Array:
-    if x.dtype.kind not in "fiub":
-        raise DataFault(f"{path}: x holds {x.dtype}, not numbers", "turn it into numbers first")
-    if x.dtype == np.uint8 and divide_by is None:
-        return x  # it becomes 0 to 1 where it is used, and takes a quarter of the memory until then
-    with np.errstate(over="ignore"):
-        numbers = x.astype(np.float32, copy=False)
-    if not np.isfinite(numbers).all():
-        place = np.unravel_index(int(np.isfinite(numbers).argmin()), x.shape)
-        row, *column = (int(index) for index in place)
-        where = f"row {row}, column {', '.join(map(str, column))}" if column else f"row {row}"
-        raise DataFault(f"{path}: x holds {x[place]} in {where} (from 0)", "fill or drop such samples")
-    return numbers if divide_by is None else numbers / np.float32(divide_by)
+    x = _shaped(path, checked.samples(str(path), x, config.divide_by), config.shape)
+    return checked.paired(str(path), x, None if y is None else checked.classes(str(path), y))
 
 
 def _shaped(path: Path, x: Array, shape: tuple[int, ...]) -> Array:
@@ -144,16 +123,3 @@ def _shaped(path: Path, x: Array, shape: tuple[int, ...]) -> Array:
         problem = f"a sample of shape {list(x.shape[1:])} cannot become {list(shape)}"
         raise DataFault(f"{path}: {problem}", "fix data.shape")
     return x.reshape(len(x), *shape)
-
-
-def _classes(what: str, y: Array) -> Array:
-    """Labels as int64; whole floats will do, since csv and numpy make them easily."""
-    if y.dtype.kind not in "fiu":
-        hint = "number the classes from 0, the same on all devices"
-        raise DataFault(f"{what}: the labels are {y.dtype}, not numbers", hint)
-    right = np.isfinite(y) & (y >= 0) & (y == np.floor(y)) & (y < MAX_CLASS)
-    if not right.all():
-        place = np.unravel_index(int(right.argmin()), y.shape)
-        problem = f"the label of row {int(place[0]) if place else 0} (from 0) is {y[place]}"
-        raise DataFault(f"{what}: {problem}", "classes are whole numbers from 0")
-    return y.astype(np.int64)

@@ -116,7 +116,7 @@ def halves() -> dict[str, tuple[type[Message], DeviceHalf]]:
                     "uninstall one of the two",
                 )
             if hasattr(message, "reply"):
-                found[message.kind] = (message, card.local())
+                found[message.kind] = (message, card.device())
     return found
 
 

@@ -79,11 +79,11 @@ async def _ask(run: Run, evidence: Evidence | None) -> _Answer:
 
 def _found(run: Run, state: State, evidence: Evidence | None) -> ClusterAssignment | Message:
     """What the algorithm says; evidence has to be an answer to the question that the run asks."""
-    question = run.central.place(state, None)
+    question = run.server_half.place(state, None)
     if evidence is None or isinstance(question, ClusterAssignment):
         return question
     admit_evidence(question, evidence)
-    return run.central.place(state, evidence)
+    return run.server_half.place(state, evidence)
 
 
 async def _given(

@@ -14,9 +14,9 @@ from shoal.core.types import Tensors
 
 @dataclass(frozen=True)
 class Recipe:
-    """central: the algorithm's server half. state: the type of its states, to store and read them by."""
+    """server_half: the algorithm's server half. state: the type of its states, to store and read them by."""
 
-    central: Bootstrap
+    server_half: Bootstrap
     state: Any
 
     def start(self, model: Tensors | None) -> State:
@@ -24,7 +24,7 @@ class Recipe:
         if model is None:
             return Unstarted()
         check_finite(model, "the initial model")
-        started: State = self.central.start(model, self.central.parameters)
+        started: State = self.server_half.start(model, self.server_half.parameters)
         return started
 
 
@@ -32,12 +32,12 @@ def recipe_of(spec: RunSpec) -> Recipe:
     """Raises ConfigError for an algorithm, preset or parameter that is not known."""
     algorithm, variant = find(spec.algorithm)
     parameters = algorithm.configure(spec.preset, {**variant, **spec.parameters})
-    central = algorithm.central()
-    state = typing.get_type_hints(central.start).get("return")
+    server_half = algorithm.server()
+    state = typing.get_type_hints(server_half.start).get("return")
     if state is None or state is Any:
         raise ConfigError(
             f"algorithm {algorithm.name} does not say what its state is",
             f"annotate what {algorithm.server_module}.start returns",
         )
-    bootstrap = Bootstrap(central, parameters, algorithm.initial(parameters))
+    bootstrap = Bootstrap(server_half, parameters, algorithm.initial(parameters))
     return Recipe(bootstrap, typing.Union[state, Unstarted])  # noqa: UP007

@@ -44,9 +44,9 @@ class StoredReports(Sequence[Report]):
         return StoredTensors(self._blobs.path(weights.blob.sha256), weights)
 
 
-def reduce(central: ServerHalf, state: State, reports: Sequence[Report]) -> State:
+def reduce(server_half: ServerHalf, state: State, reports: Sequence[Report]) -> State:
     """The next state, with models that are all finite: what came in was, but sums can overflow."""
-    following: State = central.reduce(state, reports)
+    following: State = server_half.reduce(state, reports)
     for key, model in following.models.items():
         check_finite(model, f"the combined model {key}")
     return following

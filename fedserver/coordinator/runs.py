@@ -72,10 +72,10 @@ class Run:
         wake: Callable[[DeviceId], None],
         in_turn: Callable[[Coroutine[Any, Any, None]], Awaitable[None]],
     ) -> None:
-        self.run, self.spec, self.central = record.run, record.spec, recipe.central
+        self.run, self.spec, self.server_half = record.run, record.spec, recipe.server_half
         self.standing, self.reason = record.standing, record.reason
         self.engine = RoundEngine(
-            recipe.central,
+            recipe.server_half,
             record.spec.policy,
             record.spec.seed,
             state,
@@ -265,12 +265,12 @@ class Run:
                 await self._in_turn(self.advance(Reduced(effect.round, following)))
 
     async def _combined(self, effect: Reduce) -> State:
-        central, state, tasks = self.central, self.engine.state, self.engine.plan.tasks
+        server_half, state, tasks = self.server_half, self.engine.state, self.engine.plan.tasks
         records = await self._storage(Store.reports, self.run, effect.round)
         counted = [record for record in records if record.device in effect.devices]
         reports = StoredReports(counted, tasks, self._storage.blobs)
         crash.point("server.reducing")
-        following = await in_thread(lambda: reduce(central, state, reports))
+        following = await in_thread(lambda: reduce(server_half, state, reports))
         crash.point("server.reduced")
         return following
 

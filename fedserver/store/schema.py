@@ -1,5 +1,6 @@
 """The tables of `shoal.db`, and how a connection is opened."""
 
+import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -131,9 +132,20 @@ CURVES = """
 ALTER TABLE released ADD COLUMN curve BLOB NOT NULL DEFAULT x'';  -- float64, see privacy/cost.py
 """
 
-STEPS: tuple[str, ...] = (FIRST, IDENTITIES, EPOCH, MIRROR, GAPS, CURVES)
-"""How the tables came to be: step n takes version n - 1 to n. A step that was released never changes."""
+POLICY = """
+UPDATE runs SET spec = rename_policy_fields(spec);
+"""
+
+STEPS: tuple[str, ...] = (FIRST, IDENTITIES, EPOCH, MIRROR, GAPS, CURVES, POLICY)
+"""The history of the tables: step n upgrades version n - 1 to n. A released step never changes."""
 VERSION = len(STEPS)
+POLICY_FIELDS = {
+    "over_select": "oversample",
+    "gather": "wait_for_devices",
+    "silence": "device_timeout",
+    "patience": "max_abandoned_rounds",
+}
+"""The fields of a round policy that have had another name in stored run specifications."""
 RESTORE = "keep the folder as it is, and restore a backup: fedserver restore BACKUP --state DIR"
 
 
@@ -147,6 +159,8 @@ def connect(path: Path) -> sqlite3.Connection:
     try:
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=5000"):
             connection.execute(f"PRAGMA {pragma}")
+        # JSON is rewritten by Python, since SQLite's own functions would round floats to 15 digits.
+        connection.create_function("rename_policy_fields", 1, _rename_policy_fields, deterministic=True)
         _check(connection, path)
         found = _version(connection)
         if 0 < found < VERSION:
@@ -189,3 +203,11 @@ def _back_up(connection: sqlite3.Connection, copy: Path) -> None:
         with closing(sqlite3.connect(file.name)) as target:
             connection.backup(target)
         settle(file, copy)
+
+
+def _rename_policy_fields(spec: str) -> str:
+    """A stored run specification, with the present names of its policy's fields."""
+    stored = json.loads(spec)
+    policy = stored["value"]["policy"]
+    stored["value"]["policy"] = {POLICY_FIELDS.get(name, name): value for name, value in policy.items()}
+    return json.dumps(stored, sort_keys=True)

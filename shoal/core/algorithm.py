@@ -154,13 +154,13 @@ class ServerHalf(Protocol):
         ...
 
 
-def measurement(central: ServerHalf, state: Any, cluster: ModelKey) -> Message:
+def measurement(server_half: ServerHalf, state: Any, cluster: ModelKey) -> Message:
     """The task by which a device of a cluster measures, on its test part, what it uses; Evaluated answers.
 
     That is the cluster's model, unless the server half says otherwise by `measure(state, cluster)`: where
     devices have personal models, say. Without a memory the same task measures what a newcomer would use.
     """
-    own = getattr(central, "measure", None)
+    own = getattr(server_half, "measure", None)
     task: Message = own(state, cluster) if own else Evaluate(state.models[cluster], "test", cluster)
     return task
 
@@ -191,10 +191,10 @@ class Algorithm:
     messages: Sequence[type[Message]] = ()
     initial: Callable[[Any], int] = lambda parameters: 1
 
-    def central(self) -> ServerHalf:
+    def server(self) -> ServerHalf:
         return importlib.import_module(self.server_module)
 
-    def local(self) -> DeviceHalf:
+    def device(self) -> DeviceHalf:
         return importlib.import_module(self.device_module)
 
     def messages_by_kind(self) -> dict[str, type[Message]]:

@@ -90,27 +90,30 @@ def run(experiment: Experiment, progress: Callable[[str], None] = lambda text: N
         progress(f"training an encoder on {len(public)} images that no device gets")
         learner = replace(learner, encoder=encoder(learner, public, channels, experiment.seed))
     fleet = Fleet(algorithm, holdings, learner, experiment.device, experiment.seed, spooled)
-    central = algorithm.central()
+    server_half = algorithm.server()
     first, *others = (
         initial_weights(fleet.learner, experiment.model_seed + number)
         for number in range(algorithm.initial(parameters))
     )
-    state = central.start(first, parameters, *others)
+    state = server_half.start(first, parameters, *others)
     policy = RoundPolicy(minimum=experiment.clients)
 
     def watch(effect: Effect) -> None:
         if isinstance(effect, Opened):
             progress(effect.title)
 
-    outcome = simulate(central, state, fleet.devices(), policy, experiment.seed, keep=spooled, watch=watch)
+    outcome = simulate(
+        server_half, state, fleet.devices(), policy, experiment.seed, keep=spooled, watch=watch
+    )
     if outcome.failed:
         raise Refused(f"the run failed: {outcome.reason}")
     shown = f"{experiment.labels} labels of each class" if experiment.labels else "no labels"
     progress(f"placing every device as a newcomer with {shown}")
     per_device = [
-        measure(central, outcome.state, fleet, number, experiment.labels) for number in range(len(holdings))
+        measure(server_half, outcome.state, fleet, number, experiment.labels)
+        for number in range(len(holdings))
     ]
-    strangers = _newcomers(experiment, algorithm, central, outcome.state, learner)
+    strangers = _newcomers(experiment, algorithm, server_half, outcome.state, learner)
     return {
         "algorithm": experiment.algorithm,
         "preset": preset,
@@ -188,21 +191,21 @@ def told(parameters: Any) -> str:
     return remarks.get(mode, mode)
 
 
-def measure(central: ServerHalf, state: State, fleet: Fleet, number: int, labels: int) -> dict[str, Any]:
+def measure(server_half: ServerHalf, state: State, fleet: Fleet, number: int, labels: int) -> dict[str, Any]:
     """How good the final models are for a device: its own cluster's, and the one that it gets as a newcomer;
     None where it is refused one, and why."""
     device = name(number)
     cluster = state.assignments[device]
     row: dict[str, Any] = {"device": device, "concept": fleet.holdings[number].concept, "cluster": cluster}
-    row["known"] = fleet.accuracy(number, measurement(central, state, cluster))
+    row["known"] = fleet.accuracy(number, measurement(server_half, state, cluster))
     row["test"] = row["placed"] = row["refused"] = None
     try:
-        answer = central.place(state, None)
+        answer = server_half.place(state, None)
         if isinstance(answer, Message):
-            answer = central.place(state, fleet.show(number, answer, labels))
+            answer = server_half.place(state, fleet.show(number, answer, labels))
         assert isinstance(answer, ClusterAssignment)
         row["placed"], row["abstained"] = answer.cluster, answer.abstained
-        task = measurement(central, state, answer.cluster)
+        task = measurement(server_half, state, answer.cluster)
         row["test"] = fleet.accuracy(number, task, newcomer=True)
     except BadPayload:
         raise
@@ -212,7 +215,7 @@ def measure(central: ServerHalf, state: State, fleet: Fleet, number: int, labels
 
 
 def _newcomers(
-    experiment: Experiment, algorithm: Algorithm, central: ServerHalf, state: State, learner: Learner
+    experiment: Experiment, algorithm: Algorithm, server_half: ServerHalf, state: State, learner: Learner
 ) -> list[dict[str, Any]]:
     """How labelled devices fare that took no part, one for each concept, where the shift has them."""
     if experiment.dataset in natural.NAMES:
@@ -224,11 +227,11 @@ def _newcomers(
     fleet = Fleet(algorithm, holdings, learner, experiment.device, experiment.seed)
     rows = []
     for number, device in enumerate(made):
-        answer = central.place(state, None)
+        answer = server_half.place(state, None)
         if isinstance(answer, Message):
-            answer = central.place(state, fleet.shown(number, answer, device.train))
+            answer = server_half.place(state, fleet.shown(number, answer, device.train))
         assert isinstance(answer, ClusterAssignment)
-        accuracy = fleet.accuracy(number, measurement(central, state, answer.cluster), newcomer=True)
+        accuracy = fleet.accuracy(number, measurement(server_half, state, answer.cluster), newcomer=True)
         rows.append({"concept": device.concept, "placed": answer.cluster, "accuracy": accuracy})
     return rows
 

@@ -67,7 +67,7 @@ class Fleet:
         heap."""
         self.learner, self.holdings = learner, holdings
         self.training_seconds = 0.0
-        self._local = algorithm.local()
+        self._device_half = algorithm.device()
         self._device, self._seed = device, seed
         self._keep, self._memories = keep, dict[DeviceId, Tensors]()
         self._network = learner.module(seed=0)
@@ -81,7 +81,7 @@ class Fleet:
     def accuracy(self, number: int, task: Message, newcomer: bool = False) -> float:
         """By a task that `shoal.core.algorithm.measurement` gave. A newcomer remembers nothing of the run."""
         memory = None if newcomer else self._memories.get(name(number))
-        answer = self._local.perform(task, self._contexts[number].for_task(0, memory))
+        answer = self._device_half.perform(task, self._contexts[number].for_task(0, memory))
         assert isinstance(answer, Evaluated)
         return answer.accuracy
 
@@ -96,7 +96,7 @@ class Fleet:
 
     def shown(self, number: int, question: Message, data: Dataset) -> Evidence:
         """What these data are evidence of."""
-        answer = self._local.perform(question, self.context(number, data))
+        answer = self._device_half.perform(question, self.context(number, data))
         parts = (getattr(answer, name) for name in fields_of(type(answer)))
         return next(part for part in parts if isinstance(part, Evidence))
 
@@ -131,7 +131,9 @@ class Fleet:
 
         def perform(message: Message, seed: int) -> Message:
             self._contexts[number] = self._present(number)
-            simulated = Simulated(self._local, self._contexts[number], device, self._memories, self._keep)
+            simulated = Simulated(
+                self._device_half, self._contexts[number], device, self._memories, self._keep
+            )
             started = time.perf_counter()
             answer = simulated(message, seed)
             if _trains(message):

@@ -121,12 +121,12 @@ def truth(run: str, seed: int, ledgers: Mapping[DeviceId, Path], missing: Missin
         def perform(message: Message, task_seed: int) -> Message:
             if name in missing.get(current, ()):
                 raise DeviceFault("it was missing")
-            return card.local().perform(message, context.for_task(task_seed))
+            return card.device().perform(message, context.for_task(task_seed))
 
         return perform
 
     outcome = simulate(
-        Bootstrap(card.central(), card.configure("default", parameters)),
+        Bootstrap(card.server(), card.configure("default", parameters)),
         Unstarted(),
         {name: device(name) for name in NAMES},
         POLICY,

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from shoal.core.algorithm import discover, measurement
 from shoal.core.data.dataset import Dataset
@@ -32,14 +31,6 @@ FEW: dict[str, Any] = {
 FEW |= {"privacy": "off"}  # a guarantee takes more samples than there are here
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def some(device: int, count: int, classes: Sequence[int] = range(10)) -> Dataset:
     """So many digits of these classes."""
     own = data(device, (0,))
@@ -51,11 +42,11 @@ def finish(name: str, parts: list[Dataset]) -> tuple[Outcome, dict[DeviceId, Ten
     card, memories = ALGORITHMS[name], dict[DeviceId, Tensors]()
     known = card.parameters.__dataclass_fields__
     parameters = card.configure("default", {key: value for key, value in FEW.items() if key in known})
-    central = card.central()
+    server_half = card.server()
     views = [Views.of(part, part) for part in parts]
-    state = central.start(first_model(), parameters)
+    state = server_half.start(first_model(), parameters)
     devices = contexts(card, views, memories=memories)
-    return simulate(central, state, devices, RoundPolicy(minimum=len(parts)), 3), memories
+    return simulate(server_half, state, devices, RoundPolicy(minimum=len(parts)), 3), memories
 
 
 FLEETS = {
@@ -94,8 +85,8 @@ def test_a_run_of_an_odd_fleet_ends_with_sane_models_that_each_device_can_measur
     for number, part in enumerate(parts):
         device = f"d{number}"
         context = DeviceContext(learner(), Views.of(part, part), "cpu", 0, np.random.default_rng(0))
-        task = measurement(card.central(), outcome.state, outcome.state.assignments[device])
+        task = measurement(card.server(), outcome.state, outcome.state.assignments[device])
         for memory in (memories.get(device), None):
-            answer = card.local().perform(task, context.for_task(0, memory))
+            answer = card.device().perform(task, context.for_task(0, memory))
             assert isinstance(answer, Evaluated)
             assert 0.0 <= answer.accuracy <= 1.0

@@ -33,16 +33,16 @@ def test_a_whole_number_is_taken_where_a_number_is_due_and_nothing_else_is_guess
 
 
 def test_without_initial_weights_the_first_device_is_asked_and_then_the_algorithm_starts() -> None:
-    central = Bootstrap(counting, 2)  # type: ignore[arg-type]
-    plan = central.plan(Unstarted(), ["d3", "d7"])
+    server_half = Bootstrap(counting, 2)  # type: ignore[arg-type]
+    plan = server_half.plan(Unstarted(), ["d3", "d7"])
     assert plan is not None
     assert list(plan.tasks) == ["d3"]
     assert isinstance(plan.tasks["d3"], Build)
     model = counting.model(1.5)
-    state = central.reduce(Unstarted(), [Report("d3", Built(model))])
+    state = server_half.reduce(Unstarted(), [Report("d3", Built(model))])
     assert digest(state.models["global"]) == digest(model)
     assert state.models["global"]["w"] is not model["w"], "what a report holds goes away with the round"
-    following = central.plan(state, ["d3"])
+    following = server_half.plan(state, ["d3"])
     assert following is not None
     assert isinstance(following.tasks["d3"], Train)
 
@@ -58,15 +58,15 @@ def test_where_several_initial_models_are_wanted_the_device_is_asked_for_as_many
             started.extend(float(each["w"][0]) for each in (model, *others))
             return counting.start(model, parameters)
 
-    central = Bootstrap(Several(), 2, models=3)  # type: ignore[arg-type]
-    plan = central.plan(Unstarted(), ["d3"])
+    server_half = Bootstrap(Several(), 2, models=3)  # type: ignore[arg-type]
+    plan = server_half.plan(Unstarted(), ["d3"])
     assert plan is not None
     task = plan.tasks["d3"]
     assert isinstance(task, Build)
     assert task.models == 3
     built = Built(counting.model(1.0), (counting.model(2.0), counting.model(3.0)))
     task.admit(built)
-    central.reduce(Unstarted(), [Report("d3", built)])
+    server_half.reduce(Unstarted(), [Report("d3", built)])
     assert started == [1.0, 2.0, 3.0]
 
 

@@ -5,11 +5,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from grpc import aio
 
 from fedclient.agent import Agent, Until
@@ -46,14 +44,6 @@ PARAMETERS = {"rounds": ROUNDS, "epochs": 1, "batch_size": 16, "learning_rate": 
 POLICY = RoundPolicy(devices=DEVICES, minimum=DEVICES, wait_for_devices=600.0)
 Models = dict[str, str]
 Links = Callable[[str], Link]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -124,8 +114,8 @@ async def coordinating(folder: Path) -> AsyncIterator[Coordinator]:
 def simulated(made: list[DriftingDevice]) -> Models:
     card, _ = find("feroma")
     fleet = Fleet(card, [Holding.drifting(one, ROUNDS) for one in made], learner(), "cpu", SEED)
-    central = Bootstrap(card.central(), card.configure("default", PARAMETERS))
-    outcome = simulate(central, Unstarted(), fleet.devices(), POLICY, SEED)
+    server_half = Bootstrap(card.server(), card.configure("default", PARAMETERS))
+    outcome = simulate(server_half, Unstarted(), fleet.devices(), POLICY, SEED)
     assert not outcome.failed
     assert len(outcome.state.models) > DEVICES
     return {key: digest(model) for key, model in outcome.state.models.items()}

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
-import torch
 
 from fedclient.agent import Agent, Until
 from fedclient.net.rpc import RpcLink
@@ -37,14 +35,6 @@ SMALL = {"rounds": 2, "rate_rounds": 1, "epochs": 1, "clusters": 2, "batch_size"
 POLICY = RoundPolicy(devices=DEVICES, minimum=DEVICES, wait_for_devices=600.0)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def parameters_of(name: str) -> dict[str, Any]:
     known = {item.name for item in fields(find(name)[0].parameters)}
     return {key: value for key, value in SMALL.items() if key in known}
@@ -57,9 +47,9 @@ def context(number: int) -> DeviceContext:
 def simulated(name: str) -> State:
     card, _ = find(name)
     parameters, memories = card.configure("default", parameters_of(name)), dict[str, Tensors]()
-    devices = {f"d{n}": Simulated(card.local(), context(n), f"d{n}", memories) for n in range(DEVICES)}
-    central = Bootstrap(card.central(), parameters, card.initial(parameters))
-    outcome = simulate(central, Unstarted(), devices, POLICY, SEED)
+    devices = {f"d{n}": Simulated(card.device(), context(n), f"d{n}", memories) for n in range(DEVICES)}
+    server_half = Bootstrap(card.server(), parameters, card.initial(parameters))
+    outcome = simulate(server_half, Unstarted(), devices, POLICY, SEED)
     assert not outcome.failed
     return outcome.state
 

@@ -4,11 +4,9 @@ coordinator called directly, and with real processes over gRPC. And the demo sho
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from fedclient.agent import Agent, Until
 from fedclient.reporter import Reporter
@@ -35,14 +33,6 @@ from shoal.shell.console import Console
 
 Models = dict[str, dict[str, str]]
 """The SHA-256 of each final model, by algorithm and by its key in the run."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -129,15 +119,15 @@ def simulated() -> Models:
     found: Models = {}
     for name in processes.ALGORITHMS:
         card, _ = find(name)
-        local = card.local()
+        device_half = card.device()
         parameters = card.configure("default", fleet.PARAMETERS[name])
 
         memories: dict[str, Tensors] = {}
         outcome = simulate(
-            Bootstrap(card.central(), parameters),
+            Bootstrap(card.server(), parameters),
             Unstarted(),
             {
-                member.name: Simulated(local, context(member), member.name, memories)
+                member.name: Simulated(device_half, context(member), member.name, memories)
                 for member in fleet.trainers()
             },
             fleet.POLICY,

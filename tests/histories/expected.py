@@ -22,7 +22,7 @@ class Expected:
 
     def __init__(self, spec: RunSpec, initial: Tensors | None) -> None:
         recipe = recipe_of(spec)
-        self._spec, self._central, self._hint = spec, recipe.central, recipe.state
+        self._spec, self._server_half, self._hint = spec, recipe.server_half, recipe.state
         self._first: State = recipe.start(initial)
         self._bootstraps = initial is None
         self._reporters: list[tuple[DeviceId, ...]] = []
@@ -36,14 +36,14 @@ class Expected:
         return _structure(self._hint, self.state)
 
     def open(self, asked: list[DeviceId]) -> None:
-        plan = self._central.plan(self.state, asked)
+        plan = self._server_half.plan(self.state, asked)
         assert plan is not None
         self.plan = plan
 
     def close(self, abandoned: bool) -> None:
         if not abandoned:
             reports = [Report(device, message) for device, message in sorted(self.reports.items())]
-            self.state = self._central.reduce(self.state, reports)
+            self.state = self._server_half.reduce(self.state, reports)
         self._reporters.append(() if abandoned else tuple(sorted(self.reports)))
         self.round, self.plan, self.rows, self.reports = self.round + 1, Plan({}, ""), {}, {}
 
@@ -57,7 +57,7 @@ class Expected:
             return None
         devices = {device: functools.partial(_answer, int(device[1:]), values) for device in same}
         policy = RoundPolicy(minimum=len(same))
-        outcome = simulate(self._central, self._first, devices, policy, self._spec.seed)
+        outcome = simulate(self._server_half, self._first, devices, policy, self._spec.seed)
         return _structure(self._hint, outcome.state)
 
 

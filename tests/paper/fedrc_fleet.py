@@ -65,7 +65,7 @@ def fleet(algorithm: str, memories: Memories | None = None) -> Mapping[DeviceId,
     card, _ = find(algorithm)
     remembered = {} if memories is None else memories
     return {
-        f"d{number}": Simulated(card.local(), context(number), f"d{number}", remembered)
+        f"d{number}": Simulated(card.device(), context(number), f"d{number}", remembered)
         for number in range(DEVICES)
     }
 
@@ -81,7 +81,7 @@ def run(
     known = {name: value for name, value in QUICK.items() if name not in changes}
     parameters = card.configure(preset, {**variant, **known, **changes})
     first, *others = (initial_weights(LEARNER, SEED + n) for n in range(card.initial(parameters)))
-    server_half = card.central()
+    server_half = card.server()
     state = server_half.start(first, parameters, *others)
     outcome = simulate(
         server_half, state, fleet(algorithm, memories), RoundPolicy(minimum=DEVICES), SEED, watch=watch

@@ -247,7 +247,7 @@ def renamed(own: Dataset, group: int) -> Dataset:
 def concepts() -> State:
     """d0, d2 and d4 call the digits by their names, the others by exchanged ones."""
     parameters = ALGORITHM.configure("default", {**SMALL, "labels_at_test": True})
-    device_half = ALGORITHM.local()
+    device_half = ALGORITHM.device()
     contexts = {f"d{n}": context(renamed(data(n, angles=(0,)), n % 2)) for n in range(6)}
 
     def device(own: DeviceContext) -> Any:

@@ -57,9 +57,9 @@ def finished(algorithm: str, data: Path, learner: Learner) -> tuple[Any, float]:
     """The last state, and the mean accuracy of the readers on their test parts."""
     card = discover()[algorithm]
     parameters = card.configure("default", {"rounds": 3, "learning_rate": 0.05, "batch_size": 16})
-    state = card.central().start(initial_weights(learner, 42), parameters)
+    state = card.server().start(initial_weights(learner, 42), parameters)
     fleet = contexts(card, readers(data), learner)
-    outcome = simulate(card.central(), state, fleet, RoundPolicy(minimum=8), 3)
+    outcome = simulate(card.server(), state, fleet, RoundPolicy(minimum=8), 3)
     assert not outcome.failed
     accuracies = [one.accuracy for one in outcome.state.metrics.values()]
     assert len(accuracies) == 8
@@ -87,9 +87,9 @@ def test_readers_of_one_kind_share_a_model_which_beats_one_for_all(data: Path, l
     assert grouped > one + 0.05
     views = Views.of(table(data / "newcomer" / "images.csv"), table(data / "newcomer" / "test.csv"))
     newcomer = DeviceContext(learner, views, "cpu", 0, np.random.default_rng(0))
-    answer = standard.perform(discover()["fmcl"].central().place(state, None), newcomer)  # type: ignore[arg-type]
+    answer = standard.perform(discover()["fmcl"].server().place(state, None), newcomer)  # type: ignore[arg-type]
     assert isinstance(answer, Represented)
-    placed = discover()["fmcl"].central().place(state, answer.prototypes)
+    placed = discover()["fmcl"].server().place(state, answer.prototypes)
     assert isinstance(placed, ClusterAssignment)
     assert placed.cluster == found[1]
     measured = standard.perform(Evaluate(state.models[placed.cluster], "test"), newcomer)

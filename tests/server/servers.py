@@ -91,9 +91,9 @@ def expected(**parameters: Any) -> dict[ModelKey, Tensors]:
 def simulated(devices: Mapping[DeviceId, Answer], **parameters: Any) -> dict[ModelKey, Tensors]:
     """The models of the run with other devices."""
     algorithm, _ = find("fedavg")
-    central = algorithm.central()
-    first = central.start(MODEL, algorithm.configure("default", {"rounds": ROUNDS, **parameters}))
-    return dict(simulate(central, first, devices, spec().policy, spec().seed).state.models)
+    server_half = algorithm.server()
+    first = server_half.start(MODEL, algorithm.configure("default", {"rounds": ROUNDS, **parameters}))
+    return dict(simulate(server_half, first, devices, spec().policy, spec().seed).state.models)
 
 
 def models(coordinator: Coordinator, run: RunId = "toy") -> dict[ModelKey, Tensors]:

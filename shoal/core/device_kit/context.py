@@ -152,18 +152,18 @@ class Simulated:
 
     def __init__(
         self,
-        local: DeviceHalf,
+        device_half: DeviceHalf,
         context: DeviceContext,
         device: DeviceId,
         memories: Memories,
         keep: Callable[[Tensors], Tensors] = lambda tensors: tensors,
     ) -> None:
-        self._local, self._context, self._device = local, context, device
+        self._device_half, self._context, self._device = device_half, context, device
         self._memories, self._keep = memories, keep
 
     def __call__(self, message: Message, seed: int) -> Message:
         context = self._context.for_task(seed, self._memories.get(self._device))
-        answer = self._local.perform(message, context)
+        answer = self._device_half.perform(message, context)
         if context.remembered is not None:
             self._memories[self._device] = self._keep(context.remembered)
         return answer

@@ -21,7 +21,7 @@ from shoal.core.exchange.parts import MAX_ROWS, MAX_SCALE, MIN_SCALE, Descriptor
 from shoal.core.exchange.tensors import Manifest, TensorSpec, check_manifest, digest, manifest_of
 from shoal.core.privacy.account import Order
 from shoal.core.privacy.modes import terms
-from shoal.core.privacy.moments import Moments
+from shoal.core.privacy.moments import ExactMoments
 from shoal.core.privacy.release import release
 from shoal.core.privacy.statement import OPEN
 from shoal.core.privacy.sums import ExactSums, sums_of
@@ -31,7 +31,7 @@ TURN = 2.0
 """Radians on the circle of lengths for a factor of e."""
 ROUNDING = 1e-12
 """Relative: what is left of latents that are all the same, less their mean, is not more."""
-Extract = Callable[[Learner, nn.Module, Sequence[Samples], Tensors, int, Numbers | None], Moments]
+Extract = Callable[[Learner, nn.Module, Sequence[Samples], Tensors, int, Numbers | None], ExactMoments]
 """What `shoal.core.device_kit.describe` takes: learner, its network, the parts' samples, the projector, U,
 and which samples are the same one."""
 ALL = ("train", "held_out")
@@ -45,8 +45,9 @@ def describe(
     projector: Tensors,
     classes: int,
     distinct: Numbers | None = None,
-) -> Moments:
-    """Moments of all samples of `parts` and, for `classes` above 0, of each class. `model` is not changed.
+) -> ExactMoments:
+    """ExactMoments of all samples of `parts` and, for `classes` above 0, of each class. `model` is not
+    changed.
 
     distinct: which samples are the same one; without it each counts as one of its own.
     Raises DeviceFault where labels are needed and missing, LearnerFault when the author's code fails,
@@ -113,7 +114,7 @@ def standardised(latents: Tensor) -> Tensor:
 
 def moments_of(
     projected: Vector, labels: Array | None, classes: int, distinct: Numbers | None = None
-) -> Moments:
+) -> ExactMoments:
     """Mean and population standard deviation of (n, l) projected latents, n at least 1.
 
     distinct: (n,), which samples are the same one. Counts are then of as many samples drawn once each as the
@@ -141,7 +142,7 @@ def moments_of(
         for label in np.flatnonzero(found >= 2):
             own = projected[labels == label]
             means[1 + label], deviations[1 + label] = own.mean(0), own.std(0)
-    return Moments(means, deviations, counts, float(projected.min()), float(projected.max()))
+    return ExactMoments(means, deviations, counts, float(projected.min()), float(projected.max()))
 
 
 def check_classes(classes: int) -> None:

@@ -21,7 +21,7 @@ NOWHERE_ELSE: Mapping[DeviceId, Tensors] = MappingProxyType({})
 class Guard:
     """What averaging remembers from round to round: one field of an algorithm's state.
 
-    references: by model, the norm by which its last round's updates were measured; see `central.robust`.
+    references: by model, the norm by which its last round's updates were measured; see `robust`.
     of_round: by model, what its last round had to hold back. of_run: what holds for the whole run.
     """
 

@@ -1,12 +1,11 @@
 """Attacks on a real fleet: ten devices learn digits in one small network, two of them do not mean well."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from shoal.core.algorithm import find
 from shoal.core.data.dataset import Dataset
@@ -28,14 +27,6 @@ CLAIM = 10**9
 DEVICES = 10
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def context(own: Dataset, test: Dataset | None = None) -> DeviceContext:
     return DeviceContext(learner(), Views.of(own, test), "cpu", 0, np.random.default_rng(0))
 
@@ -49,8 +40,8 @@ def run(hostile: Callable[[Device, int], Device] | None, rule: str = "default", 
         if hostile is not None:
             devices[f"d{number}"] = hostile(device, number)
     changes = SETTINGS | {"rounds": rounds} | ({} if rule == "default" else {"aggregation": rule})
-    state = card.central().start(first_model(), card.configure("default", changes))
-    return simulate(card.central(), state, devices, RoundPolicy(minimum=8), 7)
+    state = card.server().start(first_model(), card.configure("default", changes))
+    return simulate(card.server(), state, devices, RoundPolicy(minimum=8), 7)
 
 
 def accuracy(outcome: Outcome) -> float:

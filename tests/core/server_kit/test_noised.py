@@ -140,20 +140,20 @@ def test_rounds_cost_what_dp_accounting_says(multiplier: float, rounds: int) -> 
 def test_what_would_promise_nothing_is_refused(name: str, changes: dict[str, object], reason: str) -> None:
     card = find(name)[0]
     with pytest.raises(ConfigError, match=reason):
-        card.central().start(BASE, card.configure(changes=changes))
+        card.server().start(BASE, card.configure(changes=changes))
 
 
 def test_a_model_that_is_noised_is_not_chosen_by_losses_that_are_not() -> None:
     card = find("fedavg")[0]
     changes = {"aggregation": "noised", "central_noise": 1.0, "select": "lowest_loss"}
     with pytest.raises(ConfigError, match="cannot choose a noised model"):
-        card.central().start(BASE, card.configure(changes=changes))
+        card.server().start(BASE, card.configure(changes=changes))
 
 
 @pytest.mark.parametrize("name", ["fedavg", "flux"])
 def test_a_run_counts_its_rounds_also_when_it_goes_back(name: str) -> None:
     card = find(name)[0]
-    half, changes = card.central(), {"aggregation": "noised", "central_noise": 2.0, "dp_epsilon": 3.0}
+    half, changes = card.server(), {"aggregation": "noised", "central_noise": 2.0, "dp_epsilon": 3.0}
     earlier = half.start(BASE, card.configure(changes=changes))
     assert promise(earlier) == CentralNoise(0.0, 1e-6)
     assert "no update has gone into them" in str(promise(earlier))
@@ -174,8 +174,8 @@ def test_it_does_not_go_back_to_where_nothing_is_counted() -> None:
 
     card = find("fedavg")[0]
     changes = {"aggregation": "noised", "central_noise": 2.0}
-    state = card.central().start(BASE, card.configure(changes=changes))
+    state = card.server().start(BASE, card.configure(changes=changes))
     assert rolled_back(state, Unstarted()) == Unstarted()
-    later = card.central().reduce(state, [report("a", 5)])
+    later = card.server().reduce(state, [report("a", 5)])
     with pytest.raises(Refused, match="would forget spent"):
         rolled_back(later, Unstarted())

@@ -1,5 +1,6 @@
 """Tables of older versions are brought up to date whole or not at all."""
 
+import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -7,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from fedserver.store import schema
+from fedserver.store.store import Store
+from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import StorageFault
 
 
@@ -38,3 +41,30 @@ def test_a_step_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.M
     with closing(schema.connect(tmp_path / "shoal.db")) as after:
         assert after.execute("SELECT schema_version FROM meta").fetchone() == (before,)
         assert "more" not in [row[1] for row in after.execute("PRAGMA table_info(devices)")]
+
+
+def test_stored_run_specifications_get_the_present_names_of_the_policy_fields(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = {"is": "RoundPolicy", "devices": 4, "minimum": 2, "deadline": 60.0}
+    policy |= {"over_select": 1.2345678901234567, "gather": 7.0, "silence": 8.0, "patience": 9}
+    spec = {"is": "RunSpec", "name": "n", "algorithm": "flux", "parameters": {}, "policy": policy}
+    with monkeypatch.context() as patched:
+        patched.setattr(schema, "STEPS", schema.STEPS[:6])
+        patched.setattr(schema, "VERSION", 6)
+        with closing(schema.connect(tmp_path / "shoal.db")) as before:
+            before.execute(
+                "INSERT INTO runs VALUES ('r1', ?, 1.0, 'active', '', 3, '[]', '', 0)",
+                (json.dumps({"format": 1, "value": spec}),),
+            )
+    with closing(Store(tmp_path)) as store:
+        (record,) = store.runs()
+    assert record.spec.policy == RoundPolicy(
+        devices=4,
+        minimum=2,
+        deadline=60.0,
+        oversample=1.2345678901234567,
+        wait_for_devices=7.0,
+        device_timeout=8.0,
+        max_abandoned_rounds=9,
+    )

@@ -75,7 +75,7 @@ class Parameters(TrainingParameters):
     labels_at_test: newcomers describe their classes too, so they need labels, 20 of a class, say.
     aggregation: of the warm-up, as in `shoal.core.server_kit.robust`; after it, whose updates are far longer
     than
-        usual are held back from others' models ("clipped"), or not ("mean"): see `central.held_back`.
+        usual are held back from others' models ("clipped"), or not ("mean"): see `averaging.held_back`.
     privacy to noise_at_test: as in FLUX. The same data cost a device's budget once; data that drift
         cost it anew each time that they do.
     abstain_beyond: a newcomer farther from the nearest profile than so many times as that is from the next

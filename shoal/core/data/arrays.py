@@ -1,0 +1,55 @@
+"""Arrays from outside, checked before they become a `Dataset`: what is wrong is a DataFault that says where.
+
+`what` names the source in an error: a file, or a device of a fleet.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from shoal.core.data.dataset import Dataset
+from shoal.core.errors import DataFault
+from shoal.core.types import Array
+
+MAX_CLASS = 1 << 31
+
+
+def samples(what: str, x: Array, divide_by: float | None = None) -> Array:
+    """Samples as the library takes them: uint8 stays, other numbers become finite float32.
+
+    uint8 is taken for pixels and becomes 0 to 1 only where it is used: until then it takes a quarter of the
+    memory. `divide_by` overrules that. Raises DataFault for text, objects, NaN and infinity.
+    """
+    if x.dtype.kind not in "fiub":
+        raise DataFault(f"{what}: x holds {x.dtype}, not numbers", "turn it into numbers first")
+    if x.dtype == np.uint8 and divide_by is None:
+        return x
+    with np.errstate(over="ignore"):
+        numbers = x.astype(np.float32, copy=False)
+    if not np.isfinite(numbers).all():
+        place = np.unravel_index(int(np.isfinite(numbers).argmin()), x.shape)
+        row, *column = (int(index) for index in place)
+        where = f"row {row}, column {', '.join(map(str, column))}" if column else f"row {row}"
+        raise DataFault(f"{what}: x holds {x[place]} in {where} (from 0)", "fill or drop such samples")
+    return numbers if divide_by is None else numbers / np.float32(divide_by)
+
+
+def classes(what: str, y: Array) -> Array:
+    """Labels as int64. Whole floats are accepted, since csv files and numpy produce them easily."""
+    if y.dtype.kind not in "fiu":
+        hint = "number the classes from 0, the same on all devices"
+        raise DataFault(f"{what}: the labels are {y.dtype}, not numbers", hint)
+    right = np.isfinite(y) & (y >= 0) & (y == np.floor(y)) & (y < MAX_CLASS)
+    if not right.all():
+        place = np.unravel_index(int(right.argmin()), y.shape)
+        problem = f"the label of row {int(place[0]) if place else 0} (from 0) is {y[place]}"
+        raise DataFault(f"{what}: {problem}", "classes are whole numbers from 0")
+    return y.astype(np.int64)
+
+
+def paired(what: str, x: Any, y: Any) -> Dataset:
+    """A data set of samples and their classes, if any. Raises DataFault where they do not go together."""
+    try:
+        return Dataset(x, y)
+    except ValueError as error:
+        raise DataFault(f"{what}: {error}", "give one class for each sample, in the same order") from None
