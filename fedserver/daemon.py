@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedserver.authority.chain import Event
+from fedserver.authority.audit import Event
 from fedserver.authority.peers import Peers
 from fedserver.authority.roots import Authority
 from fedserver.config import ServerConfig
@@ -25,7 +25,7 @@ from shoal.shell.disk import settle, storing, temporary
 
 log = logging.getLogger("shoal.server")
 
-ADDRESS, ENROLL = "address", "enroll-address"
+ADDRESS, JOIN = "address", "join-address"
 """The files in the state folder that say where devices call, and where they join."""
 
 
@@ -46,8 +46,8 @@ async def serve(config: ServerConfig, announce: Callable[[str, str], None]) -> N
         facts = {"software": SOFTWARE, "address": listeners.address, "plain_text": config.insecure_loopback}
         await coordinator.storage(Store.note_event, Event.START, **facts)
         _write_address(config.state / ADDRESS, listeners.address)
-        _write_address(config.state / ENROLL, listeners.enroll)
-        announce(listeners.address, listeners.enroll)
+        _write_address(config.state / JOIN, listeners.join_address)
+        announce(listeners.address, listeners.join_address)
         ends: list[asyncio.Future[Any]] = [stop, coordinator.broken]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -66,7 +66,7 @@ async def _end(coordinator: Coordinator, listeners: Listeners | None, config: Se
     with contextlib.suppress(StorageFault):
         await coordinator.storage(Store.note_event, Event.STOP)
     await coordinator.close()
-    for name in (ADDRESS, ENROLL, SOCKET):
+    for name in (ADDRESS, JOIN, SOCKET):
         (config.state / name).unlink(missing_ok=True)
 
 
@@ -98,4 +98,4 @@ async def _access(storage: Storage, authority: Authority, config: ServerConfig) 
     if authority.refresh():
         log.info("the server's certificate is new: it is good for %s", ", ".join(authority.hosts))
         await storage(Store.note_event, Event.CERTIFICATE_MADE, hosts=list(authority.hosts))
-    return Access(await Peers.open(storage, authority), config.enroll, authority.hosts[0])
+    return Access(await Peers.open(storage, authority), config.join_listen, authority.hosts[0])

@@ -5,17 +5,19 @@ so that a whole fleet can join from behind one address. Challenges, which anybod
 each address and for all: nobody can ask for so many that those of others are good no longer.
 """
 
+import secrets
 import time
+from collections import OrderedDict
 
-from fedserver.authority.nonces import VALID, Nonces
 from fedserver.authority.peers import Peers
-from fedserver.authority.rate_limit import Paces, Sparing
+from fedserver.authority.rate_limit import PaceByKey, RateLimit
 from fedserver.store.identities.admission import Admission
 from fedserver.store.store import Store
 from shoal.core.engine.pacing import Pace
 from shoal.core.errors import Busy, TooOften, Unavailable
 from shoal.core.identity.certificates import Named, certificate, key_of_request, named_by
 from shoal.core.identity.enrolled import Challenge, Enrolled, Joining, Pending, Rejoining
+from shoal.core.identity.proof import NONCE
 
 FAILURES = 5
 """Refusals a minute for one address."""
@@ -23,18 +25,42 @@ CHALLENGES, AT_ONCE = 20.0, 500.0
 """Challenges a second, and at one moment, for one address: a fleet may be behind it."""
 ALL_CHALLENGES, ALL_AT_ONCE, FURTHEST = 100.0, 1000.0, 45.0
 """The same for all, and the seconds after which the last of a crowd may. So 7,000 are out at most: less than
-`nonces.MOST`."""
+`MOST_NONCES`."""
 RETRY = 10.0
 """Seconds after which a device asks again that waits for approval."""
 
 
-class Enrolment:
+NONCE_LIFE = 60.0
+"""Seconds that a number is good for."""
+MOST_NONCES = 8192
+"""How many are out at a time; one more, and the oldest is good no longer. 512 KiB of memory at most."""
+
+
+class Nonces:
+    """In memory alone: after a restart every caller asks for a new one."""
+
+    def __init__(self) -> None:
+        self._ends: OrderedDict[bytes, float] = OrderedDict()
+
+    def make(self) -> bytes:
+        nonce = secrets.token_bytes(NONCE)
+        self._ends[nonce] = time.monotonic() + NONCE_LIFE
+        while len(self._ends) > MOST_NONCES:
+            self._ends.popitem(last=False)
+        return nonce
+
+    def take(self, nonce: bytes) -> bool:
+        """Whether it is good; it is not from now on."""
+        return time.monotonic() < self._ends.pop(nonce, 0.0)
+
+
+class JoinService:
     """address: where devices call, as they are told."""
 
     def __init__(self, keeper: Peers, address: str) -> None:
         self._keeper, self._authority, self._address = keeper, keeper.authority, address
-        self._nonces, self._failures = Nonces(), Sparing(FAILURES)
-        self._asked = Paces(lambda: Pace(CHALLENGES, AT_ONCE, FURTHEST))
+        self._nonces, self._failures = Nonces(), RateLimit(FAILURES)
+        self._asked = PaceByKey(lambda: Pace(CHALLENGES, AT_ONCE, FURTHEST))
         self._all_asked = Pace(ALL_CHALLENGES, ALL_AT_ONCE, FURTHEST)
 
     async def challenge(self, caller: str) -> Challenge:
@@ -46,7 +72,7 @@ class Enrolment:
         if delay := self._all_asked.delay(time.monotonic()):
             problem = "too many devices ask to join at once"
             raise Busy(problem, f"try again in {delay:.0f} s", (delay, delay + 1.0))
-        return Challenge(self._nonces.make(), VALID, time.time())
+        return Challenge(self._nonces.make(), NONCE_LIFE, time.time())
 
     async def join(self, joining: Joining, caller: str) -> Enrolled | Pending:
         """Raises NoEntry, Refused, Taken, Revoked, BadPayload, TooOften, Unavailable for an old challenge."""
@@ -54,7 +80,7 @@ class Enrolment:
         key = key_of_request(joining.csr)
         self._take(joining.nonce)
         admission = await self._keeper.storage(
-            Store.join, joining, key, self._authority.enrolment.pin, self._authority, caller
+            Store.join, joining, key, self._authority.joining.pin, self._authority, caller
         )
         return self._answer(admission, caller)
 
@@ -63,7 +89,7 @@ class Enrolment:
         self._check(caller)
         key, named = key_of_request(rejoining.csr), named_by(certificate(rejoining.certificate))
         self._take(rejoining.nonce)
-        pin = self._authority.enrolment.pin
+        pin = self._authority.joining.pin
         admission = await self._keeper.storage(
             Store.rejoin, rejoining, named, key, pin, self._authority, caller
         )

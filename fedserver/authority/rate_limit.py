@@ -11,7 +11,7 @@ MOST_KEYS = 4096
 """How many are remembered at a time; who was not heard of for longest is forgotten."""
 
 
-class Sparing:
+class RateLimit:
     """most: times a minute for each key."""
 
     def __init__(self, most: int) -> None:
@@ -41,7 +41,7 @@ class Sparing:
         return allowed
 
 
-class Paces:
+class PaceByKey:
     """each: makes the pace of one key, which is another than those of others."""
 
     def __init__(self, each: Callable[[], Pace]) -> None:

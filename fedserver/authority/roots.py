@@ -4,13 +4,15 @@
   root-NAME.pem    a root's key and certificate; as long as the file is there, the root is trusted
   issuing          the name of the root that signs
   server.pem       what devices are shown, signed by that root
-  enrolment.pem    what the enrolment port shows; join strings carry its pin
+  joining.pem      what the joining port shows; join strings carry its pin
 
 Each file takes its place in one step, in this order; so a crash leaves what a repetition completes. All but a
 root can be made again, by `fedserver init`. The files alone say what holds; the audit log says who changed
 them, one line before each change.
 """
 
+import os
+import stat
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -21,17 +23,42 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from fedserver.authority import files, issuing
-from fedserver.authority.files import KeyPair
-from shoal.core.errors import ConfigError, NotFound, Refused, StorageFault, near
-from shoal.core.identity.certificates import new_key, pin_of
+from fedserver.authority import issuing
+from fedserver.authority.issuing import Key
+from shoal.core.errors import BadPayload, ConfigError, NotFound, Refused, StorageFault, near
+from shoal.core.identity.certificates import certificate as parsed
+from shoal.core.identity.certificates import key_from_pem, key_to_pem, new_key, pin_of
 from shoal.core.types import DeviceId
 from shoal.shell import disk
 
-FOLDER, ROOT, ISSUING, SERVER, ENROLMENT = "authority", "root", "issuing", "server.pem", "enrolment.pem"
+FOLDER, ROOT, ISSUING, SERVER, JOINING = "authority", "root", "issuing", "server.pem", "joining.pem"
+FORMER_JOINING = "enrolment.pem"
 RESTORE = "restore the state folder from a backup"
 MOST_ROOTS = 4
 """How many are trusted at a time, as the contract has it."""
+MODE = 0o600
+LARGEST = 1 << 16
+
+
+@dataclass(frozen=True)
+class KeyPair:
+    """A private key and the certificate of its public half."""
+
+    key: Key
+    certificate: x509.Certificate
+
+    @property
+    def key_pem(self) -> bytes:
+        return key_to_pem(self.key)
+
+    @property
+    def pem(self) -> bytes:
+        """The certificate alone."""
+        return self.certificate.public_bytes(Encoding.PEM)
+
+    @property
+    def pin(self) -> bytes:
+        return pin_of(self.key.public_key())
 
 
 @dataclass(frozen=True)
@@ -57,14 +84,14 @@ class Authority:
         self.roots = _roots(folder)
         self.issuing = _issuing(folder, self.roots)
         self.federation = issuing.federation_of(self.roots[self.issuing].certificate)
-        self.enrolment = files.load(folder / ENROLMENT)
-        self.server = files.load(folder / SERVER)
+        self.joining = load_pair(folder / JOINING)
+        self.server = load_pair(folder / SERVER)
 
     @classmethod
     def open(cls, state: Path, hosts: Sequence[str]) -> "Authority":
         """Raises ConfigError where something is missing or damaged, or a key may be read by others."""
         lacks = lacking(state)
-        if lacks == [ROOT, ISSUING, SERVER, ENROLMENT]:
+        if lacks == [ROOT, ISSUING, SERVER, JOINING]:
             raise ConfigError(
                 f"{state} has no certificates, so devices cannot prove who they are",
                 f"make them: fedserver init --state {state} --host NAME; or serve plain text to this machine "
@@ -120,7 +147,7 @@ class Authority:
         if young and signed and (not self._hosts or self.hosts == self._hosts):
             return False
         self.server = _server(self.roots[self.issuing], self._hosts or self.hosts)
-        files.save(self.server, self._folder / SERVER)
+        save_pair(self.server, self._folder / SERVER)
         return True
 
     # -- roll-over ------------------------------------------------------------------------------------------
@@ -128,7 +155,7 @@ class Authority:
     def add(self, name: str, pair: KeyPair) -> None:
         """Trust one more root, made by `new_root`."""
         self.check_room()
-        files.save(pair, _root_path(self._folder, name))
+        save_pair(pair, _root_path(self._folder, name))
         self.roots = {**self.roots, name: pair}
 
     def use(self, name: str) -> None:
@@ -170,10 +197,20 @@ class Authority:
 def lacking(state: Path) -> list[str]:
     """What `make` has to make here: what is not there, and the server's certificate if it is damaged."""
     folder = state / FOLDER
-    lacks = [name for name in (ISSUING, SERVER, ENROLMENT) if not (folder / name).is_file()]
+    _take_over(folder)
+    lacks = [name for name in (ISSUING, SERVER, JOINING) if not (folder / name).is_file()]
     if SERVER not in lacks and _sound(folder / SERVER) is None:
         lacks.append(SERVER)
     return lacks if any(folder.glob("root-*.pem")) else [ROOT, *lacks]
+
+
+def _take_over(folder: Path) -> None:
+    """Rename the joining port's key of an earlier version: join strings that are out carry its pin."""
+    before = folder / FORMER_JOINING
+    if before.is_file() and not (folder / JOINING).exists():
+        with disk.storing(before):
+            before.rename(folder / JOINING)
+            disk.sync_folder(folder)
 
 
 def make(state: Path, federation: str, hosts: Sequence[str]) -> list[str]:
@@ -185,10 +222,10 @@ def make(state: Path, federation: str, hosts: Sequence[str]) -> list[str]:
     disk.make_folder(folder)
     made: list[str] = []
     if ROOT in lacks:
-        if lacks != [ROOT, ISSUING, SERVER, ENROLMENT]:
+        if lacks != [ROOT, ISSUING, SERVER, JOINING]:
             raise StorageFault(f"there is no root-*.pem in {folder} any more", RESTORE)
         name, pair = new_root(federation)
-        files.save(pair, _root_path(folder, name))
+        save_pair(pair, _root_path(folder, name))
         made.append(_root_path(folder, name).name)
     roots = _roots(folder)
     if ISSUING in lacks:
@@ -196,18 +233,18 @@ def make(state: Path, federation: str, hosts: Sequence[str]) -> list[str]:
         made.append(ISSUING)
     root = roots[_issuing(folder, roots)]
     if SERVER in lacks:
-        files.save(_server(root, hosts), folder / SERVER)
+        save_pair(_server(root, hosts), folder / SERVER)
         made.append(SERVER)
-    if ENROLMENT in lacks:
+    if JOINING in lacks:
         key = new_key()
-        files.save(KeyPair(key, issuing.enrolment(key, hosts, time.time())), folder / ENROLMENT)
-        made.append(ENROLMENT)
+        save_pair(KeyPair(key, issuing.joining(key, hosts, time.time())), folder / JOINING)
+        made.append(JOINING)
     return made
 
 
 def _roots(folder: Path) -> dict[str, KeyPair]:
     """All roots by name, oldest first."""
-    found = [(path.stem.removeprefix("root-"), files.load(path)) for path in folder.glob("root-*.pem")]
+    found = [(path.stem.removeprefix("root-"), load_pair(path)) for path in folder.glob("root-*.pem")]
     return dict(sorted(found, key=lambda item: (item[1].certificate.not_valid_before_utc, item[0])))
 
 
@@ -229,9 +266,9 @@ def _signer(folder: Path, roots: Mapping[str, KeyPair]) -> str:
 
 
 def _sound(path: Path) -> KeyPair | None:
-    """What is in a file that can be made again; None: it is damaged. Raises ConfigError as `files.load`."""
+    """What is in a file that can be made again; None: it is damaged. Raises ConfigError as `load_pair`."""
     with suppress(StorageFault):
-        return files.load(path)
+        return load_pair(path)
     return None
 
 
@@ -249,3 +286,26 @@ def _server(root: KeyPair, hosts: Sequence[str]) -> KeyPair:
 
 def _root_path(folder: Path, name: str) -> Path:
     return folder / f"root-{name}.pem"
+
+
+def save_pair(pair: KeyPair, path: Path) -> None:
+    """Put it in the place of `path` in one step, for this user's eyes alone. Raises StorageFault."""
+    with disk.replacing(path) as file:
+        os.fchmod(file.fileno(), MODE)
+        file.write(pair.key_pem + pair.pem)
+
+
+def load_pair(path: Path) -> KeyPair:
+    """Raises ConfigError when others may read the file, StorageFault when it is damaged."""
+    with disk.storing(path), path.open("rb") as file:
+        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        if mode & ~MODE:
+            raise ConfigError(f"{path} holds a key, and its mode is {mode:04o}", f"chmod 600 {path}")
+        pem = file.read(LARGEST)
+    try:
+        pair = KeyPair(key_from_pem(pem), parsed(pem))
+    except (StorageFault, BadPayload) as error:
+        raise StorageFault(f"{path}: {error.message}", "restore the state folder from a backup") from None
+    if pair.certificate.public_key() != pair.key.public_key():
+        raise StorageFault(f"{path}: the certificate is not of that key", "restore it from a backup")
+    return pair

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from fedserver.authority.chain import Event, Head
+from fedserver.authority.audit import Event, Head
 from fedserver.cli.options import state_option
 from shoal.core.errors import ConfigError, ShoalError
 from shoal.shell.console import Console, Result, verb
@@ -39,9 +39,9 @@ def verify(console: Console, state: Path, expect: str | None) -> Result:
     The file and the database are compared with each other. Who can rewrite both can hide that; against them,
     keep the head that is printed here on another machine, and ask for it with --expect.
     """
-    from fedserver.authority import verifying
+    from fedserver.authority import audit as log
 
-    found = verifying.verify(state, _head(expect) if expect else None)
+    found = log.verify(state, _head(expect) if expect else None)
     facts = {"lines": found.head.number, "hash": found.head.hash, "wrong": found.wrong}
     if found.wrong:
         broken = LogBroken(f"the audit log of {state} is broken: {found.wrong}", "compare it with a backup")
@@ -62,10 +62,10 @@ def verify(console: Console, state: Path, expect: str | None) -> Result:
 @click.option("--last", type=click.IntRange(min=1), default=100, show_default=True, help="How many at most.")
 def show(console: Console, state: Path, event: str | None, device: str | None, last: int) -> Result:
     """The latest lines of the log, oldest first, without checking them."""
-    from fedserver.authority import verifying
+    from fedserver.authority import audit as log
 
     found: deque[dict[str, Any]] = deque(maxlen=last)
-    for text in verifying.lines(state):
+    for text in log.lines(state):
         try:
             line = json.loads(text)
             facts = line["facts"]

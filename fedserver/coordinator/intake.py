@@ -2,7 +2,7 @@
 
 import asyncio
 
-from fedserver.authority.chain import Event
+from fedserver.authority.audit import Event
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.runs import Run
 from fedserver.store import released

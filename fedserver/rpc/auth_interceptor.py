@@ -13,10 +13,10 @@ from typing import Any
 import grpc
 from grpc import aio
 
-from fedserver.authority.chain import Event
+from fedserver.authority.audit import Event
 from fedserver.authority.peers import Peers
 from fedserver.authority.permissions import check_allowed
-from fedserver.authority.rate_limit import Sparing
+from fedserver.authority.rate_limit import RateLimit
 from fedserver.authority.records import Registered
 from fedserver.rpc.errors import abort, around
 from fedserver.rpc.identity import Context, address_of, peer_of, shown_by
@@ -33,7 +33,7 @@ class Gate(aio.ServerInterceptor):  # type: ignore[type-arg]
     """The outermost interceptor."""
 
     def __init__(self, keeper: Peers) -> None:
-        self._keeper, self._noted = keeper, Sparing(NOTED)
+        self._keeper, self._noted = keeper, RateLimit(NOTED)
 
     async def intercept_service(
         self,

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fedserver.authority.chain import Event
+from fedserver.authority.audit import Event
 from fedserver.store.blobs import Blobs
 from fedserver.store.history import Epoch
 from fedserver.store.identities.admission import Admissions

@@ -5,11 +5,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from grpc import aio
 
 from fedclient.agent import Agent, Until
@@ -48,14 +46,6 @@ PARAMETERS = {"rounds": ROUNDS, "epochs": 1, "batch_size": 16, "learning_rate": 
 POLICY = RoundPolicy(devices=DEVICES, minimum=DEVICES, wait_for_devices=600.0)
 Models = dict[str, str]
 Links = Callable[[str], Link]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

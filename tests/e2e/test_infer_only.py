@@ -7,7 +7,7 @@ import pytest
 
 from fedclient.identity.keyring import EnrolPort, Identity, Keyring
 from fedclient.identity.link import SecureLink
-from fedserver.authority.chain import Event
+from fedserver.authority.audit import Event
 from fedserver.authority.issuing import DAY
 from shoal.core.exchange.link import Hello
 from shoal.core.identity.certificates import key_to_pem

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from fedclient import service
 from fedclient.__main__ import main
 from fedclient.identity.keyring import Keyring
-from fedserver.authority.chain import Event
+from fedserver.authority.audit import Event
 from fedserver.authority.issuing import DAY
 from fedserver.coordinator.operator_api import OperatorApi
 from shoal.core.identity.enrolled import Role

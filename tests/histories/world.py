@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-from fedserver.authority.verifying import verify
+from fedserver.authority.audit import verify
 from fedserver.coordinator.coordinator import Coordinator
 from shoal.core import algorithm
 from shoal.core.errors import Refused, ShoalError, StorageFault

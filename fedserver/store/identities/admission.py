@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from fedserver.authority.chain import Event
+from fedserver.authority.audit import Event
 from fedserver.authority.issuing import DAY, PublicKey
 from fedserver.authority.records import Certified, DeviceStanding, Registered, TokenStanding
 from fedserver.authority.roots import Authority

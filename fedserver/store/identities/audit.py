@@ -18,12 +18,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fedserver.authority.chain import Event, Head, head_of, link
+from fedserver.authority.audit import FILE, Event, Head, head_of, link
 from fedserver.store.database import Database
 
 log = logging.getLogger("shoal.audit")
 
-FILE = "audit.jsonl"
 TAIL = 1 << 16
 """More bytes than a line has."""
 

@@ -4,7 +4,7 @@ import json
 import sqlite3
 import time
 
-from fedserver.authority.chain import Event
+from fedserver.authority.audit import Event
 from fedserver.authority.issuing import DAY
 from fedserver.authority.records import Certified, DeviceStanding, Registered
 from fedserver.store.identities.tokens import Tokens

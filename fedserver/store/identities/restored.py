@@ -22,7 +22,7 @@ from typing import Any
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from fedserver.authority.chain import Event, Head, follow
+from fedserver.authority.audit import Event, Head, follow
 from fedserver.authority.issuing import DEVICE_BACK, DEVICE_LIFE
 from fedserver.authority.records import Certified, DeviceStanding, Registered, TokenStanding
 from fedserver.authority.roots import Authority

@@ -3,7 +3,7 @@
 TABLES = """
 CREATE TABLE audit (
     number INTEGER PRIMARY KEY,          -- from 1, without a gap
-    line TEXT NOT NULL                   -- see fedserver.authority.chain
+    line TEXT NOT NULL                   -- see fedserver.authority.audit
 );
 CREATE TABLE tokens (
     token TEXT PRIMARY KEY,

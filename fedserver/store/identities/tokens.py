@@ -5,7 +5,7 @@ import secrets
 import sqlite3
 import time
 
-from fedserver.authority.chain import Event
+from fedserver.authority.audit import Event
 from fedserver.authority.records import Terms, Token, TokenStanding
 from fedserver.store.identities.audit import Audit
 from shoal.core.errors import ConfigError, NotFound

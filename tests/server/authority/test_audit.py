@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedserver.authority.chain import FIRST, Event, Head, follow, link
-from fedserver.authority.verifying import verify
+from fedserver.authority.audit import FIRST, Event, Head, follow, link, verify
 from fedserver.store.identities import audit
 from fedserver.store.identities.audit import FILE
 from fedserver.store.store import Store
@@ -30,7 +29,7 @@ def state(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedserver.authority.verifying.MOMENT", 0.0)
+    monkeypatch.setattr("fedserver.authority.audit.MOMENT", 0.0)
 
 
 def lines(state: Path) -> list[str]:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import grpc
 import pytest
 
-from fedserver.authority import joining, nonces, rate_limit
+from fedserver.authority import joining, rate_limit
 from shoal.core.errors import Busy, TooOften
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import enrollment_service_pb2 as pb
@@ -17,8 +17,8 @@ from tests.server.authority.peers import Peer, World, play, refused
 
 
 def test_challenges_are_bounded() -> None:
-    kept = nonces.Nonces()
-    first, *others = [kept.make() for _ in range(nonces.MOST + 1)]
+    kept = joining.Nonces()
+    first, *others = [kept.make() for _ in range(joining.MOST_NONCES + 1)]
     assert not kept.take(first)
     assert all(map(kept.take, others))
     assert not kept.take(others[0])
@@ -32,7 +32,7 @@ def test_an_address_that_asks_for_too_many_challenges_waits_and_others_do_not(
 
     async def story(found: World) -> None:
         peer = Peer(await found.token(), "d0")
-        async with peer.enrolling() as stub:
+        async with peer.joining_stub() as stub:
             nonces = [(await stub.Challenge(pb.ChallengeRequest())).nonce for _ in range(20)]
             error, fault = await refused(stub.Challenge(pb.ChallengeRequest()))
         assert len(set(nonces)) == 20
@@ -50,7 +50,7 @@ def test_no_crowd_of_addresses_makes_a_challenge_that_is_out_void(monkeypatch: p
     now = 1000.0
     monkeypatch.setattr("time.monotonic", lambda: now)
     authority = SimpleNamespace(authority=None)
-    asked = joining.Enrolment(authority, "")  # type: ignore[arg-type]
+    asked = joining.JoinService(authority, "")  # type: ignore[arg-type]
 
     async def ask(callers: Iterable[str]) -> list[object]:
         tries = [asked.challenge(caller) for caller in callers]
@@ -59,7 +59,7 @@ def test_no_crowd_of_addresses_makes_a_challenge_that_is_out_void(monkeypatch: p
     (first,) = asyncio.run(ask(["owner"]))
     assert isinstance(first, Challenge)
     refusals: list[object] = []
-    for second in range(int(nonces.VALID)):
+    for second in range(int(joining.NONCE_LIFE)):
         now = 1000.0 + second
         found = asyncio.run(ask(f"{second}.{number}" for number in range(300)))
         refusals += [each for each in found if not isinstance(each, Challenge)]
@@ -85,7 +85,7 @@ def test_failures_make_an_address_wait_and_successes_do_not(tmp_path: Path) -> N
 def test_a_limit_is_for_one_key_a_minute_and_so_many_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
     monkeypatch.setattr("time.monotonic", lambda: now)
-    spare = rate_limit.Sparing(2)
+    spare = rate_limit.RateLimit(2)
     assert [spare.allow("a"), spare.allow("a"), spare.allow("a"), spare.allow("b")] == [
         True,
         True,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from grpc import aio
 
-from fedserver.authority.chain import Event
+from fedserver.authority.audit import Event
 from fedserver.authority.records import Registered
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.store.store import Store

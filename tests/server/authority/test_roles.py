@@ -10,7 +10,7 @@ import pytest
 from grpc import aio
 
 from fedserver.authority import issuing, permissions
-from fedserver.authority.chain import Event
+from fedserver.authority.audit import Event
 from fedserver.authority.permissions import ALLOWED
 from fedserver.coordinator import placement
 from shoal.core.errors import IllegalEvent
@@ -94,7 +94,7 @@ def test_neither_port_knows_what_operators_call(tmp_path: Path) -> None:
             for method in methods:
                 assert (await _said(channel, method)).startswith("UNIMPLEMENTED"), method
         pin = Peer(await found.token(), "d1")
-        async with pin.enrolling_channel() as channel:
+        async with pin.joining_channel() as channel:
             for method in [*methods, *ALLOWED]:
                 assert (await _said(channel, method)).startswith("UNIMPLEMENTED"), method
 

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from grpc import aio
 
 from fedserver.authority import issuing
-from fedserver.authority.chain import Event
+from fedserver.authority.audit import Event
 from fedserver.authority.records import DeviceStanding
 from fedserver.rpc.identity import network_of
 from shoal.core.exchange.link import Hello

@@ -1,0 +1,156 @@
+"""`fedserver init`, `up` and `status`: create a server, run it, look at it."""
+
+import asyncio
+import logging
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fedserver.cli import text
+from fedserver.cli.options import PATH, connected, state_option
+from shoal.shell.console import Console, Result, printable, verb
+
+if TYPE_CHECKING:
+    from fedserver.rpc.client import OperatorClient
+
+
+@click.command(epilog="Example: fedserver init --state server --host shoal.example.org --host 192.168.1.10")
+@verb
+@state_option("The state folder to create.")
+@click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    metavar="NAME",
+    help="Name or address at which devices reach this machine; the first one goes into join strings. "
+    "Repeatable. Required the first time.",
+)
+@click.option(
+    "--listen", metavar="HOST:PORT", help="Where the server listens for devices.  [default: 0.0.0.0:50051]"
+)
+@click.option(
+    "--join-listen",
+    metavar="HOST:PORT",
+    help="Where the server listens for devices that join.  [default: 0.0.0.0:50052]",
+)
+@click.option(
+    "--name",
+    default="shoal",
+    show_default=True,
+    help="Name of the federation; it is part of every certificate.",
+)
+def init(
+    console: Console,
+    state: Path,
+    hosts: tuple[str, ...],
+    listen: str | None,
+    join_listen: str | None,
+    name: str,
+) -> Result:
+    """Create a state folder with a certificate authority, certificates and settings.
+
+    The command is safe to repeat: it keeps what exists, and creates what a crash left out or what was lost
+    from DIR/authority, except for the key of the authority itself. If every --host is a loopback address, the
+    server listens on 127.0.0.1 only. The keys in DIR/authority are readable by this user only: back them up.
+    """
+    from fedserver.authority import setup
+
+    made = setup.init(state.absolute(), hosts, listen, join_listen, name)
+    what = f"created {', '.join(made.made)}" if made.made else "everything exists; nothing was changed"
+    stays = (
+        f"\nthe hosts were not changed: edit `hosts` in {state}/fedserver.yaml, then restart the server"
+        if hosts and hosts != made.hosts
+        else ""
+    )
+    summary = (
+        f"{state}: federation {made.federation}, hosts {', '.join(made.hosts)}; {what}{stays}\n"
+        f"next:\n  fedserver up --state {state}\n  fedserver token create --state {state}"
+    )
+    return Result({"state": str(state), **asdict(made)}, summary)
+
+
+class Printable(logging.Formatter):
+    """Log lines may quote what devices sent; control characters are shown as escapes."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
+@click.command(epilog="Example: fedserver up --state server")
+@verb
+@click.option(
+    "-c",
+    "--config",
+    "path",
+    type=PATH,
+    envvar="FEDSERVER_CONFIG",
+    show_envvar=True,
+    metavar="FILE",
+    help="Settings file (YAML).  [default: DIR/fedserver.yaml]",
+)
+@click.option(
+    "--state",
+    type=PATH,
+    envvar="FEDSERVER_STATE",
+    show_envvar=True,
+    metavar="DIR",
+    help="The server's state folder.  [default: server]",
+)
+@click.option(
+    "--listen", metavar="HOST:PORT", help="Where the server listens for devices.  [default: 127.0.0.1:50051]"
+)
+@click.option(
+    "--join-listen",
+    metavar="HOST:PORT",
+    help="Where the server listens for devices that join.  [default: 127.0.0.1:50052]",
+)
+@click.option(
+    "--insecure-loopback",
+    is_flag=True,
+    default=None,
+    help="Serve plain text without certificates, on a loopback address only. For tests.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    help="Least severe messages to log to stderr.  [default: info]",
+)
+def up(console: Console, path: Path | None, **flags: Any) -> Result:
+    """Run the server until SIGTERM or Ctrl-C. Runs continue where the last stop left them.
+
+    Devices connect over TLS with certificates: create the server's first with `fedserver init`, which also
+    writes DIR/fedserver.yaml. Command-line options override the file.
+    """
+    from fedserver.config import read_server
+    from fedserver.daemon import serve
+
+    config = read_server(path, flags)
+    log = logging.StreamHandler(sys.stderr)
+    log.setFormatter(Printable("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(handlers=[log], level=config.log_level.upper())
+    found = {"address": "", "join_address": ""}
+
+    def announce(address: str, join_address: str) -> None:
+        found.update(address=address, join_address=join_address)
+        click.echo(f"listening on {address}")
+        if join_address:
+            click.echo(f"devices join at {join_address}")
+        sys.stdout.flush()
+
+    asyncio.run(serve(config, announce))
+    return Result(found, "stopped")
+
+
+@click.command(epilog="Example: fedserver status --state server")
+@verb
+@connected
+def status(console: Console, client: "OperatorClient") -> Result:
+    """Show the server, its runs and its devices: what each run waits for, from whom, and until when.
+
+    Exits with code 4 at once if no server is running.
+    """
+    found = client.status()
+    return Result({**asdict(found), **text.private_data(found.released)}, text.server(found))
