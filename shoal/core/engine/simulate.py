@@ -76,18 +76,19 @@ def simulate(
     round: int = 1,
     keep: Keep = lambda tensors: tensors,
     watch: Callable[[Effect], None] = lambda effect: None,
+    outcome: Outcome | None = None,
 ) -> Outcome:
     """Run until the algorithm is done or the run has failed.
 
     server_half: the algorithm's server half. state: what `server_half.start` returned, or the state saved for
     `round`. devices: every device of the fleet; all are here from the beginning. seed: the seed of the run.
     keep: see `Keep`. watch: called with every effect before it is carried out; Opened has the title of a
-    round, Save the state after one.
+    round, Save the state after one. outcome: filled in while the run goes on, and returned.
 
     Raises Unavailable when fewer devices are left than the policy needs.
     """
     engine = RoundEngine(server_half, policy, seed, state, round=round)
-    return _Simulation(server_half, engine, devices, keep, watch).run()
+    return _Simulation(server_half, engine, devices, keep, watch, outcome or Outcome(state)).run()
 
 
 class _Simulation:
@@ -98,6 +99,7 @@ class _Simulation:
         devices: Mapping[DeviceId, Device],
         keep: Keep,
         watch: Callable[[Effect], None],
+        outcome: Outcome,
     ) -> None:
         self._server_half, self._engine, self._devices = server_half, engine, devices
         self._keep, self._watch = keep, watch
@@ -106,7 +108,9 @@ class _Simulation:
         self._cached: dict[DeviceId, deque[list[Tensors]]] = {
             device: deque(maxlen=CACHED) for device in devices
         }
-        self._outcome = Outcome(engine.state, up=dict.fromkeys(devices, 0), down=dict.fromkeys(devices, 0))
+        self._outcome = outcome
+        outcome.up.update(dict.fromkeys(devices, 0))
+        outcome.down.update(dict.fromkeys(devices, 0))
 
     def run(self) -> Outcome:
         for device in sorted(self._devices):
