@@ -24,7 +24,6 @@ from fedclient.store.state import DeviceFolder, Outbox, Status
 from fedclient.work.executor import Facts
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
-from fedserver.store.store import Store
 from shoal.core.engine.simulate import Device
 from shoal.core.exchange.link import Outcome, Receipt, Report, Task
 from shoal.core.exchange.messages import Message, Trained
@@ -136,7 +135,7 @@ async def live(root: Path) -> None:
             await start(coordinator, MODEL)
         await unless_broken(coordinator, *(device(coordinator, root, number) for number in range(DEVICES)))
         storage = coordinator.storage
-        rounds = await storage(Store.rounds, "toy")
+        rounds = await storage.runs.rounds("toy")
         end = {
             "standing": coordinator.runs["toy"].standing.value,
             "same": same_models(models(coordinator), expected()),
@@ -144,7 +143,7 @@ async def live(root: Path) -> None:
             "stored": [
                 f"{each.round} {report.device}"
                 for each in rounds
-                for report in await storage(Store.reports, "toy", each.round)
+                for report in await storage.reports.of_round("toy", each.round)
             ],
         }
     (root / "end.json").write_text(json.dumps(end))

@@ -24,7 +24,6 @@ from fedserver.coordinator.device_api import DeviceApi
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.coordinator.settings import Settings
 from fedserver.store.records import RunSpec
-from fedserver.store.store import Store
 from shoal.core.data.dataset import Dataset
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger import Debit, Open, Release, chosen
@@ -121,7 +120,7 @@ def test_groups_are_found_all_that_left_is_in_the_ledgers_and_no_more_leaves(tmp
                 mirrored = status.released[each.name]  # what the server has seen is what the ledger says
                 assert (mirrored.protected, mirrored.epsilon) == (pytest.approx(5.0), math.inf)
                 assert set(mirrored.unprotected) == set(OF_TRAINING)
-            noted = await coordinator.storage(Store.releases, "first")
+            noted = await coordinator.storage.journal.releases("first")
             assert {each.release for each in noted} - set(OF_TRAINING) == {
                 chosen(ledger(tmp_path, each, budget).entries(), Release)[0].release for each in members
             }
