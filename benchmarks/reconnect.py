@@ -148,7 +148,7 @@ def plain(address: str, count: int) -> list[Device]:
 
 @contextmanager
 def started(state: Path, secure: bool, listen: str = f"{HOST}:0") -> Iterator[Server]:
-    more = ["--enroll", f"{HOST}:0"] if secure else ["--insecure-loopback"]
+    more = ["--join-listen", f"{HOST}:0"] if secure else ["--insecure-loopback"]
     up = ["-m", "fedserver", "up", "--state", str(state), "--listen", listen, *more]
     process = subprocess.Popen([sys.executable, *up], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

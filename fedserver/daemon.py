@@ -24,7 +24,7 @@ from shoal.shell.disk import settle, storing, temporary
 
 log = logging.getLogger("shoal.server")
 
-ADDRESS, ENROLL = "address", "enroll-address"
+ADDRESS, JOIN = "address", "join-address"
 """The files in the state folder that say where devices call, and where they join."""
 
 
@@ -45,8 +45,8 @@ async def serve(config: ServerConfig, announce: Callable[[str, str], None]) -> N
         facts = {"software": SOFTWARE, "address": listeners.address, "plain_text": config.insecure_loopback}
         await coordinator.storage.identities.note_event(Event.START, **facts)
         _write_address(config.state / ADDRESS, listeners.address)
-        _write_address(config.state / ENROLL, listeners.enroll)
-        announce(listeners.address, listeners.enroll)
+        _write_address(config.state / JOIN, listeners.join_address)
+        announce(listeners.address, listeners.join_address)
         ends: list[asyncio.Future[Any]] = [stop, coordinator.broken]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -65,7 +65,7 @@ async def _end(coordinator: Coordinator, listeners: Listeners | None, config: Se
     with contextlib.suppress(StorageFault):
         await coordinator.storage.identities.note_event(Event.STOP)
     await coordinator.close()
-    for name in (ADDRESS, ENROLL, SOCKET):
+    for name in (ADDRESS, JOIN, SOCKET):
         (config.state / name).unlink(missing_ok=True)
 
 
@@ -97,4 +97,4 @@ async def _access(storage: Storage, authority: Authority, config: ServerConfig) 
     if authority.refresh():
         log.info("the server's certificate is new: it is good for %s", ", ".join(authority.hosts))
         await storage.identities.note_event(Event.CERTIFICATE_MADE, hosts=list(authority.hosts))
-    return Access(await Peers.open(storage, authority), config.enroll, authority.hosts[0])
+    return Access(await Peers.open(storage, authority), config.join_listen, authority.hosts[0])

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 from torch import Tensor
@@ -33,9 +34,15 @@ def first_model() -> Tensors:
     return initial_weights(learner(), 42)
 
 
+@cache
+def digits() -> tuple[Dataset, Dataset]:
+    """The training and the test part, read once per process: nothing here changes an array in place."""
+    return images.load("digits")
+
+
 def data(device: int, angles: tuple[int, ...] = (0, 90), samples: int = 90) -> Dataset:
     """Digits of one device alone; device i turns its images by the i-th angle, and round again."""
-    train, _ = images.load("digits")
+    train, _ = digits()
     own = train.subset(slice(device * samples, (device + 1) * samples))
     turned = rotate(own.x, angles[device % len(angles)])
     return Dataset(unit(turned), own.y)

@@ -20,7 +20,7 @@ mkdir results
 python make_data.py
 
 # 1. The server, with an authority of its own, on ports that are free.
-fedserver init --host 127.0.0.1 --listen 127.0.0.1:0 --enroll 127.0.0.1:0
+fedserver init --host 127.0.0.1 --listen 127.0.0.1:0 --join-listen 127.0.0.1:0
 fedserver up >results/server.log 2>&1 &
 started+=($!)
 until [[ -e $FEDSERVER_STATE/address ]]; do

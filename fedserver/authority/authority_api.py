@@ -73,12 +73,12 @@ class Root:
 
 
 class AuthorityApi:
-    """enroll: where devices join, "HOST:PORT", as join strings are to have it."""
+    """join_address: where devices join, "HOST:PORT", as it stands in join strings."""
 
-    def __init__(self, coordinator: Coordinator, keeper: Peers, enroll: str) -> None:
+    def __init__(self, coordinator: Coordinator, keeper: Peers, join_address: str) -> None:
         self._coordinator, self._keeper = coordinator, keeper
         self._storage, self._authority = coordinator.storage, keeper.authority
-        self._host, _, port = enroll.rpartition(":")
+        self._host, _, port = join_address.rpartition(":")
         self._port = int(port)
 
     # -- tokens ---------------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ class AuthorityApi:
     async def create_token(self, terms: Terms) -> tuple[Token, JoinString]:
         """The join string is known to the caller alone from here on. Raises ConfigError."""
         token, secret = await self._storage.identities.add_token(terms)
-        pin = self._authority.enrolment.pin
+        pin = self._authority.joining.pin
         return token, JoinString(self._host, self._port, pin, token.token, secret)
 
     async def tokens(self) -> list[Token]:

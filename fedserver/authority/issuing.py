@@ -45,9 +45,9 @@ def server(
     return _issued(_serving(builder, hosts), issuer).sign(root_key, SHA256())
 
 
-def enrolment(key: Key, hosts: Sequence[str], now: float) -> x509.Certificate:
-    """What the enrolment port shows. Self-signed: callers go by the pin of its key alone."""
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedserver enrolment")])
+def joining(key: Key, hosts: Sequence[str], now: float) -> x509.Certificate:
+    """What the joining port shows. Self-signed: callers go by the pin of its key alone."""
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedserver joining")])
     builder = _begin(subject, subject, key.public_key(), now - BACK, now + ROOT_LIFE)
     return _own(_serving(builder, hosts), key).sign(key, SHA256())
 

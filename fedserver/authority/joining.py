@@ -53,7 +53,7 @@ class Nonces:
         return time.monotonic() < self._ends.pop(nonce, 0.0)
 
 
-class Enrolment:
+class JoinService:
     """address: where devices call, as they are told."""
 
     def __init__(self, keeper: Peers, address: str) -> None:
@@ -79,7 +79,7 @@ class Enrolment:
         key = key_of_request(joining.csr)
         self._take(joining.nonce)
         admission = await self._keeper.storage.identities.join(
-            joining, key, self._authority.enrolment.pin, self._authority, caller
+            joining, key, self._authority.joining.pin, self._authority, caller
         )
         return self._answer(admission, caller)
 
@@ -88,7 +88,7 @@ class Enrolment:
         self._check(caller)
         key, named = key_of_request(rejoining.csr), named_by(certificate(rejoining.certificate))
         self._take(rejoining.nonce)
-        pin = self._authority.enrolment.pin
+        pin = self._authority.joining.pin
         admission = await self._keeper.storage.identities.rejoin(
             rejoining, named, key, pin, self._authority, caller
         )

@@ -50,7 +50,7 @@ NAMED = 3
 class Coordinator:
     """Made by `open`. broken: why the process must start anew, such as a decision that the disk refused.
 
-    doubts: what devices have seen of a history that is not this server's, see `fedserver.store.history`.
+    conflicts: what devices have seen of a history that is not this server's, see `fedserver.store.history`.
     recovery: the runs that are not back yet after the start, and those that cannot be read.
     known: how many devices were here before the start. barred: devices that were revoked since the start:
     what they reported and has not counted yet will not count.
@@ -154,8 +154,8 @@ class Coordinator:
         if self.conflicts:
             named = ", ".join(f"{device} saw {mark}" for device, mark in list(self.conflicts.items())[:NAMED])
             return (
-                f"the server state is older than what devices have seen; new work is refused: {named}. To go on"
-                " from this state, stop the server and run: fedserver recover --accept",
+                f"the server state is older than what devices have seen; new work is refused: {named}. To go"
+                " on from this state, stop the server and run: fedserver recover --accept",
             )
         if self.storage.full:
             return (f"nothing goes on before there is room on the disk: {self.storage.full}",)

@@ -27,7 +27,8 @@ DATABASE, FACTS = "shoal.db", "backup.json"
 PASSING = {
     LOCK,
     "address",
-    "enroll-address",
+    "join-address",
+    "enroll-address",  # of an earlier version
     "reserve",
     "operator.sock",
     "tmp",

@@ -12,7 +12,7 @@ from fedserver.store.records import ReleaseRecord
 from fedserver.store.store import Storage
 from shoal.core.errors import DiskFull
 from shoal.core.exchange.messages import Message
-from shoal.core.exchange.parts import Descriptor, Evidence, LatentBounds, Prototypes, Scores
+from shoal.core.exchange.parts import Descriptor, Evidence, LatentBounds, NoisySums, Prototypes, Scores
 from shoal.core.exchange.payload import Part, Payload
 from shoal.core.exchange.wire import payload_to_bytes
 from shoal.core.privacy.accounting import rho_of
@@ -73,11 +73,11 @@ def _release(run: RunId, device: DeviceId, part: Part) -> ReleaseRecord | None:
         return ReleaseRecord(run, device, "prototypes")
     if not isinstance(part, Descriptor):
         return None
-    if part.sums is None:
+    if not isinstance(part.statistics, NoisySums):
         return ReleaseRecord(run, device, part.privacy.mode)
     data = payload_to_bytes(Payload("descriptor", {"descriptor": part}))
     asked = part.privacy
-    cost = rho_of(part.sums.sigma)
+    cost = rho_of(part.statistics.sigma)
     return ReleaseRecord(run, device, sha256(data).hexdigest(), cost, asked.delta, asked.group_size)
 
 

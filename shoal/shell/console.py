@@ -148,6 +148,8 @@ class Commands(click.Group):
     """
 
     modules: ClassVar[Mapping[str, str]] = {}
+    renamed: ClassVar[Mapping[str, str]] = {}
+    """Options under a former name, which is still read but not shown in the help, and their present name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*self.modules, *super().list_commands(ctx)]
@@ -167,13 +169,28 @@ class Commands(click.Group):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> Any:
-        arguments = list(sys.argv[1:] if args is None else args)
+        arguments = self._modern(list(sys.argv[1:] if args is None else args))
         run = functools.partial(
             super().main, arguments, prog_name, complete_var, False, windows_expand_args, **extra
         )
         if not standalone_mode:
             return run()
         sys.exit(_exit_code(run, "--json" in arguments))
+
+    def _modern(self, arguments: list[str]) -> list[str]:
+        """The arguments with each former name of an option replaced by its present one."""
+        end = arguments.index("--") if "--" in arguments else len(arguments)
+        for index, argument in enumerate(arguments[:end]):
+            name, equals, value = argument.partition("=")
+            if name in self.renamed:
+                deprecated(name, self.renamed[name])
+                arguments[index] = f"{self.renamed[name]}{equals}{value}"
+        return arguments
+
+
+def deprecated(former: str, name: str) -> None:
+    """Say on stderr that an option or a setting has a new name."""
+    click.echo(printable(f"warning: {former} is deprecated; use {name}"), err=True)
 
 
 def _exit_code(run: Callable[[], Any], as_json: bool) -> int:

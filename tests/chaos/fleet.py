@@ -84,7 +84,7 @@ class Fleet:
     async def start(self) -> None:
         """Server and devices run, and the server takes calls."""
         self.state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        where = {"enroll": f"127.0.0.1:{_free_port()}", "hosts": list(HOSTS)}
+        where = {"join_listen": f"127.0.0.1:{_free_port()}", "hosts": list(HOSTS)}
         settings = {
             "state": ".",
             "listen": f"127.0.0.1:{self.port}",

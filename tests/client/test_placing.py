@@ -71,7 +71,7 @@ def test_a_question_an_answer_and_a_model(
     (descriptor,) = server.placed
     assert descriptor.classes == 0  # nothing about labels
     assert descriptor.projector == digest(PROJECTOR)
-    assert descriptor.counts.tolist() == [30.0]
+    assert descriptor.statistics.counts.tolist() == [30.0]
     assert found.received == sum(len(data) for data in server.blobs.values())
     assert found.sent > 0
     path = save(found, store, tmp_path / "model")

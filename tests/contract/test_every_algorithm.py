@@ -1,13 +1,14 @@
 """What every algorithm that is found must keep, whatever it does. A new one is tested by being there."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import pytest
-import torch
 
 from shoal.core.algorithm import Algorithm, Report, discover
 from shoal.core.engine import checkpoint
@@ -24,14 +25,6 @@ from tests.fleet import first_model, fleet
 ALGORITHMS = discover()
 NAMES = sorted({*ALGORITHMS, *(name for card in ALGORITHMS.values() for name in card.variants)})
 SMALL = {"rounds": 5, "epochs": 1, "learning_rate": 0.05, "batch_size": 16, "privacy": "off"}
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def prepared(name: str) -> tuple[Algorithm, Any]:
@@ -78,9 +71,34 @@ def bits(outcome: Outcome) -> dict[str, str]:
     return {key: digest(model) for key, model in outcome.state.models.items()}
 
 
+@dataclass(frozen=True)
+class Straight:
+    """A run from the first round to the last, and every checkpoint on its way: the round, the state as it is
+    stored, and what the devices remember."""
+
+    outcome: Outcome
+    saved: list[tuple[int, Any, dict[DeviceId, Tensors]]]
+    blobs: Blobs
+
+
+@cache
+def straight(name: str) -> Straight:
+    """Made once, for every test that compares another run with it."""
+    saved: list[tuple[int, Any, dict[DeviceId, Tensors]]] = []
+    blobs, memories = Blobs(), dict[DeviceId, Tensors]()
+    card, _ = prepared(name)
+    kind = card.server().State
+
+    def watch(effect: Effect) -> None:
+        if isinstance(effect, Save):
+            saved.append((effect.round, checkpoint.encode(kind, effect.state, blobs.keep), dict(memories)))
+
+    return Straight(run(name, watch=watch, devices=fleet(card, memories=memories)), saved, blobs)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_three_runs_give_the_same_bits(name: str) -> None:
-    first = run(name)
+    first = straight(name).outcome
     assert not first.failed
     assert set(first.state.assignments) == {f"d{i}" for i in range(6)}
     assert set(first.state.assignments.values()) <= set(first.state.models)
@@ -91,22 +109,14 @@ def test_three_runs_give_the_same_bits(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_resuming_at_every_round_equals_the_straight_run(name: str) -> None:
-    saved: list[tuple[int, Any, dict[DeviceId, Tensors]]] = []
-    blobs, memories = Blobs(), dict[DeviceId, Tensors]()
+    whole = straight(name)
     card, _ = prepared(name)
-    kind = card.server().State
-
-    def watch(effect: Effect) -> None:
-        if isinstance(effect, Save):
-            saved.append((effect.round, checkpoint.encode(kind, effect.state, blobs.keep), dict(memories)))
-
-    straight = run(name, watch=watch, devices=fleet(card, memories=memories))
-    assert len(saved) >= SMALL["rounds"]
-    for number, structure, remembered in saved:
-        state = checkpoint.decode(kind, structure, blobs.load)
-        resumed = run(name, state=state, round=number, devices=fleet(card, memories=remembered))
-        assert bits(resumed) == bits(straight)
-        assert resumed.state.assignments == straight.state.assignments
+    assert len(whole.saved) >= SMALL["rounds"]
+    for number, structure, remembered in whole.saved:
+        state = checkpoint.decode(card.server().State, structure, whole.blobs.load)
+        resumed = run(name, state=state, round=number, devices=fleet(card, memories=dict(remembered)))
+        assert bits(resumed) == bits(whole.outcome)
+        assert resumed.state.assignments == whole.outcome.state.assignments
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -133,8 +143,9 @@ def test_a_cluster_without_updates_keeps_its_model(name: str) -> None:
     """Reduce every round with one device alone, and compare the models of the others' clusters."""
     card, _ = prepared(name)
     server_half, devices = card.server(), fleet(card)
-    states: list[Any] = []
-    run(name, watch=lambda effect: states.append(effect.state) if isinstance(effect, Save) else None)
+    whole = straight(name)
+    kind = server_half.State
+    states = [checkpoint.decode(kind, structure, whole.blobs.load) for _, structure, _ in whole.saved]
     clustered = [state for state in states if len(state.models) > 1]
     for state in clustered:
         plan = server_half.plan(state, sorted(devices))
@@ -173,22 +184,42 @@ def test_every_message_of_a_run_survives_its_payload(name: str) -> None:
     def wrapped(device: Callable[[Message, int], Message]) -> Callable[[Message, int], Message]:
         return lambda message, seed: through_payload(device(through_payload(message), seed))
 
-    plain = run(name)
+    plain = straight(name).outcome
     coded = run(name, devices={name: wrapped(device) for name, device in fleet(card).items()})
     assert bits(plain) == bits(coded)
     assert models
 
 
+IMPORTS = """
+import importlib, json, os, sys
+import {shared}
+for module in {modules}:
+    if os.fork() == 0:
+        importlib.import_module(module)
+        print(json.dumps([module, sorted(sys.modules)]), flush=True)
+        os._exit(0)
+    if os.wait()[1]:
+        sys.exit(1)
+"""
+
+
+@cache
+def imported(shared: str, modules: tuple[str, ...]) -> dict[str, list[str]]:
+    """What is loaded after each module was imported for the first time, in a process that has only imported
+    `shared` before: the processes are forks of one, which saves loading that for each of them."""
+    code = IMPORTS.format(shared=shared, modules=modules)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return dict(json.loads(line) for line in result.stdout.splitlines())
+
+
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_each_half_stays_on_its_floor(name: str) -> None:
+    cards = [ALGORITHMS[each] for each in sorted(ALGORITHMS)]
+    server = imported("scipy.stats, sklearn.cluster", tuple(card.server_module for card in cards))
+    device = imported("torch", tuple(card.device_module for card in cards))
     card = ALGORITHMS[name]
-    for module, forbidden in (
-        (card.server_module, ["torch"]),
-        (card.device_module, ["sklearn", "scipy", "kneed"]),
-    ):
-        code = f"import sys, {module}; print([name for name in {forbidden} if name in sys.modules])"
-        result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-        assert result.stdout.strip() == "[]", f"{module} imports {result.stdout}"
+    assert not {"torch"} & set(server[card.server_module])
+    assert not {"sklearn", "scipy", "kneed"} & set(device[card.device_module])
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from shoal.core.algorithm import discover, measurement
 from shoal.core.data.dataset import Dataset
@@ -30,14 +29,6 @@ FEW: dict[str, Any] = {
     "classes": 10,
 }
 FEW |= {"privacy": "off"}  # a guarantee takes more samples than there are here
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def some(device: int, count: int, classes: Sequence[int] = range(10)) -> Dataset:

@@ -6,7 +6,6 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pytest
-import torch
 
 from shoal.core.algorithm import find
 from shoal.core.engine.rounds import RoundPolicy
@@ -49,16 +48,10 @@ def test_a_run_that_asks_for_a_guarantee_asks_for_it_in_every_task(name: str) ->
 
         return answer
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        devices = {each: watched(each, perform) for each, perform in fleet(card, DEVICES).items()}
-        half = card.server()
-        outcome = simulate(
-            half, half.start(first_model(), parameters), devices, RoundPolicy(minimum=DEVICES), 7
-        )
-    finally:
-        torch.set_num_threads(threads)
+    devices = {each: watched(each, perform) for each, perform in fleet(card, DEVICES).items()}
+    half = card.server()
+    start = half.start(first_model(), parameters)
+    outcome = simulate(half, start, devices, RoundPolicy(minimum=DEVICES), 7)
     assert not outcome.failed
     (one,) = asked
     assert (one.epsilon, one.noise) == (3.0, 0.0)

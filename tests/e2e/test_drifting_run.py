@@ -5,11 +5,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from grpc import aio
 
 from fedclient.agent import Agent, Until
@@ -35,7 +33,9 @@ from shoal.core.exchange.link import Failure, Link, Task
 from shoal.core.exchange.payload import Payload
 from shoal.core.exchange.tensors import digest
 from shoal.lab.datasets import images
-from shoal.lab.fleet import Fleet, Holding
+from shoal.lab.devices import SimulatedDevices
+from shoal.lab.fleet import numbered
+from shoal.lab.setting import drifting_holding
 from shoal.lab.shifts import DriftingDevice, drifting
 from shoal.lab.shifts.drift import changes, stage_at
 from tests.fleet import learner
@@ -46,14 +46,6 @@ PARAMETERS = {"rounds": ROUNDS, "epochs": 1, "batch_size": 16, "learning_rate": 
 POLICY = RoundPolicy(devices=DEVICES, minimum=DEVICES, wait_for_devices=600.0)
 Models = dict[str, str]
 Links = Callable[[str], Link]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -123,9 +115,10 @@ async def coordinating(folder: Path) -> AsyncIterator[Coordinator]:
 @pytest.fixture(scope="module")
 def simulated(made: list[DriftingDevice]) -> Models:
     card, _ = find("feroma")
-    fleet = Fleet(card, [Holding.drifting(one, ROUNDS) for one in made], learner(), "cpu", SEED)
+    fleet = numbered([drifting_holding(one, ROUNDS) for one in made], 10)
+    devices = SimulatedDevices(card, fleet, learner(), "cpu", SEED)
     server_half = Bootstrap(card.server(), card.configure("default", PARAMETERS))
-    outcome = simulate(server_half, Unstarted(), fleet.devices(), POLICY, SEED)
+    outcome = simulate(server_half, Unstarted(), devices.calls(), POLICY, SEED)
     assert not outcome.failed
     assert len(outcome.state.models) > DEVICES
     return {key: digest(model) for key, model in outcome.state.models.items()}

@@ -101,7 +101,7 @@ class Place:
     def up(self, *program: str) -> Iterator[subprocess.Popen[str]]:
         """The server, made at the first time; its ports stay the same."""
         if not self.state.exists():
-            ports = ("--listen", f"127.0.0.1:{free_port()}", "--enroll", f"127.0.0.1:{free_port()}")
+            ports = ("--listen", f"127.0.0.1:{free_port()}", "--join-listen", f"127.0.0.1:{free_port()}")
             made = self.call("fedserver", "init", "--state", self.state, "--host", "127.0.0.1", *ports)
             assert made.returncode == 0, made.stderr
             with (self.state / "fedserver.yaml").open("a") as file:

@@ -3,10 +3,8 @@ the simulator, over real gRPC, and where each task is done by an agent that was 
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
 from fedclient.agent import Agent, Until
 from fedclient.net.rpc import RpcLink
@@ -48,16 +46,8 @@ TASKS = 1 + ROUNDS + 1
 """Of the first device: the initial models, the rounds, and the evaluation. The others have one less."""
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
-def simulated(_one_thread: Any) -> dict[str, str]:
+def simulated() -> dict[str, str]:
     card, _ = find("fedrc")
     parameters = card.configure("default", PARAMETERS)
     memories: dict[str, Tensors] = {}
@@ -112,7 +102,7 @@ def test_where_every_task_is_done_by_an_agent_that_was_just_started(
         try:
             await OperatorApi(coordinator).start_run(SPEC, None)
             await asyncio.gather(*(visits(coordinator, number) for number in range(DEVICES)))
-            status = await OperatorApi(coordinator).show("mix")
+            *_, status = [each async for each in OperatorApi(coordinator).watch("mix")]  # until it is over
             assert status.summary.stage == "finished"
             assert {key: model.blob.sha256 for key, model in status.models.items()} == simulated
         finally:

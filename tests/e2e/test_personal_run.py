@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
-import torch
 
 from fedclient.agent import Agent, Until
 from fedclient.net.rpc import RpcLink
@@ -36,14 +34,6 @@ ALGORITHMS = ("fedprox", "pfedme", "apfl", "atp", "fedem", "fedsoft")
 DEVICES, SEED = 2, 5
 SMALL = {"rounds": 2, "rate_rounds": 1, "epochs": 1, "clusters": 2, "batch_size": 32, "learning_rate": 0.1}
 POLICY = RoundPolicy(devices=DEVICES, minimum=DEVICES, wait_for_devices=600.0)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def parameters_of(name: str) -> dict[str, Any]:

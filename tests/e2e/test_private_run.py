@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from fedclient.agent import Agent, Until
 from fedclient.cli.privacy_report import facts
@@ -94,8 +93,6 @@ def ledger(folder: Path, member: Member, budget: Budget) -> Ledger:
 
 
 def test_groups_are_found_all_that_left_is_in_the_ledgers_and_no_more_leaves(tmp_path: Path) -> None:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     budget = Budget(unprotected=False)
     members = [member(number) for number in range(TRAINERS)]
 
@@ -159,7 +156,4 @@ def test_groups_are_found_all_that_left_is_in_the_ledgers_and_no_more_leaves(tmp
         finally:
             await coordinator.close()
 
-    try:
-        asyncio.run(play())
-    finally:
-        torch.set_num_threads(threads)
+    asyncio.run(play())

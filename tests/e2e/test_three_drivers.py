@@ -4,11 +4,9 @@ coordinator called directly, and with real processes over gRPC. And the demo sho
 import asyncio
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from fedclient.agent import Agent, Until
 from fedclient.reporter import Reporter
@@ -36,14 +34,6 @@ from shoal.shell.console import Console
 
 Models = dict[str, dict[str, str]]
 """The SHA-256 of each final model, by algorithm and by its key in the run."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,10 @@ import torch
 from torch import nn
 
 from shoal.core.algorithm import Report, measurement
-from shoal.core.algorithms.atp import ALGORITHM, Parameters, adapting
+from shoal.core.algorithms.atp import ALGORITHM, Parameters
 from shoal.core.algorithms.atp import device as device_half
 from shoal.core.algorithms.atp import server as server_half
+from shoal.core.algorithms.atp.adapting import adapting
 from shoal.core.algorithms.atp.messages import Learn, Learned, Measure
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views

@@ -1,7 +1,6 @@
 """FedRC by its paper: Guo, Tang and Lin, ICML 2024. Each test names the section that it holds us to."""
 
 from dataclasses import fields, replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -46,7 +45,7 @@ def memories() -> dict[str, Tensors]:
 
 
 @pytest.fixture(scope="module")
-def outcome(memories: dict[str, Tensors], _one_thread: Any) -> Outcome:
+def outcome(memories: dict[str, Tensors]) -> Outcome:
     return run("fedrc", memories=memories, rounds=20)
 
 

@@ -18,7 +18,7 @@ from shoal.core.device_kit.samples import Samples
 from shoal.core.errors import BadPayload, DataFault, LearnerFault
 from shoal.core.exchange.parts import MAX_ROWS, MAX_SCALE, MIN_SCALE, Vector
 from shoal.core.exchange.tensors import Manifest, TensorSpec, check_manifest, manifest_of
-from shoal.core.privacy.moments import Moments
+from shoal.core.privacy.moments import ExactMoments
 from shoal.core.privacy.sums import ExactSums, sums_of
 from shoal.core.types import Array, Tensors
 
@@ -35,7 +35,7 @@ def describe(
     projector: Tensors,
     classes: int,
     distinct: Numbers | None = None,
-) -> Moments:
+) -> ExactMoments:
     """Moments of all samples of `parts` and, for `classes` above 0, of each class. `model` is not changed.
 
     distinct: which samples are the same one; without it each counts as one of its own.
@@ -103,7 +103,7 @@ def standardised(latents: Tensor) -> Tensor:
 
 def moments_of(
     projected: Vector, labels: Array | None, classes: int, distinct: Numbers | None = None
-) -> Moments:
+) -> ExactMoments:
     """Mean and population standard deviation of (n, l) projected latents, n at least 1.
 
     distinct: (n,), which samples are the same one. Counts are then of as many samples drawn once each as the
@@ -131,7 +131,7 @@ def moments_of(
         for label in np.flatnonzero(found >= 2):
             own = projected[labels == label]
             means[1 + label], deviations[1 + label] = own.mean(0), own.std(0)
-    return Moments(means, deviations, counts, float(projected.min()), float(projected.max()))
+    return ExactMoments(means, deviations, counts, float(projected.min()), float(projected.max()))
 
 
 def check_classes(classes: int) -> None:

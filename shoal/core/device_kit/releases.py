@@ -14,13 +14,13 @@ from shoal.core.exchange.parts import Descriptor, PrivacySettings
 from shoal.core.exchange.tensors import digest
 from shoal.core.privacy.account import Order
 from shoal.core.privacy.modes import terms
-from shoal.core.privacy.moments import Moments
+from shoal.core.privacy.moments import ExactMoments
 from shoal.core.privacy.release import release
 from shoal.core.privacy.statement import OPEN
 from shoal.core.privacy.sums import ExactSums
 from shoal.core.types import Tensors
 
-Extract = Callable[[Learner, nn.Module, Sequence[Samples], Tensors, int, Numbers | None], Moments]
+Extract = Callable[[Learner, nn.Module, Sequence[Samples], Tensors, int, Numbers | None], ExactMoments]
 """What `shoal.core.device_kit.describe` takes: learner, its network, the parts' samples, the projector, U,
 and which samples are the same one."""
 ALL = ("train", "held_out")

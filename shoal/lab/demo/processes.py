@@ -92,7 +92,7 @@ class Stage:
         """The daemon, with an authority of its own, on ports that the system chose."""
         state = self.folder / "server"
         self._console.progress("starting the server")
-        ports = ["--listen", "127.0.0.1:0", "--enroll", "127.0.0.1:0"]
+        ports = ["--listen", "127.0.0.1:0", "--join-listen", "127.0.0.1:0"]
         init = ["fedserver", "init", "--state", str(state), "--host", "127.0.0.1", *ports, "--json"]
         with self._process("init", init):
             self._answer("init")

@@ -347,7 +347,7 @@ def test_noise_follows_from_the_operating_systems_entropy_and_from_no_seed(
         np.random.seed(1)
         torch.manual_seed(1)
         answer: Any = workshop.perform(task)
-        values: list[int] = answer.parts["descriptor"].sums.values.ravel().tolist()
+        values: list[int] = answer.parts["descriptor"].statistics.values.ravel().tolist()
         return values
 
     first, second = release("first"), release("second")

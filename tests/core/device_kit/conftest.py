@@ -1,7 +1,5 @@
 """Small learners and data, and one thread: sums over threads may differ in their last bits."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
@@ -14,14 +12,6 @@ from shoal.core.device_kit.learner import Learner, builtin
 
 NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU on this machine")
 DEVICES = ["cpu", pytest.param("cuda", marks=NO_GPU)]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def blobs(count: int, classes: int = 3, width: int = 4) -> Dataset:

@@ -1,12 +1,11 @@
 """Attacks on a real fleet: ten devices learn digits in one small network, two of them do not mean well."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from shoal.core.algorithm import find
 from shoal.core.data.dataset import Dataset
@@ -26,14 +25,6 @@ Device = Callable[[Message, int], Message]
 SETTINGS = {"batch_size": 16, "learning_rate": 0.05, "evaluate": False}
 CLAIM = 10**9
 DEVICES = 10
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def context(own: Dataset, test: Dataset | None = None) -> DeviceContext:

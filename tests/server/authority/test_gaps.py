@@ -168,7 +168,7 @@ def test_a_certificate_that_is_in_no_row_holds_for_nobody_else(tmp_path: Path, c
         clock.ahead += 15 * issuing.DAY  # who slept meanwhile comes back with its last key
         asleep = devices["d2"]
         assert await denied(asleep, found) == "unauthenticated"
-        asleep.string = replace(asleep.string, port=int(found.listeners.enroll.rpartition(":")[2]))
+        asleep.string = replace(asleep.string, port=int(found.listeners.join_address.rpartition(":")[2]))
         error, _ = await refused(asleep.rejoin(new_key(), signature=b"0" * 64))
         assert "does not let this device in" in str(error.details())
         error, _ = await refused(asleep.rejoin(new_key(), certificate=strange("d2")))

@@ -94,7 +94,7 @@ def test_neither_port_knows_what_operators_call(tmp_path: Path) -> None:
             for method in methods:
                 assert (await _said(channel, method)).startswith("UNIMPLEMENTED"), method
         pin = Peer(await found.token(), "d1")
-        async with pin.enrolling_channel() as channel:
+        async with pin.joining_channel() as channel:
             for method in [*methods, *ALLOWED]:
                 assert (await _said(channel, method)).startswith("UNIMPLEMENTED"), method
 

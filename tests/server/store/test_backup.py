@@ -85,7 +85,7 @@ def test_a_restored_server_is_recognised_takes_nothing_and_goes_on_when_it_is_to
             assert "fedserver recover --accept" in status.notices[0]
             assert [run.waiting_for for run in status.runs] == ["an operator: see `fedserver status`"]
         async with server(restored) as again:  # a restart forgets no doubt
-            assert list(again.history.conflicts) == ["d1"]
+            assert list(again.conflicts) == ["d1"]
             with pytest.raises(InDoubt):
                 await (await hands(again, 0)).task(0.1)
 

@@ -13,10 +13,9 @@ from fedserver.store import journal, released
 from fedserver.store.released import statements
 from fedserver.store.store import Storage
 from shoal.core.exchange.messages import Build, Evaluate, PrivateTraining, Train, TrainingSettings
-from shoal.core.exchange.parts import Descriptor, LatentBounds, NoisySums, PrivacySettings
+from shoal.core.exchange.parts import Descriptor, LatentBounds, Moments, NoisySums, PrivacySettings
 from shoal.core.exchange.payload import BlobRef, Payload, Weights
 from shoal.core.privacy.cost import ORDERS, Cost
-from shoal.core.privacy.estimates import descriptor_of
 from shoal.core.privacy.statement import OPEN, WEIGHTS, CentralNoise, Statement, of_weights
 from tests.server.servers import server, start
 from tests.server.toys import MODEL
@@ -26,12 +25,12 @@ SETTINGS = PrivacySettings("explicit", 4.0, 1e-7, 2)
 
 
 def descriptor(value: int) -> Descriptor:
-    return descriptor_of(NoisySums(np.full((1, 5), value), 2.0, 1.0), "a" * 64, SETTINGS)
+    return Descriptor(NoisySums(np.full((1, 5), value), 2.0, 1.0), "a" * 64, SETTINGS)
 
 
 def exact(mode: str) -> Descriptor:
     settings = PrivacySettings(mode, 1.0 if mode == "paper" else 0.0)
-    return Descriptor(np.zeros((1, 2)), np.zeros((1, 2)), np.ones(1), "a" * 64, settings)
+    return Descriptor(Moments(np.zeros((1, 2)), np.zeros((1, 2)), np.ones(1)), "a" * 64, settings)
 
 
 async def noted(storage: Storage, device: str) -> None:

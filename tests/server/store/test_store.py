@@ -29,7 +29,7 @@ from shoal.core.algorithms.fedavg.server import State
 from shoal.core.engine.checkpoint import Structure, decode, encode
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import ConfigError, StorageFault
-from shoal.core.exchange.parts import Descriptor
+from shoal.core.exchange.parts import Descriptor, Moments
 from shoal.core.exchange.payload import Payload, Weights
 from shoal.core.exchange.tensors import digest
 from shoal.core.types import Tensors
@@ -105,7 +105,7 @@ def test_reports_count_once_and_come_in_the_order_of_devices(store: Store) -> No
 
 def test_same_does_not_care_for_the_order_of_the_parts_but_for_every_bit() -> None:
     def described(value: float) -> Descriptor:
-        return Descriptor(np.array([[value]]), np.array([[1.0]]), np.array([2.0]), "a" * 64)
+        return Descriptor(Moments(np.array([[value]]), np.array([[1.0]]), np.array([2.0])), "a" * 64)
 
     first = Payload("described", {"descriptor": described(0.1), "examples": 3})
     assert same(first, Payload("described", {"examples": 3, "descriptor": described(0.1)}))

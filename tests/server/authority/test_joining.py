@@ -170,7 +170,7 @@ def test_a_device_that_is_held_waits_for_an_operator(tmp_path: Path) -> None:
 def test_a_challenge_is_answered_once_and_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(found: World) -> None:
         device = Peer(await found.token(), "d0")
-        async with device.enrolling() as stub:
+        async with device.joining_stub() as stub:
             challenge = await stub.Challenge(pb.ChallengeRequest())
             assert challenge.valid.seconds == 60
             key = proof.key_of(device.string.secret)
@@ -331,5 +331,5 @@ def test_the_secret_is_kept_nowhere(tmp_path: Path) -> None:
 
 def moved(join: JoinString, found: World) -> JoinString:
     """The same join string where the server is now: ports differ from start to start here."""
-    host, _, port = found.listeners.enroll.rpartition(":")
+    host, _, port = found.listeners.join_address.rpartition(":")
     return replace(join, host=host, port=int(port))

@@ -1,0 +1,58 @@
+"""What holds for every test: one thread of arithmetic per process, fast files, and the long modules first."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+# Sums over several threads differ in their last bits, and every worker has its own core already. It is set
+# before anything imports NumPy or PyTorch, and every process that a test starts inherits it.
+os.environ["OMP_NUM_THREADS"] = "1"
+
+MEMORY, ENOUGH = Path("/dev/shm"), 4 << 30
+
+
+def _in_memory() -> bool:
+    """Whether the tests' folders fit into memory. There fsync costs nothing, and a test that kills a process
+    proves the same: what survives the process is in the page cache on any file system."""
+    if not (MEMORY.is_dir() and os.access(MEMORY, os.W_OK)):
+        return False
+    found = os.statvfs(MEMORY)
+    return found.f_bavail * found.f_frsize > ENOUGH and not found.f_flag & os.ST_NOEXEC
+
+
+if "PYTEST_DEBUG_TEMPROOT" not in os.environ and _in_memory():
+    os.environ["PYTEST_DEBUG_TEMPROOT"] = str(MEMORY)
+
+LONGEST = (
+    "histories/test_histories.py",
+    "chaos/test_chaos_short.py",
+    "e2e/test_bad_lines.py",
+    "e2e/test_identity.py",
+    "contract/test_every_algorithm.py",
+    "e2e/test_three_drivers.py",
+    "e2e/test_example_clinics.py",
+    "e2e/test_reconnect.py",
+    "client/cli/test_cli.py",
+    "crash/test_points.py",
+    "crash/test_processes.py",
+    "crash/test_faults.py",
+    "client/work/test_worker.py",
+)
+"""Modules that take longest, the longest first: none of them is left for one worker at the end."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """A test before may have asked PyTorch for another number of threads."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def place(item: pytest.Item) -> int:
+        path = item.path.as_posix()
+        return next((n for n, each in enumerate(LONGEST) if path.endswith(f"tests/{each}")), len(LONGEST))
+
+    items.sort(key=place)  # a stable sort: the order within a module stays
