@@ -261,7 +261,7 @@ def _faults() -> Iterator[None]:
     except sqlite3.Error as error:
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
             raise DiskFull(f"shoal.db: {error}", "free some space on the state folder's disk") from error
-        raise StorageFault(f"shoal.db: {error}", "look at the state folder's disk") from error
+        raise StorageFault(f"shoal.db: {error}", "check the disk of the state folder") from error
 
 
 def connect(path: Path) -> sqlite3.Connection:

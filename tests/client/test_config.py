@@ -66,11 +66,11 @@ def test_without_a_file_there_are_the_flags() -> None:
         ("data: {npz: a, shape: [0]}", "shape [0] is not possible"),
         ("compute: {threads: 0}", "threads is 0"),
         ("compute: {nice: 20}", "nice is 20"),
-        ("compute: {device: tpu}", "compute.device: auto or cpu or cuda is due, found 'tpu'"),
+        ("compute: {device: tpu}", "compute.device: expected auto or cpu or cuda, found 'tpu'"),
         ("limits: {download_bytes: 0}", "limits are numbers of bytes"),
         ("device: ../../etc", "device '../../etc' is not a name"),
         ("device: a b", "device 'a b' is not a name"),
-        ("sever: x", 'there is no setting sever (did you mean "server"?)'),
+        ("sever: x", 'unknown setting sever (did you mean "server"?)'),
     ],
 )
 def test_what_does_not_fit_is_named(tmp_path: Path, text: str, said: str) -> None:

@@ -273,4 +273,4 @@ def _stored(state: Path) -> Iterator[str]:
             for (line,) in database.execute("SELECT line FROM audit ORDER BY number"):
                 yield line
     except sqlite3.Error as error:
-        raise StorageFault(f"{path}: {error}", "look at the state folder's disk") from error
+        raise StorageFault(f"{path}: {error}", "check the disk of the state folder") from error
