@@ -8,9 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shoal.core.device_kit.failures import authors
-from shoal.core.device_kit.learner import Learner, builtin, of_module
-from shoal.core.device_kit.weights import initial_weights
+from shoal.core.device_kit.learner import Learner, authors, builtin, initial_weights, of_module
 from shoal.core.errors import ConfigError
 from shoal.core.types import Tensors
 

@@ -21,7 +21,7 @@ from fedclient.reporter import Reporter
 from fedclient.store.blobs import BlobStore
 from fedclient.store.memory import Memory
 from fedclient.store.state import DeviceFolder, Outbox, Status
-from fedclient.work.executor import Facts
+from fedclient.work.executor import WorkerInfo
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
 from shoal.core.engine.simulate import Device
@@ -91,8 +91,8 @@ class Toy:
     def __init__(self, number: int, store: BlobStore) -> None:
         self._number, self._store, self._memory = number, store, Memory.beside(store.folder)
 
-    async def start(self) -> Facts:
-        return Facts(1, True, "cpu")
+    async def start(self) -> WorkerInfo:
+        return WorkerInfo(1, True, "cpu")
 
     async def perform(self, task: Task) -> Payload:
         message, work = decode(task.payload, MESSAGES, self._store.load), work_key(task)

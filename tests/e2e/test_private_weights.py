@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedclient.cli.privacy_report import statement
+from fedclient.store.privacy_report import statement
 from fedserver.cli import text
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi

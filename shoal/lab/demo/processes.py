@@ -146,7 +146,7 @@ class Stage:
         """Two newcomers ask for a model, side by side, and use it. With the truth, for the report."""
         members = fleet.newcomers()
         self._console.progress("two newcomers without labels ask for a model")
-        with self._many(members, "enroll", "--run", run, "--json"):
+        with self._many(members, "place", "--run", run, "--json"):
             answers = [self._answer(member.name) for member in members]
         self._console.progress("the newcomers use their models")
         classes = [self.folder / member.name / "classes.npz" for member in members]
