@@ -34,9 +34,9 @@ from fedclient.identity.link import SecureLink
 from fedclient.net.backoff import FIRST, Backoff, patiently
 from fedclient.net.rpc import RpcLink
 from fedclient.store.state import DeviceFolder
-from fedserver.authority.records import Terms
 from fedserver.authority.setup import init
 from fedserver.rpc.authority_client import AuthorityClient
+from fedserver.store.identities.records import Terms
 from shoal.core.errors import Refused, SessionLost
 from shoal.core.exchange.link import Hello
 from shoal.core.identity.join import JoinString, parse
@@ -148,7 +148,7 @@ def plain(address: str, count: int) -> list[Device]:
 
 @contextmanager
 def started(state: Path, secure: bool, listen: str = f"{HOST}:0") -> Iterator[Server]:
-    more = ["--enroll", f"{HOST}:0"] if secure else ["--insecure-loopback"]
+    more = ["--join-listen", f"{HOST}:0"] if secure else ["--insecure-loopback"]
     up = ["-m", "fedserver", "up", "--state", str(state), "--listen", listen, *more]
     process = subprocess.Popen([sys.executable, *up], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None

@@ -1,6 +1,6 @@
 """The command line of the server: each verb in a module of its own.
 
-What a verb needs is imported when it is used, so that `--help` is quick and the daemon loads no PyTorch.
+What a verb needs is imported when it is used, so that `--help` is fast and the daemon does not load PyTorch.
 """
 
 from typing import ClassVar
@@ -12,8 +12,16 @@ from shoal.shell.console import Commands
 
 
 class Verbs(Commands):
-    """The last three are experiments: they run in the operator's shell and never inside the daemon."""
+    """The last three verbs are experiments: they run in the operator's shell and never inside the daemon."""
 
+    renamed: ClassVar = {
+        "--enroll": "--join-listen",
+        "--connect-timeout": "--wait",
+        "--over-select": "--oversample",
+        "--gather": "--wait-for-devices",
+        "--silence": "--device-timeout",
+        "--patience": "--max-abandoned-rounds",
+    }
     modules: ClassVar = {
         "init": "fedserver.cli.server",
         "up": "fedserver.cli.server",
@@ -37,11 +45,21 @@ class Verbs(Commands):
 @click.group(cls=Verbs)
 @click.version_option(__version__, prog_name="fedserver")
 def main() -> None:
-    """The server of a Shoal: it finds which devices see the same world, and trains a model for each group.
+    """The Shoal server: it finds out which devices have similar data, and trains a model for each group.
 
     \b
-    Exit codes: 0 done; 1 a run failed or is not there; 2 wrong command line; 3 wrong settings; 4 no server;
-    5 refused; 6 time is up; 8 data, learner or device at fault; 70 a bug of ours; 130 interrupted.
+    Exit codes:
+      0    success
+      1    not found, the run failed, or the audit log is broken
+      2    wrong command line
+      3    wrong settings, or the state folder is in use
+      4    no server is running, or it does not answer
+      5    refused
+      6    timed out
+      7    the other side speaks another version
+      8    the disk, the data, the learner or a device is at fault
+      70   a bug in Shoal
+      130  interrupted by Ctrl-C
     """
 
 

@@ -1,4 +1,4 @@
-"""The settings of a server and of a run: YAML files; the flags of the command line come before them.
+"""The settings of a server and of a run: YAML files, which command-line options override.
 
     state: /var/lib/shoal                  name: handwriting
     listen: 127.0.0.1:50051                algorithm: flux
@@ -20,25 +20,33 @@ from shoal.core.algorithm import Written, find
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import ConfigError
 from shoal.core.types import Scalar
-from shoal.shell.config import MAX_TEXT, convert, load
+from shoal.shell.config import MAX_TEXT, convert, load, modern
 
 T = TypeVar("T")
 
 SETTINGS = "fedserver.yaml"
 """The settings file in a state folder."""
+ALIASES = {
+    "enroll": "join_listen",
+    "policy.over_select": "policy.oversample",
+    "policy.gather": "policy.wait_for_devices",
+    "policy.silence": "policy.device_timeout",
+    "policy.patience": "policy.max_abandoned_rounds",
+}
+"""Former names of settings, of a server and of a run, which are still read."""
 
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """state: the server's folder. listen: where devices call; port 0 takes any that is free.
+    """state: the server's folder. listen: where devices call; port 0 takes any port that is free.
 
-    enroll: where they join. hosts: names and addresses of this server; devices are told the first.
+    join_listen: where devices join. hosts: names and addresses of this server; devices are given the first.
     """
 
     state: Path = Path("server")
     listen: str = "127.0.0.1:50051"
     insecure_loopback: bool = False
-    enroll: str = "127.0.0.1:50052"
+    join_listen: str = "127.0.0.1:50052"
     hosts: tuple[str, ...] = ()
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     cadence: Settings = field(default_factory=Settings)
@@ -46,9 +54,9 @@ class ServerConfig:
 
 @dataclass(frozen=True)
 class LearnerConfig:
-    """Where a run's initial weights come from: a network of ours, or the author's own file.
+    """Where a run's initial weights come from: a built-in network, or the author's own file.
 
-    options: the arguments of a builtin one. seed: of the weights.
+    options: the arguments of a built-in network. seed: the random seed of the weights.
     """
 
     builtin: str | None = None
@@ -58,14 +66,15 @@ class LearnerConfig:
 
     def __post_init__(self) -> None:
         if (self.builtin is None) == (self.file is None):
-            raise ConfigError("one of builtin and file is due", "learner: {file: learner.py}")
+            found = "none is set" if self.file is None else "both are set"
+            raise ConfigError(f"set exactly one of builtin and file ({found})", "learner: {file: learner.py}")
         if self.options and self.file is not None:
-            raise ConfigError("options are for a builtin learner alone", "write them into your build()")
+            raise ConfigError("options are only for a built-in learner", "write them into your build()")
 
 
 @dataclass(frozen=True)
 class RunConfig:
-    """A run that is to be. Without initial_weights and learner the first device is asked for its weights."""
+    """A run to start. Without initial_weights and learner, the first device is asked for its weights."""
 
     name: str = ""
     algorithm: str | None = None
@@ -79,10 +88,10 @@ class RunConfig:
     def __post_init__(self) -> None:
         if self.algorithm is None:
             raise ConfigError(
-                "no algorithm is given", "use --algorithm flux, or `algorithm: flux` in the file"
+                "no algorithm is given", "give --algorithm flux, or write `algorithm: flux` in the file"
             )
         if not 0 <= self.seed < 1 << 63:
-            raise ConfigError(f"seed is {self.seed}", "use 0 or more, below 2^63")
+            raise ConfigError(f"seed is {self.seed}", "it must be at least 0 and below 2^63")
 
     def spec(self) -> RunSpec:
         """What the server is asked for, apart from the weights. Raises ConfigError: no such algorithm."""
@@ -104,9 +113,9 @@ class RunConfig:
 
 
 def read_server(path: Path | None, flags: Mapping[str, Any]) -> ServerConfig:
-    """The settings of the file `path`, with `flags` before them. Raises ConfigError.
+    """The settings of the file `path`, overridden by `flags`. Raises ConfigError.
 
-    Without a path they are those that `fedserver init` wrote into the state folder, if it did.
+    Without a path, the file that `fedserver init` wrote into the state folder is read, if there is one.
     """
     if path is None:
         made = (flags.get("state") or Path("server")) / SETTINGS
@@ -116,7 +125,7 @@ def read_server(path: Path | None, flags: Mapping[str, Any]) -> ServerConfig:
 
 
 def read_run(path: Path | None, flags: Mapping[str, Any]) -> RunConfig:
-    """The run in the file `path`, if any, with `flags` before it. Raises ConfigError."""
+    """The run in the file `path`, if any, overridden by `flags`. Raises ConfigError."""
     config, folder = _read(path, RunConfig, flags)
     if config.learner is not None and config.learner.file is not None:
         config = replace(config, learner=replace(config.learner, file=folder / config.learner.file))
@@ -126,7 +135,7 @@ def read_run(path: Path | None, flags: Mapping[str, Any]) -> RunConfig:
 
 
 def _read(path: Path | None, cls: type[T], flags: Mapping[str, Any]) -> tuple[T, Path]:
-    """The settings, and the folder that relative paths in them are meant from."""
+    """The settings, and the folder to which relative paths in them refer."""
     given = _absolute(flags)
     if path is None:
         return convert(given, cls, "the command line"), Path.cwd()
@@ -137,12 +146,13 @@ def _read(path: Path | None, cls: type[T], flags: Mapping[str, Any]) -> tuple[T,
         raise ConfigError(f"{path}: {error.strerror}", "give the path of a settings file") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not UTF-8 text", "give the path of a settings file") from None
-    return convert(_merged(load(text, str(path)), given), cls, str(path)), path.absolute().parent
+    written = modern(load(text, str(path)), ALIASES, str(path))
+    return convert(_merged(written, given), cls, str(path)), path.absolute().parent
 
 
 def _absolute(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The flags that were given, as a settings file would have them: paths on the command line are the
-    caller's own."""
+    """The flags that were given, in the form of a settings file. Paths are made absolute: on the command
+    line they are relative to the caller's folder."""
     found: dict[str, Any] = {}
     for name, value in flags.items():
         if isinstance(value, Mapping):
@@ -153,7 +163,7 @@ def _absolute(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """`below` with what `above` says in its place, setting by setting."""
+    """`below`, overridden by `above` setting by setting."""
     merged = dict(below)
     for name, value in above.items():
         under = merged.get(name)

@@ -20,7 +20,7 @@ mkdir results
 python make_data.py
 
 # 1. The server, with an authority of its own, on ports that are free.
-fedserver init --host 127.0.0.1 --listen 127.0.0.1:0 --enroll 127.0.0.1:0
+fedserver init --host 127.0.0.1 --listen 127.0.0.1:0 --join-listen 127.0.0.1:0
 fedserver up >results/server.log 2>&1 &
 started+=($!)
 until [[ -e $FEDSERVER_STATE/address ]]; do
@@ -52,7 +52,7 @@ done
 newcomer=(--config data/newcomer/clinic.yaml)
 echo
 fedserver token create --role infer-only | fedclient join - "${newcomer[@]}" --device newcomer
-fedclient enroll data/newcomer/measurements.csv "${newcomer[@]}" --run flux --json >results/newcomer.json
+fedclient place data/newcomer/measurements.csv "${newcomer[@]}" --run flux --json >results/newcomer.json
 fedclient predict data/newcomer/measurements.csv "${newcomer[@]}" --out results/classes.csv
 
 # The check, which no newcomer could make: the same measurements, with the truth.

@@ -20,7 +20,7 @@ mkdir results
 python make_data.py
 
 # 1. The server, with an authority of its own, on ports that are free.
-fedserver init --host 127.0.0.1 --listen 127.0.0.1:0 --enroll 127.0.0.1:0
+fedserver init --host 127.0.0.1 --listen 127.0.0.1:0 --join-listen 127.0.0.1:0
 fedserver up >results/server.log 2>&1 &
 started+=($!)
 until [[ -e $FEDSERVER_STATE/address ]]; do
@@ -51,5 +51,5 @@ done
 newcomer=(--config data/newcomer/reader.yaml)
 echo
 fedserver token create --role infer-only | fedclient join - "${newcomer[@]}" --device newcomer
-fedclient enroll data/newcomer/images.csv "${newcomer[@]}" --run fmcl --json >results/newcomer.json
+fedclient place data/newcomer/images.csv "${newcomer[@]}" --run fmcl --json >results/newcomer.json
 fedclient predict data/newcomer/test.csv "${newcomer[@]}" --json >results/check.json

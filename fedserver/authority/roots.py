@@ -4,7 +4,7 @@
   root-NAME.pem    a root's key and certificate; as long as the file is there, the root is trusted
   issuing          the name of the root that signs
   server.pem       what devices are shown, signed by that root
-  enrolment.pem    what the enrolment port shows; join strings carry its pin
+  joining.pem      what the joining port shows; join strings carry its pin
 
 Each file takes its place in one step, in this order; so a crash leaves what a repetition completes. All but a
 root can be made again, by `fedserver init`. The files alone say what holds; the audit log says who changed
@@ -25,13 +25,15 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from fedserver.authority import issuing
 from fedserver.authority.issuing import Key
+from fedserver.store.identities.records import Issued, PublicKey
 from shoal.core.errors import BadPayload, ConfigError, NotFound, Refused, StorageFault, near
 from shoal.core.identity.certificates import certificate as parsed
 from shoal.core.identity.certificates import key_from_pem, key_to_pem, new_key, pin_of
 from shoal.core.types import DeviceId
 from shoal.shell import disk
 
-FOLDER, ROOT, ISSUING, SERVER, ENROLMENT = "authority", "root", "issuing", "server.pem", "enrolment.pem"
+FOLDER, ROOT, ISSUING, SERVER, JOINING = "authority", "root", "issuing", "server.pem", "joining.pem"
+FORMER_JOINING = "enrolment.pem"
 RESTORE = "restore the state folder from a backup"
 MOST_ROOTS = 4
 """How many are trusted at a time, as the contract has it."""
@@ -60,37 +62,22 @@ class KeyPair:
         return pin_of(self.key.public_key())
 
 
-@dataclass(frozen=True)
-class Issued:
-    """A device's certificate. serial: in hexadecimal. spki: SHA-256 of its key. issued, expires: clock times.
-
-    root: the name of the one that signed.
-    """
-
-    pem: bytes
-    serial: str
-    spki: bytes
-    root: str
-    issued: float
-    expires: float
-
-
 class Authority:
     """Made by `open`, of a folder that `make` has filled. roots: by name, oldest first."""
 
     def __init__(self, folder: Path, hosts: Sequence[str]) -> None:
         self._folder, self._hosts = folder, tuple(hosts)
-        self.roots = _roots(folder)
+        self.roots: Mapping[str, KeyPair] = _roots(folder)
         self.issuing = _issuing(folder, self.roots)
         self.federation = issuing.federation_of(self.roots[self.issuing].certificate)
-        self.enrolment = load_pair(folder / ENROLMENT)
+        self.joining = load_pair(folder / JOINING)
         self.server = load_pair(folder / SERVER)
 
     @classmethod
     def open(cls, state: Path, hosts: Sequence[str]) -> "Authority":
         """Raises ConfigError where something is missing or damaged, or a key may be read by others."""
         lacks = lacking(state)
-        if lacks == [ROOT, ISSUING, SERVER, ENROLMENT]:
+        if lacks == [ROOT, ISSUING, SERVER, JOINING]:
             raise ConfigError(
                 f"{state} has no certificates, so devices cannot prove who they are",
                 f"make them: fedserver init --state {state} --host NAME; or serve plain text to this machine "
@@ -128,7 +115,7 @@ class Authority:
                 return name
         return ""
 
-    def issue(self, device: DeviceId, key: issuing.PublicKey) -> Issued:
+    def issue(self, device: DeviceId, key: PublicKey) -> Issued:
         """A certificate for a device's key, from now on."""
         now, pair = float(int(time.time())), self.roots[self.issuing]
         made = issuing.device(pair.key, pair.certificate, key, self.federation, device, now)
@@ -196,10 +183,20 @@ class Authority:
 def lacking(state: Path) -> list[str]:
     """What `make` has to make here: what is not there, and the server's certificate if it is damaged."""
     folder = state / FOLDER
-    lacks = [name for name in (ISSUING, SERVER, ENROLMENT) if not (folder / name).is_file()]
+    _take_over(folder)
+    lacks = [name for name in (ISSUING, SERVER, JOINING) if not (folder / name).is_file()]
     if SERVER not in lacks and _sound(folder / SERVER) is None:
         lacks.append(SERVER)
     return lacks if any(folder.glob("root-*.pem")) else [ROOT, *lacks]
+
+
+def _take_over(folder: Path) -> None:
+    """Rename the joining port's key of an earlier version: join strings that are out carry its pin."""
+    before = folder / FORMER_JOINING
+    if before.is_file() and not (folder / JOINING).exists():
+        with disk.storing(before):
+            before.rename(folder / JOINING)
+            disk.sync_folder(folder)
 
 
 def make(state: Path, federation: str, hosts: Sequence[str]) -> list[str]:
@@ -211,7 +208,7 @@ def make(state: Path, federation: str, hosts: Sequence[str]) -> list[str]:
     disk.make_folder(folder)
     made: list[str] = []
     if ROOT in lacks:
-        if lacks != [ROOT, ISSUING, SERVER, ENROLMENT]:
+        if lacks != [ROOT, ISSUING, SERVER, JOINING]:
             raise StorageFault(f"there is no root-*.pem in {folder} any more", RESTORE)
         name, pair = new_root(federation)
         save_pair(pair, _root_path(folder, name))
@@ -224,10 +221,10 @@ def make(state: Path, federation: str, hosts: Sequence[str]) -> list[str]:
     if SERVER in lacks:
         save_pair(_server(root, hosts), folder / SERVER)
         made.append(SERVER)
-    if ENROLMENT in lacks:
+    if JOINING in lacks:
         key = new_key()
-        save_pair(KeyPair(key, issuing.enrolment(key, hosts, time.time())), folder / ENROLMENT)
-        made.append(ENROLMENT)
+        save_pair(KeyPair(key, issuing.joining(key, hosts, time.time())), folder / JOINING)
+        made.append(JOINING)
     return made
 
 

@@ -9,31 +9,33 @@ from pathlib import Path
 
 import yaml
 
-from fedserver.authority.audit import Event
 from fedserver.authority.roots import ROOT, Authority, lacking, make
 from fedserver.config import SETTINGS, read_server
+from fedserver.store.identities.audit import Event
 from fedserver.store.store import Store
 from shoal.core.errors import ConfigError, StorageFault
 from shoal.core.identity.certificates import NAME
 from shoal.shell import disk
 
 HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9-]{1,63})*")
-PORT, ENROLL_PORT = 50051, 50052
+PORT, JOIN_PORT = 50051, 50052
 HEADER = "# Made by `fedserver init`; `fedserver up` reads it. Options of the command line come before it.\n"
 
 
 @dataclass(frozen=True)
 class Made:
-    """made: the files that this call made; none: everything was there. enroll: where devices join."""
+    """made: the files that this call made; none: everything was there. join_listen: where devices join."""
 
     federation: str
     hosts: tuple[str, ...]
     listen: str
-    enroll: str
+    join_listen: str
     made: tuple[str, ...]
 
 
-def init(state: Path, hosts: Sequence[str], listen: str | None, enroll: str | None, federation: str) -> Made:
+def init(
+    state: Path, hosts: Sequence[str], listen: str | None, join_listen: str | None, federation: str
+) -> Made:
     """Make what is missing in a state folder, and the server's certificate also where it is damaged.
 
     Raises ConfigError, also while a server uses the folder, and StorageFault.
@@ -53,9 +55,9 @@ def init(state: Path, hosts: Sequence[str], listen: str | None, enroll: str | No
         return _found(state, ())
     store = Store(state)
     try:
-        made = [] if (state / SETTINGS).is_file() else [_write(state, hosts, listen, enroll)]
+        made = [] if (state / SETTINGS).is_file() else [_write(state, hosts, listen, join_listen)]
         config = read_server(None, {"state": state})
-        if ROOT in lacks and store.identities():
+        if ROOT in lacks and store.identities.registry.all():
             raise StorageFault(
                 f"the keys of the authority are gone from {state}, and devices have joined under them",
                 "restore the folder from a backup; to begin anew, give another --state",
@@ -63,7 +65,7 @@ def init(state: Path, hosts: Sequence[str], listen: str | None, enroll: str | No
         if lacks:
             if not (named := config.hosts or tuple(hosts)):
                 raise ConfigError(f"{state / SETTINGS} has no hosts", "add `hosts: [shoal.example.org]`")
-            store.note_event(Event.INIT, federation=federation, hosts=list(named), makes=lacks)
+            store.identities.audit.note(Event.INIT, federation=federation, hosts=list(named), makes=lacks)
             made += make(state, federation, named)
     finally:
         store.close()
@@ -73,16 +75,18 @@ def init(state: Path, hosts: Sequence[str], listen: str | None, enroll: str | No
 def _found(state: Path, made: tuple[str, ...]) -> Made:
     config = read_server(None, {"state": state})
     authority = Authority.open(state, config.hosts)
-    return Made(authority.federation, config.hosts or authority.hosts, config.listen, config.enroll, made)
+    return Made(
+        authority.federation, config.hosts or authority.hosts, config.listen, config.join_listen, made
+    )
 
 
-def _write(state: Path, hosts: Sequence[str], listen: str | None, enroll: str | None) -> str:
+def _write(state: Path, hosts: Sequence[str], listen: str | None, join_listen: str | None) -> str:
     """The settings file. A server that is for this machine alone listens to this machine alone."""
     anywhere = "127.0.0.1" if all(map(_is_loopback, hosts)) else "0.0.0.0"  # noqa: S104 - the certificates' gate is behind it
     settings = {
         "state": ".",
         "listen": listen or f"{anywhere}:{PORT}",
-        "enroll": enroll or f"{anywhere}:{ENROLL_PORT}",
+        "join_listen": join_listen or f"{anywhere}:{JOIN_PORT}",
         "hosts": list(hosts),
     }
     disk.write(state / SETTINGS, (HEADER + yaml.safe_dump(settings, sort_keys=False)).encode())

@@ -1,4 +1,4 @@
-"""What several verbs of the command line share."""
+"""What the verbs share: the options --state and --wait, and the connection to a running server."""
 
 import functools
 import os
@@ -10,12 +10,13 @@ from typing import Any
 
 import click
 
-from shoal.core.engine.timeouts import ANSWER, MOMENT
+from shoal.core.engine.timeouts import ANSWER
+from shoal.core.errors import Unavailable
 from shoal.shell.console import Console, Result
 
 PATH = click.Path(path_type=Path)
 LOOK = 0.05
-"""Seconds from one look to the next."""
+"""Seconds between two looks at a server that is starting."""
 
 
 def state_option(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -26,72 +27,93 @@ def state_option(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
         envvar="FEDSERVER_STATE",
         default=Path("server"),
         show_default=True,
+        show_envvar=True,
         metavar="DIR",
         help=help,
     )
 
 
 def connected(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Add --state and --connect-timeout; the function gets a client of the server that uses that folder."""
+    """Add --state and --wait; the function gets a client of the server that runs on that folder."""
 
-    @state_option("The folder of the server that is meant.")
+    @state_option("The server's state folder.")
     @click.option(
-        "--connect-timeout",
+        "--wait",
+        "patience",
         type=click.FloatRange(min=0.0),
-        default=ANSWER,
-        show_default=True,
         metavar="SECONDS",
-        help="Wait so long for a server that is starting.",
+        help="Wait up to SECONDS for the server to start.  "
+        f"[default: 0; {ANSWER:.0f} if its process runs but does not answer yet]",
     )
     @functools.wraps(function)
-    def wrapper(console: Console, state: Path, connect_timeout: float, **options: Any) -> Result:
+    def wrapper(console: Console, state: Path, patience: float | None, **options: Any) -> Result:
         from fedserver.rpc.authority_client import AuthorityClient
 
-        reach(state.absolute(), connect_timeout, console.progress)
+        reach(state.absolute(), patience, console.progress)
         with AuthorityClient(state.absolute()) as client:
             return function(console, client, **options)
 
     return wrapper
 
 
-def reach(state: Path, patience: float, tell: Callable[[str], None]) -> bool:
-    """Wait until a server of this folder takes calls; whether one does. tell: told when there is a wait."""
+def reach(state: Path, patience: float | None, report: Callable[[str], None]) -> None:
+    """Return as soon as a server of this folder takes calls. Raises Unavailable when none does.
+
+    patience: seconds to wait for one; None: none at all, unless its process runs already. report: called
+    with a text while there is a wait.
+    """
     began = time.monotonic()
     while not answers(state):
-        waited = time.monotonic() - began
-        if waited >= (patience if is_starting(state) else min(patience, MOMENT)) or not state.parent.is_dir():
-            return False
-        tell(f"waiting for the server of {state}")
+        limit = patience if patience is not None else ANSWER if is_running(state) else 0.0
+        if time.monotonic() - began >= limit:
+            raise _absent(state)
+        report(f"waiting for the server of {state}")
         time.sleep(LOOK)
-    return True
+
+
+def _absent(state: Path) -> Unavailable:
+    if not state.is_dir():
+        return Unavailable(
+            f"there is no server folder at {state}",
+            f"give --state, or create one with: fedserver init --state {state} --host NAME",
+        )
+    if is_running(state):
+        return Unavailable(f"the server of {state} is running but does not answer yet", "give --wait SECONDS")
+    return Unavailable(
+        f"no server is running on {state}",
+        f"start one with: fedserver up --state {state}; to wait for one, give --wait SECONDS",
+    )
 
 
 def answers(state: Path) -> bool:
-    """Whether somebody listens on the operators' socket."""
+    """Whether a process listens on the operators' socket."""
     from fedserver.rpc.client import SOCKET
 
-    with socket.socket(socket.AF_UNIX) as trial:
+    with socket.socket(socket.AF_UNIX) as probe:
         try:
-            trial.connect(str(state / SOCKET))
-        except OSError:  # not there, nobody behind it, not ours, a name that is too long
+            probe.connect(str(state / SOCKET))
+        except OSError:  # missing, left by a process that is gone, not ours, or a path that is too long
             return False
     return True
 
 
-def is_starting(state: Path) -> bool:
-    """Whether the folder looks as if a server will answer soon."""
+def is_running(state: Path) -> bool:
+    """Whether a living process has the folder's lock, so that a server will answer soon.
+
+    The lock itself is not tried: that would take it from a server that is starting at this moment.
+    """
     from fedserver.store.store import LOCK
 
     try:
         owner = (state / LOCK).read_text().strip()
     except OSError:
-        return state.is_dir()
-    if not owner.isdigit():  # a process has the lock, and is about to write who it is
+        return False
+    if not owner.isdigit():  # a process has the lock and is about to write its number
         return True
     try:
         os.kill(int(owner), 0)
     except ProcessLookupError:
         return False
-    except (OSError, OverflowError):  # somebody else's
+    except (OSError, OverflowError):  # it belongs to another user
         return True
     return True

@@ -1,4 +1,4 @@
-"""`fedserver init`, `up` and `status`: make a server, run it, look at it."""
+"""`fedserver init`, `up` and `status`: create a server, run it, look at it."""
 
 import asyncio
 import logging
@@ -19,48 +19,61 @@ if TYPE_CHECKING:
 
 @click.command(epilog="Example: fedserver init --state server --host shoal.example.org --host 192.168.1.10")
 @verb
-@state_option("The server's folder, which is made.")
+@state_option("The state folder to create.")
 @click.option(
     "--host",
     "hosts",
     multiple=True,
     metavar="NAME",
-    help="A name or address of this machine; devices are told to call the first. Repeatable.",
+    help="Name or address at which devices reach this machine; the first one goes into join strings. "
+    "Repeatable. Required the first time.",
 )
-@click.option("--listen", metavar="HOST:PORT", help="Where devices call.  [default: 0.0.0.0:50051]")
-@click.option("--enroll", metavar="HOST:PORT", help="Where devices join.  [default: 0.0.0.0:50052]")
 @click.option(
-    "--name", default="shoal", show_default=True, help="The federation's name, part of every certificate."
+    "--listen", metavar="HOST:PORT", help="Where the server listens for devices.  [default: 0.0.0.0:50051]"
+)
+@click.option(
+    "--join-listen",
+    metavar="HOST:PORT",
+    help="Where the server listens for devices that join.  [default: 0.0.0.0:50052]",
+)
+@click.option(
+    "--name",
+    default="shoal",
+    show_default=True,
+    help="Name of the federation; it is part of every certificate.",
 )
 def init(
     console: Console,
     state: Path,
     hosts: tuple[str, ...],
     listen: str | None,
-    enroll: str | None,
+    join_listen: str | None,
     name: str,
 ) -> Result:
-    """Make the certificate authority, the server's certificates and its settings.
+    """Create a state folder with a certificate authority, certificates and settings.
 
-    Safe to repeat: what is there stays as it is, what a crash left unmade is made, and so is what was lost of
-    DIR/authority, the root's own key apart. Where every --host is this machine itself, only this machine is
-    listened to. The keys are in DIR/authority, for this user alone: back them up.
+    The command is safe to repeat: it keeps what exists, and creates what a crash left out or what was lost
+    from DIR/authority, except for the key of the authority itself. If every --host is a loopback address, the
+    server listens on 127.0.0.1 only. The keys in DIR/authority are readable by this user only: back them up.
     """
     from fedserver.authority import setup
 
-    made = setup.init(state.absolute(), hosts, listen, enroll, name)
-    what = f"made {', '.join(made.made)}" if made.made else "everything was there; nothing was changed"
-    stays = f"\nthe hosts stay as they are: change them in {state}/fedserver.yaml, then start it anew"
-    text = (
-        f"{state}: federation {made.federation}, for {', '.join(made.hosts)}; {what}"
-        f"{stays if hosts and hosts != made.hosts else ''}\n"
+    made = setup.init(state.absolute(), hosts, listen, join_listen, name)
+    what = f"created {', '.join(made.made)}" if made.made else "everything exists; nothing was changed"
+    stays = (
+        f"\nthe hosts were not changed: edit `hosts` in {state}/fedserver.yaml, then restart the server"
+        if hosts and hosts != made.hosts
+        else ""
+    )
+    summary = (
+        f"{state}: federation {made.federation}, hosts {', '.join(made.hosts)}; {what}{stays}\n"
         f"next:\n  fedserver up --state {state}\n  fedserver token create --state {state}"
     )
-    return Result({"state": str(state), **asdict(made)}, text)
+    return Result({"state": str(state), **asdict(made)}, summary)
 
 
 class Printable(logging.Formatter):
-    """Lines of the log may quote devices."""
+    """Log lines may quote what devices sent; control characters are shown as escapes."""
 
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))
@@ -68,25 +81,48 @@ class Printable(logging.Formatter):
 
 @click.command(epilog="Example: fedserver up --state server")
 @verb
-@click.option("-c", "--config", "path", type=PATH, envvar="FEDSERVER_CONFIG", help="The settings, YAML.")
+@click.option(
+    "-c",
+    "--config",
+    "path",
+    type=PATH,
+    envvar="FEDSERVER_CONFIG",
+    show_envvar=True,
+    metavar="FILE",
+    help="Settings file (YAML).  [default: DIR/fedserver.yaml]",
+)
 @click.option(
     "--state",
     type=PATH,
     envvar="FEDSERVER_STATE",
+    show_envvar=True,
     metavar="DIR",
-    help="The server's folder.  [default: server]",
+    help="The server's state folder.  [default: server]",
 )
-@click.option("--listen", metavar="HOST:PORT", help="Where devices call.  [default: 127.0.0.1:50051]")
-@click.option("--enroll", metavar="HOST:PORT", help="Where devices join.  [default: 127.0.0.1:50052]")
-@click.option("--insecure-loopback", is_flag=True, default=None, help="Plain text, to this machine only.")
 @click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="What goes to stderr."
+    "--listen", metavar="HOST:PORT", help="Where the server listens for devices.  [default: 127.0.0.1:50051]"
+)
+@click.option(
+    "--join-listen",
+    metavar="HOST:PORT",
+    help="Where the server listens for devices that join.  [default: 127.0.0.1:50052]",
+)
+@click.option(
+    "--insecure-loopback",
+    is_flag=True,
+    default=None,
+    help="Serve plain text without certificates, on a loopback address only. For tests.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    help="Least severe messages to log to stderr.  [default: info]",
 )
 def up(console: Console, path: Path | None, **flags: Any) -> Result:
-    """Serve devices and operators until SIGTERM or Ctrl-C; runs go on where the last stop left them.
+    """Run the server until SIGTERM or Ctrl-C. Runs continue where the last stop left them.
 
-    Devices call over TLS, with certificates; `fedserver init` makes the server's, and a settings file in DIR
-    that is read here. Options come before it.
+    Devices connect over TLS with certificates: create the server's first with `fedserver init`, which also
+    writes DIR/fedserver.yaml. Command-line options override the file.
     """
     from fedserver.config import read_server
     from fedserver.daemon import serve
@@ -95,13 +131,13 @@ def up(console: Console, path: Path | None, **flags: Any) -> Result:
     log = logging.StreamHandler(sys.stderr)
     log.setFormatter(Printable("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(handlers=[log], level=config.log_level.upper())
-    found = {"address": "", "enroll": ""}
+    found = {"address": "", "join_address": ""}
 
-    def announce(address: str, enroll: str) -> None:
-        found.update(address=address, enroll=enroll)
+    def announce(address: str, join_address: str) -> None:
+        found.update(address=address, join_address=join_address)
         click.echo(f"listening on {address}")
-        if enroll:
-            click.echo(f"devices join at {enroll}")
+        if join_address:
+            click.echo(f"devices join at {join_address}")
         sys.stdout.flush()
 
     asyncio.run(serve(config, announce))
@@ -112,6 +148,9 @@ def up(console: Console, path: Path | None, **flags: Any) -> Result:
 @verb
 @connected
 def status(console: Console, client: "OperatorClient") -> Result:
-    """What the server does: its devices, and what each run waits for, from whom, and until when."""
+    """Show the server, its runs and its devices: what each run waits for, from whom, and until when.
+
+    Exits with code 4 at once if no server is running.
+    """
     found = client.status()
     return Result({**asdict(found), **text.private_data(found.released)}, text.server(found))

@@ -141,7 +141,8 @@ class OperatorClient:
             pass
         if error.code() is grpc.StatusCode.UNAVAILABLE:
             return Unavailable(
-                f"no server answers for {self._state}", f"start one: fedserver up --state {self._state}"
+                f"no server is running on {self._state}",
+                f"start one with: fedserver up --state {self._state}",
             )
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
             return TimeIsUp("the time is up", "give it more with --timeout")

@@ -14,7 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health  # type: ignore[attr-defined]
 
 from fedserver.authority.authority_api import AuthorityApi
-from fedserver.authority.joining import Enrolment
+from fedserver.authority.joining import JoinService
 from fedserver.authority.permissions import check_complete
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
@@ -27,7 +27,7 @@ from fedserver.rpc.identity import Believed, Callers, Verified
 from fedserver.rpc.limits import Admission
 from fedserver.rpc.observer import Observers
 from fedserver.rpc.operator import Operators
-from fedserver.rpc.tls import Access, device_credentials, enrollment_credentials, enrollment_server
+from fedserver.rpc.tls import Access, device_credentials, joining_credentials, joining_server
 from shoal.core.engine.timeouts import CONNECTION
 from shoal.core.errors import ConfigError
 from shoal.core.exchange._pb.fed.v1.authority_service_pb2_grpc import add_AuthorityServiceServicer_to_server
@@ -65,11 +65,11 @@ DEVICE_SERVICES = ("fed.v1.DeviceService", "fed.v1.BlobService", "fed.v1.Placeme
 
 
 class Listeners:
-    """Made by `listen`. address: "HOST:PORT", where devices call; enroll: where they join, "" if nowhere."""
+    """Made by `listen`. address: "HOST:PORT", where devices call; join_address: where they join, or ""."""
 
     def __init__(self, servers: list[aio.Server], checks: health.HealthServicer) -> None:
         self.servers, self._checks = servers, checks
-        self.address = self.enroll = ""
+        self.address = self.join_address = ""
 
     async def stop_accepting(self) -> None:
         """Whoever asks is told that this server is about to end."""
@@ -105,14 +105,14 @@ async def listen(
     else:
         port = bind(devices, address, device_credentials(access.keeper.authority))
         listeners.address = access.at(port)
-        enrolment = Enrolment(access.keeper, listeners.address)
-        enrollments = enrollment_server(enrolment)
-        joining = bind(enrollments, access.enroll, enrollment_credentials(access.keeper.authority))
-        listeners.enroll = access.at(joining)
-        listeners.servers.append(enrollments)
-        add_IdentityServiceServicer_to_server(Identities(enrolment), served)
+        joins = JoinService(access.keeper, listeners.address)
+        joining = joining_server(joins)
+        join_port = bind(joining, access.join_listen, joining_credentials(access.keeper.authority))
+        listeners.join_address = access.at(join_port)
+        listeners.servers.append(joining)
+        add_IdentityServiceServicer_to_server(Identities(joins), served)
         add_ObserverServiceServicer_to_server(Observers(desk, verified), served)
-        office = AuthorityApi(coordinator, access.keeper, access.at(joining))
+        office = AuthorityApi(coordinator, access.keeper, access.at(join_port))
         add_AuthorityServiceServicer_to_server(Authorities(office), operators)
     add_DeviceServiceServicer_to_server(Devices(coordinator, callers), served)
     add_PlacementServiceServicer_to_server(Placements(coordinator, callers), served)
@@ -167,7 +167,7 @@ def bind(server: aio.Server, address: str, credentials: grpc.ServerCredentials |
     except RuntimeError:
         raise ConfigError(
             f"cannot listen on {address}: it is in use or not this machine's",
-            "use another --listen or --enroll",
+            "use another --listen or --join-listen",
         ) from None
 
 

@@ -1,11 +1,11 @@
-"""TLS: what the two ports show and ask for, and the server of the enrolment port."""
+"""TLS: what the two ports show and ask for, and the server of the joining port."""
 
 from dataclasses import dataclass
 
 import grpc
 from grpc import aio
 
-from fedserver.authority.joining import Enrolment
+from fedserver.authority.joining import JoinService
 from fedserver.authority.peers import Peers
 from fedserver.authority.roots import Authority
 from fedserver.rpc.enrollment import Enrollments
@@ -39,13 +39,13 @@ OPTIONS = (
 
 @dataclass(frozen=True)
 class Access:
-    """How devices get in. enroll: where EnrollmentService listens, "HOST:PORT".
+    """How devices get in. join_listen: where EnrollmentService listens, "HOST:PORT".
 
     host: the first name or address in the server's certificate: what devices are told to call.
     """
 
     keeper: Peers
-    enroll: str
+    join_listen: str
     host: str
 
     def at(self, port: int) -> str:
@@ -86,14 +86,14 @@ class Showing:
         return self.now()
 
 
-def enrollment_credentials(authority: Authority) -> grpc.ServerCredentials:
+def joining_credentials(authority: Authority) -> grpc.ServerCredentials:
     """No certificate is asked of callers: they have none yet."""
-    pair = authority.enrolment
+    pair = authority.joining
     return grpc.ssl_server_credentials([(pair.key_pem, pair.pem)])
 
 
-def enrollment_server(enrolment: Enrolment) -> aio.Server:
+def joining_server(joins: JoinService) -> aio.Server:
     """Nothing but EnrollmentService."""
     server = aio.server(interceptors=(Errors(),), options=OPTIONS, maximum_concurrent_rpcs=JOINING)
-    add_EnrollmentServiceServicer_to_server(Enrollments(enrolment), server)
+    add_EnrollmentServiceServicer_to_server(Enrollments(joins), server)
     return server

@@ -1,4 +1,4 @@
-"""Every error a person can meet, split by who has to act.
+"""Every error that a person can meet, split by who has to act.
 
     ShoalError
     |- ConfigError        a setting is wrong             -> the person who wrote it
@@ -7,33 +7,38 @@
     |  `- StaleReport     a report for a round, attempt or run that is over
     |- LearnerFault       the author's own code failed   -> the author; carries the traceback
     |- DataFault          a data file is not usable      -> the device's owner
-    |- Refused            the peer may not, or cannot have that
-    |  |- Unauthenticated no valid certificate: renew it, or join anew
+    |- Refused            the peer is not allowed to, or cannot, do that
+    |  |- Unauthenticated no valid certificate: renew it, or join again
     |  |- Revoked         an operator has ended this identity
-    |  |- Taken           another has that name
+    |  |- Taken           another device has that name
     |  |- OverBudget      the owner's privacy budget has no room for it
     |  |- Unprotected     the owner lets nothing leave without a privacy guarantee
     |  `- WrongVersion    the two sides have no version of the exchange in common
     |- NotFound           no such run, blob or device
-    |- Unavailable        the other side is not there, or not now: try again
-    |  |- Busy             it has too much to do at the moment
-    |  |- ServerFull       its disk has no room for more
-    |  |- InDoubt          it seems to be restored from the past, and waits for its operator
+    |- Unavailable        the other side cannot be reached, or not now: try again
+    |  |- Busy             it is overloaded at the moment
+    |  |- ServerFull       its disk has no space left
+    |  |- InDoubt          its state is older than what devices have seen; its operator has to act
     |  `- TooOften         more calls than are allowed: wait, then try again
-    |- SessionLost        the server or the device started anew: say hello again
-    |- StorageFault       our own disk refused: read-only, broken
-    |  `- DiskFull        it has no room: nothing was written, the same can be tried again
-    |- LedgerFault        the device's account of its releases was changed, or is damaged
+    |- SessionLost        the server or the device was restarted: say hello again
+    |- StorageFault       our own disk failed: read-only, broken
+    |  `- DiskFull        it has no space left: nothing was written, and the same can be tried again
+    |- LedgerFault        the device's privacy ledger was changed or is damaged
     `- IllegalEvent       our own bug: an event that the table does not allow
 
-`code` is stable and is what machines match on; `exit_code` is what a command ends with.
+`code` is stable and is what programs match on; `exit_code` is the exit code of a command.
 """
 
 from typing import ClassVar
 
 
 class ShoalError(Exception):
-    """What went wrong (`message`) and what to do about it (`hint`)."""
+    """What went wrong (`message`) and what to do about it (`hint`, which may be empty).
+
+    Example:
+        >>> str(ConfigError("rounds cannot be 0", "use 1 or more"))
+        'rounds cannot be 0 (use 1 or more)'
+    """
 
     code: ClassVar[str] = "failed"
     exit_code: ClassVar[int] = 1
@@ -110,7 +115,7 @@ class NotFound(ShoalError):
 
 
 class Unavailable(ShoalError):
-    """window: between how many seconds from now to try again, where the other side has said so."""
+    """window: try again between these two numbers of seconds from now, where the other side has said so."""
 
     code, exit_code = "unavailable", 4
 
@@ -156,7 +161,7 @@ class IllegalEvent(ShoalError):
 
 
 def near(word: str, known: list[str]) -> str:
-    """' Did you mean "x"?' when a known word is close to `word`, else the words there are."""
+    """A hint: 'did you mean "x"?' when a known word is close to `word`, else the list of known words."""
     from difflib import get_close_matches
 
     close = get_close_matches(word, known, n=1)

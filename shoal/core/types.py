@@ -1,4 +1,4 @@
-"""The few names that every floor shares."""
+"""The few type names that every layer shares."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,17 +6,17 @@ from typing import Any
 import numpy.typing as npt
 
 DeviceId = str
-"""Who a device is: stable over restarts; never read from the body of a request."""
+"""The identity of a device: stable over restarts; never read from the body of a request."""
 
 RunId = str
-"""One training job."""
+"""The name of one training job."""
 
 ModelKey = str
-"""One of a run's models: "global", or a cluster's name such as "c0"."""
+"""The name of one of a run's models: "global", or a cluster's name such as "c0"."""
 
 Array = npt.NDArray[Any]
 
 Tensors = Mapping[str, Array]
-"""Named arrays in the model's own order. May be views of a mapped file: never write to them."""
+"""Named arrays in the model's own order. They may be views of a mapped file: never write to them."""
 
 Scalar = bool | int | float | str

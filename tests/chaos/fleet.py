@@ -19,10 +19,10 @@ from typing import Any
 import yaml
 
 from fedclient.store.state import DeviceFolder
-from fedserver.authority.records import Terms
 from fedserver.cli.options import answers
 from fedserver.config import SETTINGS
 from fedserver.rpc.authority_client import AuthorityClient
+from fedserver.store.identities.records import Terms
 from shoal.core.errors import ShoalError, Unavailable
 from shoal.core.identity.enrolled import Role
 from tests.chaos import work
@@ -84,7 +84,7 @@ class Fleet:
     async def start(self) -> None:
         """Server and devices run, and the server takes calls."""
         self.state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        where = {"enroll": f"127.0.0.1:{free_port()}", "hosts": list(HOSTS)}
+        where = {"join_listen": f"127.0.0.1:{free_port()}", "hosts": list(HOSTS)}
         settings = {
             "state": ".",
             "listen": f"127.0.0.1:{self.port}",

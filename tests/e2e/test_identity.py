@@ -101,7 +101,7 @@ class Place:
     def up(self, *program: str) -> Iterator[subprocess.Popen[str]]:
         """The server, made at the first time; its ports stay the same."""
         if not self.state.exists():
-            ports = ("--listen", f"127.0.0.1:{free_port()}", "--enroll", f"127.0.0.1:{free_port()}")
+            ports = ("--listen", f"127.0.0.1:{free_port()}", "--join-listen", f"127.0.0.1:{free_port()}")
             made = self.call("fedserver", "init", "--state", self.state, "--host", "127.0.0.1", *ports)
             assert made.returncode == 0, made.stderr
             with (self.state / "fedserver.yaml").open("a") as file:
@@ -209,7 +209,7 @@ def test_certificates_are_renewed_under_way_and_after_a_sleep_too_long(place: Pl
         ends = certificate(place.identity("attic")["certificate"].encode()).not_valid_after_utc
         place.wait_for(lambda: datetime.now(UTC) > ends)
         before, rejoined = place.identity("attic"), place.happened("rejoined", "attic")
-        done = place.call("fedclient", "enroll", "-c", settings, "--run", "a")
+        done = place.call("fedclient", "place", "-c", settings, "--run", "a")
         assert done.returncode == 0, done.stderr
         assert "asking for a new one" in done.stderr
         assert place.happened("rejoined", "attic") == rejoined + 1

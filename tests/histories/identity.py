@@ -14,11 +14,11 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 
 from fedserver.authority import setup
 from fedserver.authority.authority_api import AuthorityApi
-from fedserver.authority.joining import Enrolment
+from fedserver.authority.joining import JoinService
 from fedserver.authority.peers import Peers
-from fedserver.authority.records import Terms
 from fedserver.authority.roots import Authority
 from fedserver.coordinator.coordinator import Coordinator
+from fedserver.store.identities.records import Terms
 from shoal.core.errors import ShoalError
 from shoal.core.identity import proof
 from shoal.core.identity.certificates import request
@@ -59,10 +59,10 @@ class Identities:
         if device in self.certificates:
             return
         _, string = await self.office.create_token(Terms(pattern=device))
-        enrolment = Enrolment(keeper, DEVICES)
-        nonce, csr = (await enrolment.challenge(device)).nonce, request(generate_private_key(SECP256R1()))
+        service = JoinService(keeper, DEVICES)
+        nonce, csr = (await service.challenge(device)).nonce, request(generate_private_key(SECP256R1()))
         shown = proof.prove(proof.key_of(string.secret), nonce, string.pin, csr)
-        answer = await enrolment.join(Joining(string.token, nonce, csr, shown, device), device)
+        answer = await service.join(Joining(string.token, nonce, csr, shown, device), device)
         assert isinstance(answer, Enrolled)
         self.certificates[device] = answer.certificate
         self.joined[device].set()

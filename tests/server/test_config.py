@@ -59,12 +59,12 @@ def test_flags_come_before_the_file_setting_by_setting(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("algorithm: flux\nround: 3", "there is no setting round"),
+        ("algorithm: flux\nround: 3", "unknown setting round"),
         ("algorithm: flux\npolicy: {minimum: 3, devices: 2}", "policy: a round of 2 devices"),
         ("algorithm: flux\npolicy: {deadlin: 3}", 'did you mean "deadline"'),
         ("name: x", "no algorithm is given"),
-        ("algorithm: flux\nlearner: {}", "one of builtin and file is due"),
-        ("algorithm: flux\nlearner: {file: a.py, options: {x: 1}}", "options are for a builtin"),
+        ("algorithm: flux\nlearner: {}", r"exactly one of builtin and file \(none is set\)"),
+        ("algorithm: flux\nlearner: {file: a.py, options: {x: 1}}", "options are only for a built-in"),
         ("algorithm: flux\nseed: -1", "seed is -1"),
         ("algorithm: flux\nparameters: {rounds: [1]}", "parameters.rounds"),
     ],
@@ -81,8 +81,23 @@ def test_a_server_file_and_its_flags(tmp_path: Path) -> None:
     assert (config.listen, config.cadence.poll, config.cadence.heartbeat) == ("127.0.0.1:0", 5.0, 10.0)
     with pytest.raises(ConfigError, match="poll, heartbeat"):
         read_server(written(tmp_path, "insecure_loopback: true\ncadence: {poll: 0}"), {})
-    with pytest.raises(ConfigError, match=r"settings\.yaml: there is no setting states"):
+    with pytest.raises(ConfigError, match=r"settings\.yaml: unknown setting states"):
         read_server(written(tmp_path, "states: x"), {})
+
+
+def test_former_names_of_settings_are_read_and_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert read_server(written(tmp_path, "enroll: 127.0.0.1:7"), {}).join_listen == "127.0.0.1:7"
+    path = tmp_path / "settings.yaml"
+    assert capsys.readouterr().err == f"warning: {path}: enroll is deprecated; use join_listen\n"
+    policy = "policy: {gather: 3, silence: 50, patience: 4, over_select: 1.5, devices: 2}"
+    assert read_run(written(tmp_path, f"algorithm: flux\n{policy}"), {}).policy == RoundPolicy(
+        2, oversample=1.5, wait_for_devices=3.0, device_timeout=50.0, max_abandoned_rounds=4
+    )
+    assert capsys.readouterr().err.count("is deprecated; use policy.") == 4
+    with pytest.raises(ConfigError, match="enroll is the former name of join_listen; both are set"):
+        read_server(written(tmp_path, "enroll: 127.0.0.1:7\njoin_listen: 127.0.0.1:8"), {})
 
 
 def test_a_state_folder_brings_its_own_settings(tmp_path: Path) -> None:

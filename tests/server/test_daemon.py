@@ -53,7 +53,7 @@ def test_the_next_process_goes_on_where_one_ended_however_it_did(tmp_path: Path)
             asyncio.run(some_reports(running.address, range(sent, until)))
             code, sent = running.stop(number), until
             assert code == (-signal.SIGKILL if number is signal.SIGKILL else 0)
-            with pytest.raises(Unavailable, match="no server answers"):
+            with pytest.raises(Unavailable, match="no server is running"):
                 operator.runs()
     with daemon(state) as last, OperatorClient(state) as operator:
         before = restored(operator, "toy").summary
@@ -90,7 +90,7 @@ def test_a_second_server_is_told_who_has_the_folder_and_a_waiting_device_that_th
     with daemon(tmp_path / "s") as running:
         config = ServerConfig(tmp_path / "s", "127.0.0.1:0", True)
         with pytest.raises(ConfigError, match=f"in use by another process .{running.process.pid}"):
-            asyncio.run(serve_until_stopped(config, lambda address, enroll: None))
+            asyncio.run(serve_until_stopped(config, lambda address, join: None))
         assert "the server is stopping" in asyncio.run(play(running.address))
         assert running.process.wait(HANG) == 0
 
@@ -101,7 +101,7 @@ def test_a_disk_that_gives_way_ends_the_process(tmp_path: Path, monkeypatch: pyt
     async def broken(self: Run, *arguments: object) -> None:
         raise StorageFault("shoal.db: disk I/O error")
 
-    def start(address: str, enroll: str) -> None:
+    def start(address: str, join: str) -> None:
         monkeypatch.setattr(Run, "_open", broken)
 
         async def devices() -> None:
@@ -141,6 +141,6 @@ def test_a_disk_that_gives_way_ends_the_process(tmp_path: Path, monkeypatch: pyt
 
 def test_without_certificates_and_the_flag_nothing_is_served(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot prove who they are") as raised:
-        asyncio.run(serve_until_stopped(ServerConfig(tmp_path / "s"), lambda address, enroll: None))
+        asyncio.run(serve_until_stopped(ServerConfig(tmp_path / "s"), lambda address, join: None))
     assert "fedserver init" in raised.value.hint
     assert not (tmp_path / "s").exists()

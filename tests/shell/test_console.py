@@ -1,12 +1,15 @@
 """The envelope, the streams and the exit codes that both command lines promise."""
 
+import importlib
 import json
 import os
 import subprocess
 import sys
+from typing import ClassVar
 
 import click
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 from click.testing import Result as Outcome
 
@@ -14,7 +17,11 @@ from shoal.core.errors import ConfigError, LearnerFault, Refused
 from shoal.shell.console import Commands, Console, Result, printable, verb
 
 
-@click.group(cls=Commands)
+class Verbs(Commands):
+    renamed: ClassVar = {"--who": "--name"}
+
+
+@click.group(cls=Verbs)
 def cli() -> None:
     """Verbs to try."""
 
@@ -194,3 +201,26 @@ def test_progress_on_a_terminal_is_one_line_that_goes_away(monkeypatch: pytest.M
 )
 def test_a_strangers_text_cannot_steer_the_terminal(text: str, shown: str) -> None:
     assert printable(text) == shown
+
+
+def test_a_former_name_of_an_option_is_read_reported_and_not_shown() -> None:
+    for arguments in (("--who", "ann"), ("--who=ann",)):
+        outcome = call("greet", *arguments)
+        assert outcome.stdout == "hello ann\n"
+        assert outcome.stderr.splitlines()[0] == "warning: --who is deprecated; use --name"
+    assert "--who" not in call("greet", "--help").stdout
+    assert call("fail", "--", "--who").exit_code == 70  # a value, not an option
+
+
+@pytest.mark.parametrize(
+    ("program", "typed", "completed"),
+    [
+        ("fedserver", "st", ["status"]),
+        ("fedserver", "re", ["restore", "recover"]),
+        ("fedclient", "jo", ["join"]),
+    ],
+)
+def test_shells_complete_the_verbs_of_both_programs(program: str, typed: str, completed: list[str]) -> None:
+    main = importlib.import_module(f"{program}.__main__").main
+    found = ShellComplete(main, {}, program, f"_{program.upper()}_COMPLETE").get_completions([], typed)
+    assert sorted(item.value for item in found) == sorted(completed)

@@ -1,1 +1,1 @@
-"""Data sets in memory, the views that a device has of its own, and the version that tells them apart."""
+"""Data sets in memory, the views that a device has of its data, and the version that identifies them."""

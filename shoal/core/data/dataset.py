@@ -14,10 +14,15 @@ class Dataset:
     """Examples and their classes. The arrays are shared with the caller, not copied.
 
     `x`: (n, ...) any dtype, one example per row.
-    `y`: (n,) int64, the class of each row, 0 or more; None where the data are unlabelled. Any integer dtype
-    is taken and kept as int64.
+    `y`: (n,) int64, the class of each row, 0 or more; None if the data are unlabeled. Any integer dtype is
+    accepted and stored as int64.
 
     Raises ValueError when the lengths differ, or when `y` is not one integer class per row.
+
+    Example:
+        >>> data = Dataset(np.zeros((3, 2), np.float32), np.array([0, 1, 1]))
+        >>> len(data), data.subset(slice(0, 2)).y
+        (3, array([0, 1]))
     """
 
     x: npt.NDArray[Any]

@@ -1,5 +1,5 @@
-"""Which data a release was made from: a hash that is the same for the same samples, in whatever order; and
-which of the samples are the same one, there several times."""
+"""The version of a data set: a hash of its samples that does not depend on their order. Also numbers the
+samples, so that equal ones have the same number."""
 
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
@@ -13,11 +13,11 @@ Numbers = npt.NDArray[np.int64]
 
 
 def version(parts: Iterable[Dataset], labels: bool) -> str:
-    """SHA-256, 64 hex digits, over the samples of all parts, and their classes where `labels` matter.
+    """SHA-256, 64 hex digits, of the samples of all parts, and of their classes where `labels` matter.
 
-    Without labels it is that of the samples alone: data that lose or change their labels stay the same data.
-    It does not depend on how samples are ordered and split into parts. A sample that is there twice counts
-    twice.
+    Without labels only the samples are hashed: data that lose or change their labels stay the same data. The
+    version does not depend on how samples are ordered and split into parts. A repeated sample counts each
+    time.
     """
     parts = list(parts)
     kinds = {f"{part.x.dtype.str} {part.x.shape[1:]}" for part in parts}
@@ -26,8 +26,8 @@ def version(parts: Iterable[Dataset], labels: bool) -> str:
 
 
 def distinct(parts: Iterable[Dataset], labels: bool) -> Numbers:
-    """(n,) int64: a number for each sample of all parts, in order, that is the same for the same sample, and
-    for the same sample of the same class where `labels` matter."""
+    """(n,) int64: a number for each sample of all parts, in order; equal samples (of the same class, where
+    `labels` matter) have the same number."""
     numbers: dict[bytes, int] = {}
     return np.array([numbers.setdefault(each, len(numbers)) for each in _hashes(parts, labels)], np.int64)
 

@@ -1,4 +1,4 @@
-"""The parts that a device's data have: one to train on, one held out, and perhaps one for tests."""
+"""The parts of a device's data: one to train on, one held out, and an optional one for tests."""
 
 import math
 from dataclasses import dataclass
@@ -14,7 +14,8 @@ SEED = 42
 
 @dataclass(frozen=True, eq=False)
 class Views:
-    """train: never empty. held_out: to measure on; empty where nothing can be measured. test: or None."""
+    """train: never empty. held_out: to measure on; empty if nothing can be measured. test: None if there is
+    none."""
 
     train: Dataset
     held_out: Dataset
@@ -22,13 +23,13 @@ class Views:
 
     @classmethod
     def of(cls, data: Dataset, test: Dataset | None = None) -> "Views":
-        """Hold out a fifth of `data` at random, rounded up; the same fifth at every start.
+        """Hold out a fifth of `data` at random, rounded up; it is the same fifth at every start.
 
-        The very rows in the very order of scikit-learn's `train_test_split(test_size=0.2, random_state=42)`,
-        which is how FLUX and FEROMA held out theirs (FLUX, appendix B.2: 20%).
+        The rows and their order are exactly those of scikit-learn's `train_test_split(test_size=0.2,
+        random_state=42)`, which is how FLUX and FEROMA held out theirs (FLUX, appendix B.2: 20%).
 
-        Unlabelled data and a single sample all go to `train`, and `held_out` is empty.
-        Raises DataFault when there are no data at all.
+        Unlabeled data and a single sample all go to `train`, and `held_out` is empty.
+        Raises DataFault when there are no samples.
         """
         if len(data) == 0:
             raise DataFault("the data set has no samples", "a device needs at least one")

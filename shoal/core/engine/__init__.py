@@ -1,1 +1,1 @@
-"""The engine: rounds, sessions, events and effects. It knows no algorithm."""
+"""The engine: rounds, sessions, events and effects. It knows no algorithm; start reading in rounds.py."""

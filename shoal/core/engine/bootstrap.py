@@ -1,6 +1,6 @@
-"""Where the server has no initial weights, round 1 asks one device for them; then the algorithm starts.
+"""Round 1 asks one device for the initial weights where the server has none; then the algorithm starts.
 
-`Bootstrap` wraps an algorithm's server half and is one itself, so the engine needs to know nothing of it.
+`Bootstrap` wraps an algorithm's server half and is one itself, so the engine needs no special case for it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ class Unstarted:
 class Bootstrap:
     """The server half `inner` with its parameters, for runs that begin as `Unstarted`.
 
-    models: how many initial models it starts from, by `Algorithm.initial`.
+    models: the number of initial models that it starts from, which `Algorithm.initial` gives.
     """
 
     inner: ServerHalf
@@ -57,7 +57,7 @@ class Bootstrap:
             return self.inner.reduce(state, reports)
         message = reports[0].message
         assert isinstance(message, Built)
-        # A copy: what a report holds is a view of a spooled file that goes away with the round.
+        # Copies, since the arrays of a report are views of a spooled file that is deleted after the round.
         first, *others = (
             {name: array.copy() for name, array in model.items()}
             for model in (message.model, *(message.others or ()))

@@ -2,13 +2,12 @@
 
     value  <-- encode / decode -->  structure (JSON-able), and one blob for each set of tensors
 
-Type hints say what stands where, so nothing is ever looked up by a name that was read, and a structure that
-does not fit them is refused. What can be stored: frozen dataclasses, `Mapping[str, ...]`, tuples, sets of
-tensors, numpy arrays, enums, str, int, float, bool, None, and unions of these.
+Type hints say what is expected where, so nothing is ever looked up by a name that was read, and a structure
+that does not match them is refused. What can be stored: frozen dataclasses, `Mapping[str, ...]`, tuples, sets
+of tensors, numpy arrays, enums, str, int, float, bool, None, and unions of these.
 
-Sets of tensors go out by `keep` and come back by `load`, as in `shoal.core.exchange.payload`: so a model's
-blob in a checkpoint is the one that tasks refer to. Other arrays are small, and stand in the structure
-itself.
+Sets of tensors are written by `keep` and read by `load`, as in `shoal.core.exchange.payload`, so a model's
+blob in a checkpoint is the one that tasks refer to. Other arrays are small and are part of the structure.
 """
 
 import base64
@@ -32,12 +31,12 @@ FORMAT = 1
 """Version of the structure."""
 
 Structure = Mapping[str, Any]
-"""What `json.dumps` takes and `json.loads` gives back. {"is": ...} marks a dataclass, {"array": ...} an array
-and {"float": ...} a float that JSON cannot write."""
+"""What `json.dumps` takes and `json.loads` returns. {"is": ...} marks a dataclass, {"array": ...} an array
+and {"float": ...} a float that JSON cannot express."""
 
 
 def encode(hint: Any, value: Any, keep: Keep) -> Structure:
-    """The structure of a `value` of type `hint`. Raises TypeError, naming what cannot be stored."""
+    """The structure of a `value` of type `hint`. Raises TypeError, naming the part that cannot be stored."""
     try:
         return {"format": FORMAT, "value": _encode(hint, value, keep, "value")}
     except _Misfit as error:
@@ -47,7 +46,7 @@ def encode(hint: Any, value: Any, keep: Keep) -> Structure:
 def decode(hint: Any, structure: Structure, load: Load) -> Any:
     """The value of a structure; sets of tensors of the same bytes are loaded once.
 
-    Raises DataFault, naming the place, where the structure does not fit `hint`.
+    Raises DataFault, naming the place, when the structure does not match `hint`.
     """
     advice = "use the version of Shoal that wrote it"
     if structure.get("format") != FORMAT:
@@ -55,7 +54,7 @@ def decode(hint: Any, structure: Structure, load: Load) -> Any:
     try:
         return _decode(hint, structure.get("value"), functools.cache(load), "value")
     except _Misfit as error:
-        raise DataFault(f"what is stored does not fit: {error}", advice) from None
+        raise DataFault(f"the stored structure does not match: {error}", advice) from None
 
 
 def blobs_of(structure: Any) -> set[str]:
@@ -67,7 +66,7 @@ def blobs_of(structure: Any) -> set[str]:
 
 
 class _Misfit(Exception):
-    """Value and type do not go together. where: the place, from the outermost value inwards."""
+    """A value does not match its type. where: the place, from the outermost value inwards."""
 
     def __init__(self, where: str, reason: str) -> None:
         super().__init__(f"{where}: {reason}")
@@ -122,7 +121,7 @@ def _fields(cls: Any) -> Mapping[str, tuple[Any, bool]]:
 
 
 def _item_hints(hint: Any, count: int) -> tuple[Any, ...] | None:
-    """The hint of each of a tuple's items; None when it cannot have that many."""
+    """The type hint of each item of a tuple; None when the tuple cannot have that many."""
     items = typing.get_args(hint)
     if len(items) == 2 and items[1] is Ellipsis:
         return (items[0],) * count
@@ -134,7 +133,7 @@ def _name(hint: Any) -> str:
 
 
 def _first(hint: Any, attempt: Callable[[Any], Any]) -> Any:
-    """What `attempt` gives for the first alternative of a union that fits, else the deepest misfit."""
+    """What `attempt` returns for the first alternative of a union that matches; raises the deepest misfit."""
     faults = []
     for arm in typing.get_args(hint):
         try:
@@ -208,6 +207,7 @@ def _decode(hint: Any, data: Any, load: Load, where: str) -> Any:
 
 
 def _decode_record(cls: Any, data: Mapping[str, Any], load: Load, where: str) -> Any:
+    data = cls.upgraded(data) if hasattr(cls, "upgraded") else data
     fields = _fields(cls)
     if unknown := sorted(set(data) - set(fields) - {"is"}):
         raise _Misfit(where, f"{cls.__name__} has no field {unknown[0]!r}")

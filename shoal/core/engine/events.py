@@ -1,7 +1,7 @@
-"""What the round engine is told, and what it asks for: plain frozen values.
+"""What the round engine takes in (events) and what it asks for (effects): plain frozen values.
 
-Effects are carried out in the order in which they stand. `Save` and `Opened` come before any `Offer` that
-depends on them, so that whatever a device is told to do is already on disk.
+The driver carries effects out in the order in which they are returned. `Save` and `Opened` come before any
+`Offer` that depends on them, so that a device never gets a task that a crash could make the server forget.
 """
 
 from collections.abc import Mapping
@@ -14,14 +14,14 @@ from shoal.core.types import DeviceId
 
 @dataclass(frozen=True)
 class Joined:
-    """A device is there, and starts anew: older leases of it are void."""
+    """A device has started a new session: its older leases are void."""
 
     device: DeviceId
 
 
 @dataclass(frozen=True)
 class Heard:
-    """A device showed that it lives."""
+    """A device gave a sign of life."""
 
     device: DeviceId
 
@@ -36,7 +36,7 @@ class Left:
 
 @dataclass(frozen=True)
 class Reported:
-    """A report was checked and stored: it counts from here on."""
+    """A report was checked and stored. It counts from now on."""
 
     device: DeviceId
     round: int
@@ -55,7 +55,7 @@ class Failed:
 
 @dataclass(frozen=True)
 class Reduced:
-    """The reduction that `Reduce` asked for is done."""
+    """The reduction that `Reduce` asked for is done, with this result."""
 
     round: int
     state: State
@@ -63,7 +63,7 @@ class Reduced:
 
 @dataclass(frozen=True)
 class RolledBack:
-    """An operator wants the run to go on with another state, at once. reason: for people."""
+    """An operator wants the run to go on with another state, immediately. reason: for people."""
 
     state: State
     reason: str
@@ -71,7 +71,7 @@ class RolledBack:
 
 @dataclass(frozen=True)
 class Tick:
-    """Time, in seconds on any clock that never runs backwards."""
+    """The time, in seconds, on any clock that never runs backwards."""
 
     now: float
 
@@ -81,7 +81,7 @@ Event = Joined | Heard | Left | Reported | Failed | Reduced | RolledBack | Tick
 
 @dataclass(frozen=True)
 class Opened:
-    """Remember that this round asks these devices: after a crash the same ones are asked again."""
+    """Store that this round asks these devices, so that the same ones are asked again after a crash."""
 
     round: int
     devices: tuple[DeviceId, ...]
@@ -102,7 +102,7 @@ class Offer:
 
 @dataclass(frozen=True)
 class Withdraw:
-    """A device's task is not needed any more."""
+    """Take back a device's task: it is not needed any more. reason: for people."""
 
     device: DeviceId
     round: int
@@ -119,9 +119,9 @@ class Reduce:
 
 @dataclass(frozen=True)
 class Save:
-    """A round is over: keep the state with which round `round` will open.
+    """A round is over: store the state that round `round` will open with.
 
-    missing: who was asked in the round before and did not count, and why.
+    missing: the devices that the round before had asked and whose reports do not count, and why.
     """
 
     round: int
@@ -132,7 +132,7 @@ class Save:
 
 @dataclass(frozen=True)
 class Abandon:
-    """A round ended without a result; the algorithm plans it again."""
+    """A round ended without a result. The algorithm plans it again."""
 
     round: int
     reason: str
@@ -140,7 +140,7 @@ class Abandon:
 
 @dataclass(frozen=True)
 class Finished:
-    """The run is over. failed: it gave up."""
+    """The run is over. failed: it was given up, and `reason` says why."""
 
     failed: bool
     reason: str

@@ -1,18 +1,18 @@
-"""How often: a bucket of tokens that says, when it is empty, when to come again."""
+"""A token bucket that says, when it is empty, when to come again."""
 
 import math
 from dataclasses import dataclass
 
 WHOLE = 1.0 - 1e-9
-"""A token, less what sums of times are off by."""
+"""One token, less the rounding error of sums of times."""
 
 
 @dataclass
 class Pace:
-    """`rate` a second, and up to `burst` at once. Times are those of a clock that only goes forward, seconds.
+    """A limit of `rate` per second with bursts of up to `burst`. Times are seconds on a monotonic clock.
 
-    Whoever comes too early is given a moment of its own, so that those who keep to theirs come `rate` a
-    second and are let in; nobody is sent further away than `furthest` seconds.
+    A caller that comes too early is given a time of its own to come back, so that callers that keep to theirs
+    arrive at `rate` per second and are let in. No caller is sent away for more than `furthest` seconds.
     """
 
     rate: float
@@ -23,7 +23,7 @@ class Pace:
     _promised: float = -math.inf
 
     def delay(self, now: float) -> float:
-        """0 for whoever may go on now, else in how many seconds it is its turn."""
+        """0.0 if the caller may go on now, else the seconds after which it should come back."""
         self._tokens = min(self.burst, self._tokens + (now - self._counted) * self.rate)
         self._counted = now
         if self._tokens >= WHOLE:

@@ -1,4 +1,4 @@
-"""Going back: which state a run goes on with when its models are to be those of an earlier round."""
+"""Roll back: the state that a run goes on with when it takes up the models of an earlier round."""
 
 from dataclasses import fields, replace
 from typing import Any, cast
@@ -9,15 +9,15 @@ from shoal.core.types import ModelKey
 
 
 def rolled_back(state: State, earlier: State, cluster: ModelKey = "") -> State:
-    """The state to go on with. earlier: the one that the round gone back to opened with.
+    """The state to go on with. earlier: the state that the chosen round opened with.
 
-    Without a cluster it is `earlier`: models, clusters, phase and progress, so the run does again what came
-    after. What is marked as LASTING stays, for devices have the later models. With a cluster, that cluster's
-    model is the earlier one, and everything else stays: who is in the cluster, the other models, and how far
-    the run has come.
+    Without a cluster the result is `earlier` (models, clusters, phase and progress), so the run repeats what
+    came after. Fields marked LASTING keep their present value: they describe what devices already have, and
+    devices keep the later models. With a cluster, only that cluster's model is the earlier one; its members,
+    the other models and the progress of the run stay.
 
-    Raises NotFound when the cluster is not there now, or was not there then, Refused when something that
-    lasts has no place in the earlier state.
+    Raises NotFound when the cluster does not exist now or did not exist then, and Refused when a lasting
+    value has no field in the earlier state.
     """
     if not cluster:
         return _with_what_lasts(state, earlier)
@@ -33,7 +33,7 @@ def _with_what_lasts(state: Any, earlier: Any) -> State:
     lasting = {name: value for name, value in lasting.items() if value}
     if lost := lasting.keys() - {each.name for each in fields(earlier)}:
         raise Refused(
-            f"going back so far would forget {', '.join(sorted(lost))}: what later models told of devices",
-            "go back to a later round, or start another run",
+            f"rolling back that far would lose {', '.join(sorted(lost))}, which devices still depend on",
+            "roll back to a later round, or start another run",
         )
     return cast(State, replace(earlier, **lasting) if lasting else earlier)

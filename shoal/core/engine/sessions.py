@@ -1,8 +1,13 @@
-"""The life of a device in a run, as a table. A step that is not in it is IllegalEvent and changes nothing.
+"""The states of a device in a run, as a table. A step that is not in it is an IllegalEvent and changes
+nothing.
 
-ABSENT --joined--> IDLE --offered--> WORKING --reported | failed | released--> IDLE
-any    --joined--> IDLE   (it started anew: a higher attempt fences what it did before)
-IDLE, WORKING --left--> ABSENT
+    ABSENT, IDLE, WORKING --joined--> IDLE
+    IDLE --offered--> WORKING
+    WORKING --reported | failed | released--> IDLE
+    IDLE, WORKING --left--> ABSENT
+
+A device that joins while it is here has started a new session. Its attempt number goes up, which fences off
+what its earlier process may still send. `scripts/diagrams` writes the lines above from the table.
 """
 
 from collections.abc import Mapping
@@ -42,7 +47,8 @@ TRANSITIONS: Mapping[tuple[Presence, Step], Presence] = {
 
 @dataclass(frozen=True)
 class Session:
-    """attempt: how often the device has joined; it fences leases. seen: when it was last heard, seconds."""
+    """attempt: how often the device has joined; it fences leases. seen: when it was last heard from,
+    seconds."""
 
     presence: Presence = Presence.ABSENT
     attempt: int = 0
@@ -53,6 +59,6 @@ class Session:
         try:
             presence = TRANSITIONS[self.presence, step]
         except KeyError:
-            raise IllegalEvent(f"a device that is {self.presence.value} cannot be {step.value}") from None
+            raise IllegalEvent(f"a device that is {self.presence.value} has no step '{step.value}'") from None
         attempt = self.attempt + 1 if step is Step.JOINED else self.attempt
         return replace(self, presence=presence, attempt=attempt)

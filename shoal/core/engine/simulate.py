@@ -5,7 +5,7 @@ With the same seeds it gives the same models, bit for bit, as the daemon does.
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -38,23 +38,23 @@ from shoal.core.types import DeviceId, Tensors
 
 Device = Callable[[Message, int], Message]
 """A device as the simulator sees it: a task and its seed in, the answer out. It raises Unavailable to drop
-out, any other ShoalError to fail."""
+out, and any other ShoalError to fail."""
 
 Keep = Callable[[Tensors], Tensors]
-"""Takes the tensors of a report off the heap (into a mapped file, say), so that memory does not grow with the
-number of devices; the same values come back."""
+"""Moves the tensors of a report off the heap (into a mapped file, for example) and returns the same values,
+so that memory does not grow with the number of devices."""
 
 CACHED = 4
-"""Tasks whose tensor sets a device is taken to keep, and so does not fetch again."""
+"""A device is assumed to keep the tensor sets of this many tasks, and not to fetch them again."""
 STUCK = 1000
-"""Ticks without an effect after which a simulation cannot go on: real time would not help it either."""
+"""After this many ticks without an effect a simulation cannot go on: more time would not help."""
 
 
 @dataclass
 class Outcome:
     """How a simulated run ended. up, down: payload bytes of each device over the whole run, without framing.
 
-    missing: for each round that went on without somebody, who and why.
+    missing: for each round that went on without some device, which devices and why.
     """
 
     state: State
@@ -76,14 +76,19 @@ def simulate(
     round: int = 1,
     keep: Keep = lambda tensors: tensors,
     watch: Callable[[Effect], None] = lambda effect: None,
+    outcome: Outcome | None = None,
 ) -> Outcome:
-    """Run until the algorithm is done or has failed.
+    """Run until the algorithm is done or the run has failed.
 
-    round: where to go on from, with the state that was saved for it. watch: shown every effect before it is
-    carried out: Opened has the title of a round, Save the state after one.
+    server_half: the algorithm's server half. state: what `server_half.start` returned, or the state saved for
+    `round`. devices: every device of the fleet; all are here from the beginning. seed: the seed of the run.
+    keep: see `Keep`. watch: called with every effect before it is carried out; Opened has the title of a
+    round, Save the state after one. outcome: filled in while the run goes on, and returned.
+
+    Raises Unavailable when fewer devices are left than the policy needs.
     """
     engine = RoundEngine(server_half, policy, seed, state, round=round)
-    return _Simulation(server_half, engine, devices, keep, watch).run()
+    return _Simulation(server_half, engine, devices, keep, watch, outcome or Outcome(state)).run()
 
 
 class _Simulation:
@@ -94,6 +99,7 @@ class _Simulation:
         devices: Mapping[DeviceId, Device],
         keep: Keep,
         watch: Callable[[Effect], None],
+        outcome: Outcome,
     ) -> None:
         self._server_half, self._engine, self._devices = server_half, engine, devices
         self._keep, self._watch = keep, watch
@@ -102,7 +108,9 @@ class _Simulation:
         self._cached: dict[DeviceId, deque[list[Tensors]]] = {
             device: deque(maxlen=CACHED) for device in devices
         }
-        self._outcome = Outcome(engine.state, up=dict.fromkeys(devices, 0), down=dict.fromkeys(devices, 0))
+        self._outcome = outcome
+        outcome.up.update(dict.fromkeys(devices, 0))
+        outcome.down.update(dict.fromkeys(devices, 0))
 
     def run(self) -> Outcome:
         for device in sorted(self._devices):
@@ -123,7 +131,10 @@ class _Simulation:
             idle = 0 if self._effects else idle + 1
             now += 0.0 if self._effects else 1.0
             if idle > STUCK:
-                raise Unavailable(f"the simulation waits for ever: {self._engine.waiting().text}")
+                raise Unavailable(
+                    f"the simulation cannot go on: {self._engine.waiting().text}",
+                    "simulate with at least as many devices as the policy's minimum",
+                )
 
     def _carry_out(self, effect: Effect) -> None:
         self._watch(effect)
@@ -155,7 +166,8 @@ class _Simulation:
         self._effects += self._engine.feed(Reported(device, offer.round, offer.attempt))
 
     def _fetched(self, device: DeviceId, message: Message) -> int:
-        """Bytes of the tensor sets of a task that the device lacks; one that is in it twice comes once."""
+        """Bytes of the tensor sets of a task that the device does not have yet; a repeated set counts
+        once."""
         fetched, cached, own = 0, self._cached[device], list[Tensors]()
         for _, tensors in tensors_of(message):
             if not any(tensors is known for known in chain(own, *cached)):
@@ -176,13 +188,21 @@ class _Simulation:
 
 
 def _numbers(message: Message) -> int:
-    """Bytes of the arrays of numbers in a message: of a descriptor, say, or of losses."""
+    """Bytes of the arrays of numbers in a message, such as those of a descriptor or of losses."""
     total = 0
     for name in fields_of(type(message)):
         value = getattr(message, name)
         if isinstance(value, TYPED_PARTS):
-            arrays = [getattr(value, part.name) for part in fields(value)]
-            total += sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
+            total += _array_bytes(value)
         elif isinstance(value, tuple):
             total += sum(8 for number in value if isinstance(number, float))
     return total
+
+
+def _array_bytes(value: Any) -> int:
+    """Bytes of the arrays in a part, at any depth."""
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    return (
+        sum(_array_bytes(getattr(value, each.name)) for each in fields(value)) if is_dataclass(value) else 0
+    )

@@ -82,7 +82,7 @@ def test_a_device_that_left_is_waited_for_by_its_name() -> None:
     assert machine.waiting(["d0", "d1"]) == Waiting("1 of 2 devices are here", ("d0",))
 
 
-def test_before_the_first_tick_the_whole_time_to_gather_is_left() -> None:
+def test_before_the_first_tick_all_of_wait_for_devices_is_left() -> None:
     machine = engine(devices=3, minimum=1, wait_for_devices=30.0)
     assert machine.waiting().seconds == 30.0
     feed(machine, Tick(100.0), Tick(112.0))
@@ -139,7 +139,7 @@ def test_a_restored_run_that_was_complete_finishes_with_the_first_device_whateve
     assert feed(machine, Tick(1.0)) == [Finished(False, "the run is complete")]
 
 
-def test_over_selection_asks_more_and_withdraws_from_those_not_needed() -> None:
+def test_oversampling_asks_more_and_withdraws_from_those_not_needed() -> None:
     machine = engine(devices=2, oversample=1.5)
     feed(machine, *(Joined(f"d{i}") for i in range(5)))
     offers = [e for e in feed(machine, Tick(0.0)) if isinstance(e, Offer)]
@@ -233,7 +233,7 @@ def test_a_silent_device_counts_as_gone_and_one_that_is_heard_does_not() -> None
     assert feed(machine, Tick(40.0)) == []
     effects = feed(machine, Tick(51.0))
     assert effects == [Reduce(1, ("d1",))]
-    assert machine.missing["d0"] == "not heard of for 30 s"
+    assert machine.missing["d0"] == "not heard from for 30 s"
 
 
 def test_a_device_that_left_and_came_back_gets_the_same_task_with_the_next_attempt() -> None:

@@ -1,4 +1,4 @@
-"""When a transfer stalls, how long an answer may take, how often somebody may come."""
+"""When a transfer stalls, how long an answer may take, how often someone may come."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def test_there_are_six_timeouts() -> None:
     assert seconds == {"CONNECTION", "ANSWER", "STALL", "DEVICE_TIMEOUT", "GRACE", "MOMENT"}
 
 
-def test_a_burst_goes_through_and_then_so_many_a_second() -> None:
+def test_a_burst_goes_through_and_then_rate_per_second() -> None:
     pace = Pace(rate=10.0, burst=5.0, furthest=60.0)
     assert [pace.delay(1000.0) for _ in range(5)] == [0.0] * 5
     assert pace.delay(1000.0) > 0.0
@@ -47,15 +47,15 @@ def test_a_burst_goes_through_and_then_so_many_a_second() -> None:
     assert pace.delay(1010.0) > 0.0
 
 
-def test_a_crowd_that_comes_when_it_was_told_is_let_in() -> None:
+def test_callers_that_come_back_at_their_time_are_let_in() -> None:
     pace = Pace(rate=50.0, burst=100.0, furthest=45.0)
     delays = [pace.delay(0.0) for _ in range(500)]
     assert delays.count(0.0) == 100
-    told = sorted(delay for delay in delays if delay)
-    assert told[-1] == pytest.approx(400 / 50.0)
-    assert all(pace.delay(moment) == 0.0 for moment in told)
+    later = sorted(delay for delay in delays if delay)
+    assert later[-1] == pytest.approx(400 / 50.0)
+    assert all(pace.delay(moment) == 0.0 for moment in later)
 
 
-def test_nobody_is_sent_away_for_longer_than_the_furthest() -> None:
+def test_no_caller_is_sent_away_for_longer_than_the_furthest() -> None:
     pace = Pace(rate=1.0, burst=1.0, furthest=45.0)
     assert max(pace.delay(0.0) for _ in range(1000)) == 45.0

@@ -16,17 +16,16 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from grpc import aio
 
 from fedserver.authority import setup
-from fedserver.authority.audit import Event
 from fedserver.authority.authority_api import AuthorityApi
 from fedserver.authority.issuing import Key
 from fedserver.authority.peers import Peers
-from fedserver.authority.records import Terms
 from fedserver.authority.roots import Authority
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.rpc.client import SOCKET
 from fedserver.rpc.server import Listeners, listen
 from fedserver.rpc.tls import Access
-from fedserver.store.identities.audit import FILE
+from fedserver.store.identities.audit import FILE, Event
+from fedserver.store.identities.records import Terms
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import enrollment_service_pb2 as pb
 from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import (
@@ -79,7 +78,11 @@ async def world(state: Path, hosts: tuple[str, ...] = (HOST,)) -> AsyncIterator[
         listeners = await listen(coordinator, f"{HOST}:0", state / SOCKET, access)
         try:
             yield World(
-                state, coordinator, keeper, AuthorityApi(coordinator, keeper, listeners.enroll), listeners
+                state,
+                coordinator,
+                keeper,
+                AuthorityApi(coordinator, keeper, listeners.join_address),
+                listeners,
             )
         finally:
             coordinator.stop_serving()
@@ -99,7 +102,7 @@ class Peer:
     async def join(self, **changes: Any) -> Enrolled | Pending:
         """Ask for a certificate. changes: to what is sent."""
         key, pin = proof.key_of(self.string.secret), self.string.pin
-        async with self.enrolling() as stub:
+        async with self.joining_stub() as stub:
             nonce = (await stub.Challenge(pb.ChallengeRequest())).nonce
             shown = proof.prove(key, nonce, pin, self.csr)
             joining = replace(Joining(self.string.token, nonce, self.csr, shown, self.name), **changes)
@@ -112,7 +115,7 @@ class Peer:
     async def rejoin(self, key: Key, **changes: Any) -> Enrolled:
         """Ask with the last key for a certificate of a new one, and go on with that."""
         assert self.enrolled is not None
-        async with self.enrolling() as stub:
+        async with self.joining_stub() as stub:
             nonce = (await stub.Challenge(pb.ChallengeRequest())).nonce
             csr = request(key)
             signature = proof.sign(self.key, nonce, self.string.pin, csr)
@@ -143,13 +146,13 @@ class Peer:
         return WireLink(channel, "somebody-else")
 
     @asynccontextmanager
-    async def enrolling(self) -> AsyncIterator[Any]:
+    async def joining_stub(self) -> AsyncIterator[Any]:
         """EnrollmentService, as this device finds it."""
-        async with self.enrolling_channel() as channel:
+        async with self.joining_channel() as channel:
             yield EnrollmentServiceStub(channel)
 
     @asynccontextmanager
-    async def enrolling_channel(self) -> AsyncIterator[aio.Channel]:
+    async def joining_channel(self) -> AsyncIterator[aio.Channel]:
         """To where devices join: the certificate there is believed for its pin alone."""
         pem = await asyncio.to_thread(
             ssl.get_server_certificate, (self.string.host.strip("[]"), self.string.port)

@@ -17,10 +17,9 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from fedserver.__main__ import main
 from fedserver.authority import issuing
-from fedserver.authority.audit import Event
 from fedserver.authority.roots import Authority
 from fedserver.store.backup import backup, restore
-from fedserver.store.identities.audit import FILE
+from fedserver.store.identities.audit import FILE, Event
 from fedserver.store.store import Store
 from shoal.core.errors import ConfigError, Refused
 from shoal.core.exchange.link import Hello
@@ -169,7 +168,7 @@ def test_a_certificate_that_is_in_no_row_holds_for_nobody_else(tmp_path: Path, c
         clock.ahead += 15 * issuing.DAY  # who slept meanwhile comes back with its last key
         asleep = devices["d2"]
         assert await denied(asleep, found) == "unauthenticated"
-        asleep.string = replace(asleep.string, port=int(found.listeners.enroll.rpartition(":")[2]))
+        asleep.string = replace(asleep.string, port=int(found.listeners.join_address.rpartition(":")[2]))
         error, _ = await refused(asleep.rejoin(new_key(), signature=b"0" * 64))
         assert "does not let this device in" in str(error.details())
         error, _ = await refused(asleep.rejoin(new_key(), certificate=strange("d2")))
@@ -267,15 +266,15 @@ def test_only_the_continuation_of_the_restored_log_is_taken_over(tmp_path: Path,
     ):
         wrong.write_text(text)
         with pytest.raises(ConfigError, match=why):
-            store.take_over(wrong)
+            store.identities.gap.take_over(wrong)
     with pytest.raises(ConfigError, match="No such file"):
-        store.take_over(tmp_path / "nowhere")
+        store.identities.gap.take_over(tmp_path / "nowhere")
     wrong.write_text(log)
-    assert store.take_over(wrong).lines == 1
-    assert store.take_over(wrong).lines == 0  # safe to repeat
-    assert not store.has_gaps()  # nothing holds before it is accepted
+    assert store.identities.gap.take_over(wrong).lines == 1
+    assert store.identities.gap.take_over(wrong).lines == 0  # safe to repeat
+    assert not store.identities.gap.was_accepted()  # nothing holds before it is accepted
     store.recover()
     with pytest.raises(Refused, match="no backup was restored"):
-        store.take_over(wrong)
+        store.identities.gap.take_over(wrong)
     store.close()
     assert recover(tmp_path / "b", "--audit", wrong)["error"]["code"] == "usage"

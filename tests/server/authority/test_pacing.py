@@ -32,7 +32,7 @@ def test_an_address_that_asks_for_too_many_challenges_waits_and_others_do_not(
 
     async def story(found: World) -> None:
         peer = Peer(await found.token(), "d0")
-        async with peer.enrolling() as stub:
+        async with peer.joining_stub() as stub:
             nonces = [(await stub.Challenge(pb.ChallengeRequest())).nonce for _ in range(20)]
             error, fault = await refused(stub.Challenge(pb.ChallengeRequest()))
         assert len(set(nonces)) == 20
@@ -50,7 +50,7 @@ def test_no_crowd_of_addresses_makes_a_challenge_that_is_out_void(monkeypatch: p
     now = 1000.0
     monkeypatch.setattr("time.monotonic", lambda: now)
     authority = SimpleNamespace(authority=None)
-    asked = joining.Enrolment(authority, "")  # type: ignore[arg-type]
+    asked = joining.JoinService(authority, "")  # type: ignore[arg-type]
 
     async def ask(callers: Iterable[str]) -> list[object]:
         tries = [asked.challenge(caller) for caller in callers]

@@ -10,9 +10,9 @@ import pytest
 from grpc import aio
 
 from fedserver.authority import issuing, permissions
-from fedserver.authority.audit import Event
 from fedserver.authority.permissions import ALLOWED
 from fedserver.coordinator import placement
+from fedserver.store.identities.audit import Event
 from shoal.core.errors import IllegalEvent
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import blob_service_pb2 as blob_pb
@@ -95,7 +95,7 @@ def test_neither_port_knows_what_operators_call(tmp_path: Path) -> None:
             for method in methods:
                 assert (await _said(channel, method)).startswith("UNIMPLEMENTED"), method
         pin = Peer(await found.token(), "d1")
-        async with pin.enrolling_channel() as channel:
+        async with pin.joining_channel() as channel:
             for method in [*methods, *ALLOWED]:
                 assert (await _said(channel, method)).startswith("UNIMPLEMENTED"), method
 

@@ -13,10 +13,10 @@ from cryptography import x509
 from grpc import aio
 
 from fedserver.authority import issuing, roots, setup
-from fedserver.authority.audit import Event
 from fedserver.authority.roots import Authority
 from fedserver.config import read_server
 from fedserver.coordinator.visitor import Visitor
+from fedserver.store.identities.audit import Event
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import ConfigError, NotFound, Refused, ShoalError, StorageFault
 from shoal.core.exchange.link import Hello, Task
@@ -47,7 +47,7 @@ def test_init_makes_all_of_it_once(tmp_path: Path) -> None:
     assert everything(tmp_path / "s") == before
     assert (len(first.made), again.made) == (5, ())
     assert (again.federation, again.hosts) == ("clinic", HOSTS)
-    assert (again.listen, again.enroll) == ("0.0.0.0:50051", "0.0.0.0:50052")
+    assert (again.listen, again.join_listen) == ("0.0.0.0:50051", "0.0.0.0:50052")
     assert len(lines_of(tmp_path / "s", Event.INIT)) == 1
     for path in (tmp_path / "s" / roots.FOLDER).iterdir():
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -56,7 +56,7 @@ def test_init_makes_all_of_it_once(tmp_path: Path) -> None:
 
 def test_a_server_for_this_machine_alone_listens_to_this_machine_alone(tmp_path: Path) -> None:
     made = setup.init(tmp_path / "s", ("127.0.0.1", "localhost"), None, None, "clinic")
-    assert (made.listen, made.enroll) == ("127.0.0.1:50051", "127.0.0.1:50052")
+    assert (made.listen, made.join_listen) == ("127.0.0.1:50051", "127.0.0.1:50052")
 
 
 @pytest.mark.parametrize("step", range(12))
@@ -99,7 +99,7 @@ def test_init_says_what_it_needs(tmp_path: Path) -> None:
     assert not (tmp_path / "s").exists()
 
 
-@pytest.mark.parametrize("name", ["root", "server", "enrolment"])
+@pytest.mark.parametrize("name", ["root", "server", "joining"])
 def test_a_key_that_others_may_read_is_refused(tmp_path: Path, name: str) -> None:
     make(tmp_path / "s")
     (path,) = (tmp_path / "s" / roots.FOLDER).glob(f"{name}*.pem")
@@ -112,14 +112,24 @@ def test_a_key_that_others_may_read_is_refused(tmp_path: Path, name: str) -> Non
     Authority.open(tmp_path / "s", HOSTS)
 
 
+def test_the_joining_key_of_an_earlier_version_stays_under_its_new_name(tmp_path: Path) -> None:
+    make(tmp_path / "s")
+    folder = tmp_path / "s" / roots.FOLDER
+    pin = Authority.open(tmp_path / "s", HOSTS).joining.pin
+    (folder / roots.JOINING).rename(folder / "enrolment.pem")
+    assert Authority.open(tmp_path / "s", HOSTS).joining.pin == pin
+    assert not (folder / "enrolment.pem").exists()
+    assert make(tmp_path / "s").made == ()
+
+
 def damaged(path: Path, folder: Path) -> list[bytes]:
     """What a disk, or somebody, may have made of the server's certificate."""
-    good, other = path.read_bytes(), roots.load_pair(folder / roots.ENROLMENT)
+    good, other = path.read_bytes(), roots.load_pair(folder / roots.JOINING)
     strange = other.key_pem + roots.load_pair(next(folder.glob("root-*"))).pem
     return [b"", good[:200], good[: good.index(b"-----BEGIN CERT")], b"\xff" * 99, strange]
 
 
-@pytest.mark.parametrize("name", [roots.SERVER, roots.ISSUING, roots.ENROLMENT])
+@pytest.mark.parametrize("name", [roots.SERVER, roots.ISSUING, roots.JOINING])
 def test_what_is_gone_and_can_be_made_again_is_named_and_made_by_init(tmp_path: Path, name: str) -> None:
     make(tmp_path / "s")
     folder = tmp_path / "s" / roots.FOLDER
@@ -223,7 +233,7 @@ def test_the_servers_certificate_is_made_anew_in_time_and_for_other_hosts(
 ) -> None:
     make(tmp_path / "s")
     found = Authority.open(tmp_path / "s", HOSTS)
-    first, enrolment = found.server.pem, found.enrolment.pem
+    first, joining = found.server.pem, found.joining.pem
     now = time.time()
     monkeypatch.setattr("time.time", lambda: now + 0.4 * issuing.SERVER_LIFE)
     assert not found.refresh()
@@ -234,7 +244,7 @@ def test_the_servers_certificate_is_made_anew_in_time_and_for_other_hosts(
     other = Authority.open(tmp_path / "s", ("new.example.org",))
     assert other.refresh()
     assert other.hosts == ("new.example.org",)
-    assert other.enrolment.pem == enrolment  # join strings that are out stay good
+    assert other.joining.pem == joining  # join strings that are out stay good
 
 
 def test_more_than_four_roots_are_not_trusted(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The operators' commands about identities, against a real server over TLS: two commands enrol a device."""
+"""The operators' commands about identities, against a real server over TLS: two let a device join."""
 
 import asyncio
 import json
@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from fedserver.__main__ import main
-from fedserver.authority.audit import Event
 from fedserver.authority.setup import init
+from fedserver.store.identities.audit import Event
 from shoal.core.exchange.link import Hello
 from shoal.core.identity.certificates import new_key
 from shoal.core.identity.enrolled import Enrolled, Pending
@@ -75,7 +75,7 @@ def data(answer: tuple[int, str, str]) -> dict[str, Any]:
     return found
 
 
-def enrolled(join: str, name: str) -> Peer:
+def joined(join: str, name: str) -> Peer:
     """A device that has joined and called once."""
     peer = Peer(join, name)
     asyncio.run(peer.join())
@@ -92,8 +92,8 @@ def test_a_device_from_its_join_string_to_its_end(command: Command, shared: Daem
     code, join, err = command("token", "create", "--label", "site=basel", "--ttl", "10m")
     assert code == 0
     assert "train, 0 of 1 used" in err
-    peer = enrolled(join, "d0")  # the line is all that an owner needs
-    assert (shared.state / "enroll-address").read_text().strip() == parse(join).address
+    peer = joined(join, "d0")  # the line is all that an owner needs
+    assert (shared.state / "join-address").read_text().strip() == parse(join).address
 
     listed = data(command("device", "ls", "--json"))["devices"]
     (shown,) = [each for each in listed if each["standing"] != "revoked"]
@@ -149,7 +149,7 @@ def test_what_is_wrong_is_said_with_its_hint(command: Command, shared: Daemon) -
 
 
 def test_the_change_of_authority_by_commands(command: Command, shared: Daemon) -> None:
-    peer = enrolled(command("token", "create")[1], "d1")
+    peer = joined(command("token", "create")[1], "d1")
     (old,) = data(command("authority", "ls", "--json"))["authorities"]
     new = data(command("authority", "add", "--json"))
     assert new["untold"] == ["d1"]
@@ -172,7 +172,7 @@ def test_a_killed_server_knows_what_it_did_and_its_log_is_whole(
     command: Command, server: Daemon, tmp_path: Path
 ) -> None:
     join = command("token", "create")[1]
-    peer = enrolled(join, "d0")
+    peer = joined(join, "d0")
     assert peer.enrolled is not None
     before = peer.enrolled.certificate
     server.stop(signal.SIGKILL)
@@ -180,7 +180,7 @@ def test_a_killed_server_knows_what_it_did_and_its_log_is_whole(
     file.write_bytes(file.read_bytes()[:-20])
     assert command("audit", "verify")[0] == 1  # a crash between the table and the file looks like this
     with daemon(server.state, options=()) as again:
-        host, _, port = (again.state / "enroll-address").read_text().strip().rpartition(":")
+        host, _, port = (again.state / "join-address").read_text().strip().rpartition(":")
         peer.string = replace(peer.string, host=host, port=int(port))
         asyncio.run(peer.join())
         assert peer.enrolled.certificate == before
@@ -202,7 +202,7 @@ def test_a_killed_server_knows_what_it_did_and_its_log_is_whole(
 
 def test_no_secret_is_in_any_file_or_log(command: Command, server: Daemon) -> None:
     joins = [command("token", "create", "--uses", uses)[1].strip() for uses in (1, 2)]
-    peer = enrolled(joins[0], "d0")
+    peer = joined(joins[0], "d0")
     with pytest.raises(Exception, match="does not let this device in"):
         asyncio.run(Peer(joins[0], "d1").join())
     with pytest.raises(Exception, match="does not let this device in"):

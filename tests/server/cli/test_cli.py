@@ -14,7 +14,6 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from fedserver.__main__ import main
-from fedserver.cli import options
 from fedserver.cli import run as run_verbs
 from fedserver.coordinator.status_types import RunStatus, RunSummary
 from shoal.core.errors import Unavailable
@@ -46,12 +45,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 @pytest.fixture
 def command(server: Daemon, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Run `fedserver` with these arguments: its exit code, what it printed, what it said beside.
-
-    Where no server is, it waits for less than the moment that a person would.
-    """
+    """Run `fedserver` with these arguments: its exit code, its stdout, its stderr."""
     monkeypatch.setenv("FEDSERVER_STATE", str(server.state))
-    monkeypatch.setattr(options, "MOMENT", 0.1)
 
     def run(*arguments: object) -> tuple[int, str, str]:
         capfd.readouterr()
@@ -152,7 +147,8 @@ def test_options_alone_start_a_run_too(command: Command) -> None:
         (("run", "start", "x", "-f", "none.yaml"), 3, "none.yaml: No such file", ""),
         (("model", "export", "none", "--out", "x"), 1, "there is no run 'none'", ""),
         (("up", "--state", "x"), 3, "cannot prove who they are", "--insecure-loopback"),
-        (("status", "--state", "/nowhere"), 4, "no server answers", "fedserver up"),
+        (("status", "--state", "/nowhere"), 4, "there is no server folder at /nowhere", "fedserver init"),
+        (("status", "--state", "/"), 4, "no server is running on /", "fedserver up --state /"),
         (("run", "stat"), 2, "No such command", ""),
     ],
 )
@@ -214,7 +210,7 @@ def test_a_wait_outlasts_a_server_that_starts_anew(monkeypatch: pytest.MonkeyPat
             found = next(watched)
             yield from map(RunStatus, found)
             if not found or not found[-1].over:
-                raise Unavailable("no server answers")
+                raise Unavailable("no server is running")
 
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     last = run_verbs._over(Console(), Restarting(), "r", None)  # type: ignore[arg-type]

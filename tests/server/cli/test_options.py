@@ -1,4 +1,4 @@
-"""Who needs a server that was started a moment ago waits for it; who needs one that is not meant does not."""
+"""A verb waits for a server that is starting, and says at once when there is none."""
 
 import os
 import socket
@@ -11,6 +11,8 @@ import pytest
 from fedserver.cli import options
 from fedserver.rpc.client import SOCKET
 from fedserver.store.store import LOCK
+from shoal.core.engine.timeouts import ANSWER
+from shoal.core.errors import Unavailable
 
 
 class Clock:
@@ -36,7 +38,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 @pytest.fixture
-def told() -> list[str]:
+def reports() -> list[str]:
     return []
 
 
@@ -48,51 +50,67 @@ def gone() -> int:
 
 
 def test_a_server_that_answers_is_reached_without_a_wait(
-    tmp_path: Path, clock: Clock, told: list[str]
+    tmp_path: Path, clock: Clock, reports: list[str]
 ) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / SOCKET))
         server.listen()
-        assert options.reach(tmp_path, 5.0, told.append)
-    assert (clock.now, told) == (0.0, [])
+        options.reach(tmp_path, 5.0, reports.append)
+    assert (clock.now, reports) == (0.0, [])
 
 
-@pytest.mark.parametrize("owner", ["none", "", "alive"])
-def test_a_folder_in_which_a_server_starts_is_worth_all_the_patience(
-    tmp_path: Path, clock: Clock, told: list[str], owner: str
+@pytest.mark.parametrize("owner", ["", "alive"])
+def test_a_server_process_that_runs_is_waited_for(
+    tmp_path: Path, clock: Clock, reports: list[str], owner: str
 ) -> None:
-    if owner != "none":
-        (tmp_path / LOCK).write_text(str(os.getpid()) if owner else "")
-    assert not options.reach(tmp_path, 5.0, told.append)
-    assert 5.0 <= clock.now < 5.5
-    assert set(told) == {f"waiting for the server of {tmp_path}"}
+    (tmp_path / LOCK).write_text(str(os.getpid()) if owner else "")
+    with pytest.raises(Unavailable, match="is running but does not answer yet"):
+        options.reach(tmp_path, None, reports.append)
+    assert ANSWER <= clock.now < ANSWER + 0.5
+    assert set(reports) == {f"waiting for the server of {tmp_path}"}
 
 
-@pytest.mark.parametrize("folder", ["missing", "left"])
-def test_without_a_sign_of_a_server_there_is_but_a_moment(
-    tmp_path: Path, clock: Clock, told: list[str], folder: str
-) -> None:
+def lost(tmp_path: Path, folder: str) -> tuple[Path, str]:
+    """A folder on which no server runs, and the error that says so."""
     if folder == "left":
         (tmp_path / LOCK).write_text(f"{gone()}\n")
-    state = tmp_path / "missing" if folder == "missing" else tmp_path
-    assert not options.reach(state, 5.0, told.append)
-    assert options.MOMENT <= clock.now < 5.0
+    if folder == "missing":
+        return tmp_path / "missing", f"there is no server folder at {tmp_path / 'missing'}"
+    return tmp_path, f"no server is running on {tmp_path}"
 
 
-def test_a_folder_that_could_not_be_made_is_not_waited_for(
-    tmp_path: Path, clock: Clock, told: list[str]
+@pytest.mark.parametrize("folder", ["missing", "empty", "left"])
+def test_without_a_server_there_is_no_wait(
+    tmp_path: Path, clock: Clock, reports: list[str], folder: str
 ) -> None:
-    assert not options.reach(tmp_path / "no" / "such", 5.0, told.append)
-    assert (clock.now, told) == (0.0, [])
+    state, reason = lost(tmp_path, folder)
+    with pytest.raises(Unavailable, match=reason):
+        options.reach(state, None, reports.append)
+    assert (clock.now, reports) == (0.0, [])
 
 
-def test_no_patience_is_no_wait(tmp_path: Path, clock: Clock, told: list[str]) -> None:
-    assert not options.reach(tmp_path, 0.0, told.append)
+@pytest.mark.parametrize("folder", ["missing", "empty", "left"])
+def test_a_wait_that_was_asked_for_is_kept(
+    tmp_path: Path, clock: Clock, reports: list[str], folder: str
+) -> None:
+    state, reason = lost(tmp_path, folder)
+    with pytest.raises(Unavailable, match=reason):
+        options.reach(state, 5.0, reports.append)
+    assert 5.0 <= clock.now < 5.5
+    assert set(reports) == {f"waiting for the server of {state}"}
+
+
+def test_a_wait_of_zero_is_none_even_for_a_process_that_runs(
+    tmp_path: Path, clock: Clock, reports: list[str]
+) -> None:
+    (tmp_path / LOCK).write_text(str(os.getpid()))
+    with pytest.raises(Unavailable, match="does not answer yet"):
+        options.reach(tmp_path, 0.0, reports.append)
     assert clock.now == 0.0
 
 
-def test_a_server_that_comes_while_somebody_waits_is_reached(
-    tmp_path: Path, clock: Clock, told: list[str]
+def test_a_server_that_starts_during_the_wait_is_reached(
+    tmp_path: Path, clock: Clock, reports: list[str]
 ) -> None:
     state = tmp_path / "s"
     with socket.socket(socket.AF_UNIX) as server:
@@ -102,5 +120,5 @@ def test_a_server_that_comes_while_somebody_waits_is_reached(
             server.listen()
 
         clock.at = {0.5: state.mkdir, 3.0: listen}
-        assert options.reach(state, 5.0, told.append)
+        options.reach(state, 5.0, reports.append)
     assert 3.0 <= clock.now < 3.5

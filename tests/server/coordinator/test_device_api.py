@@ -182,7 +182,7 @@ def test_a_silent_device_is_gone_and_may_come_back(tmp_path: Path, monkeypatch: 
         ahead = 601.0
         assert (await waiting).round == 2
         status = await OperatorApi(coordinator).show("toy")
-        assert "not heard of" in status.missing["d0"]
+        assert "not heard from" in status.missing["d0"]
         assert not await devices[0].link.alive(silent.run, silent.round, silent.attempt)
         assert (await devices[0].link.next_task(0.0)) is not None
         assert coordinator.runs["toy"].present("d0")

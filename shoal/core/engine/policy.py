@@ -1,0 +1,59 @@
+"""When a round opens, closes and is given up: the settings of a run that its operator chooses."""
+
+from dataclasses import dataclass
+
+from shoal.core.engine.timeouts import DEVICE_TIMEOUT
+from shoal.core.errors import ConfigError
+
+MOST_OVERSAMPLE = 10.0
+"""The largest oversampling factor: beyond it, nearly all of the work that devices do is thrown away."""
+
+
+@dataclass(frozen=True)
+class RoundPolicy:
+    """When a round opens, closes, and is given up. All times are in seconds; the engine's clock is its ticks.
+
+    devices: the number of reports that close a round. 0, the default, asks all devices that are here and
+        closes the round when all of them have reported.
+    minimum: the least number of devices that a round opens with, and of reports that it goes on with at the
+        deadline; at least 1 and, unless `devices` is 0, at most `devices`.
+    oversample: the oversampling factor, 1 (the default) to 10. A round asks `devices` times this many
+        devices, rounded up, and withdraws the task from those that are not needed when the round closes.
+        Without effect when `devices` is 0.
+    wait_for_devices: how long a round waits for `devices` before it opens with at least `minimum`; 0 or
+        more, default 30. Without effect when `devices` is at most `minimum`: there is nothing to wait for.
+    deadline: the longest that a round may take; 0 or more, default 3600. At the deadline the round closes
+        with at least `minimum` reports, or is abandoned.
+    device_timeout: a device that is not heard from for longer counts as gone until it joins again; 0 or
+        more, default 60. A value above `deadline` has no effect on the round that is open.
+    max_abandoned_rounds: the run fails after this many abandoned rounds in a row; at least 1, default 5.
+
+    Raises ConfigError for values outside these ranges.
+
+    Example:
+        >>> RoundPolicy(devices=10, minimum=8, oversample=1.3, deadline=600.0).devices
+        10
+    """
+
+    devices: int = 0
+    minimum: int = 1
+    oversample: float = 1.0
+    wait_for_devices: float = 30.0
+    deadline: float = 3600.0
+    device_timeout: float = DEVICE_TIMEOUT
+    max_abandoned_rounds: int = 5
+
+    def __post_init__(self) -> None:
+        if self.devices < 0 or self.minimum < 1 or (self.devices and self.minimum > self.devices):
+            raise ConfigError(
+                f"a round of {self.devices} devices cannot have a minimum of {self.minimum}",
+                "use a minimum of at least 1 and at most the number of devices",
+            )
+        if not 1.0 <= self.oversample <= MOST_OVERSAMPLE:
+            raise ConfigError(f"oversample cannot be {self.oversample:g}", "use 1 to 10")
+        if self.max_abandoned_rounds < 1:
+            raise ConfigError(f"max_abandoned_rounds cannot be {self.max_abandoned_rounds}", "use 1 or more")
+        for name in ("wait_for_devices", "deadline", "device_timeout"):
+            # Not `< 0.0`: that would let NaN pass.
+            if not getattr(self, name) >= 0.0:
+                raise ConfigError(f"{name} cannot be {getattr(self, name):g} s", "use 0 seconds or more")
