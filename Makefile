@@ -4,7 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test histories chaos fuzz check format proto lock clean
+.PHONY: help demo test scenarios histories chaos fuzz check format proto lock clean
 
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
@@ -16,6 +16,10 @@ demo: .venv/built
 ## make test    every test
 test: .venv/built
 	@scripts/test
+
+## make scenarios  record the scenarios of the round engine again; review the difference before you commit it
+scenarios: .venv/built
+	@$(BIN)/python -m tests.scenarios --record
 
 ## make histories   10,000 seeded random histories of faults, for the night; SHOAL_HISTORIES=n plays n
 histories: .venv/built

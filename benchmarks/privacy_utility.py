@@ -35,14 +35,17 @@ from shoal.core.algorithm import Plan, Report, find
 from shoal.core.algorithms.flux import server as server_half
 from shoal.core.algorithms.flux.clustering import form_clusters
 from shoal.core.algorithms.flux.state import State
-from shoal.core.device_kit.weights import initial_weights
+from shoal.core.device_kit.learner import initial_weights
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.simulate import Outcome, simulate
 from shoal.core.exchange.messages import Describe, Described, Train
 from shoal.core.seeds import derive
-from shoal.lab.experiment import Experiment, grouping, measure, spooled
+from shoal.lab.devices import SimulatedDevices
+from shoal.lab.experiment import Experiment, grouping, measure
 from shoal.lab.fleet import Fleet, Holding
-from shoal.lab.setting import holdings_of, learner_for
+from shoal.lab.models import learner_of
+from shoal.lab.setting import fleet_of
+from shoal.lab.simulation import spooled
 
 MODES: dict[str, dict[str, Any]] = {
     "off": {"privacy": "off"},
@@ -88,26 +91,29 @@ class Piece:
             rounds=10,
             seed=self.seed,
         )
-        holdings = [fewer(device, self.samples) for device in holdings_of(experiment)[0]]
+        whole = fleet_of(experiment)[0]
+        fleet = Fleet.of({name: fewer(one, self.samples) for name, one in whole.items()}, 10)
         algorithm, _ = find("flux")
-        learner = learner_for(experiment, holdings[0].test, 10)
-        fleet, *others = (
-            Fleet(algorithm, holdings, learner, experiment.device, derive(experiment.seed, draw), spooled)
+        learner = learner_of(experiment.model or None, None, experiment.options, fleet)
+        devices, *others = (
+            SimulatedDevices(
+                algorithm, fleet, learner, experiment.device, derive(experiment.seed, draw), spooled
+            )
             for draw in range(1 + draws)
         )
         changes = {"rounds": experiment.rounds, **self._training}
         parameters = algorithm.configure("default", {**changes, **MODES["off"]})
-        first = server_half.start(initial_weights(fleet.learner, experiment.model_seed), parameters)
-        warm = self._until("bounds", first, fleet, 1)
+        first = server_half.start(initial_weights(learner, experiment.model_seed), parameters)
+        warm = self._until("bounds", first, devices, 1)
         figures: dict[str, Any] = {}
         trained: dict[tuple[str, ...], State] = {}
         for mode, change in MODES.items():
             state = replace(warm.state, parameters=dataclasses.replace(parameters, **change))
-            ready = self._until("cluster", state, fleet, warm.rounds + 1)
-            formed = self._until("clustered", ready.state, fleet, ready.rounds + 1)
+            ready = self._until("cluster", state, devices, warm.rounds + 1)
+            formed = self._until("clustered", ready.state, devices, ready.rounds + 1)
             groups = tuple(cluster for _, cluster in sorted(formed.state.assignments.items()))
             if groups not in trained:
-                trained[groups] = self._until("", formed.state, fleet, formed.rounds + 1).state
+                trained[groups] = self._until("", formed.state, devices, formed.rounds + 1).state
             final = replace(
                 formed.state, models=trained[groups].models, progress=trained[groups].progress, phase="done"
             )
@@ -118,17 +124,17 @@ class Piece:
         seconds = time.perf_counter() - started
         return {**asdict(self), "draws": draws, "seconds": seconds, "modes": figures}
 
-    def _until(self, phase: str, state: State, fleet: Fleet, round: int) -> Outcome:
+    def _until(self, phase: str, state: State, devices: SimulatedDevices, round: int) -> Outcome:
         """The run, from a state at the start of a round, up to a phase."""
         policy = RoundPolicy(minimum=self.clients)
-        outcome = simulate(Until(phase), state, fleet.devices(), policy, self.seed, round=round, keep=spooled)
+        outcome = simulate(Until(phase), state, devices.calls(), policy, self.seed, round=round, keep=spooled)
         assert not outcome.failed, outcome.reason
         return outcome
 
-    def _figures(self, ready: State, final: State, fleet: Fleet) -> dict[str, float | None]:
-        """Of one draw of the noise, which is the fleet's. ready: when descriptors are asked for."""
-        found = grouping(replace(ready, assignments=groups(ready, fleet)), fleet.holdings)
-        rows = [measure(server_half, final, fleet, number, 0) for number in range(self.clients)]
+    def _figures(self, ready: State, final: State, devices: SimulatedDevices) -> dict[str, float | None]:
+        """Of one draw of the noise, which is the devices'. ready: when descriptors are asked for."""
+        found = grouping(replace(ready, assignments=groups(ready, devices)), devices.fleet)
+        rows = [measure(server_half, final, devices, name, 0) for name in devices.fleet]
         placed = [row for row in rows if row["placed"] is not None]
         return {
             "ari": found["ari"],
@@ -153,16 +159,16 @@ class Until:
         return server_half.reduce(state, reports)
 
 
-def groups(ready: State, fleet: Fleet) -> dict[str, str]:
-    """Those that are found from descriptors with this fleet's noise, without training anything."""
-    devices = fleet.devices()
-    plan, described = server_half.plan(ready, list(devices)), {}
+def groups(ready: State, devices: SimulatedDevices) -> dict[str, str]:
+    """Those that are found from descriptors with these devices' noise, without training anything."""
+    calls = devices.calls()
+    plan, described = server_half.plan(ready, list(calls)), {}
     assert plan is not None
     for device, task in plan.tasks.items():
         assert isinstance(task, Train)
         assert task.projector is not None
         question = Describe(task.model, task.projector, task.classes, task.privacy)
-        answer = devices[device](question, 0)
+        answer = calls[device](question, 0)
         assert isinstance(answer, Described)
         described[device] = answer.descriptor
     return form_clusters(ready.parameters, 1, task.model, task.projector, described)[1]

@@ -44,7 +44,7 @@ def measure(samples: int, dims: int, classes: int, turns: int) -> dict[str, floa
         exact = timed("sums", lambda: sums_of([(latents, labels)], 1.0, dims, classes))
         return timed("noise", lambda: release_sums(exact, SETTINGS, agreed, "0" * 64))
 
-    numbers = one().sums.values.size  # type: ignore[union-attr]
+    numbers = one().statistics.values.size  # type: ignore[union-attr]
     for _ in range(turns):
         one()
     milliseconds = {what: 1000 * statistics.median(times) for what, times in spent.items()}

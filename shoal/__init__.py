@@ -1,3 +1,60 @@
-"""Shoal: clustered federated learning for real devices."""
+"""Shoal: clustered federated learning for fleets whose data disagree.
+
+    import shoal
+
+    fleet = shoal.Fleet({"ward-a": (xa, ya), "ward-b": (xb, yb)}, test=0.2)
+    result = shoal.simulate("flux", fleet, model=Net, latent="hidden", rounds=10, seed=42)
+    result.clusters, result.accuracy, result.history, result.models["c0"], result.to_frame()
+    result.place(x_new)                                    # an unlabelled newcomer: a cluster, or a reason
+    result.compare("fedavg", "ifca").plot()                # on the same fleet, with the same seed
+    shoal.Client("server/operator.sock").start("flux", rounds=20).result()   # the same by a daemon
+
+Fleets to try it on: `shoal.shifts.px(shoal.datasets.digits(), level=5, devices=10)`.
+
+Importing this package loads nothing else: each name below is loaded when it is first used.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shoal.core.data.dataset import Dataset as Dataset
+    from shoal.core.device_kit.learner import Learner as Learner
+    from shoal.core.errors import ShoalError as ShoalError
+    from shoal.lab import datasets as datasets
+    from shoal.lab.fleet import Fleet as Fleet
+    from shoal.lab.shifts import fleets as shifts  # noqa: F401
+    from shoal.lab.simulation import algorithms as algorithms
+    from shoal.lab.simulation import simulate as simulate
+    from shoal.result import Comparison as Comparison
+    from shoal.result import Placement as Placement
+    from shoal.result import Result as Result
 
 __version__ = "0.1.0"
+
+_WHERE = {
+    "Comparison": "shoal.result:Comparison",
+    "Dataset": "shoal.core.data.dataset:Dataset",
+    "Fleet": "shoal.lab.fleet:Fleet",
+    "Learner": "shoal.core.device_kit.learner:Learner",
+    "Placement": "shoal.result:Placement",
+    "Result": "shoal.result:Result",
+    "ShoalError": "shoal.core.errors:ShoalError",
+    "algorithms": "shoal.lab.simulation:algorithms",
+    "datasets": "shoal.lab.datasets",
+    "shifts": "shoal.lab.shifts.fleets",
+    "simulate": "shoal.lab.simulation:simulate",
+}
+__all__ = ["__version__", *_WHERE]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module 'shoal' has no attribute {name!r}")
+    module, _, attribute = _WHERE[name].partition(":")
+    found = importlib.import_module(module)
+    return getattr(found, attribute) if attribute else found
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_WHERE])

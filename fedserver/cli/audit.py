@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from fedserver.authority.audit import Event, Head
 from fedserver.cli.options import state_option
+from fedserver.store.identities.audit import Event, Head
 from shoal.core.errors import ConfigError, ShoalError
 from shoal.shell.console import Console, Result, verb
 
@@ -42,7 +42,7 @@ def verify(console: Console, state: Path, expect: str | None) -> Result:
     keep the head that this command prints on another machine, and give it to --expect. Exits with code 1 if
     the log is broken.
     """
-    from fedserver.authority import audit as log
+    from fedserver.store.identities import audit as log
 
     found = log.verify(state, _head(expect) if expect else None)
     facts = {"lines": found.head.number, "hash": found.head.hash, "wrong": found.wrong}
@@ -75,7 +75,7 @@ def verify(console: Console, state: Path, expect: str | None) -> Result:
 )
 def show(console: Console, state: Path, event: str | None, device: str | None, last: int) -> Result:
     """Show the latest lines of the log, oldest first, without verifying them."""
-    from fedserver.authority import audit as log
+    from fedserver.store.identities import audit as log
 
     found: deque[dict[str, Any]] = deque(maxlen=last)
     for text in log.lines(state):

@@ -77,7 +77,7 @@ def recover(console: Console, state: Path, accept: bool, audit: Path | None) -> 
     check_state(state.absolute())
     store = Store(state.absolute())
     try:
-        doubts, gap = store.doubts(), store.gap()
+        doubts, gap = store.history.conflicts(), store.identities.gap.open()
         lines = [f"{device} has seen {what}" for device, what in doubts.items()]
         if gap:
             lines.append(f"this state was restored: what happened after {text.clock(gap.since)} is lost")
@@ -88,7 +88,7 @@ def recover(console: Console, state: Path, accept: bool, audit: Path | None) -> 
             raise Refused(
                 "this state was not restored, and no device has seen later work", "start the server"
             )
-        taken = store.take_over(audit) if audit else Taken()
+        taken = store.identities.gap.take_over(audit) if audit else Taken()
         abandoned = store.recover()
     finally:
         store.close()

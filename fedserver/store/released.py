@@ -9,11 +9,10 @@ from contextlib import suppress
 from hashlib import sha256
 
 from fedserver.store.records import ReleaseRecord
-from fedserver.store.storage import Storage
-from fedserver.store.store import Store
+from fedserver.store.store import Storage
 from shoal.core.errors import DiskFull
 from shoal.core.exchange.messages import Message
-from shoal.core.exchange.parts import Descriptor, Evidence, LatentBounds, Prototypes, Scores
+from shoal.core.exchange.parts import Descriptor, Evidence, LatentBounds, NoisySums, Prototypes, Scores
 from shoal.core.exchange.payload import Part, Payload
 from shoal.core.exchange.wire import payload_to_bytes
 from shoal.core.privacy.accounting import rho_of
@@ -64,7 +63,7 @@ async def reported(
 async def _write(storage: Storage, found: Sequence[ReleaseRecord]) -> None:
     if found:
         with suppress(DiskFull):
-            await storage(Store.note_releases, found)
+            await storage.journal.note_releases(found)
 
 
 def _release(run: RunId, device: DeviceId, part: Part) -> ReleaseRecord | None:
@@ -74,11 +73,11 @@ def _release(run: RunId, device: DeviceId, part: Part) -> ReleaseRecord | None:
         return ReleaseRecord(run, device, "prototypes")
     if not isinstance(part, Descriptor):
         return None
-    if part.sums is None:
+    if not isinstance(part.statistics, NoisySums):
         return ReleaseRecord(run, device, part.privacy.mode)
     data = payload_to_bytes(Payload("descriptor", {"descriptor": part}))
     asked = part.privacy
-    cost = rho_of(part.sums.sigma)
+    cost = rho_of(part.statistics.sigma)
     return ReleaseRecord(run, device, sha256(data).hexdigest(), cost, asked.delta, asked.group_size)
 
 

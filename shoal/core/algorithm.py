@@ -179,6 +179,8 @@ class Algorithm:
 
     presets: named changes to the defaults. variants: names of their own for such changes ("flux-soft").
     initial: how many models with initial weights of their own a run with these parameters starts from.
+    clustered_rounds: for parameters, the fewest and the most rounds of training that are on clusters; None
+        where every round is, or where only the run can tell.
     """
 
     name: str
@@ -190,6 +192,7 @@ class Algorithm:
     variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     messages: Sequence[type[Message]] = ()
     initial: Callable[[Any], int] = lambda parameters: 1
+    clustered_rounds: Callable[[Any], tuple[int, int]] | None = None
 
     def server(self) -> ServerHalf:
         return importlib.import_module(self.server_module)

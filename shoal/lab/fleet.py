@@ -1,156 +1,205 @@
-"""The devices of an experiment: their data over time, and the one network in which they take turns."""
+"""A fleet: named devices, and the data that each of them holds."""
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from shoal.core.algorithm import Algorithm
+from shoal.core.data import arrays
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
-from shoal.core.device_kit.context import DeviceContext
-from shoal.core.device_kit.learner import Learner
-from shoal.core.device_kit.simulated import Simulated
-from shoal.core.engine.simulate import Keep
-from shoal.core.exchange.messages import Built, Describe, Evaluated, Message
-from shoal.core.exchange.parts import Evidence
-from shoal.core.exchange.payload import fields_of
-from shoal.core.privacy.account import Unmetered
+from shoal.core.errors import DataFault
 from shoal.core.seeds import generator
-from shoal.core.types import DeviceId, Tensors
-from shoal.lab.datasets.natural import NaturalDevice
-from shoal.lab.shifts import DeviceData, DriftingDevice
-from shoal.lab.shifts.drift import changes, stage_at
+
+HINT = 'give shoal.Fleet({"ward-a": (x, y), "ward-b": (x, y)})'
+PARTS = ("x", "y", "x_test", "y_test")
 
 
 @dataclass(frozen=True, eq=False)
 class Holding:
-    """What a device has. stage: its data to train and measure on, stage by stage, made when asked for.
+    """What one device holds. stage: its data to train and measure on, stage by stage, made when asked for.
 
-    begins: after how many of its own training tasks each stage begins. concept: number of the distribution
-    of its test part; the truth, for the report alone.
+    begins: after how many of its own training tasks each stage begins. test: the data that its accuracy is
+    measured on. concept: number of the distribution of its test part, where the truth is known; algorithms
+    never see it.
     """
 
     stage: Callable[[int], Dataset]
     begins: Sequence[int]
     test: Dataset
-    concept: int
+    concept: int | None = None
 
     @classmethod
-    def steady(cls, data: DeviceData) -> "Holding":
-        return cls(lambda stage: data.train, (0,), data.test, data.concept)
+    def steady(cls, train: Dataset, test: Dataset, concept: int | None = None) -> "Holding":
+        """A device whose data stay as they are."""
+        return cls(lambda stage: train, (0,), test, concept)
+
+
+class Fleet(Mapping[str, Holding]):
+    """Named devices with labelled data, for `shoal.simulate`. The names are yours.
+
+    A device's data are a pair (x, y) of arrays, a dictionary with "x" and "y", a `shoal.Dataset`, or a
+    `pandas` or `torch` object that numpy can read in their place. x is (n, ...): bytes are taken for pixels
+    and scaled to 0..1, other numbers become float32 (a `Dataset` is used as it is). y is (n,): classes
+    numbered from 0, the same on all devices.
+
+    test: the share of each device's samples on which its accuracy is measured and nothing is trained; it is
+    drawn at random by `seed`. A device that brings a test part of its own, as (x, y, x_test, y_test) or under
+    "x_test" and "y_test" of its dictionary, keeps all of (x, y) to train on.
+
+    Raises DataFault, which names the device, for data that cannot be trained on.
+
+    Example:
+        >>> import numpy as np, shoal
+        >>> chance = np.random.default_rng(0)
+        >>> ward = lambda: (chance.normal(size=(50, 4)), chance.integers(0, 2, size=50))
+        >>> shoal.Fleet({"ward-a": ward(), "ward-b": ward()}, test=0.2)
+        Fleet of 2 devices: 80 samples to train on, 20 to test on, shape (4,), 2 classes
+    """
+
+    def __init__(self, devices: Mapping[str, Any], *, test: float = 0.2, seed: int = 42) -> None:
+        if not isinstance(devices, Mapping):
+            raise DataFault(f"a fleet is a mapping of names to data, not a {type(devices).__name__}", HINT)
+        if not 0.0 <= test < 1.0:
+            raise DataFault(f"test is {test}", "give a share from 0 to below 1, such as 0.2")
+        holdings: dict[str, Holding] = {}
+        for name, data in devices.items():
+            if not isinstance(name, str) or not name:
+                raise DataFault(f"a device is named {name!r}", f"names are texts: {HINT}")
+            holdings[name] = _holding(name, data, test, seed)
+        self._take(holdings)
 
     @classmethod
-    def drifting(cls, device: DriftingDevice, rounds: int) -> "Holding":
-        begins = changes(rounds, len(device.stages))
-        return cls(device.stage, begins, device.test, device.test_of.number)
+    def of(cls, holdings: Mapping[str, Holding], classes: int = 0) -> "Fleet":
+        """A fleet of ready-made devices, whose data may change stage by stage. classes: 0 counts them."""
+        fleet = cls.__new__(cls)
+        fleet._take(holdings, classes)
+        return fleet
 
-    @classmethod
-    def natural(cls, device: NaturalDevice, rounds: int) -> "Holding":
-        stages = device.stages
-        return cls(lambda stage: stages[stage], changes(rounds, len(stages)), device.test, device.concept)
+    def _take(self, holdings: Mapping[str, Holding], classes: int = 0) -> None:
+        if not holdings:
+            raise DataFault("the fleet has no devices", HINT)
+        self._holdings = dict(holdings)
+        shapes = {name: one.test.x.shape[1:] for name, one in holdings.items()}
+        first = next(iter(shapes))
+        for name, shape in shapes.items():
+            if shape != shapes[first]:
+                raise DataFault(
+                    f"a sample of {name} has shape {shape}, and one of {first} has {shapes[first]}",
+                    "bring all devices' samples into one shape",
+                )
+        self.shape: tuple[int, ...] = shapes[first]
+        self.classes = classes or max(
+            1 + int(part.y.max(initial=0))
+            for one in holdings.values()
+            for part in (one.stage(0), one.test)
+            if part.y is not None
+        )
 
+    def __getitem__(self, name: str) -> Holding:
+        return self._holdings[name]
 
-class Fleet:
-    """Memory holds the data of the devices' present stages, and one network."""
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._holdings)
 
-    def __init__(
-        self,
-        algorithm: Algorithm,
-        holdings: Sequence[Holding],
-        learner: Learner,
-        device: str,
-        seed: int,
-        keep: Keep = lambda tensors: tensors,
-    ) -> None:
-        """device: where to compute. seed: of the devices' noise. keep: takes what they remember off the
-        heap."""
-        self.learner, self.holdings = learner, holdings
-        self.training_seconds = 0.0
-        self._device_half = algorithm.device()
-        self._device, self._seed = device, seed
-        self._keep, self._memories = keep, dict[DeviceId, Tensors]()
-        self._network = learner.module(seed=0)
-        self._trained = [0] * len(holdings)
-        self._stages = [-1] * len(holdings)
-        self._contexts: list[DeviceContext] = [self._present(number) for number in range(len(holdings))]
+    def __len__(self) -> int:
+        return len(self._holdings)
 
-    def devices(self) -> dict[DeviceId, Callable[[Message, int], Message]]:
-        return {name(number): self._device_of(number) for number in range(len(self.holdings))}
+    @property
+    def concepts(self) -> list[int] | None:
+        """The true group of each device, in order; None where nobody knows it."""
+        found = [one.concept for one in self.values()]
+        return None if None in found else [each for each in found if each is not None]
 
-    def accuracy(self, number: int, task: Message, newcomer: bool = False) -> float:
-        """By a task that `shoal.core.algorithm.measurement` gave. A newcomer remembers nothing of the run."""
-        memory = None if newcomer else self._memories.get(name(number))
-        answer = self._device_half.perform(task, self._contexts[number].for_task(0, memory))
-        assert isinstance(answer, Evaluated)
-        return answer.accuracy
-
-    def show(self, number: int, question: Message, labels: int) -> Evidence:
-        """As a newcomer: the test part without labels, or so many samples of each class with them.
-
-        Raises DeviceFault where the question takes labels and none are shown.
-        """
-        test = self.holdings[number].test
-        labelled = labels > 0 and not (isinstance(question, Describe) and not question.classes)
-        return self.shown(number, question, self._few(number, test, labels) if labelled else Dataset(test.x))
-
-    def shown(self, number: int, question: Message, data: Dataset) -> Evidence:
-        """What these data are evidence of."""
-        answer = self._device_half.perform(question, self.context(number, data))
-        parts = (getattr(answer, name) for name in fields_of(type(answer)))
-        return next(part for part in parts if isinstance(part, Evidence))
-
-    def context(self, number: int, data: Dataset) -> DeviceContext:
-        """A bench of a device with these data in the place of its own, all of them to train on."""
-        return self._context(number, Views(data, data.subset(slice(0, 0))))
-
-    def _few(self, number: int, data: Dataset, each: int) -> Dataset:
-        """At most so many samples of each class, by chance."""
-        assert data.y is not None
-        order = generator(self._seed, "labelled", number).permutation(len(data))
-        ranks = [order[data.y[order] == label][:each] for label in np.unique(data.y)]
-        return data.subset(np.concatenate(ranks))
-
-    def _present(self, number: int) -> DeviceContext:
-        """A device's bench with the data that it has by now."""
-        holding = self.holdings[number]
-        stage = stage_at(holding.begins, self._trained[number])
-        if stage != self._stages[number]:
-            context = self._context(number, Views.of(holding.stage(stage), holding.test))
-            self._stages[number] = stage
-            return context
-        return self._contexts[number]
-
-    def _context(self, number: int, views: Views) -> DeviceContext:
-        noise = generator(self._seed, "privacy noise", number)
-        account = Unmetered(noise.bytes)
-        return DeviceContext(self.learner, views, self._device, 0, noise, self._network, account)
-
-    def _device_of(self, number: int) -> Callable[[Message, int], Message]:
-        device = name(number)
-
-        def perform(message: Message, seed: int) -> Message:
-            self._contexts[number] = self._present(number)
-            simulated = Simulated(
-                self._device_half, self._contexts[number], device, self._memories, self._keep
-            )
-            started = time.perf_counter()
-            answer = simulated(message, seed)
-            if _trains(message):
-                self.training_seconds += time.perf_counter() - started
-                self._trained[number] += 1
-            return answer
-
-        return perform
+    def __repr__(self) -> str:
+        devices = f"{len(self)} device{'s' if len(self) > 1 else ''}"
+        train = sum(len(one.stage(0)) for one in self.values())
+        tested = sum(len(one.test) for one in self.values())
+        return (
+            f"Fleet of {devices}: {train} samples to train on, {tested} to test on, "
+            f"shape {self.shape}, {self.classes} classes"
+        )
 
 
-def _trains(message: Message) -> bool:
-    """Whether models come back that the data have gone into."""
-    types = {each for kinds, _ in fields_of(message.reply).values() for each in kinds}
-    return message.reply is not Built and bool(types & {Tensors, tuple[Tensors, ...]})
-
-
-def name(number: int) -> DeviceId:
-    """Device ids sort as their numbers do."""
+def name(number: int) -> str:
+    """The name of a device that has only a number; names sort as their numbers do."""
     return f"device-{number:03}"
+
+
+def numbered(holdings: Sequence[Holding], classes: int = 0) -> Fleet:
+    """A fleet of devices that have no names of their own."""
+    return Fleet.of({name(number): one for number, one in enumerate(holdings)}, classes)
+
+
+def dataset(device: str, x: Any, y: Any = None) -> Dataset:
+    """Arrays, checked, as a data set. Raises DataFault, which names the device."""
+    x = _array(device, "x", x)
+    if x.ndim == 0 or len(x) == 0:
+        raise DataFault(f"{device} has no samples", "x is an array with one sample in each row")
+    if x.ndim == 1:
+        raise DataFault(
+            f"{device}: x has shape {x.shape}, so a sample has no features",
+            "give one sample in each row: x.reshape(-1, 1) for single numbers, x[None] for one sample",
+        )
+    if x.size == 0:
+        raise DataFault(f"{device}: x has shape {x.shape}, so its samples are empty", "give their features")
+    classes = None if y is None else arrays.classes(device, _array(device, "y", y))
+    return arrays.paired(device, arrays.samples(device, x), classes)
+
+
+def _array(device: str, part: str, values: Any) -> Any:
+    try:
+        found = np.asarray(values)
+    except ValueError:
+        raise DataFault(f"{device}: {part} is ragged: its rows differ in length", "pad them") from None
+    if part == "y" and found.ndim == 2 and found.shape[1] == 1:
+        found = found[:, 0]  # a column, as data frames have it
+    return found
+
+
+def _holding(device: str, data: Any, test: float, seed: int) -> Holding:
+    given, own = _read(device, data)
+    if given.y is None or (own is not None and own.y is None):
+        raise DataFault(f"{device} has no labels", "training needs y; unlabelled data go to result.place(x)")
+    if own is not None:
+        if len(own) == 0:
+            raise DataFault(f"{device} has an empty test part", "leave it out, and test=0.2 holds some apart")
+        _enough(device, given, 2)
+        return Holding.steady(given, own)
+    if not test:
+        _enough(device, given, 2)
+        return Holding.steady(given, Views.of(given).held_out)
+    _enough(device, given, 3)
+    # Two samples at least stay: Views holds one out of the training part.
+    count = min(max(1, round(test * len(given))), len(given) - 2)
+    order = generator(seed, "test part", device).permutation(len(given))
+    return Holding.steady(given.subset(order[count:]), given.subset(order[:count]))
+
+
+def _enough(device: str, data: Dataset, least: int) -> None:
+    if len(data) < least:
+        parts = (
+            "one each to train, to hold out and to test on" if least == 3 else "to train and to measure on"
+        )
+        samples = "1 sample" if len(data) == 1 else f"{len(data)} samples"
+        raise DataFault(f"{device} has {samples}", f"a device needs at least {least}: {parts}")
+
+
+def _read(device: str, data: Any) -> tuple[Dataset, Dataset | None]:
+    """What a device was given, and its own test part, if any."""
+    if isinstance(data, Dataset):
+        return data, None
+    if isinstance(data, Views):
+        return data.train, data.test
+    if isinstance(data, Mapping):
+        unknown = sorted(set(data) - set(PARTS))
+        if unknown or "x" not in data or "y" not in data:
+            found = ", ".join(map(repr, data)) or "nothing"
+            raise DataFault(f"{device} has {found}", 'give "x" and "y", and perhaps "x_test" and "y_test"')
+        data = tuple(data[part] for part in PARTS if part in data)
+    if not isinstance(data, tuple | list) or len(data) not in (2, 4):
+        kind = f"{len(data)} things" if isinstance(data, tuple | list) else f"a {type(data).__name__}"
+        raise DataFault(f"{device} is given {kind}", "give a pair of arrays (x, y), or a shoal.Dataset")
+    x, y, *test = data
+    return dataset(device, x, y), dataset(f"{device}, test part", *test) if test else None

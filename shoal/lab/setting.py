@@ -1,22 +1,71 @@
-"""The scene of an experiment: what its devices hold, how they differ, and a network that fits their data."""
+"""What an experiment is, and its setting: what the devices hold, how they differ, and what is public."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from shoal.core.data.dataset import Dataset
-from shoal.core.device_kit.learner import Learner, builtin
+from shoal.core.device_kit.learner import Learner
+from shoal.core.device_kit.samples import convert
+from shoal.core.device_kit.train import train
 from shoal.core.errors import ConfigError
+from shoal.core.exchange.messages import TrainingSettings
 from shoal.core.seeds import generator
 from shoal.lab.datasets import images, natural
-from shoal.lab.fleet import Holding
-from shoal.lab.pretrain import public_part
+from shoal.lab.datasets.natural import NaturalDevice
+from shoal.lab.datasets.pixels import unit
+from shoal.lab.fleet import Fleet, Holding, numbered
 from shoal.lab.shifts import drifting, make
+from shoal.lab.shifts.drift import MODES, DriftingDevice, changes
 
-if TYPE_CHECKING:
-    from shoal.lab.experiment import Experiment
+ENCODER = TrainingSettings(epochs=20, batch_size=32, learning_rate=0.02)
+"""How an encoder is trained on public images."""
 
 
-def setting(experiment: "Experiment") -> dict[str, Any]:
+@dataclass(frozen=True)
+class Experiment:
+    """What to run.
+
+    seed: of the data and of the shuffling. model_seed: of the initial weights, 42 in all of the papers'
+    repetitions. threads: of PyTorch; 0 leaves it to PyTorch. changes: to parameters, by name; privacy is off
+    unless they say otherwise, since simulated devices have nobody to protect. samples: training images of
+    each device; 0 shares out all of them. rounds: 0 for the preset's.
+
+    drifts: stages that each device's data go through, see `shoal.lab.shifts.drift`, as is mode; 0: the data
+    stay as they are. level: 1 to 8, or with drifts "low", "medium", "high". labels: samples of each class
+    that newcomers show. model: a network of `shoal.core.models`, with `options`; "" takes one that fits the
+    images. public: the share of the training images that no device gets and that a frozen encoder is trained
+    on, for algorithms that need one.
+    """
+
+    algorithm: str = "flux"
+    preset: str = "default"
+    dataset: str = "digits"
+    data_dir: Path | None = None
+    shift: str = "px"
+    level: int | str = 5
+    drifts: int = 0
+    mode: str = MODES[0]
+    labels: int = 0
+    clients: int = 10
+    samples: int = 0
+    model: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    public: float = 0.0
+    rounds: int = 0
+    seed: int = 42
+    model_seed: int = 42
+    device: str = "auto"
+    threads: int = 0
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+
+def setting(experiment: Experiment) -> dict[str, Any]:
     """How the devices differ, and how they change."""
     if experiment.dataset in natural.NAMES:
         return {"shift": "natural", "level": "", "drifts": experiment.drifts, "mode": "in time order"}
@@ -24,19 +73,27 @@ def setting(experiment: "Experiment") -> dict[str, Any]:
     return {"shift": experiment.shift, "level": experiment.level, "drifts": experiment.drifts, "mode": mode}
 
 
-def holdings_of(experiment: "Experiment") -> tuple[list[Holding], Dataset | None]:
-    """The devices' data, and what is public. Raises ConfigError."""
+def fleet_of(experiment: Experiment) -> tuple[Fleet, Dataset | None]:
+    """The devices with their data, and what is public. Raises ConfigError."""
+    holdings, public = _holdings(experiment)
+    # Ten in all image sets, even where the devices lack some.
+    labels = [each.test.y for each in holdings if each.test.y is not None]
+    classes = 10 if holdings[0].test.x.ndim == 4 else 1 + max(int(own.max()) for own in labels)
+    return numbered(holdings, classes), public
+
+
+def _holdings(experiment: Experiment) -> tuple[list[Holding], Dataset | None]:
     if not 0.0 <= experiment.public < 1.0:
         raise ConfigError(f"a share of {experiment.public} of the images is public", "give 0 to below 1")
     if experiment.options and not experiment.model:
-        raise ConfigError("options are of a model, and none is named", "give --model too")
+        raise ConfigError("options are for a model, and none is named", "give --model too")
     clients, seed, rounds = experiment.clients, experiment.seed, experiment.rounds
     try:
         if experiment.dataset in natural.NAMES:
             _check_natural(experiment)
             stages = max(experiment.drifts, 1)
             found = natural.load(experiment.dataset, experiment.data_dir, clients, stages)
-            return [Holding.natural(device, rounds) for device in found], None
+            return [natural_holding(device, rounds) for device in found], None
         everything, test = images.load(experiment.dataset, experiment.data_dir)
         apart, train = public_part(everything, experiment.public, seed)
         public = apart if experiment.public else None
@@ -47,51 +104,59 @@ def holdings_of(experiment: "Experiment") -> tuple[list[Holding], Dataset | None
             made = drifting(
                 experiment.shift, level, experiment.drifts, clients, seed, train, test, experiment.mode
             )
-            return [Holding.drifting(device, rounds) for device in made], public
+            return [drifting_holding(device, rounds) for device in made], public
         if not isinstance(experiment.level, int):
-            raise ValueError(f"level {experiment.level!r} needs --drifts: without, levels are 1 to 8")
+            raise ValueError(f"level {experiment.level!r} needs --drifts: without drifts, levels are 1 to 8")
         steady = make(experiment.shift, experiment.level, clients, seed, train, test)
-        return [Holding.steady(device) for device in steady], public
+        return [Holding.steady(one.train, one.test, one.concept) for one in steady], public
     except (ValueError, FileNotFoundError) as fault:
         raise ConfigError(str(fault)) from None
 
 
-def _check_natural(experiment: "Experiment") -> None:
+def _check_natural(experiment: Experiment) -> None:
     """Raises ValueError for what is asked of images, where there are none."""
     unused = [name for name in ("samples", "public", "model") if getattr(experiment, name)]
     if unused:
         raise ValueError(f"{experiment.dataset} is not of images: {' and '.join(unused)} cannot be chosen")
 
 
-def _some(train: Dataset, experiment: "Experiment") -> Dataset:
-    """As many images as the devices are to have, drawn by the seed. Raises ValueError where they lack."""
-    due = experiment.samples * experiment.clients
-    if not 0 < due <= len(train):
+def _some(train: Dataset, experiment: Experiment) -> Dataset:
+    """As many images as the devices need, drawn by the seed. Raises ValueError where there are too few."""
+    needed = experiment.samples * experiment.clients
+    if not 0 < needed <= len(train):
         raise ValueError(
-            f"{experiment.clients} devices with {experiment.samples} images each need {due}, and "
+            f"{experiment.clients} devices with {experiment.samples} images each need {needed}, and "
             f"{experiment.dataset} has {len(train)}: ask for fewer"
         )
-    return train.subset(generator(experiment.seed, "samples").permutation(len(train))[:due])
+    return train.subset(generator(experiment.seed, "samples").permutation(len(train))[:needed])
 
 
-def learner_for(experiment: "Experiment", data: Dataset, classes: int) -> Learner:
-    """LeNet-5 as in the papers; small networks for small images, for windows of readings, and for rows; or
-    what is asked for."""
-    if data.x.ndim == 2:
-        return builtin("mlp", {"inputs": data.x.shape[1], "hidden": (32, 16), "classes": classes})
-    if data.x.ndim == 3:
-        return builtin("cnn1d", {"channels": data.x.shape[1], "length": data.x.shape[2], "classes": classes})
-    channels, size = data.x.shape[1], data.x.shape[2]
-    if experiment.model:
-        image = {"channels": channels, "size": size}
-        own = {"inputs": channels * size * size} if experiment.model == "mlp" else image
-        return builtin(experiment.model, {**own, **experiment.options})
-    if size < 28:
-        return builtin("mlp", {"inputs": channels * size * size, "hidden": (64,), "classes": classes})
-    return builtin("lenet5", {"channels": channels, "size": size, "classes": classes})
+def drifting_holding(device: DriftingDevice, rounds: int) -> Holding:
+    """A device whose stages are spread evenly over the rounds."""
+    begins = changes(rounds, len(device.stages))
+    return Holding(device.stage, begins, device.test, device.test_of.number)
 
 
-def classes_of(holdings: Sequence[Holding]) -> int:
-    """How many classes there are; ten in all image sets, whoever lacks some."""
-    labels = [each.test.y for each in holdings if each.test.y is not None]
-    return 10 if holdings[0].test.x.ndim == 4 else 1 + max(int(own.max()) for own in labels)
+def natural_holding(device: NaturalDevice, rounds: int) -> Holding:
+    """The same of a device whose data come in time order."""
+    stages = device.stages
+    return Holding(lambda stage: stages[stage], changes(rounds, len(stages)), device.test, device.concept)
+
+
+# -- public data --------------------------------------------------------------------------------------------
+
+
+def public_part(data: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
+    """A share of the rows, drawn at random, and the rest in its own order."""
+    chosen = np.zeros(len(data), bool)
+    count = round(share * len(data))
+    chosen[generator(seed, "public").permutation(len(data))[:count]] = True
+    return data.subset(chosen), data.subset(~chosen)
+
+
+def encoder(learner: Learner, public: Dataset, channels: int, seed: int) -> Callable[[Tensor], Tensor]:
+    """The latent of a network like the learner's, trained on public images and then frozen."""
+    network = learner.module(seed)
+    x = np.repeat(unit(public.x), channels, axis=1) if public.x.ndim == 3 else unit(public.x)
+    train(learner, network, convert(Dataset(x, public.y), torch.device("cpu")), ENCODER, seed)
+    return cast(Callable[[Tensor], Tensor], network.requires_grad_(False).eval().latent)

@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from shoal.core.exchange.parts import Descriptor, PrivacySettings, Vector
+from shoal.core.exchange.payload import Payload
+from shoal.core.exchange.wire import payload_to_bytes
 from tests.audit.bounds import epsilon_bound, gaussian_bound
 from tests.audit.client import from_program, from_worker
 from tests.audit.world import World
@@ -38,8 +40,8 @@ CASES = {
     "strict, newcomer": Case(World(STRICT)),
     "strict, trainer": Case(World(STRICT, classes=2)),
     "paper, newcomer": Case(World(PAPER), share=0.1),
-    "balanced, fedclient enroll": Case(World(BALANCED), from_program, share=0.004),
-    "paper, fedclient enroll": Case(World(PAPER), from_program, share=0.004),
+    "balanced, fedclient place": Case(World(BALANCED), from_program, share=0.004),
+    "paper, fedclient place": Case(World(PAPER), from_program, share=0.004),
 }
 
 
@@ -54,7 +56,7 @@ async def collect(case: Case, present: bool, count: int, until: float) -> Vector
         async with aclosing(case.way(case.world, present, Path(folder))) as releases:  # type: ignore[type-var]
             while len(found) < count and time.monotonic() < until:
                 released = await anext(releases)
-                seen.add(sha256(released.means.tobytes() + released.deviations.tobytes()).digest())
+                seen.add(sha256(payload_to_bytes(Payload("descriptor", {"descriptor": released}))).digest())
                 found.append(case.world.statistic(released))
     if len(seen) < len(found):
         raise AssertionError("two releases were the same")

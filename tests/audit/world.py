@@ -12,10 +12,9 @@ import numpy as np
 import torch
 
 from shoal.core.device_kit.describe import moments_of, project
-from shoal.core.device_kit.learner import builtin
-from shoal.core.device_kit.weights import initial_weights
+from shoal.core.device_kit.learner import builtin, initial_weights
 from shoal.core.exchange.messages import Describe
-from shoal.core.exchange.parts import Descriptor, PrivacySettings, Vector
+from shoal.core.exchange.parts import Descriptor, NoisySums, PrivacySettings, Vector
 from shoal.core.privacy.sums import GRID, sums_of
 from shoal.core.server_kit.projector import LENGTH, public_projector
 from shoal.core.types import Array, Tensors
@@ -85,10 +84,11 @@ class World:
     def statistic(self, released: Descriptor) -> float:
         """Larger where the sample is more likely to be there: the likelihood ratio, or what grows with it."""
         absent, present = self._exact
-        if released.sums is not None:
+        sent = released.statistics
+        if isinstance(sent, NoisySums):
             along = present - absent
-            return float(((released.sums.values - absent) * along).sum() / np.linalg.norm(along) / GRID)
-        found = np.stack([released.means, released.deviations])
+            return float(((sent.values - absent) * along).sum() / np.linalg.norm(along) / GRID)
+        found = np.stack([sent.means, sent.deviations])
         return float((np.abs(found - absent) - np.abs(found - present)).sum())
 
     @cached_property

@@ -14,7 +14,7 @@ from fedclient.agent import Agent, Until
 from fedclient.reporter import Reporter
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import Mark, Outbox, Status
-from fedclient.work.executor import Facts, InProcess
+from fedclient.work.executor import InProcess, WorkerInfo
 from fedclient.work.runtime import Runtime
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
@@ -33,7 +33,9 @@ from shoal.core.exchange.link import Failure, Link, Task
 from shoal.core.exchange.payload import Payload
 from shoal.core.exchange.tensors import digest
 from shoal.lab.datasets import images
-from shoal.lab.fleet import Fleet, Holding
+from shoal.lab.devices import SimulatedDevices
+from shoal.lab.fleet import numbered
+from shoal.lab.setting import drifting_holding
 from shoal.lab.shifts import DriftingDevice, drifting
 from shoal.lab.shifts.drift import changes, stage_at
 from tests.fleet import learner
@@ -62,7 +64,7 @@ class Moving:
     def __init__(self, performers: Sequence[InProcess]) -> None:
         self._performers, self._trained = performers, 0
 
-    async def start(self) -> Facts:
+    async def start(self) -> WorkerInfo:
         return await self._performers[0].start()
 
     async def perform(self, task: Task) -> Payload | Failure:
@@ -113,9 +115,10 @@ async def coordinating(folder: Path) -> AsyncIterator[Coordinator]:
 @pytest.fixture(scope="module")
 def simulated(made: list[DriftingDevice]) -> Models:
     card, _ = find("feroma")
-    fleet = Fleet(card, [Holding.drifting(one, ROUNDS) for one in made], learner(), "cpu", SEED)
+    fleet = numbered([drifting_holding(one, ROUNDS) for one in made], 10)
+    devices = SimulatedDevices(card, fleet, learner(), "cpu", SEED)
     server_half = Bootstrap(card.server(), card.configure("default", PARAMETERS))
-    outcome = simulate(server_half, Unstarted(), fleet.devices(), POLICY, SEED)
+    outcome = simulate(server_half, Unstarted(), devices.calls(), POLICY, SEED)
     assert not outcome.failed
     assert len(outcome.state.models) > DEVICES
     return {key: digest(model) for key, model in outcome.state.models.items()}

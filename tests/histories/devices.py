@@ -13,7 +13,7 @@ from fedclient.net.rpc import RpcLink
 from fedclient.reporter import Reporter
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import DeviceFolder, Outbox, Status
-from fedclient.work.executor import Facts
+from fedclient.work.executor import WorkerInfo
 from shoal.core.algorithms.flux.messages import TrainMixture
 from shoal.core.errors import ShoalError
 from shoal.core.exchange.link import Failure, Task
@@ -29,7 +29,7 @@ from shoal.core.exchange.messages import (
     Train,
     Trained,
 )
-from shoal.core.exchange.parts import Descriptor, LatentBounds
+from shoal.core.exchange.parts import Descriptor, LatentBounds, Moments
 from shoal.core.exchange.payload import Payload, decode, encode
 from shoal.core.exchange.tensors import digest
 from shoal.core.types import DeviceId, Tensors
@@ -72,7 +72,7 @@ def _descriptor(number: int, projector: Tensors, classes: int) -> Descriptor:
     chance, groups = np.random.default_rng((number, 7)), np.arange(classes + 1)[:, None] * (number % 2)
     means = 10.0 * groups + chance.normal(scale=0.01, size=(classes + 1, dims))
     counts = np.array([30.0 * classes, *[30.0] * classes])
-    return Descriptor(means, np.ones_like(means), counts, digest(projector))
+    return Descriptor(Moments(means, np.ones_like(means), counts), digest(projector))
 
 
 class Worker:
@@ -93,8 +93,8 @@ class Worker:
         self._number, self._store, self._chance, self._performed = number, store, chance, performed
         self._seconds, self._failing, self._fresh, self._values = seconds, failing, fresh, values
 
-    async def start(self) -> Facts:
-        return Facts(1, True, "cpu")
+    async def start(self) -> WorkerInfo:
+        return WorkerInfo(1, True, "cpu")
 
     async def stop(self) -> None:
         pass

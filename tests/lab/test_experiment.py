@@ -14,8 +14,10 @@ from shoal.core.exchange.parts import Descriptor
 from shoal.lab.datasets.images import load
 from shoal.lab.datasets.natural import COLUMNS
 from shoal.lab.datasets.pixels import unit
-from shoal.lab.experiment import Experiment, run, spooled
-from shoal.lab.fleet import Fleet, Holding
+from shoal.lab.devices import SimulatedDevices
+from shoal.lab.experiment import Experiment, run
+from shoal.lab.fleet import Holding, numbered
+from shoal.lab.simulation import spooled
 from tests.fleet import first_model, learner
 
 SMALL = {"learning_rate": 0.05, "batch_size": 16}
@@ -97,7 +99,7 @@ def test_what_cannot_be_run_is_a_wrong_setting() -> None:
 def test_what_would_be_left_unused_is_refused() -> None:
     with pytest.raises(ConfigError, match="elec2 is not of images: samples and model cannot be chosen"):
         run(Experiment(dataset="elec2", samples=10, model="mlp"))
-    with pytest.raises(ConfigError, match="options are of a model"):
+    with pytest.raises(ConfigError, match="options are for a model, and none is named"):
         run(Experiment(options={"hidden": [8]}))
 
 
@@ -115,8 +117,8 @@ def test_a_device_moves_on_with_its_own_training_and_with_nothing_else() -> None
     train, _ = load("digits")
     own = [Dataset(unit(train.x[rows]), train.y[rows]) for rows in (slice(0, 20), slice(20, 50))]  # type: ignore[index]
     holding = Holding(own.__getitem__, (0, 2), own[0], 0)
-    fleet = Fleet(find("fedavg")[0], [holding], learner(), "cpu", 1)
-    device = fleet.devices()["device-000"]
+    devices = SimulatedDevices(find("fedavg")[0], numbered([holding]), learner(), "cpu", 1)
+    device = devices.calls()["device-000"]
     seen = []
     for _ in range(3):
         device(Evaluate(first_model()), 1)
@@ -127,12 +129,13 @@ def test_a_device_moves_on_with_its_own_training_and_with_nothing_else() -> None
 def test_newcomers_show_as_many_labels_as_they_are_told() -> None:
     train, _ = load("digits")
     data = Dataset(unit(train.x[:300]), train.y[:300])  # type: ignore[index]
-    fleet = Fleet(find("feroma")[0], [Holding(lambda stage: data, (0,), data, 0)], learner(), "cpu", 1)
+    fleet = numbered([Holding.steady(data, data)])
+    devices = SimulatedDevices(find("feroma")[0], fleet, learner(), "cpu", 1)
     task = Describe(first_model(), {"mean": np.zeros(32), "components": np.eye(4, 32)}, classes=10)
-    found = fleet.show(0, task, labels=7)
+    found = devices.show("device-000", task, labels=7)
     assert isinstance(found, Descriptor)
     assert found.counts.tolist() == [70.0, *[7.0] * 10]
-    blind = fleet.show(0, replace(task, classes=0), labels=7)
+    blind = devices.show("device-000", replace(task, classes=0), labels=7)
     assert isinstance(blind, Descriptor)
     assert blind.counts.tolist() == [300.0]
 

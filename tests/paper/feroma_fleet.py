@@ -15,7 +15,7 @@ from shoal.core.engine.events import Effect, Opened, Save
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.simulate import Outcome, simulate
 from shoal.core.exchange.messages import Describe, Described, Message
-from shoal.core.exchange.parts import ClusterAssignment, Descriptor
+from shoal.core.exchange.parts import ClusterAssignment, Descriptor, Moments
 from shoal.core.server_kit.descriptors import BlockScaler, vector
 from shoal.core.types import DeviceId
 from tests.fleet import first_model, fleet, learner
@@ -87,7 +87,7 @@ def profile(place: float, samples: float = 100.0) -> Descriptor:
     """Two classes around `place` and `place` + 5, of deviation 1."""
     means = np.array([[place + 2.5] * 2, [place] * 2, [place + 5.0] * 2])
     counts = np.array([2.0, 1.0, 1.0]) * samples
-    return Descriptor(means, np.ones((3, 2)), counts, "0" * 64)
+    return Descriptor(Moments(means, np.ones((3, 2)), counts), "0" * 64)
 
 
 def row(place: float, round: int = 3, device: str = "", examples: int = 10, long: bool = False) -> Row:

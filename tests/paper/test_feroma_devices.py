@@ -50,22 +50,24 @@ def test_s3_masks_are_random_halves_whose_moments_are_averaged_without_bias(fini
     drawn = [described(task(finished, 3), own, seed) for seed in range(40)]
     assert digest_of(drawn[0]) == digest_of(described(task(finished, 3), own, 0))
     assert len({digest_of(each) for each in drawn}) == 40, "the same data, another profile each round (R3)"
-    mean = np.mean([each.means[0] for each in drawn], axis=0)
-    spread = np.std([each.means[0] for each in drawn], axis=0)
-    assert (np.abs(mean - whole.means[0]) < 4 * spread / np.sqrt(40)).all()
+    mean = np.mean([each.statistics.means[0] for each in drawn], axis=0)
+    spread = np.std([each.statistics.means[0] for each in drawn], axis=0)
+    assert (np.abs(mean - whole.statistics.means[0]) < 4 * spread / np.sqrt(40)).all()
     # Three halves tell of the mean what 3/4 of the samples would: the masks' own noise comes on top.
-    np.testing.assert_allclose(spread, whole.deviations[0] / np.sqrt(3 * len(Views.of(own).train)), rtol=0.5)
-    assert drawn[0].counts[0] == pytest.approx(0.75 * whole.counts[0])
+    np.testing.assert_allclose(
+        spread, whole.statistics.deviations[0] / np.sqrt(3 * len(Views.of(own).train)), rtol=0.5
+    )
+    assert drawn[0].statistics.counts[0] == pytest.approx(0.75 * whole.statistics.counts[0])
 
 
 def digest_of(descriptor: Descriptor) -> bytes:
-    return descriptor.means.tobytes()
+    return descriptor.statistics.means.tobytes()
 
 
 def test_a_device_that_holds_nothing_out_describes_what_it_has(finished: State) -> None:
     one = data(0).subset(slice(0, 1))
     for masks in (0, 3):
-        assert described(task(finished, masks, "held_out"), one).counts[0] == 1.0
+        assert described(task(finished, masks, "held_out"), one).statistics.counts[0] == 1.0
 
 
 def test_the_paper_s_profiles_are_of_the_held_out_part_by_three_masks(seen: Seen) -> None:

@@ -19,7 +19,7 @@ from tests.paper.feroma_fleet import profile, row, scaler
 def weights(
     parameters: Parameters, now: float, rows: Mapping[str, Row], device: str = "k"
 ) -> dict[str, float]:
-    own = scaler(now, *(each.profile.means[1, 0] for each in rows.values()))
+    own = scaler(now, *(each.profile.statistics.means[1, 0] for each in rows.values()))
     return mapping.mapped(replace(parameters, classes=2), {device: profile(now)}, rows, 3, own)[device]
 
 

@@ -19,7 +19,7 @@ from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.simulate import simulate
 from shoal.core.errors import ConfigError, Refused
 from shoal.core.exchange.messages import Describe, Described, Evaluate, Evaluated, Train
-from shoal.core.exchange.parts import ClusterAssignment, Descriptor, LatentBounds
+from shoal.core.exchange.parts import ClusterAssignment, Descriptor, LatentBounds, Moments
 from shoal.core.exchange.tensors import digest
 from tests.fleet import data, first_model, fleet, learner
 
@@ -291,9 +291,11 @@ def test_descriptors_of_one_sample_a_class_still_cluster() -> None:
     chance = np.random.default_rng(0)
     described = {
         f"d{i}": Descriptor(
-            np.vstack([chance.normal(size=(1, 4)) + 10 * (i % 2), np.zeros((3, 4))]),
-            np.vstack([np.ones((1, 4)), np.zeros((3, 4))]),
-            np.array([3.0, 1.0, 1.0, 1.0]),
+            Moments(
+                np.vstack([chance.normal(size=(1, 4)) + 10 * (i % 2), np.zeros((3, 4))]),
+                np.vstack([np.ones((1, 4)), np.zeros((3, 4))]),
+                np.array([3.0, 1.0, 1.0, 1.0]),
+            ),
             "0" * 64,
         )
         for i in range(4)

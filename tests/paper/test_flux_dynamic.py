@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from shoal.core.algorithm import Report, find
+from shoal.core.algorithm import Algorithm, Report, find
 from shoal.core.algorithms.flux import server as server_half
 from shoal.core.algorithms.flux.drift import drifted
 from shoal.core.algorithms.flux.state import State
@@ -18,7 +18,8 @@ from shoal.core.engine.simulate import simulate
 from shoal.core.errors import ConfigError
 from shoal.core.exchange.messages import Describe
 from shoal.core.exchange.tensors import digest
-from shoal.lab.fleet import Fleet, Holding
+from shoal.lab.devices import SimulatedDevices
+from shoal.lab.fleet import Holding, numbered
 from tests.fleet import data, first_model, learner
 
 SMALL = {"rounds": 8, "epochs": 2, "learning_rate": 0.1, "batch_size": 16, "privacy": "off"}
@@ -34,6 +35,11 @@ def holding(number: int, later: tuple[int, ...]) -> Holding:
     return Holding(stage, (0, MOVES), stage(1), 0)
 
 
+def at_work(later: tuple[int, ...], card: Algorithm | None = None) -> SimulatedDevices:
+    fleet = numbered([holding(number, later) for number in range(6)])
+    return SimulatedDevices(card or find("flux")[0], fleet, learner(), "cpu", 3)
+
+
 def run(later: tuple[int, ...], name: str = "flux-dynamic") -> list[State]:
     """The states of a run on six devices with digits turned by BEFORE, and by `later` after some rounds."""
     card, changes = find(name)
@@ -44,9 +50,9 @@ def run(later: tuple[int, ...], name: str = "flux-dynamic") -> list[State]:
             assert isinstance(effect.state, State)
             states.append(effect.state)
 
-    fleet = Fleet(card, [holding(number, later) for number in range(6)], learner(), "cpu", 3)
+    devices = at_work(later, card)
     first = server_half.start(first_model(), card.configure("default", {**SMALL, **changes}))
-    outcome = simulate(server_half, first, fleet.devices(), RoundPolicy(minimum=6), 3, watch=watch)
+    outcome = simulate(server_half, first, devices.calls(), RoundPolicy(minimum=6), 3, watch=watch)
     assert not outcome.failed
     return states
 
@@ -104,7 +110,7 @@ def test_other_data_of_the_same_distribution_do_not_trigger_and_those_of_another
     clustering = state.clustering
     assert clustering is not None
     task = Describe(clustering.encoder, clustering.projector, state.parameters.classes)
-    fleet = Fleet(find("flux")[0], [holding(number, AFTER) for number in range(6)], learner(), "cpu", 3)
+    devices = at_work(AFTER)
     fresh = {
         "device-000": data(8, (0,)),
         "device-003": data(9, (90,)),
@@ -112,7 +118,7 @@ def test_other_data_of_the_same_distribution_do_not_trigger_and_those_of_another
     }
     described = {}
     for device, own in fresh.items():
-        context = fleet.context(0, own)
+        context = devices.context("device-000", own)
         described[device] = standard.perform(task, context).descriptor  # type: ignore[attr-defined]
     assert drifted(clustering, described) == ["device-004"]
 
@@ -121,7 +127,9 @@ def test_a_device_that_is_away_is_taken_to_be_as_it_was(moved: list[State]) -> N
     before = moved[moved.index(next(state for state in moved if state.drift)) - 1]
     plan = server_half.plan(before, ["device-001"])
     assert plan is not None
-    context = Fleet(find("flux")[0], [holding(1, AFTER)], learner(), "cpu", 3).context(0, data(0, (0,)))
+    fleet = numbered([holding(1, AFTER)])
+    devices = SimulatedDevices(find("flux")[0], fleet, learner(), "cpu", 3)
+    context = devices.context("device-000", data(0, (0,)))
     after = server_half.reduce(
         before, [Report("device-001", standard.perform(plan.tasks["device-001"], context))]
     )

@@ -146,7 +146,7 @@ def test_a_run_with_a_guarantee_asks_for_no_bounds_and_all_that_leaves_is_noisy(
     assert not [message for message in answered if getattr(message, "bounds", None) is not None]
     descriptors = [message.descriptor for message in answered if getattr(message, "descriptor", None)]  # type: ignore[attr-defined]
     assert len(descriptors) == 6
-    assert all(each.sums is not None and each.privacy == BALANCED for each in descriptors)
+    assert all(each.noisy and each.privacy == BALANCED for each in descriptors)
     assert isinstance(found, State)
     assert found.clustering is not None
     public = public_projector(32, 10)

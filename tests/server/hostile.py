@@ -17,7 +17,7 @@ from shoal.core.exchange._pb.fed.v1 import device_service_pb2 as device_pb
 from shoal.core.exchange._pb.fed.v1 import payload_pb2, task_pb2, tensor_pb2
 from shoal.core.exchange.link import Hello, Receipt, Report, Task
 from shoal.core.exchange.messages import Evaluated, Message, Trained
-from shoal.core.exchange.parts import Descriptor, Extension
+from shoal.core.exchange.parts import Descriptor, Extension, Moments
 from shoal.core.exchange.payload import BlobRef, Payload
 from shoal.core.types import Tensors
 from tests.server.toys import Hands
@@ -154,7 +154,7 @@ async def other_lease(attack: Attack, **changes: int) -> Receipt:
 
 WEIGHT, BIAS = "layer.weight", "layer.bias"
 NARROW = np.zeros((3, 4), np.float16)
-DESCRIPTOR = Descriptor(np.ones((1, 2)), np.ones((1, 2)), np.ones(1), "0" * 64)
+DESCRIPTOR = Descriptor(Moments(np.ones((1, 2)), np.ones((1, 2)), np.ones(1)), "0" * 64)
 LOOKALIKE = "layer.we\N{CYRILLIC SMALL LETTER BYELORUSSIAN-UKRAINIAN I}ght"
 
 ATTACKS: dict[str, Hostile] = {

@@ -207,6 +207,7 @@ def _decode(hint: Any, data: Any, load: Load, where: str) -> Any:
 
 
 def _decode_record(cls: Any, data: Mapping[str, Any], load: Load, where: str) -> Any:
+    data = cls.upgraded(data) if hasattr(cls, "upgraded") else data
     fields = _fields(cls)
     if unknown := sorted(set(data) - set(fields) - {"is"}):
         raise _Misfit(where, f"{cls.__name__} has no field {unknown[0]!r}")

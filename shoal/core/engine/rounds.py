@@ -144,6 +144,8 @@ class RoundEngine:
                 self._seconds_left(self._policy.wait_for_devices) if wanted != self._policy.minimum else None
             )
             text = f"{len(present)} of {wanted} devices are here"
+            if len(present) > wanted:
+                text = f"{len(present)} devices are here, and {wanted} are needed"
             more = f", and {lacking} more must join" if known and lacking > 0 else ""
             return Waiting(text + more, absent if len(present) < wanted else (), left)
         if self.stage is Stage.OPEN:

@@ -59,6 +59,6 @@ class Session:
         try:
             presence = TRANSITIONS[self.presence, step]
         except KeyError:
-            raise IllegalEvent(f"a device that is {self.presence.value} cannot be {step.value}") from None
+            raise IllegalEvent(f"a device that is {self.presence.value} has no step '{step.value}'") from None
         attempt = self.attempt + 1 if step is Step.JOINED else self.attempt
         return replace(self, presence=presence, attempt=attempt)

@@ -5,7 +5,7 @@ With the same seeds it gives the same models, bit for bit, as the daemon does.
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from itertools import chain
 from typing import Any
 
@@ -76,18 +76,19 @@ def simulate(
     round: int = 1,
     keep: Keep = lambda tensors: tensors,
     watch: Callable[[Effect], None] = lambda effect: None,
+    outcome: Outcome | None = None,
 ) -> Outcome:
     """Run until the algorithm is done or the run has failed.
 
     server_half: the algorithm's server half. state: what `server_half.start` returned, or the state saved for
     `round`. devices: every device of the fleet; all are here from the beginning. seed: the seed of the run.
     keep: see `Keep`. watch: called with every effect before it is carried out; Opened has the title of a
-    round, Save the state after one.
+    round, Save the state after one. outcome: filled in while the run goes on, and returned.
 
     Raises Unavailable when fewer devices are left than the policy needs.
     """
     engine = RoundEngine(server_half, policy, seed, state, round=round)
-    return _Simulation(server_half, engine, devices, keep, watch).run()
+    return _Simulation(server_half, engine, devices, keep, watch, outcome or Outcome(state)).run()
 
 
 class _Simulation:
@@ -98,6 +99,7 @@ class _Simulation:
         devices: Mapping[DeviceId, Device],
         keep: Keep,
         watch: Callable[[Effect], None],
+        outcome: Outcome,
     ) -> None:
         self._server_half, self._engine, self._devices = server_half, engine, devices
         self._keep, self._watch = keep, watch
@@ -106,7 +108,9 @@ class _Simulation:
         self._cached: dict[DeviceId, deque[list[Tensors]]] = {
             device: deque(maxlen=CACHED) for device in devices
         }
-        self._outcome = Outcome(engine.state, up=dict.fromkeys(devices, 0), down=dict.fromkeys(devices, 0))
+        self._outcome = outcome
+        outcome.up.update(dict.fromkeys(devices, 0))
+        outcome.down.update(dict.fromkeys(devices, 0))
 
     def run(self) -> Outcome:
         for device in sorted(self._devices):
@@ -189,8 +193,16 @@ def _numbers(message: Message) -> int:
     for name in fields_of(type(message)):
         value = getattr(message, name)
         if isinstance(value, TYPED_PARTS):
-            arrays = [getattr(value, part.name) for part in fields(value)]
-            total += sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
+            total += _array_bytes(value)
         elif isinstance(value, tuple):
             total += sum(8 for number in value if isinstance(number, float))
     return total
+
+
+def _array_bytes(value: Any) -> int:
+    """Bytes of the arrays in a part, at any depth."""
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    return (
+        sum(_array_bytes(getattr(value, each.name)) for each in fields(value)) if is_dataclass(value) else 0
+    )

@@ -32,6 +32,7 @@ from shoal.core.exchange.parts import (
     MAX_LATENTS,
     Descriptor,
     Evidence,
+    Moments,
     NoisySums,
     PrivacySettings,
     Prototypes,
@@ -42,6 +43,7 @@ from shoal.core.exchange.payload import Payload, decode, fields_of, tensors_of
 from shoal.core.exchange.tensors import Manifest, check_finite, check_manifest, digest, layout, manifest_of
 from shoal.core.privacy.accounting import epsilon_of, group, rho_of
 from shoal.core.privacy.cost import Cost
+from shoal.core.privacy.sums import counts
 from shoal.core.types import Tensors
 
 MAX_EXAMPLES = 1 << 40
@@ -179,21 +181,18 @@ def _admit_descriptor(
         # A device whose classes would drown in noise sends the row of all samples alone; one that has told of
         # its classes before sends that again where only the row of all samples is asked for.
         fits = fits or descriptor.classes == 0 or classes == 0
-    if not fits or descriptor.means.shape[1] != dims:
+    if not fits or descriptor.dims != dims:
         raise BadPayload(
-            f"the descriptor has {descriptor.classes} classes and {descriptor.means.shape[1]} dimensions, "
+            f"the descriptor has {descriptor.classes} classes and {descriptor.dims} dimensions, "
             f"{classes} and {dims} are due"
         )
     if descriptor.privacy != privacy:
         raise BadPayload(f"the descriptor was released with {descriptor.privacy}, {privacy} was asked for")
-    if descriptor.sums is not None:
-        _admit_sums(projector, privacy, descriptor.sums)
-    _check_range("the descriptor", descriptor.means, descriptor.deviations)
-    if (descriptor.counts > MAX_EXAMPLES).any():
-        raise BadPayload("the descriptor counts more samples than a device can have")
-    negative = (descriptor.counts < 0).any() or (descriptor.deviations < 0).any()
-    if negative and descriptor.privacy.mode == "off":  # noise may take a small value below zero
-        raise BadPayload("the descriptor has negative counts or deviations")
+    found = descriptor.statistics
+    if isinstance(found, NoisySums):
+        _admit_sums(projector, privacy, found)
+    else:
+        _admit_moments(privacy, found)
 
 
 def _admit_scores(task: Score, scores: Scores) -> None:
@@ -212,7 +211,21 @@ def _admit_prototypes(task: Represent, prototypes: Prototypes) -> None:
     _check_range("a mean embedding", prototypes.means)
 
 
+def _admit_moments(privacy: PrivacySettings, moments: Moments) -> None:
+    _check_range("the descriptor", moments.means, moments.deviations)
+    _admit_counts(moments.counts)
+    negative = (moments.counts < 0).any() or (moments.deviations < 0).any()
+    if negative and privacy.mode == "off":  # noise may take a small value below zero
+        raise BadPayload("the descriptor has negative counts or deviations")
+
+
+def _admit_counts(found: Vector) -> None:
+    if (found > MAX_EXAMPLES).any():
+        raise BadPayload("the descriptor counts more samples than a device can have")
+
+
 def _admit_sums(projector: Tensors, privacy: PrivacySettings, sums: NoisySums) -> None:
+    _admit_counts(counts(sums))
     if "radius" not in projector or sums.radius != float(projector["radius"]):
         raise BadPayload(f"latents were shortened to {sums.radius}, which is not the projector's radius")
     holds = epsilon_of(group(rho_of(sums.sigma), privacy.group_size), privacy.delta)

@@ -4,7 +4,9 @@ Each has a message of its own in `proto/fed/v1/payload.proto`. The constructors 
 so that a part in hand is a sane part, whoever sent it.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -93,6 +95,16 @@ class NoisySums:
             if not MIN_SCALE <= getattr(self, name) <= MAX_SCALE:
                 raise BadPayload(f"noisy sums: {name} is {getattr(self, name)}", "a finite one, above 0")
 
+    @property
+    def rows(self) -> int:
+        """1 + U: one over all samples, and one for each class."""
+        return len(self.values)
+
+    @property
+    def dims(self) -> int:
+        """l, the coordinates of a projected latent."""
+        return int(self.values.shape[1]) // 2
+
 
 @dataclass(frozen=True, eq=False)
 class LatentBounds:
@@ -122,31 +134,25 @@ class LatentBounds:
 
 
 @dataclass(frozen=True, eq=False)
-class Descriptor:
-    """What a device tells of its data: moments of its projected latents (FLUX eq. 7), already released.
+class Moments:
+    """Means and standard deviations of projected latents, as a mode without a guarantee releases them.
 
-    means, deviations: (rows, l) float64. Row 0 is over all samples, P(X); rows 1..U, if there, are over
-    the samples of class 0..U-1. A label-free descriptor has row 0 alone. The rows of a class with fewer
-    than two samples carry no meaning; `counts` says which.
-    counts: (rows,) float64, samples behind each row; repeated ones are worth less, so they need not be whole.
-    projector: SHA-256 of the projector that was used, 64 hex digits.
-    privacy: what the device did before this left it.
-    sums: in the calibrated modes, what really left it. The moments and counts are then estimates made of them
-    (`shoal.core.privacy.estimates`), by whoever holds them: counts are noisy and may be negative.
+    Args:
+        means, deviations: (rows, l) float64, in projected latent units. Row 0 is over all samples, P(X); rows
+            1..U, when present, are over the samples of class 0..U-1. A label-free descriptor has only row 0.
+            The rows of a class with fewer than two samples carry no meaning; `counts` says which.
+        counts: (rows,) float64, the samples behind each row. A repeated sample is worth less than a new one,
+            so counts need not be whole numbers.
+
+    Raises:
+        BadPayload: for another dtype, shapes that do not fit together, or numbers that are not finite.
     """
 
     means: Vector
     deviations: Vector
     counts: Vector
-    projector: str
-    privacy: PrivacySettings = field(default_factory=PrivacySettings)
-    sums: NoisySums | None = None
 
     def __post_init__(self) -> None:
-        if (self.sums is not None) != self.privacy.calibrated:
-            raise BadPayload(
-                f"descriptor: sums {'came' if self.sums else 'are missing'} with privacy {self.privacy.mode}"
-            )
         for array in (self.means, self.deviations):
             _check_array("descriptor", array, 2, MAX_ROWS * MAX_DIMS)
         _check_array("descriptor", self.counts, 1, MAX_ROWS)
@@ -157,13 +163,81 @@ class Descriptor:
             )
         if self.means.size == 0:
             raise BadPayload("descriptor: it is empty")
+
+    @property
+    def rows(self) -> int:
+        """1 + U."""
+        return len(self.means)
+
+    @property
+    def dims(self) -> int:
+        """l, the coordinates of a projected latent."""
+        return int(self.means.shape[1])
+
+    def first(self, rows: int) -> "Moments":
+        """Only the first `rows` rows; 1 leaves out the classes."""
+        return Moments(self.means[:rows], self.deviations[:rows], self.counts[:rows])
+
+
+@dataclass(frozen=True, eq=False)
+class Descriptor:
+    """What a device reports about its data: released statistics of its projected latents (FLUX eq. 7).
+
+    Args:
+        statistics: `Moments` in the modes "off" and "paper"; `NoisySums` in the modes with a guarantee.
+            Estimates of the moments are made from noisy sums on the server
+            (`shoal.core.server_kit.estimates`), and never travel.
+        projector: SHA-256 of the projector that was used, 64 hex digits.
+        privacy: what the device did before this left it.
+
+    Raises:
+        BadPayload: when the kind of statistics does not belong to the privacy mode, or the projector's name
+            is not 64 hex digits.
+
+    Example:
+        >>> moments = Moments(np.zeros((3, 10)), np.ones((3, 10)), np.array([40.0, 25.0, 15.0]))
+        >>> descriptor = Descriptor(moments, projector="0" * 64)
+        >>> descriptor.classes, descriptor.dims
+        (2, 10)
+    """
+
+    statistics: Moments | NoisySums
+    projector: str
+    privacy: PrivacySettings = field(default_factory=PrivacySettings)
+
+    def __post_init__(self) -> None:
+        if self.noisy != self.privacy.calibrated:
+            kind = type(self.statistics).__name__
+            raise BadPayload(f"descriptor: privacy mode {self.privacy.mode} does not release {kind}")
         if len(self.projector) != 64 or set(self.projector) - set("0123456789abcdef"):
             raise BadPayload("descriptor: a projector is named by 64 hex digits")
 
     @property
+    def noisy(self) -> bool:
+        """Whether it holds sums with noise of a known size, and not moments."""
+        return isinstance(self.statistics, NoisySums)
+
+    @property
     def classes(self) -> int:
-        """Number of classes it speaks of; 0 when it is label-free."""
-        return len(self.means) - 1
+        """The number of classes that have a row; 0 for a label-free descriptor."""
+        return self.statistics.rows - 1
+
+    @property
+    def dims(self) -> int:
+        """The number of coordinates of a projected latent, l."""
+        return self.statistics.dims
+
+    @staticmethod
+    def upgraded(stored: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A stored structure (`shoal.core.engine.checkpoint`) of any version, as this version writes it.
+
+        Versions before 0.2 stored the estimates beside the sums they were made from.
+        """
+        if "statistics" in stored:
+            return stored
+        moments = {name: stored.get(name) for name in ("means", "deviations", "counts")}
+        kept = {name: value for name, value in stored.items() if name not in (*moments, "sums")}
+        return {**kept, "statistics": stored.get("sums") or {"is": Moments.__name__, **moments}}
 
 
 @dataclass(frozen=True)

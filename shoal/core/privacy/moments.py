@@ -6,7 +6,7 @@ from shoal.core.exchange.parts import Vector
 
 
 @dataclass(frozen=True, eq=False)
-class Moments:
+class ExactMoments:
     """Moments of a device's projected latents, before any protection (FLUX appendix C.1.1, step S3).
 
     On purpose no message and no payload can hold this: only `release` makes something of it that may leave.

@@ -1,4 +1,4 @@
-"""The one way from `Moments` or `ExactSums` to something that may leave a device."""
+"""The one way from `ExactMoments` or `ExactSums` to something that may leave a device."""
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
@@ -7,15 +7,14 @@ from secrets import token_bytes
 import numpy as np
 
 from shoal.core.errors import BadPayload
-from shoal.core.exchange.parts import Descriptor, NoisySums, PrivacySettings, Vector
+from shoal.core.exchange.parts import Descriptor, Moments, NoisySums, PrivacySettings, Vector
 from shoal.core.privacy.chance import Chance, Entropy
 from shoal.core.privacy.discrete_gaussian import draw
-from shoal.core.privacy.estimates import descriptor_of
 from shoal.core.privacy.modes import Terms
-from shoal.core.privacy.moments import Moments
+from shoal.core.privacy.moments import ExactMoments
 from shoal.core.privacy.sums import GRID, ExactSums
 
-Mechanism = Callable[[Moments, float, np.random.Generator], tuple[Vector, Vector]]
+Mechanism = Callable[[ExactMoments, float, np.random.Generator], tuple[Vector, Vector]]
 
 
 def release_sums(
@@ -30,11 +29,11 @@ def release_sums(
         raise ValueError(f"sums of {exact.values.shape[0] - 1} classes, {terms.classes} are to be released")
     noise = draw(Fraction(terms.sigma) ** 2 * GRID**2, exact.values.size, Chance(entropy))
     values = exact.values + np.array(noise, np.int64).reshape(exact.values.shape)
-    return descriptor_of(NoisySums(values, terms.sigma, exact.radius), projector, settings)
+    return Descriptor(NoisySums(values, terms.sigma, exact.radius), projector, settings)
 
 
 def release(
-    moments: Moments, settings: PrivacySettings, projector: str, noise: np.random.Generator
+    moments: ExactMoments, settings: PrivacySettings, projector: str, noise: np.random.Generator
 ) -> Descriptor:
     """The descriptor of these moments, in the modes without a guarantee. Counts are sent as they are.
 
@@ -44,15 +43,15 @@ def release(
     if settings.calibrated:
         raise BadPayload(f"privacy mode {settings.mode} releases sums, not moments")
     means, deviations = _MECHANISMS[settings.mode](moments, settings.epsilon, noise)
-    return Descriptor(means, deviations, moments.counts.copy(), projector, settings)
+    return Descriptor(Moments(means, deviations, moments.counts.copy()), projector, settings)
 
 
-def _off(moments: Moments, epsilon: float, noise: np.random.Generator) -> tuple[Vector, Vector]:
+def _off(moments: ExactMoments, epsilon: float, noise: np.random.Generator) -> tuple[Vector, Vector]:
     """The moments as they are."""
     return moments.means.copy(), moments.deviations.copy()
 
 
-def _paper(moments: Moments, epsilon: float, noise: np.random.Generator) -> tuple[Vector, Vector]:
+def _paper(moments: ExactMoments, epsilon: float, noise: np.random.Generator) -> tuple[Vector, Vector]:
     """The mechanism of FLUX (appendix C.1.1, step S4) and FEROMA, kept to compare with their tables.
 
     Laplace noise of scale (high - low) / (n epsilon) on every mean and every deviation, the rows of absent

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shoal.core.exchange.parts import Integers, Vector
+from shoal.core.exchange.parts import Integers, NoisySums, Vector
 
 Labels = npt.NDArray[np.integer[Any]]
 
@@ -93,3 +93,27 @@ def sample_vectors(latents: Vector, radius: float) -> Vector:
 def on_grid(vectors: Vector) -> Integers:
     """Whole steps of the grid, towards zero."""
     return np.trunc(vectors * GRID).astype(np.int64)
+
+
+def totals(sums: NoisySums) -> tuple[Vector, Vector]:
+    """Sums of sample vectors, (rows, 2 l + 1), and the noise's standard deviation in each row, (rows,).
+
+    All samples together are both a row of their own and the sum of the classes. The two are independent
+    measurements of one thing, so they are averaged, weighted by the inverse of their variances.
+    """
+    classes = sums.rows - 1
+    marginal, own = weights(classes)
+    weight = np.array([marginal, *[own] * classes])[:, None]
+    found = sums.values / (GRID * weight)
+    spread = sums.sigma / weight[:, 0]
+    if classes:
+        sure = np.array([marginal**2, own**2 / classes])
+        found[0] = sure @ np.stack([found[0], found[1:].sum(axis=0)]) / sure.sum()
+        spread[0] = sums.sigma / np.sqrt(sure.sum())
+    return found, spread
+
+
+def counts(sums: NoisySums) -> Vector:
+    """(rows,) the samples behind each row, with noise: they may be negative."""
+    found: Vector = totals(sums)[0][:, -1] / SHARES[2]
+    return found

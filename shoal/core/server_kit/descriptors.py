@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.core.exchange.parts import Descriptor, Vector
-from shoal.core.privacy.estimates import noise_of
+from shoal.core.server_kit.estimates import estimate
 
 
 def vector(descriptor: Descriptor, classes: int = 0) -> Vector:
@@ -24,18 +24,19 @@ def vector(descriptor: Descriptor, classes: int = 0) -> Vector:
 
     classes: U, where the descriptor may lack the rows of classes; they are NaN then.
     """
-    known = noise_of(descriptor).known
+    found = estimate(descriptor)
+    known = found.known.copy()
     known[0] = True
     means, deviations = (
-        np.where(known[:, None], moments, np.nan) for moments in (descriptor.means, descriptor.deviations)
+        np.where(known[:, None], moments, np.nan) for moments in (found.means, found.deviations)
     )
     return _laid_out(means, deviations, classes, np.nan)
 
 
 def noise_vector(descriptor: Descriptor, classes: int = 0) -> Vector:
     """Variances of the noise in `vector`, coordinate by coordinate, infinite where nothing is known."""
-    noise = noise_of(descriptor)
-    return _laid_out(noise.means, noise.deviations, classes, np.inf)
+    found = estimate(descriptor)
+    return _laid_out(found.mean_noise, found.deviation_noise, classes, np.inf)
 
 
 def _laid_out(means: Vector, deviations: Vector, classes: int, missing: float) -> Vector:
@@ -99,8 +100,8 @@ class Table:
 
 def aligned(described: Sequence[Descriptor]) -> Table:
     """Descriptors of one number of dimensions, and of one number of classes or none."""
-    rows = max(len(one.means) for one in described)
-    noises = [noise_of(one) for one in described]
+    found = [estimate(one) for one in described]
+    rows = max(len(one.means) for one in found)
 
     def stacked(arrays: Iterable[Vector], missing: float) -> Vector:
         return np.stack(
@@ -111,12 +112,12 @@ def aligned(described: Sequence[Descriptor]) -> Table:
         )
 
     return Table(
-        stacked((one.means for one in described), 0.0),
-        stacked((one.deviations**2 for one in described), 0.0),
-        stacked((one.counts for one in described), 0.0),
-        stacked((noise.means for noise in noises), np.inf),
-        stacked((noise.counts for noise in noises), np.inf),
-        stacked((noise.known.astype(np.float64) for noise in noises), 0.0) > 0.0,
+        stacked((one.means for one in found), 0.0),
+        stacked((one.deviations**2 for one in found), 0.0),
+        stacked((one.counts for one in found), 0.0),
+        stacked((one.mean_noise for one in found), np.inf),
+        stacked((one.count_noise for one in found), np.inf),
+        stacked((one.known.astype(np.float64) for one in found), 0.0) > 0.0,
     )
 
 

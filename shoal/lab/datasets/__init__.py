@@ -1,5 +1,28 @@
-"""Data sets for experiments, and what is done to their images.
+"""Data sets, read from files or bundled: images that a shift makes differ, and data that differ by nature.
 
-Nothing here downloads anything. `images.load` reads MNIST and Fashion-MNIST from a folder of the caller's,
-and scikit-learn's bundled digits from nowhere at all.
+    shoal.datasets.digits()                    8x8 digits, bundled with scikit-learn
+    shoal.datasets.mnist("data/mnist")         28x28 digits, from the four idx files as published
+    shoal.datasets.fashion_mnist("data")       28x28 clothes, likewise
+
+Each gives a pair (train, test) of `shoal.Dataset`.
 """
+
+from pathlib import Path
+
+from shoal.core.data.dataset import Dataset
+from shoal.lab.datasets import images
+
+
+def digits() -> tuple[Dataset, Dataset]:
+    """1,438 and 359 images of 8x8 digits."""
+    return images.load("digits")
+
+
+def mnist(folder: Path | str) -> tuple[Dataset, Dataset]:
+    """60,000 and 10,000 images of 28x28 digits. Raises ValueError or FileNotFoundError."""
+    return images.load("mnist", folder)
+
+
+def fashion_mnist(folder: Path | str) -> tuple[Dataset, Dataset]:
+    """60,000 and 10,000 images of 28x28 clothes. Raises ValueError or FileNotFoundError."""
+    return images.load("fashion-mnist", folder)

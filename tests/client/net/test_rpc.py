@@ -25,7 +25,7 @@ from shoal.core.exchange._pb.fed.v1 import device_service_pb2 as device
 from shoal.core.exchange._pb.fed.v1.fault_pb2 import Fault
 from shoal.core.exchange.link import Failure, Hello, Idle, Outcome, Placement, Receipt, Report, Task
 from shoal.core.exchange.messages import Describe, Train, TrainingSettings
-from shoal.core.exchange.parts import ClusterAssignment, Descriptor
+from shoal.core.exchange.parts import ClusterAssignment, Descriptor, Moments
 from shoal.core.exchange.payload import BlobRef, encode
 from tests.client.bridge import Bridge, serving
 from tests.client.memory_server import MemoryLink, MemoryServer
@@ -109,14 +109,14 @@ def test_until_the_next_welcome_a_call_is_of_the_former_session() -> None:
 
 def test_a_placement_over_a_socket() -> None:
     server = MemoryServer([])
-    descriptor = Descriptor(np.ones((1, 2)), np.ones((1, 2)), np.ones(1), "0" * 64)
+    descriptor = Descriptor(Moments(np.ones((1, 2)), np.ones((1, 2)), np.ones(1)), "0" * 64)
     assignment = ClusterAssignment("c1", 0.5, "c0", 2.0, 0.75)
     server.placement = Placement("r1", assignment, server.keep(MODEL))
     question = encode(Describe(MODEL, {"mean": np.zeros(2)}), server.keep)
 
     async def steps(link: RpcLink, bridge: Bridge) -> None:
         assert await link.place("", descriptor) == server.placement
-        assert server.placed[0].means.tolist() == [[1.0, 1.0]]
+        assert server.placed[0].statistics.means.tolist() == [[1.0, 1.0]]
         server.placement = None
         with pytest.raises(Unavailable):
             await link.place("", None)  # the bridge lets the error through: an unknown failure of the server

@@ -16,7 +16,7 @@ from fedclient.store import ledger as module
 from fedclient.store.blobs import BlobStore
 from fedclient.store.ledger import HEAD, LEDGER, RELEASES, Ledger
 from fedclient.work.runtime import Runtime
-from shoal.core.device_kit.weights import initial_weights
+from shoal.core.device_kit.learner import initial_weights
 from shoal.core.errors import ConfigError, LedgerFault, OverBudget, StorageFault, Unprotected
 from shoal.core.exchange.link import Task
 from shoal.core.exchange.messages import Describe
@@ -347,7 +347,7 @@ def test_noise_follows_from_the_operating_systems_entropy_and_from_no_seed(
         np.random.seed(1)
         torch.manual_seed(1)
         answer: Any = workshop.perform(task)
-        values: list[int] = answer.parts["descriptor"].sums.values.ravel().tolist()
+        values: list[int] = answer.parts["descriptor"].statistics.values.ravel().tolist()
         return values
 
     first, second = release("first"), release("second")

@@ -9,8 +9,8 @@ from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.describe import describe
 from shoal.core.device_kit.evaluate import evaluate
 from shoal.core.device_kit.latents import latents
+from shoal.core.device_kit.learner import initial_weights
 from shoal.core.device_kit.standard import perform
-from shoal.core.device_kit.weights import initial_weights
 from shoal.core.errors import BadPayload, DeviceFault
 from shoal.core.exchange.messages import (
     Build,
@@ -106,9 +106,9 @@ def test_train_describes_the_training_part_by_the_model_as_received() -> None:
     assert isinstance(answer, Trained)
     assert answer.descriptor is not None
     expected = exact(context, weights, ["train"], 3)
-    assert np.array_equal(answer.descriptor.means, expected["means"])
-    assert np.array_equal(answer.descriptor.deviations, expected["deviations"])
-    assert np.array_equal(answer.descriptor.counts, expected["counts"])
+    assert np.array_equal(answer.descriptor.statistics.means, expected["means"])
+    assert np.array_equal(answer.descriptor.statistics.deviations, expected["deviations"])
+    assert np.array_equal(answer.descriptor.statistics.counts, expected["counts"])
     assert answer.descriptor.projector == digest(PROJECTOR)
     assert not np.allclose(exact(context, answer.model, ["train"], 3)["means"], expected["means"])
 
@@ -150,7 +150,7 @@ def test_describe_with_classes_speaks_of_the_training_part() -> None:
     answer = perform(Describe(weights, PROJECTOR, classes=3), context)
     assert isinstance(answer, Described)
     assert answer.examples == 40
-    assert np.array_equal(answer.descriptor.means, exact(context, weights, ["train"], 3)["means"])
+    assert np.array_equal(answer.descriptor.statistics.means, exact(context, weights, ["train"], 3)["means"])
 
 
 def test_describe_without_labels_speaks_of_all_data() -> None:
@@ -162,7 +162,9 @@ def test_describe_without_labels_speaks_of_all_data() -> None:
         assert answer.examples == 50
         assert answer.descriptor.classes == 0
         # The same 50 rows, in another order.
-        assert np.allclose(answer.descriptor.means, exact(unlabelled, weights, ["train"], 0)["means"])
+        assert np.allclose(
+            answer.descriptor.statistics.means, exact(unlabelled, weights, ["train"], 0)["means"]
+        )
 
 
 def test_describe_by_class_needs_labels() -> None:
@@ -180,7 +182,7 @@ def test_a_descriptor_is_released_with_the_benchs_noise() -> None:
         assert answer.descriptor.privacy == paper
     first, second = (answer.descriptor for answer in answers if isinstance(answer, Described))
     # Neither the task's seed nor the data make the noise: the second is another.
-    assert not np.isclose(first.means, second.means, rtol=0, atol=1e-9).any()
+    assert not np.isclose(first.statistics.means, second.statistics.means, rtol=0, atol=1e-9).any()
 
 
 def test_score_gives_a_loss_for_each_model() -> None:

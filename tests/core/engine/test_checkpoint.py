@@ -17,7 +17,7 @@ from shoal.core.engine.bootstrap import Unstarted
 from shoal.core.engine.checkpoint import blobs_of, decode, encode
 from shoal.core.errors import DataFault
 from shoal.core.exchange.messages import Evaluated
-from shoal.core.exchange.parts import Descriptor, LatentBounds, PrivacySettings
+from shoal.core.exchange.parts import Descriptor, LatentBounds, Moments, NoisySums, PrivacySettings
 from shoal.core.exchange.payload import BlobRef, Payload, Settings, Weights
 from shoal.core.exchange.tensors import digest, manifest_of, nbytes
 from shoal.core.types import Array, Tensors
@@ -76,7 +76,9 @@ class Everything:
 def everything() -> Everything:
     model: Tensors = {"weight": np.arange(6, dtype=np.float32).reshape(2, 3), "steps": np.array(7, np.int64)}
     descriptor = Descriptor(
-        np.array([[0.1, -0.0]]), np.array([[1e-310, 2.0]]), np.array([3.0]), "a" * 64, PrivacySettings()
+        Moments(np.array([[0.1, -0.0]]), np.array([[1e-310, 2.0]]), np.array([3.0])),
+        "a" * 64,
+        PrivacySettings(),
     )
     return Everything(
         Phase.CLUSTERED,
@@ -94,6 +96,29 @@ def everything() -> Everything:
     )
 
 
+@pytest.mark.parametrize("noisy", [False, True])
+def test_descriptors_that_earlier_versions_stored_are_read(noisy: bool) -> None:
+    """They held means, deviations and counts in every mode, and beside them the sums, or null."""
+    shelf = Shelf()
+
+    def stored(hint: Any, value: Any) -> dict[str, Any]:
+        return json.loads(json.dumps(encode(hint, value, shelf.keep)["value"]))  # type: ignore[no-any-return]
+
+    moments = Moments(np.array([[0.1, -0.0]]), np.array([[1e-310, 2.0]]), np.array([3.0]))
+    sums = NoisySums(np.array([[1 << 40, -7, 3, 4, 5]]), 1.25, 0.5)
+    settings = PrivacySettings("balanced", 5.0, 1e-6) if noisy else PrivacySettings()
+    today = stored(Descriptor, Descriptor(sums if noisy else moments, "a" * 64, settings))
+    old = {
+        **stored(Moments, moments),
+        "is": "Descriptor",
+        "projector": today["projector"],
+        "privacy": today["privacy"],
+        "sums": stored(NoisySums, sums) if noisy else None,
+    }
+    back = decode(Descriptor, {"format": 1, "value": old}, shelf.load)
+    assert stored(Descriptor, back) == today
+
+
 def test_everything_comes_back_exactly() -> None:
     value = everything()
     back = Shelf().trip(Everything, value)
@@ -101,8 +126,8 @@ def test_everything_comes_back_exactly() -> None:
     assert list(back.models) == ["c1", "c0"]
     assert list(back.descriptors) == ["zeta", "alpha"]
     got = back.descriptors["zeta"]
-    assert got.means.tobytes() == value.descriptors["zeta"].means.tobytes()
-    assert got.deviations.dtype == np.float64
+    assert got.statistics.means.tobytes() == value.descriptors["zeta"].statistics.means.tobytes()
+    assert got.statistics.deviations.dtype == np.float64
     assert back.metrics["dev"].accuracy == 0.1 + 0.2
     assert back.metrics["dev"].loss == math.inf
     assert [item.table.shape for item in back.inner] == [(0,), (2, 0)]

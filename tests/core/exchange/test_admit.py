@@ -25,11 +25,10 @@ from shoal.core.exchange.messages import (
     Trained,
     TrainingSettings,
 )
-from shoal.core.exchange.parts import Descriptor, LatentBounds, NoisySums, PrivacySettings
+from shoal.core.exchange.parts import Descriptor, LatentBounds, Moments, NoisySums, PrivacySettings
 from shoal.core.exchange.payload import BlobRef, Payload, Weights, encode
 from shoal.core.exchange.tensors import digest, manifest_of, nbytes
 from shoal.core.privacy.cost import ORDERS
-from shoal.core.privacy.estimates import descriptor_of
 from shoal.core.types import Tensors
 from tests.core.several import Move, Moved
 
@@ -46,13 +45,13 @@ def keep(tensors: Tensors) -> Weights:
 
 
 def descriptor(**changes: Any) -> Descriptor:
-    known = {
+    moments = {
         "means": np.zeros((3, 4)),
         "deviations": np.ones((3, 4)),
         "counts": np.array([10.0, 4.0, 6.0]),
-        "projector": digest(PROJECTOR),
     }
-    return Descriptor(**{**known, **changes})
+    moments |= {name: changes.pop(name) for name in moments if name in changes}
+    return Descriptor(Moments(**moments), **{"projector": digest(PROJECTOR), **changes})
 
 
 def bounds_of(width: int) -> LatentBounds:
@@ -187,7 +186,7 @@ def test_a_wrong_descriptor_is_named(given: Descriptor | None, why: str) -> None
 
 
 def calibrated(rows: int = 3, sigma: float = 1.04, radius: float = 0.5) -> Descriptor:
-    return descriptor_of(NoisySums(np.ones((rows, 9), np.int64), sigma, radius), digest(PUBLIC), BALANCED)
+    return Descriptor(NoisySums(np.ones((rows, 9), np.int64), sigma, radius), digest(PUBLIC), BALANCED)
 
 
 BALANCED = PrivacySettings("balanced", 5.0, 1e-6)

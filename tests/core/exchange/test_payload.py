@@ -24,6 +24,7 @@ from shoal.core.exchange.parts import (
     Descriptor,
     LatentBounds,
     MixtureCounts,
+    Moments,
     PrivacySettings,
     Prototypes,
     Scores,
@@ -40,7 +41,7 @@ from shoal.core.exchange.payload import (
     settings_from,
     tensors_of,
 )
-from shoal.core.privacy.moments import Moments
+from shoal.core.privacy.moments import ExactMoments
 from shoal.core.types import Tensors
 from tests.core.exchange.wire_values import Blobs, same
 
@@ -205,8 +206,8 @@ TABLE = np.zeros((2, 2))
         (lambda: LatentBounds(ROW.astype(np.float32), ROW), "float64 array of rank 1 is due, not float32"),
         (lambda: LatentBounds(TABLE, TABLE), "rank 1 is due, not float64 of rank 2"),
         (lambda: LatentBounds(np.zeros((1 << 17) + 1), ROW), "131073 numbers, at most 131072"),
-        (lambda: Descriptor(TABLE, TABLE, np.zeros(3), "0" * 64), "do not fit together"),
-        (lambda: Descriptor(np.zeros((1, 0)), np.zeros((1, 0)), np.zeros(1), "0" * 64), "empty"),
+        (lambda: Descriptor(Moments(TABLE, TABLE, np.zeros(3)), "0" * 64), "do not fit together"),
+        (lambda: Descriptor(Moments(np.zeros((1, 0)), np.zeros((1, 0)), np.zeros(1)), "0" * 64), "empty"),
         (lambda: ClusterAssignment("c0", confidence=float("nan")), "between 0 and 1"),
         (lambda: ClusterAssignment("c0", runner_up_distance=float("inf")), "infinite"),
         (lambda: Scores(ROW, -1), "-1 examples"),
@@ -227,13 +228,13 @@ def test_a_part_in_hand_is_a_sane_part(make: Any, words: str) -> None:
 
 
 def test_a_descriptor_counts_its_classes() -> None:
-    assert Descriptor(TABLE, TABLE, ROW, "0" * 64).classes == 1
-    assert Descriptor(TABLE[:1], TABLE[:1], ROW[:1], "0" * 64).classes == 0
+    assert Descriptor(Moments(TABLE, TABLE, ROW), "0" * 64).classes == 1
+    assert Descriptor(Moments(TABLE[:1], TABLE[:1], ROW[:1]), "0" * 64).classes == 0
 
 
 def test_a_descriptor_names_its_projector_by_a_hash() -> None:
     with pytest.raises(BadPayload, match="64 hex digits"):
-        Descriptor(np.ones((1, 1)), np.ones((1, 1)), np.ones(1), "not a hash")
+        Descriptor(Moments(np.ones((1, 1)), np.ones((1, 1)), np.ones(1)), "not a hash")
 
 
 def test_what_has_not_been_released_cannot_leave() -> None:
@@ -242,8 +243,8 @@ def test_what_has_not_been_released_cannot_leave() -> None:
     @dataclass(frozen=True, eq=False)
     class Leak(Message):
         kind: ClassVar[str] = "leak"
-        moments: Moments
+        moments: ExactMoments
 
-    moments = Moments(np.ones((1, 2)), np.ones((1, 2)), np.ones(1), 0.0, 1.0)
-    with pytest.raises(TypeError, match="Moments cannot leave"):
+    moments = ExactMoments(np.ones((1, 2)), np.ones((1, 2)), np.ones(1), 0.0, 1.0)
+    with pytest.raises(TypeError, match="ExactMoments cannot leave"):
         encode(Leak(moments), lambda tensors: pytest.fail("nothing is to be kept"))

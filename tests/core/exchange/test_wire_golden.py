@@ -55,6 +55,7 @@ from shoal.core.exchange.parts import (
     Extension,
     LatentBounds,
     MixtureCounts,
+    Moments,
     NoisySums,
     PrivacySettings,
     Prototypes,
@@ -62,7 +63,6 @@ from shoal.core.exchange.parts import (
 )
 from shoal.core.exchange.payload import BlobRef, Payload, Settings, Weights, decode, encode
 from shoal.core.exchange.tensors import DTYPES, TensorSpec, layout
-from shoal.core.privacy.estimates import descriptor_of
 from shoal.core.types import Tensors
 from tests.core.exchange.wire_values import DECODERS, Blobs, same
 
@@ -72,9 +72,9 @@ MODEL: Tensors = {"w": np.array([[1.5, -0.0]], np.float32), "steps": np.array(3)
 PROJECTOR: Tensors = {"mean": np.zeros(2), "components": np.eye(2)}
 PAPER = PrivacySettings("paper", 5.0)
 DESCRIPTOR = Descriptor(
-    np.array([[0.5, -1.0], [0.25, 1e-300]]),
-    np.array([[1.0, 2.0], [0.0, 3.5]]),
-    np.array([40.0, 12.5]),
+    Moments(
+        np.array([[0.5, -1.0], [0.25, 1e-300]]), np.array([[1.0, 2.0], [0.0, 3.5]]), np.array([40.0, 12.5])
+    ),
     "ab" * 32,
     PAPER,
 )
@@ -111,7 +111,7 @@ PARTS = Payload(
         "bounds": BOUNDS,
         "raw_bounds": LatentBounds(np.array([-3.0]), np.array([3.0])),
         "descriptor": DESCRIPTOR,
-        "label_free": Descriptor(np.ones((1, 3)), np.zeros((1, 3)), np.array([9.0]), "00" * 32),
+        "label_free": Descriptor(Moments(np.ones((1, 3)), np.zeros((1, 3)), np.array([9.0])), "00" * 32),
         "assignment": ClusterAssignment("c1", 0.5, "c0", 2.0, 0.75, True, "far from all"),
         "sole_cluster": ClusterAssignment("c0"),
         "scores": SCORES,
@@ -123,12 +123,12 @@ PARTS = Payload(
 CALIBRATED = Payload(
     "calibrated",
     {
-        "full": descriptor_of(
+        "full": Descriptor(
             NoisySums(np.array([[7, -1, 1 << 40], [1 << 30, 0, -(1 << 61)]]), 1.25, 0.5),
             "cd" * 32,
             PrivacySettings("explicit", 4.0, 1e-7, 2),
         ),
-        "label_free": descriptor_of(
+        "label_free": Descriptor(
             NoisySums(np.array([[1 << 30, -5, 1 << 29, 3, 1 << 30]]), 4.5, 1.0),
             "cd" * 32,
             PrivacySettings("strict", 1.0, 1e-6),

@@ -57,6 +57,7 @@ from shoal.core.exchange.parts import (
     Extension,
     LatentBounds,
     MixtureCounts,
+    Moments,
     NoisySums,
     PrivacySettings,
     Prototypes,
@@ -66,7 +67,6 @@ from shoal.core.exchange.parts import (
 from shoal.core.exchange.payload import BlobRef, Part, Payload, Settings, Weights
 from shoal.core.exchange.tensors import DTYPES, TensorSpec, digest, layout, manifest_of, pack, unpack
 from shoal.core.exchange.wire.observing import STAGES
-from shoal.core.privacy.estimates import descriptor_of
 from shoal.core.types import Array, Tensors
 
 
@@ -182,8 +182,10 @@ def descriptors(draw: st.DrawFn) -> Descriptor:
             st.lists(whole_sums, min_size=rows * (2 * columns + 1), max_size=rows * (2 * columns + 1))
         )
         noisy = NoisySums(np.array(sums).reshape(rows, -1), draw(scales), draw(scales))
-        return descriptor_of(noisy, draw(sha256s), draw(guarantees))
-    return Descriptor(draw(moments), draw(moments), draw(vectors(rows)), draw(sha256s), draw(privacies))
+        return Descriptor(noisy, draw(sha256s), draw(guarantees))
+    return Descriptor(
+        Moments(draw(moments), draw(moments), draw(vectors(rows))), draw(sha256s), draw(privacies)
+    )
 
 
 distances = finite | st.just(math.nan)

@@ -4,29 +4,31 @@ import numpy as np
 import pytest
 
 from shoal.core.errors import BadPayload
-from shoal.core.exchange.parts import Integers, PrivacySettings
+from shoal.core.exchange.parts import Descriptor, Integers, Moments, NoisySums, PrivacySettings
 from shoal.core.privacy.modes import terms
-from shoal.core.privacy.moments import Moments
+from shoal.core.privacy.moments import ExactMoments
 from shoal.core.privacy.release import release, release_sums
-from shoal.core.privacy.sums import GRID, ExactSums, sums_of
+from shoal.core.privacy.sums import GRID, ExactSums, counts, sums_of
 
 PROJECTOR = "ab" * 32
 OFF, PAPER = PrivacySettings(), PrivacySettings("paper", 2.0)
 
 
-def moments(samples: float = 100.0, classes: int = 2, dims: int = 3) -> Moments:
+def moments(samples: float = 100.0, classes: int = 2, dims: int = 3) -> ExactMoments:
     means = np.arange(float((1 + classes) * dims)).reshape(1 + classes, dims)
     counts = np.array([samples, samples - 1, 1.0][: 1 + classes])
-    return Moments(means, means / 10, counts, low=-1.0, high=3.0)
+    return ExactMoments(means, means / 10, counts, low=-1.0, high=3.0)
 
 
 def test_off_gives_the_moments_in_arrays_of_its_own() -> None:
     exact = moments()
-    released = release(exact, OFF, PROJECTOR, np.random.default_rng(1))
+    descriptor = release(exact, OFF, PROJECTOR, np.random.default_rng(1))
+    released = descriptor.statistics
+    assert isinstance(released, Moments)
     assert np.array_equal(released.means, exact.means)
     assert np.array_equal(released.deviations, exact.deviations)
     assert np.array_equal(released.counts, exact.counts)
-    assert (released.projector, released.privacy) == (PROJECTOR, OFF)
+    assert (descriptor.projector, descriptor.privacy) == (PROJECTOR, OFF)
     for mine, theirs in zip(
         (released.means, released.deviations, released.counts),
         (exact.means, exact.deviations, exact.counts),
@@ -38,23 +40,28 @@ def test_off_gives_the_moments_in_arrays_of_its_own() -> None:
 def test_paper_adds_laplace_noise_of_range_over_n_epsilon() -> None:
     """FLUX C.1.1, S4: b = Range / (n epsilon) = 4 / (100 x 2)."""
     exact, same = moments(), np.random.default_rng(7)
-    released = release(exact, PAPER, PROJECTOR, np.random.default_rng(7))
+    descriptor = release(exact, PAPER, PROJECTOR, np.random.default_rng(7))
+    released = descriptor.statistics
+    assert isinstance(released, Moments)
     assert np.allclose(released.means - exact.means, same.laplace(0, 0.02, (3, 3)), atol=1e-15)
     assert np.allclose(released.deviations - exact.deviations, same.laplace(0, 0.02, (3, 3)), atol=1e-15)
     assert np.array_equal(released.counts, exact.counts)
-    assert released.privacy == PAPER
+    assert descriptor.privacy == PAPER
 
 
 def test_the_noise_has_the_spread_that_its_scale_says() -> None:
-    many = Moments(np.zeros((1, 1000)), np.zeros((1, 1000)), np.array([50.0]), 0.0, 10.0)
-    released = release(many, PAPER, PROJECTOR, np.random.default_rng(3))
+    many = ExactMoments(np.zeros((1, 1000)), np.zeros((1, 1000)), np.array([50.0]), 0.0, 10.0)
+    released = release(many, PAPER, PROJECTOR, np.random.default_rng(3)).statistics
+    assert isinstance(released, Moments)
     for block in (released.means, released.deviations):
         assert np.abs(block).mean() == pytest.approx(10 / (50 * 2), rel=0.15)  # E|Laplace(b)| = b
 
 
 def test_noise_is_what_the_given_generator_makes_of_it() -> None:
     noise = np.random.default_rng(5)
-    first, second = (release(moments(), PAPER, PROJECTOR, noise) for _ in range(2))
+    first, second = (release(moments(), PAPER, PROJECTOR, noise).statistics for _ in range(2))
+    assert isinstance(first, Moments)
+    assert isinstance(second, Moments)
     assert not np.isclose(first.means, second.means, rtol=0, atol=1e-9).any()
 
 
@@ -65,14 +72,20 @@ def test_off_does_not_touch_the_generator() -> None:
 
 
 def test_samples_that_are_all_alike_get_no_noise() -> None:
-    alike = Moments(np.ones((1, 2)), np.zeros((1, 2)), np.array([4.0]), 1.0, 1.0)
-    released = release(alike, PAPER, PROJECTOR, np.random.default_rng(1))
+    alike = ExactMoments(np.ones((1, 2)), np.zeros((1, 2)), np.array([4.0]), 1.0, 1.0)
+    released = release(alike, PAPER, PROJECTOR, np.random.default_rng(1)).statistics
+    assert isinstance(released, Moments)
     assert np.array_equal(released.means, alike.means)
 
 
 # -- the calibrated modes -------------------------------------------------------------------------------
 
 BALANCED = PrivacySettings("balanced", 5.0, 1e-6)
+
+
+def sums(released: Descriptor) -> NoisySums:
+    assert isinstance(released.statistics, NoisySums)
+    return released.statistics
 
 
 def exact_sums(samples: int = 400, classes: int = 3) -> ExactSums:
@@ -83,24 +96,21 @@ def exact_sums(samples: int = 400, classes: int = 3) -> ExactSums:
 def test_a_release_is_the_sums_with_noise_of_the_agreed_size() -> None:
     agreed = terms(BALANCED, 400, 3)
     noise = [
-        (release_sums(exact_sums(), BALANCED, agreed, PROJECTOR).sums.values - exact_sums().values) / GRID  # type: ignore[union-attr]
+        (sums(release_sums(exact_sums(), BALANCED, agreed, PROJECTOR)).values - exact_sums().values) / GRID
         for _ in range(60)
     ]
     assert np.std(noise) == pytest.approx(agreed.sigma, rel=0.1)  # 2160 numbers: 7 standard errors
     released = release_sums(exact_sums(), BALANCED, agreed, PROJECTOR)
     assert (released.privacy, released.projector, released.classes) == (BALANCED, PROJECTOR, 3)
-    assert released.sums is not None
-    assert (released.sums.sigma, released.sums.radius) == (agreed.sigma, 2.0)
-    assert released.counts[0] == pytest.approx(400, abs=30)
+    assert (sums(released).sigma, sums(released).radius) == (agreed.sigma, 2.0)
+    assert counts(sums(released))[0] == pytest.approx(400, abs=30)
 
 
 def test_two_releases_have_noise_of_their_own_unless_a_simulation_gives_them_the_same_entropy() -> None:
     agreed = terms(BALANCED, 400, 3)
 
     def values(**source: Any) -> Integers:
-        released = release_sums(exact_sums(), BALANCED, agreed, PROJECTOR, **source)
-        assert released.sums is not None
-        return released.sums.values
+        return sums(release_sums(exact_sums(), BALANCED, agreed, PROJECTOR, **source)).values
 
     assert not np.array_equal(values(), values())
     first, second = (values(entropy=np.random.default_rng(1).bytes) for _ in range(2))

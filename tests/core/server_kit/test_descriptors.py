@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from sklearn.preprocessing import MinMaxScaler
 
-from shoal.core.exchange.parts import Descriptor
+from shoal.core.exchange.parts import Descriptor, Moments
 from shoal.core.server_kit.descriptors import BlockScaler, vector
 
 
 def descriptor(means: list[list[float]], counts: list[float]) -> Descriptor:
     array = np.array(means, float)
-    return Descriptor(array, array + 100.0, np.array(counts, float), "0" * 64)
+    return Descriptor(Moments(array, array + 100.0, np.array(counts, float)), "0" * 64)
 
 
 def test_layout_is_all_means_then_all_deviations_with_the_label_free_part_first() -> None:

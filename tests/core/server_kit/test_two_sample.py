@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from shoal.core.device_kit.describe import moments_of
-from shoal.core.exchange.parts import Descriptor, PrivacySettings, Vector
+from shoal.core.exchange.parts import Descriptor, Moments, PrivacySettings, Vector
 from shoal.core.privacy.modes import terms
 from shoal.core.privacy.release import release, release_sums
 from shoal.core.privacy.sums import sums_of
@@ -113,7 +113,7 @@ def test_nobody_and_one_alone(count: int) -> None:
 
 
 def test_identical_descriptors_without_any_spread_are_alike() -> None:
-    one = Descriptor(np.ones((3, 2)), np.zeros((3, 2)), np.array([4.0, 2.0, 2.0]), "0" * 64)
+    one = Descriptor(Moments(np.ones((3, 2)), np.zeros((3, 2)), np.array([4.0, 2.0, 2.0])), "0" * 64)
     assert unlikeness([one, one]).tolist() == [[0.0, 0.0], [0.0, 0.0]]
 
 

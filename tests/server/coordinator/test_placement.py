@@ -10,7 +10,7 @@ from fedserver.coordinator.device_api import DeviceApi
 from fedserver.coordinator.placement import CannotPlace
 from shoal.core.errors import BadPayload, NotFound
 from shoal.core.exchange.link import Placement, Question, Task
-from shoal.core.exchange.parts import ClusterAssignment, Descriptor
+from shoal.core.exchange.parts import ClusterAssignment, Descriptor, Moments
 from shoal.core.exchange.tensors import digest
 from tests.server.servers import (
     expected,
@@ -69,7 +69,7 @@ def test_a_question_names_blobs_that_the_newcomer_may_fetch(
     def place(state: server_half.State, descriptor: Descriptor | None) -> ClusterAssignment | Describe:
         if descriptor is None:
             return Describe(state.models["global"], PROJECTOR)
-        return ClusterAssignment("global", distance=float(descriptor.means[0, 0]))
+        return ClusterAssignment("global", distance=float(descriptor.statistics.means[0, 0]))
 
     monkeypatch.setattr(server_half, "place", place)
 
@@ -82,7 +82,9 @@ def test_a_question_names_blobs_that_the_newcomer_may_fetch(
         assert isinstance(message, Describe)
         assert digest(message.projector) == digest(PROJECTOR)
         assert digest(message.encoder) == digest(MODEL)
-        descriptor = Descriptor(np.array([[2.5]]), np.array([[1.0]]), np.array([9.0]), digest(PROJECTOR))
+        descriptor = Descriptor(
+            Moments(np.array([[2.5]]), np.array([[1.0]]), np.array([9.0])), digest(PROJECTOR)
+        )
         answer = await newcomer.link.place(question.run, descriptor)
         assert isinstance(answer, Placement)
         assert answer.assignment.distance == 2.5
@@ -117,7 +119,7 @@ def test_a_run_that_compares_goes_before_a_newer_one_with_one_model(
         question = await newcomer.place("", None)
         assert isinstance(question, Question)
         assert question.run == "flux"
-        descriptor = Descriptor(np.zeros((1, 1)), np.ones((1, 1)), np.ones(1), digest(PROJECTOR))
+        descriptor = Descriptor(plain(1, 1), digest(PROJECTOR))
         answer = await newcomer.place("", descriptor)
         assert isinstance(answer, Placement)
         assert (answer.run, answer.assignment.confidence) == ("flux", 0.5)
@@ -129,14 +131,21 @@ def test_a_run_that_compares_goes_before_a_newer_one_with_one_model(
     scenario(story, tmp_path)
 
 
+def plain(rows: int, dims: int) -> Moments:
+    return Moments(np.zeros((rows, dims)), np.ones((rows, dims)), np.ones(rows))
+
+
 @pytest.mark.parametrize("run", ["", "toy"])
 @pytest.mark.parametrize(
     ("descriptor", "wrong"),
     [
-        (Descriptor(np.zeros((1, 2)), np.ones((1, 2)), np.ones(1), digest(PROJECTOR)), "2 dimensions"),
-        (Descriptor(np.zeros((2, 1)), np.ones((2, 1)), np.ones(2), digest(PROJECTOR)), "1 classes"),
-        (Descriptor(np.zeros((1, 1)), np.ones((1, 1)), np.ones(1), "ab" * 32), "another projector"),
-        (Descriptor(np.zeros((1, 1)), -np.ones((1, 1)), np.ones(1), digest(PROJECTOR)), "negative"),
+        (
+            Descriptor(plain(1, 2), digest(PROJECTOR)),
+            "2 dimensions",
+        ),
+        (Descriptor(plain(2, 1), digest(PROJECTOR)), "1 classes"),
+        (Descriptor(plain(1, 1), "ab" * 32), "another projector"),
+        (Descriptor(Moments(np.zeros((1, 1)), -np.ones((1, 1)), np.ones(1)), digest(PROJECTOR)), "negative"),
     ],
 )
 def test_a_descriptor_that_is_no_answer_to_the_question_is_refused(

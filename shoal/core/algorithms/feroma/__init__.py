@@ -110,6 +110,12 @@ class Parameters(TrainingParameters):
     least_confidence: float = 0.05
 
 
+def clustered_rounds(parameters: Parameters) -> tuple[int, int]:
+    """Those after the warm-up."""
+    left = parameters.rounds - int(parameters.warm_up * parameters.rounds)
+    return left, left
+
+
 ALGORITHM = Algorithm(
     name="feroma",
     summary="mixtures of models mapped by data profiles, for data that drift (Li et al. 2026)",
@@ -135,4 +141,5 @@ ALGORITHM = Algorithm(
         },
     },
     messages=(Profile,),
+    clustered_rounds=clustered_rounds,
 )

@@ -9,12 +9,11 @@ import torch
 
 from shoal.core.algorithms.feroma.messages import Profile
 from shoal.core.device_kit import standard
-from shoal.core.device_kit.describe import moments_of, project
+from shoal.core.device_kit.describe import described, moments_of, project
 from shoal.core.device_kit.latents import latents
-from shoal.core.device_kit.releases import described
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.messages import Described, Message
-from shoal.core.privacy.moments import Moments
+from shoal.core.privacy.moments import ExactMoments
 from shoal.core.seeds import generator
 from shoal.core.types import Tensors
 
@@ -51,7 +50,7 @@ def profile(message: Profile, context: "DeviceContext") -> Described:
         projector: Tensors,
         classes: int,
         distinct: "Numbers | None",
-    ) -> Moments:
+    ) -> ExactMoments:
         batches = (batch for each in parts for batch in latents(learner, model, each))
         projected = project(batches, projector)
         labels = torch.cat([each.labels for each in parts]).cpu().numpy() if classes else None
@@ -81,7 +80,7 @@ def masks(samples: int, count: int, chance: np.random.Generator) -> list[npt.NDA
     return found
 
 
-def averaged(found: Sequence[Moments], samples: int) -> Moments:
+def averaged(found: Sequence[ExactMoments], samples: int) -> ExactMoments:
     """The mean of moments over masks, of each class over the masks that have two samples of it.
 
     Counts are of all samples, scaled to how many would estimate a mean as well as the masks together do.
@@ -97,4 +96,4 @@ def averaged(found: Sequence[Moments], samples: int) -> Moments:
     total = counts.sum(axis=0)
     worth = 1.0 + (1.0 - SHARE) / (SHARE * len(found)) if counts[:, 0].min() < samples else 1.0
     low, high = min(each.low for each in found), max(each.high for each in found)
-    return Moments(means, deviations, total * samples / (total[0] * worth), low, high)
+    return ExactMoments(means, deviations, total * samples / (total[0] * worth), low, high)

@@ -9,7 +9,7 @@ from scipy.spatial.distance import cdist
 
 from shoal.core.algorithms.feroma import Parameters
 from shoal.core.algorithms.feroma.state import Row
-from shoal.core.exchange.parts import ClusterAssignment, Descriptor, Vector
+from shoal.core.exchange.parts import ClusterAssignment, Descriptor, Moments, Vector
 from shoal.core.server_kit import descriptors, two_sample
 from shoal.core.server_kit.robust import SHARE, capped
 from shoal.core.types import DeviceId, ModelKey
@@ -170,7 +170,7 @@ def place(
     confidence = max(0.0, 1.0 - first / second) if second > 0.0 else 0.0
     answer = ClusterAssignment(keys[best], first, keys[next_best], second, confidence)
     gap = np.inf
-    if parameters.abstain_beyond and profile.sums is None:
+    if parameters.abstain_beyond and not profile.noisy:
         seen = seen_as(profile, profiles[best])
         between = distances(measure, [seen], profiles, scaler, profile.classes)[0]
         gap = float(between[unlike].min() ** root)
@@ -179,10 +179,8 @@ def place(
 
 def seen_as(profile: Descriptor, other: Descriptor) -> Descriptor:
     """`other` with the rows alone that `profile` has: without classes, if that one has none."""
-    rows = len(profile.means)
-    return replace(
-        other, means=other.means[:rows], deviations=other.deviations[:rows], counts=other.counts[:rows]
-    )
+    assert isinstance(other.statistics, Moments)  # noisy profiles are never compared this way
+    return replace(other, statistics=other.statistics.first(profile.classes + 1))
 
 
 def doubted(parameters: Parameters, answer: ClusterAssignment, gap: float) -> ClusterAssignment:

@@ -21,6 +21,7 @@ from shoal.core.exchange.parts import ClusterAssignment, Descriptor, PrivacySett
 from shoal.core.exchange.tensors import Mixture
 from shoal.core.server_kit import descriptors, two_sample
 from shoal.core.server_kit.averaging import held_back, next_models
+from shoal.core.server_kit.estimates import estimate
 from shoal.core.server_kit.frozen_encoder import bounds_task, bounds_title, merged_bounds, projector_of
 from shoal.core.server_kit.standard import metrics_of, private_training, trained, training
 from shoal.core.types import DeviceId, ModelKey, Tensors
@@ -183,7 +184,7 @@ def _serve(state: State) -> State:
     sources, profiles, lost = state.models, state.profiles, dict[ModelKey, Row]()
     for device, model in served.items():
         row = state.rows.get(state.own(device))
-        examples = row.examples if row else max(int(profiles[device].counts[0]), 1)
+        examples = row.examples if row else max(int(estimate(profiles[device]).counts[0]), 1)
         long = row is not None and row.held_back
         state, before = _with_row(state, device, model, examples, profiles[device], long)
         lost |= before

@@ -30,6 +30,12 @@ class Parameters(TrainingParameters):
     distance: float = 1.0
 
 
+def clustered_rounds(parameters: Parameters) -> tuple[int, int]:
+    """The round that clusters and those after it."""
+    left = max(0, parameters.rounds - parameters.warm_up)
+    return left, left
+
+
 ALGORITHM = Algorithm(
     name="flhc",
     summary="one hierarchical clustering of updates (Briggs et al. 2020)",
@@ -40,4 +46,5 @@ ALGORITHM = Algorithm(
         "paper": {"warm_up": 10, "clusters": 0, "aggregation": "mean"},
         "cornflqs": {"rounds": 20, "warm_up": 9, "aggregation": "mean"},
     },
+    clustered_rounds=clustered_rounds,
 )

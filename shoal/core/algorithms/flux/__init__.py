@@ -42,6 +42,7 @@ differ in:
 """
 
 from dataclasses import dataclass
+from math import ceil
 
 from shoal.core.algorithm import Algorithm, TrainingParameters
 from shoal.core.algorithms.flux.messages import TrainMixture
@@ -120,6 +121,14 @@ PAPER = {
     "least_confidence": 0.0,
 }
 
+
+def clustered_rounds(parameters: Parameters) -> tuple[int, int]:
+    """The fewest and the most rounds on clusters: the warm-up ends early where accuracy gains little."""
+    longest = max(0, ceil(min(parameters.latest * parameters.rounds, parameters.rounds - 1)))
+    shortest = min(longest, max(parameters.earliest, 2))
+    return parameters.rounds - longest, parameters.rounds - shortest
+
+
 ALGORITHM = Algorithm(
     name="flux",
     summary="clusters found from data descriptors, label-free placement (Fenoglio et al. 2025)",
@@ -129,4 +138,5 @@ ALGORITHM = Algorithm(
     presets={"paper": PAPER, "paper-fashion-mnist": {**PAPER, "scaling": 0.95}},
     variants={"flux-prior": {"clusters": -1}, "flux-soft": {"mixing": "soft"}, "flux-dynamic": {"watch": 1}},
     messages=(TrainMixture,),
+    clustered_rounds=clustered_rounds,
 )

@@ -12,6 +12,7 @@ from shoal.core.errors import ConfigError
 from shoal.core.exchange.parts import CALIBRATED, ClusterAssignment, Descriptor, Vector
 from shoal.core.server_kit import assign, cluster, descriptors, noisy, two_sample
 from shoal.core.server_kit.assign import nearest_of
+from shoal.core.server_kit.estimates import estimate
 from shoal.core.server_kit.noised import NOISED, check_noise
 from shoal.core.server_kit.robust import RULES
 from shoal.core.server_kit.standard import check_parameters
@@ -51,7 +52,7 @@ def form_clusters(
     """
     devices = sorted(described)
     chosen = [described[device] for device in devices]
-    private = chosen[0].sums is not None
+    private = chosen[0].noisy
     raw = [descriptors.vector(one, parameters.classes) for one in chosen]
     scaler = scaler or descriptors.BlockScaler.fit(
         raw, projector["components"].shape[0], "unknown" if private else parameters.absent
@@ -67,7 +68,7 @@ def form_clusters(
     else:
         centroids = cluster.centroids(points, labels)
     middles = centroids[:, : 2 * scaler.width]
-    samples = np.array([one.counts[0] for one in chosen])
+    samples = np.array([estimate(one).counts[0] for one in chosen])
     apart = _apart(parameters, scaler, points[:, : 2 * scaler.width], samples, middles)
     between = _apart(parameters, scaler, middles, np.full(len(middles), np.inf), middles)
     names = tuple(f"c{number}" for number in range(len(centroids)))
@@ -92,7 +93,7 @@ def find_groups(parameters: Parameters, points: Vector, described: Sequence[Desc
 
     Descriptors with noise are always grouped by test: it alone takes the noise into account.
     """
-    if described[0].sums is not None:
+    if described[0].noisy:
         return two_sample.groups(described, parameters.clusters)
     if parameters.clusters:
         return cluster.kmeans(points, parameters.clusters)
@@ -141,7 +142,7 @@ def _placed(
     """The nearest cluster to a newcomer, and how long a squared distance to it may be by chance alone."""
     if not _by_likelihood(parameters):
         return _nearest(clustering, descriptor, 0)[0], 0.0
-    taken, samples = clustering.label_free, descriptor.counts[:1]
+    taken, samples = clustering.label_free, estimate(descriptor).counts[:1]
     point = clustering.scaler.transform(descriptors.vector(descriptor)[:taken])
     apart = _apart(parameters, clustering.scaler, point[None], samples, clustering.centroids[:, :taken])
     chance = chi2.isf(ERROR, taken) / max(float(samples[0]), 1.0)

@@ -17,6 +17,7 @@ from shoal.core.exchange.parts import (
     Extension,
     LatentBounds,
     MixtureCounts,
+    Moments,
     NoisySums,
     PrivacySettings,
     Prototypes,
@@ -26,7 +27,6 @@ from shoal.core.exchange.tensors import MAX_NAME
 from shoal.core.exchange.wire.checks import for_people, integers, matrix, meaning, name, present, text, vector
 from shoal.core.exchange.wire.tensors import digest_from_pb, digest_to_pb
 from shoal.core.privacy.accounting import rho_of
-from shoal.core.privacy.estimates import descriptor_of
 
 _PROVENANCES: Mapping[int, str] = {
     pb2.PROVENANCE_RAW: "raw",
@@ -91,17 +91,18 @@ def privacy_from_pb(pb: privacy_pb2.PrivacyParameters) -> PrivacySettings:
 
 
 def descriptor_to_pb(descriptor: Descriptor) -> pb2.Descriptor:
+    found = descriptor.statistics
     pb = pb2.Descriptor(
-        rows=len(descriptor.means),
+        rows=found.rows,
         projector=digest_to_pb(descriptor.projector, "descriptor: projector"),
-        privacy=privacy_to_pb(descriptor.privacy, descriptor.sums),
+        privacy=privacy_to_pb(descriptor.privacy, found if isinstance(found, NoisySums) else None),
     )
-    if descriptor.sums is not None:
-        pb.sums.extend(descriptor.sums.values.ravel().tolist())
-        return pb
-    pb.means.extend(descriptor.means.ravel().tolist())
-    pb.deviations.extend(descriptor.deviations.ravel().tolist())
-    pb.counts.extend(descriptor.counts.tolist())
+    if isinstance(found, NoisySums):
+        pb.sums.extend(found.values.ravel().tolist())
+    else:
+        pb.means.extend(found.means.ravel().tolist())
+        pb.deviations.extend(found.deviations.ravel().tolist())
+        pb.counts.extend(found.counts.tolist())
     return pb
 
 
@@ -112,16 +113,15 @@ def descriptor_from_pb(pb: pb2.Descriptor) -> Descriptor:
     if privacy.calibrated:
         if pb.means or pb.deviations or pb.counts:
             raise BadPayload(f"descriptor: privacy mode {privacy.mode} has sums, and no moments")
-        return descriptor_of(_sums_from_pb(pb), projector, privacy)
+        return Descriptor(_sums_from_pb(pb), projector, privacy)
     if pb.sums:
         raise BadPayload(f"descriptor: privacy mode {privacy.mode} has moments, and no sums")
-    return Descriptor(
+    moments = Moments(
         matrix(pb.means, pb.rows, MAX_ROWS, MAX_ROWS * MAX_DIMS, "descriptor: means"),
         matrix(pb.deviations, pb.rows, MAX_ROWS, MAX_ROWS * MAX_DIMS, "descriptor: deviations"),
         vector(pb.counts, MAX_ROWS, "descriptor: counts"),
-        projector,
-        privacy,
     )
+    return Descriptor(moments, projector, privacy)
 
 
 def _sums_from_pb(pb: pb2.Descriptor) -> NoisySums:

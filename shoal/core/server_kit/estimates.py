@@ -1,0 +1,111 @@
+"""What the statistics in a descriptor say about a device's data, and how sure that is.
+
+Noisy sums are processed only here, on the server and after their release, which costs no privacy. The
+variances of the noise are public, so the bias that noise adds is removed again. For the layout of the sums,
+their shares and their weights see `shoal.core.privacy.sums`.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from shoal.core.exchange.parts import Descriptor, Moments, NoisySums, Vector
+from shoal.core.privacy.modes import CLEAR
+from shoal.core.privacy.sums import SHARES, totals
+
+FEWEST = 2
+"""Exact counts below this give no moments."""
+
+
+@dataclass(frozen=True, eq=False)
+class Estimates:
+    """Estimated moments of a device's projected latents.
+
+    means, deviations: (rows, l) and counts: (rows,) float64, as in `shoal.core.exchange.parts.Moments`.
+    Counts that were released with noise may be negative.
+    mean_noise, deviation_noise, count_noise: of the same shapes, the variances that privacy noise adds, to
+    first order; all 0 for moments that were released without noise of a known size.
+    known: (rows,) bool, whether the moments of a row mean anything. In a noisy row where they do not, the
+    estimates are 0 and the variances of their noise are infinite.
+    """
+
+    means: Vector
+    deviations: Vector
+    counts: Vector
+    mean_noise: Vector
+    deviation_noise: Vector
+    count_noise: Vector
+    known: npt.NDArray[np.bool_]
+
+
+def estimate(descriptor: Descriptor) -> Estimates:
+    """The estimates that a descriptor supports. Deterministic: the same descriptor gives the same bits."""
+    found = descriptor.statistics
+    return _of_sums(found) if isinstance(found, NoisySums) else _of_moments(found)
+
+
+def _of_moments(moments: Moments) -> Estimates:
+    nothing = np.zeros_like(moments.means)
+    known = moments.counts >= FEWEST
+    known[0] = True
+    return Estimates(
+        moments.means,
+        moments.deviations,
+        moments.counts,
+        nothing,
+        nothing,
+        np.zeros_like(moments.counts),
+        known,
+    )
+
+
+def _of_sums(sums: NoisySums) -> Estimates:
+    total, spread = totals(sums)
+    dims, radius = sums.dims, sums.radius
+    a, b, c = SHARES
+    counts = total[:, -1] / c
+    inverse = _inverse(counts, spread)
+    known = inverse > 0.0
+    means = total[:, :dims] * (radius / a) * inverse[:, None]
+    squares = total[:, dims:-1] * (radius**2 / b) * inverse[:, None]
+    mean_noise = _mean_noise(means, inverse, spread, radius)
+    # E[noisy mean squared] exceeds the mean squared by the variance of the noise; left in, it would make
+    # every device's deviations too small.
+    variances = squares - means**2 + mean_noise
+    variances[~known] = 0.0
+    deviations = np.sqrt(np.maximum(variances, 0.0))
+    deviation_noise = _deviation_noise(means, deviations**2, inverse * spread, radius)
+    mean_noise[~known] = deviation_noise[~known] = np.inf
+    return Estimates(means, deviations, counts, mean_noise, deviation_noise, (spread / c) ** 2, known)
+
+
+def _deviation_noise(means: Vector, variances: Vector, relative: Vector, radius: float) -> Vector:
+    """(rows, l): the variance of the noise in a deviation. relative: (rows,), noise over count."""
+    a, b, c = SHARES
+    # The delta method on q - m^2, with q the mean square: one term for each of the three sums it comes from.
+    squares = variances + means**2
+    of_variance = relative[:, None] ** 2 * (
+        (radius**2 / b) ** 2 + (2 * means * radius / a) ** 2 + ((squares - 2 * means**2) / c) ** 2
+    )
+    # d sqrt(x) = dx / (2 sqrt(x)) explodes near 0, but a square root never moves by more than sqrt(dx).
+    found: Vector = np.minimum(of_variance / np.maximum(4 * variances, 1e-300), np.sqrt(of_variance))
+    return found
+
+
+def _inverse(counts: Vector, spread: Vector) -> Vector:
+    """(rows,): 1 / count where a count is clear of its noise, else 0.
+
+    1 / (noisy count) is too large, on average, by the square of its relative noise, which is divided out.
+    """
+    noise = spread / SHARES[2]
+    clear = counts >= CLEAR * noise
+    safe = np.where(clear, counts, 1.0)
+    result: Vector = np.where(clear, 1.0 / (safe * (1.0 + (noise / safe) ** 2)), 0.0)
+    return result
+
+
+def _mean_noise(means: Vector, inverse: Vector, spread: Vector, radius: float) -> Vector:
+    """(rows, l): the variance that noise adds to a mean, through the sum of latents and through the count."""
+    result: Vector = (inverse * spread)[:, None] ** 2 * ((radius / SHARES[0]) ** 2 + (means / SHARES[2]) ** 2)
+    return result

@@ -1,0 +1,124 @@
+"""The devices of a fleet at work in one process: their data over time, and the one network in which they
+take turns."""
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from shoal.core.algorithm import Algorithm
+from shoal.core.data.dataset import Dataset
+from shoal.core.data.views import Views
+from shoal.core.device_kit.context import DeviceContext, Simulated
+from shoal.core.device_kit.learner import Learner
+from shoal.core.engine.simulate import Device, Keep
+from shoal.core.exchange.messages import Built, Describe, Evaluated, Message
+from shoal.core.exchange.parts import Evidence
+from shoal.core.exchange.payload import fields_of
+from shoal.core.privacy.account import Unmetered
+from shoal.core.seeds import generator
+from shoal.core.types import DeviceId, Tensors
+from shoal.lab.fleet import Fleet
+from shoal.lab.shifts.drift import stage_at
+
+NEWCOMER = "newcomer"
+"""The label of the noise of a device that is not in the fleet."""
+
+
+class SimulatedDevices:
+    """A fleet's devices for one run. Memory holds the data of their present stages, and one network."""
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        fleet: Fleet,
+        learner: Learner,
+        device: str,
+        seed: int,
+        keep: Keep = lambda tensors: tensors,
+    ) -> None:
+        """device: where to compute. seed: of the devices' noise. keep: takes what they remember off the
+        heap."""
+        self.learner, self.fleet = learner, fleet
+        self.training_seconds = 0.0
+        self._device_half = algorithm.device()
+        self._device, self._seed = device, seed
+        self._keep, self._memories = keep, dict[DeviceId, Tensors]()
+        self._network = learner.module(seed=0)
+        self._numbers: dict[DeviceId, int | str] = {name: number for number, name in enumerate(fleet)}
+        self._trained = dict.fromkeys(fleet, 0)
+        self._stages = dict.fromkeys(fleet, -1)
+        self._contexts: dict[DeviceId, DeviceContext] = {}
+        for name in fleet:
+            self._contexts[name] = self._present(name)
+
+    def calls(self) -> dict[DeviceId, Device]:
+        """The devices as `shoal.core.engine.simulate` takes them."""
+        return {name: self._call(name) for name in self.fleet}
+
+    def accuracy(self, name: DeviceId, task: Message, newcomer: bool = False) -> float:
+        """By a task that `shoal.core.algorithm.measurement` gave. A newcomer remembers nothing of the run."""
+        memory = None if newcomer else self._memories.get(name)
+        answer = self._device_half.perform(task, self._contexts[name].for_task(0, memory))
+        assert isinstance(answer, Evaluated)
+        return answer.accuracy
+
+    def show(self, name: DeviceId, question: Message, labels: int) -> Evidence:
+        """As a newcomer: the test part without labels, or so many samples of each class with them.
+
+        Raises DeviceFault where the question takes labels and none are shown.
+        """
+        test = self.fleet[name].test
+        labelled = labels > 0 and not (isinstance(question, Describe) and not question.classes)
+        return self.shown(name, question, self._few(name, test, labels) if labelled else Dataset(test.x))
+
+    def shown(self, name: DeviceId, question: Message, data: Dataset) -> Evidence:
+        """What these data are evidence of."""
+        answer = self._device_half.perform(question, self.context(name, data))
+        parts = (getattr(answer, part) for part in fields_of(type(answer)))
+        return next(part for part in parts if isinstance(part, Evidence))
+
+    def context(self, name: DeviceId, data: Dataset) -> DeviceContext:
+        """The context of a device with these data in place of its own, all of them to train on."""
+        return self._context(name, Views(data, data.subset(slice(0, 0))))
+
+    def _few(self, name: DeviceId, data: Dataset, each: int) -> Dataset:
+        """At most so many samples of each class, by chance."""
+        assert data.y is not None
+        order = generator(self._seed, "labelled", self._numbers[name]).permutation(len(data))
+        ranks = [order[data.y[order] == label][:each] for label in np.unique(data.y)]
+        return data.subset(np.concatenate(ranks))
+
+    def _present(self, name: DeviceId) -> DeviceContext:
+        """A device's context with the data that it has by now."""
+        holding = self.fleet[name]
+        stage = stage_at(holding.begins, self._trained[name])
+        if stage != self._stages[name]:
+            context = self._context(name, Views.of(holding.stage(stage), holding.test))
+            self._stages[name] = stage
+            return context
+        return self._contexts[name]
+
+    def _context(self, name: DeviceId, views: Views) -> DeviceContext:
+        noise = generator(self._seed, "privacy noise", self._numbers.get(name, NEWCOMER))
+        account = Unmetered(noise.bytes)
+        return DeviceContext(self.learner, views, self._device, 0, noise, self._network, account)
+
+    def _call(self, name: DeviceId) -> Callable[[Message, int], Message]:
+        def perform(message: Message, seed: int) -> Message:
+            self._contexts[name] = self._present(name)
+            simulated = Simulated(self._device_half, self._contexts[name], name, self._memories, self._keep)
+            started = time.perf_counter()
+            answer = simulated(message, seed)
+            if trains(message):
+                self.training_seconds += time.perf_counter() - started
+                self._trained[name] += 1
+            return answer
+
+        return perform
+
+
+def trains(message: Message) -> bool:
+    """Whether models come back that the data have gone into."""
+    types = {each for kinds, _ in fields_of(message.reply).values() for each in kinds}
+    return message.reply is not Built and bool(types & {Tensors, tuple[Tensors, ...]})

@@ -1,0 +1,417 @@
+"""Federated training of a fleet in one process: `shoal.simulate`, and what the lab's experiments stand on.
+
+The same engine and the same halves of the algorithms run here, in the coordinator and over gRPC, and with the
+same seeds they give the same models, bit for bit.
+"""
+
+import mmap
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from shoal.core.algorithm import Algorithm, State, discover, find, measurement
+from shoal.core.device_kit.learner import Latent, Learner, initial_weights
+from shoal.core.engine import simulate as engine
+from shoal.core.engine.events import Abandon, Effect, Opened, Save
+from shoal.core.engine.rounds import RoundPolicy
+from shoal.core.errors import BadPayload, ConfigError, DeviceFault, Refused
+from shoal.core.exchange.messages import Message
+from shoal.core.exchange.parts import ClusterAssignment
+from shoal.core.exchange.tensors import manifest_of, pack, unpack
+from shoal.core.types import DeviceId, Tensors
+from shoal.lab.devices import NEWCOMER, SimulatedDevices, trains
+from shoal.lab.fleet import Fleet, dataset
+from shoal.lab.models import learner_of
+from shoal.result import Accuracy, Comparison, Placement, Result, Round, percent, plural
+
+Progress = Callable[[str], None]
+TRAIN = "train"
+
+
+def simulate(
+    algorithm: str | Algorithm,
+    fleet: Fleet | Mapping[str, Any],
+    *,
+    model: Any = None,
+    latent: Latent | str | None = None,
+    options: Mapping[str, Any] | None = None,
+    preset: str = "default",
+    seed: int = 42,
+    model_seed: int | None = None,
+    device: str = "auto",
+    progress: bool | Progress = False,
+    **parameters: Any,
+) -> "SimulationResult":
+    """Train a fleet by an algorithm, in this process, and measure what each device gets.
+
+    algorithm: its name or a variant's, see `shoal.algorithms()`. fleet: a `shoal.Fleet`, or what makes one.
+    model: a torch module class or a function that builds one, a `shoal.Learner`, the path of a learner.py,
+    the name of a built-in network with its `options`, or None for a small network that fits the data.
+    latent: the submodule whose output describes a sample, such as "hidden", or a function (model, x) ->
+    (B, v); algorithms that describe data need it where the module has no method `latent`. preset: named
+    parameters of the algorithm, such as "paper". seed: of the sampling and shuffling; model_seed: of the
+    initial weights, the same number by default. device: where to compute: auto, cpu or cuda. progress: True
+    shows a line on stderr, or a function that is given each line.
+    parameters: the algorithm's own, such as rounds=10; a wrong name or type is a ConfigError. Privacy of the
+    descriptors is off unless they say otherwise: nothing leaves this process.
+
+    Raises ConfigError, DataFault and LearnerFault for what is wrong in the arguments; Refused when the run
+    fails.
+
+    Example:
+        fleet = shoal.Fleet({"ward-a": (xa, ya), "ward-b": (xb, yb)})
+        result = shoal.simulate("flux", fleet, model=Net, latent="hidden", rounds=10)
+    """
+    result = attempt(
+        algorithm,
+        fleet if isinstance(fleet, Fleet) else Fleet(fleet),
+        parameters,
+        model=model,
+        latent=latent,
+        options=options,
+        preset=preset,
+        seed=seed,
+        model_seed=seed if model_seed is None else model_seed,
+        device=device,
+        say=_progress(progress),
+    )
+    if progress is True:
+        sys.stderr.write("\n")
+    return result.completed()
+
+
+def attempt(
+    algorithm: str | Algorithm,
+    fleet: Fleet,
+    parameters: Mapping[str, Any],
+    *,
+    model: Any,
+    latent: Latent | str | None = None,
+    options: Mapping[str, Any] | None = None,
+    preset: str,
+    seed: int,
+    model_seed: int,
+    device: str,
+    say: Progress,
+) -> "SimulationResult":
+    """What `simulate` does, up to the question of whether the run failed: see `completed`."""
+    card, variant = find(algorithm) if isinstance(algorithm, str) else (algorithm, {})
+    name = algorithm if isinstance(algorithm, str) else algorithm.name
+    configured = configure(card, variant, preset, parameters, fleet)
+    learner = learner_of(model, latent, options, fleet)
+    started = time.perf_counter()
+    devices = SimulatedDevices(card, fleet, learner, device, seed, spooled)
+    server = card.server()
+    first, *others = (
+        initial_weights(learner, model_seed + number) for number in range(card.initial(configured))
+    )
+    state = server.start(first, configured, *others)
+    if expected := clustering_rounds(card, configured):
+        say(f"{name}: {expected}")
+    outcome = engine.Outcome(state)
+    recorder = _Recorder(state, outcome, configured.rounds, say)
+    calls = {device: recorder.listening(device, call) for device, call in devices.calls().items()}
+    policy = RoundPolicy(minimum=len(fleet))
+    engine.simulate(server, state, calls, policy, seed, keep=spooled, watch=recorder.watch, outcome=outcome)
+    return SimulationResult(
+        name, card, preset, configured, parameters, fleet, learner, devices, outcome, recorder.rounds, seed,
+        model_seed, device, time.perf_counter() - started,
+    )  # fmt: skip
+
+
+class SimulationResult(Result):
+    """A `Result` that can place newcomers and be compared, since the fleet is here.
+
+    state: the algorithm's last state. parameters: all of them, with their defaults. fleet, learner, seed,
+    model_seed: what was simulated. seconds: how long it took.
+    """
+
+    def __init__(
+        self,
+        algorithm: str,
+        card: Algorithm,
+        preset: str,
+        parameters: Any,
+        given: Mapping[str, Any],
+        fleet: Fleet,
+        learner: Learner,
+        devices: SimulatedDevices,
+        outcome: engine.Outcome,
+        history: list[Round],
+        seed: int,
+        model_seed: int,
+        device: str,
+        seconds: float,
+    ) -> None:
+        self.algorithm, self.card, self.preset, self.parameters = algorithm, card, preset, parameters
+        self.fleet, self.learner, self.devices = fleet, learner, devices
+        self.state: State = outcome.state
+        self.outcome, self.history = outcome, history
+        self.seed, self.model_seed, self.seconds = seed, model_seed, seconds
+        self._given, self._device = dict(given), device
+        self.models = dict(self.state.models)
+        self.clusters = {
+            name: self.state.assignments[name] for name in fleet if name in self.state.assignments
+        }
+        self.facts = dict(self.state.facts)
+
+    def completed(self) -> "SimulationResult":
+        """The same. Raises Refused when the run failed."""
+        if self.outcome.failed:
+            raise Refused(f"the run failed: {self.outcome.reason}")
+        return self
+
+    @cached_property
+    def accuracy(self) -> Accuracy:
+        server = self.card.server()
+        tasks = {key: measurement(server, self.state, key) for key in set(self.clusters.values())}
+        return Accuracy(
+            {name: self.devices.accuracy(name, tasks[key]) for name, key in self.clusters.items()}
+        )
+
+    def place(self, x: Any, y: Any = None) -> Placement:
+        data = dataset(NEWCOMER, x, y)
+        if data.x.shape[1:] != self.fleet.shape:
+            raise BadPayload(
+                f"a sample of the newcomer has shape {data.x.shape[1:]}, and the fleet's {self.fleet.shape}",
+                "give an array of samples, one in each row",
+            )
+        server = self.card.server()
+        try:
+            answer = server.place(self.state, None)
+            if isinstance(answer, Message):
+                answer = server.place(self.state, self.devices.shown(NEWCOMER, answer, data))
+        except (Refused, DeviceFault) as refusal:  # labels are missing, say, or samples are too few
+            return Placement(None, 0.0, str(refusal))
+        assert isinstance(answer, ClusterAssignment)
+        return Placement(
+            None if answer.abstained else answer.cluster,
+            answer.confidence,
+            answer.reason,
+            answer.cluster,
+            answer.distance,
+            answer.runner_up or None,
+            answer.runner_up_distance,
+        )
+
+    def compare(self, *algorithms: str, progress: bool | Progress = False) -> Comparison:
+        """This result beside those of other algorithms, on the same fleet, with the same model and seed.
+
+        They are run with their defaults and those of this run's parameters that they have too, such as
+        rounds.
+        """
+        results: dict[str, Result] = {self.algorithm: self}
+        for name in algorithms:
+            known = {each.name for each in fields(find(name)[0].parameters)}
+            shared = {key: value for key, value in self._given.items() if key in known}
+            results[name] = simulate(
+                name,
+                self.fleet,
+                model=self.learner,
+                seed=self.seed,
+                model_seed=self.model_seed,
+                device=self._device,
+                progress=progress,
+                **shared,
+            )
+        return Comparison(results)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row for each device: its name, cluster, accuracy, samples to train on, and bytes both ways."""
+        return [
+            {
+                **row,
+                "samples": len(self.fleet[row["device"]].stage(0)),
+                "bytes_up": self.outcome.up[row["device"]],
+                "bytes_down": self.outcome.down[row["device"]],
+            }
+            for row in super().rows()
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            **super().to_dict(),
+            "preset": self.preset,
+            "seed": self.seed,
+            "model_seed": self.model_seed,
+            "rounds": training_rounds(self.history),
+            "seconds": {"total": self.seconds, "training": self.devices.training_seconds},
+            "bytes": {"up": sum(self.outcome.up.values()), "down": sum(self.outcome.down.values())},
+        }
+
+    def _model(self) -> Learner:
+        return self.learner
+
+
+def algorithms() -> dict[str, str]:
+    """The algorithms that are installed, and what each does in one line. Variants are among them.
+
+    Example:
+        >>> shoal.algorithms()["fedavg"]
+        'one global model (McMahan et al. 2017)'
+    """
+    found: dict[str, str] = {}
+    for card in discover().values():
+        found[card.name] = card.summary
+        for variant, changes in card.variants.items():
+            changed = ", ".join(f"{name}={value}" for name, value in changes.items())
+            found[variant] = f"{card.name} with {changed}"
+    return dict(sorted(found.items()))
+
+
+def configure(
+    card: Algorithm, variant: Mapping[str, Any], preset: str, given: Mapping[str, Any], fleet: Fleet
+) -> Any:
+    """The parameters of a simulated run. Raises ConfigError.
+
+    An algorithm that has to be told the number of clusters (clusters=-1) is told the truth where the fleet
+    knows it. Privacy is off where nothing else is asked for: simulated devices have nobody to protect.
+    """
+    changes: dict[str, Any] = dict(variant)
+    if hasattr(card.parameters, "classes"):
+        changes["classes"] = fleet.classes
+    if hasattr(card.parameters, "privacy"):
+        changes["privacy"] = "off"
+    changes |= given
+    if changes.get("clusters") == -1:
+        if fleet.concepts is None:
+            raise ConfigError(
+                f"{card.name} has to be given the number of clusters, and nobody knows it of this fleet",
+                "give clusters=4, say",
+            )
+        changes["clusters"] = len(set(fleet.concepts))
+    return card.configure(preset, changes)
+
+
+def clustering_rounds(card: Algorithm, parameters: Any) -> str:
+    """How many rounds will train clusters, in words; "" where the algorithm cannot say it beforehand."""
+    if card.clustered_rounds is None:
+        return ""
+    least, most = card.clustered_rounds(parameters)
+    span = f"{least}" if least == most else f"{least} to {most}"
+    hint = "; more rounds leave more of them for the clusters" if 2 * least < parameters.rounds else ""
+    return f"{span} of {parameters.rounds} rounds of training are on clusters{hint}"
+
+
+def training_rounds(history: Sequence[Round]) -> dict[str, int]:
+    """How many rounds of training there were, and how many of them gave more than one model."""
+    trained = [each for each in history if each.trained]
+    return {"training": len(trained), "clustered": sum(each.clusters > 1 for each in trained)}
+
+
+def spooled(tensors: Tensors) -> Tensors:
+    """The same tensors in a mapped file that goes when they do: memory does not grow with the devices."""
+    with tempfile.TemporaryFile() as file:
+        for piece in pack(tensors):
+            file.write(piece)
+        if not file.tell():  # an empty file cannot be mapped
+            return tensors
+        file.flush()
+        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return unpack(manifest_of(tensors), memoryview(data))
+
+
+class _Recorder:
+    """Writes the history of a run while it goes on, and says how far it is."""
+
+    def __init__(self, state: State, outcome: engine.Outcome, total: int, say: Progress) -> None:
+        self.rounds: list[Round] = []
+        self._state, self._outcome, self._total, self._say = state, outcome, total, say
+        self._began = self._opened = time.perf_counter()
+        self._title, self._bytes, self._measured = "", (0, 0), ""
+        self._figures: dict[DeviceId, _Figures] = {}
+
+    def listening(self, name: DeviceId, call: engine.Device) -> engine.Device:
+        """The same device, whose answers are noted."""
+
+        def perform(message: Message, seed: int) -> Message:
+            answer = call(message, seed)
+            self._figures[name] = _figures_of(message, answer)
+            return answer
+
+        return perform
+
+    def watch(self, effect: Effect) -> None:
+        if isinstance(effect, Opened):
+            self._opened, self._title = time.perf_counter(), effect.title
+            self._figures.clear()
+            self._say(f"{effect.title}{self._measured}{self._left()}")
+            self._measured = ""
+        elif isinstance(effect, Save):
+            self._close(effect.state)
+        elif isinstance(effect, Abandon):
+            self._figures.clear()
+
+    def _close(self, state: State) -> None:
+        total = sum(self._outcome.up.values()), sum(self._outcome.down.values())
+        figures = list(self._figures.values())
+        loss, accuracy = (_mean([getattr(each, name) for each in figures]) for name in ("loss", "accuracy"))
+        part = next((each.part for each in figures if each.part != TRAIN), TRAIN if loss is not None else "")
+        self.rounds.append(
+            Round(
+                number=len(self.rounds) + 1,
+                title=self._title,
+                phase=str(getattr(self._state, "phase", "")),
+                seconds=time.perf_counter() - self._opened,
+                devices=len(figures),
+                loss=loss,
+                accuracy=accuracy,
+                measured_on=part,
+                trained=any(each.trained for each in figures),
+                clusters=len(state.models),
+                bytes_up=total[0] - self._bytes[0],
+                bytes_down=total[1] - self._bytes[1],
+            )
+        )
+        if accuracy is not None:
+            self._measured = f", {part.replace('_', '-')} accuracy {percent(accuracy)}"
+        self._state, self._bytes = state, total
+
+    def _left(self) -> str:
+        """The time that the rest will take, at the pace so far."""
+        done = self._state.progress
+        if not 0 < done < self._total:
+            return ""
+        left = (time.perf_counter() - self._began) / done * (self._total - done)
+        return f", about {plural(round(left), 'second')} left"
+
+
+@dataclass(frozen=True)
+class _Figures:
+    """What a device's answer says of its model. part: of the data; "" where nothing was measured."""
+
+    part: str
+    loss: float | None
+    accuracy: float | None
+    trained: bool
+
+
+def _figures_of(task: Message, answer: Message) -> _Figures:
+    accuracy, loss = getattr(answer, "accuracy", None), getattr(answer, "loss", None)
+    if getattr(answer, "private", None) is not None:
+        loss = None  # DP-SGD reports 0 in its place
+    measured = TRAIN if accuracy is None else getattr(task, "part", "held_out")
+    return _Figures(TRAIN if loss is None and accuracy is None else measured, loss, accuracy, trains(task))
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
+
+
+def _progress(wanted: bool | Progress) -> Progress:
+    if callable(wanted):
+        return wanted
+    return _shown if wanted else lambda text: None
+
+
+def _shown(text: str) -> None:
+    """One line on stderr that each next one overwrites, in a terminal as in a notebook."""
+    sys.stderr.write(f"\r{text:<110}")
+    sys.stderr.flush()

@@ -1,0 +1,335 @@
+"""What a run found: the same for a simulation and for a run of the daemon, as far as each knows it."""
+
+import html
+import json
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shoal.core.errors import NotFound, ShoalError, near
+from shoal.core.types import Tensors
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from torch import nn
+
+
+class NotKnown(ShoalError):
+    """The result cannot have that: only a simulation, or only a certain kind of run, knows it."""
+
+    code = "not-known"
+
+
+class Missing(ShoalError):
+    """A package that only this function needs is not installed."""
+
+    code, exit_code = "missing-package", 3
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round of a run.
+
+    number: from 1; rounds that only measure or describe count too. title, phase: what it was for. seconds:
+    how long it took. devices: how many answered. loss, accuracy: means over the devices that measured them,
+    accuracy 0 to 1; None where nothing was measured. measured_on: "train" (while training), "held_out" or
+    "test"; "" where nothing was. trained: whether it was a round of training. clusters: models after it.
+    bytes_up, bytes_down: sent to and fetched from the server by all devices.
+    """
+
+    number: int
+    title: str
+    phase: str
+    seconds: float
+    devices: int
+    loss: float | None
+    accuracy: float | None
+    measured_on: str
+    trained: bool
+    clusters: int
+    bytes_up: int
+    bytes_down: int
+
+
+class Accuracy(dict[str, float]):
+    """Device -> accuracy on its test part of the model that it uses, 0 to 1.
+
+    Example:
+        >>> found = Accuracy({"ward-a": 0.9, "ward-b": 0.7})
+        >>> round(found.mean, 2), found.worst
+        (0.8, 0.7)
+    """
+
+    @property
+    def mean(self) -> float:
+        """The mean over the devices; NaN where none was measured."""
+        return sum(self.values()) / len(self) if self else float("nan")
+
+    @property
+    def worst(self) -> float:
+        """The lowest accuracy of a device; NaN where none was measured."""
+        return min(self.values(), default=float("nan"))
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Which cluster an unlabelled newcomer belongs to.
+
+    cluster: its name; None where the run abstains. confidence: 0 (the runner-up is as near) to 1. reason: why
+    the run abstains, or how it decided. nearest: the nearest cluster all the same, if any. distance,
+    runner_up_distance: in the algorithm's own units; NaN where it has none.
+    """
+
+    cluster: str | None
+    confidence: float
+    reason: str = ""
+    nearest: str | None = None
+    distance: float = float("nan")
+    runner_up: str | None = None
+    runner_up_distance: float = float("nan")
+
+    @property
+    def abstained(self) -> bool:
+        """Whether no cluster fits well enough."""
+        return self.cluster is None
+
+
+class Result:
+    """What a run found. Made by `shoal.simulate` and by a run of `shoal.Client`.
+
+    algorithm: its name. models: cluster -> tensors by name. clusters: device -> cluster. history: one
+    `Round` each; `pandas.DataFrame(result.history)` is a table of them. accuracy: see `Accuracy`. facts: what
+    else the algorithm has to say.
+
+    Example:
+        result.accuracy.mean            # 0.93
+        result.clusters["ward-a"]       # "c0"
+        result.module("c0")(x)          # the cluster's model, as a torch module
+        result.place(x_new).cluster     # "c1", or None where the run abstains
+        result.compare("fedavg").plot() # beside another algorithm, on the same fleet and seed
+    """
+
+    algorithm: str
+    models: Mapping[str, Tensors]
+    clusters: Mapping[str, str]
+    history: Sequence[Round]
+    facts: Mapping[str, Any]
+
+    @property
+    @abstractmethod
+    def accuracy(self) -> Accuracy: ...
+
+    def module(self, cluster: str, model: Any = None) -> "nn.Module":
+        """The torch module of a cluster, with its weights, in evaluation mode.
+
+        model: what the weights are of, as for `shoal.simulate`; a simulation knows it. Raises NotFound for
+        an unknown cluster.
+        """
+        from shoal.core.device_kit.learner import load_weights
+        from shoal.lab.models import learner_of
+
+        weights = self.weights(cluster)
+        module = learner_of(self._model() if model is None else model).module(seed=0)
+        load_weights(module, weights)
+        return module.eval()
+
+    def weights(self, cluster: str) -> Tensors:
+        """The tensors of a cluster. Raises NotFound, which names the clusters that there are."""
+        if cluster not in self.models:
+            raise NotFound(f"there is no cluster {cluster!r}", near(cluster, list(self.models)))
+        return self.models[cluster]
+
+    def place(self, x: Any, y: Any = None) -> Placement:
+        """Which cluster a newcomer with these samples belongs to. Raises NotKnown where it cannot be asked.
+
+        x: (n, ...) as for `shoal.Fleet`. y: classes, only for algorithms that need some labels to place.
+        """
+        raise NotKnown(
+            "this result cannot place newcomers", "a device asks the daemon itself: fedclient place"
+        )
+
+    def compare(self, *algorithms: str, progress: Any = False) -> "Comparison":
+        """This result beside those of other algorithms, on the same fleet, with the same model and seed."""
+        raise NotKnown(
+            "this result cannot be repeated with other algorithms: the data stayed on the devices",
+            "simulate it: shoal.simulate(...).compare(...)",
+        )
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row for each device: its name, cluster and accuracy."""
+        return [
+            {"device": name, "cluster": cluster, "accuracy": self.accuracy.get(name)}
+            for name, cluster in self.clusters.items()
+        ]
+
+    def to_frame(self) -> "pd.DataFrame":
+        """The rows as a data frame. Raises Missing where pandas is not installed."""
+        return frame(self.rows())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the models, as plain values for JSON."""
+        return {
+            "algorithm": self.algorithm,
+            "accuracy": {"mean": self.accuracy.mean, "worst": self.accuracy.worst},
+            "devices": self.rows(),
+            "history": list(map(asdict, self.history)),
+            "facts": dict(self.facts),
+        }
+
+    def save(self, folder: Path | str) -> Path:
+        """Write each model as CLUSTER.safetensors and the rest as result.json. Returns the folder."""
+        from safetensors.numpy import save
+
+        from shoal.shell import disk
+
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        for cluster, tensors in self.models.items():
+            disk.write(folder / f"{cluster}.safetensors", save(dict(tensors)))
+        disk.write(folder / "result.json", json.dumps(self.to_dict(), indent=1).encode())
+        return folder
+
+    def summary(self) -> str:
+        """The result in one line."""
+        trained = [each for each in self.history if each.trained]
+        clustered = sum(each.clusters > 1 for each in trained)
+        groups = Counter(self.clusters.values())
+        found = "1 model for all" if len(groups) < 2 else f"{len(groups)} clusters"
+        text = f"{self.algorithm}: {found} of {plural(len(self.clusters), 'device')}"
+        if self.accuracy:
+            text += (
+                f", mean accuracy {100 * self.accuracy.mean:.1f} % (worst {100 * self.accuracy.worst:.1f} %)"
+            )
+        if trained:
+            text += f"; {plural(len(trained), 'round')} of training"
+            text += f", {clustered} of them on clusters" if clustered or len(groups) > 1 else ""
+        return text
+
+    def __repr__(self) -> str:
+        shown = [
+            f"{row['device']:<16}{row['cluster']:<10}{percent(row['accuracy']):>8}" for row in self.rows()
+        ]
+        more = [f"... and {len(shown) - 20} more devices"] if len(shown) > 20 else []
+        return "\n".join([self.summary(), *shown[:20], *more])
+
+    def _repr_html_(self) -> str:
+        return f"<p>{html.escape(self.summary())}</p>{table(self.rows())}"
+
+    def _model(self) -> Any:
+        raise NotKnown("the daemon does not know the network", "give it: result.module(cluster, model=Net)")
+
+
+class Comparison(Mapping[str, Result]):
+    """Results of several algorithms side by side, by name: `comparison["fedavg"].accuracy`."""
+
+    def __init__(self, results: Mapping[str, Result]) -> None:
+        self._results = dict(results)
+
+    def __getitem__(self, name: str) -> Result:
+        return self._results[name]
+
+    def __iter__(self) -> Any:
+        return iter(self._results)
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row for each algorithm."""
+        return [
+            {
+                "algorithm": name,
+                "clusters": len(set(result.clusters.values())),
+                "accuracy": result.accuracy.mean,
+                "worst": result.accuracy.worst,
+                "bytes": sum(each.bytes_up + each.bytes_down for each in result.history),
+                "seconds": sum(each.seconds for each in result.history),
+            }
+            for name, result in self.items()
+        ]
+
+    def to_frame(self) -> "pd.DataFrame":
+        """The rows as a data frame. Raises Missing where pandas is not installed."""
+        return frame(self.rows())
+
+    def plot(self, axes: "Axes | None" = None) -> "Axes":
+        """Each algorithm's mean accuracy as a bar, each device as a dot. Returns the axes.
+
+        Raises Missing where matplotlib is not installed.
+        """
+        try:
+            from matplotlib import pyplot
+        except ImportError:
+            raise Missing("plots need matplotlib", "pip install 'shoal-fed[plot]'") from None
+        if axes is None:
+            _, axes = pyplot.subplots(figsize=(6, 0.9 + 0.45 * len(self)), layout="constrained")
+        names = list(self)[::-1]
+        means = [100 * self[name].accuracy.mean for name in names]
+        axes.barh(names, means, height=0.6, color="#c9d7e8")
+        for place, (name, mean) in enumerate(zip(names, means, strict=True)):
+            dots = [100 * value for value in self[name].accuracy.values()]
+            axes.plot(dots, [place] * len(dots), "o", color="#1f4e79", markersize=4, alpha=0.7)
+            axes.annotate(
+                f"{mean:.1f}", (1.01, place), xycoords=("axes fraction", "data"), va="center", fontsize=9
+            )
+        axes.set_xlim(0, 102)
+        axes.set_xlabel("accuracy, %   (bar: mean, dots: devices)")
+        axes.spines[["top", "right"]].set_visible(False)
+        return axes
+
+    def __repr__(self) -> str:
+        lines = [f"{'algorithm':<14}{'clusters':>9}{'accuracy':>10}{'worst':>9}"]
+        lines += [
+            f"{row['algorithm']:<14}{row['clusters']:>9}{percent(row['accuracy']):>10}{percent(row['worst']):>9}"
+            for row in self.rows()
+        ]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return table(self.rows())
+
+
+def frame(rows: Sequence[Mapping[str, Any]]) -> "pd.DataFrame":
+    """Rows as a data frame. Raises Missing where pandas is not installed."""
+    try:
+        import pandas as pd
+    except ImportError:
+        raise Missing("a data frame needs pandas", "pip install pandas, or use .rows()") from None
+    return pd.DataFrame(list(rows))
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as an HTML table."""
+    if not rows:
+        return ""
+    heads = "".join(f"<th>{html.escape(name)}</th>" for name in rows[0])
+    shares = ("accuracy", "worst")
+    lines = "".join(
+        "<tr>"
+        + "".join(
+            f"<td>{percent(value) if name in shares else html.escape(_shown(value))}</td>"
+            for name, value in row.items()
+        )
+        + "</tr>"
+        for row in rows
+    )
+    return f"<table><thead><tr>{heads}</tr></thead><tbody>{lines}</tbody></table>"
+
+
+def percent(share: float | None) -> str:
+    """A share as people read it."""
+    return "-" if share is None or share != share else f"{100 * share:.1f} %"
+
+
+def plural(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _shown(value: Any) -> str:
+    return (
+        f"{value:.1f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+    )

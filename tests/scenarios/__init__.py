@@ -1,0 +1,1 @@
+"""Recorded scenarios of the round engine: what is fed to it, and every effect that comes out."""
