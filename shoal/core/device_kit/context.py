@@ -23,7 +23,7 @@ from shoal.core.device_kit.samples import Samples, convert
 from shoal.core.device_kit.weights import load_weights
 from shoal.core.errors import BadPayload, ConfigError, DeviceFault, near
 from shoal.core.exchange.tensors import nbytes
-from shoal.core.privacy.account import Account, NoAccount
+from shoal.core.privacy.accountant import Account, NoAccount
 from shoal.core.types import Tensors
 
 DEVICES = ("auto", "cpu", "cuda")

@@ -18,7 +18,7 @@ from shoal.core.device_kit.samples import Samples
 from shoal.core.errors import BadPayload, DataFault, LearnerFault
 from shoal.core.exchange.parts import MAX_ROWS, MAX_SCALE, MIN_SCALE, Vector
 from shoal.core.exchange.tensors import Manifest, TensorSpec, check_manifest, manifest_of
-from shoal.core.privacy.moments import ExactMoments
+from shoal.core.privacy.release import ExactMoments
 from shoal.core.privacy.sums import ExactSums, sums_of
 from shoal.core.types import Array, Tensors
 
