@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from fedserver.authority.audit import Event, Head
 from fedserver.cli.options import state_option
+from fedserver.store.identities.audit import Event, Head
 from shoal.core.errors import ConfigError, ShoalError
 from shoal.shell.console import Console, Result, verb
 
@@ -39,7 +39,7 @@ def verify(console: Console, state: Path, expect: str | None) -> Result:
     The file and the database are compared with each other. Who can rewrite both can hide that; against them,
     keep the head that is printed here on another machine, and ask for it with --expect.
     """
-    from fedserver.authority import audit as log
+    from fedserver.store.identities import audit as log
 
     found = log.verify(state, _head(expect) if expect else None)
     facts = {"lines": found.head.number, "hash": found.head.hash, "wrong": found.wrong}
@@ -62,7 +62,7 @@ def verify(console: Console, state: Path, expect: str | None) -> Result:
 @click.option("--last", type=click.IntRange(min=1), default=100, show_default=True, help="How many at most.")
 def show(console: Console, state: Path, event: str | None, device: str | None, last: int) -> Result:
     """The latest lines of the log, oldest first, without checking them."""
-    from fedserver.authority import audit as log
+    from fedserver.store.identities import audit as log
 
     found: deque[dict[str, Any]] = deque(maxlen=last)
     for text in log.lines(state):

@@ -71,7 +71,7 @@ def recover(console: Console, state: Path, accept: bool, audit: Path | None) -> 
     check_state(state.absolute())
     store = Store(state.absolute())
     try:
-        doubts, gap = store.doubts(), store.gap()
+        doubts, gap = store.history.conflicts(), store.identities.gap.open()
         lines = [f"{device} has seen {what}" for device, what in doubts.items()]
         if gap:
             lines.append(f"restored: what happened after {text.clock(gap.since)} is not known here")
@@ -80,7 +80,7 @@ def recover(console: Console, state: Path, accept: bool, audit: Path | None) -> 
             return Result({"doubts": doubts, "restored": bool(gap), "accepted": False}, "\n".join(lines))
         if not doubts and not gap:
             raise Refused("this state was not restored, and no device has seen more than it", "just start it")
-        taken = store.take_over(audit) if audit else Taken()
+        taken = store.identities.gap.take_over(audit) if audit else Taken()
         abandoned = store.recover()
     finally:
         store.close()

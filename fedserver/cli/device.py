@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedserver.authority.records import DeviceStanding
 from fedserver.cli.options import connected
 from fedserver.cli.text import ago, clock, table
+from fedserver.store.identities.records import DeviceStanding
 from shoal.core.errors import NotFound, near
 from shoal.shell.console import Console, Result, verb
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fedserver.authority.records import Terms, Token
 from fedserver.cli.options import connected
 from fedserver.cli.text import clock, table
+from fedserver.store.identities.records import Terms, Token
 from shoal.core.errors import ConfigError
 from shoal.core.identity.enrolled import Role
 from shoal.shell.console import Console, Result, verb

@@ -6,9 +6,9 @@ from typing import Any
 import grpc
 
 from fedserver.authority.authority_api import Ended, Known, Root
-from fedserver.authority.records import Terms, Token
 from fedserver.rpc import authority_wire as convert
 from fedserver.rpc.client import OperatorClient
+from fedserver.store.identities.records import Terms, Token
 from shoal.core.engine.timeouts import ANSWER
 from shoal.core.errors import ConfigError, ShoalError
 from shoal.core.exchange._pb.fed.v1 import authority_service_pb2 as pb

@@ -9,8 +9,7 @@ from contextlib import suppress
 from hashlib import sha256
 
 from fedserver.store.records import ReleaseRecord
-from fedserver.store.storage import Storage
-from fedserver.store.store import Store
+from fedserver.store.store import Storage
 from shoal.core.errors import DiskFull
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.parts import Descriptor, Evidence, LatentBounds, NoisySums, Prototypes, Scores
@@ -62,7 +61,7 @@ async def reported(
 async def _write(storage: Storage, found: Sequence[ReleaseRecord]) -> None:
     if found:
         with suppress(DiskFull):
-            await storage(Store.note_releases, found)
+            await storage.journal.note_releases(found)
 
 
 def _release(run: RunId, device: DeviceId, part: Part) -> ReleaseRecord | None:

@@ -9,9 +9,8 @@ import numpy as np
 from shoal.core.algorithm import Algorithm
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
-from shoal.core.device_kit.context import DeviceContext
+from shoal.core.device_kit.context import DeviceContext, Simulated
 from shoal.core.device_kit.learner import Learner
-from shoal.core.device_kit.simulated import Simulated
 from shoal.core.engine.simulate import Device, Keep
 from shoal.core.exchange.messages import Built, Describe, Evaluated, Message
 from shoal.core.exchange.parts import Evidence

@@ -20,10 +20,10 @@ from typing import Any
 import yaml
 
 from fedclient.store.state import DeviceFolder
-from fedserver.authority.records import Terms
 from fedserver.cli.options import answers
 from fedserver.config import SETTINGS
 from fedserver.rpc.authority_client import AuthorityClient
+from fedserver.store.identities.records import Terms
 from shoal.core.errors import ShoalError, Unavailable
 from shoal.core.identity.enrolled import Role
 from tests.chaos import work

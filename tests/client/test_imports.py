@@ -29,7 +29,7 @@ def imported(*arguments: str) -> set[str]:
 )
 def test_the_command_line_is_light(arguments: tuple[str, ...]) -> None:
     found = imported(*arguments)
-    assert "fedclient.config" in found
+    assert "shoal.shell.console" in found
     assert not found & {*CENTRAL, "torch"}
 
 
@@ -49,6 +49,6 @@ def test_the_training_process_has_no_scikit_learn() -> None:
 
 def test_gRPC_is_in_one_module() -> None:  # noqa: N802
     found = imported(
-        "-c", "import fedclient.agent, fedclient.placing, fedclient.store.state, fedclient.cli.status"
+        "-c", "import fedclient.agent, fedclient.placement, fedclient.store.state, fedclient.cli.status"
     )
     assert "grpc" not in found

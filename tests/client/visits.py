@@ -12,7 +12,7 @@ from fedclient.agent import Agent, Allowance, Until
 from fedclient.reporter import Reporter
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import Mark, Outbox, Status
-from fedclient.work.executor import Facts
+from fedclient.work.executor import WorkerInfo
 from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import Evaluate, Evaluated, Train, Trained, TrainingSettings
 from shoal.core.exchange.payload import Payload, decode, encode
@@ -35,8 +35,8 @@ class Doubler:
         self.abandoned = 0
         self.before: list[Callable[[], Any]] = []
 
-    async def start(self) -> Facts:
-        return Facts(1, True, "cpu")
+    async def start(self) -> WorkerInfo:
+        return WorkerInfo(1, True, "cpu")
 
     async def perform(self, task: Task) -> Payload | Failure:
         self.performed.append(task.round)

@@ -21,10 +21,9 @@ from fedclient.reporter import Reporter
 from fedclient.store.blobs import BlobStore
 from fedclient.store.memory import Memory
 from fedclient.store.state import DeviceFolder, Outbox, Status
-from fedclient.work.executor import Facts
+from fedclient.work.executor import WorkerInfo
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
-from fedserver.store.store import Store
 from shoal.core.engine.simulate import Device
 from shoal.core.exchange.link import Outcome, Receipt, Report, Task
 from shoal.core.exchange.messages import Message, Trained
@@ -92,8 +91,8 @@ class Toy:
     def __init__(self, number: int, store: BlobStore) -> None:
         self._number, self._store, self._memory = number, store, Memory.beside(store.folder)
 
-    async def start(self) -> Facts:
-        return Facts(1, True, "cpu")
+    async def start(self) -> WorkerInfo:
+        return WorkerInfo(1, True, "cpu")
 
     async def perform(self, task: Task) -> Payload:
         message, work = decode(task.payload, MESSAGES, self._store.load), work_key(task)
@@ -136,7 +135,7 @@ async def live(root: Path) -> None:
             await start(coordinator, MODEL)
         await unless_broken(coordinator, *(device(coordinator, root, number) for number in range(DEVICES)))
         storage = coordinator.storage
-        rounds = await storage(Store.rounds, "toy")
+        rounds = await storage.runs.rounds("toy")
         end = {
             "standing": coordinator.runs["toy"].standing.value,
             "same": same_models(models(coordinator), expected()),
@@ -144,7 +143,7 @@ async def live(root: Path) -> None:
             "stored": [
                 f"{each.round} {report.device}"
                 for each in rounds
-                for report in await storage(Store.reports, "toy", each.round)
+                for report in await storage.reports.of_round("toy", each.round)
             ],
         }
     (root / "end.json").write_text(json.dumps(end))

@@ -214,7 +214,7 @@ def test_certificates_are_renewed_under_way_and_after_a_sleep_too_long(place: Pl
             assert waiting.wait(PATIENCE) == 0
         time.sleep(10.0)  # longer than a certificate lasts
         before, rejoined = place.identity("attic"), place.happened("rejoined", "attic")
-        done = place.call("fedclient", "enroll", "-c", settings, "--run", "a")
+        done = place.call("fedclient", "place", "-c", settings, "--run", "a")
         assert done.returncode == 0, done.stderr
         assert "asking for a new one" in done.stderr
         assert place.happened("rejoined", "attic") == rejoined + 1

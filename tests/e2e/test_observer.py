@@ -12,9 +12,9 @@ from click.testing import CliRunner, Result
 from fedclient import service
 from fedclient.__main__ import main
 from fedclient.identity.keyring import Keyring
-from fedserver.authority.audit import Event
-from fedserver.authority.issuing import DAY
 from fedserver.coordinator.operator_api import OperatorApi
+from fedserver.store.identities.audit import Event
+from fedserver.store.identities.records import DAY
 from shoal.core.identity.enrolled import Role
 from tests.e2e.test_infer_only import identity_of
 from tests.server.authority.peers import World, lines_of, play

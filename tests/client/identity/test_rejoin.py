@@ -5,7 +5,7 @@ from dataclasses import replace
 import grpc
 import pytest
 
-from fedclient.identity.keyring import EnrolPort, Keyring
+from fedclient.identity.keyring import EnrollmentPort, Keyring
 from shoal.core.errors import Refused, Unavailable
 from tests.client.federation import DAY, Federation, devices_port, enrolment_port
 from tests.client.memory_server import MemoryServer, until
@@ -136,7 +136,7 @@ def test_who_hangs_up_may_be_someone_else_so_the_pin_is_asked(
                 assert f"127.0.0.1:{port} does not answer" in error.message
             async with enrolment_port(stranger):
                 identity = kept(keyring)
-                enrol = EnrolPort("127.0.0.1", stranger.line.port, identity.enrol.pin)
+                enrol = EnrollmentPort("127.0.0.1", stranger.line.port, identity.enrol.pin)
                 keyring.keep(replace(identity, enrol=enrol))
                 async with joined(federation, keyring) as link:
                     error = await failure(link)

@@ -111,13 +111,13 @@ def test_who_comes_for_a_model_alone_renews_before_it_goes_once_it_is_time(
     async def steps() -> None:
         async with devices_port(federation, memory), joined(federation, keyring, said) as link:
             first = link.identity
-            await link.renew_if_due(HELLO)
+            await link.renew_if_required(HELLO)
             assert (link.identity, federation.log) == (first, [])
             memory.renew_in = 0.0
-            await link.renew_if_due(HELLO)
+            await link.renew_if_required(HELLO)
             assert kept(keyring) == link.identity != first
             federation.refuse = lambda context: context.abort(grpc.StatusCode.PERMISSION_DENIED, "not you")
-            await link.renew_if_due(HELLO)
+            await link.renew_if_required(HELLO)
 
     run(steps)
     assert federation.log == ["renew", "renew"]

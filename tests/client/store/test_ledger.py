@@ -16,7 +16,7 @@ from fedclient.store import ledger as module
 from fedclient.store.blobs import BlobStore
 from fedclient.store.ledger import HEAD, LEDGER, RELEASES, Ledger
 from fedclient.work.runtime import Runtime
-from shoal.core.device_kit.weights import initial_weights
+from shoal.core.device_kit.learner import initial_weights
 from shoal.core.errors import ConfigError, LedgerFault, OverBudget, StorageFault, Unprotected
 from shoal.core.exchange.link import Task
 from shoal.core.exchange.messages import Describe

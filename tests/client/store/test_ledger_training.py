@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedclient.cli.privacy_report import facts, text
 from fedclient.config import WorkConfig
 from fedclient.store.blobs import BlobStore
 from fedclient.store.ledger import LEDGER, Ledger
+from fedclient.store.privacy_report import facts, text
 from fedclient.work.runtime import Runtime
-from shoal.core.device_kit.weights import initial_weights
+from shoal.core.device_kit.learner import initial_weights
 from shoal.core.errors import LedgerFault, OverBudget
 from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import Evaluate, Message, Train, TrainingSettings
@@ -75,7 +75,7 @@ def test_what_fails_after_it_was_paid_stays_paid(ledger: Ledger) -> None:
         ledger.train(lesson(), failing)
     assert spent(ledger.verify()) == lesson().terms.cost
     assert "epsilon 1.9" in text(ledger.entries(), Budget())
-    assert "not finished, nothing was released" in text(ledger.entries(), Budget())
+    assert "not finished, so nothing was released" in text(ledger.entries(), Budget())
 
 
 def test_descriptors_and_weights_share_one_budget(ledger: Ledger, tmp_path: Path) -> None:

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 from grpc import aio
 
-from fedserver.authority.audit import Event
-from fedserver.authority.records import Registered
 from fedserver.coordinator.operator_api import OperatorApi
-from fedserver.store.store import Store
+from fedserver.store.identities.audit import Event
+from fedserver.store.identities.records import Registered
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import DiskFull, StorageFault
 from shoal.core.exchange._pb.fed.v1.fault_pb2 import Fault
@@ -76,7 +75,7 @@ def test_a_revoked_device_is_refused_at_its_next_call_and_its_lease_is_withdrawn
             assert fault.code == "revoked"
         log = [
             line.text
-            for line in await found.coordinator.storage(Store.log_lines, "toy", 0)
+            for line in await found.coordinator.storage.journal.log_lines("toy", 0)
             if line.device == "d0"
         ]
         assert log == ["revoked; its updates that count, by round: 1"]
@@ -139,7 +138,7 @@ def test_a_report_that_was_on_its_way_when_its_device_was_revoked_does_not_count
                     await reporting
             ended = await revoking
         assert ended.counted == ()
-        assert await found.coordinator.storage(Store.reports, "toy", 1) == []
+        assert await found.coordinator.storage.reports.of_round("toy", 1) == []
 
     play(story, tmp_path / "s")
 
@@ -172,7 +171,7 @@ def test_an_operator_that_goes_away_leaves_nothing_half_done(tmp_path: Path, ste
             revoking.cancel()
             await asyncio.wait([revoking])
             await asyncio.sleep(0.3)
-            known = await found.coordinator.storage(Store.identity, "d0")
+            known = await found.coordinator.storage.identities.device("d0")
             assert known.standing == found.keeper.known()[0].standing
             if steps:
                 _, fault = await refused(link.hello(Hello("toy")))
@@ -184,15 +183,16 @@ def test_an_operator_that_goes_away_leaves_nothing_half_done(tmp_path: Path, ste
 def test_a_revocation_that_a_failing_disk_took_ends_the_server_so_that_the_next_one_knows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = Store.revoke
-
-    def failing(store: Store, device: str, reason: str) -> Registered:
-        real(store, device, reason)
-        raise StorageFault("shoal.db: disk I/O error")
-
     async def story(found: World) -> None:
+        identities = found.coordinator.storage.identities
+        real = identities.revoke
+
+        async def failing(device: str, reason: str) -> Registered:
+            await real(device, reason)
+            raise StorageFault("shoal.db: disk I/O error")
+
         await found.device("d0")
-        monkeypatch.setattr(Store, "revoke", failing)
+        monkeypatch.setattr(identities, "revoke", failing)
         with pytest.raises(StorageFault):
             await found.office.revoke("d0", "")
         assert isinstance(await found.coordinator.broken, StorageFault)
@@ -205,14 +205,14 @@ def test_a_revocation_that_a_full_disk_refused_changes_nothing(
 ) -> None:
     """Barred in memory and approved on the disk, it would get tasks for ever and each result be refused."""
 
-    def full(store: Store, device: str, reason: str) -> Registered:
+    async def full(device: str, reason: str) -> Registered:
         raise DiskFull("shoal.db: no space left", "free some space")
 
     async def story(found: World) -> None:
         _, channels, hands = await at_work(found)
         task = await hands[0].task()
         with monkeypatch.context() as patch:
-            patch.setattr(Store, "revoke", full)
+            patch.setattr(found.coordinator.storage.identities, "revoke", full)
             with pytest.raises(DiskFull):
                 await found.office.revoke("d0", "stolen")
         assert (await hands[0].do(task, honest(0))).outcome.value == "accepted"

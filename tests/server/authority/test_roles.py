@@ -10,9 +10,9 @@ import pytest
 from grpc import aio
 
 from fedserver.authority import issuing, permissions
-from fedserver.authority.audit import Event
 from fedserver.authority.permissions import ALLOWED
 from fedserver.coordinator import placement
+from fedserver.store.identities.audit import Event
 from shoal.core.errors import IllegalEvent
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import blob_service_pb2 as blob_pb

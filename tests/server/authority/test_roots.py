@@ -13,9 +13,9 @@ from cryptography import x509
 from grpc import aio
 
 from fedserver.authority import issuing, roots, setup
-from fedserver.authority.audit import Event
 from fedserver.authority.roots import Authority
 from fedserver.config import read_server
+from fedserver.store.identities.audit import Event
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import ConfigError, NotFound, Refused, ShoalError, StorageFault
 from shoal.core.exchange.link import Hello, Task

@@ -14,9 +14,9 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from grpc import aio
 
 from fedserver.authority import issuing
-from fedserver.authority.audit import Event
-from fedserver.authority.records import DeviceStanding
 from fedserver.rpc.identity import network_of
+from fedserver.store.identities.audit import Event
+from fedserver.store.identities.records import DeviceStanding
 from shoal.core.exchange.link import Hello
 from shoal.core.identity.certificates import key_from_pem, key_to_pem, new_key
 from tests.server.authority.peers import World, channel_of, lines_of, play, refused, world

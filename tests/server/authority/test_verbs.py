@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from fedserver.__main__ import main
-from fedserver.authority.audit import Event
 from fedserver.authority.setup import init
+from fedserver.store.identities.audit import Event
 from shoal.core.exchange.link import Hello
 from shoal.core.identity.certificates import new_key
 from shoal.core.identity.enrolled import Enrolled, Pending

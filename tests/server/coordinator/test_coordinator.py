@@ -14,7 +14,6 @@ from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.store.blobs import Blobs
 from fedserver.store.records import RunSpec
-from fedserver.store.store import Store
 from shoal.core.algorithms.fedavg import server as server_half
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import ConfigError, NotFound
@@ -278,7 +277,7 @@ def test_a_stop_while_reports_are_combined_loses_nothing(
             await closing
         monkeypatch.setattr(server_half, "reduce", real)
         async with server(tmp_path) as second:
-            (record,) = await second.storage(Store.runs)
+            (record,) = await second.storage.runs.all()
             assert record.round == (1 if grace == 0.0 else 2)
             await serve_all(second)
             assert same_models(models(second), expected())

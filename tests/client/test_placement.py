@@ -1,4 +1,6 @@
-"""Enrolment against a server in memory: what is asked, what is sent, what is stored; then prediction."""
+"""PlacementResult against a server in memory: what is asked, what is sent, what is stored; then
+prediction.
+"""
 
 import asyncio
 import json
@@ -11,12 +13,12 @@ import pytest
 
 from fedclient.config import ClientConfig, WorkConfig
 from fedclient.faults import TaskFailed
-from fedclient.placing import MODEL, PLACEMENT, Enrolment, Placer, save
+from fedclient.placement import MODEL, PLACEMENT, PlacementResult, Placer, save
 from fedclient.store.blobs import BlobStore
 from fedclient.work.executor import InProcess, Spawned
 from fedclient.work.predict import classify, read_model
 from fedclient.work.runtime import Runtime
-from shoal.core.device_kit.weights import initial_weights
+from shoal.core.device_kit.learner import initial_weights
 from shoal.core.errors import BadPayload, ConfigError, DataFault, NotFound, Refused, Unavailable
 from shoal.core.exchange.link import Placement, Question
 from shoal.core.exchange.messages import Describe
@@ -49,23 +51,23 @@ def server(model: Tensors) -> MemoryServer:
     return server
 
 
-def enroll(
+def placed(
     server: MemoryServer,
     workshop: Runtime,
     store: BlobStore,
     accept_nearest: bool = False,
     limit: int = 1 << 20,
-) -> Enrolment:
+) -> PlacementResult:
     doing: list[str] = []
     link, executor = MemoryLink(server), InProcess(workshop)
-    placer = Placer(link, executor, store, doing.append, limit, patience=0.05)
-    return asyncio.run(placer.enroll("", accept_nearest))
+    placer = Placer(link, executor, store, doing.append, limit, give_up_after=0.05)
+    return asyncio.run(placer.place("", accept_nearest))
 
 
 def test_a_question_an_answer_and_a_model(
     server: MemoryServer, workshop: Runtime, store: BlobStore, model: Tensors, tmp_path: Path
 ) -> None:
-    found = enroll(server, workshop, store)
+    found = placed(server, workshop, store)
     assert server.log == ["place", "fetch 0", "fetch 0", "place r1"]  # the model is the encoder: not fetched
     assert (found.run, found.assignment) == ("r1", ASSIGNMENT)
     (descriptor,) = server.placed
@@ -91,7 +93,7 @@ def test_a_run_with_one_model_asks_nothing(
     assert server.placement is not None
     server.question = None
     server.placement = replace(server.placement, assignment=ClusterAssignment("global"))
-    found = enroll(server, workshop, store)
+    found = placed(server, workshop, store)
     assert server.placed == []
     save(found, store, tmp_path / "model")
     assert json.loads((tmp_path / "model" / PLACEMENT).read_text())["distance"] is None
@@ -103,29 +105,29 @@ def test_an_abstention_brings_no_model_unless_the_owner_takes_the_nearest(
     assert server.placement is not None
     far = replace(ASSIGNMENT, abstained=True, reason="farther than any member")
     server.placement = replace(server.placement, assignment=far)
-    assert enroll(server, workshop, store).model is None
-    assert enroll(server, workshop, store, accept_nearest=True).model == server.placement.model
+    assert placed(server, workshop, store).model is None
+    assert placed(server, workshop, store, accept_nearest=True).model == server.placement.model
     server.placement = replace(server.placement, model=None)
-    assert enroll(server, workshop, store, accept_nearest=True).model is None
+    assert placed(server, workshop, store, accept_nearest=True).model is None
 
 
 def test_what_can_go_wrong_is_said(server: MemoryServer, workshop: Runtime, store: BlobStore) -> None:
     with pytest.raises(Refused, match=r"limits\.download_bytes"):
-        enroll(server, workshop, store, limit=10)
+        placed(server, workshop, store, limit=10)
     assert server.question is not None
     wrong = encode(Describe({"x": np.zeros(3, np.float32)}, PROJECTOR), server.keep)
     server.question = Question("r1", wrong)
     with pytest.raises(TaskFailed, match="tensor"):
-        enroll(server, workshop, store)
+        placed(server, workshop, store)
     server.question = Question("r1", replace(wrong, kind="horoscope"))
     with pytest.raises(TaskFailed, match="'horoscope'"):
-        enroll(server, workshop, store)
+        placed(server, workshop, store)
     server.question, server.placement = None, None
     with pytest.raises(Refused, match="no model yet"):
-        enroll(server, workshop, store)
+        placed(server, workshop, store)
     server.away = 1 << 30
     with pytest.raises(Unavailable):
-        enroll(server, workshop, store)
+        placed(server, workshop, store)
 
 
 def test_the_data_are_looked_at_before_the_server_is_asked(
@@ -136,7 +138,7 @@ def test_the_data_are_looked_at_before_the_server_is_asked(
     executor = Spawned(replace(work, file=tmp_path / "MISSING.csv"))
     placer = Placer(MemoryLink(server), executor, store, lambda text: None, 1 << 20, 0.05)
     with pytest.raises(DataFault, match=r"MISSING\.csv: No such file") as caught:
-        asyncio.run(placer.enroll())
+        asyncio.run(placer.place())
     assert caught.value.hint
     assert server.log == []
 
@@ -165,16 +167,16 @@ def test_a_server_that_forgot_what_it_told_is_asked_once_again(
     link = Forgetful(server)
     link.left = 1
     placer = Placer(link, InProcess(workshop), store, said.append, 1 << 20, 0.05)
-    assert asyncio.run(placer.enroll()).assignment == ASSIGNMENT
+    assert asyncio.run(placer.place()).assignment == ASSIGNMENT
     assert server.log == ["place", "place", "fetch 0", "fetch 0", "place r1"]
-    assert any("asking the server once again: blob" in text for text in said)
+    assert any("asking the server again: blob" in text for text in said)
     store.trim(0)
     link.left, server.question = 1, None
-    assert asyncio.run(placer.enroll()).model is not None
+    assert asyncio.run(placer.place()).model is not None
     store.trim(0)
     link.left = 2
     with pytest.raises(NotFound, match="is not for this device"):
-        asyncio.run(placer.enroll())
+        asyncio.run(placer.place())
 
 
 def test_a_question_after_the_answer_is_refused(
@@ -186,7 +188,7 @@ def test_a_question_after_the_answer_is_refused(
 
     placer = Placer(Asking(server), InProcess(workshop), store, lambda text: None, 1 << 20, 0.05)
     with pytest.raises(BadPayload, match="the same question again"):
-        asyncio.run(placer.enroll())
+        asyncio.run(placer.place())
 
 
 # -- prediction -----------------------------------------------------------------------------------------
@@ -196,7 +198,7 @@ def test_a_question_after_the_answer_is_refused(
 def settings(
     work: WorkConfig, server: MemoryServer, workshop: Runtime, store: BlobStore, tmp_path: Path
 ) -> ClientConfig:
-    save(enroll(server, workshop, store), store, tmp_path / "model")
+    save(placed(server, workshop, store), store, tmp_path / "model")
     return ClientConfig(learner=work.learner, data=work.data, state=tmp_path)
 
 
@@ -227,7 +229,7 @@ def test_the_file_of_the_settings_in_its_own_order(settings: ClientConfig, tmp_p
 
 def test_a_prediction_that_cannot_be(settings: ClientConfig, tmp_path: Path) -> None:
     model = tmp_path / "model" / MODEL
-    with pytest.raises(NotFound, match="fedclient enroll"):
+    with pytest.raises(NotFound, match="fedclient place"):
         classify(settings, None, tmp_path / "none", None)
     (tmp_path / "cut").write_bytes(model.read_bytes()[:-4])
     with pytest.raises(DataFault, match="is not a model"):

@@ -1,4 +1,4 @@
-"""What a device's ledger adds up to, for people and programs: what was spent on what, and what is left."""
+"""What a device's ledger adds up to, for people and programs: what each release cost, and what is left."""
 
 import time
 from collections.abc import Container, Mapping, Sequence
@@ -23,13 +23,13 @@ def ledger_of(settings: ClientConfig) -> Ledger:
 
 
 def statement(entries: Sequence[Entry], budget: Budget, data: str | None = None) -> Statement:
-    """What was released: in all, or of one version of the data."""
+    """What was released: in total, or of one version of the data."""
     left_open = [each.what for each in chosen(entries, Open) if data in (None, each.data)]
     return Statement(spent(entries, data), budget.delta, budget.group_size, tuple(dict.fromkeys(left_open)))
 
 
 def facts(entries: Sequence[Entry], budget: Budget) -> dict[str, Any]:
-    """The sums, for programs. left: epsilon of one more release that would fit."""
+    """The sums, for programs. left: the largest epsilon of one more release that would fit."""
 
     def figures(data: str | None, of_data: Cost) -> dict[str, Any]:
         left = budget.epsilon_of(Cost(budget.left(of_data, spent(entries))))
@@ -42,8 +42,8 @@ def facts(entries: Sequence[Entry], budget: Budget) -> dict[str, Any]:
     }
 
 
-def told(settings: ClientConfig) -> dict[str, Any]:
-    """The sums of this device; where its ledger is not whole, the reason in the place of any number."""
+def summary(settings: ClientConfig) -> dict[str, Any]:
+    """The sums of this device; if its ledger is damaged, the reason instead of any number."""
     try:
         return facts(ledger_of(settings).entries(), settings.privacy)
     except LedgerFault as fault:
@@ -51,16 +51,16 @@ def told(settings: ClientConfig) -> dict[str, Any]:
 
 
 def line(found: Mapping[str, Any]) -> str:
-    """What `told` gives, in one line."""
+    """What `summary` returns, as one line."""
     if "fault" in found:
-        return f"NOT KNOWN: {found['fault']}"
+        return f"unknown: {found['fault']}"
     return f"{found['total']['summary']}; {found['weights']}"
 
 
 def rows(entries: Sequence[Entry]) -> list[dict[str, Any]]:
     """Every debit and everything that left without a guarantee, oldest first, for programs.
 
-    release: SHA-256 of what was released; None where a crash lost it.
+    release: SHA-256 of what was released; None if a crash lost it.
     """
     kept = {each.debit: each.release for each in chosen(entries, Release)}
     return [
@@ -82,13 +82,13 @@ def text(entries: Sequence[Entry], budget: Budget) -> str:
     for data, figures in found["data"].items():
         lines.append(f"data {data[:SHORT]}: {figures['summary']}; {figures['left']:.4g} is left")
     total = found["total"]
-    lines.append(f"in all: {total['summary']}; {total['left']:.4g} is left for new data")
+    lines.append(f"in total: {total['summary']}; {total['left']:.4g} is left for new data")
     return "\n".join([*lines, found["weights"]])
 
 
 def _paid(each: Paid, budget: Budget, kept: Container[int]) -> str:
     how = f"noise {each.noise:.4g}, {each.steps} steps" if isinstance(each, Training) else each.mode
-    lost = "" if each.number in kept else "; not finished, nothing was released"
+    lost = "" if each.number in kept else "; not finished, so nothing was released"
     return f"{each.purpose}: epsilon {budget.epsilon_of(each.cost):.4g} ({how}){lost}"
 
 

@@ -1,11 +1,11 @@
-"""The right model for a device that does not train: one question and one answer, without labels if possible.
+"""Placing a device: finding the model for its data with one question and one answer, without labels if
+possible.
 
-    place(nothing) --> question: describe your data, say --> fetch encoder and projector --> describe
+    place(nothing) --> question, such as "describe your data" --> fetch encoder and projector --> describe
     place(evidence) --> placement --> fetch the model --> <state>/model/
 
-What is sent is the evidence that was asked for, made by the device half, and nothing else: a descriptor, and
-for runs that cannot place without labels the losses of models, or mean embeddings. A server that was started
-anew does not know any more what it told a newcomer: so it is asked once again.
+Only the evidence that the server asked for is sent, as the algorithm's device half makes it: a descriptor,
+or, in runs that cannot place without labels, the losses of models or mean embeddings.
 """
 
 import json
@@ -16,10 +16,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fedclient.cli.privacy_report import line
 from fedclient.faults import TaskFailed
 from fedclient.net.backoff import Backoff, patiently
 from fedclient.store.blobs import BlobStore
+from fedclient.store.privacy_report import line
 from fedclient.work.executor import Executor
 from shoal.core.errors import BadPayload, NotFound, Refused
 from shoal.core.exchange.link import Failure, Link, Placement, Question, Task
@@ -35,10 +35,12 @@ MODEL, PLACEMENT = "model.safetensors", "placement.json"
 
 
 @dataclass(frozen=True)
-class Enrolment:
-    """What came of it. seconds: from the first call to the last byte. received, sent: bytes of models and of
-    the descriptor; the few hundred around them are not counted. privacy: what this device has released until
-    now, as `fedclient.cli.privacy_report` tells it.
+class PlacementResult:
+    """Where the server placed these data.
+
+    model: None if the server abstained. seconds: from the first call to the last byte. received, sent: bytes
+    of models and of evidence, without the few hundred bytes of the calls around them. privacy: what this
+    device has released so far, from `fedclient.store.privacy_report`.
     """
 
     run: RunId
@@ -50,7 +52,7 @@ class Enrolment:
     privacy: Mapping[str, Any] = field(default_factory=dict)
 
     def facts(self) -> dict[str, Any]:
-        """For machines; a distance that there is none of is None."""
+        """For programs. A missing distance is None, since JSON has no NaN."""
         found = asdict(self.assignment)
         for name, value in found.items():
             if isinstance(value, float) and math.isnan(value):
@@ -62,7 +64,9 @@ class Enrolment:
 
 
 class Placer:
-    """Asks one server. download_bytes: most that one model may have. patience: seconds without a server."""
+    """Asks one server. download_bytes: the size limit of one model. give_up_after: seconds without a
+    server.
+    """
 
     def __init__(
         self,
@@ -71,22 +75,23 @@ class Placer:
         store: BlobStore,
         doing: Callable[[str], None],
         download_bytes: int,
-        patience: float,
+        give_up_after: float,
     ) -> None:
-        self._link, self._performer, self._store, self._doing = link, executor, store, doing
-        self._download_bytes, self._patience = download_bytes, patience
+        self._link, self._executor, self._store, self._doing = link, executor, store, doing
+        self._download_bytes, self._give_up_after = download_bytes, give_up_after
         self._backoff = Backoff()
         self._received = self._sent = 0
 
-    async def enroll(self, run: RunId = "", accept_nearest: bool = False) -> Enrolment:
-        """Find the model and fetch it; where the server abstained, only if `accept_nearest`.
+    async def place(self, run: RunId = "", accept_nearest: bool = False) -> PlacementResult:
+        """Find the model and fetch it; if the server abstained, only with `accept_nearest`.
 
-        The data are looked at first, also where the answer will not depend on them.
+        The learner and the data are loaded first, even if the answer will not depend on them, so that their
+        faults show before a server is asked.
 
-        Raises Refused when the run cannot place, a fault of the data or the learner, Unavailable.
+        Raises Refused if the run cannot place, DataFault, LearnerFault, or Unavailable.
         """
         self._doing("loading the learner and the data")
-        await self._performer.start()
+        await self._executor.start()
         began = time.monotonic()
         self._doing("asking the server which model fits")
         answer, model = await self._answer(run, None, accept_nearest)
@@ -95,14 +100,14 @@ class Placer:
             self._doing("asking the server which model fits these data")
             answer, model = await self._answer(answer.run, evidence, accept_nearest)
         if not isinstance(answer, Placement):
-            raise BadPayload("the server asks the same question again", "update the server or this device")
+            raise BadPayload("the server asked the same question again", "update the server or this device")
         seconds = time.monotonic() - began
-        return Enrolment(answer.run, answer.assignment, model, seconds, self._received, self._sent)
+        return PlacementResult(answer.run, answer.assignment, model, seconds, self._received, self._sent)
 
     async def _answer(
         self, run: RunId, evidence: Evidence | None, accept_nearest: bool
     ) -> tuple[Question | Placement, Weights | None]:
-        """What the server says, and the model that is to be used. What it names is here on return."""
+        """The server's answer, and the model to use. On return, the blobs that the answer names are here."""
         asking_again = False
         while True:
             answer = await self._patiently(lambda: self._link.place(run, evidence))
@@ -118,45 +123,52 @@ class Placer:
                     await self._fetch(model.blob)
                 return answer, model
             except NotFound as error:
+                # A restarted server has forgotten what it offered to this newcomer: one more question renews
+                # it.
                 if asking_again:
                     raise
-                self._doing(f"asking the server once again: {error.message}")
+                self._doing(f"asking the server again: {error.message}")
                 asking_again = True
 
     async def _evidence(self, question: Question) -> Evidence:
         self._doing("describing the data")
-        result = await self._performer.perform(Task(question.run, 1, 0, 0, "describe", question.payload))
+        result = await self._executor.perform(Task(question.run, 1, 0, 0, "describe", question.payload))
         if isinstance(result, Failure):
             raise TaskFailed(result)
         shown = {name: part for name, part in result.parts.items() if isinstance(part, Evidence)}
         if len(shown) != 1:
-            raise BadPayload(f"the server asks for {question.payload.kind!r}", "update this device")
+            raise BadPayload(
+                f"the server asks for {question.payload.kind!r}, which this device cannot answer",
+                "update this device",
+            )
         self._sent += len(payload_to_bytes(Payload("evidence", shown)))
         return next(iter(shown.values()))
 
     async def _fetch(self, blob: BlobRef) -> None:
         if blob.size > self._download_bytes:
-            problem = f"the server sends {blob.size} bytes, and this device takes {self._download_bytes}"
-            raise Refused(problem, "raise limits.download_bytes in its settings")
+            problem = (
+                f"the model has {blob.size} bytes, and this device accepts at most {self._download_bytes}"
+            )
+            raise Refused(problem, "raise limits.download_bytes in this device's settings")
         if not self._store.has(blob):
             await self._patiently(lambda: self._store.fetch(blob, self._link.fetch))
             self._received += blob.size
 
     async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
-        return await patiently(call, self._backoff, self._patience, self._doing)
+        return await patiently(call, self._backoff, self._give_up_after, self._doing)
 
 
-def save(enrolment: Enrolment, store: BlobStore, folder: Path) -> Path:
-    """Write the model where `fedclient predict` finds it; the path. Raises StorageFault."""
+def save(result: PlacementResult, store: BlobStore, folder: Path) -> Path:
+    """Write the model where `fedclient predict` looks for it, and return its path. Raises StorageFault."""
     from safetensors.numpy import save_file
 
-    assert enrolment.model is not None
+    assert result.model is not None
     path = folder / MODEL
-    facts = {"run": enrolment.run, "cluster": enrolment.assignment.cluster}
-    if enrolment.privacy:
-        facts["privacy"] = f"of the device that fetched it: {line(enrolment.privacy)}"
+    facts = {"run": result.run, "cluster": result.assignment.cluster}
+    if result.privacy:
+        facts["privacy"] = f"of the device that fetched it: {line(result.privacy)}"
     with storing(path), temporary(folder) as file:
-        save_file(dict(store.load(enrolment.model)), file.name, facts)
+        save_file(dict(store.load(result.model)), file.name, facts)
         settle(file, path)
-    write(folder / PLACEMENT, json.dumps(enrolment.facts()).encode())
+    write(folder / PLACEMENT, json.dumps(result.facts()).encode())
     return path
