@@ -26,7 +26,7 @@ from fedserver.store.records import RunSpec
 from shoal.core.data.dataset import Dataset
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger import Debit, Open, Release, chosen
-from shoal.core.privacy.statement import OF_TRAINING
+from shoal.core.privacy.report import OF_TRAINING
 from shoal.lab.datasets import images
 from shoal.lab.datasets.pixels import rotate
 from shoal.lab.demo import fleet, processes

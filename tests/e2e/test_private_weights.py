@@ -14,7 +14,7 @@ from fedserver.coordinator.settings import Settings
 from fedserver.store.records import RunSpec
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger import Open, Release, Training, chosen
-from shoal.core.privacy.statement import WEIGHTS
+from shoal.core.privacy.report import WEIGHTS
 from shoal.lab.demo import fleet, processes
 
 from .test_private_run import ledger, member, train
