@@ -30,7 +30,7 @@ from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.payload import Payload, decode, encode
 from shoal.core.exchange.wire import work_key
-from shoal.core.privacy.leaving import left_open
+from shoal.core.privacy.report import left_open
 from shoal.shell import learners
 
 NO_FINDINGS: Mapping[str, Any] = {}

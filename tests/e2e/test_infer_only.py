@@ -7,8 +7,8 @@ import pytest
 
 from fedclient.identity.keyring import EnrollmentPort, Identity, Keyring
 from fedclient.identity.link import SecureLink
-from fedserver.authority.audit import Event
-from fedserver.authority.issuing import DAY
+from fedserver.store.identities.audit import Event
+from fedserver.store.identities.records import DAY
 from shoal.core.exchange.link import Hello
 from shoal.core.identity.certificates import key_to_pem
 from shoal.core.identity.enrolled import Role

@@ -23,11 +23,10 @@ from fedserver.coordinator.device_api import DeviceApi
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.coordinator.settings import Settings
 from fedserver.store.records import RunSpec
-from fedserver.store.store import Store
 from shoal.core.data.dataset import Dataset
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger import Debit, Open, Release, chosen
-from shoal.core.privacy.statement import OF_TRAINING
+from shoal.core.privacy.report import OF_TRAINING
 from shoal.lab.datasets import images
 from shoal.lab.datasets.pixels import rotate
 from shoal.lab.demo import fleet, processes
@@ -118,7 +117,7 @@ def test_groups_are_found_all_that_left_is_in_the_ledgers_and_no_more_leaves(tmp
                 mirrored = status.released[each.name]  # what the server has seen is what the ledger says
                 assert (mirrored.protected, mirrored.epsilon) == (pytest.approx(5.0), math.inf)
                 assert set(mirrored.unprotected) == set(OF_TRAINING)
-            noted = await coordinator.storage(Store.releases, "first")
+            noted = await coordinator.storage.journal.releases("first")
             assert {each.release for each in noted} - set(OF_TRAINING) == {
                 chosen(ledger(tmp_path, each, budget).entries(), Release)[0].release for each in members
             }

@@ -18,10 +18,10 @@ import numpy as np
 import yaml
 
 from fedserver.authority.authority_api import Known
-from fedserver.authority.records import Terms
 from fedserver.coordinator.status_types import RunStatus, RunSummary
 from fedserver.rpc.authority_client import AuthorityClient
 from fedserver.rpc.client import OperatorClient
+from fedserver.store.identities.records import Terms
 from fedserver.store.records import RunSpec
 from shoal.core.data.dataset import Dataset
 from shoal.core.engine.timeouts import ANSWER, GRACE

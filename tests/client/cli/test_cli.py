@@ -24,7 +24,8 @@ from shoal.core.exchange.payload import Payload, encode
 from shoal.core.types import Tensors
 from shoal.shell import learners
 from tests.client.bridge import Bridge, serving
-from tests.client.memory_server import MemoryServer, until
+from tests.client.memory_server import MemoryServer
+from tests.waiting import HANG, until
 
 
 @dataclass
@@ -90,7 +91,7 @@ async def call(*arguments: object) -> Ended:
 def against(server: MemoryServer, steps: Callable[[str, Bridge], Awaitable[None]]) -> None:
     async def run() -> None:
         async with serving(server) as (link, bridge):
-            await asyncio.wait_for(steps(link.address, bridge), 120)
+            await asyncio.wait_for(steps(link.address, bridge), HANG)
 
     asyncio.run(run())
 

@@ -23,11 +23,11 @@ from shoal.core.exchange.messages import Describe
 from shoal.core.exchange.parts import Descriptor, PrivacySettings
 from shoal.core.exchange.payload import Payload, encode
 from shoal.core.exchange.wire import payload_to_bytes
-from shoal.core.privacy.account import Order
+from shoal.core.privacy.accountant import Order
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger import Debit, Open, Release, chosen, spent
-from shoal.core.privacy.modes import terms
 from shoal.core.privacy.sums import ExactSums, sums_of
+from shoal.core.privacy.terms import terms
 from shoal.core.server_kit.projector import public_projector
 from shoal.shell import disk
 

@@ -3,9 +3,20 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from shoal.core.identity.enrolled import Role
 from shoal.core.types import DeviceId
+
+DAY = 86400.0
+"""Seconds."""
+DEVICE_BACK = DAY
+"""How long before it was issued a device's certificate begins: its `not_valid_before` plus this is when."""
+
+PublicKey = ec.EllipticCurvePublicKey
 
 
 class TokenStanding(Enum):
@@ -93,3 +104,32 @@ class Registered:
     spki: str
     token: str
     certificates: tuple[Certified, ...] = ()
+
+
+@dataclass(frozen=True)
+class Issued:
+    """A device's certificate. serial: in hexadecimal. spki: SHA-256 of its key. issued, expires: clock times.
+
+    root: the name of the one that signed.
+    """
+
+    pem: bytes
+    serial: str
+    spki: bytes
+    root: str
+    issued: float
+    expires: float
+
+
+class Issuer(Protocol):
+    """What signs certificates and recognizes its own signature: `fedserver.authority.roots.Authority`."""
+
+    @property
+    def roots(self) -> Mapping[str, object]:
+        """The trusted roots by name."""
+
+    def issue(self, device: DeviceId, key: PublicKey) -> Issued:
+        """A certificate for a device's key, from now on."""
+
+    def signer(self, certificate: x509.Certificate) -> str:
+        """The name of the root that signed it; "" for a foreign certificate."""

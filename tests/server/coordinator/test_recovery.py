@@ -13,7 +13,6 @@ from fedserver.store.store import Store
 from shoal.core.errors import StorageFault, Unavailable
 from shoal.core.exchange.link import Idle, Outcome, Report
 from shoal.core.exchange.messages import Train, TrainingSettings
-from tests.client.memory_server import until
 from tests.server.servers import (
     DEVICES,
     ROUNDS,
@@ -27,6 +26,7 @@ from tests.server.servers import (
     start,
 )
 from tests.server.toys import MODEL, Hands, honest, same_models
+from tests.waiting import until
 
 
 async def reports(coordinator: Coordinator, count: int) -> None:
@@ -63,7 +63,7 @@ def test_a_damaged_report_is_withdrawn_and_asked_again(
     async def play() -> None:
         async with server(tmp_path) as first:
             await reports(first, 2)
-            (name,) = (await first.storage(Store.reports, "toy", 1))[1].blobs
+            (name,) = (await first.storage.reports.of_round("toy", 1))[1].blobs
         spoil(tmp_path, name)
         async with server(tmp_path) as second:
             assert quarantined(tmp_path) == {name}
@@ -83,7 +83,7 @@ def test_a_run_goes_back_to_the_newest_sound_checkpoint(tmp_path: Path, lost: in
     async def play() -> None:
         async with server(tmp_path) as first:
             await reports(first, 2 * DEVICES + 1)
-            checkpoints = await first.storage(Store.checkpoints, "toy")
+            checkpoints = await first.storage.runs.checkpoints("toy")
             assert [number for number, _ in checkpoints] == [3, 2, 1]
         names = [name for _, blobs in checkpoints[:lost] for name in blobs]
         for name in names:
@@ -92,10 +92,10 @@ def test_a_run_goes_back_to_the_newest_sound_checkpoint(tmp_path: Path, lost: in
             assert quarantined(tmp_path) == set(names)
             assert second.runs["toy"].engine.round == 3 - lost
             assert "the checkpoint that round 3 opens with is lost" in await lines(second)
-            assert len(await second.storage(Store.rounds, "toy")) == 2 - lost
+            assert len(await second.storage.runs.rounds("toy")) == 2 - lost
             await serve_all(second)
             assert same_models(models(second), expected())
-            assert len(await second.storage(Store.rounds, "toy")) == ROUNDS + 1
+            assert len(await second.storage.runs.rounds("toy")) == ROUNDS + 1
 
     asyncio.run(play())
 
@@ -104,7 +104,7 @@ def test_a_run_without_a_sound_checkpoint_is_set_aside_as_it_is(tmp_path: Path) 
     async def play() -> None:
         async with server(tmp_path) as first:
             await reports(first, DEVICES + 1)
-            checkpoints = await first.storage(Store.checkpoints, "toy")
+            checkpoints = await first.storage.runs.checkpoints("toy")
         for _, (name,) in checkpoints:
             spoil(tmp_path, name)
         for _ in range(2):  # and again at the next start
@@ -112,7 +112,7 @@ def test_a_run_without_a_sound_checkpoint_is_set_aside_as_it_is(tmp_path: Path) 
                 (found,) = OperatorApi(second).runs()
                 assert found.stage == "failed"
                 assert "it cannot be read: no checkpoint is sound: blob" in found.waiting_for
-                assert await second.storage(Store.checkpoints, "toy") == checkpoints
+                assert await second.storage.runs.checkpoints("toy") == checkpoints
 
     asyncio.run(play())
 
@@ -123,11 +123,11 @@ def test_an_older_checkpoint_that_is_damaged_is_dropped_while_the_server_works(
     async def play() -> None:
         async with server(tmp_path) as first:
             await reports(first, 2 * DEVICES + 1)
-            (_, [name]) = (await first.storage(Store.checkpoints, "toy"))[1]
+            (_, [name]) = (await first.storage.runs.checkpoints("toy"))[1]
         spoil(tmp_path, name)
         async with server(tmp_path) as second:
             await until(lambda: "checkpoint that round 2 opens with is lost" in caplog.text)
-            assert [number for number, _ in await second.storage(Store.checkpoints, "toy")] == [3, 1]
+            assert [number for number, _ in await second.storage.runs.checkpoints("toy")] == [3, 1]
             assert second.runs["toy"].engine.round == 3
             await serve_all(second)
             assert same_models(models(second), expected())
@@ -164,7 +164,7 @@ def test_the_server_answers_while_it_checks_and_hands_nothing_out(
             with pytest.raises(Exception, match="there is a run 'toy' already"):
                 await start(second)
             waiting = asyncio.create_task(device.link.next_task(10.0))
-            await asyncio.sleep(0.05)
+            await until(lambda: second.visitor("d1").polling == 1)
             assert not waiting.done()
             go_on.set()
             await waiting
@@ -180,7 +180,7 @@ def test_what_cannot_be_read_is_damaged_and_what_cannot_be_opened_now_is_not(
     async def story(coordinator: Coordinator) -> None:
         await start(coordinator)
         blobs = coordinator.storage.blobs
-        ((_, [name]),) = await coordinator.storage(Store.checkpoints, "toy")
+        ((_, [name]),) = await coordinator.storage.runs.checkpoints("toy")
         for number, text in ((24, "Too many open files"), (5, "Input/output error")):
             error = OSError(number, text)
             with monkeypatch.context() as patched:
@@ -201,7 +201,7 @@ def test_what_cannot_be_read_is_damaged_and_what_cannot_be_opened_now_is_not(
 def test_a_damaged_database_names_the_way_back(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for number in range(300):
-        store._run("INSERT INTO devices VALUES (?, 'toy', 1.0, 2.0)", (f"device-{number:050}",))
+        store.database.execute("INSERT INTO devices VALUES (?, 'toy', 1.0, 2.0)", (f"device-{number:050}",))
     store.close()
     path = tmp_path / "shoal.db"
     data = bytearray(path.read_bytes())
