@@ -1,4 +1,8 @@
-"""What devices call: DeviceService, PlacementService and BlobService, each call handed to its link."""
+"""What devices call. DeviceService, PlacementService and BlobService hand each call to the device's API.
+
+EnrollmentService, on a port of its own, gives a device its first certificate; IdentityService, where devices
+call with a certificate, the next one.
+"""
 # ruff: noqa: N802 -- methods have the names that the contract gives them
 
 import asyncio
@@ -7,18 +11,24 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
+from fedserver.authority.joining import JoinService
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
-from fedserver.rpc.identity import Callers, Context, session
+from fedserver.rpc.identity import Callers, Context, address_of, peer_of, require_tls, session
 from shoal.core.engine import timeouts
 from shoal.core.engine.timeouts import LEAST, Progress
 from shoal.core.errors import BadPayload, Unavailable
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import blob_service_pb2 as blob_pb
 from shoal.core.exchange._pb.fed.v1 import device_service_pb2 as device_pb
+from shoal.core.exchange._pb.fed.v1 import enrollment_service_pb2 as enrollment_pb
 from shoal.core.exchange._pb.fed.v1 import placement_service_pb2 as placement_pb
 from shoal.core.exchange._pb.fed.v1.blob_service_pb2_grpc import BlobServiceServicer
 from shoal.core.exchange._pb.fed.v1.device_service_pb2_grpc import DeviceServiceServicer
+from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import (
+    EnrollmentServiceServicer,
+    IdentityServiceServicer,
+)
 from shoal.core.exchange._pb.fed.v1.placement_service_pb2_grpc import PlacementServiceServicer
 from shoal.core.exchange.link import Placement
 from shoal.core.exchange.payload import BlobRef
@@ -134,3 +144,38 @@ async def _chunks(requests: AsyncIterator[blob_pb.UploadRequest], offset: int) -
 def shelf_of_device(coordinator: Coordinator, callers: Callers) -> Callable[[Context], Shelf]:
     """The blobs of the device that calls."""
     return lambda context: DeviceApi(coordinator, callers.identify(context), session(context))
+
+
+class Enrollments(EnrollmentServiceServicer):
+    def __init__(self, joins: JoinService) -> None:
+        self._joins = joins
+
+    async def Challenge(
+        self, request: enrollment_pb.ChallengeRequest, context: Context
+    ) -> enrollment_pb.ChallengeResponse:
+        require_tls(context)
+        return wire.challenge_to_pb(await self._joins.challenge(address_of(context)))
+
+    async def Join(self, request: enrollment_pb.JoinRequest, context: Context) -> enrollment_pb.JoinResponse:
+        require_tls(context)
+        joining = wire.joining_from_pb(request)
+        return wire.joined_to_pb(await self._joins.join(joining, address_of(context)))
+
+    async def Rejoin(
+        self, request: enrollment_pb.RejoinRequest, context: Context
+    ) -> enrollment_pb.RejoinResponse:
+        require_tls(context)
+        rejoining = wire.rejoining_from_pb(request)
+        enrolled = await self._joins.rejoin(rejoining, address_of(context))
+        return enrollment_pb.RejoinResponse(identity=wire.enrolled_to_pb(enrolled))
+
+
+class Identities(IdentityServiceServicer):
+    def __init__(self, joins: JoinService) -> None:
+        self._joins = joins
+
+    async def Renew(
+        self, request: enrollment_pb.RenewRequest, context: Context
+    ) -> enrollment_pb.RenewResponse:
+        enrolled = await self._joins.renew(peer_of(context), request.csr)
+        return enrollment_pb.RenewResponse(identity=wire.enrolled_to_pb(enrolled))

@@ -19,14 +19,11 @@ from fedserver.authority.permissions import check_complete
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.rpc.auth_interceptor import Gate, Served
-from fedserver.rpc.authority import Authorities
-from fedserver.rpc.device import Blobs, Devices, Placements, shelf_of_device
-from fedserver.rpc.enrollment import Identities
+from fedserver.rpc.device import Blobs, Devices, Identities, Placements, shelf_of_device
 from fedserver.rpc.errors import Errors
 from fedserver.rpc.identity import Believed, Callers, Verified
 from fedserver.rpc.limits import Admission
-from fedserver.rpc.observer import Observers
-from fedserver.rpc.operator import Operators
+from fedserver.rpc.operator import Authorities, Observers, Operators
 from fedserver.rpc.tls import Access, device_credentials, joining_credentials, joining_server
 from shoal.core.engine.timeouts import CONNECTION
 from shoal.core.errors import ConfigError
