@@ -1,4 +1,4 @@
-"""Run a model on data: classes and probabilities, written as csv or npz. Needs PyTorch."""
+"""Run a model on data, and write classes and probabilities as csv or npz. Needs PyTorch."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +14,8 @@ from fedclient.work.runtime import open_learner, settle_torch
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
 from shoal.core.device_kit.context import DeviceContext
-from shoal.core.device_kit.failures import authors
-from shoal.core.device_kit.learner import Learner
-from shoal.core.device_kit.losses import class_scores
+from shoal.core.device_kit.evaluate import class_scores
+from shoal.core.device_kit.learner import Learner, authors
 from shoal.core.errors import ConfigError, DataFault, NotFound
 from shoal.core.types import Array, Tensors
 from shoal.shell.disk import replacing
@@ -58,10 +57,10 @@ def read_model(path: Path) -> Tensors:
         return safetensors.load_file(path)
     except FileNotFoundError:
         raise NotFound(
-            f"there is no model {path}", "run `fedclient enroll` first, or give one with --model"
+            f"there is no model {path}", "run `fedclient place` first, or give one with --model"
         ) from None
     except (SafetensorError, OSError) as error:
-        raise DataFault(f"{path} is not a model: {error}", "run `fedclient enroll` again") from None
+        raise DataFault(f"{path} is not a model: {error}", "run `fedclient place` again") from None
 
 
 def predict(learner: Learner, model: Tensors, data: Dataset, device: str) -> Prediction:

@@ -14,15 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from shoal.core.device_kit.chance import seeded
 from shoal.core.device_kit.context import DeviceContext
-from shoal.core.device_kit.evaluate import evaluate
-from shoal.core.device_kit.failures import authors
+from shoal.core.device_kit.evaluate import class_scores, evaluate, loss_of
 from shoal.core.device_kit.latents import latents
-from shoal.core.device_kit.losses import class_scores, loss_of
-from shoal.core.device_kit.samples import Samples
+from shoal.core.device_kit.learner import authors, tensors_of
+from shoal.core.device_kit.samples import Samples, seeded
 from shoal.core.device_kit.train import train
-from shoal.core.device_kit.weights import tensors_of
 from shoal.core.errors import DeviceFault, LearnerFault
 from shoal.core.exchange.messages import TrainingSettings
 

@@ -6,9 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shoal.core.device_kit.failures import authors
-from shoal.core.device_kit.learner import Latent, Learner
-from shoal.core.device_kit.losses import shape_of
+from shoal.core.device_kit.evaluate import shape_of
+from shoal.core.device_kit.learner import Latent, Learner, authors
 from shoal.core.device_kit.samples import Samples
 from shoal.core.errors import BadPayload, LearnerFault, near
 from shoal.core.exchange.parts import LatentBounds

@@ -4,11 +4,12 @@ import math
 from dataclasses import dataclass
 
 from shoal.core.errors import ConfigError, OverBudget
-from shoal.core.exchange.parts import CALIBRATED, MAX_GROUP
+from shoal.core.exchange.parts import MAX_GROUP
+from shoal.core.exchange.privacy_modes import MODES
 from shoal.core.privacy.cost import Cost
-from shoal.core.privacy.statement import OF_TRAINING
+from shoal.core.privacy.report import OF_TRAINING
 
-EPSILON, DELTA = CALIBRATED["balanced"] or (0.0, 0.0)
+EPSILON, DELTA = MODES["balanced"].guarantee or (0.0, 0.0)
 ROUNDING = 1e-9
 """A release of just what is allowed must fit, whatever the last bits of its cost are."""
 
@@ -68,7 +69,7 @@ class Budget:
                 )
 
     def allows(self, what: str) -> bool:
-        """Whether this, one of `shoal.core.privacy.statement.OPEN`, may leave without a guarantee."""
+        """Whether this, one of `shoal.core.privacy.report.OPEN`, may leave without a guarantee."""
         return self.plain_weights if what in OF_TRAINING else self.unprotected
 
     def _room(self, epsilon: float, spent: Cost) -> float:

@@ -25,13 +25,13 @@ def build():
 """
 
 
-def tried(work: WorkConfig, learner: str, trial: SelfCheck = "full") -> dict[str, Any]:
-    """What a trial of this learner finds."""
+def tried(work: WorkConfig, learner: str, selfcheck: SelfCheck = "full") -> dict[str, Any]:
+    """What a selfcheck of this learner finds."""
     assert work.learner.file is not None
     file = work.learner.file.with_name("mine.py")
     file.write_text(BUILD + learner)
-    changed = replace(work, learner=LearnerConfig(file=file), trial=trial)
-    return dict(Runtime.open(changed).facts.findings)
+    changed = replace(work, learner=LearnerConfig(file=file), selfcheck=selfcheck)
+    return dict(Runtime.open(changed).info.findings)
 
 
 def test_what_the_network_sees_and_what_came_of_it(work: WorkConfig, tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_people_read_the_same(work: WorkConfig) -> None:
     assert f"{found['classes']['2']} of class 2" in lines["classes"]
     many = {str(label): 1 for label in range(MOST_CLASSES + 5)}
     assert text({**found, "classes": many, "class_count": len(many)}).count(" of class ") == MOST_CLASSES
-    assert ", and 5 classes more" in text({**found, "classes": many, "class_count": len(many)})
+    assert ", and 5 more classes" in text({**found, "classes": many, "class_count": len(many)})
 
 
 def test_unlabelled_data_and_no_latent_are_said(work: WorkConfig, tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_unlabelled_data_and_no_latent_are_said(work: WorkConfig, tmp_path: Path
     found = tried(work, "")
     assert (found["classes"], found["loss"], found["trained_loss"]) == (None, None, None)
     assert found["range"] == pytest.approx([0.0, 27 / 255])
-    assert "classes:    unlabelled" in text(found)
+    assert "classes:    unlabeled" in text(found)
     assert "latent:     none; " in text(found)
 
 
@@ -87,10 +87,12 @@ WRONG_IN_FULL = [
 
 
 @pytest.mark.parametrize(("learner", "said"), WRONG)
-@pytest.mark.parametrize("trial", ["quick", "full"])
-def test_a_slip_is_named_with_its_place(work: WorkConfig, learner: str, said: str, trial: SelfCheck) -> None:
+@pytest.mark.parametrize("selfcheck", ["quick", "full"])
+def test_a_slip_is_named_with_its_place(
+    work: WorkConfig, learner: str, said: str, selfcheck: SelfCheck
+) -> None:
     with pytest.raises(LearnerFault) as caught:
-        tried(work, learner, trial)
+        tried(work, learner, selfcheck)
     assert f"mine.py: {said}" in caught.value.message
     assert caught.value.hint
 

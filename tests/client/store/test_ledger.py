@@ -16,18 +16,18 @@ from fedclient.store import ledger as module
 from fedclient.store.blobs import BlobStore
 from fedclient.store.ledger import HEAD, LEDGER, RELEASES, Ledger
 from fedclient.work.runtime import Runtime
-from shoal.core.device_kit.weights import initial_weights
+from shoal.core.device_kit.learner import initial_weights
 from shoal.core.errors import ConfigError, LedgerFault, OverBudget, StorageFault, Unprotected
 from shoal.core.exchange.link import Task
 from shoal.core.exchange.messages import Describe
 from shoal.core.exchange.parts import Descriptor, PrivacySettings
 from shoal.core.exchange.payload import Payload, encode
 from shoal.core.exchange.wire import payload_to_bytes
-from shoal.core.privacy.account import Order
+from shoal.core.privacy.accountant import Order
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger import Debit, Open, Release, chosen, spent
-from shoal.core.privacy.modes import terms
 from shoal.core.privacy.sums import ExactSums, sums_of
+from shoal.core.privacy.terms import terms
 from shoal.core.server_kit.projector import public_projector
 from shoal.shell import disk
 
