@@ -81,7 +81,7 @@ class Client:
         spec = read_run(None, {**given, "parameters": parameters, "policy": policy}).spec()
         initial: Tensors | None = None
         if model is not None:
-            from shoal.core.device_kit.weights import initial_weights
+            from shoal.core.device_kit.learner import initial_weights
             from shoal.lab.models import learner_of
 
             initial = initial_weights(learner_of(model, latent), model_seed)

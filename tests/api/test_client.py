@@ -8,7 +8,7 @@ import pytest
 import shoal
 from fedserver.rpc.client import SOCKET
 from shoal.core.algorithm import find
-from shoal.core.device_kit.weights import initial_weights
+from shoal.core.device_kit.learner import initial_weights
 from shoal.core.engine.simulate import simulate
 from shoal.core.errors import ConfigError, Unavailable
 from shoal.core.types import Tensors
