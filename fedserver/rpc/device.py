@@ -78,8 +78,8 @@ class Placements(PlacementServiceServicer):
         return wire.answer_to_pb(answer)
 
 
-class Shelf(Protocol):
-    """Blobs as one caller may have them: a device's link, or the operator's desk."""
+class BlobAccess(Protocol):
+    """Blobs as one caller may have them: a device's link, or the operator's operator_api."""
 
     def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[bytes]: ...
     async def uploaded(self, blob: BlobRef) -> int: ...
@@ -87,21 +87,21 @@ class Shelf(Protocol):
 
 
 class Blobs(BlobServiceServicer):
-    """shelf: of whoever is calling."""
+    """blobs: of whoever is calling."""
 
-    def __init__(self, shelf: Callable[[Context], Shelf]) -> None:
-        self._shelf = shelf
+    def __init__(self, blobs: Callable[[Context], BlobAccess]) -> None:
+        self._blobs = blobs
 
     async def Fetch(
         self, request: blob_pb.FetchRequest, context: Context
     ) -> AsyncIterator[blob_pb.FetchResponse]:
         offset = request.start
-        async for data in self._shelf(context).fetch(wire.blob_from_pb(request.blob), offset):
+        async for data in self._blobs(context).fetch(wire.blob_from_pb(request.blob), offset):
             yield blob_pb.FetchResponse(chunk=wire.chunk_to_pb(offset, data))
             offset += len(data)
 
     async def Uploaded(self, request: blob_pb.UploadedRequest, context: Context) -> blob_pb.UploadedResponse:
-        held = await self._shelf(context).uploaded(wire.blob_from_pb(request.blob))
+        held = await self._blobs(context).uploaded(wire.blob_from_pb(request.blob))
         return blob_pb.UploadedResponse(held=held)
 
     async def Upload(
@@ -112,7 +112,7 @@ class Blobs(BlobServiceServicer):
         if first.WhichOneof("step") != "start":
             raise BadPayload("an upload begins with what is uploaded", "send start first")
         blob, start = wire.blob_from_pb(first.start.blob), first.start.start
-        held = await self._shelf(context).upload(blob, start, _chunks(requests, start))
+        held = await self._blobs(context).upload(blob, start, _chunks(requests, start))
         return blob_pb.UploadResponse(held=held)
 
 
@@ -141,7 +141,7 @@ async def _chunks(requests: AsyncIterator[blob_pb.UploadRequest], offset: int) -
         yield data
 
 
-def shelf_of_device(coordinator: Coordinator, callers: Callers) -> Callable[[Context], Shelf]:
+def blobs_of_device(coordinator: Coordinator, callers: Callers) -> Callable[[Context], BlobAccess]:
     """The blobs of the device that calls."""
     return lambda context: DeviceApi(coordinator, callers.identify(context), session(context))
 

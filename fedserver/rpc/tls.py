@@ -44,7 +44,7 @@ class Access:
     host: the first name or address in the server's certificate: what devices are told to call.
     """
 
-    keeper: Peers
+    peers: Peers
     join_listen: str
     host: str
 
