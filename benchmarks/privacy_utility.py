@@ -35,7 +35,7 @@ from shoal.core.algorithm import Plan, Report, find
 from shoal.core.algorithms.flux import server as server_half
 from shoal.core.algorithms.flux.clustering import form_clusters
 from shoal.core.algorithms.flux.state import State
-from shoal.core.device_kit.weights import initial_weights
+from shoal.core.device_kit.learner import initial_weights
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.simulate import Outcome, simulate
 from shoal.core.exchange.messages import Describe, Described, Train

@@ -17,8 +17,7 @@ import torch
 from shoal.core.data.views import Views
 from shoal.core.device_kit import standard
 from shoal.core.device_kit.context import DeviceContext
-from shoal.core.device_kit.learner import builtin
-from shoal.core.device_kit.weights import initial_weights
+from shoal.core.device_kit.learner import builtin, initial_weights
 from shoal.core.exchange.messages import (
     Evaluate,
     Evaluated,
@@ -27,7 +26,7 @@ from shoal.core.exchange.messages import (
     Trained,
     TrainingSettings,
 )
-from shoal.core.privacy.account import Unmetered
+from shoal.core.privacy.accountant import Unmetered
 from shoal.core.privacy.cost import Cost, total
 from shoal.lab.datasets import images
 

@@ -34,9 +34,9 @@ from fedclient.identity.link import SecureLink
 from fedclient.net.backoff import FIRST, Backoff, patiently
 from fedclient.net.rpc import RpcLink
 from fedclient.store.state import DeviceFolder
-from fedserver.authority.records import Terms
 from fedserver.authority.setup import init
 from fedserver.rpc.authority_client import AuthorityClient
+from fedserver.store.identities.records import Terms
 from shoal.core.errors import Refused, SessionLost
 from shoal.core.exchange.link import Hello
 from shoal.core.identity.join import JoinString, parse

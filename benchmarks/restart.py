@@ -25,7 +25,7 @@ from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.coordinator.settings import Settings
 from fedserver.store.blobs import CHUNK
 from fedserver.store.records import DeviceRecord
-from fedserver.store.store import VERSIONS, Store
+from fedserver.store.runs import VERSIONS
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.exchange.link import Hello, Outcome, Report
 from shoal.core.exchange.payload import Weights
@@ -39,7 +39,7 @@ async def prepare(state: Path, devices: int, size: int) -> None:
     model = {"w": np.random.default_rng(0).normal(size=size // 4).astype(np.float32)}
     coordinator = await Coordinator.open(state, Settings(low_water=0))
     records = [DeviceRecord(f"known-{number:05}", "toy", 1.0, 2.0) for number in range(devices)]
-    await coordinator.storage(Store.note_devices, records)
+    await coordinator.storage.journal.note_devices(records)
     operator = Hands(OperatorApi(coordinator))  # type: ignore[arg-type]
     initial = operator.keep(model)
     await send(operator, initial)

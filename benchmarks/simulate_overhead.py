@@ -22,8 +22,7 @@ from shoal.core.algorithm import find
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
 from shoal.core.device_kit.context import DeviceContext
-from shoal.core.device_kit.learner import Learner, builtin
-from shoal.core.device_kit.weights import initial_weights
+from shoal.core.device_kit.learner import Learner, builtin, initial_weights
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.simulate import simulate
 from shoal.core.exchange.messages import Message

@@ -1,10 +1,10 @@
-"""The settings of a device: one YAML file; the flags of the command line come before it.
+"""The settings of a device: one YAML file, which command-line options override.
 
     learner: {builtin: lenet5, options: {classes: 10}}
     data: {npz: train.npz, test: test.npz, shape: [1, 28, 28], divide_by: 255}
 
-A device that has joined knows where its server is and what it is called itself; in plain text, without an
-identity, `server` and `insecure_loopback: true` say it. Paths are relative to the file that names them.
+A device that has joined has the address of its server and its own name in its identity. Without an identity,
+in plain text, `server` and `insecure_loopback: true` are required. Paths are relative to the settings file.
 """
 
 import dataclasses
@@ -16,22 +16,27 @@ from typing import Any, Literal, TypeVar
 
 from shoal.core.errors import ConfigError
 from shoal.core.privacy.budget import Budget
-from shoal.shell.config import MAX_TEXT, convert, load
+from shoal.shell.config import MAX_TEXT, convert, load, modern
 
 T = TypeVar("T")
 
 SelfCheck = Literal["none", "quick", "full"]
-"""How learner and data are tried on each other once they are loaded; see `fedclient/work/selfcheck.py`."""
+"""How the learner is tried on the data once both are loaded; see `fedclient/work/selfcheck.py`."""
 
 KINDS = ("npz", "csv", "idx", "module")
+FORMER = {
+    "privacy.unprotected": "privacy.allow_unprotected",
+    "privacy.plain_weights": "privacy.allow_plain_weights",
+}
+"""Settings under a former name, which is still read, and their present name."""
 
 
 @dataclass(frozen=True)
 class LearnerConfig:
     """The network: exactly one of the three.
 
-    builtin: a network of ours; options: its arguments. file: the author's own Python file. module: the name
-    of an installed module. See `shoal/core/device_kit/learner.py` for what goes into it.
+    builtin: a network of `shoal.core.models`; options: its arguments. file: the author's own Python file.
+    module: the name of an installed module. `shoal/core/device_kit/learner.py` says what they contain.
     """
 
     builtin: str | None = None
@@ -43,15 +48,15 @@ class LearnerConfig:
         given = [name for name in ("builtin", "file", "module") if getattr(self, name) is not None]
         if len(given) != 1:
             raise ConfigError(
-                f"one of builtin, file and module is due, found {' and '.join(given) or 'none'}",
+                f"set exactly one of builtin, file, module ({_are_set(given)})",
                 "learner: {file: learner.py}",
             )
         if self.options and self.builtin is None:
-            raise ConfigError("options are for a builtin learner alone", "write them into your build()")
+            raise ConfigError("options are only for a builtin learner", "write them into your build()")
 
     @property
     def where(self) -> str:
-        """The file or the module to look into, for errors."""
+        """The file or the module, for errors."""
         return str(self.file or self.module or self.builtin)
 
 
@@ -59,13 +64,13 @@ class LearnerConfig:
 class DataConfig:
     """Where the device's data are: exactly one of npz, csv, idx and module. See `fedclient/work/data.py`.
 
-    test: a second file of the same kind, to measure on at the end.
-    labels, test_labels: the idx files of classes that go with idx and test.
-    label: the csv column that holds the class; unset: the data are unlabelled.
-    columns: the csv columns to take as x, in this order; unset: all but `label`, as they stand in the file.
-    ignore: csv columns to leave out, whatever they hold; where `columns` is set, all others are left out.
-    shape: of one example; unset: as it is in the file.
-    divide_by: every value is divided by it; unset: bytes by 255, nothing else.
+    test: a second file of the same kind, to measure on at the end of a run.
+    labels, test_labels: the idx files of classes for `idx` and `test`.
+    label: the csv column of the class; unset: the data are unlabeled.
+    columns: the csv columns to take as x, in this order; unset: all but `label`, in the order of the file.
+    ignore: csv columns to leave out, whatever they contain; if `columns` is set, all others are left out.
+    shape: of one sample, such as [1, 28, 28] for images with one channel; unset: as in the file.
+    divide_by: a number to divide every value by; unset: bytes are divided by 255, other numbers are not.
     """
 
     npz: Path | None = None
@@ -85,33 +90,35 @@ class DataConfig:
         given = [name for name in KINDS if getattr(self, name) is not None]
         if len(given) != 1:
             raise ConfigError(
-                f"one of npz, csv, idx and module is due, found {' and '.join(given) or 'none'}",
+                f"set exactly one of npz, csv, idx, module ({_are_set(given)})",
                 "data: {npz: train.npz}",
             )
         for name, owner in (("labels", "idx"), ("test_labels", "idx"), ("label", "csv")):
             if getattr(self, name) is not None and self.kind != owner:
-                raise ConfigError(f"{name} goes with {owner}, not with {self.kind}", f"leave {name} out")
+                raise ConfigError(f"{name} goes with {owner}, not with {self.kind}", f"remove {name}")
         self._check_columns()
         if self.kind == "module" and (self.test is not None or self.shape or self.divide_by is not None):
-            raise ConfigError("test, shape and divide_by are for files", "let your function do it")
+            raise ConfigError("test, shape and divide_by are for files", "do the same in your function")
         if self.test_labels is not None and self.test is None:
-            raise ConfigError("test_labels is there, test is not", "test: the idx file of images")
+            raise ConfigError("test_labels is set, but test is not", "set test to the idx file of images")
         if self.divide_by is not None and self.divide_by <= 0.0:
             raise ConfigError(f"divide_by is {self.divide_by}", "use a number above 0, such as 255")
         if any(size < 1 for size in self.shape):
-            raise ConfigError(f"shape {list(self.shape)} is not possible", "use sizes of at least 1")
+            raise ConfigError(f"shape {list(self.shape)} is impossible", "use sizes of at least 1")
 
     def _check_columns(self) -> None:
         for name in ("columns", "ignore"):
             given = getattr(self, name)
             if given and self.kind != "csv":
-                raise ConfigError(f"{name} goes with csv, not with {self.kind}", f"leave {name} out")
+                raise ConfigError(f"{name} goes with csv, not with {self.kind}", f"remove {name}")
             if self.label is not None and self.label in given:
-                raise ConfigError(f"{name} has {self.label!r}, which is the label", f"take it out of {name}")
+                raise ConfigError(
+                    f"{name} contains {self.label!r}, which is the label", f"remove it from {name}"
+                )
         if len(set(self.columns)) < len(self.columns):
-            raise ConfigError(f"columns {list(self.columns)} has a name twice", "name each column once")
+            raise ConfigError(f"columns {list(self.columns)} contains a name twice", "name each column once")
         if both := [name for name in self.columns if name in self.ignore]:
-            raise ConfigError(f"columns and ignore both have {both[0]!r}", "take it out of one of the two")
+            raise ConfigError(f"columns and ignore both contain {both[0]!r}", "remove it from one of the two")
 
     @property
     def kind(self) -> str:
@@ -128,8 +135,8 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class ComputeConfig:
-    """device: where to train. threads: of the processor; more are faster, and another number of them gives
-    results that differ in the last bits. nice: how much the training gives way to other programs, 0 to 19.
+    """device: where to train. threads: CPU threads; more are faster, and a different number gives results
+    that differ in the last bits. nice: how much training yields to other programs, 0 to 19.
     """
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -140,27 +147,28 @@ class ComputeConfig:
         if not 1 <= self.threads <= 1024:
             raise ConfigError(f"threads is {self.threads}", "use at least 1 and at most 1024")
         if not 0 <= self.nice <= 19:
-            raise ConfigError(f"nice is {self.nice}", "use 0 to 19; 19 gives way to everything")
+            raise ConfigError(f"nice is {self.nice}", "use 0 to 19; 19 yields the most")
 
 
 @dataclass(frozen=True)
 class LimitsConfig:
-    """What the owner of the device allows. download_bytes: for one model. kept_bytes: for all kept ones."""
+    """The owner's limits. download_bytes: size of one model. kept_bytes: size of all stored models and
+    results.
+    """
 
     download_bytes: int = 2 << 30
     kept_bytes: int = 8 << 30
 
     def __post_init__(self) -> None:
         if min(self.download_bytes, self.kept_bytes) < 1:
-            raise ConfigError("limits are numbers of bytes, 1 or more", "leave them out for the defaults")
+            raise ConfigError("limits are numbers of bytes, 1 or more", "remove them to get the defaults")
 
 
 @dataclass(frozen=True)
 class ClientConfig:
-    """state: the device's folder.
-
-    server: "host:port"; unset: as the identity says. device: its name, kept in its folder; unset: the
-    identity's, or without one a name that is made. insecure_loopback: plain text, without an identity.
+    """state: the device's folder. server: "host:port"; unset: the one in the identity. device: its name, kept
+    in its folder; unset: the one in the identity, or a generated one. insecure_loopback: whether to use plain
+    text, without an identity, to a server on this machine.
     """
 
     server: str | None = None
@@ -183,10 +191,11 @@ class ClientConfig:
 
 @dataclass(frozen=True)
 class WorkConfig:
-    """What the training process is told. blobs: the folder of models that come and go. account: the folder of
-    the ledger; privacy: what its owner allows.
+    """The settings of the training process. blobs: the folder of models that come and go. account: the folder
+    of the ledger; privacy: what its owner allows.
 
-    data: the device's data; file: in their place, one file, read as `data` says, whose labels do not matter.
+    data: the device's data. file: one file to use instead, read as `data` says; its labels do not matter.
+    labels: False if labels are not needed. selfcheck: what to try before the first task.
     """
 
     blobs: Path
@@ -197,11 +206,11 @@ class WorkConfig:
     labels: bool = True
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     privacy: Budget = field(default_factory=Budget)
-    trial: SelfCheck = "none"
+    selfcheck: SelfCheck = "none"
 
 
 def read(path: Path | None, flags: Mapping[str, Any]) -> ClientConfig:
-    """The settings of the file `path`, if any, with the `flags` that are not None before them.
+    """The settings of the file `path`, if any, overridden by the `flags` that are not None.
 
     Raises ConfigError, naming the file and the setting.
     """
@@ -222,7 +231,7 @@ def read(path: Path | None, flags: Mapping[str, Any]) -> ClientConfig:
         raise ConfigError(
             f"{path} is not UTF-8 text", "give the path of the settings with --config"
         ) from None
-    settings = convert({**load(text, str(path)), **given}, ClientConfig, str(path))
+    settings = convert({**modern(load(text, str(path)), FORMER, str(path)), **given}, ClientConfig, str(path))
     return _anchored(settings, path.absolute().parent)
 
 
@@ -234,8 +243,13 @@ def host_of(server: str) -> str:
     return found[1] or found[2]
 
 
+def _are_set(names: list[str]) -> str:
+    """Which of some exclusive settings are set, for an error."""
+    return f"{' and '.join(names)} are set" if names else "none is set"
+
+
 def _anchored(settings: T, folder: Path) -> T:
-    """`settings` with every relative path in them made absolute from `folder`."""
+    """`settings` with every relative path made absolute, relative to `folder`."""
     changes: dict[str, Any] = {}
     for item in dataclasses.fields(settings):  # type: ignore[arg-type]
         value = getattr(settings, item.name)

@@ -1,19 +1,21 @@
-"""What can go wrong on a device, besides what `shoal.core.errors` has."""
+"""Errors that only a device has; those that it shares with the server are in `shoal.core.errors`."""
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from shoal.core.errors import LearnerFault, Refused, ShoalError
+from shoal.core.errors import DeviceFault, LearnerFault, Refused, ShoalError
 from shoal.core.exchange.link import Failure
 
 
 class WorkerDied(ShoalError):
-    """The training process ended by itself; the message says how."""
+    """The training process ended on its own; the message says how."""
 
     code, exit_code = "worker-died", 8
 
 
 class TaskFailed(LearnerFault):
-    """A task that this device could not do, with the code of what it failed for."""
+    """This device could not do a task; the code is that of the cause."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.message, "", failure.details)
@@ -21,7 +23,7 @@ class TaskFailed(LearnerFault):
 
 
 class Abstained(ShoalError):
-    """No cluster fits the device's data."""
+    """No cluster fits the device's data well enough."""
 
     code, exit_code = "abstained", 1
 
@@ -33,16 +35,33 @@ class NotApproved(ShoalError):
 
 
 class SomeoneElse(Refused):
-    """Who answers is not whom the join string names."""
+    """The server that answers is not the one that the join string names."""
 
     code = "someone-else"
 
 
 class Stopped(ShoalError):
-    """A signal ended the agent before its work was done; the exit code is the one of shells, 128 and more."""
+    """A signal ended the agent before its work was done. The exit code is 128 plus its number, as in
+    shells.
+    """
 
     code, exit_code = "stopped", 130
 
     def __init__(self, number: signal.Signals) -> None:
         super().__init__(f"stopped by {number.name}")
         self.exit_code = 128 + number  # type: ignore[misc]
+
+
+@contextmanager
+def torch_required() -> Iterator[None]:
+    """Around an import that needs PyTorch. Raises DeviceFault if it is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise DeviceFault(
+            "PyTorch is not installed on this device",
+            "on a device without a GPU install PyTorch's CPU build first (see pytorch.org), then "
+            'pip install "shoal-fed[client]"',
+        ) from None

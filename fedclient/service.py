@@ -2,55 +2,53 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from fedclient import placing as enrolling
 from fedclient.agent import SOFTWARE, Agent, Allowance, Until
-from fedclient.cli import privacy_report
-from fedclient.cli import watch as watching
 from fedclient.config import ClientConfig, SelfCheck, WorkConfig
 from fedclient.faults import Stopped
+from fedclient.identity.connection import Endpoint, endpoint
 from fedclient.identity.keyring import Keyring
 from fedclient.identity.link import SecureLink
 from fedclient.net.backoff import Backoff, patiently
-from fedclient.net.connection import Access, access
 from fedclient.net.rpc import RpcLink
-from fedclient.placing import Enrolment, Placer
+from fedclient.placement import PlacementResult, Placer, save
 from fedclient.reporter import Reporter
+from fedclient.store import privacy_report
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import DeviceFolder, Outbox, Status
-from fedclient.work.executor import Facts, Spawned
+from fedclient.work.executor import Spawned, WorkerInfo
 from shoal.core.errors import ConfigError, DataFault, Refused, ShoalError
 from shoal.core.exchange.link import Hello, ObservedRun
 from shoal.core.identity.enrolled import Role
 from shoal.shell.console import Console
 
 LOOK = 2.0
-"""Seconds between two looks of an observer."""
+"""Seconds between two requests of an observer."""
 
 
-async def serve(settings: ClientConfig, console: Console, until: Until, patience: float) -> Reporter:
-    """Run an agent until it ends; what it did. Raises Stopped when a signal ended it too early."""
+async def serve(settings: ClientConfig, console: Console, until: Until, give_up_after: float) -> Reporter:
+    """Run an agent until it ends, and return what it did. Raises Stopped if a signal ended it too early."""
     folder = DeviceFolder(settings.state)
     with folder.locked():
-        way = access(settings)
-        device = folder.device(way.device)
-        reporter = Reporter(Status(device, way.address), folder.root, console.progress, console.say)
+        reached = endpoint(settings)
+        device = folder.device(reached.device)
+        reporter = Reporter(Status(device, reached.address), folder.root, console.progress, console.say)
         try:
-            _check_role(way)
-            executor = Spawned(work_config(settings, trial="quick"))
-            async with _link(way, folder, console) as link, _stopped_at_the_end(executor):
+            _check_role(reached)
+            executor = Spawned(work_config(settings, selfcheck="quick"))
+            async with _link(reached, folder, console) as link, _stopped_at_the_end(executor):
                 reporter.doing("loading the learner and the data")
                 if not (await executor.start()).labelled:
-                    hint = "use `fedclient enroll` for such data"
+                    hint = "use `fedclient place` for unlabeled data"
                     raise DataFault("the data have no labels to train on", hint)
                 store, outbox = BlobStore(folder.blobs), Outbox(folder.outbox)
                 limits = settings.limits
-                allowance = Allowance(limits.download_bytes, limits.kept_bytes, patience)
+                allowance = Allowance(limits.download_bytes, limits.kept_bytes, give_up_after)
                 agent = Agent(link, executor, store, outbox, folder.mark, reporter, allowance)
                 await _until_signal(agent, until)
         except ShoalError as error:
@@ -61,67 +59,77 @@ async def serve(settings: ClientConfig, console: Console, until: Until, patience
         return reporter
 
 
-async def check(settings: ClientConfig) -> Facts:
-    """Load the learner and the data and try them on one batch. Raises whose fault it is; asks no server."""
-    config = work_config(settings, trial="full")
-    with TemporaryDirectory(prefix="fedclient-check-") as folder:  # the device's own is left alone
+async def check(settings: ClientConfig) -> WorkerInfo:
+    """Load the learner and the data and try them on one batch. No server is asked.
+
+    Raises ConfigError, DataFault, DeviceFault or LearnerFault, by what is at fault.
+    """
+    config = work_config(settings, selfcheck="full")
+    with TemporaryDirectory(prefix="fedclient-check-") as folder:  # the device's own stays untouched
         executor = Spawned(replace(config, blobs=Path(folder) / "blobs", account=Path(folder)))
         async with _stopped_at_the_end(executor):
             return await executor.start()
 
 
 async def watch(
-    settings: ClientConfig, console: Console, once: bool, patience: float
+    settings: ClientConfig,
+    console: Console,
+    once: bool,
+    give_up_after: float,
+    text: Callable[[Sequence[ObservedRun]], str],
 ) -> tuple[ObservedRun, ...]:
-    """How the runs stand, once, or again at each change until all are over. Raises Refused."""
+    """The runs at the last look: the first one, or the first at which all are over. Raises Refused.
+
+    text: how the console shows the runs, at each change.
+    """
     folder = DeviceFolder(settings.state)
     with folder.locked():
-        way = access(settings)
-        if way.identity is None or way.identity.role is not Role.OBSERVER:
-            hint = "join as another device by a token for --role observer"
-            raise Refused(f"{way.device} may not see how runs stand: only an observer may", hint)
-        async with _link(way, folder, console) as link:
-            backoff, told = Backoff(), ""
+        reached = endpoint(settings)
+        if reached.identity is None or reached.identity.role is not Role.OBSERVER:
+            hint = "join as another device with a token for --role observer"
+            raise Refused(f"{reached.device} may not watch runs: only an observer may", hint)
+        async with _link(reached, folder, console) as link:
+            backoff = Backoff()
             while True:
-                runs = (await patiently(link.observe, backoff, patience, console.progress)).runs
+                runs = (await patiently(link.observe, backoff, give_up_after, console.progress)).runs
                 if once or all(run.over for run in runs):
                     return runs
-                if (said := watching.text(runs)) != told:
-                    console.progress(said)
-                    told = said
+                console.progress(text(runs))
                 await asyncio.sleep(LOOK)
 
 
-async def enroll(
+async def place(
     settings: ClientConfig,
     console: Console,
     file: Path | None,
     run: str,
     accept_nearest: bool,
-    patience: float,
-) -> tuple[Enrolment, Path | None]:
-    """Find the model for the data and store it; where it is, None if the server abstained."""
+    give_up_after: float,
+) -> tuple[PlacementResult, Path | None]:
+    """Find the model for the data and store it; its path, or None if the server abstained."""
     folder = DeviceFolder(settings.state)
     with folder.locked():
-        way = access(settings)
-        folder.device(way.device)
+        reached = endpoint(settings)
+        folder.device(reached.device)
         store, executor = BlobStore(folder.blobs), Spawned(work_config(settings, file, labels=False))
-        async with _link(way, folder, console) as link, _stopped_at_the_end(executor):
+        async with _link(reached, folder, console) as link, _stopped_at_the_end(executor):
             limit = settings.limits.download_bytes
-            placer = Placer(link, executor, store, console.progress, limit, patience)
-            enrolment = await placer.enroll(run, accept_nearest)
-            if isinstance(link, SecureLink) and link.identity.role is not Role.TRAIN:  # its agent does
-                await link.renew_if_due(Hello(SOFTWARE, mark=folder.mark.read()))
-        enrolment = replace(enrolment, privacy=privacy_report.told(settings))
-        path = enrolling.save(enrolment, store, folder.model) if enrolment.model else None
+            placer = Placer(link, executor, store, console.progress, limit, give_up_after)
+            found = await placer.place(run, accept_nearest)
+            if (
+                isinstance(link, SecureLink) and link.identity.role is not Role.TRAIN
+            ):  # a training device's agent does it
+                await link.renew_if_required(Hello(SOFTWARE, mark=folder.mark.read()))
+        found = replace(found, privacy=privacy_report.summary(settings))
+        path = save(found, store, folder.model) if found.model else None
         store.trim(settings.limits.kept_bytes)
-        return enrolment, path
+        return found, path
 
 
 def work_config(
-    settings: ClientConfig, file: Path | None = None, labels: bool = True, trial: SelfCheck = "none"
+    settings: ClientConfig, file: Path | None = None, labels: bool = True, selfcheck: SelfCheck = "none"
 ) -> WorkConfig:
-    """What the training process is told. Raises ConfigError where the settings lack it."""
+    """The settings of the training process. Raises ConfigError if the learner or the data are missing."""
     if settings.learner is None:
         raise ConfigError("no learner is given", "set `learner`, for example learner: {file: learner.py}")
     if settings.data is None and file is None:
@@ -136,12 +144,12 @@ def work_config(
         labels,
         compute,
         privacy,
-        trial,
+        selfcheck,
     )
 
 
 async def _until_signal(agent: Agent, until: Until) -> None:
-    """Run the agent; on SIGTERM or SIGINT it takes leave."""
+    """Run the agent; on SIGTERM or SIGINT it says goodbye to the server and ends."""
     caught: list[signal.Signals] = []
     serving = asyncio.ensure_future(agent.run(until))
 
@@ -164,22 +172,22 @@ async def _until_signal(agent: Agent, until: Until) -> None:
             loop.remove_signal_handler(number)
 
 
-def _check_role(way: Access) -> None:
-    """Said before learner and data are loaded; the server holds to it whatever is said here."""
-    if way.identity is not None and way.identity.role is not Role.TRAIN:
+def _check_role(reached: Endpoint) -> None:
+    """Refuse early, before the learner and the data are loaded. The server enforces the role itself."""
+    if reached.identity is not None and reached.identity.role is not Role.TRAIN:
         raise Refused(
-            f"{way.device} joined as {way.identity.role.value}, and may not train",
-            "use `fedclient enroll`; to train, join as another device by a token for --role train",
+            f"{reached.device} joined as {reached.identity.role.value}, and may not train",
+            "use `fedclient place`; to train, join as another device with a token for --role train",
         )
 
 
 @asynccontextmanager
-async def _link(way: Access, folder: DeviceFolder, console: Console) -> AsyncIterator[RpcLink]:
-    """The folder has the device's name by now."""
-    if way.identity is None:
-        link = RpcLink(way.address, folder.device(way.device))
+async def _link(reached: Endpoint, folder: DeviceFolder, console: Console) -> AsyncIterator[RpcLink]:
+    """A link to the server, closed at the end. The folder must already have the device's name."""
+    if reached.identity is None:
+        link = RpcLink(reached.address, folder.device(reached.device))
     else:
-        link = SecureLink(Keyring(folder.identity), way.identity, console.say, way.server)
+        link = SecureLink(Keyring(folder.identity), reached.identity, console.say, reached.server)
     try:
         yield link
     finally:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedserver.authority.audit import Event
 from fedserver.authority.peers import Peers
 from fedserver.authority.roots import Authority
 from fedserver.config import ServerConfig
@@ -18,8 +17,8 @@ from fedserver.coordinator.device_api import SOFTWARE
 from fedserver.rpc.client import SOCKET
 from fedserver.rpc.server import Listeners, listen
 from fedserver.rpc.tls import Access
-from fedserver.store.storage import Storage
-from fedserver.store.store import Store
+from fedserver.store.identities.audit import Event
+from fedserver.store.store import Storage
 from shoal.core.errors import StorageFault
 from shoal.shell.disk import settle, storing, temporary
 
@@ -44,7 +43,7 @@ async def serve(config: ServerConfig, announce: Callable[[str, str], None]) -> N
         access = None if authority is None else await _access(coordinator.storage, authority, config)
         listeners = await listen(coordinator, config.listen, config.state / SOCKET, access)
         facts = {"software": SOFTWARE, "address": listeners.address, "plain_text": config.insecure_loopback}
-        await coordinator.storage(Store.note_event, Event.START, **facts)
+        await coordinator.storage.identities.note_event(Event.START, **facts)
         _write_address(config.state / ADDRESS, listeners.address)
         _write_address(config.state / JOIN, listeners.join_address)
         announce(listeners.address, listeners.join_address)
@@ -64,7 +63,7 @@ async def _end(coordinator: Coordinator, listeners: Listeners | None, config: Se
         await listeners.stop_accepting()
         await listeners.stop(config.cadence.grace)
     with contextlib.suppress(StorageFault):
-        await coordinator.storage(Store.note_event, Event.STOP)
+        await coordinator.storage.identities.note_event(Event.STOP)
     await coordinator.close()
     for name in (ADDRESS, JOIN, SOCKET):
         (config.state / name).unlink(missing_ok=True)
@@ -97,5 +96,5 @@ async def _access(storage: Storage, authority: Authority, config: ServerConfig) 
     """What the listeners need where there are certificates; the server's own is renewed if it is time."""
     if authority.refresh():
         log.info("the server's certificate is new: it is good for %s", ", ".join(authority.hosts))
-        await storage(Store.note_event, Event.CERTIFICATE_MADE, hosts=list(authority.hosts))
+        await storage.identities.note_event(Event.CERTIFICATE_MADE, hosts=list(authority.hosts))
     return Access(await Peers.open(storage, authority), config.join_listen, authority.hosts[0])

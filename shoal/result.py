@@ -129,7 +129,7 @@ class Result:
         model: what the weights are of, as for `shoal.simulate`; a simulation knows it. Raises NotFound for
         an unknown cluster.
         """
-        from shoal.core.device_kit.weights import load_weights
+        from shoal.core.device_kit.learner import load_weights
         from shoal.lab.models import learner_of
 
         weights = self.weights(cluster)

@@ -11,10 +11,8 @@ from torch.nn.functional import avg_pool2d
 from shoal.core.algorithm import Algorithm
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
-from shoal.core.device_kit.context import DeviceContext
-from shoal.core.device_kit.learner import Learner, builtin
-from shoal.core.device_kit.simulated import Memories, Simulated
-from shoal.core.device_kit.weights import initial_weights
+from shoal.core.device_kit.context import DeviceContext, Memories, Simulated
+from shoal.core.device_kit.learner import Learner, builtin, initial_weights
 from shoal.core.exchange.messages import Message
 from shoal.core.types import DeviceId, Tensors
 from shoal.lab.datasets import images

@@ -52,7 +52,7 @@ done
 newcomer=(--config data/newcomer/clinic.yaml)
 echo
 fedserver token create --role infer-only | fedclient join - "${newcomer[@]}" --device newcomer
-fedclient enroll data/newcomer/measurements.csv "${newcomer[@]}" --run flux --json >results/newcomer.json
+fedclient place data/newcomer/measurements.csv "${newcomer[@]}" --run flux --json >results/newcomer.json
 fedclient predict data/newcomer/measurements.csv "${newcomer[@]}" --out results/classes.csv
 
 # The check, which no newcomer could make: the same measurements, with the truth.

@@ -51,5 +51,5 @@ done
 newcomer=(--config data/newcomer/reader.yaml)
 echo
 fedserver token create --role infer-only | fedclient join - "${newcomer[@]}" --device newcomer
-fedclient enroll data/newcomer/images.csv "${newcomer[@]}" --run fmcl --json >results/newcomer.json
+fedclient place data/newcomer/images.csv "${newcomer[@]}" --run fmcl --json >results/newcomer.json
 fedclient predict data/newcomer/test.csv "${newcomer[@]}" --json >results/check.json

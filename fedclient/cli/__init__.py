@@ -1,1 +1,1 @@
-"""What the verbs of a device print."""
+"""The verbs of `fedclient`, one module for each."""

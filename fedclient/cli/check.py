@@ -1,22 +1,45 @@
-"""What `fedclient check` found, for people; the trial itself is in `trial.py`, and runs where tasks run."""
+"""`fedclient check`. The check itself is in `fedclient/work/selfcheck.py`, and runs where tasks run."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
+
+import click
+
+from fedclient.cli.options import configured
+from fedclient.config import ClientConfig
+from shoal.shell.console import Console, Result, verb
 
 MOST_CLASSES = 20
 """Classes that are listed with their counts."""
 NO_LATENT = "none; algorithms that describe data, such as FLUX, need one"
 
 
+@click.command(epilog="Example: fedclient check --config device.yaml")
+@verb
+@configured()
+def check(console: Console, settings: ClientConfig) -> Result:
+    """Try the learner on one batch of the data.
+
+    Prints what the network sees of the data and the result of each part of the learner. No server is asked,
+    and the device's folder is not used.
+    """
+    from fedclient.service import check
+
+    console.progress("loading the learner and the data")
+    found = asyncio.run(check(settings)).findings
+    return Result(found, text(found))
+
+
 def text(found: Mapping[str, Any]) -> str:
-    """The findings of a full trial as lines."""
+    """The findings of a full self-check, as lines."""
     lowest, highest = found["range"]
     lines = {
         "samples": _samples(found["samples"]),
         "each": f"shape {_shape(found['shape'])}, {found['dtype']}, from {lowest:.6g} to {highest:.6g}",
         "classes": _classes(found["classes"], found["class_count"]),
         "network": f"{found['parameters']} parameters, {found['bytes']} bytes, on {found['device']}",
-        "weights": "out and in again",
+        "weights": "saved and loaded again",
         "latent": _shape(found["latent"]) if found["latent"] else NO_LATENT,
     }
     if found["loss"] is not None:
@@ -34,11 +57,11 @@ def _samples(counts: Mapping[str, Any]) -> str:
 
 
 def _classes(counts: Mapping[str, int] | None, number: int) -> str:
-    """Each class with how many samples it has."""
+    """Each class with its number of samples."""
     if counts is None:
-        return "unlabelled: they can be placed and predicted, not trained on"
+        return "unlabeled: the data can be placed and classified, not trained on"
     listed = ", ".join(f"{count} of class {name}" for name, count in list(counts.items())[:MOST_CLASSES])
-    return listed if number <= MOST_CLASSES else f"{listed}, and {number - MOST_CLASSES} classes more"
+    return listed if number <= MOST_CLASSES else f"{listed}, and {number - MOST_CLASSES} more classes"
 
 
 def _shape(sizes: list[int]) -> str:

@@ -1,60 +1,76 @@
-"""What a device did last, out of its folder, and whether its server answers."""
+"""`fedclient status`: what a device did last, from its folder, and whether its server answers."""
 
 import asyncio
 import time
 from typing import Any
 
-from fedclient.cli import privacy_report
+import click
+
+from fedclient.cli.options import CALLING, configured
 from fedclient.config import ClientConfig
-from fedclient.net.connection import Access, access
-from fedclient.placing import PLACEMENT
+from fedclient.identity.connection import Endpoint, endpoint
+from fedclient.placement import PLACEMENT
+from fedclient.store import privacy_report
 from fedclient.store.state import STATUS, DeviceFolder, Outbox, read_json
 from shoal.core.engine.timeouts import MOMENT
 from shoal.core.errors import ShoalError
+from shoal.shell.console import Console, Result, verb
 
 TASK = ("run", "round", "title", "outcome")
 
 
-def status(settings: ClientConfig) -> dict[str, Any]:
-    """For machines. running: an agent works in this folder now. at: when it wrote last, Unix seconds."""
+@click.command(epilog="Example: fedclient status --config device.yaml --json")
+@verb
+@configured(*CALLING)
+def status(console: Console, settings: ClientConfig) -> Result:
+    """Show what this device did last, and whether its server answers."""
+    found = facts(settings)
+    return Result(found, text(found))
+
+
+def facts(settings: ClientConfig) -> dict[str, Any]:
+    """For programs. running: whether an agent works in this folder now. at: when it last wrote its status,
+    in Unix seconds."""
     folder = DeviceFolder(settings.state)
     last, placement = read_json(folder.root / STATUS), read_json(folder.model / PLACEMENT)
     try:
-        way, trouble = access(settings), ""
+        reached, trouble = endpoint(settings), ""
     except ShoalError as error:
-        way, trouble = Access(None, None, None), str(error)
+        reached, trouble = Endpoint(None, None, None), str(error)
     return {
-        "device": way.device or folder.known_device() or settings.device,
+        "device": reached.device or folder.known_device() or settings.device,
         "state": str(folder.root),
-        "identity": way.identity.facts() if way.identity else None,
+        "identity": reached.identity.facts() if reached.identity else None,
         "trouble": trouble or None,
-        "server": way.address or settings.server or last.get("server"),
-        "answers": _answers(way),
+        "server": reached.address or settings.server or last.get("server"),
+        "answers": _answers(reached),
         "running": folder.busy(),
         "doing": last.get("doing"),
         "at": last.get("at"),
         "last_task": {key: last.get(key) for key in TASK} if last.get("run") else None,
         "tasks": last.get("tasks", 0),
         "cluster": last.get("cluster") or placement.get("cluster"),
-        "enrolled": placement or None,
-        "privacy": privacy_report.told(settings),
+        "placed": placement or None,
+        "privacy": privacy_report.summary(settings),
         "outbox": Outbox(folder.outbox).pending() is not None,
         "last_error": last.get("error") or None,
     }
 
 
-def _answers(way: Access) -> bool | None:
-    """None where no server may be asked."""
-    if not way.address:
+def _answers(reached: Endpoint) -> bool | None:
+    """None if there is no server to ask."""
+    if not reached.address:
         return None
     from fedclient.identity.rpc import credentials
     from fedclient.net.rpc import answers
 
-    return asyncio.run(answers(way.address, MOMENT, credentials(way.identity) if way.identity else None))
+    return asyncio.run(
+        answers(reached.address, MOMENT, credentials(reached.identity) if reached.identity else None)
+    )
 
 
 def text(found: dict[str, Any]) -> str:
-    """The same for people."""
+    """The same, for people."""
     answer = {None: "not asked", True: "answers", False: "does not answer"}
     task, error, identity = found["last_task"], found["last_error"], found["identity"]
     seen = time.strftime(" (%Y-%m-%d %H:%M:%S)", time.localtime(found["at"])) if found["at"] else ""
@@ -73,7 +89,7 @@ def text(found: dict[str, Any]) -> str:
         "last task": ", ".join(f"{key} {task[key]}" for key in TASK if task[key]) if task else "none",
         "cluster": found["cluster"] or "none",
         "privacy": privacy_report.line(found["privacy"]),
-        "outbox": "a result waits for the server" if found["outbox"] else "empty",
+        "outbox": "a result is waiting for the server" if found["outbox"] else "empty",
         "last error": f"[{error.get('code')}] {error.get('message')}" if error else "none",
     }
     return "\n".join(f"{name + ':':<13}{value}" for name, value in lines.items())

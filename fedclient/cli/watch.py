@@ -1,22 +1,42 @@
-"""How runs stand, as an observer sees them."""
+"""`fedclient watch`."""
 
+import asyncio
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
+import click
+
+from fedclient.cli.options import CALLING, configured, give_up_after
+from fedclient.config import ClientConfig
 from shoal.core.exchange.link import ObservedRun
+from shoal.shell.console import Console, Result, verb
 
 
-def facts(runs: Sequence[ObservedRun]) -> dict[str, Any]:
-    """For machines."""
-    return {"runs": [asdict(run) for run in runs]}
+@click.command(epilog="Example: fedclient watch --once --json")
+@verb
+@configured(*CALLING)
+@click.option("--once", is_flag=True, help="Print the state of the runs once and exit.")
+@give_up_after("10 with --once, else never")
+def watch(console: Console, settings: ClientConfig, once: bool, give_up_after: float | None) -> Result:
+    """Print the state of the runs, and again at each change until all are over.
+
+    This is for a machine that joined with a token for --role observer. It sees runs, but no devices and no
+    models.
+    """
+    from fedclient.service import watch
+
+    if give_up_after is None:
+        give_up_after = 10.0 if once else math.inf
+    runs = asyncio.run(watch(settings, console, once, give_up_after, _text))
+    return Result({"runs": [asdict(run) for run in runs]}, _text(runs))
 
 
-def text(runs: Sequence[ObservedRun]) -> str:
-    """For people: a line for each run, newest first."""
-    return "\n".join(map(line, runs)) or "there is no run"
+def _text(runs: Sequence[ObservedRun]) -> str:
+    """A line for each run, newest first."""
+    return "\n".join(map(_line, runs)) or "there is no run"
 
 
-def line(run: ObservedRun) -> str:
+def _line(run: ObservedRun) -> str:
     doing = f", {run.title}" if run.title else ""
     return f"{run.run} ({run.algorithm}): {run.stage}, round {run.round}{doing}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from fedclient.faults import NotApproved
-from fedclient.identity.keyring import Asking, EnrolPort, Identity, Keyring, fingerprint_of, identity_of
+from fedclient.identity.keyring import Asking, EnrollmentPort, Identity, Keyring, fingerprint_of, identity_of
 from fedclient.identity.rpc import enrolment
 from fedclient.net.backoff import Backoff, patiently
 from fedclient.store.state import DeviceFolder
@@ -28,7 +28,7 @@ SHORTEST, LONGEST = 1.0, 60.0
 """Seconds between two looks whether the operator has approved, whatever the server says."""
 
 
-def read_line(given: str) -> JoinString:
+def read_join_string(given: str) -> JoinString:
     """The join string that is given, or lies in the file of that name, or in standard input for "-".
 
     Raises ConfigError, which never repeats what was given: it may be most of a secret.
@@ -75,7 +75,7 @@ async def _ask_until_answered(
     line: JoinString, keyring: Keyring, device: DeviceId | None, wait: bool, console: Console
 ) -> Identity:
     """On return the identity is on the disk."""
-    enrol, asking = EnrolPort(line.host, line.port, line.pin), keyring.asking()
+    enrol, asking = EnrollmentPort(line.host, line.port, line.pin), keyring.asking()
     name = device or _name_for(asking)
     console.progress(f"asking {enrol.address} for a certificate for {name}")
     answer = await _in_turn(lambda: _ask(line, enrol, asking, name), console)
@@ -109,7 +109,7 @@ async def _in_turn(ask: Callable[[], Awaitable[T]], console: Console) -> T:
         await asyncio.sleep(wait)
 
 
-async def _ask(line: JoinString, enrol: EnrolPort, asking: Asking, name: DeviceId) -> Enrolled | Pending:
+async def _ask(line: JoinString, enrol: EnrollmentPort, asking: Asking, name: DeviceId) -> Enrolled | Pending:
     async with enrolment(enrol) as desk:
         nonce = (await desk.challenge()).nonce
         proof = prove(key_of(line.secret), nonce, line.pin, asking.csr)

@@ -28,7 +28,7 @@ ANEW = (
 
 
 @dataclass(frozen=True)
-class EnrolPort:
+class EnrollmentPort:
     """Where EnrollmentService listens, and the SHA-256 of the key that must answer there."""
 
     host: str
@@ -51,7 +51,7 @@ class Identity:
     device: DeviceId
     role: Role
     address: str
-    enrol: EnrolPort
+    enrol: EnrollmentPort
 
     @property
     def parsed(self) -> x509.Certificate:
@@ -96,7 +96,7 @@ def fingerprint_of(key: bytes) -> str:
     return certs.fingerprint(certs.pin_of(certs.key_from_pem(key).public_key()))
 
 
-def identity_of(asking: Asking, enrolled: Enrolled, enrol: EnrolPort) -> Identity:
+def identity_of(asking: Asking, enrolled: Enrolled, enrol: EnrollmentPort) -> Identity:
     """What the server's answer makes of a request. Raises BadPayload when it does not answer this request."""
     certificate = certs.certificate(enrolled.certificate)
     named = certs.named_by(certificate)
@@ -143,7 +143,7 @@ class Keyring:
                 found["device"],
                 Role(found["role"]),
                 found["address"],
-                EnrolPort(enrol["host"], enrol["port"], bytes.fromhex(enrol["pin"])),
+                EnrollmentPort(enrol["host"], enrol["port"], bytes.fromhex(enrol["pin"])),
             )
             if identity.parsed.public_key() != certs.key_from_pem(identity.key).public_key():
                 raise ValueError("key and certificate do not belong together")

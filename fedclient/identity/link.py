@@ -15,9 +15,8 @@ from random import Random
 from grpc import aio
 
 from fedclient.faults import SomeoneElse
-from fedclient.identity.handshake import Cause, cause_of
 from fedclient.identity.keyring import ANEW, Identity, Keyring, identity_of
-from fedclient.identity.rpc import Enrolment, credentials, enrolment, renewed
+from fedclient.identity.rpc import Cause, EnrollmentClient, cause_of, credentials, enrolment, renewed
 from fedclient.net.backoff import Backoff, patiently
 from fedclient.net.rpc import RpcLink, error_of
 from shoal.core.errors import Refused, ShoalError, Unauthenticated, Unavailable
@@ -59,7 +58,7 @@ class SecureLink(RpcLink):
             self._renew_in(welcome.renew_in)
         return welcome
 
-    async def renew_if_due(self, hello: Hello) -> None:
+    async def renew_if_required(self, hello: Hello) -> None:
         """Ask the server, by one more hello, whether it is time, and renew if so; for who does not stay.
 
         What keeps it from that is said: there is time for it at the next visit.
@@ -154,7 +153,7 @@ class SecureLink(RpcLink):
                 return Unavailable(message, "the server's clock was set back: tell its operator")
             return refusal
 
-    async def _rejoin(self, desk: Enrolment) -> ShoalError:
+    async def _rejoin(self, desk: EnrollmentClient) -> ShoalError:
         """Ask for a certificate with the key of the one that is over. What the failed call ends with."""
         last, asking = self.identity, self._keyring.asking()
         self._say(f"the certificate of {last.device} ended on {last.ends:%Y-%m-%d}: asking for a new one")

@@ -9,9 +9,7 @@ import grpc
 from cryptography import x509
 from grpc import aio
 
-from fedclient.identity.handshake import Cause, cause_of
-from fedclient.identity.keyring import EnrolPort, Identity
-from fedclient.identity.pinned import name_in, shown, to_pem
+from fedclient.identity.keyring import EnrollmentPort, Identity
 from fedclient.net.rpc import OPTIONS, error_of
 from shoal.core.engine import timeouts
 from shoal.core.errors import Unavailable
@@ -23,6 +21,50 @@ from shoal.core.identity.enrolled import Challenge, Enrolled, Joining, Pending, 
 if TYPE_CHECKING:
     from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import IdentityServiceAsyncStub
 
+import asyncio
+import ssl
+from enum import Enum
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
+
+from fedclient.faults import SomeoneElse
+from shoal.core.engine.timeouts import CONNECTION
+from shoal.core.identity.certificates import pin_of
+
+
+class Cause(Enum):
+    """What keeps two sides from shaking hands."""
+
+    OTHER_NAME = "the certificate is for another name than the one that was called"
+    OTHER_AUTHORITY = "the certificate is not of an authority that this device trusts"
+    OUT_OF_TIME = "the certificate is not good at what this device's clock says"
+    NO_TLS = "the other side speaks no TLS"
+    CUT = "the other side saw our certificate and hung up"
+
+
+WORDS = (
+    ("Hostname Verification Check failed", Cause.OTHER_NAME),
+    ("certificate has expired", Cause.OUT_OF_TIME),
+    ("certificate is not yet valid", Cause.OUT_OF_TIME),
+    ("CERTIFICATE_VERIFY_FAILED", Cause.OTHER_AUTHORITY),
+    ("certificate signature failure", Cause.OTHER_AUTHORITY),
+    ("WRONG_VERSION_NUMBER", Cause.NO_TLS),
+    ("Socket closed", Cause.CUT),
+    ("Connection reset by peer", Cause.CUT),
+    ("Broken pipe", Cause.CUT),
+)
+"""The first that is found counts."""
+
+
+def cause_of(details: str) -> Cause | None:
+    """details: of a call that found no connection. None: nobody is there, or it is another trouble."""
+    if "failed to connect to all addresses" not in details:
+        return None
+    return next((cause for words, cause in WORDS if words in details), None)
+
+
 T = TypeVar("T")
 
 
@@ -31,7 +73,7 @@ def credentials(identity: Identity) -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(identity.authorities, identity.key, identity.certificate)
 
 
-class Enrolment:
+class EnrollmentClient:
     """EnrollmentService, made by `enrolment`. Its calls raise ShoalErrors."""
 
     def __init__(self, channel: aio.Channel, address: str, certificate: x509.Certificate) -> None:
@@ -64,16 +106,67 @@ class Enrolment:
 
 
 @asynccontextmanager
-async def enrolment(port: EnrolPort) -> AsyncIterator[Enrolment]:
+async def enrolment(port: EnrollmentPort) -> AsyncIterator[EnrollmentClient]:
     """Over a channel that trusts the one certificate whose key has the pin, whatever name it is for."""
     certificate = await shown(port)
     trust = grpc.ssl_channel_credentials(to_pem(certificate))
     options = (*OPTIONS, ("grpc.ssl_target_name_override", name_in(certificate)))
     async with aio.secure_channel(port.address, trust, options=options) as channel:
-        yield Enrolment(channel, port.address, certificate)
+        yield EnrollmentClient(channel, port.address, certificate)
 
 
 async def renewed(stub: "IdentityServiceAsyncStub", csr: bytes) -> Enrolled:
     """The next certificate. Raises aio.AioRpcError, and BadPayload."""
     answer = await stub.Renew(pb.RenewRequest(csr=csr), timeout=timeouts.ANSWER)
     return wire.enrolled_from_pb(answer.identity)
+
+
+async def shown(port: EnrollmentPort) -> x509.Certificate:
+    """The certificate that is shown at `port`, if its key has the pin: from then on that is whom to trust.
+
+    A handshake of TLS 1.3 and nothing else: no name, no token, no byte of ours.
+    Raises Unavailable when nobody answers, SomeoneElse when it is another.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # the pin is checked instead
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.set_alpn_protocols(["h2"])
+    try:
+        async with asyncio.timeout(CONNECTION):
+            _, writer = await asyncio.open_connection(port.host.strip("[]"), port.port, ssl=context)
+    except ssl.SSLError:
+        raise SomeoneElse(
+            f"{port.address} is no enrolment port: it speaks no TLS 1.3", "ask for a new join string"
+        ) from None
+    except (OSError, TimeoutError) as error:
+        why = getattr(error, "strerror", None) or str(error) or "no answer in time"
+        hint = "is the server running there, and may this device reach it?"
+        raise Unavailable(f"{port.address} does not answer: {why}", hint) from None
+    data = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+    writer.transport.abort()
+    try:
+        certificate = x509.load_der_x509_certificate(data)
+        found = pin_of(certificate.public_key())  # type: ignore[arg-type]
+    except (ValueError, UnsupportedAlgorithm):
+        found = b""
+    if found != port.pin:
+        raise SomeoneElse(
+            f"someone else answers at {port.address}: its key is not the one that the join string names",
+            "nothing was sent; ask the server's operator for a new join string, and how it can be that",
+        )
+    return certificate
+
+
+def to_pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(Encoding.PEM)
+
+
+def name_in(certificate: x509.Certificate) -> str:
+    """A name that the certificate is for, whichever: its key is what is trusted. "" when it has none."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        common = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        return str(common[0].value) if common else ""
+    found = [*names.get_values_for_type(x509.DNSName), *names.get_values_for_type(x509.IPAddress)]
+    return str(found[0]) if found else ""

@@ -9,7 +9,7 @@ mark            the last mark of the server, by which it can be told from one th
 outbox/         the result that the server has not taken yet
 memory/         what is remembered of a run from task to task; see `fedclient.store.memory`
 blobs/          models that came and results that go
-model/          the model that `fedclient enroll` brought
+model/          the model that `fedclient place` brought
 """
 
 import fcntl
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from fedclient.store.memory import Memory
-from shoal.core.errors import BadPayload, ConfigError, DiskFull, Refused
+from shoal.core.errors import BadPayload, ConfigError, DiskFull
 from shoal.core.exchange.link import Report
 from shoal.core.exchange.wire import report_from_bytes, report_to_bytes
 from shoal.shell import crash
@@ -101,7 +101,7 @@ class DeviceFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Work here alone. The folder is made, for its owner's eyes. Raises Refused when another has it."""
+        """Work here alone. The folder is made, for its owner's eyes. Raises ConfigError if it is in use."""
         path = self.root / "lock"
         with storing(path):
             self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -110,8 +110,8 @@ class DeviceFolder:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                raise Refused(
-                    f"another fedclient works in {self.root}", "stop it, or give this one another `state`"
+                raise ConfigError(
+                    f"{self.root} is in use by another fedclient", "stop that one, or use another --state"
                 ) from None
             for folder in (self.root, self.outbox, self.blobs, self.memory, self.model):
                 sweep(folder)

@@ -1,4 +1,7 @@
-"""Who performs a device's tasks: a process of its own, which can be killed, or this one, for tests."""
+"""Where a device's tasks run: a process of its own, which can be killed, or a thread of this one, for tests.
+
+The agent and the training process exchange messages over pipes, each preceded by its length.
+"""
 
 import asyncio
 import contextlib
@@ -10,25 +13,22 @@ import threading
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from fedclient.config import WorkConfig
 from fedclient.faults import WorkerDied
-from fedclient.work.framing import LENGTH, framed, length_of
 from shoal.core.errors import BadPayload, ConfigError, DataFault, DeviceFault, LearnerFault, ShoalError
 from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.payload import Payload
 from shoal.core.exchange.wire import payload_from_bytes, report_from_bytes, task_to_bytes
 
-if TYPE_CHECKING:
-    from fedclient.work.runtime import Runtime
-
 
 @dataclass(frozen=True)
-class Facts:
-    """What a device has. examples: all of them, tests apart. device: where it computes.
+class WorkerInfo:
+    """What a training process loaded. examples: their number, without the test part. device: where it
+    computes.
 
-    findings: what a full trial found, as JSON has it; see `fedclient/work/selfcheck.py`.
+    findings: those of a full self-check, as JSON values; see `fedclient/work/selfcheck.py`.
     """
 
     examples: int
@@ -40,31 +40,39 @@ class Facts:
 class Executor(Protocol):
     """One task at a time."""
 
-    async def start(self) -> Facts:
-        """Load learner and data, unless they are loaded, and say what there is.
+    async def start(self) -> WorkerInfo:
+        """Load the learner and the data, unless they are loaded.
 
-        Raises ConfigError, DataFault or LearnerFault: whose fault it is.
+        Raises ConfigError, DataFault, DeviceFault or LearnerFault, by what is at fault.
         """
         ...
 
     async def perform(self, task: Task) -> Payload | Failure:
-        """Do a task whose blobs are in the store. Raises nothing. Cancelled, it gives the work up."""
+        """Do a task whose blobs are in the store. Never raises; if cancelled, the work is given up."""
         ...
 
     async def stop(self) -> None:
-        """Give everything up; `start` begins anew."""
+        """Give everything up. A later `start` loads everything again."""
         ...
 
 
-class InProcess:
-    """Performs in a thread of this process. Work that is given up goes on to its end, unheard."""
+class TaskRunner(Protocol):
+    """What `fedclient.work.runtime.Runtime` is, as far as an executor needs it."""
 
-    def __init__(self, workshop: "Runtime") -> None:
-        self._workshop = workshop
+    info: WorkerInfo
+
+    def perform(self, task: Task) -> Payload | Failure: ...
+
+
+class InProcess:
+    """Performs tasks in a thread of this process. Work that is given up runs to its end, and is ignored."""
+
+    def __init__(self, runtime: TaskRunner) -> None:
+        self._runtime = runtime
         self._turn = threading.Lock()
 
-    async def start(self) -> Facts:
-        return self._workshop.facts
+    async def start(self) -> WorkerInfo:
+        return self._runtime.info
 
     async def perform(self, task: Task) -> Payload | Failure:
         return await asyncio.to_thread(self._in_turn, task)
@@ -74,20 +82,23 @@ class InProcess:
 
     def _in_turn(self, task: Task) -> Payload | Failure:
         with self._turn:
-            return self._workshop.perform(task)
+            return self._runtime.perform(task)
 
 
 class Spawned:
-    """Performs in a process of its own, spawned and never forked: what befalls it leaves the agent alive."""
+    """Performs tasks in a process of its own, so that a crash there leaves the agent alive.
+
+    The process is spawned and never forked: PyTorch's threads and CUDA do not survive a fork.
+    """
 
     def __init__(self, config: WorkConfig) -> None:
         self._config = config
         self._process: Process | None = None
-        self._facts: Facts | None = None
+        self._info: WorkerInfo | None = None
 
-    async def start(self) -> Facts:
-        if self._facts is not None:
-            return self._facts
+    async def start(self) -> WorkerInfo:
+        if self._info is not None:
+            return self._info
         try:
             self._process = await self._spawn()
             settings = json.dumps(asdict(self._config), default=str).encode()
@@ -99,8 +110,8 @@ class Spawned:
         if answer.kind == "fault":
             await self.stop()
             raise _fault(**parts)
-        self._facts = Facts(**json.loads(parts["facts"]))
-        return self._facts
+        self._info = WorkerInfo(**json.loads(parts["info"]))
+        return self._info
 
     async def perform(self, task: Task) -> Payload | Failure:
         try:
@@ -115,15 +126,17 @@ class Spawned:
             raise
 
     async def stop(self) -> None:
-        process, self._process, self._facts = self._process, None, None
+        process, self._process, self._info = self._process, None, None
         if process is None or process.returncode is not None:
             return
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # it leads a group: the author's own helpers go too
+            os.killpg(process.pid, signal.SIGKILL)  # the whole group, with any helpers of the author's
         await process.wait()
 
     async def _spawn(self) -> Process:
-        """It finds the modules that this process finds, and hears no Ctrl-C that is meant for this one."""
+        """The process finds the same modules as this one, and does not receive a Ctrl-C meant for this
+        one.
+        """
         threads = str(self._config.compute.threads)
         names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
@@ -136,7 +149,7 @@ class Spawned:
         )
 
     async def _ask(self, process: Process, data: bytes) -> bytes:
-        """Send one message, read one. Raises WorkerDied."""
+        """Send one message and read one. Raises WorkerDied."""
         assert process.stdin is not None
         assert process.stdout is not None
         try:
@@ -152,14 +165,34 @@ def _death(code: int) -> WorkerDied:
     if code >= 0:
         return WorkerDied(f"the training process ended with exit code {code}", "look at what it printed")
     name = signal.Signals(-code).name
-    hints = {"SIGKILL": "was the memory full? use smaller batches or a smaller model"}
-    hint = hints.get(name, "look at what it printed; native code has failed")
+    hints = {"SIGKILL": "it may have run out of memory; use smaller batches or a smaller model"}
+    hint = hints.get(name, "native code failed; look at what it printed")
     return WorkerDied(f"the training process was ended by {name}", hint)
 
 
 def _fault(code: str, message: str, hint: str, details: str) -> ShoalError:
-    """What the training process could not start for, as it was raised there."""
+    """The error that kept the training process from starting, as it was raised there."""
     if code == LearnerFault.code:
         return LearnerFault(message, hint, details)
     classes: list[type[ShoalError]] = [ConfigError, DataFault, DeviceFault, BadPayload]
     return next((cls for cls in classes if cls.code == code), ShoalError)(message, hint)
+
+
+LENGTH = 4
+"""Bytes of the big-endian length before each message in a pipe."""
+MAX_MESSAGE = 64 << 20
+
+
+def framed(data: bytes) -> bytes:
+    """`data` with its length before it."""
+    return len(data).to_bytes(LENGTH, "big") + data
+
+
+def length_of(header: bytes) -> int:
+    """The number of bytes that follow. Raises BadPayload for a message that is too long."""
+    length = int.from_bytes(header, "big")
+    if length > MAX_MESSAGE:
+        raise BadPayload(
+            f"a message of {length} bytes in the pipe", f"at most {MAX_MESSAGE} bytes are accepted"
+        )
+    return length

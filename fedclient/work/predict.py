@@ -1,4 +1,4 @@
-"""Run a model on data: classes and probabilities, written as csv or npz. Needs PyTorch."""
+"""Run a model on data, and write classes and probabilities as csv or npz. Needs PyTorch."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,14 +9,13 @@ from safetensors import SafetensorError
 from safetensors import numpy as safetensors
 
 from fedclient.config import ClientConfig
-from fedclient.work.data import load_file
+from fedclient.work.data import columns_named, load_file
 from fedclient.work.runtime import open_learner, settle_torch
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
 from shoal.core.device_kit.context import DeviceContext
-from shoal.core.device_kit.failures import authors
-from shoal.core.device_kit.learner import Learner
-from shoal.core.device_kit.losses import class_scores
+from shoal.core.device_kit.evaluate import class_scores
+from shoal.core.device_kit.learner import Learner, authors
 from shoal.core.errors import ConfigError, DataFault, NotFound
 from shoal.core.types import Array, Tensors
 from shoal.shell.disk import replacing
@@ -46,7 +45,8 @@ def classify(settings: ClientConfig, file: Path | None, model: Path, out: Path |
         file = settings.data.path
     tensors, data = read_model(model), load_file(file, settings.data)
     settle_torch(settings.compute)
-    found = predict(open_learner(settings.learner), tensors, data, settings.compute.device)
+    with columns_named(file, settings.data):
+        found = predict(open_learner(settings.learner), tensors, data, settings.compute.device)
     if out is not None:
         write(out, found)
     return found
@@ -58,10 +58,10 @@ def read_model(path: Path) -> Tensors:
         return safetensors.load_file(path)
     except FileNotFoundError:
         raise NotFound(
-            f"there is no model {path}", "run `fedclient enroll` first, or give one with --model"
+            f"there is no model {path}", "run `fedclient place` first, or give one with --model"
         ) from None
     except (SafetensorError, OSError) as error:
-        raise DataFault(f"{path} is not a model: {error}", "run `fedclient enroll` again") from None
+        raise DataFault(f"{path} is not a model: {error}", "run `fedclient place` again") from None
 
 
 def predict(learner: Learner, model: Tensors, data: Dataset, device: str) -> Prediction:
@@ -76,10 +76,11 @@ def predict(learner: Learner, model: Tensors, data: Dataset, device: str) -> Pre
     network = context.load({name: model[name] for name in [*order, *sorted(set(model) - set(order))]})
     samples, found = context.samples("train"), []
     network.eval()
-    with torch.no_grad(), authors("network"):
-        for rows in samples.passes():
-            scores = class_scores(network, samples.x[rows], 0)
-            found.append(torch.softmax(scores.float(), 1).cpu().numpy())
+    for rows in samples.passes():
+        x = samples.x[rows]
+        with torch.no_grad(), authors("network", network, x):
+            scores = class_scores(network, x, 0)
+        found.append(torch.softmax(scores.float(), 1).cpu().numpy())
     probabilities = np.concatenate(found)
     classes = probabilities.argmax(1)
     accuracy = None if data.y is None else float((classes == data.y).mean())

@@ -15,22 +15,22 @@ from fedclient.store.blobs import BlobStore
 from fedclient.store.ledger import Ledger
 from fedclient.store.memory import Memory
 from fedclient.work import selfcheck
-from fedclient.work.data import load, load_file
-from fedclient.work.executor import Facts
+from fedclient.work.data import columns_named, load, load_file
+from fedclient.work.executor import WorkerInfo
 from shoal.core import algorithm
 from shoal.core.algorithm import DeviceHalf
 from shoal.core.data.views import Views
 from shoal.core.device_kit import standard
 from shoal.core.device_kit.context import DeviceContext
+from shoal.core.device_kit.describe import ALL
 from shoal.core.device_kit.learner import Learner, builtin
-from shoal.core.device_kit.releases import ALL
 from shoal.core.errors import BadPayload, ConfigError, LearnerFault, ShoalError, near
 from shoal.core.exchange import messages
 from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.payload import Payload, decode, encode
 from shoal.core.exchange.wire import work_key
-from shoal.core.privacy.leaving import left_open
+from shoal.core.privacy.report import left_open
 from shoal.shell import learners
 
 NO_FINDINGS: Mapping[str, Any] = {}
@@ -39,37 +39,43 @@ MAX_DETAILS = 4000
 
 
 class Runtime:
-    """One device's bench, and the algorithms that may use it."""
+    """One device's context, and the algorithms that may use it."""
 
     def __init__(
-        self, context: DeviceContext, store: BlobStore, findings: Mapping[str, Any] = NO_FINDINGS
+        self,
+        context: DeviceContext,
+        store: BlobStore,
+        findings: Mapping[str, Any] = NO_FINDINGS,
+        config: WorkConfig | None = None,
     ) -> None:
+        self._file, self._data = (config.file, config.data) if config else (None, None)
         self._context, self._store, self._memory = context, store, Memory.beside(store.folder)
         self._halves = halves()
         views = context.views
         examples = len(views.train) + len(views.held_out)
-        self.facts = Facts(examples, views.train.y is not None, context.device.type, findings)
+        self.info = WorkerInfo(examples, views.train.y is not None, context.device.type, findings)
 
     @classmethod
     def open(cls, config: WorkConfig) -> "Runtime":
-        """Load everything, and try it as `trial` says.
+        """Load everything, and run the self-check that the settings ask for.
 
-        Raises ConfigError, DataFault, DeviceFault or LearnerFault: whose fault it is.
+        Raises ConfigError, DataFault, DeviceFault or LearnerFault, by what is at fault.
         """
         settle_torch(config.compute)
         learner, views = open_learner(config.learner), open_views(config)
-        # Noise for privacy comes from the operating system's entropy and from no seed that anyone knows.
+        # Privacy noise is seeded by the operating system: anyone who knew the seed could subtract the noise.
         noise, account = np.random.default_rng(), Ledger(config.account, config.privacy)
         context = DeviceContext(learner, views, config.compute.device, seed=0, noise=noise, account=account)
         findings: Mapping[str, Any] = NO_FINDINGS
-        if config.trial == "quick":
-            selfcheck.quick(context, config.learner.where)
-        elif config.trial == "full":
-            findings = selfcheck.full(context, config.learner.where)
-        return cls(context, BlobStore(config.blobs), findings)
+        with columns_named(config.file, config.data):
+            if config.selfcheck == "quick":
+                selfcheck.quick(context, config.learner.where)
+            elif config.selfcheck == "full":
+                findings = selfcheck.full(context, config.learner.where)
+        return cls(context, BlobStore(config.blobs), findings, config)
 
     def perform(self, task: Task) -> Payload | Failure:
-        """The answer to a task. Raises nothing: what goes wrong is a Failure."""
+        """The answer to a task. Never raises: every error becomes a Failure."""
         try:
             return self._perform(task)
         except LearnerFault as error:
@@ -77,7 +83,7 @@ class Runtime:
         except ShoalError as error:
             return Failure(error.code, str(error))
         except MemoryError:
-            return Failure("out-of-memory", "the device has not enough memory for this task")
+            return Failure("out-of-memory", "the device does not have enough memory for this task")
         except Exception as error:
             details = traceback.format_exc()[-MAX_DETAILS:]
             return Failure("bug", f"{type(error).__name__}: {error}"[:MAX_DETAILS], details)
@@ -86,24 +92,26 @@ class Runtime:
         kind = task.payload.kind
         if kind not in self._halves:
             raise BadPayload(
-                f"no algorithm on this device knows a {kind!r} task",
-                f"{near(kind, list(self._halves))}; install the run's algorithm here",
+                f"no algorithm on this device can do a {kind!r} task",
+                f"{near(kind, list(self._halves))}; install the run's algorithm on this device",
             )
         cls, half = self._halves[kind]
         message, work = decode(task.payload, {kind: cls}, self._store.load), work_key(task)
         context = self._context.for_task(task.seed, self._memory.before(task.run, work))
         for what in left_open(message):
             context.account.unprotected(what, context.version(ALL, labels=False))
-        answer = encode(half.perform(message, context), self._store.keep)
+        with columns_named(self._file, self._data):
+            reply = half.perform(message, context)
+        answer = encode(reply, self._store.keep)
         if context.remembered is not None:
             self._memory.propose(task.run, work, context.remembered)
         return answer
 
 
 def halves() -> dict[str, tuple[type[Message], DeviceHalf]]:
-    """Which device half answers which kind of task, over all installed algorithms.
+    """The message type and the device half for each kind of task, over all installed algorithms.
 
-    The standard tasks have one answer for all. Raises ConfigError when two algorithms claim one kind.
+    All algorithms share the standard tasks. Raises ConfigError if two algorithms claim the same kind.
     """
     found: dict[str, tuple[type[Message], DeviceHalf]] = {
         message.kind: (message, standard) for message in messages.STANDARD if hasattr(message, "reply")
@@ -112,7 +120,7 @@ def halves() -> dict[str, tuple[type[Message], DeviceHalf]]:
         for message in card.messages:
             if found.get(message.kind, (message, None))[0] is not message:
                 raise ConfigError(
-                    f"algorithm {card.name} claims the task {message.kind!r}, which another one has",
+                    f"algorithm {card.name} claims the task {message.kind!r}, which another algorithm has",
                     "uninstall one of the two",
                 )
             if hasattr(message, "reply"):
@@ -121,7 +129,7 @@ def halves() -> dict[str, tuple[type[Message], DeviceHalf]]:
 
 
 def open_learner(config: LearnerConfig) -> Learner:
-    """The author's learner, or one of ours."""
+    """The author's learner, or a built-in one."""
     if config.file is not None:
         return learners.from_file(config.file)
     if config.module is not None:
@@ -140,7 +148,7 @@ def open_views(config: WorkConfig) -> Views:
 
 
 def settle_torch(compute: ComputeConfig) -> None:
-    """Threads before any work; on a GPU the operations that give the same bits every time."""
+    """Set the number of threads, and on a GPU choose operations that give the same bits every time."""
     import torch
 
     torch.set_num_threads(compute.threads)

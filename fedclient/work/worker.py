@@ -1,10 +1,11 @@
-"""The training process: `python -m fedclient.work.worker`, started by `performer.py` and never by people.
+"""The training process: `python -m fedclient.work.worker`, started by `executor.py` and never by people.
 
-Its standard input brings the settings (JSON), then tasks; its standard output takes a payload "ready" or
-"fault", then a report for each task. Both are protobuf behind a length; models go through the folder of
-blobs. It lives over many tasks, so that PyTorch is imported once, and it ends when its input does.
+Standard input carries the settings (JSON) and then tasks; standard output carries a payload "ready" or
+"fault" and then a report for each task. Messages are protobuf, each preceded by its length; models go through
+the folder of blobs. The process lives over many tasks, so that PyTorch is imported once, and it ends when its
+input ends.
 
-What an author's code prints goes to standard error: the real pipes are taken away before it is loaded.
+What an author's code prints goes to standard error: the pipes are moved away before that code is loaded.
 """
 
 import json
@@ -16,7 +17,8 @@ from dataclasses import asdict
 from typing import BinaryIO
 
 from fedclient.config import WorkConfig
-from fedclient.work.framing import LENGTH, framed, length_of
+from fedclient.faults import torch_required
+from fedclient.work.executor import LENGTH, framed, length_of
 from shoal.core.errors import ShoalError
 from shoal.core.exchange.link import Report
 from shoal.core.exchange.payload import Payload
@@ -26,27 +28,27 @@ from shoal.shell.config import convert
 
 def main() -> None:
     source, sink = _take_pipes()
-    frames: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_pump, args=(source, frames), daemon=True).start()
-    from fedclient.work.runtime import Runtime  # slow: it brings PyTorch
-
+    messages: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_pump, args=(source, messages), daemon=True).start()
     try:
-        config = convert(json.loads(frames.get()), WorkConfig, "the settings")
+        with torch_required():
+            from fedclient.work.runtime import Runtime  # slow, for it imports PyTorch
+        config = convert(json.loads(messages.get()), WorkConfig, "the settings")
         os.nice(config.compute.nice)
-        workshop = Runtime.open(config)
+        runtime = Runtime.open(config)
     except ShoalError as error:
         fault = {"code": error.code, "message": error.message, "hint": error.hint}
         _put(sink, payload_to_bytes(Payload("fault", {**fault, "details": getattr(error, "details", "")})))
         return
-    _put(sink, payload_to_bytes(Payload("ready", {"facts": json.dumps(asdict(workshop.facts))})))
+    _put(sink, payload_to_bytes(Payload("ready", {"info": json.dumps(asdict(runtime.info))})))
     while True:
-        task = task_from_bytes(frames.get())
-        report = Report(task.run, task.round, task.attempt, workshop.perform(task))
+        task = task_from_bytes(messages.get())
+        report = Report(task.run, task.round, task.attempt, runtime.perform(task))
         _put(sink, report_to_bytes(report))
 
 
 def _take_pipes() -> tuple[BinaryIO, BinaryIO]:
-    """The pipes to the agent. After this, standard input is empty and standard output is standard error."""
+    """The pipes to the agent. Afterwards standard input is empty and standard output is standard error."""
     source, sink = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     empty = os.open(os.devnull, os.O_RDONLY)
     os.dup2(empty, 0)
@@ -56,10 +58,10 @@ def _take_pipes() -> tuple[BinaryIO, BinaryIO]:
     return source, sink
 
 
-def _pump(source: BinaryIO, frames: "queue.SimpleQueue[bytes]") -> None:
-    """Read messages as they come. When the agent is gone nobody needs this process, whatever it does."""
+def _pump(source: BinaryIO, messages: "queue.SimpleQueue[bytes]") -> None:
+    """Read messages as they come. Once the agent is gone, no one needs this process, whatever it is doing."""
     while len(header := source.read(LENGTH)) == LENGTH:
-        frames.put(source.read(length_of(header)))
+        messages.put(source.read(length_of(header)))
     os._exit(0)
 
 

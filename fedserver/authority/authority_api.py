@@ -11,13 +11,11 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar
 
-from fedserver.authority.audit import Event
-from fedserver.authority.issuing import DAY
 from fedserver.authority.peers import Peers
-from fedserver.authority.records import DeviceStanding, Registered, Terms, Token
 from fedserver.authority.roots import new_root
 from fedserver.coordinator.coordinator import Coordinator
-from fedserver.store.store import Store
+from fedserver.store.identities.audit import Event
+from fedserver.store.identities.records import DAY, DeviceStanding, Registered, Terms, Token
 from shoal.core.errors import DiskFull, Refused
 from shoal.core.identity.certificates import NAME
 from shoal.core.identity.join import JoinString
@@ -87,27 +85,27 @@ class AuthorityApi:
 
     async def create_token(self, terms: Terms) -> tuple[Token, JoinString]:
         """The join string is known to the caller alone from here on. Raises ConfigError."""
-        token, secret = await self._storage(Store.add_token, terms)
+        token, secret = await self._storage.identities.add_token(terms)
         pin = self._authority.joining.pin
         return token, JoinString(self._host, self._port, pin, token.token, secret)
 
     async def tokens(self) -> list[Token]:
-        return await self._storage(Store.tokens)
+        return await self._storage.identities.tokens()
 
     async def revoke_token(self, token: str) -> Token:
-        return await self._storage(Store.revoke_token, token)
+        return await self._storage.identities.revoke_token(token)
 
     # -- devices --------------------------------------------------------------------------------------------
 
     async def devices(self) -> list[Known]:
         """Every device that ever joined, by name."""
         await self._coordinator.in_turn(self._coordinator.write_notes())
-        seen = {each.device: each.last_seen for each in await self._storage(Store.devices)}
+        seen = {each.device: each.last_seen for each in await self._storage.journal.devices()}
         return [Known(each, seen.get(each.device)) for each in self._keeper.known()]
 
     @to_the_end
     async def approve(self, device: DeviceId) -> Known:
-        return await self._changed(await self._storage(Store.approve, device))
+        return await self._changed(await self._storage.identities.approve(device))
 
     @to_the_end
     async def rename(self, device: DeviceId, display: str) -> Known:
@@ -116,18 +114,18 @@ class AuthorityApi:
                 f"{display[:64]!r} is not a name for a device",
                 "use 1 to 64 letters, digits, dots, dashes and underscores, a letter or digit first",
             )
-        return await self._changed(await self._storage(Store.rename, device, display))
+        return await self._changed(await self._storage.identities.rename(device, display))
 
     @to_the_end
     async def revoke(self, device: DeviceId, reason: str) -> Ended:
         """End an identity: refused from the next call on, open calls cut, its leases withdrawn."""
-        await self._storage(Store.identity, device)  # or there is nothing to revoke
+        await self._storage.identities.device(device)  # or there is nothing to revoke
         cut = await self._coordinator.at_once(self._end(device, reason[:LONGEST_REASON]))
         if visitor := self._coordinator.visitors.get(device):
             await self._coordinator.leave(visitor)
         counted = []
         for run in self._coordinator.active():
-            rounds = await self._storage(Store.rounds_with, run.run, device)
+            rounds = await self._storage.reports.rounds_of(run.run, device)
             counted += [(run.run, number) for number in rounds]
             named = ", ".join(map(str, rounds)) or "none that is still known"
             note = run.note(f"revoked; its updates that count, by round: {named}", device)
@@ -143,7 +141,7 @@ class AuthorityApi:
         before = device in barred
         barred.add(device)  # before the disk has it: no report slips in between the two
         try:
-            known = await self._storage(Store.revoke, device, reason)
+            known = await self._storage.identities.revoke(device, reason)
         except DiskFull:  # nothing was written, and whoever asked is told: the device goes on as it was
             if not before:
                 barred.discard(device)
@@ -169,7 +167,7 @@ class AuthorityApi:
     async def add_root(self) -> Root:
         name, pair = new_root(self._authority.federation)
         self._authority.check_room()
-        await self._storage(Store.note_event, Event.AUTHORITY_ADDED, authority=name)
+        await self._storage.identities.note_event(Event.AUTHORITY_ADDED, authority=name)
         self._authority.add(name, pair)
         self._coordinator.end_visits()
         return await self._found(name)
@@ -185,7 +183,7 @@ class AuthorityApi:
                 f"{len(found.untold)} devices do not trust authority {name} yet: {_some(found.untold)}",
                 "wait until they have renewed; with --force they have to rejoin",
             )
-        await self._storage(Store.note_event, Event.AUTHORITY_USED, authority=name, forced=force)
+        await self._storage.identities.note_event(Event.AUTHORITY_USED, authority=name, forced=force)
         self._authority.use(name)
         self._coordinator.end_visits()
         return replace(found, signs=True)
@@ -200,7 +198,7 @@ class AuthorityApi:
                 "wait until their devices have renewed; with --force they have to rejoin",
             )
         self._authority.check_droppable(name)
-        await self._storage(Store.note_event, Event.AUTHORITY_DROPPED, authority=name, forced=force)
+        await self._storage.identities.note_event(Event.AUTHORITY_DROPPED, authority=name, forced=force)
         self._authority.drop(name)
         self._coordinator.end_visits()
 

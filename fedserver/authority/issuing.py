@@ -14,18 +14,17 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from fedserver.store.identities.records import DAY, DEVICE_BACK, PublicKey
 from shoal.core.identity.certificates import uri_of
 from shoal.core.types import DeviceId
 
-DAY = 86400.0
 YEAR = 365.25 * DAY
 BACK = 2 * YEAR
 """How far the root's and the server's certificates reach back."""
 ROOT_LIFE, SERVER_LIFE = 30 * YEAR, 4 * YEAR
-DEVICE_LIFE, DEVICE_BACK = 14 * DAY, DAY
+DEVICE_LIFE = 14 * DAY
 
 Key = ec.EllipticCurvePrivateKey
-PublicKey = ec.EllipticCurvePublicKey
 
 
 def root(key: Key, federation: str, name: str, now: float) -> x509.Certificate:

@@ -12,7 +12,6 @@ from collections import OrderedDict
 from fedserver.authority.peers import Peers
 from fedserver.authority.rate_limit import PaceByKey, RateLimit
 from fedserver.store.identities.admission import Admission
-from fedserver.store.store import Store
 from shoal.core.engine.pacing import Pace
 from shoal.core.errors import Busy, TooOften, Unavailable
 from shoal.core.identity.certificates import Named, certificate, key_of_request, named_by
@@ -79,8 +78,8 @@ class JoinService:
         self._check(caller)
         key = key_of_request(joining.csr)
         self._take(joining.nonce)
-        admission = await self._keeper.storage(
-            Store.join, joining, key, self._authority.joining.pin, self._authority, caller
+        admission = await self._keeper.storage.identities.join(
+            joining, key, self._authority.joining.pin, self._authority, caller
         )
         return self._answer(admission, caller)
 
@@ -90,8 +89,8 @@ class JoinService:
         key, named = key_of_request(rejoining.csr), named_by(certificate(rejoining.certificate))
         self._take(rejoining.nonce)
         pin = self._authority.joining.pin
-        admission = await self._keeper.storage(
-            Store.rejoin, rejoining, named, key, pin, self._authority, caller
+        admission = await self._keeper.storage.identities.rejoin(
+            rejoining, named, key, pin, self._authority, caller
         )
         answer = self._answer(admission, caller)
         assert isinstance(answer, Enrolled)  # who is not approved is refused
@@ -100,7 +99,9 @@ class JoinService:
     async def renew(self, peer: Named, csr: bytes) -> Enrolled:
         """For a device that the gate has let in. Raises BadPayload, TooOften."""
         key = key_of_request(csr)
-        admission = await self._keeper.storage(Store.renew, peer.device, peer.serial, key, self._authority)
+        admission = await self._keeper.storage.identities.renew(
+            peer.device, peer.serial, key, self._authority
+        )
         answer = self._answer(admission, "")
         assert isinstance(answer, Enrolled)
         return answer

@@ -12,10 +12,9 @@ import zlib
 from collections.abc import Iterator
 
 from fedserver.authority.issuing import DEVICE_LIFE
-from fedserver.authority.records import Certified, DeviceStanding, Registered
 from fedserver.authority.roots import Authority
-from fedserver.store.storage import Storage
-from fedserver.store.store import Store
+from fedserver.store.identities.records import Certified, DeviceStanding, Registered
+from fedserver.store.store import Storage
 from shoal.core.errors import Revoked, Unauthenticated
 from shoal.core.identity.certificates import Named
 from shoal.core.identity.certificates import certificate as parsed
@@ -37,7 +36,12 @@ class Peers:
 
     @classmethod
     async def open(cls, storage: Storage, authority: Authority) -> "Peers":
-        return cls(storage, authority, await storage(Store.identities), await storage(Store.has_gaps))
+        return cls(
+            storage,
+            authority,
+            await storage.identities.devices(),
+            await storage.identities.gap_was_accepted(),
+        )
 
     async def admit(self, peer: Named, certificate: bytes) -> Registered:
         """The device behind a certificate (PEM) that TLS has verified, and what that says.
@@ -46,11 +50,11 @@ class Peers:
         """
         if self._gaps and self._certified(peer) is None:
             shown = parsed(certificate)
-            if device := await self.storage(Store.take_up, peer, shown, self.authority):
+            if device := await self.storage.identities.take_up(peer, shown, self.authority):
                 self.learn(device)
         known, certified = self._check(peer)
         if certified.first_used is None:
-            self.learn(await self.storage(Store.use_certificate, certified.serial))
+            self.learn(await self.storage.identities.use_certificate(certified.serial))
             known, _ = self._check(peer)
         return known
 

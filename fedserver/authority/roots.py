@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from fedserver.authority import issuing
 from fedserver.authority.issuing import Key
+from fedserver.store.identities.records import Issued, PublicKey
 from shoal.core.errors import BadPayload, ConfigError, NotFound, Refused, StorageFault, near
 from shoal.core.identity.certificates import certificate as parsed
 from shoal.core.identity.certificates import key_from_pem, key_to_pem, new_key, pin_of
@@ -61,27 +62,12 @@ class KeyPair:
         return pin_of(self.key.public_key())
 
 
-@dataclass(frozen=True)
-class Issued:
-    """A device's certificate. serial: in hexadecimal. spki: SHA-256 of its key. issued, expires: clock times.
-
-    root: the name of the one that signed.
-    """
-
-    pem: bytes
-    serial: str
-    spki: bytes
-    root: str
-    issued: float
-    expires: float
-
-
 class Authority:
     """Made by `open`, of a folder that `make` has filled. roots: by name, oldest first."""
 
     def __init__(self, folder: Path, hosts: Sequence[str]) -> None:
         self._folder, self._hosts = folder, tuple(hosts)
-        self.roots = _roots(folder)
+        self.roots: Mapping[str, KeyPair] = _roots(folder)
         self.issuing = _issuing(folder, self.roots)
         self.federation = issuing.federation_of(self.roots[self.issuing].certificate)
         self.joining = load_pair(folder / JOINING)
@@ -129,7 +115,7 @@ class Authority:
                 return name
         return ""
 
-    def issue(self, device: DeviceId, key: issuing.PublicKey) -> Issued:
+    def issue(self, device: DeviceId, key: PublicKey) -> Issued:
         """A certificate for a device's key, from now on."""
         now, pair = float(int(time.time())), self.roots[self.issuing]
         made = issuing.device(pair.key, pair.certificate, key, self.federation, device, now)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import yaml
 
-from fedserver.authority.audit import Event
 from fedserver.authority.roots import ROOT, Authority, lacking, make
 from fedserver.config import SETTINGS, read_server
+from fedserver.store.identities.audit import Event
 from fedserver.store.store import Store
 from shoal.core.errors import ConfigError, StorageFault
 from shoal.core.identity.certificates import NAME
@@ -57,7 +57,7 @@ def init(
     try:
         made = [] if (state / SETTINGS).is_file() else [_write(state, hosts, listen, join_listen)]
         config = read_server(None, {"state": state})
-        if ROOT in lacks and store.identities():
+        if ROOT in lacks and store.identities.registry.all():
             raise StorageFault(
                 f"the keys of the authority are gone from {state}, and devices have joined under them",
                 "restore the folder from a backup; to begin anew, give another --state",
@@ -65,7 +65,7 @@ def init(
         if lacks:
             if not (named := config.hosts or tuple(hosts)):
                 raise ConfigError(f"{state / SETTINGS} has no hosts", "add `hosts: [shoal.example.org]`")
-            store.note_event(Event.INIT, federation=federation, hosts=list(named), makes=lacks)
+            store.identities.audit.note(Event.INIT, federation=federation, hosts=list(named), makes=lacks)
             made += make(state, federation, named)
     finally:
         store.close()

@@ -21,11 +21,9 @@ from fedserver.coordinator.signals import Signal
 from fedserver.coordinator.status import summary_of
 from fedserver.coordinator.status_types import RunSummary
 from fedserver.coordinator.visitor import Visitor
-from fedserver.store.blob_cache import BlobCache
+from fedserver.store.journal import Meter
 from fedserver.store.records import RunRecord
-from fedserver.store.storage import Storage
-from fedserver.store.store import Store
-from fedserver.store.traffic import Meter
+from fedserver.store.store import BlobCacheCalls, Storage
 from shoal.core.algorithm import State
 from shoal.core.engine.events import Event, Heard, Joined, Left
 from shoal.core.engine.rounds import Stage
@@ -45,14 +43,14 @@ NOTES = 5.0
 """Seconds between writing down who was seen and how much was moved; a crash loses no more than that."""
 
 
-DOUBTS = 3
-"""How many devices are named that have seen another history."""
+NAMED = 3
+"""How many devices that have seen another history are named in a notice."""
 
 
 class Coordinator:
     """Made by `open`. broken: why the process must start anew, such as a decision that the disk refused.
 
-    doubts: what devices have seen of a history that is not this server's, see `fedserver.store.history`.
+    conflicts: what devices have seen of a history that is not this server's, see `fedserver.store.history`.
     recovery: the runs that are not back yet after the start, and those that cannot be read.
     known: how many devices were here before the start. barred: devices that were revoked since the start:
     what they reported and has not counted yet will not count.
@@ -62,7 +60,7 @@ class Coordinator:
         self.storage, self.settings = storage, settings
         self.limits = Limits(model=settings.model)
         self.runs: dict[RunId, Run] = {}
-        self.doubts: dict[DeviceId, str] = {}
+        self.conflicts: dict[DeviceId, str] = {}
         self.recovery = Recovery(storage, lambda *found: self.in_turn(self.add(*found)))
         self.visitors: dict[DeviceId, Visitor] = {}
         self.known = 0
@@ -77,22 +75,21 @@ class Coordinator:
     @classmethod
     async def open(cls, state: Path, settings: Settings) -> "Coordinator":
         """Take a state folder and go on where it stopped. Raises ConfigError or StorageFault."""
-        storage = Storage(state)
-        await storage.open()
+        storage = await Storage.open(state)
         coordinator = cls(storage, settings)
         try:
-            await storage.insist(Store.boot)
+            await storage.history.begin_start.when_space()
             crash.point("server.booted")
-            coordinator.doubts = await storage(Store.doubts)
-            if found := await storage(Store.scrub):
+            coordinator.conflicts = await storage.history.conflicts()
+            if found := await storage.clean_up():
                 log.info(found)
-            coordinator.known = len(await storage(Store.devices))
+            coordinator.known = len(await storage.journal.devices())
             crash.point("server.scrubbed")
             coordinator._background.append(await coordinator.recovery.begin())
         except BaseException:
             await storage.close()
             raise
-        await asyncio.to_thread(storage.room.hold, coordinator.low_water())
+        await asyncio.to_thread(storage.space.hold, coordinator.low_water())
         coordinator._background.append(asyncio.create_task(coordinator._tick()))
         for task in coordinator._background:
             task.add_done_callback(coordinator._ended_early)
@@ -101,7 +98,7 @@ class Coordinator:
     async def close(self) -> None:
         """Answer whoever waits, let a running reduction finish, and write everything down."""
         self.stop_serving()
-        self.storage.wait_no_more()
+        self.storage.stop_waiting()
         await asyncio.gather(*(run.settle(self.settings.grace) for run in self.active()))
         for task in self._background:
             task.cancel()
@@ -127,10 +124,10 @@ class Coordinator:
     def check_deciding(self) -> None:
         """Raises ServerFull while what was decided last waits for room on the disk, InDoubt while an operator
         must say which history holds."""
-        if self.doubts:
+        if self.conflicts:
             raise InDoubt(
-                "the server seems to be restored from the past and takes nothing",
-                "its operator decides; try again later",
+                "the server state is older than what devices have seen; new work is refused",
+                "the server's operator has to decide; try again later",
             )
         if self.storage.full:
             raise ServerFull(
@@ -147,32 +144,32 @@ class Coordinator:
     def summary(self, run: Run, known: Iterable[DeviceId] = ()) -> RunSummary:
         """A run for people, with what it waits for. known: devices that may take part in it."""
         found = summary_of(run, known)
-        if found.over or not (self.storage.full or self.doubts):
+        if found.over or not (self.storage.full or self.conflicts):
             return found
         what = "room on the server's disk" if self.storage.full else "an operator: see `fedserver status`"
         return replace(found, waiting_for=what, waiting_devices=(), time_left=None)
 
     def notices(self) -> tuple[str, ...]:
         """What keeps the server from its work and needs a person."""
-        if self.doubts:
-            named = ", ".join(f"{device} saw {mark}" for device, mark in list(self.doubts.items())[:DOUBTS])
+        if self.conflicts:
+            named = ", ".join(f"{device} saw {mark}" for device, mark in list(self.conflicts.items())[:NAMED])
             return (
-                f"this server seems to be restored from the past, and takes nothing: {named}. If its state is"
-                " the one to go on with, stop it and run: fedserver recover --accept",
+                f"the server state is older than what devices have seen; new work is refused: {named}. To go"
+                " on from this state, stop the server and run: fedserver recover --accept",
             )
         if self.storage.full:
             return (f"nothing goes on before there is room on the disk: {self.storage.full}",)
-        if lacking := self.storage.room.lacks(self.low_water()):
+        if lacking := self.storage.space.lacks(self.low_water()):
             return (f"uploads are refused: the disk lacks {lacking} bytes; free some",)
         return ()
 
-    async def doubt(self, device: DeviceId, mark: str) -> None:
+    async def check_mark(self, device: DeviceId, mark: str) -> None:
         """Look at the mark that a device brought. From the first one on that is not of this history nothing
         new is begun; what was begun may end."""
-        if mark and (why := await self.storage(Store.doubt, device, mark)):
-            if device not in self.doubts:
-                log.error("device %s has seen %s: this server takes nothing any more", device, why)
-            self.doubts[device] = why
+        if mark and (why := await self.storage.history.check_mark(device, mark)):
+            if device not in self.conflicts:
+                log.error("device %s has seen %s; from now on new work is refused", device, why)
+            self.conflicts[device] = why
             for run in self.active():
                 run.held = True
 
@@ -224,22 +221,22 @@ class Coordinator:
         if run in self.recovery.pending:
             raise Unavailable(f"run {run} is being checked after a start", "try again in a moment")
 
-    async def add(self, record: RunRecord, recipe: Recipe, state: State, kept: BlobCache) -> None:
+    async def add(self, record: RunRecord, recipe: Recipe, state: State, blobs: BlobCacheCalls) -> None:
         """A run that is new, or that a restart found."""
-        reports = await self.storage(Store.reports, record.run, record.round) if record.asked else []
+        reports = await self.storage.reports.of_round(record.run, record.round) if record.asked else []
         run = Run(
             record,
             recipe,
             state,
             [report.device for report in reports],
             self.storage,
-            kept,
+            blobs,
             self._wake,
             self.in_turn,
         )
         self.runs[run.run] = run
         self.runs = dict(sorted(self.runs.items(), key=lambda item: self.recovery.age(item[0])))
-        run.held = bool(self.doubts)
+        run.held = bool(self.conflicts)
         await run.advance()
         for visitor in self.visitors.values():
             visitor.told = False
@@ -334,7 +331,7 @@ class Coordinator:
                     await self.in_turn(run.advance())
             if time.monotonic() - noted > NOTES:
                 await self.in_turn(self.write_notes())
-                await asyncio.to_thread(self.storage.room.hold, self.low_water())
+                await asyncio.to_thread(self.storage.space.hold, self.low_water())
                 noted = time.monotonic()
 
     def _ended_early(self, task: "asyncio.Task[None]") -> None:
@@ -350,12 +347,12 @@ class Coordinator:
             for visitor in seen:
                 visitor.noted = True
             try:
-                await self.storage(Store.note_devices, records)
+                await self.storage.journal.note_devices(records)
             except DiskFull:
                 for visitor in seen:
                     visitor.noted = False
         if traffic := self.meter.take():
             try:
-                await self.storage(Store.add_traffic, traffic)
+                await self.storage.journal.add_traffic(traffic)
             except DiskFull:
                 self.meter.give_back(traffic)

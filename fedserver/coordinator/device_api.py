@@ -10,7 +10,6 @@ from fedserver.coordinator import intake, placement, signals, transfer
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.visitor import Visitor
 from fedserver.store import released
-from fedserver.store.store import Store
 from shoal.core.errors import SessionLost, WrongVersion
 from shoal.core.exchange.link import (
     PROTOCOL,
@@ -49,7 +48,7 @@ class DeviceApi(Link):
         visitor = self._coordinator.visitor(self._device)
         visitor.seen()
         self._session = visitor.begin(hello.software)
-        await self._coordinator.doubt(self._device, hello.mark)
+        await self._coordinator.check_mark(self._device, hello.mark)
         settings, spread = self._coordinator.settings, self._coordinator.spread()
         session, mark = self._session, await self._mark()
         return Welcome(SOFTWARE, PROTOCOL, session, settings.poll, settings.heartbeat, spread, mark=mark)
@@ -73,7 +72,7 @@ class DeviceApi(Link):
 
     async def alive(self, run: RunId, round: int, attempt: int) -> bool:
         visitor = self._visitor()
-        if self._coordinator.storage.full or self._coordinator.doubts:
+        if self._coordinator.storage.full or self._coordinator.conflicts:
             self._coordinator.heard(visitor)  # its lease is as it was, and nothing new is begun
         else:
             await self._coordinator.join(visitor)
@@ -121,7 +120,7 @@ class DeviceApi(Link):
 
     async def _mark(self) -> str:
         """None in doubt: a device keeps the one that shows it."""
-        return "" if self._coordinator.doubts else await self._coordinator.storage(Store.mark)
+        return "" if self._coordinator.conflicts else await self._coordinator.storage.history.mark()
 
     def _visitor(self) -> Visitor:
         """Raises SessionLost when this session is not the device's newest."""

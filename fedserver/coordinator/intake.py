@@ -2,14 +2,13 @@
 
 import asyncio
 
-from fedserver.authority.audit import Event
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.runs import Run
 from fedserver.store import released
-from fedserver.store.blobs import Blobs
-from fedserver.store.mapped import MappedTensors
+from fedserver.store.blobs import Blobs, MappedTensors
+from fedserver.store.identities.audit import Event
 from fedserver.store.records import ReportRecord
-from fedserver.store.store import Store, same
+from fedserver.store.reports import same
 from shoal.core.engine.events import Failed, Reported
 from shoal.core.errors import BadPayload, DiskFull, StaleReport, Unavailable
 from shoal.core.exchange.admit import admit_message, admit_payload
@@ -49,7 +48,7 @@ async def receive(coordinator: Coordinator, device: DeviceId, report: Report) ->
     except BadPayload as bad:
         await _drop(coordinator, device, report)
         facts = {"run": run.run, "round": report.round, "device": device, "reason": bad.message}
-        await coordinator.storage(Store.note_event, Event.UPDATE_REFUSED, **facts)
+        await coordinator.storage.identities.note_event(Event.UPDATE_REFUSED, **facts)
         return await coordinator.in_turn(_refused(run, device, report, bad))
     await released.reported(coordinator.storage, run.run, device, task, report.result, run.left_open)
     return await coordinator.in_turn(_count(coordinator, run, device, report, report.result))
@@ -64,7 +63,7 @@ def _expected(run: Run, device: DeviceId, report: Report) -> Message:
 
 async def _receipt_again(coordinator: Coordinator, device: DeviceId, report: Report) -> Receipt | None:
     """The answer to a report of a round in which this device's report counts already."""
-    stored = await coordinator.storage(Store.report, report.run, report.round, device)
+    stored = await coordinator.storage.reports.get(report.run, report.round, device)
     if stored is None:
         return None
     if isinstance(report.result, Payload) and same(stored.payload, report.result):
@@ -98,7 +97,7 @@ async def _count(
     crash.point("server.report-checked")
     record = ReportRecord(report.run, report.round, device, report.attempt, payload)
     try:
-        await coordinator.storage(Store.add_report, record)
+        await coordinator.storage.reports.add(record)
     except DiskFull as fault:
         raise Unavailable(f"the server cannot store the report: {fault.message}", "send it again") from None
     crash.point("server.report-stored")

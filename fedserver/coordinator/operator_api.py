@@ -14,10 +14,8 @@ from fedserver.coordinator.recipe import Recipe, recipe_of
 from fedserver.coordinator.runs import Run
 from fedserver.coordinator.status import clusters_of, device_of, figures_of, unchecked, unreadable
 from fedserver.coordinator.status_types import ClusterVersions, RunStatus, RunSummary, ServerStatus
-from fedserver.store.blob_cache import BlobCache
 from fedserver.store.records import LogLine, RunRecord, RunSpec, Standing
 from fedserver.store.released import statements
-from fedserver.store.store import Store
 from shoal.core.errors import ConfigError
 from shoal.core.exchange.payload import BlobRef, Weights
 from shoal.core.server_kit.noised import promise
@@ -102,7 +100,7 @@ class OperatorApi:
     async def log(self, run: RunId, after: int) -> list[LogLine]:
         """The next lines of a run's log with a number above `after`; none when there are no more."""
         self._coordinator.run(run)
-        return await self._coordinator.storage(Store.log_lines, run, after)
+        return await self._coordinator.storage.journal.log_lines(run, after)
 
     async def status(self) -> ServerStatus:
         """The daemon, its devices, and the runs that go on."""
@@ -111,15 +109,15 @@ class OperatorApi:
             await coordinator.in_turn(coordinator.write_notes())
         patience, active = MISSED_BEATS * max(settings.poll, settings.heartbeat), coordinator.active()
         devices = []
-        for record in await coordinator.storage(Store.devices):
+        for record in await coordinator.storage.journal.devices():
             visitor = coordinator.visitors.get(record.device)
             leases = coordinator.leases(visitor) if visitor else []
             devices.append(device_of(record, visitor, leases, patience))
         pending = [unchecked(record) for record in coordinator.recovery.pending.values()]
-        known = await coordinator.storage(Store.trainers)
+        known = await coordinator.storage.journal.trainers()
         summaries = [coordinator.summary(run, known) for run in active]
         runs = (*summaries, *(each for each in pending if not each.over))
-        released = statements(await coordinator.storage(Store.releases))
+        released = statements(await coordinator.storage.journal.releases())
         return ServerStatus(shoal.__version__, tuple(devices), runs, coordinator.notices(), released)
 
     # -- blobs ----------------------------------------------------------------------------------------------
@@ -164,28 +162,28 @@ class OperatorApi:
         run, storage = found.run, self._coordinator.storage
         if not self._coordinator.storage.full:
             await self._coordinator.write_notes()
-        rounds = await storage(Store.rounds, run)
-        traffic = {each.device: each for each in await storage(Store.traffic, run)}
+        rounds = await storage.runs.rounds(run)
+        traffic = {each.device: each for each in await storage.journal.traffic(run)}
         state, models = found.engine.state, {}
         if not found.active:
             for key, model in state.models.items():
-                models[key] = await storage(found.kept.weights, model)
+                models[key] = await found.blobs.weights(model)
         return RunStatus(
-            self._coordinator.summary(found, await storage(Store.trainers)),
+            self._coordinator.summary(found, await storage.journal.trainers()),
             clusters_of(state),
             figures_of(state, traffic),
             {each.round: each.abandoned for each in rounds if each.abandoned},
             rounds[-1].missing if rounds else {},
             models,
-            statements(await storage(Store.releases, run)),
+            statements(await storage.journal.releases(run)),
             promise(state),
         )
 
     async def _clusters(self, found: Run) -> list[ClusterVersions]:
         storage = self._coordinator.storage
         versions = {
-            number: await storage(found.kept.models_of, found.state_type, number)
-            for number in await storage(Store.versions, found.run)
+            number: await found.blobs.models_of(found.state_type, number)
+            for number in await storage.runs.versions(found.run)
         }
         return [
             ClusterVersions(
@@ -197,20 +195,20 @@ class OperatorApi:
     async def _start(self, spec: RunSpec, recipe: Recipe, initial: Weights | None) -> RunId:
         storage = self._coordinator.storage
         run = self._id_of(spec)
-        spec, kept, model = replace(spec, name=spec.name or run), BlobCache(run), None
+        spec, blobs, model = replace(spec, name=spec.name or run), storage.blob_cache(run), None
         record = RunRecord(run, spec, time.time(), Standing.ACTIVE, "", 1, (), "", 0)
         try:
             if initial is not None:
-                await storage(Store.adopt, run, OWNER, initial)
-                model = await storage(kept.load, initial)
+                await storage.runs.adopt(run, OWNER, initial)
+                model = await blobs.load(initial)
             state = await asyncio.to_thread(recipe.start, model)
-            checkpoint = await storage(kept.store_state, recipe.state, state)
-            await storage(Store.add_run, record, checkpoint)
+            checkpoint = await blobs.store_state(recipe.state, state)
+            await storage.runs.add(record, checkpoint)
         except Exception:
-            await storage(Store.let_go, run)
+            await storage.runs.release(run)
             raise
         crash.point("server.run-stored")
-        await self._coordinator.add(record, recipe, state, kept)
+        await self._coordinator.add(record, recipe, state, blobs)
         return run
 
     def _id_of(self, spec: RunSpec) -> RunId:

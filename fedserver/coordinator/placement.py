@@ -37,7 +37,7 @@ async def place(
 ) -> Question | Placement:
     """Raises CannotPlace, NotFound when there is no such run, BadPayload for evidence that is wrong."""
     if run:
-        return await _given(coordinator, visitor, await _ask(coordinator.run(run), evidence))
+        return await _given(visitor, await _ask(coordinator.run(run), evidence))
     asking: _Answer | None = None
     fallback: _Answer | None = None
     refusal: CannotPlace | None = None
@@ -47,7 +47,7 @@ async def place(
             if isinstance(answer.found, Describe):
                 if evidence is not None:
                     answer = await _ask(candidate, evidence)
-                return await _given(coordinator, visitor, answer)
+                return await _given(visitor, answer)
         except CannotPlace as refused:
             refusal = refusal or refused
         else:
@@ -58,9 +58,9 @@ async def place(
     if asking is not None:
         if evidence is not None:
             asking = await _ask(asking.run, evidence)
-        return await _given(coordinator, visitor, asking)
+        return await _given(visitor, asking)
     if fallback is not None:
-        return await _given(coordinator, visitor, fallback, f"; {refusal.message}" if refusal else "")
+        return await _given(visitor, fallback, f"; {refusal.message}" if refusal else "")
     raise refusal or CannotPlace("there is no run that could place", "start one first")
 
 
@@ -86,16 +86,14 @@ def _found(run: Run, state: State, evidence: Evidence | None) -> ClusterAssignme
     return run.server_half.place(state, evidence)
 
 
-async def _given(
-    coordinator: Coordinator, visitor: Visitor, answer: _Answer, why: str = ""
-) -> Question | Placement:
+async def _given(visitor: Visitor, answer: _Answer, why: str = "") -> Question | Placement:
     """The answer for a device, with leave to fetch what it names. why: what to add to its reason."""
-    storage, run, found = coordinator.storage, answer.run, answer.found
+    run, found = answer.run, answer.found
     if isinstance(found, Message):
-        payload = await storage(run.kept.question, found)
+        payload = await run.blobs.question(found)
         visitor.grant([weights.blob.sha256 for weights in payload.weights()], run.run)
         return Question(run.run, payload)
     # Also where it abstained: the owner may want to use the nearest model all the same.
-    model = await storage(run.kept.weights, answer.state.models[found.cluster])
+    model = await run.blobs.weights(answer.state.models[found.cluster])
     visitor.grant([model.blob.sha256], run.run)
     return Placement(run.run, replace(found, reason=found.reason + why), model)

@@ -11,10 +11,8 @@ from typing import Any
 from fedserver.coordinator.recipe import Recipe
 from fedserver.coordinator.reduction import StoredReports, in_thread, reduce
 from fedserver.coordinator.signals import Signal
-from fedserver.store.blob_cache import BlobCache
 from fedserver.store.records import RoundRecord, RunRecord, Standing
-from fedserver.store.storage import Storage
-from fedserver.store.store import Store
+from fedserver.store.store import BlobCacheCalls, Storage
 from shoal.core.algorithm import State
 from shoal.core.engine.events import (
     Abandon,
@@ -68,7 +66,7 @@ class Run:
         state: State,
         reported: Sequence[DeviceId],
         storage: Storage,
-        kept: BlobCache,
+        blobs: BlobCacheCalls,
         wake: Callable[[DeviceId], None],
         in_turn: Callable[[Coroutine[Any, Any, None]], Awaitable[None]],
     ) -> None:
@@ -89,7 +87,7 @@ class Run:
         self.changed, self.held = Signal(), False
         self.disputed: set[tuple[DeviceId, int]] = set()
         self.left_open: set[tuple[DeviceId, str]] = set()
-        self.kept = kept
+        self.blobs = blobs
         self.state_type = recipe.state
         self._remarks = tuple(state.remarks)
         self._storage, self._wake, self._in_turn = storage, wake, in_turn
@@ -125,7 +123,7 @@ class Run:
     async def end(self, standing: Standing, reason: str) -> None:
         """The run is over: nobody needs to work for it any more."""
         self.standing, self.reason = standing, reason
-        await self._storage.insist(Store.end_run, self.run, standing, reason)
+        await self._storage.runs.end.when_space(self.run, standing, reason)
         crash.point("server.run-ended")
         auxiliary = "was" if standing is Standing.STOPPED else "has"
         await self.note(f"the run {auxiliary} {standing.value}: {reason}")
@@ -144,18 +142,18 @@ class Run:
                 f"run {self.run} is combining the reports of round {self.engine.round}",
                 "try again in a moment",
             )
-        kept = await self._storage(Store.versions, self.run)
+        kept = await self._storage.runs.versions(self.run)
         if round not in kept:
             raise NotFound(
                 f"run {self.run} does not keep what round {round} opened with",
                 f"rounds {', '.join(map(str, kept))} are kept",
             )
-        for name in dict(await self._storage(Store.checkpoints, self.run))[round]:
+        for name in dict(await self._storage.runs.checkpoints(self.run))[round]:
             if found := await asyncio.to_thread(self._storage.blobs.damage, name):
                 raise NotFound(
                     f"what round {round} opened with cannot be used: {found}", "go back to another"
                 )
-        earlier = await self._storage(self.kept.load_state, self.state_type, round)
+        earlier = await self.blobs.load_state(self.state_type, round)
         state = rolled_back(self.engine.state, earlier, cluster)
         what = f"the model of {cluster}" if cluster else "the run"
         await self._feed(RolledBack(state, f"an operator took {what} back to the opening of round {round}"))
@@ -164,7 +162,7 @@ class Run:
     async def note(self, text: str, device: DeviceId = "") -> None:
         """A line of the run's log."""
         log.info("run %s: %s%s", self.run, f"{device}: " if device else "", text)
-        await self._storage.insist(Store.log, self.run, text, device)
+        await self._storage.journal.log.when_space(self.run, text, device)
 
     async def settle(self, seconds: float) -> None:
         """Wait for a reduction that is under way, but not longer than that."""
@@ -218,13 +216,13 @@ class Run:
 
     async def _open(self, effect: Opened) -> None:
         self._opened, self.title = time.monotonic(), effect.title
-        await self._storage.insist(Store.open_round, self.run, effect.devices, effect.title)
+        await self._storage.runs.open_round.when_space(self.run, effect.devices, effect.title)
         crash.point("server.opened")
         tasks = len(self.engine.plan.tasks)
         await self.note(f"open: {effect.title}, tasks for {tasks} {'device' if tasks == 1 else 'devices'}")
 
     async def _offer(self, effect: Offer) -> None:
-        payload = await self._storage.insist(self.kept.payload, effect.message)
+        payload = await self.blobs.payload.when_space(effect.message)
         task = Task(self.run, effect.round, effect.attempt, effect.seed, effect.title, payload)
         self._offered[effect.device] = Lease(task, effect.message)
         crash.point("server.offered")
@@ -240,9 +238,11 @@ class Run:
             abandoned=self._abandoned,
             seconds=time.monotonic() - self._opened,
         )
-        checkpoint = await self._storage.insist(self.kept.store_state, self.state_type, effect.state)
+        checkpoint = await self.blobs.store_state.when_space(self.state_type, effect.state)
         crash.point("server.state-stored")
-        await self._storage.insist(Store.save_round, self.run, closed, checkpoint, effect.abandoned_in_a_row)
+        await self._storage.runs.save_round.when_space(
+            self.run, closed, checkpoint, effect.abandoned_in_a_row
+        )
         crash.point("server.round-tidied")
         self._abandoned, self.title = "", ""
         self._offered.clear()
@@ -266,7 +266,7 @@ class Run:
 
     async def _combined(self, effect: Reduce) -> State:
         server_half, state, tasks = self.server_half, self.engine.state, self.engine.plan.tasks
-        records = await self._storage(Store.reports, self.run, effect.round)
+        records = await self._storage.reports.of_round(self.run, effect.round)
         counted = [record for record in records if record.device in effect.devices]
         reports = StoredReports(counted, tasks, self._storage.blobs)
         crash.point("server.reducing")

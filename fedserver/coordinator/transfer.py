@@ -63,7 +63,7 @@ async def uploaded(coordinator: Coordinator, visitor: Visitor, blob: BlobRef) ->
     held = await asyncio.to_thread(coordinator.storage.blobs.uploaded, visitor.device, blob)
     if held < blob.size:
         _room_for(coordinator, visitor, blob)
-        coordinator.storage.room.check(coordinator.low_water(), blob.size - held)
+        coordinator.storage.space.check(coordinator.low_water(), blob.size - held)
     return held
 
 
@@ -103,7 +103,7 @@ async def upload(
 @contextmanager
 def expected(coordinator: Coordinator, size: int) -> Iterator[Callable[[int], None]]:
     """Around an upload of so many bytes, to be told of each piece. Raises ServerFull for lack of room."""
-    with coordinator.storage.room.expecting(max(0, size), coordinator.low_water()) as came:
+    with coordinator.storage.space.expecting(max(0, size), coordinator.low_water()) as came:
         try:
             yield came
         except DiskFull as full:

@@ -13,14 +13,13 @@ from typing import Any
 import grpc
 from grpc import aio
 
-from fedserver.authority.audit import Event
 from fedserver.authority.peers import Peers
 from fedserver.authority.permissions import check_allowed
 from fedserver.authority.rate_limit import RateLimit
-from fedserver.authority.records import Registered
 from fedserver.rpc.errors import abort, around
 from fedserver.rpc.identity import Context, address_of, peer_of, shown_by
-from fedserver.store.store import Store
+from fedserver.store.identities.audit import Event
+from fedserver.store.identities.records import Registered
 from shoal.core.errors import ShoalError
 
 log = logging.getLogger("shoal.gate")
@@ -70,7 +69,7 @@ class Gate(aio.ServerInterceptor):  # type: ignore[type-arg]
             if self._noted.allow(f"{device or address} {method}"):
                 log.warning("denied: %s of %s at %s: %s", method, device or "nobody", address, error.message)
                 facts = {"device": device, "call": method, "reason": error.code, "address": address}
-                await self._keeper.storage(Store.note_event, Event.DENIED, **facts)
+                await self._keeper.storage.identities.note_event(Event.DENIED, **facts)
             raise
         return known
 

@@ -6,9 +6,9 @@ from typing import Any
 import grpc
 
 from fedserver.authority.authority_api import Ended, Known, Root
-from fedserver.authority.records import Terms, Token
 from fedserver.rpc import authority_wire as convert
 from fedserver.rpc.client import OperatorClient
+from fedserver.store.identities.records import Terms, Token
 from shoal.core.engine.timeouts import ANSWER
 from shoal.core.errors import ConfigError, ShoalError
 from shoal.core.exchange._pb.fed.v1 import authority_service_pb2 as pb
@@ -78,10 +78,10 @@ class AuthorityClient(OperatorClient):
         with self._errors():
             self._stub.DropAuthority(pb.DropAuthorityRequest(authority=name, force=force), timeout=ANSWER)
 
-    def _error_of(self, error: Any) -> ShoalError:
+    def _error_of(self, error: Any, timed_out: tuple[str, str]) -> ShoalError:
         if error.code() is grpc.StatusCode.UNIMPLEMENTED:
             return ConfigError(
                 f"the server of {self._state} runs in plain text, without certificates",
                 "stop it, make them with fedserver init, start it without --insecure-loopback",
             )
-        return super()._error_of(error)
+        return super()._error_of(error, timed_out)

@@ -8,7 +8,6 @@ from urllib.parse import unquote
 from grpc import aio
 
 from fedserver.authority.peers import Peers
-from fedserver.store.store import Store
 from shoal.core.errors import BadPayload, TooOften, Unauthenticated
 from shoal.core.identity.certificates import NAME, Named, certificate, named_by
 from shoal.core.identity.enrolled import Role
@@ -70,7 +69,7 @@ class Verified:
         device = peer_of(context).device
         if self._keeper.role(device) is not Role.INFER_ONLY:
             return
-        if not await self._keeper.storage(Store.spend_placement, device, self._placements):
+        if not await self._keeper.storage.identities.spend_placement(device, self._placements):
             raise TooOften(
                 f"device {device} has had its {self._placements} placements of today",
                 "try again tomorrow; the server's setting is cadence.placements",

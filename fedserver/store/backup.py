@@ -17,8 +17,8 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from fedserver.store.database import connect
 from fedserver.store.identities.restored import OPEN_GAP
-from fedserver.store.schema import connect
 from fedserver.store.store import LOCK
 from shoal.core.errors import ConfigError, StorageFault, Unavailable
 from shoal.shell import crash, disk

@@ -10,6 +10,7 @@ tmp/                              files that are being written
 
 import errno
 import hashlib
+import mmap
 import os
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,12 +18,12 @@ from pathlib import Path
 from threading import Lock
 from weakref import WeakValueDictionary
 
-from fedserver.store.mapped import mapped
-from shoal.core.errors import BadPayload, NotFound, Unavailable
+from fedserver.store.database import Database
+from shoal.core.errors import BadPayload, DiskFull, NotFound, Unavailable
 from shoal.core.exchange.payload import BlobRef, Weights
-from shoal.core.exchange.tensors import manifest_of, pack, unpack
+from shoal.core.exchange.tensors import Lazy, Manifest, layout, manifest_of, pack, unpack
 from shoal.core.exchange.wire import CHUNK
-from shoal.core.types import DeviceId, Tensors
+from shoal.core.types import Array, DeviceId, RunId, Tensors
 from shoal.shell import crash
 from shoal.shell.disk import make_folder, move, settle, share, storing, temporary
 
@@ -31,7 +32,7 @@ TURNS = 64
 
 
 class Blobs:
-    """The blobs of a state folder. It knows nothing of who needs which: see `fedserver.store.store`."""
+    """The blobs of a state folder. Which of them are needed is the business of `References`."""
 
     def __init__(self, state: Path) -> None:
         self._blobs, self._partial, self._tmp = state / "blobs", state / "partial", state / "tmp"
@@ -71,7 +72,7 @@ class Blobs:
             with storing(self.path(name)):
                 self.path(name).unlink(missing_ok=True)
 
-    def scrub(self, needed: Collection[str], devices: Collection[DeviceId]) -> tuple[int, int]:
+    def clean_up(self, needed: Collection[str], devices: Collection[DeviceId]) -> tuple[int, int]:
         """Delete what a crash left, temporary files too. Returns how many files that were, and their bytes.
 
         Blobs not in `needed` go, and uploads of others than `devices` or of reports that count.
@@ -188,6 +189,39 @@ class Blobs:
         return self._partial / device / f"{blob.sha256}.part"
 
 
+class References:
+    """Which blobs the rows of the database and the open tasks of runs refer to. For the store's thread.
+
+    A blob is deleted only after the last row that refers to it is gone, and written before the first: so a
+    crash in between leaves bytes that nothing needs, and never a row whose blob is missing.
+    """
+
+    def __init__(self, database: Database, blobs: Blobs) -> None:
+        self._db, self._blobs = database, blobs
+        self._held: dict[RunId, set[str]] = {}
+
+    def hold(self, run: RunId, name: str) -> None:
+        """Keep a blob for the tasks of a run, until `release`."""
+        self._held.setdefault(run, set()).add(name)
+
+    def release(self, run: RunId) -> set[str]:
+        """Hold nothing for this run any more. Returns what was held."""
+        return self._held.pop(run, set())
+
+    def of_run(self, run: RunId) -> set[str]:
+        """The blobs that the rows of a run refer to."""
+        query = "SELECT sha256 FROM needed_blobs WHERE run = ?"
+        return {name for (name,) in self._db.query(query, (run,))}
+
+    def remove_unneeded(self, names: set[str]) -> None:
+        """Delete those of the blobs that no row and no task refers to any more."""
+        held = set().union(*self._held.values())
+        query = "SELECT 1 FROM needed_blobs WHERE sha256 = ? LIMIT 1"
+        with suppress(DiskFull):  # on some disks deleting needs space; the next start removes them
+            doomed = (name for name in sorted(names - held) if not self._db.query(query, (name,)))
+            self._blobs.remove(doomed)
+
+
 def _sizes(folder: Path) -> dict[Path, tuple[float, int]]:
     """When each file in it was written, and its size; one that another call removes meanwhile is left out."""
     found = {}
@@ -279,3 +313,43 @@ class Upload:
         """No more of this. What came stays, for another attempt."""
         with suppress(OSError):  # it wrote what a full disk had not taken before
             self._file.close()
+
+
+def mapped(path: Path) -> memoryview:
+    """A file's bytes. They stay usable when the file is deleted. Raises NotFound, StorageFault."""
+    with storing(path):
+        try:
+            with path.open("rb") as file:
+                if os.fstat(file.fileno()).st_size == 0:  # an empty file cannot be mapped
+                    return memoryview(b"")
+                return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        except FileNotFoundError:
+            raise NotFound(f"blob {path.name[:12]} is not here", "upload it first") from None
+
+
+class MappedTensors(Lazy):
+    """A set of tensors whose file is mapped anew for each that is asked for, and let go with it.
+
+    So a thousand reports can be open, and the memory in use is that of one tensor. The file must stay.
+    Raises NotFound or BadPayload when the file is not there or not as long as the manifest says.
+    """
+
+    def __init__(self, path: Path, manifest: Manifest) -> None:
+        starts, size = layout(manifest)
+        if len(mapped(path)) != size:
+            raise BadPayload(f"the tensors need {size} bytes, the blob has {len(mapped(path))}")
+        super().__init__(manifest)
+        self._path = path
+        self._places = {spec.name: (spec, start) for spec, start in zip(manifest, starts, strict=True)}
+
+    def __getitem__(self, name: str) -> Array:
+        spec, start = self._places[name]
+        return unpack((spec,), mapped(self._path)[start : start + spec.nbytes])[name]
+
+
+class StoredTensors(MappedTensors):
+    """Tensors of a blob: where a state keeps them, they are stored already."""
+
+    def __init__(self, path: Path, weights: Weights) -> None:
+        super().__init__(path, weights.manifest)
+        self.weights = weights

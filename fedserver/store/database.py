@@ -1,44 +1,256 @@
-"""The database of a state folder: whole transactions, on the disk when they return."""
+"""The database of a state folder, `shoal.db`: its tables, and whole transactions on one connection."""
 
+import json
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 
-from fedserver.store.schema import connect
-from shoal.core.errors import DiskFull, StorageFault
+from shoal.core.errors import ConfigError, DiskFull, StorageFault
+from shoal.shell import crash
+from shoal.shell.disk import settle, temporary
+
+FIRST = """
+CREATE TABLE meta (schema_version INTEGER NOT NULL);
+INSERT INTO meta VALUES (0);
+
+CREATE TABLE runs (
+    run TEXT PRIMARY KEY,
+    spec TEXT NOT NULL,                  -- JSON
+    created REAL NOT NULL,
+    standing TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    round INTEGER NOT NULL,              -- the one that is open, or will open next
+    asked TEXT NOT NULL,                 -- JSON; empty while no round is open
+    title TEXT NOT NULL,
+    abandoned_in_a_row INTEGER NOT NULL
+);
+
+CREATE TABLE checkpoints (
+    run TEXT NOT NULL REFERENCES runs,
+    round INTEGER NOT NULL,              -- the one that opens with it
+    structure TEXT NOT NULL,             -- JSON, see shoal.core.engine.checkpoint
+    PRIMARY KEY (run, round)
+);
+CREATE TABLE checkpoint_blobs (
+    run TEXT NOT NULL,
+    round INTEGER NOT NULL,
+    sha256 TEXT NOT NULL,
+    PRIMARY KEY (run, round, sha256),
+    FOREIGN KEY (run, round) REFERENCES checkpoints ON DELETE CASCADE
+);
+CREATE INDEX checkpoint_blobs_by_name ON checkpoint_blobs (sha256);
+
+CREATE TABLE reports (
+    run TEXT NOT NULL REFERENCES runs,
+    round INTEGER NOT NULL,
+    device TEXT NOT NULL,
+    attempt INTEGER NOT NULL,
+    payload TEXT NOT NULL,               -- JSON
+    PRIMARY KEY (run, round, device)
+);
+CREATE TABLE report_blobs (
+    run TEXT NOT NULL,
+    round INTEGER NOT NULL,
+    device TEXT NOT NULL,
+    sha256 TEXT NOT NULL,
+    PRIMARY KEY (run, round, device, sha256),
+    FOREIGN KEY (run, round, device) REFERENCES reports ON DELETE CASCADE
+);
+CREATE INDEX report_blobs_by_name ON report_blobs (sha256);
+
+CREATE VIEW needed_blobs AS
+    SELECT run, sha256 FROM checkpoint_blobs UNION ALL SELECT run, sha256 FROM report_blobs;
+
+CREATE TABLE rounds (
+    run TEXT NOT NULL REFERENCES runs,
+    round INTEGER NOT NULL,
+    title TEXT NOT NULL,
+    asked INTEGER NOT NULL,
+    reported INTEGER NOT NULL,
+    missing TEXT NOT NULL,               -- JSON: device -> why it did not count
+    abandoned TEXT NOT NULL,             -- why there is no result; empty when there is one
+    seconds REAL NOT NULL,
+    PRIMARY KEY (run, round)
+);
+
+CREATE TABLE devices (
+    device TEXT PRIMARY KEY,
+    software TEXT NOT NULL,
+    first_seen REAL NOT NULL,
+    last_seen REAL NOT NULL
+);
+CREATE TABLE traffic (
+    run TEXT NOT NULL REFERENCES runs,
+    device TEXT NOT NULL,
+    up INTEGER NOT NULL,
+    down INTEGER NOT NULL,
+    PRIMARY KEY (run, device)
+);
+CREATE TABLE log (
+    number INTEGER PRIMARY KEY,
+    run TEXT NOT NULL REFERENCES runs,
+    at REAL NOT NULL,
+    device TEXT NOT NULL,
+    text TEXT NOT NULL
+);
+CREATE INDEX log_by_run ON log (run, number);
+"""
+
+IDENTITIES = """
+CREATE TABLE audit (
+    number INTEGER PRIMARY KEY,          -- from 1, without a gap
+    line TEXT NOT NULL                   -- see fedserver.store.identities.audit
+);
+CREATE TABLE tokens (
+    token TEXT PRIMARY KEY,
+    key BLOB NOT NULL,                   -- SHA-256 of the secret, which is kept nowhere
+    role TEXT NOT NULL,
+    uses INTEGER NOT NULL,
+    used INTEGER NOT NULL,
+    created REAL NOT NULL,
+    expires REAL NOT NULL,
+    labels TEXT NOT NULL,                -- JSON
+    pattern TEXT NOT NULL,
+    hold INTEGER NOT NULL,
+    wrong INTEGER NOT NULL,              -- proofs that were
+    standing TEXT NOT NULL
+);
+CREATE TABLE identities (
+    device TEXT PRIMARY KEY,
+    display TEXT NOT NULL,
+    role TEXT NOT NULL,
+    labels TEXT NOT NULL,                -- JSON
+    standing TEXT NOT NULL,
+    created REAL NOT NULL,
+    spki TEXT NOT NULL,                  -- of the key that it joined with
+    token TEXT NOT NULL REFERENCES tokens
+);
+CREATE TABLE certificates (
+    number INTEGER PRIMARY KEY,          -- in the order in which they were issued
+    device TEXT NOT NULL REFERENCES identities,
+    serial TEXT NOT NULL UNIQUE,
+    spki TEXT NOT NULL UNIQUE,           -- one key, one certificate
+    pem BLOB NOT NULL,
+    root TEXT NOT NULL,                  -- that signed
+    bundle TEXT NOT NULL,                -- JSON: the roots that were handed out with it
+    issued REAL NOT NULL,
+    expires REAL NOT NULL,
+    first_used REAL,
+    void INTEGER NOT NULL                -- a later one was used, or issued before this one was used
+);
+CREATE INDEX certificates_by_device ON certificates (device);
+CREATE TABLE placements (
+    device TEXT NOT NULL,
+    day INTEGER NOT NULL,                -- since 1970, UTC
+    count INTEGER NOT NULL,
+    PRIMARY KEY (device, day)
+);
+"""
+
+EPOCH = """
+CREATE TABLE epoch (
+    secret BLOB NOT NULL,                -- proves that a mark is ours
+    floor INTEGER NOT NULL               -- marks of starts before this one are never doubted
+);
+INSERT INTO epoch VALUES (randomblob(32), 0);
+CREATE TABLE boots (
+    number INTEGER PRIMARY KEY,
+    boot TEXT NOT NULL,                  -- of this start alone
+    revision INTEGER NOT NULL            -- how much had happened at its end, or until now
+);
+CREATE TABLE doubts (
+    device TEXT PRIMARY KEY,
+    mark TEXT NOT NULL,
+    at REAL NOT NULL
+);
+"""
+
+MIRROR = """
+CREATE TABLE released (
+    run TEXT NOT NULL REFERENCES runs,
+    device TEXT NOT NULL,
+    release TEXT NOT NULL,               -- SHA-256; or, without a guarantee, off, paper or bounds
+    rho REAL NOT NULL,                   -- for one sample; 0 without a guarantee
+    delta REAL NOT NULL,
+    group_size INTEGER NOT NULL,
+    PRIMARY KEY (run, device, release)
+);
+"""
+
+GAPS = """
+CREATE TABLE gaps (                      -- see fedserver.store.identities.restored
+    number INTEGER NOT NULL,             -- of the last line of the audit log that is known
+    hash TEXT NOT NULL,                  -- of that line
+    since REAL NOT NULL,                 -- when that line was written
+    until REAL                           -- when the restored state was accepted; NULL: not yet
+);
+CREATE TABLE reissued (
+    device TEXT PRIMARY KEY,
+    serial TEXT NOT NULL                 -- of the last certificate that a log, and no row, tells of
+);
+"""
+
+CURVES = """
+ALTER TABLE released ADD COLUMN curve BLOB NOT NULL DEFAULT x'';  -- float64, see privacy/cost.py
+"""
+
+POLICY = """
+UPDATE runs SET spec = rename_policy_fields(spec);
+"""
+
+STEPS: tuple[str, ...] = (FIRST, IDENTITIES, EPOCH, MIRROR, GAPS, CURVES, POLICY)
+"""The history of the tables: step n upgrades version n - 1 to n. A released step never changes."""
+VERSION = len(STEPS)
+POLICY_FIELDS = {
+    "over_select": "oversample",
+    "gather": "wait_for_devices",
+    "silence": "device_timeout",
+    "patience": "max_abandoned_rounds",
+}
+"""The fields of a round policy that have had another name in stored run specifications."""
+RESTORE = "keep the folder as it is, and restore a backup: fedserver restore BACKUP --state DIR"
 
 
 class Database:
-    """For one thread. Raises StorageFault when the disk refuses."""
+    """One connection, for one thread. Raises StorageFault when the disk refuses, DiskFull when it is full."""
 
     def __init__(self, path: Path) -> None:
-        self._database = connect(path)
+        self.connection = connect(path)
+        self._after_commit: dict[Callable[[], None], None] = {}
 
     def close(self) -> None:
-        self._database.close()
+        self.connection.close()
 
-    def _run(self, statement: str, values: Sequence[object]) -> None:
-        self._database.execute(statement, values)
+    def execute(self, statement: str, values: Sequence[object] = ()) -> None:
+        """Inside a transaction: change rows."""
+        self.connection.execute(statement, values)
 
-    def _all(self, query: str, values: Sequence[object] = ()) -> list[sqlite3.Row]:
+    def query(self, query: str, values: Sequence[object] = ()) -> list[sqlite3.Row]:
         with _faults():
-            cursor = self._database.cursor()
+            cursor = self.connection.cursor()
             cursor.row_factory = sqlite3.Row
             return cursor.execute(query, values).fetchall()
 
+    def after_commit(self, action: Callable[[], None]) -> None:
+        """Inside a transaction: do this once its rows are on the disk. Dropped if it is rolled back."""
+        self._after_commit[action] = None
+
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
+    def transaction(self) -> Iterator[None]:
         """All of it or nothing, and on the disk at the end."""
+        self._after_commit.clear()
         with _faults():
-            self._database.execute("BEGIN IMMEDIATE")
+            self.connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
-                self._database.execute("COMMIT")
+                self.connection.execute("COMMIT")
             except BaseException:
-                if self._database.in_transaction:  # a full disk can have ended it already
-                    self._database.execute("ROLLBACK")
+                if self.connection.in_transaction:  # a full disk can have ended it already
+                    self.connection.execute("ROLLBACK")
                 raise
+        for action in tuple(self._after_commit):
+            action()
 
 
 @contextmanager
@@ -49,4 +261,68 @@ def _faults() -> Iterator[None]:
     except sqlite3.Error as error:
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
             raise DiskFull(f"shoal.db: {error}", "free some space on the state folder's disk") from error
-        raise StorageFault(f"shoal.db: {error}", "look at the state folder's disk") from error
+        raise StorageFault(f"shoal.db: {error}", "check the disk of the state folder") from error
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """The database at `path`, made when it is new, brought up to date when an older version wrote it.
+
+    A commit is on the disk when it returns. What was there before an update stays beside it, as
+    shoal.db.version-N. Raises ConfigError when a newer version wrote it, StorageFault when it cannot be read.
+    """
+    connection = sqlite3.connect(path, isolation_level=None)
+    try:
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=5000"):
+            connection.execute(f"PRAGMA {pragma}")
+        # JSON is rewritten by Python, since SQLite's own functions would round floats to 15 digits.
+        connection.create_function("rename_policy_fields", 1, _rename_policy_fields, deterministic=True)
+        _check(connection, path)
+        found = _version(connection)
+        if 0 < found < VERSION:
+            _back_up(connection, path.with_name(f"{path.name}.version-{found}"))
+            crash.point("server.migrating")
+        for number, step in enumerate(STEPS[found:], found + 1):
+            written = f"UPDATE meta SET schema_version = {number}"  # noqa: S608 - a number of ours
+            connection.executescript(f"BEGIN; {step}; {written}; COMMIT;")
+    except (sqlite3.Error, StorageFault) as error:
+        connection.close()
+        if isinstance(error, StorageFault):
+            raise
+        raise StorageFault(f"{path}: {error}", RESTORE) from error
+    if 0 < found < VERSION:
+        crash.point("server.migrated")
+    if found > VERSION:
+        connection.close()
+        raise ConfigError(f"{path} has version {found}, this server reads {VERSION}", "use a newer fedserver")
+    return connection
+
+
+def _check(connection: sqlite3.Connection, path: Path) -> None:
+    """Raises StorageFault when pages of the database contradict each other."""
+    (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if found != "ok":
+        raise StorageFault(f"{path} is damaged: {found}", RESTORE)
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    """Of the tables that are there; 0 when there are none."""
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
+        return 0
+    (found,) = connection.execute("SELECT schema_version FROM meta").fetchone()
+    return int(found)
+
+
+def _back_up(connection: sqlite3.Connection, copy: Path) -> None:
+    """A copy of the whole database in the file `copy`, which is whole or not there."""
+    with temporary(copy.parent, 0o600) as file:
+        with closing(sqlite3.connect(file.name)) as target:
+            connection.backup(target)
+        settle(file, copy)
+
+
+def _rename_policy_fields(spec: str) -> str:
+    """A stored run specification, with the present names of its policy's fields."""
+    stored = json.loads(spec)
+    policy = stored["value"]["policy"]
+    stored["value"]["policy"] = {POLICY_FIELDS.get(name, name): value for name, value in policy.items()}
+    return json.dumps(stored, sort_keys=True)

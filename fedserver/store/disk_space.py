@@ -7,7 +7,7 @@ a report needs one row, and counting it is what ends the round and frees the dis
 
 Below that lies a reserve, a file of a few megabytes that is deleted when a transition does not fit: what the
 engine has decided must be written before anything else is decided. If even that does not do, the transition
-waits and is tried again until there is room; see `fedserver.store.storage`. Nothing was told to anybody
+waits and is tried again until there is room; see `Storage.when_space`. Nothing was told to anybody
 meanwhile, so nothing is lost if the process ends there. The reserve is put back when there is room for it.
 
 A full disk has harmed nothing, for the same write can be tried again. Any other error has: after a failed
@@ -27,8 +27,8 @@ RESERVE = 4 << 20
 """Bytes of the reserve: some thousand transitions without their models."""
 
 
-class Room:
-    """Of one state folder. For any thread, except `expecting`."""
+class DiskSpace:
+    """The space on the disk of one state folder. For any thread, except `expecting`."""
 
     def __init__(self, state: Path) -> None:
         self._state, self._reserve = state, state / "reserve"

@@ -1,12 +1,13 @@
-"""What the database keeps for people: who called, what was moved, what happened. No run depends on it."""
+"""What is kept for people: which devices called, what was moved, what happened. No run depends on it."""
 
 import time
+from collections import Counter
 from collections.abc import Iterable
 
 import numpy as np
 
-from fedserver.authority.records import DeviceStanding
 from fedserver.store.database import Database
+from fedserver.store.identities.records import DeviceStanding
 from fedserver.store.records import DeviceRecord, LogLine, ReleaseRecord, Traffic
 from shoal.core.identity.enrolled import Role
 from shoal.core.types import DeviceId, RunId
@@ -14,16 +15,19 @@ from shoal.core.types import DeviceId, RunId
 LOG_LINES, PAGE = 10_000, 200
 """How many lines of a run's log are kept, and how many are read at a time."""
 RELEASES, MORE = 10_000, "more than is counted here"
-"""Releases of one device in one run that are noted: an honest one makes one a round at most."""
+"""Releases of one device in one run that are noted: an honest device makes at most one a round."""
 
 
-class Notes(Database):
-    """Devices, traffic and logs."""
+class Journal:
+    """Who called, what was moved, what was released, and what happened in each run."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
 
     def note_devices(self, devices: Iterable[DeviceRecord]) -> None:
-        """What is known of these devices now."""
-        with self._transaction():
-            self._database.executemany(
+        """Update what is known of these devices."""
+        with self._db.transaction():
+            self._db.connection.executemany(
                 "INSERT INTO devices VALUES (?, ?, ?, ?) ON CONFLICT (device) DO UPDATE"
                 " SET software = excluded.software, last_seen = excluded.last_seen",
                 [(each.device, each.software, each.first_seen, each.last_seen) for each in devices],
@@ -31,11 +35,11 @@ class Notes(Database):
 
     def devices(self) -> list[DeviceRecord]:
         """Every device that ever called, by name."""
-        return [DeviceRecord(*row) for row in self._all("SELECT * FROM devices ORDER BY device")]
+        return [DeviceRecord(*row) for row in self._db.query("SELECT * FROM devices ORDER BY device")]
 
     def trainers(self) -> list[DeviceId]:
-        """Devices that may take part in runs: who was let in to train, and in plain text whoever called."""
-        rows = self._all(
+        """Devices that may take part in runs: those admitted to train; in plain text, all that called."""
+        rows = self._db.query(
             "SELECT device FROM identities WHERE role = ? AND standing = ? UNION"
             " SELECT device FROM devices WHERE device NOT IN (SELECT device FROM identities)",
             (Role.TRAIN.value, DeviceStanding.APPROVED.value),
@@ -44,8 +48,8 @@ class Notes(Database):
 
     def add_traffic(self, traffic: Iterable[Traffic]) -> None:
         """Add to what devices sent and fetched."""
-        with self._transaction():
-            self._database.executemany(
+        with self._db.transaction():
+            self._db.connection.executemany(
                 "INSERT INTO traffic VALUES (?, ?, ?, ?) ON CONFLICT (run, device) DO UPDATE"
                 " SET up = up + excluded.up, down = down + excluded.down",
                 [(each.run, each.device, each.up, each.down) for each in traffic],
@@ -53,21 +57,23 @@ class Notes(Database):
 
     def traffic(self, run: RunId) -> list[Traffic]:
         """What each device sent and fetched in a run."""
-        rows = self._all("SELECT device, run, up, down FROM traffic WHERE run = ? ORDER BY device", (run,))
+        rows = self._db.query(
+            "SELECT device, run, up, down FROM traffic WHERE run = ? ORDER BY device", (run,)
+        )
         return [Traffic(*row) for row in rows]
 
     def note_releases(self, releases: Iterable[ReleaseRecord]) -> None:
-        """Note what devices have released; what is noted already stays. Of too many, that there are more."""
-        with self._transaction():
+        """Note each release of devices once; beyond `RELEASES`, only that there are more."""
+        with self._db.transaction():
             for each in releases:
                 curve = np.asarray(each.curve, "<f8").tobytes()
                 row = (each.run, each.device, each.release, each.rho, each.delta, each.group_size, curve)
-                self._run(
+                self._db.execute(
                     "INSERT OR IGNORE INTO released SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7"
                     " WHERE (SELECT count(*) FROM released WHERE run = ?1 AND device = ?2) < ?8",
                     (*row, RELEASES),
                 )
-                self._run(
+                self._db.execute(
                     "INSERT OR IGNORE INTO released SELECT ?1, ?2, ?4, 0, 0, 1, x'' WHERE NOT EXISTS"
                     " (SELECT 1 FROM released WHERE run = ?1 AND device = ?2 AND release = ?3)",
                     (each.run, each.device, each.release, MORE),
@@ -75,25 +81,25 @@ class Notes(Database):
 
     def releases(self, run: RunId | None = None) -> list[ReleaseRecord]:
         """What was noted of a run, or of all."""
-        rows = self._all("SELECT * FROM released WHERE ?1 IS NULL OR run = ?1 ORDER BY rowid", (run,))
+        rows = self._db.query("SELECT * FROM released WHERE ?1 IS NULL OR run = ?1 ORDER BY rowid", (run,))
         return [_release(*row) for row in rows]
 
     def log(self, run: RunId, text: str, device: DeviceId = "") -> None:
-        """Note something that happened in a run."""
-        with self._transaction():
-            self._run(
+        """Add a line to the log of a run."""
+        with self._db.transaction():
+            self._db.execute(
                 "INSERT INTO log (run, at, device, text) VALUES (?, ?, ?, ?)",
                 (run, time.time(), device, text),
             )
-            self._run(
+            self._db.execute(
                 "DELETE FROM log WHERE run = ?1 AND number <="
                 " (SELECT number FROM log WHERE run = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2)",
                 (run, LOG_LINES),
             )
 
     def log_lines(self, run: RunId, after: int = 0) -> list[LogLine]:
-        """The first lines of a run's log with a number above `after`, as many as make a page."""
-        rows = self._all(
+        """One page of the lines of a run's log whose numbers are above `after`."""
+        rows = self._db.query(
             "SELECT number, at, device, text FROM log WHERE run = ? AND number > ? ORDER BY number LIMIT ?",
             (run, after, PAGE),
         )
@@ -105,3 +111,31 @@ def _release(
 ) -> ReleaseRecord:
     values = tuple(np.frombuffer(curve, "<f8").tolist())
     return ReleaseRecord(run, device, release, rho, delta, size, values)
+
+
+class Meter:
+    """Bytes of blobs sent and fetched since the last `take`, counted in memory."""
+
+    def __init__(self) -> None:
+        self._up: Counter[tuple[RunId, DeviceId]] = Counter()
+        self._down: Counter[tuple[RunId, DeviceId]] = Counter()
+
+    def up(self, run: RunId, device: DeviceId, size: int) -> None:
+        self._up[run, device] += size
+
+    def down(self, run: RunId, device: DeviceId, size: int) -> None:
+        self._down[run, device] += size
+
+    def give_back(self, taken: Iterable[Traffic]) -> None:
+        """Count again what was taken but could not be stored."""
+        for each in taken:
+            self.up(each.run, each.device, each.up)
+            self.down(each.run, each.device, each.down)
+
+    def take(self) -> list[Traffic]:
+        """Everything counted; counting starts again at zero."""
+        keys = sorted({*self._up, *self._down})
+        taken = [Traffic(device, run, self._up[run, device], self._down[run, device]) for run, device in keys]
+        self._up.clear()
+        self._down.clear()
+        return taken

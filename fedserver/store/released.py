@@ -9,17 +9,14 @@ from contextlib import suppress
 from hashlib import sha256
 
 from fedserver.store.records import ReleaseRecord
-from fedserver.store.storage import Storage
-from fedserver.store.store import Store
+from fedserver.store.store import Storage
 from shoal.core.errors import DiskFull
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.parts import Descriptor, Evidence, LatentBounds, NoisySums, Prototypes, Scores
 from shoal.core.exchange.payload import Part, Payload
 from shoal.core.exchange.wire import payload_to_bytes
-from shoal.core.privacy.accounting import rho_of
-from shoal.core.privacy.cost import Cost, total
-from shoal.core.privacy.leaving import left_open
-from shoal.core.privacy.statement import OPEN, Statement
+from shoal.core.privacy.cost import Cost, rho_of, total
+from shoal.core.privacy.report import OPEN, Statement, left_open
 from shoal.core.types import DeviceId, RunId
 
 
@@ -64,7 +61,7 @@ async def reported(
 async def _write(storage: Storage, found: Sequence[ReleaseRecord]) -> None:
     if found:
         with suppress(DiskFull):
-            await storage(Store.note_releases, found)
+            await storage.journal.note_releases(found)
 
 
 def _release(run: RunId, device: DeviceId, part: Part) -> ReleaseRecord | None:

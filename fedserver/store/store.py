@@ -1,41 +1,51 @@
-"""The state folder: what a run has come to is here before anybody is told of it.
+"""The state folder: a fact is stored here before anyone sees it.
 
 shoal.db   the database, one transaction for each transition     lock   held while a server uses the folder
 blobs/ partial/ tmp/   see `fedserver.store.blobs`
 
-A blob is on the disk before a row speaks of it, and a row is gone before its blob is. So a crash between any
-two steps leaves at most bytes that nobody needs; `scrub` removes those. Nothing here is asynchronous, and
-one thread makes all calls.
+`Store` is the folder itself, for one thread and nothing asynchronous. `Storage` is the same for callers on an
+event loop: each method of a part becomes an awaitable call on the one thread that owns the store.
+
+    await storage.reports.add(record)
+    await storage.runs.save_round.when_space(run, closed, checkpoint, 0)
 """
 
-import json
-import sqlite3
-from collections.abc import Sequence
-from contextlib import suppress
+import asyncio
+import contextlib
+import functools
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Generic, ParamSpec, TypeVar
 
-from fedserver.authority.audit import Event
-from fedserver.store.blobs import Blobs
-from fedserver.store.history import Epoch
-from fedserver.store.identities.admission import Admissions
-from fedserver.store.journal import Notes
-from fedserver.store.records import ReportRecord, RoundRecord, RunRecord, RunSpec, Standing
-from shoal.core.engine.checkpoint import Structure, blobs_of, decode, encode
-from shoal.core.errors import DiskFull, NotFound
-from shoal.core.exchange.payload import Payload, Weights
-from shoal.core.types import DeviceId, RunId, Tensors
-from shoal.shell import crash, disk
+from fedserver.store.blob_cache import BlobCache
+from fedserver.store.blobs import Blobs, References
+from fedserver.store.database import Database
+from fedserver.store.disk_space import DiskSpace
+from fedserver.store.history import History
+from fedserver.store.identities import Identities
+from fedserver.store.identities.audit import AuditLog
+from fedserver.store.journal import Journal
+from fedserver.store.records import RoundRecord, Standing
+from fedserver.store.reports import Reports
+from fedserver.store.runs import Runs
+from shoal.core.errors import DiskFull
+from shoal.core.types import RunId
+from shoal.shell import disk
+
+P = ParamSpec("P")
+T = TypeVar("T")
+log = logging.getLogger("shoal.server")
 
 LOCK = "lock"
 """The file in the state folder that a server locks while it uses the folder, with its process number."""
-VERSIONS = 5
-"""How many checkpoints of a run are kept: whoever still fetches a model of an earlier round can finish,
-and an operator can go back to one."""
+RETRY = 1.0
+"""Seconds between two attempts at a write for which the disk has no space."""
 
 
-class Store(Notes, Admissions, Epoch):
-    """One state folder. Raises StorageFault when the disk refuses: then only a restart knows what holds."""
+class Store:
+    """One state folder. After a StorageFault only a restart finds out what is stored."""
 
     def __init__(self, state: Path) -> None:
         with disk.storing(state):
@@ -43,280 +53,196 @@ class Store(Notes, Admissions, Epoch):
             self._lock = disk.lock(state / LOCK)
         try:
             self.blobs = Blobs(state)
-            super().__init__(state / "shoal.db")
+            self.database = Database(state / "shoal.db")
+            self.history = History(self.database)
+            audit, references = AuditLog(self.database, state), References(self.database, self.blobs)
+            self.journal, self.identities = Journal(self.database), Identities(self.database, audit)
+            self.runs = Runs(self.database, self.blobs, references, self.history, audit)
+            self.reports = Reports(self.database, self.blobs, references, self.history)
         except BaseException:
             self._lock.close()
             raise
-        self._held: dict[RunId, set[str]] = {}
 
     def close(self) -> None:
-        super().close()
+        self.database.close()
         self._lock.close()
 
-    def scrub(self) -> str:
+    def clean_up(self) -> str:
         """Remove what a crash left behind, and say what it was; "" when there was nothing."""
-        needed = {name for (name,) in self._all("SELECT sha256 FROM needed_blobs")}
-        asked = [device for record in self.runs() for device in record.asked]
-        files, size = self.blobs.scrub(needed, asked)
-        return f"removed {files} files of {size} bytes that a stop had left unfinished" if files else ""
-
-    # -- runs -----------------------------------------------------------------------------------------------
-
-    def keep(self, run: RunId, tensors: Tensors) -> Weights:
-        """Store tensors for a run's tasks. They stay until its next round, longer if that refers to them."""
-        weights = self.blobs.keep(tensors)
-        self._held.setdefault(run, set()).add(weights.blob.sha256)
-        return weights
-
-    def adopt(self, run: RunId, owner: DeviceId, weights: Weights) -> None:
-        """Make an upload of `owner` a blob that stays as with `keep`. Raises NotFound if it never arrived."""
-        name = weights.blob.sha256
-        self._held.setdefault(run, set()).add(name)
-        self.blobs.accept(owner, [name])
-        self.blobs.discard(owner, [name])
-
-    def let_go(self, run: RunId) -> None:
-        """What was kept or adopted for this run and did not come into a checkpoint is not needed."""
-        self._remove_unneeded(self._held.pop(run, set()))
-
-    def add_run(self, record: RunRecord, checkpoint: Structure) -> None:
-        """A new run, that starts with `checkpoint`."""
-        with self._transaction():
-            self._run(
-                "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    record.run,
-                    _json(RunSpec, record.spec),
-                    record.created,
-                    record.standing.value,
-                    record.reason,
-                    record.round,
-                    json.dumps(record.asked),
-                    record.title,
-                    record.abandoned_in_a_row,
-                ),
-            )
-            self._add_checkpoint(record.run, record.round, checkpoint)
-            self._advance()
-            self._audit(Event.RUN_STARTED, run=record.run, algorithm=record.spec.algorithm)
-
-    def runs(self) -> list[RunRecord]:
-        """All runs, oldest first."""
-        rows = self._all("SELECT * FROM runs ORDER BY rowid")
-        return [
-            RunRecord(
-                row["run"],
-                decode(RunSpec, json.loads(row["spec"]), _no_tensors),
-                row["created"],
-                Standing(row["standing"]),
-                row["reason"],
-                row["round"],
-                tuple(json.loads(row["asked"])),
-                row["title"],
-                row["abandoned_in_a_row"],
-            )
-            for row in rows
-        ]
-
-    def checkpoint(self, run: RunId, round: int | None = None) -> Structure:
-        """What a round of a run opens, or opened, with: the current one, or another of `versions`."""
-        (row,) = self._all(
-            "SELECT structure FROM checkpoints WHERE run = ?1 AND round = coalesce(?2,"
-            " (SELECT max(round) FROM checkpoints WHERE run = ?1))",
-            (run, round),
-        )
-        structure: Structure = json.loads(row["structure"])
-        return structure
-
-    def checkpoints(self, run: RunId) -> list[tuple[int, list[str]]]:
-        """The rounds that a checkpoint of this run opens, newest first, each with the blobs that it needs."""
-        rounds = self._all("SELECT round FROM checkpoints WHERE run = ? ORDER BY round DESC", (run,))
-        query = "SELECT sha256 FROM checkpoint_blobs WHERE run = ? AND round = ? ORDER BY sha256"
-        return [(number, [name for (name,) in self._all(query, (run, number))]) for (number,) in rounds]
-
-    def drop_checkpoint(self, run: RunId, round: int) -> None:
-        """A checkpoint that cannot be used. If it was the newest, the run goes back to the one before it."""
-        with self._transaction():
-            self._run("DELETE FROM checkpoints WHERE run = ? AND round = ?", (run, round))
-            ((last,),) = self._all("SELECT max(round) FROM checkpoints WHERE run = ?", (run,))
-            if last is not None and last < round:
-                self._run(
-                    "UPDATE runs SET round = ?, asked = '[]', title = '' WHERE run = ? AND round > ?",
-                    (last, run, last),
-                )
-                self._run("DELETE FROM reports WHERE run = ? AND round >= ?", (run, last))
-                self._run("DELETE FROM rounds WHERE run = ? AND round >= ?", (run, last))
-
-    def versions(self, run: RunId) -> list[int]:
-        """The rounds of a run whose checkpoints are kept, oldest first; the last is the current one."""
-        rows = self._all("SELECT round FROM checkpoints WHERE run = ? ORDER BY round", (run,))
-        return [number for (number,) in rows]
-
-    def open_round(self, run: RunId, asked: Sequence[DeviceId], title: str) -> None:
-        """The run's current round asks these devices."""
-        with self._transaction():
-            self._run("UPDATE runs SET asked = ?, title = ? WHERE run = ?", (json.dumps(asked), title, run))
-
-    def save_round(
-        self, run: RunId, closed: RoundRecord, checkpoint: Structure, abandoned_in_a_row: int
-    ) -> None:
-        """A round is over, and the next one will open with `checkpoint`."""
-        following, oldest = closed.round + 1, closed.round + 2 - VERSIONS
-        with self._transaction():
-            self._run(
-                "UPDATE runs SET round = ?, asked = '[]', title = '', abandoned_in_a_row = ? WHERE run = ?",
-                (following, abandoned_in_a_row, run),
-            )
-            self._run(
-                "INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    run,
-                    closed.round,
-                    closed.title,
-                    closed.asked,
-                    closed.reported,
-                    json.dumps(dict(closed.missing)),
-                    closed.abandoned,
-                    closed.seconds,
-                ),
-            )
-            self._add_checkpoint(run, following, checkpoint)
-            before = self._blobs_of(run)
-            self._run("DELETE FROM checkpoints WHERE run = ? AND round < ?", (run, oldest))
-            self._run("DELETE FROM report_blobs WHERE run = ?", (run,))
-            self._run("DELETE FROM reports WHERE run = ? AND round < ?", (run, oldest))
-            self._advance()
-            crash.point("server.round-committing")
-        crash.point("server.round-saved")
-        self._remove_unneeded(before | self._held.pop(run, set()))
-
-    def end_run(self, run: RunId, standing: Standing, reason: str) -> None:
-        """A run is over. Its last checkpoint stays."""
-        with self._transaction():
-            self._run(
-                "UPDATE runs SET standing = ?, reason = ?, asked = '[]' WHERE run = ?",
-                (standing.value, reason, run),
-            )
-            self._audit(Event.RUN_ENDED, run=run, standing=standing.value, reason=reason)
-            before = self._blobs_of(run)
-            self._run("DELETE FROM report_blobs WHERE run = ?", (run,))
-        self._remove_unneeded(before | self._held.pop(run, set()))
+        needed = {name for (name,) in self.database.query("SELECT sha256 FROM needed_blobs")}
+        asked = [device for record in self.runs.all() for device in record.asked]
+        files, size = self.blobs.clean_up(needed, asked)
+        return f"removed {files} unfinished files ({size} bytes) left by the last stop" if files else ""
 
     def recover(self) -> list[RunId]:
-        """Accept this state as the one to go on from; the runs whose open rounds are abandoned for it.
+        """Accept this state as the one to go on from. Returns the runs whose open rounds it abandons.
 
-        Safe to repeat when it was cut off: what it decides comes last.
+        Safe to repeat after an interruption, since the acceptance itself is written last.
         """
-        doubted, found = ", ".join(self.doubts()), []
-        said = "the state that was restored is accepted"
-        said += f", though others saw more: {doubted}" if doubted else ""
-        for record in self.runs():
+        conflicts, found = ", ".join(self.history.conflicts()), []
+        said = "the restored state is accepted"
+        said += f", although devices have seen a newer one: {conflicts}" if conflicts else ""
+        for record in self.runs.all():
             if record.standing is Standing.ACTIVE:
-                self.log(record.run, said)
+                self.journal.log(record.run, said)
             if record.asked:
-                why = "the server was restored from the past"
-                reported = len(self.reports(record.run, record.round))
+                why = "the server was restored from an older state"
+                reported = len(self.reports.of_round(record.run, record.round))
                 closed = RoundRecord(record.round, record.title, len(record.asked), reported, {}, why, 0.0)
-                self.save_round(record.run, closed, self.checkpoint(record.run), record.abandoned_in_a_row)
+                self.runs.save_round(
+                    record.run, closed, self.runs.checkpoint(record.run), record.abandoned_in_a_row
+                )
                 found.append(record.run)
-        self.accept_gap()
-        self.accept()
+        self.identities.gap.accept()
+        self.history.accept()
         return found
 
-    def rounds(self, run: RunId) -> list[RoundRecord]:
-        """The rounds that are over, oldest first."""
-        rows = self._all("SELECT * FROM rounds WHERE run = ? ORDER BY round", (run,))
-        return [
-            RoundRecord(
-                row["round"],
-                row["title"],
-                row["asked"],
-                row["reported"],
-                json.loads(row["missing"]),
-                row["abandoned"],
-                row["seconds"],
-            )
-            for row in rows
-        ]
 
-    # -- reports --------------------------------------------------------------------------------------------
+class Call(Generic[P, T]):
+    """A method of the store that is awaited: calls run one after another on the store's thread."""
 
-    def add_report(self, report: ReportRecord) -> None:
-        """A report counts from here on. Raises NotFound when its blobs have not arrived.
+    def __init__(self, storage: "Storage", method: Callable[P, T]) -> None:
+        self._storage, self._method = storage, method
 
-        After NotFound or DiskFull it does not count; those of its blobs that arrived are still there.
+    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await self._storage.on_thread(functools.partial(self._method, *args, **kwargs))
+
+    async def when_space(self, *args: P.args, **kwargs: P.kwargs) -> T:
+        """The same for what is decided already: on a full disk it waits until there is space."""
+        return await self._storage.when_space(functools.partial(self._method, *args, **kwargs))
+
+
+class Storage:
+    """A store for callers that must not block. Made by `open`.
+
+    full: the error of a write that waits for disk space, or None. space: of the state folder's disk. blobs:
+    files only, so any thread may use them.
+    """
+
+    def __init__(self, store: Store, thread: ThreadPoolExecutor, space: DiskSpace) -> None:
+        self._store, self._thread, self.space = store, thread, space
+        self._ending = asyncio.Event()
+        self.full: DiskFull | None = None
+        self.blobs = store.blobs
+        self.runs, self.reports = RunCalls(self, store.runs), ReportCalls(self, store.reports)
+        self.journal, self.history = JournalCalls(self, store.journal), HistoryCalls(self, store.history)
+        self.identities = IdentityCalls(self, store.identities)
+        self.clean_up = Call(self, store.clean_up)
+
+    @classmethod
+    async def open(cls, state: Path) -> "Storage":
+        """Raises ConfigError when the folder is in use or too new, StorageFault when it cannot be read."""
+        space, thread = DiskSpace(state), ThreadPoolExecutor(1, thread_name_prefix="store")
+        try:
+            await asyncio.to_thread(space.make_way)
+            store = await asyncio.get_running_loop().run_in_executor(thread, Store, state)
+        except BaseException:
+            thread.shutdown()
+            raise
+        return cls(store, thread, space)
+
+    async def on_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    async def when_space(self, work: Callable[[], T]) -> T:
+        """Run on the store's thread, and again as long as the disk is full.
+
+        Raises DiskFull only when the server stops meanwhile. Nothing else is decided while this waits, so the
+        devices have seen nothing of it: a restart decides the same again.
         """
         try:
-            self.blobs.accept(report.device, report.blobs)
-            crash.point("server.report-blobs-moved")
-            self._add_report(report)
-        except (NotFound, DiskFull):
-            self._remove_unneeded(set(report.blobs))
-            raise
-        with suppress(DiskFull):  # as in _remove_unneeded
-            self.blobs.discard(report.device, report.blobs)
+            while True:
+                try:
+                    return await self.on_thread(work)
+                except DiskFull as full:
+                    if await asyncio.to_thread(self.space.release):
+                        log.warning("the disk is full; the reserve is used up: %s", full)
+                    elif self._ending.is_set():
+                        raise
+                    else:
+                        if self.full is None:
+                            log.error("the disk is full; the server waits for space: %s", full)
+                        self.full = full
+                        with contextlib.suppress(TimeoutError):
+                            await asyncio.wait_for(self._ending.wait(), RETRY)
+        finally:
+            self.full = None
 
-    def _add_report(self, report: ReportRecord) -> None:
-        key = (report.run, report.round, report.device)
-        with self._transaction():
-            self._run(
-                "INSERT INTO reports VALUES (?, ?, ?, ?, ?)",
-                (*key, report.attempt, _json(Payload, report.payload)),
-            )
-            for name in set(report.blobs):
-                self._run("INSERT INTO report_blobs VALUES (?, ?, ?, ?)", (*key, name))
-            self._advance()
-            crash.point("server.report-committing")
+    def blob_cache(self, run: RunId) -> "BlobCacheCalls":
+        """A new blob cache for a run."""
+        return BlobCacheCalls(self, BlobCache(self._store.runs, self._store.blobs, run))
 
-    def reports(self, run: RunId, round: int) -> list[ReportRecord]:
-        """The reports of a round that count, in device-id order. Blobs are there while the round is."""
-        rows = self._all("SELECT * FROM reports WHERE run = ? AND round = ? ORDER BY device", (run, round))
-        return [_report_of(row) for row in rows]
+    def stop_waiting(self) -> None:
+        """Let writes that wait for space fail: the next start decides them again."""
+        self._ending.set()
 
-    def withdraw(self, run: RunId, round: int, device: DeviceId) -> None:
-        """A report does not count any more: its blobs are damaged."""
-        with self._transaction():
-            self._run("DELETE FROM reports WHERE run = ? AND round = ? AND device = ?", (run, round, device))
-
-    def report(self, run: RunId, round: int, device: DeviceId) -> ReportRecord | None:
-        """A device's report in a round, if it counts."""
-        rows = self._all(
-            "SELECT * FROM reports WHERE run = ? AND round = ? AND device = ?", (run, round, device)
-        )
-        return _report_of(rows[0]) if rows else None
-
-    # -- inside ---------------------------------------------------------------------------------------------
-
-    def _add_checkpoint(self, run: RunId, round: int, checkpoint: Structure) -> None:
-        self._run("INSERT INTO checkpoints VALUES (?, ?, ?)", (run, round, json.dumps(checkpoint)))
-        for name in blobs_of(checkpoint):
-            self._run("INSERT INTO checkpoint_blobs VALUES (?, ?, ?)", (run, round, name))
-
-    def _blobs_of(self, run: RunId) -> set[str]:
-        return {name for (name,) in self._all("SELECT sha256 FROM needed_blobs WHERE run = ?", (run,))}
-
-    def _remove_unneeded(self, names: set[str]) -> None:
-        """Delete those of the blobs that no row and no task speaks of any more."""
-        held = set().union(*self._held.values())
-        query = "SELECT 1 FROM needed_blobs WHERE sha256 = ? LIMIT 1"
-        with suppress(DiskFull):  # there are disks where deleting takes room; the next start removes them
-            self.blobs.remove(name for name in sorted(names - held) if not self._all(query, (name,)))
+    async def close(self) -> None:
+        """Finish what was asked for, and release the folder."""
+        await self.on_thread(self._store.close)
+        self._thread.shutdown()
 
 
-def same(first: Payload, second: Payload) -> bool:
-    """Whether two payloads say the same, bit by bit."""
-    return _json(Payload, first) == _json(Payload, second)
+class BlobCacheCalls:
+    """`BlobCache`, awaited."""
+
+    def __init__(self, on: Storage, part: BlobCache) -> None:
+        self.payload, self.question = Call(on, part.payload), Call(on, part.question)
+        self.weights, self.load = Call(on, part.weights), Call(on, part.load)
+        self.store_state, self.load_state = Call(on, part.store_state), Call(on, part.load_state)
+        self.models_of = Call(on, part.models_of)
 
 
-def _no_tensors(tensors: object) -> Any:
-    raise TypeError("neither a specification nor a payload holds tensors, only references")
+class RunCalls:
+    """`Runs`, awaited."""
+
+    def __init__(self, on: Storage, part: Runs) -> None:
+        self.add, self.end, self.all = Call(on, part.add), Call(on, part.end), Call(on, part.all)
+        self.adopt, self.release = Call(on, part.adopt), Call(on, part.release)
+        self.open_round, self.save_round = Call(on, part.open_round), Call(on, part.save_round)
+        self.rounds, self.versions = Call(on, part.rounds), Call(on, part.versions)
+        self.checkpoints = Call(on, part.checkpoints)
+        self.drop_checkpoint = Call(on, part.drop_checkpoint)
 
 
-def _json(hint: type, value: object) -> str:
-    """The same text for the same value: the order of a mapping means nothing here."""
-    return json.dumps(encode(hint, value, _no_tensors), sort_keys=True)
+class ReportCalls:
+    """`Reports`, awaited."""
+
+    def __init__(self, on: Storage, part: Reports) -> None:
+        self.add, self.get, self.of_round = Call(on, part.add), Call(on, part.get), Call(on, part.of_round)
+        self.withdraw, self.rounds_of = Call(on, part.withdraw), Call(on, part.rounds_of)
 
 
-def _report_of(row: sqlite3.Row) -> ReportRecord:
-    payload = decode(Payload, json.loads(row["payload"]), _no_tensors)
-    return ReportRecord(row["run"], row["round"], row["device"], row["attempt"], payload)
+class JournalCalls:
+    """`Journal`, awaited."""
+
+    def __init__(self, on: Storage, part: Journal) -> None:
+        self.log, self.log_lines = Call(on, part.log), Call(on, part.log_lines)
+        self.note_devices, self.devices = Call(on, part.note_devices), Call(on, part.devices)
+        self.add_traffic, self.traffic = Call(on, part.add_traffic), Call(on, part.traffic)
+        self.note_releases, self.releases = Call(on, part.note_releases), Call(on, part.releases)
+        self.trainers = Call(on, part.trainers)
+
+
+class HistoryCalls:
+    """`History`, awaited."""
+
+    def __init__(self, on: Storage, part: History) -> None:
+        self.begin_start, self.mark = Call(on, part.begin_start), Call(on, part.mark)
+        self.check_mark, self.conflicts = Call(on, part.check_mark), Call(on, part.conflicts)
+
+
+class IdentityCalls:
+    """`Identities`, awaited."""
+
+    def __init__(self, on: Storage, part: Identities) -> None:
+        tokens, registry, admission = part.tokens, part.registry, part.admission
+        self.add_token, self.tokens = Call(on, tokens.add), Call(on, tokens.all)
+        self.revoke_token = Call(on, tokens.revoke)
+        self.devices, self.device = Call(on, registry.all), Call(on, registry.get)
+        self.approve, self.revoke = Call(on, registry.approve), Call(on, registry.revoke)
+        self.rename, self.spend_placement = Call(on, registry.rename), Call(on, registry.spend_placement)
+        self.use_certificate = Call(on, registry.use_certificate)
+        self.join, self.rejoin = Call(on, admission.join), Call(on, admission.rejoin)
+        self.renew = Call(on, admission.renew)
+        self.gap_was_accepted, self.take_up = Call(on, part.gap.was_accepted), Call(on, part.gap.take_up)
+        self.note_event = Call(on, part.audit.note)

@@ -9,14 +9,13 @@ import numpy as np
 from shoal.core.algorithm import Algorithm
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
-from shoal.core.device_kit.context import DeviceContext
+from shoal.core.device_kit.context import DeviceContext, Simulated
 from shoal.core.device_kit.learner import Learner
-from shoal.core.device_kit.simulated import Simulated
 from shoal.core.engine.simulate import Device, Keep
 from shoal.core.exchange.messages import Built, Describe, Evaluated, Message
 from shoal.core.exchange.parts import Evidence
 from shoal.core.exchange.payload import fields_of
-from shoal.core.privacy.account import Unmetered
+from shoal.core.privacy.accountant import Unmetered
 from shoal.core.seeds import generator
 from shoal.core.types import DeviceId, Tensors
 from shoal.lab.fleet import Fleet

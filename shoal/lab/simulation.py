@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from shoal.core.algorithm import Algorithm, State, discover, find, measurement
-from shoal.core.device_kit.learner import Latent, Learner
-from shoal.core.device_kit.weights import initial_weights
+from shoal.core.device_kit.learner import Latent, Learner, initial_weights
 from shoal.core.engine import simulate as engine
 from shoal.core.engine.events import Abandon, Effect, Opened, Save
 from shoal.core.engine.rounds import RoundPolicy

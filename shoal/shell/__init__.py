@@ -1,1 +1,2 @@
-"""What both shells share: the command line's envelope, and durable files. Nothing in the core uses it."""
+"""What the programs share: settings files, the command line's envelope, durable files. The core uses none of
+it."""

@@ -5,8 +5,8 @@
       threads: 2                         server: str
                                          compute: Compute = Compute()
 
-Times are plain seconds and sizes plain bytes. The text is not trusted: it is bounded in length and depth, and
-aliases, with which a few lines can stand for gigabytes, are refused.
+Times are plain seconds and sizes plain bytes. The text is not trusted: its length and depth are limited, and
+aliases are refused, because a few lines with aliases can expand to gigabytes.
 """
 
 import dataclasses
@@ -32,7 +32,12 @@ MAX_FLOAT = sys.float_info.max
 
 
 def setting(text: str) -> str | Written:
-    """The value in "name=value" of a command line: YAML, as in a file. Raises ConfigError."""
+    """The value in "name=value" on a command line, read as YAML as in a file. Raises ConfigError.
+
+    Example:
+        >>> setting("mean")
+        'mean'
+    """
     try:
         found = _plain(load(f"value: {text}", "")["value"])
     except ConfigError:
@@ -41,15 +46,15 @@ def setting(text: str) -> str | Written:
 
 
 def parsed(change: str) -> tuple[str, Any]:
-    """ "name=value" with the value as a settings file would have it: 3 is a number, true a truth."""
+    """ "name=value" with the value as a settings file would have it: 3 is a number, true is a boolean."""
     name, equals, value = change.partition("=")
     if not (name and equals):
-        raise ConfigError(f"{change!r} is not NAME=VALUE", "write --set rounds=20")
+        raise ConfigError(f"{change!r} is not NAME=VALUE", "write it as in --set rounds=20")
     return name.strip(), setting(value)
 
 
 def parse(text: str, cls: type[T], source: str) -> T:
-    """The settings in `text`, as a `cls`. source: the file's name, for the errors. Raises ConfigError."""
+    """The settings in `text`, as a `cls`. source: the name of the file, for errors. Raises ConfigError."""
     return convert(load(text, source), cls, source)
 
 
@@ -74,16 +79,14 @@ def modern(data: Mapping[str, Any], aliases: Mapping[str, str], source: str) -> 
 
 
 def load(text: str, source: str) -> dict[str, Any]:
-    """The settings in `text` as dictionaries of what is written, not yet compared with anything.
-
-    Raises ConfigError.
-    """
+    """The settings in `text` as plain dictionaries, not yet compared with any dataclass. Raises
+    ConfigError."""
     if len(text) > MAX_TEXT:
-        raise ConfigError(f"{source} has {len(text)} characters, at most {MAX_TEXT} are read")
+        raise ConfigError(f"{source} has {len(text)} characters; the limit is {MAX_TEXT}")
     try:
         data = _Loader(text).get_single_data()
     except yaml.YAMLError as error:
-        hint = "indent by spaces; one `key: value` a line"
+        hint = "indent with spaces, and write one `key: value` per line"
         raise ConfigError(f"{source} is not YAML: {_where(error)}", hint) from None
     except ValueError as error:  # a date such as 2024-13-45
         raise ConfigError(f"{source} is not YAML: {error}", "put text in quotes") from None
@@ -91,7 +94,7 @@ def load(text: str, source: str) -> dict[str, Any]:
         return {}
     if not isinstance(data, dict):
         raise ConfigError(
-            f"{source}: settings are due, found {_found(_plain(data))}", "write them as `key: value`"
+            f"{source}: expected settings, found {_found(_plain(data))}", "write them as `key: value`"
         )
     return data
 
@@ -102,14 +105,14 @@ def convert(data: Mapping[str, Any], cls: type[T], source: str) -> T:
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML without aliases, duplicate keys or deep nests, and with 1e-3 for a number."""
+    """Safe YAML without aliases, duplicate keys or deep nesting, in which 1e-3 is a number."""
 
     depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
         if self.check_event(yaml.AliasEvent):
-            raise yaml.MarkedYAMLError(problem="aliases are not read here", problem_mark=mark)
+            raise yaml.MarkedYAMLError(problem="aliases are not allowed", problem_mark=mark)
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise yaml.MarkedYAMLError(problem=f"nested deeper than {MAX_DEPTH}", problem_mark=mark)
@@ -127,7 +130,7 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
                 if key.value in seen:
-                    problem = f"{key.value!r} stands there twice"
+                    problem = f"{key.value!r} is set twice"
                     raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
                 seen.add(key.value)
         return super().construct_mapping(node, deep)
@@ -152,13 +155,13 @@ def _dataclass(data: Any, cls: Any, source: str, key: str) -> Any:
     known = [item.name for item in fields]
     for name in data:
         if name not in known:
-            raise ConfigError(f"{source}: there is no setting {_join(key, name)}", near(str(name), known))
+            raise ConfigError(f"{source}: unknown setting {_join(key, name)}", near(str(name), known))
     values = {}
     for item in fields:
         if item.name in data:
             values[item.name] = _value(data[item.name], hints[item.name], source, _join(key, item.name))
         elif item.default is dataclasses.MISSING and item.default_factory is dataclasses.MISSING:
-            raise ConfigError(f"{source}: setting {_join(key, item.name)} is missing", "it has no default")
+            raise ConfigError(f"{source}: setting {_join(key, item.name)} is required", "it has no default")
     try:
         return cls(**values)
     except ConfigError as error:
@@ -166,7 +169,7 @@ def _dataclass(data: Any, cls: Any, source: str, key: str) -> Any:
 
 
 def _value(data: Any, hint: Any, source: str, key: str) -> Any:
-    """`data` as `hint` wants it; a whole number will do for a float, and a list for a tuple."""
+    """`data` converted to the type `hint`; an int is accepted for a float, and a list for a tuple."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if isinstance(data, Written):
         if Written in arguments:
@@ -193,7 +196,7 @@ def _value(data: Any, hint: Any, source: str, key: str) -> Any:
 
 
 def _plain(data: Any) -> Any:
-    """`data` with all that is written in it as it is meant."""
+    """`data` with every `Written` scalar replaced by the value that it stands for."""
     if isinstance(data, Mapping):
         return {_plain(name): _plain(value) for name, value in data.items()}
     if isinstance(data, list):
@@ -202,7 +205,8 @@ def _plain(data: Any) -> Any:
 
 
 def _one_of(data: Any, hints: tuple[Any, ...], source: str, key: str) -> Any:
-    """The alternative that fits; settings always mean the dataclass, so that its own errors are heard."""
+    """The first alternative that fits. A mapping always means the dataclass, so that its own errors are
+    reported."""
     if data is None and type(None) in hints:
         return None
     hints = tuple(hint for hint in hints if hint is not type(None))
@@ -214,7 +218,7 @@ def _one_of(data: Any, hints: tuple[Any, ...], source: str, key: str) -> Any:
         except ConfigError:
             if len(hints) == 1:
                 raise
-    raise _wrong(source, key, " or ".join(_due(hint) for hint in hints), data)
+    raise _wrong(source, key, " or ".join(_expected(hint) for hint in hints), data)
 
 
 _SCALARS: Mapping[Any, Callable[[Any], bool]] = {
@@ -231,13 +235,13 @@ _SCALARS: Mapping[Any, Callable[[Any], bool]] = {
 def _scalar(data: Any, hint: Any, source: str, key: str) -> Any:
     if hint in _SCALARS and _SCALARS[hint](data):
         return hint(data)
-    raise _wrong(source, key, _due(hint), data)
+    raise _wrong(source, key, _expected(hint), data)
 
 
 _NAMES = {bool: "true or false", int: "a whole number", float: "a finite number", str: "text", Path: "a path"}
 
 
-def _due(hint: Any) -> str:
+def _expected(hint: Any) -> str:
     if typing.get_origin(hint) is tuple:
         return "a list"
     return str(_NAMES.get(hint, "a group of settings"))
@@ -251,10 +255,10 @@ def _found(data: Any) -> str:
     return str(data).lower() if isinstance(data, bool) else f"{data!r}"[:80]
 
 
-def _wrong(source: str, key: str, due: str, data: Any) -> ConfigError:
-    quotes = isinstance(data, bool | int | float) and due == "text"
+def _wrong(source: str, key: str, expected: str, data: Any) -> ConfigError:
+    quotes = isinstance(data, bool | int | float) and expected == "text"
     return ConfigError(
-        f"{source}: {key}: {due} is due, found {_found(data)}", "put it in quotes" if quotes else ""
+        f"{source}: {key}: expected {expected}, found {_found(data)}", "put it in quotes" if quotes else ""
     )
 
 

@@ -1,4 +1,4 @@
-"""What both command lines share: one envelope for machines, plain text for people, honest exit codes.
+"""What both command lines share: one JSON envelope for programs, plain text for people, and exit codes.
 
     @click.group(cls=Commands)
     def main() -> None: ...
@@ -7,9 +7,9 @@
     @verb
     def status(console: Console) -> Result: ...
 
-With `--json` stdout holds exactly one object, {"schema", "status", "data", "error"}, and people's text goes
-to stderr. Without it the text goes to stdout and progress to stderr. Exit codes: a ShoalError's own, 2 for a
-wrong command line, 130 when interrupted, 70 for a bug of ours. Nothing is ever coloured.
+With `--json`, stdout holds exactly one object, {"schema", "status", "data", "error"}, and the text for people
+goes to stderr. Without it, the text goes to stdout and progress to stderr. Exit codes: that of the
+ShoalError, 2 for a wrong command line, 130 when interrupted, 70 for a bug. Output has no colors.
 """
 
 import contextlib
@@ -35,9 +35,9 @@ USAGE = 2
 
 @dataclass(frozen=True)
 class Result:
-    """What a verb found. data: for machines; text: for people.
+    """The result of a verb. data: for programs; text: for people.
 
-    error: set when the verb did its work and the answer is a refusal all the same; it gives the exit code.
+    error: set when the verb did its work and the answer is still a refusal; it gives the exit code.
     """
 
     data: Mapping[str, Any]
@@ -53,26 +53,26 @@ _STEERING = {
 
 
 class Interrupted(ShoalError):
-    """Somebody pressed Ctrl-C."""
+    """The user pressed Ctrl-C."""
 
     code, exit_code = "interrupted", 130
 
 
 class Bug(ShoalError):
-    """What no error of ours foresaw."""
+    """An exception that is not a ShoalError."""
 
     code, exit_code = "bug", 70
 
 
 class Console:
-    """Where a verb says how it goes, always on stderr: stdout is for its result."""
+    """Where a verb reports progress, always on stderr: stdout is for its result."""
 
     def __init__(self) -> None:
         self._live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._last = ""
 
     def progress(self, text: str) -> None:
-        """What is going on now: one line that is overwritten on a terminal, else a line for each change."""
+        """Show the current step: on a terminal in one line that is overwritten, else one line per change."""
         if text == self._last:
             return
         if self._live:
@@ -84,12 +84,12 @@ class Console:
         self._last = text
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         self.clear()
         click.echo(printable(text), err=True)
 
     def clear(self) -> None:
-        """Take the live line away."""
+        """Remove the live line."""
         if self._live and self._last:
             sys.stderr.write("\r\x1b[2K")
             sys.stderr.flush()
@@ -97,15 +97,15 @@ class Console:
 
 
 def printable(text: str) -> str:
-    """A text for a terminal, which may be a stranger's: what would steer the terminal, or turn the direction
-    of writing, is shown as an escape. Line ends and tabs stay."""
+    """A text that is safe to print even if a stranger wrote it: characters that control the terminal or
+    change the writing direction are shown as escapes. Line ends and tabs stay."""
     return text.translate(_STEERING)
 
 
 def verb(function: Callable[..., Result]) -> Callable[..., int]:
-    """Make a click callback of a function that takes a Console first and returns a Result. Adds --json."""
+    """Make a click callback from a function that takes a Console first and returns a Result. Adds --json."""
 
-    @click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout, for programs.")
+    @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object on stdout.")
     @functools.wraps(function)
     def callback(*arguments: Any, as_json: bool, **options: Any) -> int:
         console = Console()
@@ -127,7 +127,7 @@ def verb(function: Callable[..., Result]) -> Callable[..., int]:
 
 @contextlib.contextmanager
 def _stdout_kept_free() -> Iterator[None]:
-    """Inside, what goes to standard output, from an author's code or a native library, goes to stderr."""
+    """Redirect to stderr what an author's code or a native library prints on stdout meanwhile."""
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)
@@ -140,11 +140,10 @@ def _stdout_kept_free() -> Iterator[None]:
 
 
 class Commands(click.Group):
-    """A group of verbs that ends every run with the right exit code, and with an envelope if one was asked
-    for.
+    """A group of verbs that ends with the right exit code, and with the JSON envelope if `--json` is given.
 
-    modules: the module of each verb, which defines it under the verb's own name. A module is imported when
-    its verb is used, so that no verb pays for the imports of another.
+    modules: the module of each verb, which defines it under the verb's own name. A module is imported only
+    when its verb is used, so that no verb pays for the imports of another.
     """
 
     modules: ClassVar[Mapping[str, str]] = {}
@@ -194,7 +193,7 @@ def deprecated(former: str, name: str) -> None:
 
 
 def _exit_code(run: Callable[[], Any], as_json: bool) -> int:
-    """Run a command line; say what stopped it, if anything did."""
+    """Run a command line and return its exit code; print the error if there is one."""
     try:
         code = run()
     except ShoalError as error:
@@ -210,7 +209,12 @@ def _exit_code(run: Callable[[], Any], as_json: bool) -> int:
         return _fail(Interrupted("interrupted"), as_json)
     except Exception as error:
         traceback.print_exc()
-        return _fail(Bug(f"{type(error).__name__}: {error}", "please report it, with this text"), as_json)
+        return _fail(
+            Bug(
+                f"{type(error).__name__}: {error}", "this is a bug: please report it with the traceback above"
+            ),
+            as_json,
+        )
     return code if isinstance(code, int) else 0
 
 
@@ -231,7 +235,7 @@ def _envelope(status: str, data: Mapping[str, Any], error: Mapping[str, str] | N
 
 
 def _plain(value: Any) -> Any:
-    """`value` as JSON has it: there is no NaN and no infinity there, so they become null."""
+    """`value` as JSON: NaN and infinity, which JSON does not have, become null."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):

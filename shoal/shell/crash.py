@@ -1,9 +1,10 @@
-"""Named places where a process can be made to die, so that every step of both sides is tried with a kill -9.
+"""Named crash points: places where a test can kill the process, so that every step is tried with a kill -9.
 
 SHOAL_CRASH_AT=server.report-stored      die when this point is passed
 SHOAL_CRASH_AT=disk.renamed:3            die when it is passed for the third time
 
-Without the variable a point does nothing. A process dies by SIGKILL: no handler, no flush, no farewell.
+Without the variable a point does nothing. The process is killed by SIGKILL: no handlers run, nothing is
+flushed.
 """
 
 import os
@@ -16,14 +17,14 @@ VARIABLE = "SHOAL_CRASH_AT"
 
 POINTS: Mapping[str, str] = {
     "disk.written": "a file's bytes are written and not yet synced",
-    "disk.synced": "a file's bytes are synced and it has not got its name yet",
+    "disk.synced": "a file's bytes are synced and it does not have its name yet",
     "disk.renamed": "a file has its name, and its folder is not yet synced",
     "server.migrating": "the database of an older version was copied and is about to be changed",
     "server.migrated": "the tables are of this version, and nothing has used them",
     "server.booted": "this start has its number in the database, nothing else is changed",
     "server.scrubbed": "what the last stop left behind is removed, no run is back yet",
     "server.run-stored": "a new run is committed and its operator does not know",
-    "server.opened": "who is asked in a round is committed, nobody was offered a task",
+    "server.opened": "the devices that a round asks are committed, and no task was offered",
     "server.offered": "a task is offered and was not given",
     "server.chunk-written": "a piece of an upload is in its file, unsynced",
     "server.upload-whole": "an upload is whole, checked and synced, and not answered",
@@ -33,15 +34,15 @@ POINTS: Mapping[str, str] = {
     "server.report-stored": "a report is committed and was not counted",
     "server.report-counted": "a report was counted and its receipt is not sent",
     "server.reducing": "all reports are in and are about to be combined",
-    "server.reduced": "the next state is there in memory alone",
-    "server.state-stored": "the next state's blobs are on the disk and no row speaks of them",
+    "server.reduced": "the next state exists only in memory",
+    "server.state-stored": "the blobs of the next state are on disk, and no row refers to them",
     "server.round-committing": "the end of a round is written and not committed",
     "server.round-saved": "the end of a round is committed, what it does not need is still there",
-    "server.round-tidied": "the end of a round is committed and tidied up, nothing else was told",
-    "server.run-ended": "the end of a run is committed and nobody knows",
-    "server.backup-copied": "a backup is whole and has not got its name",
-    "server.restored": "a state folder was made of a backup and has not got its name",
-    "device.named": "the device has its name on the disk and has called nobody",
+    "server.round-tidied": "the end of a round is committed and cleaned up, and nothing else was sent",
+    "server.run-ended": "the end of a run is committed, and no one was notified",
+    "server.backup-copied": "a backup is complete and does not have its name yet",
+    "server.restored": "a state folder was made from a backup and does not have its name yet",
+    "device.named": "the device has its name on disk and has made no call",
     "device.welcomed": "the server's welcome came and nothing of it is kept",
     "device.mark-kept": "the server's newest mark is on the disk",
     "device.task-taken": "a task came and nothing was done for it",
@@ -49,7 +50,7 @@ POINTS: Mapping[str, str] = {
     "device.chunk-fetched": "a piece of a download is in its file, unsynced",
     "device.fetched": "a task's blobs are all here and the work has not begun",
     "device.debited": "a release is paid for and its noise is not drawn",
-    "device.drawn": "a release is there in memory alone",
+    "device.drawn": "a release exists only in memory",
     "device.release-stored": "a release is on the disk and the ledger does not say so",
     "device.release-noted": "a release is in the ledger and nothing of it was sent",
     "device.memory-proposed": "what a task leaves to remember is on the disk, and its result is not",
@@ -61,16 +62,16 @@ POINTS: Mapping[str, str] = {
     "device.uploaded": "all of a result is with the server and it is not reported",
     "device.receipt-came": "the server has counted the result, and nothing of that is kept here",
     "device.outbox-cleared": "the result is gone from the outbox, old blobs are still there",
-    "device.trimmed": "the task is over, and nobody here was told",
+    "device.trimmed": "the task is over, and the owner was not notified",
 }
-"""Every point, and what is so when it is passed: `disk.` on both sides, the others on the one they name."""
+"""Every point and what is true when it is passed: `disk.` on both sides, the others on the side they name."""
 
 _armed: tuple[str, int] | None = None
 _passed = 0
 
 
 def point(name: str) -> None:
-    """Die here if the environment says so. Raises ConfigError when it names a point that is not there."""
+    """Kill the process here if the environment says so. Raises ConfigError when it names an unknown point."""
     global _armed, _passed
     if _armed is None:
         _armed = _parsed(os.environ.get(VARIABLE, ""))
@@ -85,5 +86,5 @@ def _parsed(text: str) -> tuple[str, int]:
     if name and name not in POINTS:
         raise ConfigError(f"{VARIABLE}: there is no point {name!r}", near(name, list(POINTS)))
     if colon and not (count.isdecimal() and int(count)):
-        raise ConfigError(f"{VARIABLE}: {count!r} is no number of a passage", f"{VARIABLE}={name}:3")
+        raise ConfigError(f"{VARIABLE}: {count!r} is not a count", f"{VARIABLE}={name}:3")
     return name, int(count or 1)

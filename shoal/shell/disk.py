@@ -1,4 +1,5 @@
-"""Files that are whole or not there, also after a power cut: written beside, synced, then renamed."""
+"""Files that are complete or absent, even after a power failure: written under another name, synced,
+renamed."""
 
 import errno
 import fcntl
@@ -13,9 +14,9 @@ from shoal.core.errors import ConfigError, DiskFull, StorageFault
 from shoal.shell import crash
 
 TEMPORARY = ".writing-"
-"""How the names of unfinished files begin: after a crash they may go."""
+"""Prefix of the names of unfinished files, which can be deleted after a crash."""
 NO_SECOND_NAMES = (errno.EPERM, errno.EOPNOTSUPP)
-"""What a file system says in which a file has one name alone."""
+"""What link() reports on a file system that allows only one name per file."""
 
 
 @contextmanager
@@ -26,16 +27,20 @@ def storing(path: Path) -> Iterator[None]:
     except OSError as error:
         what = f"{error.filename or path}: {error.strerror or error}"
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DiskFull(what, "free some space on the state folder's disk") from error
-        raise StorageFault(what, "look at the state folder's disk") from error
+            raise DiskFull(what, "free some space on the disk of the state folder") from error
+        raise StorageFault(what, "check the disk of the state folder") from error
 
 
 @contextmanager
 def replacing(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """A file to write that takes the place of `path` in one step at the end, and only if nothing went wrong.
+    """A file to write that replaces `path` atomically at the end, and only if no error occurred.
 
-    mode: who may read and write it, from its first byte on, less what the umask takes away.
+    mode: its permissions from the first byte on, less the umask.
     Raises StorageFault; then the old file is still there.
+
+    Example:
+        with replacing(folder / "settings.json", mode=0o600) as file:
+            file.write(data)
     """
     with storing(path), temporary(path.parent, mode) as file:
         yield file
@@ -43,14 +48,14 @@ def replacing(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 def write(path: Path, data: bytes, mode: int = 0o666) -> None:
-    """Put `data` in the place of `path` in one step. Raises StorageFault; then the old file is there."""
+    """Replace `path` by `data` atomically. Raises StorageFault; then the old file is still there."""
     with replacing(path, mode) as file:
         file.write(data)
 
 
 @contextmanager
 def temporary(folder: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """A new file to write in `folder`, which is made; gone at the end unless it was settled."""
+    """A new file to write in `folder`, which is created; deleted at the end unless it was settled."""
     make_folder(folder)
     path = folder / f"{TEMPORARY}{secrets.token_hex(8)}"
     try:
@@ -61,14 +66,14 @@ def temporary(folder: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what a crash left unfinished in `folder`. Nobody may be writing there."""
+    """Remove the unfinished files that a crash left in `folder`. No process may be writing there."""
     with storing(folder):
         for path in folder.glob(f"{TEMPORARY}*"):
             path.unlink()
 
 
 def settle(file: BinaryIO, path: Path) -> None:
-    """Give the open `file` the name `path`, for good: its bytes and its name are on the disk on return."""
+    """Give the open `file` the name `path` durably: its bytes and its name are on disk on return."""
     file.flush()
     crash.point("disk.written")
     os.fsync(file.fileno())
@@ -77,7 +82,7 @@ def settle(file: BinaryIO, path: Path) -> None:
 
 
 def move(source: Path, target: Path) -> None:
-    """Rename a file whose bytes are on the disk already; its new name is there too on return."""
+    """Rename a file whose bytes are on disk already; its new name is on disk too on return."""
     make_folder(target.parent)
     source.rename(target)
     crash.point("disk.renamed")
@@ -85,9 +90,10 @@ def move(source: Path, target: Path) -> None:
 
 
 def share(source: Path, target: Path) -> None:
-    """Give a file whose bytes are on the disk already a second name, which is there too on return.
+    """Give a file whose bytes are on disk already a second name, which is on disk too on return.
 
-    A file that has the name `target` keeps it. Where no file has two names, this one loses its first.
+    A file that already has the name `target` keeps it. On a file system without hard links, the file is
+    renamed.
     """
     make_folder(target.parent)
     try:
@@ -103,14 +109,14 @@ def share(source: Path, target: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder that only this user can look into, for good.
+    """Create a folder that only this user can read, durably.
 
-    One that is there may have been made by a process that was killed before the name was to last: so each is
-    made sure of once, whoever made it.
+    A folder that exists may have been created by a process that was killed before its name was synced. So the
+    name of each folder is synced once by this process, even if another process created the folder.
     """
     if folder.is_dir():
         if folder not in _lasting:
-            with suppress(PermissionError):  # of a parent that is not ours: then we did not make it
+            with suppress(PermissionError):  # the parent is not ours, so we did not create the folder
                 sync_folder(folder.parent)
     else:
         make_folder(folder.parent)
@@ -120,11 +126,11 @@ def make_folder(folder: Path) -> None:
 
 
 _lasting: set[Path] = set()
-"""Folders whose names this process knows to last."""
+"""Folders whose names this process knows to be on disk."""
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in `folder` last."""
+    """Sync the names in `folder` to disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -133,9 +139,9 @@ def sync_folder(folder: Path) -> None:
 
 
 def lock(path: Path) -> IO[str]:
-    """An exclusive lock for as long as the returned file is open; others read in it which process has it.
+    """An exclusive lock as long as the returned file is open; the file holds the process id of the owner.
 
-    Raises ConfigError when another has it.
+    Raises ConfigError when another process has the lock.
     """
     file = path.open("a+")
     try:
@@ -146,7 +152,7 @@ def lock(path: Path) -> IO[str]:
         file.close()
         raise ConfigError(
             f"{path.parent} is in use by another process ({owner})",
-            "stop that one first, or give this one another state folder",
+            "stop that process first, or use another state folder",
         ) from None
     file.truncate(0)
     file.write(f"{os.getpid()}\n")

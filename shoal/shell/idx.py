@@ -6,12 +6,12 @@
     4 d bytes  their sizes, unsigned 32-bit big-endian
     the rest   one byte per element, last dimension fastest
 
-Source: Y. LeCun's MNIST page, "the idx file format". The other element types of the format are not read: no
-data set here uses them.
+Source: Y. LeCun's MNIST page, "the idx file format". The other element types of the format are not
+supported: no data set here uses them.
 
-A file is not trusted. Its declared size is held against a limit and against the length of the file before
-anything is allocated, and reading stops there (give or take gzip's own small buffer), so neither a false
-header nor a gzip bomb can fill the memory.
+A file is not trusted. Its declared size is compared with a limit and with the length of the file before any
+memory is allocated, and reading stops there (except for gzip's own small buffer), so neither a false header
+nor a gzip bomb can fill the memory.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _DEFLATE_MAX_RATIO = 1032  # no deflate stream expands more than this
 
 
 def read(path: Path) -> npt.NDArray[np.uint8]:
-    """The array in the idx file at `path`, gzipped or not (told by its first bytes, not by its name).
+    """The array in the idx file at `path`, gzipped or not (its first bytes decide, not its name).
 
-    Raises ValueError, naming the file, what is wrong and the hint, when it is not a whole and well-formed idx
-    file of at most `MAX_BYTES`; OSError when it cannot be opened.
+    Raises ValueError, naming the file, the problem and a hint, when it is not a complete and well-formed idx
+    file of at most `MAX_BYTES`, and OSError when it cannot be opened.
     """
     stored = path.stat().st_size
     with path.open("rb") as file:
@@ -54,7 +54,7 @@ def read(path: Path) -> npt.NDArray[np.uint8]:
 
 
 def _parse(stream: BinaryIO | gzip.GzipFile, path: Path, available: int) -> npt.NDArray[np.uint8]:
-    """Header, then elements. `available`: the most bytes that the file could possibly hold."""
+    """Read the header, then the elements. available: an upper limit on the bytes that the file can hold."""
     zero, kind, dimensions = struct.unpack(">HBB", _exactly(stream, 4, path))
     if zero != 0 or kind != _UNSIGNED_BYTE or not 1 <= dimensions <= MAX_DIMENSIONS:
         _refuse(path, f"its header {zero:04x}{kind:02x}{dimensions:02x} is not that of an idx file of bytes")

@@ -1,4 +1,4 @@
-"""A learner out of an author's Python file or installed module. Needs PyTorch."""
+"""Load a learner from an author's Python file or an installed module. Needs PyTorch."""
 
 import importlib
 import importlib.util
@@ -8,39 +8,38 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shoal.core.device_kit.failures import authors
-from shoal.core.device_kit.learner import Learner, builtin, of_module
-from shoal.core.device_kit.weights import initial_weights
+from shoal.core.device_kit.learner import Learner, authors, builtin, initial_weights, of_module
 from shoal.core.errors import ConfigError
 from shoal.core.types import Tensors
 
 
 def from_module(name: str) -> Learner:
-    """The learner in an installed module. Raises ConfigError if it is not there, LearnerFault if it fails."""
+    """The learner in an installed module. Raises ConfigError if it is not installed, LearnerFault if it
+    fails."""
     with authors(f"module {name}"):
         try:
             module = importlib.import_module(name)
         except ModuleNotFoundError as error:
             if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-                raise  # it is there, and something that it imports is not
+                raise  # the module exists, and something that it imports does not
             raise ConfigError(f"there is no module {name!r}", "install the learner on this device") from error
     return of_module(name, module)
 
 
 def from_file(path: Path | str) -> Learner:
-    """The learner in a file. It may import its neighbours, at its top.
+    """The learner in a file. The file may import other files of its folder, at its top.
 
     Raises ConfigError if there is no such file, LearnerFault if it fails.
     """
     path = Path(path).resolve()
     if not path.is_file():
         raise ConfigError(f"there is no learner file {path}", "give the path of a learner.py")
-    name = "shoal_learner" + re.sub(r"\W", "_", str(path))  # two devices of one process may differ
+    name = "shoal_learner" + re.sub(r"\W", "_", str(path))  # devices in one process may use different files
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ConfigError(f"{path} is not a Python file", "give the path of a learner.py")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # as an import would: dataclasses in the file look it up
+    sys.modules[spec.name] = module  # as an import does: dataclasses in the file look their module up
     sys.path.insert(0, str(path.parent))
     try:
         with authors(f"file {path.name}"):

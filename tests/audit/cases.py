@@ -40,8 +40,8 @@ CASES = {
     "strict, newcomer": Case(World(STRICT)),
     "strict, trainer": Case(World(STRICT, classes=2)),
     "paper, newcomer": Case(World(PAPER), share=0.1),
-    "balanced, fedclient enroll": Case(World(BALANCED), from_program, share=0.004),
-    "paper, fedclient enroll": Case(World(PAPER), from_program, share=0.004),
+    "balanced, fedclient place": Case(World(BALANCED), from_program, share=0.004),
+    "paper, fedclient place": Case(World(PAPER), from_program, share=0.004),
 }
 
 

@@ -49,7 +49,7 @@ async def from_worker(world: World, present: bool, folder: Path) -> AsyncIterato
 
 
 async def from_program(world: World, present: bool, folder: Path) -> AsyncIterator[Descriptor]:
-    """Releases of `fedclient enroll`, for ever: a process, a ledger and calls over gRPC for each of them. The
+    """Releases of `fedclient place`, for ever: a process, a ledger and calls over gRPC for each of them. The
     auditor serves."""
     world.save(folder / "data.npz", present)
     server = MemoryServer([])
@@ -66,7 +66,7 @@ async def from_program(world: World, present: bool, folder: Path) -> AsyncIterat
         while True:
             shutil.rmtree(folder / "state", ignore_errors=True)
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "fedclient", "enroll", "--config", str(folder / "device.yaml")),
+                *(sys.executable, "-m", "fedclient", "place", "--config", str(folder / "device.yaml")),
                 "--json",
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,

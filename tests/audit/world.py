@@ -12,8 +12,7 @@ import numpy as np
 import torch
 
 from shoal.core.device_kit.describe import moments_of, project
-from shoal.core.device_kit.learner import builtin
-from shoal.core.device_kit.weights import initial_weights
+from shoal.core.device_kit.learner import builtin, initial_weights
 from shoal.core.exchange.messages import Describe
 from shoal.core.exchange.parts import Descriptor, NoisySums, PrivacySettings, Vector
 from shoal.core.privacy.sums import GRID, sums_of

@@ -89,7 +89,7 @@ async def examine_fleet(fleet: Fleet) -> list[str]:
         problems.append(f"processes are left: {', '.join(map(str, left))}")
     store = Store(fleet.state)
     try:
-        if found := store.scrub():
+        if found := store.clean_up():
             problems.append(f"the stopped server's folder: {found}")
     finally:
         store.close()

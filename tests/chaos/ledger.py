@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedserver.store.store import VERSIONS
+from fedserver.store.runs import VERSIONS
 
 COUNTED = ("accepted", "duplicate")
 """Receipts that say that a report counts."""

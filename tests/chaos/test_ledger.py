@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fedserver.store.store import VERSIONS
+from fedserver.store.runs import VERSIONS
 from tests.chaos.ledger import account
 
 BLOB = "ab" * 32

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 from grpc import aio
 
-from fedclient.identity.keyring import Asking, EnrolPort, Identity, identity_of
+from fedclient.identity.keyring import Asking, EnrollmentPort, Identity, identity_of
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import enrollment_service_pb2 as pb
 from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import (
@@ -125,7 +125,7 @@ class Federation(EnrollmentServiceServicer, IdentityServiceServicer):
         key = certs.new_key()
         self.address = address or self.address
         enrolled = self.enrolled(key.public_key(), device)
-        enrol = EnrolPort(self.line.host, self.line.port, self.line.pin)
+        enrol = EnrollmentPort(self.line.host, self.line.port, self.line.pin)
         return identity_of(Asking(certs.key_to_pem(key), b""), enrolled, enrol)
 
     # -- the two services -------------------------------------------------------------------------------

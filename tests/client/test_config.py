@@ -48,29 +48,29 @@ def test_without_a_file_there_are_the_flags() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("learner: {}", "learner: one of builtin, file and module is due, found none"),
-        ("learner: {builtin: a, file: b}", "found builtin and file"),
-        ("learner: {file: a.py, options: {x: 1}}", "options are for a builtin learner alone"),
-        ("data: {npz: a, csv: b}", "one of npz, csv, idx and module is due, found npz and csv"),
+        ("learner: {}", "learner: set exactly one of builtin, file, module (none is set)"),
+        ("learner: {builtin: a, file: b}", "(builtin and file are set)"),
+        ("learner: {file: a.py, options: {x: 1}}", "options are only for a builtin learner"),
+        ("data: {npz: a, csv: b}", "set exactly one of npz, csv, idx, module (npz and csv are set)"),
         ("data: {npz: a, label: y}", "label goes with csv, not with npz"),
         ("data: {csv: a, labels: y}", "labels goes with idx, not with csv"),
         ("data: {npz: a, columns: [b]}", "columns goes with csv, not with npz"),
         ("data: {idx: a, ignore: [b]}", "ignore goes with csv, not with idx"),
-        ("data: {csv: a, label: y, columns: [x, y]}", "columns has 'y', which is the label"),
-        ("data: {csv: a, label: y, ignore: [y]}", "ignore has 'y', which is the label"),
-        ("data: {csv: a, columns: [x, z, x]}", "columns ['x', 'z', 'x'] has a name twice"),
-        ("data: {csv: a, columns: [x], ignore: [x]}", "columns and ignore both have 'x'"),
+        ("data: {csv: a, label: y, columns: [x, y]}", "columns contains 'y', which is the label"),
+        ("data: {csv: a, label: y, ignore: [y]}", "ignore contains 'y', which is the label"),
+        ("data: {csv: a, columns: [x, z, x]}", "columns ['x', 'z', 'x'] contains a name twice"),
+        ("data: {csv: a, columns: [x], ignore: [x]}", "columns and ignore both contain 'x'"),
         ("data: {module: a, shape: [1]}", "test, shape and divide_by are for files"),
-        ("data: {idx: a, test_labels: b}", "test_labels is there, test is not"),
+        ("data: {idx: a, test_labels: b}", "test_labels is set, but test is not"),
         ("data: {npz: a, divide_by: 0}", "divide_by is 0.0"),
-        ("data: {npz: a, shape: [0]}", "shape [0] is not possible"),
+        ("data: {npz: a, shape: [0]}", "shape [0] is impossible"),
         ("compute: {threads: 0}", "threads is 0"),
         ("compute: {nice: 20}", "nice is 20"),
-        ("compute: {device: tpu}", "compute.device: auto or cpu or cuda is due, found 'tpu'"),
+        ("compute: {device: tpu}", "compute.device: expected auto or cpu or cuda, found 'tpu'"),
         ("limits: {download_bytes: 0}", "limits are numbers of bytes"),
         ("device: ../../etc", "device '../../etc' is not a name"),
         ("device: a b", "device 'a b' is not a name"),
-        ("sever: x", 'there is no setting sever (did you mean "server"?)'),
+        ("sever: x", 'unknown setting sever (did you mean "server"?)'),
     ],
 )
 def test_what_does_not_fit_is_named(tmp_path: Path, text: str, said: str) -> None:
@@ -88,3 +88,14 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "latin.yaml").write_bytes(b"device: \xe9")
     with pytest.raises(ConfigError, match="not UTF-8"):
         read(tmp_path / "latin.yaml", {})
+
+
+def test_former_names_of_settings_are_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "device.yaml"
+    path.write_text("privacy: {unprotected: false, plain_weights: false}")
+    found = read(path, {}).privacy
+    assert (found.allow_unprotected, found.allow_plain_weights) == (False, False)
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2
+    assert "privacy.unprotected is deprecated; use privacy.allow_unprotected" in said[0]
+    assert "privacy.plain_weights is deprecated; use privacy.allow_plain_weights" in said[1]

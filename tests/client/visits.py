@@ -12,11 +12,12 @@ from fedclient.agent import Agent, Allowance, Until
 from fedclient.reporter import Reporter
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import Mark, Outbox, Status
-from fedclient.work.executor import Facts
+from fedclient.work.executor import WorkerInfo
 from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import Evaluate, Evaluated, Train, Trained, TrainingSettings
 from shoal.core.exchange.payload import Payload, decode, encode
 from tests.client.memory_server import MemoryLink, MemoryServer
+from tests.waiting import HANG
 
 
 class NoJitter(Random):
@@ -35,8 +36,8 @@ class Doubler:
         self.abandoned = 0
         self.before: list[Callable[[], Any]] = []
 
-    async def start(self) -> Facts:
-        return Facts(1, True, "cpu")
+    async def start(self) -> WorkerInfo:
+        return WorkerInfo(1, True, "cpu")
 
     async def perform(self, task: Task) -> Payload | Failure:
         self.performed.append(task.round)
@@ -79,7 +80,7 @@ class Device:
         return Agent(link, self.executor, store, self.outbox, mark, self.reporter, limits, NoJitter())
 
     def run(self, until: Until = Until.FINISHED, **allowance: Any) -> None:
-        asyncio.run(asyncio.wait_for(self.agent(**allowance).run(until), 60))
+        asyncio.run(asyncio.wait_for(self.agent(**allowance).run(until), HANG))
 
 
 MODEL = {"w": np.arange(1000, dtype=np.float32)}

@@ -21,10 +21,9 @@ from fedclient.reporter import Reporter
 from fedclient.store.blobs import BlobStore
 from fedclient.store.memory import Memory
 from fedclient.store.state import DeviceFolder, Outbox, Status
-from fedclient.work.executor import Facts
+from fedclient.work.executor import WorkerInfo
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
-from fedserver.store.store import Store
 from shoal.core.engine.simulate import Device
 from shoal.core.exchange.link import Outcome, Receipt, Report, Task
 from shoal.core.exchange.messages import Message, Trained
@@ -35,6 +34,7 @@ from shoal.shell import crash
 from tests.client.visits import NoJitter
 from tests.server.servers import DEVICES, ROUNDS, models, server, simulated, start
 from tests.server.toys import MESSAGES, MODEL, honest, same_models
+from tests.waiting import HANG
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.crash.lab", "shoal.core.algorithms.fedavg.server"])
@@ -43,8 +43,6 @@ PIECE = 64
 OWNERS: dict[str, Any] = {"os": os, "Path": Path}
 Fault = tuple[str, str, int, int]
 """Whose call, its name, at which passage it fails, and with which error."""
-LONG = 60.0
-"""Seconds after which a life has hung."""
 
 
 class Noting(DeviceApi):
@@ -92,8 +90,8 @@ class Toy:
     def __init__(self, number: int, store: BlobStore) -> None:
         self._number, self._store, self._memory = number, store, Memory.beside(store.folder)
 
-    async def start(self) -> Facts:
-        return Facts(1, True, "cpu")
+    async def start(self) -> WorkerInfo:
+        return WorkerInfo(1, True, "cpu")
 
     async def perform(self, task: Task) -> Payload:
         message, work = decode(task.payload, MESSAGES, self._store.load), work_key(task)
@@ -136,7 +134,7 @@ async def live(root: Path) -> None:
             await start(coordinator, MODEL)
         await unless_broken(coordinator, *(device(coordinator, root, number) for number in range(DEVICES)))
         storage = coordinator.storage
-        rounds = await storage(Store.rounds, "toy")
+        rounds = await storage.runs.rounds("toy")
         end = {
             "standing": coordinator.runs["toy"].standing.value,
             "same": same_models(models(coordinator), expected()),
@@ -144,7 +142,7 @@ async def live(root: Path) -> None:
             "stored": [
                 f"{each.round} {report.device}"
                 for each in rounds
-                for report in await storage(Store.reports, "toy", each.round)
+                for report in await storage.reports.of_round("toy", each.round)
             ],
         }
     (root / "end.json").write_text(json.dumps(end))
@@ -161,7 +159,7 @@ def life(root: str, point: str, fault: Fault | None = None) -> None:
     os.environ[crash.VARIABLE] = point
     if fault is not None:
         inject(*fault)
-    asyncio.run(asyncio.wait_for(live(Path(root)), LONG))
+    asyncio.run(asyncio.wait_for(live(Path(root)), HANG))
 
 
 def inject(whose: str, name: str, passage: int, number: int) -> None:

@@ -19,6 +19,7 @@ from shoal.core.exchange.tensors import digest
 from tests.crash.lab import OWNERS, acknowledged, check, end, inject, lived
 from tests.server.servers import ROUNDS
 from tests.server.store.test_store import RECORD, blobs_in, checkpoint, closed, model, report
+from tests.waiting import HANG
 
 ONE_FAILED = "every device that is left has failed"
 STARTS = 4
@@ -85,7 +86,7 @@ def test_a_run_goes_on_after_a_call_of_the_database_failed(
     rules = ["-e", f"trace={call}", "-e", f"inject={call}:error={error}:when={passage}"]
     trace = tmp_path / "trace"
     command = ["strace", "-f", "-qq", "-o", str(trace), *rules, sys.executable, "-m", "tests.crash.lab"]
-    result = subprocess.run([*command, str(tmp_path)], capture_output=True, timeout=120, check=False)
+    result = subprocess.run([*command, str(tmp_path)], capture_output=True, timeout=HANG, check=False)
     if not trace.exists() or not trace.read_text():
         pytest.skip(f"strace cannot trace here: {result.stderr.decode()[-200:]}")
     assert "(INJECTED)" in trace.read_text()
@@ -97,16 +98,16 @@ def test_a_run_goes_on_after_a_call_of_the_database_failed(
 
 def steps(store: Store, told: list[str]) -> None:
     """A run to the end of its first round. told: what anybody was told of, as soon as that is so."""
-    if not store.runs():
-        store.add_run(RECORD, checkpoint(store, 1.0))
+    if not store.runs.all():
+        store.runs.add(RECORD, checkpoint(store, 1.0))
         told.append("run")
-    if store.runs()[0].round == 1:
-        store.open_round("mnist", ("a", "b"), "training")
+    if store.runs.all()[0].round == 1:
+        store.runs.open_round("mnist", ("a", "b"), "training")
         for device, value in (("a", 2.0), ("b", 3.0)):
-            if store.report("mnist", 1, device) is None:
-                store.add_report(report(store, device, value))
+            if store.reports.get("mnist", 1, device) is None:
+                store.reports.add(report(store, device, value))
                 told.append(device)
-        store.save_round("mnist", closed(1), checkpoint(store, 4.0), 0)
+        store.runs.save_round("mnist", closed(1), checkpoint(store, 4.0), 0)
         told.append("round")
 
 
@@ -139,16 +140,16 @@ def test_the_store_holds_what_it_told_whichever_call_fails(
             steps(store, told)  # what did not fit is tried again by the same server
         store.close()
         store = Store(state)
-        store.scrub()
-        assert ("run" in told) <= len(store.runs())
+        store.clean_up()
+        assert ("run" in told) <= len(store.runs.all())
         assert {device for device in told if device in "ab"} <= {
-            each.device for each in (store.reports("mnist", 1) if store.runs() else [])
+            each.device for each in (store.reports.of_round("mnist", 1) if store.runs.all() else [])
         }
         steps(store, told)
-        assert store.scrub() == "" or outcomes[-1]
+        assert store.clean_up() == "" or outcomes[-1]
         assert blobs_in(state) == {digest(model(1.0)), digest(model(4.0))}
-        assert [each.device for each in store.reports("mnist", 1)] == ["a", "b"]
-        assert len(store.rounds("mnist")) == 1
+        assert [each.device for each in store.reports.of_round("mnist", 1)] == ["a", "b"]
+        assert len(store.runs.rounds("mnist")) == 1
         for name in blobs_in(state):
             assert store.blobs.damage(name) == ""
         store.close()

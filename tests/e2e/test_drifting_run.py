@@ -14,7 +14,7 @@ from fedclient.agent import Agent, Until
 from fedclient.reporter import Reporter
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import Mark, Outbox, Status
-from fedclient.work.executor import Facts, InProcess
+from fedclient.work.executor import InProcess, WorkerInfo
 from fedclient.work.runtime import Runtime
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
@@ -64,7 +64,7 @@ class Moving:
     def __init__(self, performers: Sequence[InProcess]) -> None:
         self._performers, self._trained = performers, 0
 
-    async def start(self) -> Facts:
+    async def start(self) -> WorkerInfo:
         return await self._performers[0].start()
 
     async def perform(self, task: Task) -> Payload | Failure:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from fedclient.identity.keyring import EnrolPort, Identity, Keyring
+from fedclient.identity.keyring import EnrollmentPort, Identity, Keyring
 from fedclient.identity.link import SecureLink
-from fedserver.authority.audit import Event
-from fedserver.authority.issuing import DAY
+from fedserver.store.identities.audit import Event
+from fedserver.store.identities.records import DAY
 from shoal.core.exchange.link import Hello
 from shoal.core.identity.certificates import key_to_pem
 from shoal.core.identity.enrolled import Role
@@ -19,7 +19,7 @@ def identity_of(peer: Peer) -> Identity:
     """What `fedclient join` would have kept."""
     found = peer.enrolled
     assert found is not None
-    enrol = EnrolPort(peer.string.host, peer.string.port, peer.string.pin)
+    enrol = EnrollmentPort(peer.string.host, peer.string.port, peer.string.pin)
     key = key_to_pem(peer.key)
     return Identity(
         key,
@@ -45,7 +45,7 @@ def test_it_renews_when_it_comes_after_two_thirds_of_the_certificates_life(
                 identity = keyring.identity()
                 assert identity is not None
                 link = SecureLink(keyring, identity, lambda text: None)
-                await link.renew_if_due(Hello("toy"))
+                await link.renew_if_required(Hello("toy"))
                 await link.close()
             assert len(lines_of(found.state, Event.RENEWED)) == renewed
         assert keyring.identity() != identity

@@ -20,7 +20,7 @@ from fedserver.coordinator.settings import Settings
 from fedserver.rpc.client import OperatorClient
 from fedserver.store.records import RunSpec
 from shoal.core.algorithm import find
-from shoal.core.device_kit.simulated import Simulated
+from shoal.core.device_kit.context import Simulated
 from shoal.core.engine.bootstrap import Bootstrap, Unstarted
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.simulate import simulate

@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from fedclient.placing import Placer
+from fedclient.placement import Placer
 from fedclient.store.blobs import BlobStore
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
@@ -35,7 +35,7 @@ def test_it_asks_once_again(tmp_path: Path) -> None:
         await start(coordinator)
         await serve_all(coordinator)
         link, store = Restarted(coordinator, "newcomer"), BlobStore(tmp_path / "blobs")
-        found = await Placer(link, Doubler(store), store, lambda text: None, 1 << 20, 1.0).enroll()
+        found = await Placer(link, Doubler(store), store, lambda text: None, 1 << 20, 1.0).place()
         assert link.killed == 1
         assert found.model is not None
         assert same_models({"global": dict(store.load(found.model))}, expected())

@@ -19,8 +19,7 @@ from fedserver.rpc.client import OperatorClient
 from fedserver.store.records import RunSpec
 from shoal.core.algorithm import State, find
 from shoal.core.data.views import Views
-from shoal.core.device_kit.context import DeviceContext
-from shoal.core.device_kit.simulated import Simulated
+from shoal.core.device_kit.context import DeviceContext, Simulated
 from shoal.core.engine.bootstrap import Bootstrap, Unstarted
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.simulate import simulate

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from fedclient.agent import Agent, Until
-from fedclient.cli.privacy_report import facts
 from fedclient.config import DataConfig, LearnerConfig, WorkConfig
-from fedclient.placing import Enrolment, Placer
+from fedclient.placement import PlacementResult, Placer
 from fedclient.reporter import Reporter
 from fedclient.store.blobs import BlobStore
 from fedclient.store.ledger import Ledger
+from fedclient.store.privacy_report import facts
 from fedclient.store.state import DeviceFolder, Outbox, Status
 from fedclient.work.executor import InProcess
 from fedclient.work.runtime import Runtime
@@ -23,11 +23,10 @@ from fedserver.coordinator.device_api import DeviceApi
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.coordinator.settings import Settings
 from fedserver.store.records import RunSpec
-from fedserver.store.store import Store
 from shoal.core.data.dataset import Dataset
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger import Debit, Open, Release, chosen
-from shoal.core.privacy.statement import OF_TRAINING
+from shoal.core.privacy.report import OF_TRAINING
 from shoal.lab.datasets import images
 from shoal.lab.datasets.pixels import rotate
 from shoal.lab.demo import fleet, processes
@@ -80,13 +79,13 @@ async def train(coordinator: Coordinator, folder: Path, member: Member, budget: 
     await Agent(link, executor, store, outbox, mark, reporter).run(Until.FINISHED)
 
 
-async def enroll(
+async def place(
     coordinator: Coordinator, folder: Path, member: Member, budget: Budget, run: str
-) -> Enrolment:
+) -> PlacementResult:
     config = work(folder / member.name, member.train, False, budget)
     store, executor = BlobStore(config.blobs), InProcess(Runtime.open(config))
     link = DeviceApi(coordinator, member.name)
-    return await Placer(link, executor, store, lambda text: None, 1 << 30, 5.0).enroll(run)
+    return await Placer(link, executor, store, lambda text: None, 1 << 30, 5.0).place(run)
 
 
 def ledger(folder: Path, member: Member, budget: Budget) -> Ledger:
@@ -94,7 +93,7 @@ def ledger(folder: Path, member: Member, budget: Budget) -> Ledger:
 
 
 def test_groups_are_found_all_that_left_is_in_the_ledgers_and_no_more_leaves(tmp_path: Path) -> None:
-    budget = Budget(unprotected=False)
+    budget = Budget(allow_unprotected=False)
     members = [member(number) for number in range(TRAINERS)]
 
     async def play() -> None:
@@ -118,16 +117,16 @@ def test_groups_are_found_all_that_left_is_in_the_ledgers_and_no_more_leaves(tmp
                 mirrored = status.released[each.name]  # what the server has seen is what the ledger says
                 assert (mirrored.protected, mirrored.epsilon) == (pytest.approx(5.0), math.inf)
                 assert set(mirrored.unprotected) == set(OF_TRAINING)
-            noted = await coordinator.storage(Store.releases, "first")
+            noted = await coordinator.storage.journal.releases("first")
             assert {each.release for each in noted} - set(OF_TRAINING) == {
                 chosen(ledger(tmp_path, each, budget).entries(), Release)[0].release for each in members
             }
 
             newcomer = member(TRAINERS)
-            first = await enroll(coordinator, tmp_path, newcomer, budget, "first")
+            first = await place(coordinator, tmp_path, newcomer, budget, "first")
             right = {found[each.name] for each in members if each.group == newcomer.group}
             assert first.assignment.cluster in right or first.assignment.abstained
-            again = await enroll(coordinator, tmp_path, newcomer, budget, "first")
+            again = await place(coordinator, tmp_path, newcomer, budget, "first")
             assert again.assignment == first.assignment  # the same bytes, the same answer
             assert len(chosen(ledger(tmp_path, newcomer, budget).verify(), Debit)) == 1
 
@@ -135,7 +134,7 @@ def test_groups_are_found_all_that_left_is_in_the_ledgers_and_no_more_leaves(tmp
                 5.0
             )
 
-            placed = await enroll(coordinator, tmp_path, members[1], budget, "first")
+            placed = await place(coordinator, tmp_path, members[1], budget, "first")
             assert placed.assignment.cluster == found[members[1].name]
             entries = ledger(tmp_path, members[1], budget).verify()
             assert len(chosen(entries, Debit)) == 1  # what it told as it trained places it too

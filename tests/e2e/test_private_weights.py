@@ -6,16 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from fedclient.cli.privacy_report import statement
+from fedclient.store.privacy_report import statement
 from fedserver.cli import text
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.coordinator.settings import Settings
 from fedserver.store.records import RunSpec
-from fedserver.store.store import Store
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger import Open, Release, Training, chosen
-from shoal.core.privacy.statement import WEIGHTS
+from shoal.core.privacy.report import WEIGHTS
 from shoal.lab.demo import fleet, processes
 
 from .test_private_run import ledger, member, train
@@ -32,7 +31,7 @@ def spec(name: str, parameters: dict[str, object]) -> RunSpec:
 
 def test_every_report_tells_the_same_epsilon_and_a_run_without_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("opacus")
-    budget = Budget(unprotected=False, plain_weights=False)
+    budget = Budget(allow_unprotected=False, allow_plain_weights=False)
     members = [member(number) for number in range(DEVICES)]
 
     async def play() -> None:
@@ -52,7 +51,7 @@ def test_every_report_tells_the_same_epsilon_and_a_run_without_is_refused(tmp_pa
                 of_server = status.released[each.name]
                 assert of_server.epsilon == pytest.approx(statement(entries, budget).epsilon)
                 assert 3.9 < of_server.epsilon <= 4.0
-                noted = await coordinator.storage(Store.releases, "first")
+                noted = await coordinator.storage.journal.releases("first")
                 assert {each.release for each in chosen(entries, Release)} <= {each.release for each in noted}
             shown = text.privacy(status.released, status.central)
             assert shown[-1].startswith(

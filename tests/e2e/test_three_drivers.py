@@ -21,9 +21,8 @@ from fedserver.coordinator.settings import Settings
 from shoal.core.algorithm import find
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
-from shoal.core.device_kit.context import DeviceContext
+from shoal.core.device_kit.context import DeviceContext, Simulated
 from shoal.core.device_kit.learner import Learner, builtin
-from shoal.core.device_kit.simulated import Simulated
 from shoal.core.engine.bootstrap import Bootstrap, Unstarted
 from shoal.core.engine.simulate import simulate
 from shoal.core.exchange.tensors import digest

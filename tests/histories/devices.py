@@ -13,7 +13,7 @@ from fedclient.net.rpc import RpcLink
 from fedclient.reporter import Reporter
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import DeviceFolder, Outbox, Status
-from fedclient.work.executor import Facts
+from fedclient.work.executor import WorkerInfo
 from shoal.core.algorithms.flux.messages import TrainMixture
 from shoal.core.errors import ShoalError
 from shoal.core.exchange.link import Failure, Task
@@ -93,8 +93,8 @@ class Worker:
         self._number, self._store, self._chance, self._performed = number, store, chance, performed
         self._seconds, self._failing, self._fresh, self._values = seconds, failing, fresh, values
 
-    async def start(self) -> Facts:
-        return Facts(1, True, "cpu")
+    async def start(self) -> WorkerInfo:
+        return WorkerInfo(1, True, "cpu")
 
     async def stop(self) -> None:
         pass

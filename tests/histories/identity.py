@@ -16,9 +16,9 @@ from fedserver.authority import setup
 from fedserver.authority.authority_api import AuthorityApi
 from fedserver.authority.joining import JoinService
 from fedserver.authority.peers import Peers
-from fedserver.authority.records import Terms
 from fedserver.authority.roots import Authority
 from fedserver.coordinator.coordinator import Coordinator
+from fedserver.store.identities.records import Terms
 from shoal.core.errors import ShoalError
 from shoal.core.identity import proof
 from shoal.core.identity.certificates import request

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedserver.store.store import same
+from fedserver.store.reports import same
 from shoal.core.engine import checkpoint
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1.device_service_pb2 import ReportRequest

@@ -15,8 +15,8 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-from fedserver.authority.audit import verify
 from fedserver.coordinator.coordinator import Coordinator
+from fedserver.store.identities.audit import verify
 from shoal.core import algorithm
 from shoal.core.errors import Refused, ShoalError, StorageFault
 from tests.histories.devices import KEPT, Worker, model_of, serve

@@ -14,10 +14,8 @@ from shoal.core.algorithms.fedrc.messages import Mix, Mixed, Mixing
 from shoal.core.algorithms.fedrc.state import State
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
-from shoal.core.device_kit.context import DeviceContext
-from shoal.core.device_kit.learner import builtin
-from shoal.core.device_kit.simulated import Memories, Simulated
-from shoal.core.device_kit.weights import initial_weights
+from shoal.core.device_kit.context import DeviceContext, Memories, Simulated
+from shoal.core.device_kit.learner import builtin, initial_weights
 from shoal.core.engine.events import Effect
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.simulate import Outcome, simulate

@@ -16,8 +16,7 @@ from shoal.core.algorithms.atp.messages import Learn, Learned, Measure
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
 from shoal.core.device_kit.context import DeviceContext
-from shoal.core.device_kit.learner import Learner
-from shoal.core.device_kit.weights import initial_weights, tensors_of
+from shoal.core.device_kit.learner import Learner, initial_weights, tensors_of
 from shoal.core.errors import BadPayload, ConfigError
 from shoal.core.exchange.messages import Evaluated, Train, Trained
 from tests.slope import at, coin, context

@@ -14,8 +14,7 @@ from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
 from shoal.core.device_kit import standard
 from shoal.core.device_kit.context import DeviceContext
-from shoal.core.device_kit.learner import Learner
-from shoal.core.device_kit.weights import initial_weights
+from shoal.core.device_kit.learner import Learner, initial_weights
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.simulate import simulate
 from shoal.core.exchange.messages import Evaluate, Evaluated, Represented

@@ -59,7 +59,7 @@ def test_flags_come_before_the_file_setting_by_setting(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("algorithm: flux\nround: 3", "there is no setting round"),
+        ("algorithm: flux\nround: 3", "unknown setting round"),
         ("algorithm: flux\npolicy: {minimum: 3, devices: 2}", "policy: a round of 2 devices"),
         ("algorithm: flux\npolicy: {deadlin: 3}", 'did you mean "deadline"'),
         ("name: x", "no algorithm is given"),
@@ -81,7 +81,7 @@ def test_a_server_file_and_its_flags(tmp_path: Path) -> None:
     assert (config.listen, config.cadence.poll, config.cadence.heartbeat) == ("127.0.0.1:0", 5.0, 10.0)
     with pytest.raises(ConfigError, match="poll, heartbeat"):
         read_server(written(tmp_path, "insecure_loopback: true\ncadence: {poll: 0}"), {})
-    with pytest.raises(ConfigError, match=r"settings\.yaml: there is no setting states"):
+    with pytest.raises(ConfigError, match=r"settings\.yaml: unknown setting states"):
         read_server(written(tmp_path, "states: x"), {})
 
 

@@ -1,5 +1,6 @@
 """The envelope, the streams and the exit codes that both command lines promise."""
 
+import importlib
 import json
 import os
 import subprocess
@@ -8,6 +9,7 @@ from typing import ClassVar
 
 import click
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 from click.testing import Result as Outcome
 
@@ -208,3 +210,17 @@ def test_a_former_name_of_an_option_is_read_reported_and_not_shown() -> None:
         assert outcome.stderr.splitlines()[0] == "warning: --who is deprecated; use --name"
     assert "--who" not in call("greet", "--help").stdout
     assert call("fail", "--", "--who").exit_code == 70  # a value, not an option
+
+
+@pytest.mark.parametrize(
+    ("program", "typed", "completed"),
+    [
+        ("fedserver", "st", ["status"]),
+        ("fedserver", "re", ["restore", "recover"]),
+        ("fedclient", "jo", ["join"]),
+    ],
+)
+def test_shells_complete_the_verbs_of_both_programs(program: str, typed: str, completed: list[str]) -> None:
+    main = importlib.import_module(f"{program}.__main__").main
+    found = ShellComplete(main, {}, program, f"_{program.upper()}_COMPLETE").get_completions([], typed)
+    assert sorted(item.value for item in found) == sorted(completed)

@@ -11,12 +11,20 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from fedserver.authority.audit import Event
-from fedserver.authority.issuing import DAY, PublicKey
-from fedserver.authority.records import Certified, DeviceStanding, Registered, TokenStanding
-from fedserver.authority.roots import Authority
-from fedserver.store.identities.registry import certified_of
-from fedserver.store.identities.restored import Gaps
+from fedserver.store.database import Database
+from fedserver.store.identities.audit import AuditLog, Event
+from fedserver.store.identities.records import (
+    DAY,
+    Certified,
+    DeviceStanding,
+    Issuer,
+    PublicKey,
+    Registered,
+    TokenStanding,
+)
+from fedserver.store.identities.registry import Registry, certified_of
+from fedserver.store.identities.restored import RestoreGap
+from fedserver.store.identities.tokens import Tokens
 from shoal.core.errors import BadPayload, Refused, Revoked, ShoalError, Taken, TooOften
 from shoal.core.identity.certificates import Named, certificate, pin_of
 from shoal.core.identity.enrolled import Joining, Rejoining
@@ -53,39 +61,43 @@ class Admission:
     error: ShoalError | None = None
 
 
-class Admissions(Gaps):
-    """A part of the store. Certificates are signed, and roots handed out, as the authority has them now."""
+class Admissions:
+    """Joining, rejoining and renewing, with the key and the roots that the issuer has at that moment."""
 
-    def join(
-        self, joining: Joining, key: PublicKey, pin: bytes, authority: Authority, address: str
-    ) -> Admission:
+    def __init__(
+        self, database: Database, audit: AuditLog, registry: Registry, tokens: Tokens, gap: RestoreGap
+    ) -> None:
+        self._db, self._audit = database, audit
+        self._registry, self._tokens, self._gap = registry, tokens, gap
+
+    def join(self, joining: Joining, key: PublicKey, pin: bytes, issuer: Issuer, address: str) -> Admission:
         """A device shows that it knows a token's secret. key: of its request. address: of the caller."""
-        with self._transaction():
-            return self._joined(joining, key, pin, authority, address)
+        with self._db.transaction():
+            return self._joined(joining, key, pin, issuer, address)
 
     def _joined(
-        self, joining: Joining, key: PublicKey, pin: bytes, authority: Authority, address: str
+        self, joining: Joining, key: PublicKey, pin: bytes, issuer: Issuer, address: str
     ) -> Admission:
         def refused(reason: str, error: ShoalError | None = None) -> Admission:
-            self._audit(
+            self._audit.record(
                 Event.JOIN_REFUSED, token=joining.token, device=joining.device, reason=reason, address=address
             )
             return Admission(error=error or NoEntry())
 
-        rows = self._all("SELECT * FROM tokens WHERE token = ?", (joining.token,))
+        rows = self._db.query("SELECT * FROM tokens WHERE token = ?", (joining.token,))
         row = rows[0] if rows else None
         secret = row["key"] if row else NOBODY
         proved = is_proved(secret, joining.nonce, pin, joining.csr, joining.proof)
         if row is None:
             return refused("unknown token")
         spki = pin_of(key).hex()
-        known = self._identity(joining.device)
+        known = self._registry.find(joining.device)
         if proved and known and (known.token, known.spki) == (joining.token, spki):
-            return self._again(known, key, authority)
+            return self._again(known, key, issuer)
         if row["standing"] != TokenStanding.OPEN.value:
             return refused(f"the token is {row['standing']}")
         if not proved:
-            self._wrong_proof(row)
+            self._tokens.count_wrong_proof(row)
             return refused("wrong proof")
         if time.time() >= row["expires"]:
             return refused("the token has expired")
@@ -100,18 +112,18 @@ class Admissions(Gaps):
                 "the name is taken",
                 Taken(f"there is a device {joining.device!r} already", "join with another --device"),
             )
-        if self._has_key(spki):
+        if self._registry.has_key(spki):
             reason = "another device has that key"
             return refused(reason, BadPayload(reason, "make a new one"))
-        return self._admitted(joining, row, key, authority, address)
+        return self._admitted(joining, row, key, issuer, address)
 
     def _admitted(
-        self, joining: Joining, row: sqlite3.Row, key: PublicKey, authority: Authority, address: str
+        self, joining: Joining, row: sqlite3.Row, key: PublicKey, issuer: Issuer, address: str
     ) -> Admission:
         """The token is used and the device is in the registry, both or neither."""
         standing = DeviceStanding.PENDING if row["hold"] else DeviceStanding.APPROVED
-        self._run("UPDATE tokens SET used = used + 1 WHERE token = ?", (row["token"],))
-        self._run(
+        self._db.execute("UPDATE tokens SET used = used + 1 WHERE token = ?", (row["token"],))
+        self._db.execute(
             "INSERT INTO identities VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 joining.device,
@@ -124,8 +136,8 @@ class Admissions(Gaps):
                 row["token"],
             ),
         )
-        found = None if row["hold"] else self._certify(joining.device, key, authority)
-        self._audit(
+        found = None if row["hold"] else self._certify(joining.device, key, issuer)
+        self._audit.record(
             Event.JOINED,
             device=joining.device,
             token=row["token"],
@@ -134,21 +146,21 @@ class Admissions(Gaps):
             serial=found and found.serial,
             address=address,
         )
-        return Admission(self._identity(joining.device), found)
+        return Admission(self._registry.find(joining.device), found)
 
-    def _again(self, known: Registered, key: PublicKey, authority: Authority) -> Admission:
+    def _again(self, known: Registered, key: PublicKey, issuer: Issuer) -> Admission:
         """The same request again: the same answer, or the certificate that was waited for."""
         if known.standing is DeviceStanding.REVOKED:
             return Admission(known, error=_revoked(known.device))
         if known.standing is DeviceStanding.PENDING:
             return Admission(known)
-        certified = self._same_key(known.device, known.spki, authority)
-        if certified is None and self._is_certified(known.spki):
+        certified = self._same_key(known.device, known.spki, issuer)
+        if certified is None and self._registry.is_certified(known.spki):
             return Admission(error=NoEntry())  # it has called with a later key
         if certified is None:
-            certified = self._certify(known.device, key, authority)
-            self._audit(Event.CERTIFIED, device=known.device, serial=certified.serial)
-        return Admission(self._identity(known.device), certified)
+            certified = self._certify(known.device, key, issuer)
+            self._audit.record(Event.CERTIFIED, device=known.device, serial=certified.serial)
+        return Admission(self._registry.find(known.device), certified)
 
     def rejoin(
         self,
@@ -156,40 +168,40 @@ class Admissions(Gaps):
         named: Named,
         key: PublicKey,
         pin: bytes,
-        authority: Authority,
+        issuer: Issuer,
         address: str,
     ) -> Admission:
         """A device whose certificate has ended comes back with the key of that certificate. Raises TooOften.
 
         named: what that certificate says. key: of the request for the next one.
         """
-        with self._transaction():
-            shown, known = certificate(rejoining.certificate), self._identity(named.device)
+        with self._db.transaction():
+            shown, known = certificate(rejoining.certificate), self._registry.find(named.device)
             found = self._certified(named)
-            lost = None if found else self._lost(named, shown, authority)
+            lost = None if found else self._gap.lost(named, shown, issuer)
             reason = _asleep(rejoining, found or lost, known, pin)
             if reason or known is None:
-                self._audit(Event.REJOIN_REFUSED, device=named.device, reason=reason, address=address)
+                self._audit.record(Event.REJOIN_REFUSED, device=named.device, reason=reason, address=address)
                 revoked = reason == DeviceStanding.REVOKED.value
                 return Admission(error=_revoked(named.device) if revoked else NoEntry())
             if lost:
-                self._enter(known.device, lost)
-            certified, is_new = self._next(known.device, key, authority, named.serial)
+                self._gap.enter(known.device, lost)
+            certified, is_new = self._next(known.device, key, issuer, named.serial)
             if is_new:
-                self._audit(Event.REJOINED, device=known.device, serial=certified.serial, address=address)
-            return Admission(self._identity(known.device), certified)
+                self._audit.record(
+                    Event.REJOINED, device=known.device, serial=certified.serial, address=address
+                )
+            return Admission(self._registry.find(known.device), certified)
 
-    def renew(self, device: DeviceId, serial: str, key: PublicKey, authority: Authority) -> Admission:
+    def renew(self, device: DeviceId, serial: str, key: PublicKey, issuer: Issuer) -> Admission:
         """The next certificate of a device that calls with the present one, `serial`. Raises TooOften."""
-        with self._transaction():
-            certified, is_new = self._next(device, key, authority, serial)
+        with self._db.transaction():
+            certified, is_new = self._next(device, key, issuer, serial)
             if is_new:
-                self._audit(Event.RENEWED, device=device, serial=certified.serial)
-            return Admission(self._identity(device), certified)
+                self._audit.record(Event.RENEWED, device=device, serial=certified.serial)
+            return Admission(self._registry.find(device), certified)
 
-    def _next(
-        self, device: DeviceId, key: PublicKey, authority: Authority, present: str
-    ) -> tuple[Certified, bool]:
+    def _next(self, device: DeviceId, key: PublicKey, issuer: Issuer, present: str) -> tuple[Certified, bool]:
         """The certificate for a new key, and whether it was just made.
 
         present: serial of the one that the device asks with. It holds until the next is used, since the
@@ -197,24 +209,24 @@ class Admissions(Gaps):
         key, and TooOften.
         """
         spki = pin_of(key).hex()
-        if found := self._same_key(device, spki, authority):
+        if found := self._same_key(device, spki, issuer):
             if found.first_used is not None:
                 raise BadPayload("that key was in use already", "make a new key for the next certificate")
             return found, False
-        if self._has_key(spki):
+        if self._registry.has_key(spki):
             raise BadPayload("that key was in use already", "make a new key for the next certificate")
         self._check_pace(device)
-        self._run(
+        self._db.execute(
             "UPDATE certificates SET void = 1 WHERE device = ? AND first_used IS NULL AND serial != ?",
             (device, present),
         )
-        return self._certify(device, key, authority), True
+        return self._certify(device, key, issuer), True
 
     def _check_pace(self, device: DeviceId) -> None:
         """Raises TooOften when the device had as many certificates as it may have for now."""
         now = time.time()
         query = "SELECT issued FROM certificates WHERE device = ? AND issued > ? ORDER BY number"
-        issued = [at for (at,) in self._all(query, (device, now - WINDOW))]
+        issued = [at for (at,) in self._db.query(query, (device, now - WINDOW))]
         if len(issued) >= MOST_NEXT:
             wait = max(0.0, min(issued[-MOST_NEXT] + WINDOW - now, WINDOW))
             raise TooOften(
@@ -223,24 +235,24 @@ class Admissions(Gaps):
                 (wait, wait + WINDOW / MOST_NEXT),
             )
 
-    def _certify(self, device: DeviceId, key: PublicKey, authority: Authority) -> Certified:
-        made, bundle = authority.issue(device, key), tuple(authority.roots)
+    def _certify(self, device: DeviceId, key: PublicKey, issuer: Issuer) -> Certified:
+        made, bundle = issuer.issue(device, key), tuple(issuer.roots)
         found = Certified(
             made.serial, made.spki.hex(), made.pem, made.root, bundle, made.issued, made.expires, None
         )
-        self._insert(device, found)
+        self._registry.insert(device, found)
         return found
 
-    def _same_key(self, device: DeviceId, spki: str, authority: Authority) -> Certified | None:
+    def _same_key(self, device: DeviceId, spki: str, issuer: Issuer) -> Certified | None:
         """The certificate that this key of the device got before; it goes out with today's roots."""
-        where, bundle = "WHERE device = ? AND spki = ? AND NOT void", json.dumps(list(authority.roots))
-        self._run(f"UPDATE certificates SET bundle = ? {where}", (bundle, device, spki))  # noqa: S608
-        rows = self._all(f"SELECT * FROM certificates {where}", (device, spki))  # noqa: S608
+        where, bundle = "WHERE device = ? AND spki = ? AND NOT void", json.dumps(list(issuer.roots))
+        self._db.execute(f"UPDATE certificates SET bundle = ? {where}", (bundle, device, spki))  # noqa: S608
+        rows = self._db.query(f"SELECT * FROM certificates {where}", (device, spki))  # noqa: S608
         return certified_of(rows[0]) if rows else None
 
     def _certified(self, named: Named) -> Certified | None:
         query = "SELECT * FROM certificates WHERE serial = ? AND device = ? AND NOT void"
-        rows = self._all(query, (named.serial, named.device))
+        rows = self._db.query(query, (named.serial, named.device))
         return certified_of(rows[0]) if rows else None
 
 

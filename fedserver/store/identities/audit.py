@@ -1,99 +1,204 @@
-"""The audit log: lines in the database, in the transaction that they tell of, and the same lines in a file.
+"""The audit log: lines in the database, in the transaction that they report, and the same lines in a file.
 
-    with self._transaction():
-        ...                                            what happens
-        self._audit(Event.REVOKED, device=device)      and that it did
+    with database.transaction():
+        ...                                             what happens
+        audit.record(Event.REVOKED, device=device)      and that it did
 
-The table is what counts: a line is there if and only if what it tells of is. The file, audit.jsonl, is for
-people and their tools; it is completed after each commit, and at the start after a crash. Since both hold
-every line, whoever removes or changes lines in one of them is found by `fedserver audit verify`.
+Each line is JSON with the hash of the line before it, so that none can be changed, inserted or removed:
+
+    {"at": "2026-03-01T09:00:00.125Z", "event": "joined", "facts": {...}, "hash": "...", "number": 7,
+     "previous": "..."}
+
+hash is the SHA-256, in hexadecimal, of the line's JSON without it, keys sorted, no spaces.
+
+The table is what counts: a line is there if and only if what it reports has happened. The file, audit.jsonl,
+is for people and their tools; it is completed after each commit, and at the start after a crash. Since both
+hold every line, `fedserver audit verify` notices when lines of one of them were removed or changed.
 """
 
-import contextlib
+import hashlib
+import json
 import logging
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from fedserver.authority.audit import FILE, Event, Head, head_of, link
 from fedserver.store.database import Database
+from shoal.core.errors import NotFound, StorageFault
+
+FILE = "audit.jsonl"
+"""The file of a state folder that holds a copy of the log."""
+
+FIRST = "0" * 64
+"""What the first line has for the hash of the one before."""
+LONGEST = 500
+"""Characters of a fact that a peer may have had a say in."""
+
+
+class Event(Enum):
+    """What is written down. `fedserver audit show --event NAME` takes these names."""
+
+    INIT = "init"
+    START = "start"
+    STOP = "stop"
+    TOKEN_CREATED = "token-created"  # noqa: S105 - an event's name
+    TOKEN_REVOKED = "token-revoked"  # noqa: S105
+    TOKEN_LOCKED = "token-locked"  # noqa: S105
+    JOINED = "joined"
+    JOIN_REFUSED = "join-refused"
+    APPROVED = "approved"
+    REVOKED = "revoked"
+    RENAMED = "renamed"
+    RENEWED = "renewed"
+    REJOINED = "rejoined"
+    REJOIN_REFUSED = "rejoin-refused"
+    CERTIFIED = "certified"
+    AUTHORITY_ADDED = "authority-added"
+    AUTHORITY_USED = "authority-used"
+    AUTHORITY_DROPPED = "authority-dropped"
+    CERTIFICATE_MADE = "server-certificate-made"
+    DENIED = "denied"
+    RUN_STARTED = "run-started"
+    RUN_ENDED = "run-ended"
+    UPDATE_REFUSED = "update-refused"
+    LOG_SET_ASIDE = "log-set-aside"
+    LOG_TAKEN_OVER = "log-taken-over"
+    GAP_ACCEPTED = "gap-accepted"
+    CERTIFICATE_FOUND = "certificate-found"
+
+
+@dataclass(frozen=True)
+class Head:
+    """The last line: its number, from 1, and its hash. A log without lines: 0 and FIRST."""
+
+    number: int = 0
+    hash: str = FIRST
+
+
+def link(head: Head, at: float, event: Event, facts: Mapping[str, Any]) -> tuple[Head, str]:
+    """The line after `head`, and the head that it makes. at: clock time."""
+    clock = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    kept = {name: _short(value) for name, value in facts.items() if value is not None}
+    number = head.number + 1
+    line = {"number": number, "at": clock, "event": event.value, "facts": kept, "previous": head.hash}
+    line["hash"] = _hash(line)
+    return Head(number, str(line["hash"])), _json(line)
+
+
+def follow(head: Head, text: str) -> tuple[Head, str]:
+    """The head that this line makes, and what is wrong with it as the one after `head`, "" if nothing."""
+    try:
+        line = json.loads(text)
+        said = line.pop("hash")
+        number, previous = line["number"], line["previous"]
+    except (ValueError, KeyError, AttributeError, TypeError):
+        return head, "it is not a line of this log"
+    if number != head.number + 1:
+        return head, f"its number is {number} where {head.number + 1} is due"
+    if previous != head.hash:
+        return head, "it does not follow the line before"
+    if said != _hash(line) or text != _json({**line, "hash": said}):
+        return head, "its content is not what it was"
+    return Head(number, said), ""
+
+
+def head_of(text: str) -> Head:
+    """The head that a line makes by its own word; number 0 for what is not a line."""
+    try:
+        line = json.loads(text)
+        return Head(int(line["number"]), str(line["hash"]))
+    except (ValueError, KeyError, TypeError):
+        return Head()
+
+
+def _hash(line: Mapping[str, Any]) -> str:
+    return hashlib.sha256(_json(line).encode()).hexdigest()
+
+
+def _json(line: Mapping[str, Any]) -> str:
+    """One text for one content, ASCII: a peer's odd characters cannot make lines of their own."""
+    return json.dumps(line, sort_keys=True, separators=(",", ":"))
+
+
+def _short(value: Any) -> Any:
+    return value[:LONGEST] if isinstance(value, str) else value
+
+
+# -- the log of a server ------------------------------------------------------------------------------------
 
 log = logging.getLogger("shoal.audit")
 
 TAIL = 1 << 16
-"""More bytes than a line has."""
+"""Bytes at the end of the file that are read to find its last line: more than a line has."""
 
 
-class Audit(Database):
-    """The log of one state folder; a part of the store. _written: lines of the file, None: not known."""
+class AuditLog:
+    """The log of one state folder. _written: how many lines the file has; None: not known."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self._file = path.with_name(FILE)
-        self._audited = False
+    def __init__(self, database: Database, state: Path) -> None:
+        self._db, self._file = database, state / FILE
         self._written: int | None = None
         self._complete()
 
-    def note_event(self, event: Event, /, **facts: Any) -> None:
-        """Something that changes nothing else in the database."""
-        with self._transaction():
-            self._audit(event, **facts)
+    def note(self, event: Event, /, **facts: Any) -> None:
+        """Record an event that changes nothing else in the database."""
+        with self._db.transaction():
+            self.record(event, **facts)
 
     def head(self) -> Head:
         """The last line."""
-        for (line,) in self._all("SELECT line FROM audit ORDER BY number DESC LIMIT 1"):
+        for (line,) in self._db.query("SELECT line FROM audit ORDER BY number DESC LIMIT 1"):
             return head_of(line)
         return Head()
 
-    def _audit(self, event: Event, /, **facts: Any) -> None:
-        """Inside a transaction: that this happened. Facts that are None are left out. No secrets."""
+    def record(self, event: Event, /, **facts: Any) -> None:
+        """Inside a transaction: record that this happened. Facts that are None are left out. No secrets."""
         head, line = link(self.head(), time.time(), event, facts)
-        self._run("INSERT INTO audit VALUES (?, ?)", (head.number, line))
-        self._audited = True
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._audited = False
-        with super()._transaction():
-            yield
-        if self._audited:
-            self._complete()
+        self._db.execute("INSERT INTO audit VALUES (?, ?)", (head.number, line))
+        self._db.after_commit(self._complete)
 
     # -- the file -------------------------------------------------------------------------------------------
 
     def _complete(self) -> None:
-        """Add to the file what the table has more. What fails now is made up for next time."""
+        """Append to the file the lines that only the table has. What fails is tried at the next commit."""
         query = "SELECT number, line FROM audit WHERE number > ? ORDER BY number"
         try:
             if self._written is None:
                 self._take_up()
-            rows = self._all(query, (self._written,))
+            rows = self._db.query(query, (self._written,))
             descriptor = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             with os.fdopen(descriptor, "ab") as file:
                 file.write("".join(f"{row['line']}\n" for row in rows).encode())
         except (OSError, sqlite3.Error) as error:
-            log.error("%s cannot be written, and is behind: %s", self._file, error)
+            log.error("%s cannot be written and is behind the database: %s", self._file, error)
             self._written = None
         else:
             self._written = rows[-1]["number"] if rows else self._written
 
     def _take_up(self) -> None:
-        """See how far the file is; one that is not of this table is set aside and kept. Raises OSError."""
+        """Find the end of the file. If that is not in the table, the file is set aside. Raises OSError."""
         last = _last_line(self._file)
         self._written = head_of(last).number
-        kept = [line for (line,) in self._all("SELECT line FROM audit WHERE number = ?", (self._written,))]
+        kept = [
+            line for (line,) in self._db.query("SELECT line FROM audit WHERE number = ?", (self._written,))
+        ]
         if last and kept != [last]:
             aside = self._file.with_name(f"{FILE}.{time.time_ns()}")
             self._file.rename(aside)
             self._written = 0
-            self.note_event(Event.LOG_SET_ASIDE, reason="its end is not in the database", kept_as=aside.name)
+            self.note(Event.LOG_SET_ASIDE, reason="its end is not in the database", kept_as=aside.name)
 
 
 def _last_line(path: Path) -> str:
-    """The last whole line of a file, "" if there is none. What a crash left of a further one is cut off."""
+    """The last whole line of a file, "" if there is none. A line that a crash cut off is removed."""
     if not path.exists():
         return ""
     with path.open("r+b") as file:
@@ -104,3 +209,68 @@ def _last_line(path: Path) -> str:
         if rest:
             file.truncate(size - len(rest))
         return whole.rpartition(b"\n")[2].decode(errors="replace") if newline else ""
+
+
+# -- is it whole? -------------------------------------------------------------------------------------------
+
+MOMENT = 0.5
+"""Seconds that a running server may take from a line in the table to the same line in the file."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """head: the last sound line. wrong: what is wrong with the line after it, "" if the log is whole.
+
+    expected: whether a head that was noted before is still part of the log.
+    """
+
+    head: Head
+    wrong: str = ""
+    expected: bool = True
+
+
+def verify(state: Path, expected: Head | None = None) -> Verdict:
+    """Follow the whole log. expected: the number and hash of a line, noted elsewhere at an earlier time."""
+    verdict = _verify(state, expected)
+    if verdict.wrong:  # the server may be between the two
+        time.sleep(MOMENT)
+        verdict = _verify(state, expected)
+    return verdict
+
+
+def lines(state: Path) -> Iterator[str]:
+    """The lines of the file. Raises NotFound when there is none."""
+    path = state / FILE
+    try:
+        with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
+            for line in file:
+                yield line.removesuffix("\n")
+    except FileNotFoundError:
+        raise NotFound(f"there is no {path}", "give the folder of a server with --state") from None
+
+
+def _verify(state: Path, expected: Head | None) -> Verdict:
+    head, met = Head(), expected is None
+    for line, stored in zip_longest(lines(state), _stored(state)):
+        number = head.number + 1
+        if line is None:
+            return Verdict(head, f"line {number} is missing in {FILE}", met)
+        following, wrong = follow(head, line)
+        if wrong:
+            return Verdict(head, f"line {number} of {FILE}: {wrong}", met)
+        if stored != line:
+            reason = "is not in the database" if stored is None else "is another in the database"
+            return Verdict(head, f"line {number} of {FILE} {reason}", met)
+        head, met = following, met or following == expected
+    return Verdict(head, "", met)
+
+
+def _stored(state: Path) -> Iterator[str]:
+    """The lines of the table."""
+    path = state / "shoal.db"
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+            for (line,) in database.execute("SELECT line FROM audit ORDER BY number"):
+                yield line
+    except sqlite3.Error as error:
+        raise StorageFault(f"{path}: {error}", "check the disk of the state folder") from error

@@ -22,11 +22,18 @@ from typing import Any
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from fedserver.authority.audit import Event, Head, follow
-from fedserver.authority.issuing import DEVICE_BACK, DEVICE_LIFE
-from fedserver.authority.records import Certified, DeviceStanding, Registered, TokenStanding
-from fedserver.authority.roots import Authority
+from fedserver.store.database import Database
+from fedserver.store.identities.audit import AuditLog, Event, Head, follow
+from fedserver.store.identities.records import (
+    DEVICE_BACK,
+    Certified,
+    DeviceStanding,
+    Issuer,
+    Registered,
+    TokenStanding,
+)
 from fedserver.store.identities.registry import Registry
+from fedserver.store.identities.tokens import Tokens
 from shoal.core.errors import ConfigError, Refused
 from shoal.core.identity.certificates import Named, pin_of
 from shoal.core.types import DeviceId
@@ -63,48 +70,51 @@ class Taken:
     joined: tuple[DeviceId, ...] = ()
 
 
-class Gaps(Registry):
-    """A part of the store."""
+class RestoreGap:
+    """What a restored registry lacks, and how it is filled."""
 
-    def gap(self) -> Gap | None:
+    def __init__(self, database: Database, audit: AuditLog, registry: Registry, tokens: Tokens) -> None:
+        self._db, self._audit, self._registry, self._tokens = database, audit, registry, tokens
+
+    def open(self) -> Gap | None:
         """The gap that nobody has accepted yet."""
-        rows = self._all("SELECT * FROM gaps WHERE until IS NULL")
+        rows = self._db.query("SELECT * FROM gaps WHERE until IS NULL")
         return Gap(Head(rows[0]["number"], rows[0]["hash"]), rows[0]["since"]) if rows else None
 
-    def has_gaps(self) -> bool:
+    def was_accepted(self) -> bool:
         """Whether there may be certificates that are good and in no row."""
-        return bool(self._all("SELECT 1 FROM gaps WHERE until IS NOT NULL"))
+        return bool(self._db.query("SELECT 1 FROM gaps WHERE until IS NOT NULL"))
 
-    def accept_gap(self) -> None:
+    def accept(self) -> None:
         """Go on from what is here: what was issued until now may be taken up."""
-        with self._transaction():
-            if found := self.gap():
-                self._run("UPDATE gaps SET until = ? WHERE until IS NULL", (time.time(),))
-                self._audit(Event.GAP_ACCEPTED, lines=found.head.number, since=found.since)
+        with self._db.transaction():
+            if found := self.open():
+                self._db.execute("UPDATE gaps SET until = ? WHERE until IS NULL", (time.time(),))
+                self._audit.record(Event.GAP_ACCEPTED, lines=found.head.number, since=found.since)
 
-    def take_up(self, named: Named, found: x509.Certificate, authority: Authority) -> Registered | None:
+    def take_up(self, named: Named, found: x509.Certificate, issuer: Issuer) -> Registered | None:
         """Enter a certificate that is in no row, if it may be one of a gap. The device as it is then."""
-        lost = self._lost(named, found, authority)
+        lost = self.lost(named, found, issuer)
         if lost is not None:
-            with self._transaction():
-                self._enter(named.device, lost)
-        return self._identity(named.device)
+            with self._db.transaction():
+                self.enter(named.device, lost)
+        return self._registry.find(named.device)
 
-    def _lost(self, named: Named, found: x509.Certificate, authority: Authority) -> Certified | None:
+    def lost(self, named: Named, found: x509.Certificate, issuer: Issuer) -> Certified | None:
         """The row that this certificate would have, if it may be one of a gap."""
-        device = self._identity(named.device) if self.has_gaps() else None
+        device = self._registry.find(named.device) if self.was_accepted() else None
         if device is None or device.standing is not DeviceStanding.APPROVED:
             return None
-        if not (root := authority.signer(found)):
+        if not (root := issuer.signer(found)):
             return None
         key: Any = found.public_key()
         issued, spki = found.not_valid_before_utc.timestamp() + DEVICE_BACK, pin_of(key).hex()
-        rows = self._all("SELECT max(issued) FROM certificates WHERE device = ?", (named.device,))
+        rows = self._db.query("SELECT max(issued) FROM certificates WHERE device = ?", (named.device,))
         newest = max(rows[0][0] or -math.inf, math.floor(device.created) - 1.0)
-        if issued <= newest or self._is_certified(spki) or not self._in_gap(named, issued):
+        if issued <= newest or self._registry.is_certified(spki) or not self._in_gap(named, issued):
             return None
-        pem = found.public_bytes(Encoding.PEM)
-        return Certified(named.serial, spki, pem, root, (), issued, issued + DEVICE_LIFE, None)
+        pem, expires = found.public_bytes(Encoding.PEM), found.not_valid_after_utc.timestamp()
+        return Certified(named.serial, spki, pem, root, (), issued, expires, None)
 
     def _in_gap(self, named: Named, issued: float) -> bool:
         """Whether it was issued in a gap, or is the last that a log has of its device."""
@@ -113,12 +123,12 @@ class Gaps(Registry):
             "SELECT 1 FROM reissued WHERE device = ? AND serial = ?"
             " AND NOT EXISTS (SELECT 1 FROM gaps WHERE until IS NULL)"
         )
-        return bool(self._all(between, (issued,)) or self._all(last, (named.device, named.serial)))
+        return bool(self._db.query(between, (issued,)) or self._db.query(last, (named.device, named.serial)))
 
-    def _enter(self, device: DeviceId, lost: Certified) -> None:
+    def enter(self, device: DeviceId, lost: Certified) -> None:
         """In a transaction. It came with roots that are not known: so its device renews at once."""
-        self._insert(device, lost)
-        self._audit(Event.CERTIFICATE_FOUND, device=device, serial=lost.serial, issued=lost.issued)
+        self._registry.insert(device, lost)
+        self._audit.record(Event.CERTIFICATE_FOUND, device=device, serial=lost.serial, issued=lost.issued)
 
     # -- a newer copy of the log -----------------------------------------------------------------------------
 
@@ -127,44 +137,46 @@ class Gaps(Registry):
 
         Raises Refused where nothing was restored, ConfigError for a file that is not this log's continuation.
         """
-        gap = self.gap()
+        gap = self.open()
         if gap is None:
             raise Refused("no backup was restored here that is not accepted yet", "leave --audit out")
         taken = Taken()
-        with self._transaction():
+        with self._db.transaction():
             for head, line in _beyond(path, gap.head):
                 taken = self._repeat(line["event"], line["facts"], taken)
-                self._run(
+                self._db.execute(
                     "UPDATE gaps SET number = ?, hash = ?, since = strftime('%s', ?) WHERE until IS NULL",
                     (head.number, head.hash, line["at"]),
                 )
-            self._audit(Event.LOG_TAKEN_OVER, lines=taken.lines, revoked=len(taken.revoked))
+            self._audit.record(Event.LOG_TAKEN_OVER, lines=taken.lines, revoked=len(taken.revoked))
         return taken
 
     def _repeat(self, event: str, facts: dict[str, Any], taken: Taken) -> Taken:
         """In a transaction: what one line tells of happens here too. It brings nobody in who is unknown."""
         taken = replace(taken, lines=taken.lines + 1)
         device, token = str(facts.get("device", "")), facts.get("token")
-        known = self._identity(device)
+        known = self._registry.find(device)
         if event == Event.JOINED.value:
-            self._run("UPDATE tokens SET used = min(uses, used + 1) WHERE token = ?", (token,))
+            self._db.execute("UPDATE tokens SET used = min(uses, used + 1) WHERE token = ?", (token,))
             return taken if known else replace(taken, joined=(*taken.joined, device))
         if event in (Event.TOKEN_REVOKED.value, Event.TOKEN_LOCKED.value):
             locked = event == Event.TOKEN_LOCKED.value
-            self._set_token(str(token), TokenStanding.LOCKED if locked else TokenStanding.REVOKED)
+            self._tokens.set_standing(str(token), TokenStanding.LOCKED if locked else TokenStanding.REVOKED)
         if known is None or known.standing is DeviceStanding.REVOKED:
             return taken
         if event == Event.REVOKED.value:
-            self._stand(device, DeviceStanding.REVOKED)
-            self._audit(Event.REVOKED, device=device, reason=facts.get("reason"))
+            self._registry.set_standing(device, DeviceStanding.REVOKED)
+            self._audit.record(Event.REVOKED, device=device, reason=facts.get("reason"))
             return replace(taken, revoked=(*taken.revoked, device))
         if event == Event.APPROVED.value and known.standing is DeviceStanding.PENDING:
-            self._stand(device, DeviceStanding.APPROVED)
-            self._audit(Event.APPROVED, device=device, key=known.spki)
+            self._registry.set_standing(device, DeviceStanding.APPROVED)
+            self._audit.record(Event.APPROVED, device=device, key=known.spki)
         elif event == Event.RENAMED.value:
-            self._run("UPDATE identities SET display = ? WHERE device = ?", (facts.get("display"), device))
+            self._db.execute(
+                "UPDATE identities SET display = ? WHERE device = ?", (facts.get("display"), device)
+            )
         elif event in REISSUED:
-            self._run("INSERT OR REPLACE INTO reissued VALUES (?, ?)", (device, facts.get("serial")))
+            self._db.execute("INSERT OR REPLACE INTO reissued VALUES (?, ?)", (device, facts.get("serial")))
         return taken
 
 

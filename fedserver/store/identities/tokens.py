@@ -1,29 +1,32 @@
-"""Tokens: what admits a device once. The secret is made, told once, and kept nowhere."""
+"""Tokens: what admits a device once. The secret is shown once and stored nowhere."""
 
 import json
 import secrets
 import sqlite3
 import time
 
-from fedserver.authority.audit import Event
-from fedserver.authority.records import Terms, Token, TokenStanding
-from fedserver.store.identities.audit import Audit
+from fedserver.store.database import Database
+from fedserver.store.identities.audit import AuditLog, Event
+from fedserver.store.identities.records import Terms, Token, TokenStanding
 from shoal.core.errors import ConfigError, NotFound
 from shoal.core.identity.enrolled import Role
 from shoal.core.identity.proof import key_of
 
 LONGEST = 24 * 3600.0
-"""Seconds that a token may be good for."""
+"""The longest validity of a token, in seconds."""
 MOST_USES = 10_000
 MOST_LABELS, LABEL = 16, 64
 WRONG = 5
-"""Wrong proofs that lock a token."""
+"""How many wrong proofs lock a token."""
 
 
-class Tokens(Audit):
-    """A part of the store."""
+class Tokens:
+    """All tokens, with the rows that they stand in."""
 
-    def add_token(self, terms: Terms) -> tuple[Token, bytes]:
+    def __init__(self, database: Database, audit: AuditLog) -> None:
+        self._db, self._audit = database, audit
+
+    def add(self, terms: Terms) -> tuple[Token, bytes]:
         """A new token and its secret, 32 bytes. Raises ConfigError for terms that cannot be."""
         check(terms)
         secret, now = secrets.token_bytes(32), time.time()
@@ -41,8 +44,8 @@ class Tokens(Audit):
             0,
             TokenStanding.OPEN,
         )
-        with self._transaction():
-            self._run(
+        with self._db.transaction():
+            self._db.execute(
                 "INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     name,
@@ -59,7 +62,7 @@ class Tokens(Audit):
                     token.standing.value,
                 ),
             )
-            self._audit(
+            self._audit.record(
                 Event.TOKEN_CREATED,
                 token=name,
                 role=terms.role.value,
@@ -70,31 +73,32 @@ class Tokens(Audit):
             )
         return token, secret
 
-    def tokens(self) -> list[Token]:
+    def all(self) -> list[Token]:
         """All tokens, oldest first."""
-        return [token_of(row) for row in self._all("SELECT * FROM tokens ORDER BY created, token")]
+        return [token_of(row) for row in self._db.query("SELECT * FROM tokens ORDER BY created, token")]
 
-    def revoke_token(self, name: str) -> Token:
-        """It admits nobody any more; devices that it admitted stay. Safe to repeat. Raises NotFound."""
-        with self._transaction():
-            rows = self._all("SELECT * FROM tokens WHERE token = ?", (name,))
+    def revoke(self, name: str) -> Token:
+        """Let it admit no further device; admitted devices stay. Safe to repeat. Raises NotFound."""
+        with self._db.transaction():
+            rows = self._db.query("SELECT * FROM tokens WHERE token = ?", (name,))
             if not rows:
                 raise NotFound(f"there is no token {name!r}", "fedserver token ls names them")
             if rows[0]["standing"] != TokenStanding.REVOKED.value:
-                self._set_token(name, TokenStanding.REVOKED)
-                self._audit(Event.TOKEN_REVOKED, token=name)
-            return token_of(self._all("SELECT * FROM tokens WHERE token = ?", (name,))[0])
+                self.set_standing(name, TokenStanding.REVOKED)
+                self._audit.record(Event.TOKEN_REVOKED, token=name)
+            return token_of(self._db.query("SELECT * FROM tokens WHERE token = ?", (name,))[0])
 
-    def _wrong_proof(self, row: sqlite3.Row) -> None:
-        """Inside a transaction: one more, which may lock the token."""
+    def count_wrong_proof(self, row: sqlite3.Row) -> None:
+        """Inside a transaction: count a wrong proof; `WRONG` of them lock the token."""
         wrong = row["wrong"] + 1
-        self._run("UPDATE tokens SET wrong = ? WHERE token = ?", (wrong, row["token"]))
+        self._db.execute("UPDATE tokens SET wrong = ? WHERE token = ?", (wrong, row["token"]))
         if wrong == WRONG:
-            self._set_token(row["token"], TokenStanding.LOCKED)
-            self._audit(Event.TOKEN_LOCKED, token=row["token"], wrong_proofs=wrong)
+            self.set_standing(row["token"], TokenStanding.LOCKED)
+            self._audit.record(Event.TOKEN_LOCKED, token=row["token"], wrong_proofs=wrong)
 
-    def _set_token(self, name: str, standing: TokenStanding) -> None:
-        self._run("UPDATE tokens SET standing = ? WHERE token = ?", (standing.value, name))
+    def set_standing(self, name: str, standing: TokenStanding) -> None:
+        """Inside a transaction."""
+        self._db.execute("UPDATE tokens SET standing = ? WHERE token = ?", (standing.value, name))
 
 
 def check(terms: Terms) -> None:

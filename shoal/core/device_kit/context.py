@@ -10,26 +10,29 @@ take the models back to an earlier round without it: a device half checks that i
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 
 import numpy as np
 import torch
 from torch import nn
 
+from shoal.core.algorithm import DeviceHalf
 from shoal.core.data.version import Numbers, distinct, version
 from shoal.core.data.views import Views
-from shoal.core.device_kit.learner import Learner
+from shoal.core.device_kit.learner import Learner, load_weights
 from shoal.core.device_kit.samples import Samples, convert
-from shoal.core.device_kit.weights import load_weights
 from shoal.core.errors import BadPayload, ConfigError, DeviceFault, near
+from shoal.core.exchange.messages import Message
 from shoal.core.exchange.tensors import nbytes
-from shoal.core.privacy.account import Account, NoAccount
-from shoal.core.types import Tensors
+from shoal.core.privacy.accountant import Account, NoAccount
+from shoal.core.types import DeviceId, Tensors
 
 DEVICES = ("auto", "cpu", "cuda")
 PARTS = ("train", "held_out", "test")
 MODELS, PER_SAMPLE = 4, 1 << 10
 """What may be remembered of a run: so many models, and so many bytes for each sample to train on."""
+Memories = MutableMapping[DeviceId, Tensors]
+"""What each device remembers of the run. A run that is resumed needs those that it had."""
 
 
 class DeviceContext:
@@ -139,3 +142,28 @@ def choose_device(name: str) -> torch.device:
     if name == "cuda" and not found:
         raise ConfigError("device cuda was asked for, and PyTorch finds no CUDA GPU", "use auto or cpu")
     return torch.device("cuda" if found and name != "cpu" else "cpu")
+
+
+class Simulated:
+    """Takes a task and its seed, gives the answer. What is remembered counts once there is an answer.
+
+    keep: takes what is to be remembered off the heap, as `shoal.core.engine.simulate.Keep` does.
+    """
+
+    def __init__(
+        self,
+        device_half: DeviceHalf,
+        context: DeviceContext,
+        device: DeviceId,
+        memories: Memories,
+        keep: Callable[[Tensors], Tensors] = lambda tensors: tensors,
+    ) -> None:
+        self._device_half, self._context, self._device = device_half, context, device
+        self._memories, self._keep = memories, keep
+
+    def __call__(self, message: Message, seed: int) -> Message:
+        context = self._context.for_task(seed, self._memories.get(self._device))
+        answer = self._device_half.perform(message, context)
+        if context.remembered is not None:
+            self._memories[self._device] = self._keep(context.remembered)
+        return answer

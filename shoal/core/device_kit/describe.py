@@ -5,27 +5,36 @@ the calibrated privacy modes it has a "radius" () too, and takes standardised la
 projected ones, (n, l), are kept at once, never the latents (n, v).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from shoal.core.data.version import Numbers
+from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.latents import latents
 from shoal.core.device_kit.learner import Learner
 from shoal.core.device_kit.samples import Samples
 from shoal.core.errors import BadPayload, DataFault, LearnerFault
-from shoal.core.exchange.parts import MAX_ROWS, MAX_SCALE, MIN_SCALE, Vector
-from shoal.core.exchange.tensors import Manifest, TensorSpec, check_manifest, manifest_of
-from shoal.core.privacy.moments import ExactMoments
+from shoal.core.exchange.parts import MAX_ROWS, MAX_SCALE, MIN_SCALE, Descriptor, PrivacySettings, Vector
+from shoal.core.exchange.tensors import Manifest, TensorSpec, check_manifest, digest, manifest_of
+from shoal.core.privacy.accountant import Order
+from shoal.core.privacy.release import ExactMoments, release
+from shoal.core.privacy.report import OPEN
 from shoal.core.privacy.sums import ExactSums, sums_of
+from shoal.core.privacy.terms import terms
 from shoal.core.types import Array, Tensors
 
 TURN = 2.0
 """Radians on the circle of lengths for a factor of e."""
 ROUNDING = 1e-12
 """Relative: what is left of latents that are all the same, less their mean, is not more."""
+Extract = Callable[[Learner, nn.Module, Sequence[Samples], Tensors, int, Numbers | None], ExactMoments]
+"""What `shoal.core.device_kit.describe` takes: learner, its network, the parts' samples, the projector, U,
+and which samples are the same one."""
+ALL = ("train", "held_out")
+"""All that can be described, and so what a budget is about. A test part never is."""
 
 
 def describe(
@@ -36,7 +45,8 @@ def describe(
     classes: int,
     distinct: Numbers | None = None,
 ) -> ExactMoments:
-    """Moments of all samples of `parts` and, for `classes` above 0, of each class. `model` is not changed.
+    """ExactMoments of all samples of `parts` and, for `classes` above 0, of each class. `model` is not
+    changed.
 
     distinct: which samples are the same one; without it each counts as one of its own.
     Raises DeviceFault where labels are needed and missing, LearnerFault when the author's code fails,
@@ -156,3 +166,49 @@ def check_projector(projector: Tensors, width: int) -> None:
         raise BadPayload("the projector has no components")
     if "radius" in projector and not MIN_SCALE <= float(projector["radius"]) <= MAX_SCALE:
         raise BadPayload(f"the projector's radius is {float(projector['radius'])}", "a finite one, above 0")
+
+
+def described(
+    context: DeviceContext,
+    encoder: Tensors,
+    projector: Tensors,
+    parts: Sequence[str],
+    classes: int,
+    privacy: PrivacySettings,
+    moments: Extract = describe,
+) -> Descriptor:
+    """The descriptor of these parts by `encoder`, released as `privacy` asks. classes: U, or 0.
+
+    moments: how they are taken where no guarantee is asked.
+
+    Raises Refused where the samples are too few, the owner's budget has no room, or the owner lets nothing
+    leave without a guarantee; and what `shoal.core.device_kit.describe` raises.
+    """
+    samples = [context.samples(part) for part in parts]
+    data = context.version(ALL, labels=False)
+    if not privacy.calibrated:
+        context.account.unprotected(OPEN[privacy.mode], data)
+        # The papers know nothing of repeated samples.
+        distinct = context.distinct(parts, labels=classes > 0) if privacy.rules.exact else None
+        found = moments(context.learner, context.load(encoder), samples, projector, classes, distinct)
+        return release(found, privacy, digest(projector), context.noise)
+    if "radius" not in projector:
+        raise BadPayload(f"privacy mode {privacy.mode} needs a projector with a radius")
+    check_classes(classes)
+    agreed = terms(privacy, sum(map(len, samples)), classes)
+    purpose = f"data described, with {agreed.classes} classes" if agreed.classes else "data described"
+    order = Order(
+        purpose,
+        privacy,
+        agreed,
+        digest(encoder),
+        digest(projector),
+        data,
+        context.version(parts, labels=agreed.classes > 0),
+    )
+
+    def exact() -> ExactSums:
+        distinct = context.distinct(parts, labels=agreed.classes > 0)
+        return sums(context.learner, context.load(encoder), samples, projector, agreed.classes, distinct)
+
+    return context.account.release(order, exact)

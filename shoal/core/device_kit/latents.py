@@ -6,9 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shoal.core.device_kit.failures import authors
-from shoal.core.device_kit.learner import Latent, Learner
-from shoal.core.device_kit.losses import shape_of
+from shoal.core.device_kit.evaluate import shape_of
+from shoal.core.device_kit.learner import Latent, Learner, authors
 from shoal.core.device_kit.samples import Samples
 from shoal.core.errors import BadPayload, LearnerFault, near
 from shoal.core.exchange.parts import LatentBounds
@@ -23,7 +22,7 @@ def latents(learner: Learner, model: nn.Module, samples: Samples) -> Iterator[Te
     for rows in samples.passes():
         x = samples.x[rows]
         model.eval()  # at each batch, for whoever takes these may use the model in between
-        with torch.no_grad(), authors("latent"):
+        with torch.no_grad(), authors("latent", model, x):
             value: object = latent(model, x)
         if not isinstance(value, Tensor) or value.ndim != 2 or len(value) != len(x):
             raise LearnerFault(

@@ -15,21 +15,98 @@ Each pass over `batches` is one epoch of (x, y), in a new order; `samples` has t
 `shoal.core.device_kit.samples`. `settings` is a `shoal.core.exchange.messages.TrainingSettings`.
 """
 
-from collections.abc import Callable, Mapping
+import importlib
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from functools import partial
-from types import MappingProxyType, ModuleType
+from pathlib import Path
+from types import MappingProxyType, ModuleType, TracebackType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from shoal.core import models
-from shoal.core.device_kit.chance import seeded
-from shoal.core.device_kit.failures import authors
-from shoal.core.device_kit.samples import Batches, Samples
-from shoal.core.errors import LearnerFault
+from shoal.core.device_kit.samples import Batches, Samples, seeded
+from shoal.core.errors import LearnerFault, ShoalError
 from shoal.core.exchange.messages import TrainingSettings
+from shoal.core.exchange.tensors import DTYPES, Manifest, TensorSpec, check_manifest, manifest_of
+from shoal.core.types import Array, Tensors
+
+MAX_DETAILS = 4000
+"""Characters of a traceback that are kept: its end, where the cause stands."""
+
+_OURS = (str(Path(__file__).parents[2]), str(Path(importlib.__file__).parent), "<frozen importlib")
+_TORCH = str(Path(torch.__file__).parent)
+
+
+class WrongShape(LearnerFault):
+    """The network refused samples of this shape.
+
+    values: of a flat sample, and what the network takes; None where samples are not flat.
+    """
+
+    def __init__(self, message: str, hint: str, values: tuple[int, int] | None = None) -> None:
+        super().__init__(message, hint)
+        self.values = values
+
+
+@contextmanager
+def authors(what: str, model: nn.Module | None = None, x: Tensor | None = None) -> Iterator[None]:
+    """Around a call of the author's code `what`, such as "train()": whatever it raises becomes a
+    LearnerFault.
+
+    model, x: the network and the batch of the call, so that a wrong shape of the data can be named.
+
+    A ShoalError passes unchanged. SystemExit does not: `sys.exit()` in a learner must not end the device.
+    """
+    try:
+        yield
+    except ShoalError:
+        raise
+    except (Exception, SystemExit) as error:
+        if model is not None and x is not None and (wrong := _wrong_shape(model, x, str(error))) is not None:
+            raise wrong from error
+        raise LearnerFault(
+            f"the learner's {what} failed: {type(error).__name__}: {error}"[:MAX_DETAILS],
+            "fix the line that the traceback points to",
+            details=_details(error),
+        ) from error
+
+
+def _wrong_shape(model: nn.Module, x: Tensor, error: str) -> WrongShape | None:
+    """What is wrong with the shape of a batch that made the network fail; None where that is not known.
+
+    Only the first layer is looked at, and only after a failure: a network may well reshape what it gets.
+    """
+    first = next((layer for layer in model.modules() if isinstance(layer, nn.Linear | nn.Conv2d)), None)
+    problem, sizes = f"the network refused a batch of shape {tuple(x.shape)}", list(x.shape[1:])
+    if isinstance(first, nn.Conv2d) and len(sizes) == 2 and "channels" in error:
+        if first.in_channels == 1:
+            return WrongShape(problem, f"Images need a channel: set data.shape: {[1, *sizes]}")
+        return WrongShape(problem, f"Images need {first.in_channels} channels: {[first.in_channels, *sizes]}")
+    if isinstance(first, nn.Linear) and len(sizes) == 1 and first.in_features != sizes[0]:
+        hint = f"its first layer takes {first.in_features} values"
+        return WrongShape(problem, hint, (sizes[0], first.in_features))
+    return None
+
+
+def _details(error: BaseException) -> str:
+    """The traceback from the author's first frame on, without ours and torch's above it."""
+    frames = error.__traceback__
+    # A network made of torch's own layers alone may have no frame of the author's at all.
+    start = _first_frame(frames, (*_OURS, _TORCH)) or _first_frame(frames, _OURS)
+    return "".join(traceback.format_exception(type(error), error, start))[-MAX_DETAILS:]
+
+
+def _first_frame(frames: TracebackType | None, skipped: tuple[str, ...]) -> TracebackType | None:
+    while frames is not None and frames.tb_frame.f_code.co_filename.startswith(skipped):
+        frames = frames.tb_next
+    return frames
+
 
 Latent = Callable[[nn.Module, Tensor], Tensor]
 Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
@@ -89,3 +166,43 @@ def of_module(name: str, module: ModuleType) -> Learner:
     """The learner that a module of an author's defines. Raises ConfigError or LearnerFault."""
     parts: dict[str, Any] = {part: getattr(module, part, None) for part in PARTS}
     return Learner(name, **parts)
+
+
+def initial_weights(learner: Learner, seed: int) -> dict[str, Array]:
+    """The weights of a new network: the same for the same seed, and torch's own chance is left alone."""
+    return tensors_of(learner.module(seed))
+
+
+def tensors_of(model: nn.Module) -> dict[str, Array]:
+    """The weights, one copy of them: the network may go on to train."""
+    _manifest(model)
+    return {name: tensor.cpu().numpy().copy() for name, tensor in model.state_dict().items()}
+
+
+def load_weights(model: nn.Module, tensors: Tensors) -> None:
+    """Put `tensors` (read-only views will do) into the network, on whatever device it is: one copy.
+
+    Raises BadPayload, naming the first difference, when they are not this network's; then nothing was loaded.
+    """
+    check_manifest(manifest_of(tensors), _manifest(model))
+    for name, tensor in model.state_dict().items():
+        # Through numpy, for torch warns of arrays that it may not write to, and views of a file are such.
+        host = tensor if tensor.device.type == "cpu" else torch.empty(tensor.shape, dtype=tensor.dtype)
+        np.copyto(host.numpy(), tensors[name])
+        if host is not tensor:
+            tensor.copy_(host)
+
+
+def _manifest(model: nn.Module) -> Manifest:
+    state: dict[str, object] = model.state_dict()
+    specs = []
+    for name, tensor in state.items():
+        if not isinstance(tensor, Tensor):
+            raise LearnerFault(
+                f"the network's state {name!r} is no tensor", "keep extra state out of state_dict"
+            )
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        if dtype not in DTYPES:
+            raise LearnerFault(f"tensor {name!r} of the network is {dtype}", "use float32: model.float()")
+        specs.append(TensorSpec(name, dtype, tuple(tensor.shape)))
+    return tuple(specs)

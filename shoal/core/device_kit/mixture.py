@@ -11,14 +11,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from shoal.core.device_kit.chance import seeded
 from shoal.core.device_kit.context import DeviceContext
-from shoal.core.device_kit.failures import authors
-from shoal.core.device_kit.losses import class_scores
-from shoal.core.device_kit.samples import Batches, Samples
-from shoal.core.device_kit.score import WORST
+from shoal.core.device_kit.evaluate import WORST, class_scores
+from shoal.core.device_kit.learner import authors, tensors_of
+from shoal.core.device_kit.samples import Batches, Samples, seeded
 from shoal.core.device_kit.train import descend
-from shoal.core.device_kit.weights import tensors_of
 from shoal.core.errors import DeviceFault, LearnerFault
 from shoal.core.exchange.messages import TrainingSettings
 from shoal.core.exchange.parts import Vector

@@ -1,6 +1,7 @@
 """Data as a network takes them: tensors, converted once, on the device that computes."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -88,3 +89,17 @@ class Batches:
         for start in range(0, len(order), self.size):
             rows = order[start : start + self.size]
             yield x.index_select(0, rows), y.index_select(0, rows)
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Inside, torch's global generators start from `seed`; afterwards they go on as if nothing had happened.
+
+    device: a GPU whose generator is meant too; the processor's always is.
+    """
+    gpus = [torch.cuda.current_device()] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=gpus):
+        torch.default_generator.manual_seed(seed)
+        if gpus:
+            torch.cuda.manual_seed(seed)
+        yield

@@ -12,13 +12,12 @@ from typing import Any
 
 from shoal.core.device_kit import private
 from shoal.core.device_kit.context import DeviceContext
-from shoal.core.device_kit.evaluate import evaluate
+from shoal.core.device_kit.describe import ALL, described
+from shoal.core.device_kit.evaluate import evaluate, score
 from shoal.core.device_kit.latents import bounds, latents, width
+from shoal.core.device_kit.learner import initial_weights, tensors_of
 from shoal.core.device_kit.prototypes import prototypes
-from shoal.core.device_kit.releases import ALL, described
-from shoal.core.device_kit.score import score
 from shoal.core.device_kit.train import train
-from shoal.core.device_kit.weights import initial_weights, tensors_of
 from shoal.core.errors import BadPayload, near
 from shoal.core.exchange.messages import (
     WIDTH,
@@ -39,9 +38,9 @@ from shoal.core.exchange.messages import (
     Trained,
     TrainingSettings,
 )
-from shoal.core.privacy.account import Lesson
+from shoal.core.privacy.accountant import Lesson
 from shoal.core.privacy.chance import Entropy
-from shoal.core.privacy.statement import OPEN
+from shoal.core.privacy.report import OPEN
 from shoal.core.seeds import derive
 from shoal.core.types import Tensors
 

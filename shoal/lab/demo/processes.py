@@ -18,10 +18,10 @@ import numpy as np
 import yaml
 
 from fedserver.authority.authority_api import Known
-from fedserver.authority.records import Terms
 from fedserver.coordinator.status_types import RunStatus, RunSummary
 from fedserver.rpc.authority_client import AuthorityClient
 from fedserver.rpc.client import OperatorClient
+from fedserver.store.identities.records import Terms
 from fedserver.store.records import RunSpec
 from shoal.core.data.dataset import Dataset
 from shoal.core.engine.timeouts import ANSWER, GRACE
@@ -146,7 +146,7 @@ class Stage:
         """Two newcomers ask for a model, side by side, and use it. With the truth, for the report."""
         members = fleet.newcomers()
         self._console.progress("two newcomers without labels ask for a model")
-        with self._many(members, "enroll", "--run", run, "--json"):
+        with self._many(members, "place", "--run", run, "--json"):
             answers = [self._answer(member.name) for member in members]
         self._console.progress("the newcomers use their models")
         classes = [self.folder / member.name / "classes.npz" for member in members]

@@ -4,7 +4,6 @@ import sqlite3
 from contextlib import closing
 from signal import SIGKILL
 
-from fedserver.store import schema
 from fedserver.store.backup import DATABASE
 from shoal.shell.crash import VARIABLE
 from tests.chaos.kinds.kind import Kind
@@ -53,13 +52,13 @@ async def _update(trial: Trial, point: str) -> None:
     state = trial.fleet.folder / f"older-{trial.seed}"
     state.mkdir(mode=0o700)
     with closing(sqlite3.connect(state / DATABASE)) as database:
-        for number, step in enumerate(schema.STEPS[:-1], 1):
+        for number, step in enumerate(database.STEPS[:-1], 1):
             database.executescript(f"{step}; UPDATE meta SET schema_version = {number};")
     await trial.begin()
     await _twice(trial, point, ["fedserver", "recover", "--state", str(state)])
     with closing(sqlite3.connect(state / DATABASE)) as database:
         (version,) = database.execute("SELECT schema_version FROM meta").fetchone()
-    if version != schema.VERSION:
+    if version != database.VERSION:
         trial.wrong.append(f"the tables of {state.name} have version {version}")
 
 

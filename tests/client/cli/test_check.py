@@ -25,13 +25,13 @@ def build():
 """
 
 
-def tried(work: WorkConfig, learner: str, trial: SelfCheck = "full") -> dict[str, Any]:
-    """What a trial of this learner finds."""
+def tried(work: WorkConfig, learner: str, selfcheck: SelfCheck = "full") -> dict[str, Any]:
+    """What a selfcheck of this learner finds."""
     assert work.learner.file is not None
     file = work.learner.file.with_name("mine.py")
     file.write_text(BUILD + learner)
-    changed = replace(work, learner=LearnerConfig(file=file), trial=trial)
-    return dict(Runtime.open(changed).facts.findings)
+    changed = replace(work, learner=LearnerConfig(file=file), selfcheck=selfcheck)
+    return dict(Runtime.open(changed).info.findings)
 
 
 def test_what_the_network_sees_and_what_came_of_it(work: WorkConfig, tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_people_read_the_same(work: WorkConfig) -> None:
     assert f"{found['classes']['2']} of class 2" in lines["classes"]
     many = {str(label): 1 for label in range(MOST_CLASSES + 5)}
     assert text({**found, "classes": many, "class_count": len(many)}).count(" of class ") == MOST_CLASSES
-    assert ", and 5 classes more" in text({**found, "classes": many, "class_count": len(many)})
+    assert ", and 5 more classes" in text({**found, "classes": many, "class_count": len(many)})
 
 
 def test_unlabelled_data_and_no_latent_are_said(work: WorkConfig, tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_unlabelled_data_and_no_latent_are_said(work: WorkConfig, tmp_path: Path
     found = tried(work, "")
     assert (found["classes"], found["loss"], found["trained_loss"]) == (None, None, None)
     assert found["range"] == pytest.approx([0.0, 27 / 255])
-    assert "classes:    unlabelled" in text(found)
+    assert "classes:    unlabeled" in text(found)
     assert "latent:     none; " in text(found)
 
 
@@ -77,7 +77,7 @@ WRONG = [
     ("def latent(model, x): return 1 / 0", "the learner's latent failed: ZeroDivisionError"),
     ('latent = "0"\ndef loss(model, x, y): return model(x)', "loss(): loss() returned shape"),
     ("def loss(model, x, y): return model(x).sum() * float('nan')", "loss(): the loss of"),
-    ("def build(): return nn.Linear(5, 3)", "the learner's network failed: RuntimeError"),
+    ("def build(): return nn.Linear(5, 3)", "the network refused a batch of shape"),
 ]
 WRONG_IN_FULL = [
     ("def train(model, batches, settings): return None", "train(): train() returned None"),
@@ -87,10 +87,12 @@ WRONG_IN_FULL = [
 
 
 @pytest.mark.parametrize(("learner", "said"), WRONG)
-@pytest.mark.parametrize("trial", ["quick", "full"])
-def test_a_slip_is_named_with_its_place(work: WorkConfig, learner: str, said: str, trial: SelfCheck) -> None:
+@pytest.mark.parametrize("selfcheck", ["quick", "full"])
+def test_a_slip_is_named_with_its_place(
+    work: WorkConfig, learner: str, said: str, selfcheck: SelfCheck
+) -> None:
     with pytest.raises(LearnerFault) as caught:
-        tried(work, learner, trial)
+        tried(work, learner, selfcheck)
     assert f"mine.py: {said}" in caught.value.message
     assert caught.value.hint
 
@@ -152,3 +154,31 @@ def test_the_verb_ends_with_the_right_code(work: WorkConfig, tmp_path: Path) -> 
         envelope = json.loads(ended.stdout.splitlines()[-1])
         assert ended.exit_code == code, ended.output
         assert (envelope["status"] == "ok") == (code == 0)
+
+
+IMAGES = """
+from torch import nn
+def build():
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(2 * 26 * 26, 3))
+"""
+
+
+@pytest.mark.parametrize("labels", [True, False])
+def test_images_without_a_channel_are_named(tmp_path: Path, labels: bool) -> None:
+    (tmp_path / "learner.py").write_text(IMAGES)
+    arrays = {"x": np.ones((100, 28, 28), np.uint8)} | ({"y": np.arange(100) % 3} if labels else {})
+    np.savez(tmp_path / "train.npz", **arrays)
+    settings = tmp_path / "device.yaml"
+    settings.write_text("learner: {file: learner.py}\ndata: {npz: train.npz}\n")
+    ended = CliRunner().invoke(main, ["check", "-c", str(settings)])
+    assert ended.exit_code == LearnerFault.exit_code
+    assert "the network refused a batch of shape (64, 28, 28)\n" in ended.stderr
+    assert "hint: Images need a channel: set data.shape: [1, 28, 28]\n" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_help_offers_only_what_check_uses() -> None:
+    found = CliRunner().invoke(main, ["check", "--help"]).stdout
+    assert "--config" in found
+    assert "--server" not in found
+    assert "--device" not in found

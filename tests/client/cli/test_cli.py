@@ -15,7 +15,7 @@ import pytest
 
 from fedclient.config import WorkConfig
 from fedclient.store.state import DeviceFolder
-from shoal.core.device_kit.weights import initial_weights
+from shoal.core.device_kit.learner import initial_weights
 from shoal.core.errors import Unavailable
 from shoal.core.exchange.link import Failure, Placement, Question, Task
 from shoal.core.exchange.messages import Describe, Train, TrainingSettings
@@ -24,7 +24,8 @@ from shoal.core.exchange.payload import Payload, encode
 from shoal.core.types import Tensors
 from shoal.shell import learners
 from tests.client.bridge import Bridge, serving
-from tests.client.memory_server import MemoryServer, until
+from tests.client.memory_server import MemoryServer
+from tests.waiting import HANG, until
 
 
 @dataclass
@@ -90,7 +91,7 @@ async def call(*arguments: object) -> Ended:
 def against(server: MemoryServer, steps: Callable[[str, Bridge], Awaitable[None]]) -> None:
     async def run() -> None:
         async with serving(server) as (link, bridge):
-            await asyncio.wait_for(steps(link.address, bridge), 120)
+            await asyncio.wait_for(steps(link.address, bridge), HANG)
 
     asyncio.run(run())
 
@@ -126,7 +127,7 @@ def test_run_trains_until_nothing_is_left(settings: Path, model: Tensors, tmp_pa
             "outcome": "accepted",
         }
         assert seen.data["last_error"]["code"] == "learner-failed"
-        assert "`fedclient enroll --run r1` fetches" in ended.err
+        assert "run `fedclient place --run r1` and then `fedclient predict`" in ended.err
         people = await call("status", "-c", settings)
         assert "agent:       not running" in people.out
         assert "cluster:     c1" in people.out
@@ -157,8 +158,9 @@ def test_sigterm_takes_leave(settings: Path, tmp_path: Path, until_finished: boo
         await until(lambda: len(server.calls("next_task")) > 1)
         assert DeviceFolder(tmp_path / "state").busy()
         second = await call("run", "-c", settings, "--server", address)
-        assert second.code == 5
-        assert "another fedclient works in" in second.err
+        assert second.code == 3
+        assert "error[bad-config]" in second.err
+        assert "is in use by another fedclient" in second.err
         process.send_signal(signal.SIGTERM)
         ended = await end(process)
         assert ended.code == code, ended.err
@@ -187,7 +189,7 @@ def test_a_killed_device_sends_what_it_had_finished(settings: Path, model: Tenso
     against(server, steps)
 
 
-def test_enroll_and_predict(settings: Path, model: Tensors, tmp_path: Path) -> None:
+def test_place_and_predict(settings: Path, model: Tensors, tmp_path: Path) -> None:
     server = MemoryServer([], chunk=1 << 20)
     projector = {"mean": np.zeros(8), "components": np.eye(2, 8)}
     server.question = Question("r1", encode(Describe(model, projector), server.keep))
@@ -199,13 +201,13 @@ def test_enroll_and_predict(settings: Path, model: Tensors, tmp_path: Path) -> N
     async def steps(address: str, bridge: Bridge) -> None:
         given = ("-c", settings, "--server", address)
         stored = tmp_path / "state" / "model"
-        refused = await call("enroll", tmp_path / "new.npz", *given, "--json")
+        refused = await call("place", tmp_path / "new.npz", *given, "--json")
         assert refused.code == 1
         assert json.loads(refused.out)["error"]["code"] == "abstained"
         assert refused.data["reason"] == "farther than any member"
         assert not stored.exists()
         server.placement = Placement("r1", near, server.keep(model))
-        ended = await call("enroll", tmp_path / "new.npz", *given)
+        ended = await call("place", tmp_path / "new.npz", *given)
         assert ended.code == 0, ended.err
         assert "cluster c1 of run r1, distance 0.5, the next is c0 at 2\nconfidence 0.75\n" in ended.out
         assert sorted(os.listdir(stored)) == ["model.safetensors", "placement.json"]
@@ -215,7 +217,7 @@ def test_enroll_and_predict(settings: Path, model: Tensors, tmp_path: Path) -> N
         assert predicted.data["samples"] == 30
         assert len(out.read_text().splitlines()) == 31
         seen = await call("status", *given, "--json")
-        assert seen.data["enrolled"]["cluster"] == "c1"
+        assert seen.data["placed"]["cluster"] == "c1"
 
     against(server, steps)
 
@@ -233,7 +235,7 @@ def test_a_device_that_could_not_begin_says_so_and_keeps_its_name(settings: Path
         assert "no submodule 'O'" in seen["last_error"]["message"]
         alter(settings, "device: pi-17\n", "")
         assert (await call("status", *nowhere, "--json")).data["device"] == "pi-17"
-        other = await call("enroll", *nowhere, "--device", "pi-18")
+        other = await call("place", *nowhere, "--device", "pi-18")
         assert other.code == 3
         assert "belongs to device pi-17" in other.err
 
@@ -250,16 +252,16 @@ def test_no_labels_is_the_last_error(settings: Path, tmp_path: Path) -> None:
     asyncio.run(steps())
 
 
-def test_enroll_opens_its_data_first(settings: Path, tmp_path: Path) -> None:
+def test_place_opens_its_data_first(settings: Path, tmp_path: Path) -> None:
     """The server, which is not there, is not asked: that would be exit code 4."""
 
     async def steps() -> None:
-        nowhere = ("-c", settings, "--server", "127.0.0.1:1", "--patience", "0")
-        missing = await call("enroll", tmp_path / "MISSING.csv", *nowhere)
+        nowhere = ("-c", settings, "--server", "127.0.0.1:1", "--give-up-after", "0")
+        missing = await call("place", tmp_path / "MISSING.csv", *nowhere)
         assert missing.code == 8
         assert "MISSING.csv: No such file or directory\n  hint: give the path of a file" in missing.err
         alter(settings, "train.npz", "train.npz, test: none.npz")
-        assert (await call("enroll", *nowhere)).code == Unavailable.exit_code
+        assert (await call("place", *nowhere)).code == Unavailable.exit_code
 
     asyncio.run(steps())
 
@@ -270,12 +272,12 @@ def test_wrong_settings_and_data_end_before_the_server_is_asked(settings: Path, 
         remote = await call("run", "-c", settings, "--server", "10.0.0.5:50051", "--json")
         assert remote.code == 3
         assert "fedclient join" in json.loads(remote.out)["error"]["hint"]
-        away = await call("run", *nowhere, "--once", "--patience", "0", "--json")
+        away = await call("run", *nowhere, "--once", "--give-up-after", "0", "--json")
         assert away.code == Unavailable.exit_code == 4
         np.savez(tmp_path / "train.npz", x=np.ones((30, 4), np.float32))
         unlabelled = await call("run", *nowhere)
         assert unlabelled.code == 8
-        assert "use `fedclient enroll`" in unlabelled.err
+        assert "use `fedclient place`" in unlabelled.err
         both = await call("run", *nowhere, "--once", "--until-finished", "--json")
         assert both.code == 2
         assert json.loads(both.out)["error"]["code"] == "usage"

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from fedclient.cli.privacy_report import ledger_of, line, told
 from fedclient.config import read
 from fedclient.store.ledger import LEDGER, Ledger
-from shoal.core.privacy.accounting import epsilon_of, rho_for
+from fedclient.store.privacy_report import ledger_of, line, summary
 from shoal.core.privacy.budget import Budget
-from shoal.core.privacy.statement import NO_WEIGHTS, OPEN
+from shoal.core.privacy.cost import epsilon_of, rho_for
+from shoal.core.privacy.report import NO_WEIGHTS, OPEN
 from tests.client.cli.test_cli import Ended, call
 from tests.client.store.test_ledger import exact, order
 
@@ -45,7 +45,7 @@ def test_what_was_spent_on_what_and_what_is_left(settings: Path) -> None:
     left = rho_for(8.0, 1e-6) - rho_for(5.0, 1e-6)
     assert of_data["left"] == pytest.approx(epsilon_of(left, 1e-6))
     people = fedclient("ledger", "show", "-c", settings)
-    assert "in all: epsilon 7.428 at delta 1e-06; " in people.out
+    assert "in total: epsilon 7.428 at delta 1e-06; " in people.out
     assert people.out.rstrip().endswith(NO_WEIGHTS)
     assert fedclient("ledger", "verify", "-c", settings, "--json").data == {"lines": 4}
 
@@ -74,10 +74,10 @@ def test_a_ledger_that_was_changed_is_an_error_and_no_number_is_told(settings: P
         assert error["code"] == "bad-ledger"
         assert "line 1 of the ledger" in error["message"]
         assert "put the folder back" in error["hint"]
-    assert line(told(config)).startswith("NOT KNOWN: ")
-    assert "privacy:     NOT KNOWN" in fedclient("status", "-c", settings).out
+    assert line(summary(config)).startswith("unknown: ")
+    assert "privacy:     unknown" in fedclient("status", "-c", settings).out
 
 
 def test_nothing_was_released_yet(settings: Path) -> None:
-    assert "in all: nothing was released; " in fedclient("ledger", "show", "-c", settings).out
+    assert "in total: nothing was released; " in fedclient("ledger", "show", "-c", settings).out
     assert Ledger(settings.parent / "none", Budget()).verify() == []

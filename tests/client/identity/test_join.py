@@ -15,9 +15,9 @@ import trustme
 
 from fedclient.faults import NotApproved, SomeoneElse
 from fedclient.identity import keyring as keyrings
-from fedclient.identity.join import join, read_line
+from fedclient.identity.join import join, read_join_string
 from fedclient.identity.keyring import Identity, Keyring
-from fedclient.identity.rpc import Enrolment
+from fedclient.identity.rpc import EnrollmentClient
 from fedclient.store.state import DeviceFolder
 from shoal.core.errors import BadPayload, ConfigError, Refused, Unavailable
 from shoal.core.identity import certificates as certs
@@ -25,6 +25,7 @@ from shoal.core.identity.enrolled import Enrolled
 from shoal.shell.console import Console
 from tests.client.crashes import Crash, Steps
 from tests.client.federation import Federation, enrolment_port
+from tests.waiting import HANG
 
 
 class Silent(Console):
@@ -53,7 +54,7 @@ def folder(tmp_path: Path) -> DeviceFolder:
 def against(federation: Federation, steps: Callable[[], Awaitable[None]], **port: Any) -> None:
     async def run() -> None:
         async with enrolment_port(federation, **port):
-            await asyncio.wait_for(steps(), 60)
+            await asyncio.wait_for(steps(), HANG)
 
     asyncio.run(run())
 
@@ -151,7 +152,7 @@ def test_another_name_or_server_is_an_error(federation: Federation, folder: Devi
 
 
 def test_two_at_once_are_one(federation: Federation, folder: DeviceFolder) -> None:
-    with folder.locked(), pytest.raises(Refused, match="another fedclient works in"):
+    with folder.locked(), pytest.raises(ConfigError, match="is in use by another fedclient"):
         ask(federation, DeviceFolder(folder.root))
 
 
@@ -179,7 +180,7 @@ def test_nothing_is_sent_to_a_port_with_another_key(folder: DeviceFolder) -> Non
         line = replace(Federation().line, port=server.sockets[0].getsockname()[1])
         with pytest.raises(SomeoneElse, match=rf"someone else answers at 127\.0\.0\.1:{line.port}"):
             await join(folder, line, "attic", Silent())
-        await asyncio.wait_for(ended.wait(), 10)
+        await asyncio.wait_for(ended.wait(), HANG)
         server.close()
 
     asyncio.run(steps())
@@ -306,8 +307,8 @@ def test_a_join_that_ends_between_any_two_steps_is_repaired_by_the_same_command(
                 (os, "fsync"),
                 (Path, "rename"),
                 (Path, "unlink"),
-                (Enrolment, "challenge"),
-                (Enrolment, "join"),
+                (EnrollmentClient, "challenge"),
+                (EnrollmentClient, "join"),
             ):
                 steps.around(patch, owner, name)
             try:
@@ -334,10 +335,10 @@ def test_a_line_comes_as_itself_from_a_file_or_from_standard_input(
 ) -> None:
     line = federation.line
     (tmp_path / "join.txt").write_text(f"{line}\n")
-    assert read_line(str(line)) == line
-    assert read_line(str(tmp_path / "join.txt")) == line
+    assert read_join_string(str(line)) == line
+    assert read_join_string(str(tmp_path / "join.txt")) == line
     monkeypatch.setattr("sys.stdin", (tmp_path / "join.txt").open())
-    assert read_line("-") == line
+    assert read_join_string("-") == line
 
 
 def test_a_line_that_is_none_is_not_repeated(federation: Federation, tmp_path: Path) -> None:
@@ -345,5 +346,5 @@ def test_a_line_that_is_none_is_not_repeated(federation: Federation, tmp_path: P
     (tmp_path / "join.txt").write_bytes(b"\xff\xfe")
     for wrong in (text[:-2], text.replace("shoal1", "Shoal1"), text[8:], str(tmp_path / "join.txt")):
         with pytest.raises(ConfigError, match="join string") as caught:
-            read_line(wrong)
+            read_join_string(wrong)
         assert text[-20:-2] not in str(caught.value)

@@ -5,11 +5,12 @@ from dataclasses import replace
 import grpc
 import pytest
 
-from fedclient.identity.keyring import EnrolPort, Keyring
+from fedclient.identity.keyring import EnrollmentPort, Keyring
 from shoal.core.errors import Refused, Unavailable
 from tests.client.federation import DAY, Federation, devices_port, enrolment_port
-from tests.client.memory_server import MemoryServer, until
+from tests.client.memory_server import MemoryServer
 from tests.client.secure import HELLO, failure, joined, kept, run
+from tests.waiting import until
 
 
 def test_a_device_that_slept_too_long_rejoins_by_itself(federation: Federation, keyring: Keyring) -> None:
@@ -136,7 +137,7 @@ def test_who_hangs_up_may_be_someone_else_so_the_pin_is_asked(
                 assert f"127.0.0.1:{port} does not answer" in error.message
             async with enrolment_port(stranger):
                 identity = kept(keyring)
-                enrol = EnrolPort("127.0.0.1", stranger.line.port, identity.enrol.pin)
+                enrol = EnrollmentPort("127.0.0.1", stranger.line.port, identity.enrol.pin)
                 keyring.keep(replace(identity, enrol=enrol))
                 async with joined(federation, keyring) as link:
                     error = await failure(link)

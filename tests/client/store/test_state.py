@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedclient.store.state import STATUS, DeviceFolder, Outbox, Status, read_json
-from shoal.core.errors import ConfigError, Refused
+from shoal.core.errors import ConfigError
 from shoal.core.exchange.link import Report
 from shoal.core.exchange.payload import Payload
 
@@ -41,7 +41,10 @@ def test_one_agent_works_in_a_folder(tmp_path: Path) -> None:
     with folder.locked():
         assert folder.busy()
         assert folder.root.stat().st_mode & 0o077 == 0
-        with pytest.raises(Refused, match="another fedclient works in"), DeviceFolder(folder.root).locked():
+        with (
+            pytest.raises(ConfigError, match="is in use by another fedclient"),
+            DeviceFolder(folder.root).locked(),
+        ):
             pass
     assert not folder.busy()
     with folder.locked():

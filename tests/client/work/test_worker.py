@@ -13,13 +13,14 @@ import pytest
 
 from fedclient.config import DataConfig, LearnerConfig, WorkConfig
 from fedclient.store.blobs import BlobStore
-from fedclient.work.executor import Executor, Facts, InProcess, Spawned
+from fedclient.work.executor import Executor, InProcess, Spawned, WorkerInfo
 from fedclient.work.runtime import MAX_DETAILS, Runtime, halves
 from shoal.core.errors import ConfigError, DataFault, LearnerFault
 from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import Build, Built, Evaluate, Message, Train, Trained, TrainingSettings
 from shoal.core.exchange.payload import Payload, decode, encode
 from shoal.core.types import Tensors
+from tests.waiting import HANG
 
 
 def task(message: Message, store: BlobStore, seed: int = 7) -> Task:
@@ -57,7 +58,7 @@ def test_it_builds_trains_and_evaluates_in_one_process(
     work: WorkConfig, store: BlobStore, capfd: pytest.CaptureFixture[str]
 ) -> None:
     async def steps(executor: Spawned) -> None:
-        assert await executor.start() == Facts(50, True, "cpu")
+        assert await executor.start() == WorkerInfo(50, True, "cpu")
         process = executor._process
         model = await initial(executor, store)
         settings = TrainingSettings(epochs=3, learning_rate=0.1)
@@ -111,7 +112,7 @@ def test_failures_say_whose_fault_it_is_and_the_process_goes_on(work: WorkConfig
         assert wrong.code == "bad-payload"
         unknown = await executor.perform(Task("r1", 1, 1, 0, "", Payload("trian", {})))
         assert isinstance(unknown, Failure)
-        assert "no algorithm on this device knows a 'trian' task" in unknown.message
+        assert "no algorithm on this device can do a 'trian' task" in unknown.message
         assert 'did you mean "train"?' in unknown.message
         reply = await executor.perform(Task("r1", 1, 1, 0, "", Payload("trained", {})))
         assert isinstance(reply, Failure)  # an answer is not a task
@@ -179,7 +180,7 @@ def test_it_ends_with_the_agent(
         )
         await asyncio.to_thread(wait_for, mark)
         process.stdin.close()
-        assert await asyncio.wait_for(process.wait(), 30) == 0
+        assert await asyncio.wait_for(process.wait(), HANG) == 0
         assert isinstance(await hanging, Failure)
 
     with_performer(work, steps)
@@ -218,7 +219,7 @@ def test_what_it_cannot_start_with_is_raised_as_what_it_is(work: WorkConfig, tmp
 def test_an_unlabelled_file_in_the_place_of_the_data(work: WorkConfig, tmp_path: Path) -> None:
     np.savez(tmp_path / "new.npz", x=np.ones((7, 4), np.float32))
     workshop = Runtime.open(replace(work, file=tmp_path / "new.npz"))
-    assert workshop.facts == Facts(7, False, "cpu")
+    assert workshop.info == WorkerInfo(7, False, "cpu")
 
 
 def test_every_standard_task_has_a_half() -> None:

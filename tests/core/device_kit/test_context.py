@@ -4,9 +4,8 @@ import torch
 
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
-from shoal.core.device_kit.context import DeviceContext, choose_device
-from shoal.core.device_kit.simulated import Simulated
-from shoal.core.device_kit.weights import initial_weights, tensors_of
+from shoal.core.device_kit.context import DeviceContext, Simulated, choose_device
+from shoal.core.device_kit.learner import initial_weights, tensors_of
 from shoal.core.errors import BadPayload, ConfigError, DeviceFault
 from shoal.core.exchange.messages import Build, Evaluated, Message
 from shoal.core.types import Tensors

@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
+from shoal.core.device_kit.evaluate import WORST
+from shoal.core.device_kit.learner import initial_weights
 from shoal.core.device_kit.mixture import labelled, predicted, responsibilities, sample_losses, train_share
-from shoal.core.device_kit.score import WORST
-from shoal.core.device_kit.weights import initial_weights
 from shoal.core.errors import LearnerFault
 from shoal.core.exchange.messages import TrainingSettings
 from shoal.core.types import Tensors

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from shoal.core.device_kit.learner import initial_weights
 from shoal.core.device_kit.personal import Personal, number, recall, remember
-from shoal.core.device_kit.weights import initial_weights
 from shoal.core.types import Tensors
 
 from .conftest import bench_of, small

@@ -15,12 +15,10 @@ from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
 from shoal.core.device_kit import standard
 from shoal.core.device_kit.context import DeviceContext
-from shoal.core.device_kit.gradients import WITHIN, clipped_sums, of_each
-from shoal.core.device_kit.learner import Learner, builtin
-from shoal.core.device_kit.losses import loss_of
-from shoal.core.device_kit.private import cost
+from shoal.core.device_kit.evaluate import loss_of
+from shoal.core.device_kit.learner import Learner, builtin, initial_weights
+from shoal.core.device_kit.private import WITHIN, clipped_sums, cost, of_each
 from shoal.core.device_kit.samples import Samples, convert
-from shoal.core.device_kit.weights import initial_weights
 from shoal.core.errors import DeviceFault, LearnerFault, Refused
 from shoal.core.exchange.messages import (
     MAX_NOISE,
@@ -32,7 +30,7 @@ from shoal.core.exchange.messages import (
     Trained,
     TrainingSettings,
 )
-from shoal.core.privacy.account import Lesson, Unmetered
+from shoal.core.privacy.accountant import Lesson, Unmetered
 from shoal.core.privacy.cost import Cost, total
 
 from .conftest import blobs, failing, small

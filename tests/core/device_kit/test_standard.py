@@ -9,8 +9,8 @@ from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.describe import describe
 from shoal.core.device_kit.evaluate import evaluate
 from shoal.core.device_kit.latents import latents
+from shoal.core.device_kit.learner import initial_weights
 from shoal.core.device_kit.standard import perform
-from shoal.core.device_kit.weights import initial_weights
 from shoal.core.errors import BadPayload, DeviceFault
 from shoal.core.exchange.messages import (
     Build,

@@ -16,17 +16,16 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from grpc import aio
 
 from fedserver.authority import setup
-from fedserver.authority.audit import Event
 from fedserver.authority.authority_api import AuthorityApi
 from fedserver.authority.issuing import Key
 from fedserver.authority.peers import Peers
-from fedserver.authority.records import Terms
 from fedserver.authority.roots import Authority
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.rpc.client import SOCKET
 from fedserver.rpc.server import Listeners, listen
 from fedserver.rpc.tls import Access
-from fedserver.store.identities.audit import FILE
+from fedserver.store.identities.audit import FILE, Event
+from fedserver.store.identities.records import Terms
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import enrollment_service_pb2 as pb
 from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import (

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fedserver.authority.audit import FIRST, Event, Head, follow, link, verify
 from fedserver.store.identities import audit
-from fedserver.store.identities.audit import FILE
+from fedserver.store.identities.audit import FILE, FIRST, Event, Head, follow, link, verify
 from fedserver.store.store import Store
 from shoal.core.errors import NotFound, StorageFault
 
@@ -23,13 +22,13 @@ def state(tmp_path: Path) -> Path:
     """A folder with a log of some lines, and no server on it."""
     with closing(Store(tmp_path / "s")) as store:
         for number in range(LINES):
-            store.note_event(Event.RENAMED, device=f"d{number}", display=f"ä\n{number}")
+            store.identities.audit.note(Event.RENAMED, device=f"d{number}", display=f"ä\n{number}")
     return tmp_path / "s"
 
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedserver.authority.audit.MOMENT", 0.0)
+    monkeypatch.setattr("fedserver.store.identities.audit.MOMENT", 0.0)
 
 
 def lines(state: Path) -> list[str]:
@@ -116,10 +115,10 @@ def test_who_rewrites_both_is_found_by_a_head_that_was_kept_elsewhere(state: Pat
 
 def test_what_is_rolled_back_leaves_no_line(state: Path) -> None:
     with closing(Store(state)) as store:
-        with contextlib.suppress(ZeroDivisionError), store._transaction():
-            store._audit(Event.APPROVED, device="d0")
+        with contextlib.suppress(ZeroDivisionError), store.database.transaction():
+            store.identities.audit.record(Event.APPROVED, device="d0")
             raise ZeroDivisionError
-        store.note_event(Event.STOP)
+        store.identities.audit.note(Event.STOP)
     assert len(lines(state)) == LINES + 1
     assert verify(state).wrong == ""
 
@@ -163,9 +162,9 @@ def test_a_file_that_cannot_be_written_stops_nothing_and_is_made_up_for(
     with closing(Store(state)) as store:
         with monkeypatch.context() as patched:
             patched.setattr(os, "open", full)
-            store.note_event(Event.APPROVED, device="d0")
+            store.identities.audit.note(Event.APPROVED, device="d0")
             assert len(lines(state)) == LINES
-        store.note_event(Event.REVOKED, device="d0")
+        store.identities.audit.note(Event.REVOKED, device="d0")
         assert len(lines(state)) == LINES + 2
     assert verify(state).wrong == ""
 
@@ -180,7 +179,7 @@ def test_a_file_that_a_start_cannot_read_is_not_written_from_the_beginning(
         patched.setattr(audit, "_last_line", failing)
         store = Store(state)
     before = lines(state)
-    store.note_event(Event.START)
+    store.identities.audit.note(Event.START)
     store.close()
     assert lines(state)[:-1] == before
     assert not verify(state).wrong

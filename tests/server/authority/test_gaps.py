@@ -17,10 +17,9 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from fedserver.__main__ import main
 from fedserver.authority import issuing
-from fedserver.authority.audit import Event
 from fedserver.authority.roots import Authority
 from fedserver.store.backup import backup, restore
-from fedserver.store.identities.audit import FILE
+from fedserver.store.identities.audit import FILE, Event
 from fedserver.store.store import Store
 from shoal.core.errors import ConfigError, Refused
 from shoal.core.exchange.link import Hello
@@ -267,15 +266,15 @@ def test_only_the_continuation_of_the_restored_log_is_taken_over(tmp_path: Path,
     ):
         wrong.write_text(text)
         with pytest.raises(ConfigError, match=why):
-            store.take_over(wrong)
+            store.identities.gap.take_over(wrong)
     with pytest.raises(ConfigError, match="No such file"):
-        store.take_over(tmp_path / "nowhere")
+        store.identities.gap.take_over(tmp_path / "nowhere")
     wrong.write_text(log)
-    assert store.take_over(wrong).lines == 1
-    assert store.take_over(wrong).lines == 0  # safe to repeat
-    assert not store.has_gaps()  # nothing holds before it is accepted
+    assert store.identities.gap.take_over(wrong).lines == 1
+    assert store.identities.gap.take_over(wrong).lines == 0  # safe to repeat
+    assert not store.identities.gap.was_accepted()  # nothing holds before it is accepted
     store.recover()
     with pytest.raises(Refused, match="no backup was restored"):
-        store.take_over(wrong)
+        store.identities.gap.take_over(wrong)
     store.close()
     assert recover(tmp_path / "b", "--audit", wrong)["error"]["code"] == "usage"

@@ -9,12 +9,11 @@ from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
 from fedserver.store import released
 from fedserver.store.released import statements
-from fedserver.store.store import Store
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.link import Placement, Question
 from shoal.core.exchange.messages import Describe
 from shoal.core.exchange.parts import ClusterAssignment, Evidence, Prototypes, Scores
-from shoal.core.privacy.statement import OPEN
+from shoal.core.privacy.report import OPEN
 from tests.server.servers import scenario, start
 from tests.server.toys import MODEL
 
@@ -48,7 +47,7 @@ def test_what_a_newcomer_shows_is_noted_among_what_it_has_released(tmp_path: Pat
             await DeviceApi(coordinator, "d0").place("ifca", Scores(np.ones(4), 9))
         prototypes = Prototypes(np.zeros(1), np.ones((1, 2)), np.ones(1))
         await released.shown(coordinator.storage, "ifca", "d1", prototypes)
-        found = statements(await coordinator.storage(Store.releases, "ifca"))
+        found = statements(await coordinator.storage.journal.releases("ifca"))
         assert found["d0"].unprotected == (OPEN["figures"],)
         assert found["d1"].unprotected == (OPEN["prototypes"],)
 

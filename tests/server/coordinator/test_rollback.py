@@ -13,7 +13,7 @@ from fedserver.__main__ import main
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.rpc.client import OperatorClient
-from fedserver.store.store import VERSIONS
+from fedserver.store.runs import VERSIONS
 from shoal.core.algorithms.fedavg import server as server_half
 from shoal.core.errors import NotFound, Refused
 from shoal.core.exchange.link import Outcome, Report

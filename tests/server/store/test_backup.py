@@ -22,6 +22,7 @@ from shoal.core.errors import ConfigError, InDoubt, StorageFault, Unavailable
 from shoal.core.exchange.link import Hello, Placement
 from shoal.shell import crash
 from tests.crash.lab import FORKS
+from tests.server.coordinator.test_recovery import reports, spoil
 from tests.server.servers import (
     DEVICES,
     ROUNDS,
@@ -34,7 +35,6 @@ from tests.server.servers import (
     server,
     start,
 )
-from tests.server.store.test_startup_check import reports, spoil
 from tests.server.toys import honest, same_models
 
 
@@ -70,7 +70,10 @@ def test_a_restored_server_is_recognised_takes_nothing_and_goes_on_when_it_is_to
                 other.send(task, other.payload(honest(2)(await other.open(task), task.seed))),
                 OperatorApi(second).start_run(second.runs["toy"].spec, None),
             ):
-                with pytest.raises(InDoubt, match="restored from the past"):
+                with pytest.raises(
+                    InDoubt,
+                    match="the server state is older than what devices have seen; new work is refused",
+                ):
                     await call
             assert not await device.alive("toy", 2, 1)
             placed = await device.place("toy", None)
@@ -82,7 +85,7 @@ def test_a_restored_server_is_recognised_takes_nothing_and_goes_on_when_it_is_to
             assert "fedserver recover --accept" in status.notices[0]
             assert [run.waiting_for for run in status.runs] == ["an operator: see `fedserver status`"]
         async with server(restored) as again:  # a restart forgets no doubt
-            assert list(again.doubts) == ["d1"]
+            assert list(again.conflicts) == ["d1"]
             with pytest.raises(InDoubt):
                 await (await hands(again, 0)).task(0.1)
 
@@ -93,9 +96,9 @@ def test_a_restored_server_is_recognised_takes_nothing_and_goes_on_when_it_is_to
             assert (await device.hello(Hello("toy", mark=mark))).mark
             await serve_all(third)
             assert third.runs["toy"].standing.value == "finished"
-            rounds = await third.storage(Store.rounds, "toy")
+            rounds = await third.storage.runs.rounds("toy")
             assert [bool(each.abandoned) for each in rounds] == [False, True] + [False] * ROUNDS
-            assert rounds[1].abandoned == "the server was restored from the past"
+            assert rounds[1].abandoned == "the server was restored from an older state"
 
     mark = asyncio.run(lost())
     assert verb("restore", copy, "--state", restored)["status"] == "ok"

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from fedserver.store.blob_cache import BlobCache
-from fedserver.store.blobs import Blobs
-from fedserver.store.mapped import MappedTensors, StoredTensors
+from fedserver.store.blobs import Blobs, MappedTensors, StoredTensors
 from fedserver.store.store import Store
 from shoal.core.errors import BadPayload, NotFound, StorageFault, Unavailable
 from shoal.core.exchange.payload import BlobRef
@@ -222,7 +221,7 @@ def test_what_a_device_sent_and_a_state_keeps_is_not_stored_again(
         weights = store.blobs.keep(TENSORS)
         found = StoredTensors(store.blobs.path(weights.blob.sha256), weights)
         monkeypatch.setattr(Blobs, "keep", None)
-        assert BlobCache("run").weights(store, found) is weights
+        assert BlobCache(store.runs, store.blobs, "run").weights(found) is weights
     finally:
         store.close()
 

@@ -9,15 +9,17 @@ import pytest
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.coordinator.settings import Settings
-from fedserver.store.disk_space import RESERVE, Room
+from fedserver.store.disk_space import RESERVE, DiskSpace
+from fedserver.store.journal import Journal
+from fedserver.store.runs import Runs
 from fedserver.store.store import Store
 from shoal.core.errors import ConfigError, DiskFull, ServerFull, StorageFault
 from shoal.core.exchange.link import Outcome, Report
 from shoal.core.exchange.payload import Payload
-from tests.client.memory_server import until
 from tests.server.servers import DEVICES, expected, hands, models, scenario, serve_all, spec, start
 from tests.server.store.test_store import RECORD, checkpoint, report
 from tests.server.toys import MODEL, Hands, honest, pieces_of, same_models
+from tests.waiting import until
 
 MARK = Settings().low_water
 
@@ -27,7 +29,7 @@ class Disk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, free: int) -> None:
         self.free = free
-        monkeypatch.setattr(Room, "free", lambda room: self.free)
+        monkeypatch.setattr(DiskSpace, "free", lambda room: self.free)
 
 
 def test_uploads_that_do_not_fit_are_refused_and_all_else_goes_on(
@@ -72,7 +74,7 @@ def test_uploads_that_do_not_fit_are_refused_and_all_else_goes_on(
 def test_uploads_under_way_count_with_what_has_not_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    room, disk = Room(tmp_path), Disk(monkeypatch, 1000)
+    room, disk = DiskSpace(tmp_path), Disk(monkeypatch, 1000)
     with room.expecting(600, 100) as came:
         assert room.lacks(100, 300) == 0
         with pytest.raises(ServerFull), room.expecting(301, 100):
@@ -101,7 +103,7 @@ def test_a_negative_mark_is_refused() -> None:
 
 
 def test_the_reserve_is_there_when_there_is_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    room, disk = Room(tmp_path), Disk(monkeypatch, RESERVE + 99)
+    room, disk = DiskSpace(tmp_path), Disk(monkeypatch, RESERVE + 99)
     room.hold(100)
     assert list(tmp_path.iterdir()) == []
     disk.free += 1
@@ -117,24 +119,25 @@ def test_the_reserve_is_there_when_there_is_room(tmp_path: Path, monkeypatch: py
     assert not room.release()
 
 
-@pytest.mark.parametrize("method", ["open_round", "save_round", "end_run", "log", "keep"])
+@pytest.mark.parametrize("method", ["open_round", "save_round", "end", "log", "keep"])
 def test_a_decision_that_does_not_fit_waits_and_the_run_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
     """The second time that the run comes to it."""
-    real, passed, full = getattr(Store, method), 0, asyncio.Event()
+    part = Journal if method == "log" else Runs
+    real, passed, full = getattr(part, method), 0, asyncio.Event()
 
-    def failing(store: Store, *arguments: object) -> object:
+    def failing(store: object, *arguments: object) -> object:
         nonlocal passed
         if arguments[0] == "toy":
             passed += 1
-        if passed == (1 if method == "end_run" else 2) and full.is_set():
+        if passed == (1 if method == "end" else 2) and full.is_set():
             passed -= 1
             raise DiskFull("shoal.db: database or disk is full", "free some")
         return real(store, *arguments)
 
-    monkeypatch.setattr(Store, method, failing)
-    monkeypatch.setattr("fedserver.store.storage.AGAIN", 0.01)
+    monkeypatch.setattr(part, method, failing)
+    monkeypatch.setattr("fedserver.store.store.RETRY", 0.01)
 
     async def story(coordinator: Coordinator) -> None:
         full.set()
@@ -168,19 +171,20 @@ def test_a_decision_that_does_not_fit_waits_and_the_run_goes_on(
 def test_a_server_that_stops_while_it_waits_for_room_decides_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(store: Store, *arguments: object) -> None:
+    def full(store: object, *arguments: object) -> None:
         raise DiskFull("full")
+
+    monkeypatch.setattr(Runs, "save_round", full)
 
     async def before(coordinator: Coordinator) -> None:
         await start(coordinator)
-        monkeypatch.setattr(Store, "save_round", full)
         playing = asyncio.create_task(serve_all(coordinator))
         await until(lambda: coordinator.storage.full is not None)
         playing.cancel()
         await asyncio.gather(playing, return_exceptions=True)
 
     async def after(coordinator: Coordinator) -> None:
-        assert len(await coordinator.storage(Store.reports, "toy", 1)) == DEVICES
+        assert len(await coordinator.storage.reports.of_round("toy", 1)) == DEVICES
         await serve_all(coordinator)
         assert same_models(models(coordinator), expected())
 
@@ -192,18 +196,18 @@ def test_a_server_that_stops_while_it_waits_for_room_decides_anew(
 def test_a_report_that_does_not_fit_is_not_acknowledged_and_comes_again(tmp_path: Path) -> None:
     """SQLite itself says that it is full: there is a most that a database may have."""
     store = Store(tmp_path)
-    store.add_run(RECORD, checkpoint(store, 1.0))
+    store.runs.add(RECORD, checkpoint(store, 1.0))
     small = report(store, "a", 2.0)
     found = replace(small, payload=Payload("trained", {**small.payload.parts, "note": "x" * 20_000}))
-    (pages,) = store._database.execute("PRAGMA page_count").fetchone()
-    store._database.execute(f"PRAGMA max_page_count = {pages}")
+    (pages,) = store.database.connection.execute("PRAGMA page_count").fetchone()
+    store.database.connection.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(DiskFull, match="full"):
-        store.add_report(found)
-    assert store.reports("mnist", 1) == []
+        store.reports.add(found)
+    assert store.reports.of_round("mnist", 1) == []
     assert not store.blobs.path(found.blobs[0]).exists()
-    store._database.execute(f"PRAGMA max_page_count = {pages + 100}")
-    store.add_report(report(store, "a", 2.0))
-    assert len(store.reports("mnist", 1)) == 1
+    store.database.connection.execute(f"PRAGMA max_page_count = {pages + 100}")
+    store.reports.add(report(store, "a", 2.0))
+    assert len(store.reports.of_round("mnist", 1)) == 1
     store.close()
 
 

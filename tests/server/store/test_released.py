@@ -11,13 +11,12 @@ from fedserver.coordinator.status_types import RunStatus, RunSummary, ServerStat
 from fedserver.rpc import operator_wire
 from fedserver.store import journal, released
 from fedserver.store.released import statements
-from fedserver.store.storage import Storage
-from fedserver.store.store import Store
+from fedserver.store.store import Storage
 from shoal.core.exchange.messages import Build, Evaluate, PrivateTraining, Train, TrainingSettings
 from shoal.core.exchange.parts import Descriptor, LatentBounds, Moments, NoisySums, PrivacySettings
 from shoal.core.exchange.payload import BlobRef, Payload, Weights
 from shoal.core.privacy.cost import ORDERS, Cost
-from shoal.core.privacy.statement import OPEN, WEIGHTS, CentralNoise, Statement, of_weights
+from shoal.core.privacy.report import OPEN, WEIGHTS, CentralNoise, Statement, of_weights
 from tests.server.servers import server, start
 from tests.server.toys import MODEL
 
@@ -48,13 +47,13 @@ def test_each_release_is_noted_once_by_its_hash(tmp_path: Path) -> None:
             await released.note(storage, "toy", "d0", [descriptor(2)])
             await released.note(storage, "toy", "d1", [exact("paper"), exact("off"), exact("off")])
             await released.note(storage, "toy", "d1", [LatentBounds(np.zeros(1), np.ones(1))])
-            found = statements(await storage(Store.releases, "toy"))
-            assert found == statements(await storage(Store.releases))
+            found = statements(await storage.journal.releases("toy"))
+            assert found == statements(await storage.journal.releases())
             assert (found["d0"].cost.rho, found["d0"].delta, found["d0"].group_size) == (0.25, 1e-7, 2)
             assert np.isfinite(found["d0"].epsilon)
             assert found["d1"].unprotected == (OPEN["paper"], OPEN["off"], OPEN["bounds"])
             assert found["d1"].epsilon == np.inf
-            assert statements(await storage(Store.releases, "another")) == {}
+            assert statements(await storage.journal.releases("another")) == {}
 
     asyncio.run(play())
 
@@ -80,7 +79,7 @@ def test_what_a_report_gives_away_follows_from_its_task(tmp_path: Path) -> None:
                 for device, task, report in (*told, *told):
                     await released.reported(coordinator.storage, "toy", device, task, report, known)
                 assert known == {("d0", OPEN["weights"]), ("d2", OPEN["figures"])}
-            found = statements(await coordinator.storage(Store.releases, "toy"))
+            found = statements(await coordinator.storage.journal.releases("toy"))
             assert found == {
                 "d0": Statement(unprotected=(OPEN["weights"],)),
                 "d1": Statement(Cost(curve=CURVE), 1e-7),
@@ -101,7 +100,7 @@ def test_a_device_cannot_fill_the_disk_with_releases(tmp_path: Path, monkeypatch
             for value in range(9):
                 await released.note(coordinator.storage, "toy", "d0", [descriptor(value)])
             assert (
-                len(await coordinator.storage(Store.releases, "toy")) == 4
+                len(await coordinator.storage.journal.releases("toy")) == 4
             )  # the last says that there are more
 
     asyncio.run(play())

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedserver.store.database import Database
 from fedserver.store.journal import LOG_LINES
 from fedserver.store.records import (
     DeviceRecord,
@@ -20,7 +21,9 @@ from fedserver.store.records import (
     Standing,
     Traffic,
 )
-from fedserver.store.store import VERSIONS, Store, same
+from fedserver.store.reports import same
+from fedserver.store.runs import VERSIONS
+from fedserver.store.store import Store
 from shoal.core.algorithms.fedavg import Parameters
 from shoal.core.algorithms.fedavg.server import State
 from shoal.core.engine.checkpoint import Structure, decode, encode
@@ -41,7 +44,7 @@ def model(value: float) -> Tensors:
 
 def checkpoint(store: Store, value: float, run: str = "mnist") -> Structure:
     state = State(parameters=Parameters(), models={"global": model(value)})
-    return encode(State, state, lambda t: store.keep(run, t))
+    return encode(State, state, lambda t: store.runs.keep(run, t))
 
 
 def closed(round: int, **changes: Any) -> RoundRecord:
@@ -77,27 +80,27 @@ def blobs_in(state: Path) -> set[str]:
 
 
 def test_a_run_comes_back_as_it_was(store: Store) -> None:
-    store.add_run(RECORD, checkpoint(store, 1.0))
-    store.open_round("mnist", ("a", "b"), "training round 1")
-    (found,) = store.runs()
+    store.runs.add(RECORD, checkpoint(store, 1.0))
+    store.runs.open_round("mnist", ("a", "b"), "training round 1")
+    (found,) = store.runs.all()
     assert found == RunRecord("mnist", SPEC, 1.5, Standing.ACTIVE, "", 1, ("a", "b"), "training round 1", 0)
-    state = decode(State, store.checkpoint("mnist"), store.blobs.load)
+    state = decode(State, store.runs.checkpoint("mnist"), store.blobs.load)
     assert digest(state.models["global"]) == digest(model(1.0))
 
 
 def test_reports_count_once_and_come_in_the_order_of_devices(store: Store) -> None:
-    store.add_run(RECORD, checkpoint(store, 1.0))
+    store.runs.add(RECORD, checkpoint(store, 1.0))
     second, first = report(store, "b", 2.0), report(store, "a", 3.0)
-    store.add_report(second)
-    store.add_report(first)
-    assert [each.device for each in store.reports("mnist", 1)] == ["a", "b"]
-    found = store.report("mnist", 1, "b")
+    store.reports.add(second)
+    store.reports.add(first)
+    assert [each.device for each in store.reports.of_round("mnist", 1)] == ["a", "b"]
+    found = store.reports.get("mnist", 1, "b")
     assert found is not None
     assert same(found.payload, second.payload)
     assert not same(found.payload, first.payload)
     assert digest(store.blobs.load(found.payload.weights()[0])) == digest(model(2.0))
     with pytest.raises(StorageFault, match="UNIQUE"):
-        store.add_report(report(store, "b", 2.0))
+        store.reports.add(report(store, "b", 2.0))
 
 
 def test_same_does_not_care_for_the_order_of_the_parts_but_for_every_bit() -> None:
@@ -114,37 +117,37 @@ def test_same_does_not_care_for_the_order_of_the_parts_but_for_every_bit() -> No
 def test_the_last_versions_are_kept_and_older_blobs_are_not(tmp_path: Path) -> None:
     state = tmp_path / "state"
     store = Store(state)
-    store.add_run(RECORD, checkpoint(store, 0.0))
+    store.runs.add(RECORD, checkpoint(store, 0.0))
     for number in range(1, VERSIONS + 3):
-        store.open_round("mnist", ("a",), "training")
-        store.add_report(report(store, "a", 100.0 + number, number))
-        store.save_round("mnist", closed(number), checkpoint(store, float(number)), 0)
+        store.runs.open_round("mnist", ("a",), "training")
+        store.reports.add(report(store, "a", 100.0 + number, number))
+        store.runs.save_round("mnist", closed(number), checkpoint(store, float(number)), 0)
     newest = VERSIONS + 2
     kept = {digest(model(float(value))) for value in range(newest - VERSIONS + 1, newest + 1)}
     assert blobs_in(state) == kept
-    assert store.scrub() == ""
-    assert [each.round for each in store.rounds("mnist")] == list(range(1, newest + 1))
+    assert store.clean_up() == ""
+    assert [each.round for each in store.runs.rounds("mnist")] == list(range(1, newest + 1))
     store.close()
 
 
 def test_a_blob_that_another_run_needs_stays(tmp_path: Path) -> None:
     state = tmp_path / "state"
     store = Store(state)
-    store.add_run(RECORD, checkpoint(store, 1.0))
+    store.runs.add(RECORD, checkpoint(store, 1.0))
     other = RunRecord("other", SPEC, 1.5, Standing.ACTIVE, "", 1, (), "", 0)
-    store.add_run(other, checkpoint(store, 2.0, "other"))
-    store.add_report(report(store, "a", 2.0))
-    store.save_round("mnist", closed(1), checkpoint(store, 3.0), 0)
+    store.runs.add(other, checkpoint(store, 2.0, "other"))
+    store.reports.add(report(store, "a", 2.0))
+    store.runs.save_round("mnist", closed(1), checkpoint(store, 3.0), 0)
     assert digest(model(2.0)) in blobs_in(state)
-    task = store.keep("other", model(9.0))
-    store.save_round("mnist", closed(2), checkpoint(store, 9.0), 0)
-    store.end_run("mnist", Standing.FINISHED, "complete")
+    task = store.runs.keep("other", model(9.0))
+    store.runs.save_round("mnist", closed(2), checkpoint(store, 9.0), 0)
+    store.runs.end("mnist", Standing.FINISHED, "complete")
     assert store.blobs.load(task)["w"][0, 0] == 9.0
     store.close()
 
 
 def test_tensors_stay_usable_when_their_blob_is_deleted(store: Store) -> None:
-    weights = store.keep("mnist", model(4.0))
+    weights = store.runs.keep("mnist", model(4.0))
     opened = store.blobs.load(weights)
     store.blobs.remove([weights.blob.sha256])
     assert digest(opened) == weights.blob.sha256
@@ -162,7 +165,7 @@ def test_two_servers_cannot_share_a_folder(tmp_path: Path) -> None:
 
 def test_a_newer_database_is_refused_and_a_broken_one_named(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    store._run("UPDATE meta SET schema_version = 99", ())
+    store.database.execute("UPDATE meta SET schema_version = 99", ())
     store.close()
     with pytest.raises(ConfigError, match="version 99"):
         Store(tmp_path)
@@ -175,42 +178,45 @@ def test_a_newer_database_is_refused_and_a_broken_one_named(tmp_path: Path) -> N
 
 def test_nobody_else_can_look_into_the_folder(tmp_path: Path) -> None:
     store = Store(tmp_path / "state")
-    store.keep("mnist", model(1.0))
+    store.runs.keep("mnist", model(1.0))
     folders = [tmp_path / "state", *(path for path in (tmp_path / "state").rglob("*") if path.is_dir())]
     assert {path.stat().st_mode & 0o777 for path in folders} == {0o700}
     store.close()
 
 
 def test_devices_traffic_and_log(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    store.add_run(RECORD, checkpoint(store, 1.0))
-    store.note_devices([DeviceRecord("b", "toy 1", 1.0, 2.0), DeviceRecord("a", "toy 1", 1.0, 2.0)])
-    store.note_devices([DeviceRecord("b", "toy 2", 9.0, 9.0)])
-    assert store.devices() == [DeviceRecord("a", "toy 1", 1.0, 2.0), DeviceRecord("b", "toy 2", 1.0, 9.0)]
-    store.add_traffic([Traffic("a", "mnist", 10, 1)])
-    store.add_traffic([Traffic("a", "mnist", 5, 2)])
-    assert store.traffic("mnist") == [Traffic("a", "mnist", 15, 3)]
+    store.runs.add(RECORD, checkpoint(store, 1.0))
+    store.journal.note_devices([DeviceRecord("b", "toy 1", 1.0, 2.0), DeviceRecord("a", "toy 1", 1.0, 2.0)])
+    store.journal.note_devices([DeviceRecord("b", "toy 2", 9.0, 9.0)])
+    assert store.journal.devices() == [
+        DeviceRecord("a", "toy 1", 1.0, 2.0),
+        DeviceRecord("b", "toy 2", 1.0, 9.0),
+    ]
+    store.journal.add_traffic([Traffic("a", "mnist", 10, 1)])
+    store.journal.add_traffic([Traffic("a", "mnist", 5, 2)])
+    assert store.journal.traffic("mnist") == [Traffic("a", "mnist", 15, 3)]
     monkeypatch.setattr("fedserver.store.journal.LOG_LINES", 3)
     for number in range(5):
-        store.log("mnist", f"line {number}", "a")
-    lines = store.log_lines("mnist")
+        store.journal.log("mnist", f"line {number}", "a")
+    lines = store.journal.log_lines("mnist")
     assert [line.text for line in lines] == ["line 2", "line 3", "line 4"]
-    assert [line.text for line in store.log_lines("mnist", lines[1].number)] == ["line 4"]
+    assert [line.text for line in store.journal.log_lines("mnist", lines[1].number)] == ["line 4"]
     assert LOG_LINES > 3
 
 
 def test_the_scrub_removes_what_a_stop_left_and_says_so(tmp_path: Path) -> None:
     state = tmp_path / "state"
     store = Store(state)
-    store.add_run(RECORD, checkpoint(store, 1.0))
-    store.open_round("mnist", ("asked",), "training")
+    store.runs.add(RECORD, checkpoint(store, 1.0))
+    store.runs.open_round("mnist", ("asked",), "training")
     arrive(store, "asked", model(5.0))
     arrive(store, "gone", model(6.0))
-    store.keep("mnist", model(7.0))
+    store.runs.keep("mnist", model(7.0))
     (state / "tmp" / "half").write_bytes(b"xy")
     store.close()
     store = Store(state)
-    assert store.scrub() == "removed 3 files of 50 bytes that a stop had left unfinished"
-    assert store.scrub() == ""
+    assert store.clean_up() == "removed 3 unfinished files (50 bytes) left by the last stop"
+    assert store.clean_up() == ""
     assert blobs_in(state) == {digest(model(1.0))}
     assert [path.parent.name for path in (state / "partial").glob("*/*")] == ["asked"]
     store.close()
@@ -228,7 +234,13 @@ class Killer:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
         self.left, self.dead = steps, False
-        for owner, name in [(os, "fsync"), (os, "link"), (Path, "unlink"), (Path, "rename"), (Store, "_run")]:
+        for owner, name in [
+            (os, "fsync"),
+            (os, "link"),
+            (Path, "unlink"),
+            (Path, "rename"),
+            (Database, "execute"),
+        ]:
             monkeypatch.setattr(owner, name, self.wrapped(getattr(owner, name)))
 
     def wrapped(self, step: Callable[..., Any]) -> Callable[..., Any]:
@@ -252,7 +264,7 @@ def killed_at_each_step(tmp_path: Path, prepare: Callable[[Store], Any]) -> Iter
             killer = Killer(monkeypatch, steps)
             with contextlib.suppress(Killed):
                 action()
-        store._database.close()
+        store.database.connection.close()
         store._lock.close()
         yield state, not killer.dead
         if not killer.dead:
@@ -261,8 +273,8 @@ def killed_at_each_step(tmp_path: Path, prepare: Callable[[Store], Any]) -> Iter
 
 
 def started(store: Store) -> Store:
-    store.add_run(RECORD, checkpoint(store, 1.0))
-    store.open_round("mnist", ("a", "b"), "training")
+    store.runs.add(RECORD, checkpoint(store, 1.0))
+    store.runs.open_round("mnist", ("a", "b"), "training")
     return store
 
 
@@ -272,19 +284,19 @@ def test_a_report_counts_wholly_or_not_at_all_and_is_uploaded_once_wherever_it_s
     def prepare(store: Store) -> Callable[[], None]:
         nonlocal record
         record = report(started(store), "a", 2.0)
-        return lambda: store.add_report(record)
+        return lambda: store.reports.add(record)
 
     outcomes = set()
     for state, finished in killed_at_each_step(tmp_path, prepare):
         store = Store(state)
-        store.scrub()
-        found = store.reports("mnist", 1)
+        store.clean_up()
+        found = store.reports.of_round("mnist", 1)
         outcomes.add(len(found))
         assert finished <= len(found)
         for each in found:
             assert digest(store.blobs.load(each.payload.weights()[0])) == digest(model(2.0))
         if not found:
-            store.add_report(record)
+            store.reports.add(record)
         assert blobs_in(state) == {digest(model(1.0)), digest(model(2.0))}
         assert not any((state / "partial").glob("*/*"))
         store.close()
@@ -293,16 +305,16 @@ def test_a_report_counts_wholly_or_not_at_all_and_is_uploaded_once_wherever_it_s
 
 def test_a_round_is_over_wholly_or_not_at_all_wherever_it_stops(tmp_path: Path) -> None:
     def prepare(store: Store) -> Callable[[], None]:
-        started(store).add_report(report(store, "a", 2.0))
-        return lambda: store.save_round("mnist", closed(1), checkpoint(store, 3.0), 0)
+        started(store).reports.add(report(store, "a", 2.0))
+        return lambda: store.runs.save_round("mnist", closed(1), checkpoint(store, 3.0), 0)
 
     outcomes = set()
     for state, finished in killed_at_each_step(tmp_path, prepare):
         store = Store(state)
-        store.scrub()
-        (found,) = store.runs()
+        store.clean_up()
+        (found,) = store.runs.all()
         outcomes.add(found.round)
-        value = decode(State, store.checkpoint("mnist"), store.blobs.load).models["global"]["w"][0, 0]
+        value = decode(State, store.runs.checkpoint("mnist"), store.blobs.load).models["global"]["w"][0, 0]
         needed = {digest(model(1.0)), digest(model(2.0 if found.round == 1 else 3.0))}
         assert (found.round, found.asked, value) in [(1, ("a", "b"), 1.0), (2, (), 3.0)]
         assert finished <= (found.round == 2)
@@ -314,15 +326,15 @@ def test_a_round_is_over_wholly_or_not_at_all_wherever_it_stops(tmp_path: Path) 
 
 def test_a_run_begins_wholly_or_not_at_all_wherever_it_stops(tmp_path: Path) -> None:
     def prepare(store: Store) -> Callable[[], None]:
-        return lambda: store.add_run(RECORD, checkpoint(store, 1.0))
+        return lambda: store.runs.add(RECORD, checkpoint(store, 1.0))
 
     outcomes = set()
     for state, finished in killed_at_each_step(tmp_path, prepare):
         store = Store(state)
-        store.scrub()
-        outcomes.add(len(store.runs()))
-        assert finished <= len(store.runs())
-        assert len(blobs_in(state)) == len(store.runs())
+        store.clean_up()
+        outcomes.add(len(store.runs.all()))
+        assert finished <= len(store.runs.all())
+        assert len(blobs_in(state)) == len(store.runs.all())
         store.close()
     assert outcomes == {0, 1}
 
@@ -333,6 +345,6 @@ def test_a_full_disk_is_named(store: Store, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(StorageFault, match=r"No space left on device \(free some space"):
-        store.keep("mnist", model(1.0))
+        store.runs.keep("mnist", model(1.0))
     monkeypatch.undo()
     assert list((store.blobs.path("ab" * 32).parents[2] / "tmp").iterdir()) == []

@@ -8,12 +8,10 @@ from torch import Tensor
 from shoal.core.algorithms.atp.adapting import adapting
 from shoal.core.algorithms.atp.messages import Learn, Learned, Measure
 from shoal.core.device_kit import standard
-from shoal.core.device_kit.chance import seeded
-from shoal.core.device_kit.evaluate import evaluate
-from shoal.core.device_kit.failures import authors
-from shoal.core.device_kit.losses import loss_of
-from shoal.core.device_kit.samples import Batches, Samples
-from shoal.core.device_kit.steps import walk
+from shoal.core.device_kit.evaluate import evaluate, loss_of
+from shoal.core.device_kit.learner import authors
+from shoal.core.device_kit.samples import Batches, Samples, seeded
+from shoal.core.device_kit.train import walk
 from shoal.core.exchange.messages import Evaluated, Message
 
 if TYPE_CHECKING:

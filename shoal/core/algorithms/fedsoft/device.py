@@ -8,14 +8,12 @@ import torch
 
 from shoal.core.algorithms.fedsoft.messages import Measure, SoftTrained, Train
 from shoal.core.device_kit import standard
-from shoal.core.device_kit.chance import seeded
-from shoal.core.device_kit.failures import authors
-from shoal.core.device_kit.losses import loss_of
+from shoal.core.device_kit.evaluate import loss_of
+from shoal.core.device_kit.learner import authors, tensors_of
 from shoal.core.device_kit.mixture import labelled, sample_losses
 from shoal.core.device_kit.personal import Personal, recall, remember
-from shoal.core.device_kit.samples import Batches
+from shoal.core.device_kit.samples import Batches, seeded
 from shoal.core.device_kit.train import descend
-from shoal.core.device_kit.weights import tensors_of
 from shoal.core.exchange.messages import Evaluate, Message
 from shoal.core.exchange.parts import Vector
 from shoal.core.exchange.tensors import weighted_mean

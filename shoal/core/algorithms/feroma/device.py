@@ -9,12 +9,11 @@ import torch
 
 from shoal.core.algorithms.feroma.messages import Profile
 from shoal.core.device_kit import standard
-from shoal.core.device_kit.describe import moments_of, project
+from shoal.core.device_kit.describe import described, moments_of, project
 from shoal.core.device_kit.latents import latents
-from shoal.core.device_kit.releases import described
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.messages import Described, Message
-from shoal.core.privacy.moments import ExactMoments
+from shoal.core.privacy.release import ExactMoments
 from shoal.core.seeds import generator
 from shoal.core.types import Tensors
 

@@ -6,7 +6,7 @@ import torch
 
 from shoal.core.algorithms.haccs.messages import Count, Counted
 from shoal.core.device_kit import standard
-from shoal.core.device_kit.releases import ALL
+from shoal.core.device_kit.describe import ALL
 from shoal.core.errors import BadPayload, DataFault
 from shoal.core.exchange.messages import Message
 

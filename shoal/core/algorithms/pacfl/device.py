@@ -6,7 +6,7 @@ import torch
 
 from shoal.core.algorithms.pacfl.messages import Span, Spanned
 from shoal.core.device_kit import standard
-from shoal.core.device_kit.releases import ALL
+from shoal.core.device_kit.describe import ALL
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.messages import Message
 

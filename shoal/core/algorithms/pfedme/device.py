@@ -7,13 +7,11 @@ from torch import Tensor
 
 from shoal.core.algorithms.pfedme.messages import Measure, Train
 from shoal.core.device_kit import standard
-from shoal.core.device_kit.chance import seeded
-from shoal.core.device_kit.failures import authors
-from shoal.core.device_kit.losses import loss_of
+from shoal.core.device_kit.evaluate import loss_of
+from shoal.core.device_kit.learner import authors, tensors_of
 from shoal.core.device_kit.personal import Personal, recall, remember
-from shoal.core.device_kit.samples import Batches
-from shoal.core.device_kit.steps import gradients, refuse_own_training, walk, weights_of
-from shoal.core.device_kit.weights import tensors_of
+from shoal.core.device_kit.samples import Batches, seeded
+from shoal.core.device_kit.train import gradients, refuse_own_training, walk, weights_of
 from shoal.core.exchange.messages import Evaluate, Message, Trained
 
 if TYPE_CHECKING:

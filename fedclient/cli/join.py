@@ -1,0 +1,33 @@
+"""`fedclient join`."""
+
+import asyncio
+
+import click
+
+from fedclient.cli.options import configured
+from fedclient.config import ClientConfig
+from shoal.shell.console import Console, Result, verb
+
+
+@click.command(epilog="Example: fedclient join shoal1:... --device attic")
+@verb
+@configured("device", "state")
+@click.argument("string", metavar="STRING")
+@click.option("--wait/--no-wait", default=True, help="Wait until an operator approves.  [default: wait]")
+def join(console: Console, settings: ClientConfig, string: str, wait: bool) -> Result:
+    """Get an identity with STRING, the join string that `fedserver token create` printed.
+
+    STRING can also be the name of a file that contains it, or - to read it from standard input, which keeps
+    it out of the list of processes. If the command is interrupted, run it again: it continues.
+    """
+    from fedclient.identity.join import join, read_join_string
+    from fedclient.store.state import DeviceFolder
+
+    parsed, folder = read_join_string(string), DeviceFolder(settings.state)
+    identity, new = asyncio.run(join(folder, parsed, settings.device, console, wait))
+    done = "joined" if new else "has already joined; nothing was changed:"
+    text = (
+        f"{identity.device} {done} federation {identity.federation} as {identity.role.value}; "
+        f"its certificate is valid until {identity.ends:%Y-%m-%d} and is renewed automatically"
+    )
+    return Result({**identity.facts(), "new": new, "state": str(settings.state)}, text)

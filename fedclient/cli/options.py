@@ -1,0 +1,63 @@
+"""Command-line options that several verbs share."""
+
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from fedclient.config import read
+from shoal.shell.console import Console, Result
+
+PATH = click.Path(path_type=Path)
+
+FLAGS: dict[str, Mapping[str, Any]] = {
+    "server": {"metavar": "HOST:PORT", "help": "Address of the server.  [default: from the identity]"},
+    "insecure_loopback": {
+        "is_flag": True,
+        "default": None,
+        "help": "Use plain text, without an identity, to a server on this machine.",
+    },
+    "device": {
+        "metavar": "NAME",
+        "help": "Name of this device, kept from its first use.  [default: generated]",
+    },
+    "state": {"type": PATH, "metavar": "FOLDER", "help": "Folder of this device.  [default: state]"},
+}
+"""Options that override the settings file, by the name of the setting."""
+CALLING = tuple(FLAGS)
+
+
+def configured(*names: str) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+    """Add --config and the `FLAGS` of these names; the function gets the ClientConfig that they make.
+
+    The other flags are accepted, so that one list of options can be given to every verb, and not listed.
+    """
+
+    def add(function: Callable[..., Result]) -> Callable[..., Result]:
+        @functools.wraps(function)
+        def wrapper(console: Console, path: Path | None, **options: Any) -> Result:
+            flags = {name: options.pop(name) for name in FLAGS}
+            return function(console, read(path, flags), **options)
+
+        found: Callable[..., Result] = wrapper
+        for name in reversed(FLAGS):
+            flag = f"--{name.replace('_', '-')}"
+            found = click.option(flag, name, hidden=name not in names, **FLAGS[name])(found)
+        config = click.option(
+            *("-c", "--config", "path"), type=PATH, envvar="FEDCLIENT_CONFIG", help="Settings file, in YAML."
+        )
+        return config(found)
+
+    return add
+
+
+def give_up_after(default: str) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
+    """Add --give-up-after, None unless it was given. default: what help says of that case."""
+    return click.option(
+        "--give-up-after",
+        type=click.FloatRange(min=0.0),
+        metavar="SECONDS",
+        help=f"Give up after the server has been unreachable this long.  [default: {default}]",
+    )

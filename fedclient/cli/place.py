@@ -1,0 +1,81 @@
+"""`fedclient place`, and `enroll`, its former name."""
+
+import asyncio
+import copy
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fedclient.cli.options import CALLING, PATH, configured, give_up_after
+from fedclient.config import ClientConfig
+from shoal.shell.console import Console, Result, verb
+
+if TYPE_CHECKING:
+    from fedclient.placement import PlacementResult
+
+GIVE_UP_AFTER = 10.0
+
+
+@click.command(epilog="Example: fedclient place new.npz --config device.yaml")
+@verb
+@configured(*CALLING)
+@click.argument("data", type=PATH, required=False)
+@click.option("--run", default="", metavar="RUN", help="Run to ask.  [default: the newest that can place]")
+@click.option("--accept-nearest", is_flag=True, help="Take the nearest model if none fits well.")
+@give_up_after("10")
+def place(
+    console: Console,
+    settings: ClientConfig,
+    data: Path | None,
+    run: str,
+    accept_nearest: bool,
+    give_up_after: float | None,
+) -> Result:
+    """Get the model that fits DATA, by default the data of the settings. Labels are not needed.
+
+    A device that trains can also be placed: it gets the model of its own cluster, for `fedclient predict`.
+    The model is written to model/model.safetensors in the device's folder, and where it comes from to
+    model/placement.json.
+    """
+    from fedclient.faults import Abstained
+    from fedclient.service import place
+
+    seconds = GIVE_UP_AFTER if give_up_after is None else give_up_after
+    found, path = asyncio.run(place(settings, console, data, run, accept_nearest, seconds))
+    error = None
+    if path is None:
+        reason = found.assignment.reason or "no cluster fits these data"
+        error = Abstained(f"no model was written: {reason}", _hint(found, accept_nearest))
+    return Result({**found.facts(), "path": path}, _text(found, path), error)
+
+
+enroll = copy.copy(place)
+enroll.name, enroll.hidden = "enroll", True
+
+
+def _hint(found: "PlacementResult", accept_nearest: bool) -> str:
+    """What helps where the server abstained."""
+    more = "give more samples, or samples of more classes"
+    if accept_nearest:
+        return f"{more}; the server named no model to fall back to"
+    where = found.assignment
+    between = f" (clusters {where.cluster} and {where.runner_up} are closest)" if where.runner_up else ""
+    return f"{more}{between}; or take the model of cluster {where.cluster} anyway with --accept-nearest"
+
+
+def _text(found: "PlacementResult", path: Path | None) -> str:
+    """Where the device was placed, for people."""
+    from fedclient.store.privacy_report import line
+
+    where = found.assignment
+    words = [f"cluster {where.cluster} of run {found.run}"]
+    if not math.isnan(where.distance):
+        words.append(f"distance {where.distance:.4g}")
+    if where.runner_up:
+        words.append(f"the next is {where.runner_up} at {where.runner_up_distance:.4g}")
+    traffic = f"{found.seconds:.1f} s, {found.received} bytes received, {found.sent} sent"
+    lines = [", ".join(words), f"confidence {where.confidence:.2f}", traffic]
+    lines.append(f"privacy: {line(found.privacy)}")
+    return "\n".join([*lines, *([f"model: {path}"] if path else [])])

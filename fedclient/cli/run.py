@@ -1,0 +1,41 @@
+"""`fedclient run`."""
+
+import asyncio
+
+import click
+
+from fedclient.cli.options import CALLING, configured, give_up_after
+from fedclient.config import ClientConfig
+from shoal.shell.console import Console, Result, verb
+
+
+@click.command(epilog="Example: fedclient run --config device.yaml --until-finished")
+@verb
+@configured(*CALLING)
+@click.option("--once", is_flag=True, help="Exit after one task.")
+@click.option("--until-finished", is_flag=True, help="Exit when no run needs this device any more.")
+@give_up_after("60 with --once or --until-finished, else never")
+def run(
+    console: Console, settings: ClientConfig, once: bool, until_finished: bool, give_up_after: float | None
+) -> Result:
+    """Train for a server, task after task, until stopped."""
+    if once and until_finished:
+        raise click.UsageError("--once and --until-finished exclude each other")
+    from fedclient.agent import Until
+    from fedclient.service import serve
+
+    until = Until.ONCE if once else Until.FINISHED if until_finished else Until.STOPPED
+    if give_up_after is None:
+        give_up_after = float("inf") if until is Until.STOPPED else 60.0
+    reporter = asyncio.run(serve(settings, console, until, give_up_after))
+    done = reporter.status
+    names = ("device", "server", "run", "round", "cluster", "outcome")
+    data = {name: getattr(done, name) or None for name in names} | {"tasks": done.tasks}
+    failure = None if until is Until.STOPPED else reporter.failure
+    lines = [f"{done.device}: {done.tasks} tasks reported"]
+    if done.tasks:
+        lines.append(
+            f"To use the model of this device's cluster, run `fedclient place --run {done.run}` and then "
+            "`fedclient predict`, both with the same settings."
+        )
+    return Result(data, "\n".join(lines), failure)

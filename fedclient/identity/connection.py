@@ -1,0 +1,65 @@
+"""Where this device's server is, and as whom to call it: by its identity over TLS, or in plain text on one
+machine."""
+
+from dataclasses import dataclass
+
+from fedclient.config import ClientConfig, host_of
+from fedclient.identity.keyring import Identity, Keyring
+from fedclient.store.state import DeviceFolder
+from shoal.core.errors import ConfigError
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """identity: None for plain text. server: "host:port"; None: the one in the identity.
+
+    device: the name to use; None if none is given.
+    """
+
+    identity: Identity | None
+    server: str | None
+    device: str | None
+
+    @property
+    def address(self) -> str:
+        return self.server or (self.identity.address if self.identity else "")
+
+
+def endpoint(settings: ClientConfig) -> Endpoint:
+    """The endpoint that the settings and the device's folder give together.
+
+    Raises ConfigError if they contradict each other, or if the device has not joined and plain text is not
+    allowed.
+    """
+    if settings.insecure_loopback:
+        return Endpoint(None, _loopback(settings.server), settings.device)
+    folder = DeviceFolder(settings.state)
+    identity = Keyring(folder.identity).identity()
+    if identity is None:
+        raise ConfigError(
+            f"there is no identity in {folder.root}: this device has not joined",
+            "run `fedclient join` with the join string that `fedserver token create` printed on the server; "
+            "for plain text to a server on this machine, set `insecure_loopback: true`",
+        )
+    if settings.device not in (None, identity.device):
+        raise ConfigError(
+            f"the identity is that of device {identity.device}, but the settings name {settings.device}",
+            "remove `device` from the settings, or give the other device's folder with --state",
+        )
+    if settings.server is not None:
+        host_of(settings.server)
+    return Endpoint(identity, settings.server, identity.device)
+
+
+def _loopback(server: str | None) -> str:
+    if server is None:
+        raise ConfigError("no server is given", "set `server: host:port`, or use --server")
+    host = host_of(server)
+    if host not in LOOPBACK:
+        raise ConfigError(
+            f"{host} is another machine, and plain text is allowed to this one only",
+            "remove `insecure_loopback`, and join the server's federation: fedclient join",
+        )
+    return server

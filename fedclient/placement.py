@@ -1,0 +1,174 @@
+"""Placing a device: finding the model for its data with one question and one answer, without labels if
+possible.
+
+    place(nothing) --> question, such as "describe your data" --> fetch encoder and projector --> describe
+    place(evidence) --> placement --> fetch the model --> <state>/model/
+
+Only the evidence that the server asked for is sent, as the algorithm's device half makes it: a descriptor,
+or, in runs that cannot place without labels, the losses of models or mean embeddings.
+"""
+
+import json
+import math
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fedclient.faults import TaskFailed
+from fedclient.net.backoff import Backoff, patiently
+from fedclient.store.blobs import BlobStore
+from fedclient.store.privacy_report import line
+from fedclient.work.executor import Executor
+from shoal.core.errors import BadPayload, NotFound, Refused
+from shoal.core.exchange.link import Failure, Link, Placement, Question, Task
+from shoal.core.exchange.parts import ClusterAssignment, Evidence
+from shoal.core.exchange.payload import BlobRef, Payload, Weights
+from shoal.core.exchange.wire import payload_to_bytes
+from shoal.core.types import RunId
+from shoal.shell.disk import settle, storing, temporary, write
+
+T = TypeVar("T")
+
+MODEL, PLACEMENT = "model.safetensors", "placement.json"
+
+
+@dataclass(frozen=True)
+class PlacementResult:
+    """Where the server placed these data.
+
+    model: None if the server abstained. seconds: from the first call to the last byte. received, sent: bytes
+    of models and of evidence, without the few hundred bytes of the calls around them. privacy: what this
+    device has released so far, from `fedclient.store.privacy_report`.
+    """
+
+    run: RunId
+    assignment: ClusterAssignment
+    model: Weights | None
+    seconds: float
+    received: int
+    sent: int
+    privacy: Mapping[str, Any] = field(default_factory=dict)
+
+    def facts(self) -> dict[str, Any]:
+        """For programs. A missing distance is None, since JSON has no NaN."""
+        found = asdict(self.assignment)
+        for name, value in found.items():
+            if isinstance(value, float) and math.isnan(value):
+                found[name] = None
+        blob = self.model.blob.sha256 if self.model else None
+        seconds = round(self.seconds, 3)
+        traffic = {"seconds": seconds, "received": self.received, "sent": self.sent}
+        return {"run": self.run, **found, "model": blob, **traffic, "privacy": self.privacy}
+
+
+class Placer:
+    """Asks one server. download_bytes: the size limit of one model. give_up_after: seconds without a
+    server.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        executor: Executor,
+        store: BlobStore,
+        doing: Callable[[str], None],
+        download_bytes: int,
+        give_up_after: float,
+    ) -> None:
+        self._link, self._executor, self._store, self._doing = link, executor, store, doing
+        self._download_bytes, self._give_up_after = download_bytes, give_up_after
+        self._backoff = Backoff()
+        self._received = self._sent = 0
+
+    async def place(self, run: RunId = "", accept_nearest: bool = False) -> PlacementResult:
+        """Find the model and fetch it; if the server abstained, only with `accept_nearest`.
+
+        The learner and the data are loaded first, even if the answer will not depend on them, so that their
+        faults show before a server is asked.
+
+        Raises Refused if the run cannot place, DataFault, LearnerFault, or Unavailable.
+        """
+        self._doing("loading the learner and the data")
+        await self._executor.start()
+        began = time.monotonic()
+        self._doing("asking the server which model fits")
+        answer, model = await self._answer(run, None, accept_nearest)
+        if isinstance(answer, Question):
+            evidence = await self._evidence(answer)
+            self._doing("asking the server which model fits these data")
+            answer, model = await self._answer(answer.run, evidence, accept_nearest)
+        if not isinstance(answer, Placement):
+            raise BadPayload("the server asked the same question again", "update the server or this device")
+        seconds = time.monotonic() - began
+        return PlacementResult(answer.run, answer.assignment, model, seconds, self._received, self._sent)
+
+    async def _answer(
+        self, run: RunId, evidence: Evidence | None, accept_nearest: bool
+    ) -> tuple[Question | Placement, Weights | None]:
+        """The server's answer, and the model to use. On return, the blobs that the answer names are here."""
+        asking_again = False
+        while True:
+            answer = await self._patiently(lambda: self._link.place(run, evidence))
+            try:
+                if isinstance(answer, Question):
+                    self._doing("fetching what is needed to describe the data")
+                    for weights in answer.payload.weights():
+                        await self._fetch(weights.blob)
+                    return answer, None
+                model = answer.model if accept_nearest or not answer.assignment.abstained else None
+                if model is not None:
+                    self._doing(f"fetching the model of {answer.assignment.cluster}")
+                    await self._fetch(model.blob)
+                return answer, model
+            except NotFound as error:
+                # A restarted server has forgotten what it offered to this newcomer: one more question renews
+                # it.
+                if asking_again:
+                    raise
+                self._doing(f"asking the server again: {error.message}")
+                asking_again = True
+
+    async def _evidence(self, question: Question) -> Evidence:
+        self._doing("describing the data")
+        result = await self._executor.perform(Task(question.run, 1, 0, 0, "describe", question.payload))
+        if isinstance(result, Failure):
+            raise TaskFailed(result)
+        shown = {name: part for name, part in result.parts.items() if isinstance(part, Evidence)}
+        if len(shown) != 1:
+            raise BadPayload(
+                f"the server asks for {question.payload.kind!r}, which this device cannot answer",
+                "update this device",
+            )
+        self._sent += len(payload_to_bytes(Payload("evidence", shown)))
+        return next(iter(shown.values()))
+
+    async def _fetch(self, blob: BlobRef) -> None:
+        if blob.size > self._download_bytes:
+            problem = (
+                f"the model has {blob.size} bytes, and this device accepts at most {self._download_bytes}"
+            )
+            raise Refused(problem, "raise limits.download_bytes in this device's settings")
+        if not self._store.has(blob):
+            await self._patiently(lambda: self._store.fetch(blob, self._link.fetch))
+            self._received += blob.size
+
+    async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
+        return await patiently(call, self._backoff, self._give_up_after, self._doing)
+
+
+def save(result: PlacementResult, store: BlobStore, folder: Path) -> Path:
+    """Write the model where `fedclient predict` looks for it, and return its path. Raises StorageFault."""
+    from safetensors.numpy import save_file
+
+    assert result.model is not None
+    path = folder / MODEL
+    facts = {"run": result.run, "cluster": result.assignment.cluster}
+    if result.privacy:
+        facts["privacy"] = f"of the device that fetched it: {line(result.privacy)}"
+    with storing(path), temporary(folder) as file:
+        save_file(dict(store.load(result.model)), file.name, facts)
+        settle(file, path)
+    write(folder / PLACEMENT, json.dumps(result.facts()).encode())
+    return path

@@ -1,0 +1,96 @@
+"""What a device's ledger adds up to, for people and programs: what each release cost, and what is left."""
+
+import time
+from collections.abc import Container, Mapping, Sequence
+from typing import Any
+
+from fedclient.config import ClientConfig
+from fedclient.store.ledger import Ledger
+from fedclient.store.state import DeviceFolder
+from shoal.core.errors import LedgerFault
+from shoal.core.privacy.budget import Budget
+from shoal.core.privacy.cost import Cost
+from shoal.core.privacy.ledger import Entry, Open, Paid, Release, Training, chosen, spent, versions
+from shoal.core.privacy.report import Statement, of_weights
+
+SHORT = 12
+"""Digits of a hash that people are shown."""
+
+
+def ledger_of(settings: ClientConfig) -> Ledger:
+    """The ledger of this device."""
+    return Ledger(DeviceFolder(settings.state).privacy, settings.privacy)
+
+
+def statement(entries: Sequence[Entry], budget: Budget, data: str | None = None) -> Statement:
+    """What was released: in total, or of one version of the data."""
+    left_open = [each.what for each in chosen(entries, Open) if data in (None, each.data)]
+    return Statement(spent(entries, data), budget.delta, budget.group_size, tuple(dict.fromkeys(left_open)))
+
+
+def facts(entries: Sequence[Entry], budget: Budget) -> dict[str, Any]:
+    """The sums, for programs. left: the largest epsilon of one more release that would fit."""
+
+    def figures(data: str | None, of_data: Cost) -> dict[str, Any]:
+        left = budget.epsilon_of(Cost(budget.left(of_data, spent(entries))))
+        return {**statement(entries, budget, data).facts(), "left": left}
+
+    return {
+        "total": figures(None, Cost()),
+        "data": {data: figures(data, spent(entries, data)) for data in versions(entries)},
+        "weights": of_weights([statement(entries, budget)]),
+    }
+
+
+def summary(settings: ClientConfig) -> dict[str, Any]:
+    """The sums of this device; if its ledger is damaged, the reason instead of any number."""
+    try:
+        return facts(ledger_of(settings).entries(), settings.privacy)
+    except LedgerFault as fault:
+        return {"fault": fault.message}
+
+
+def line(found: Mapping[str, Any]) -> str:
+    """What `summary` returns, as one line."""
+    if "fault" in found:
+        return f"unknown: {found['fault']}"
+    return f"{found['total']['summary']}; {found['weights']}"
+
+
+def rows(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    """Every debit and everything that left without a guarantee, oldest first, for programs.
+
+    release: SHA-256 of what was released; None if a crash lost it.
+    """
+    kept = {each.debit: each.release for each in chosen(entries, Release)}
+    return [
+        {**vars(each), "release": kept.get(each.number)} if isinstance(each, Paid) else vars(each)
+        for each in entries
+        if not isinstance(each, Release)
+    ]
+
+
+def text(entries: Sequence[Entry], budget: Budget) -> str:
+    """All of it for people."""
+    found = facts(entries, budget)
+    kept = {each.debit for each in chosen(entries, Release)}
+    lines = []
+    for each in entries:
+        if not isinstance(each, Release):
+            what = f"{each.what}: no guarantee" if isinstance(each, Open) else _paid(each, budget, kept)
+            lines.append(f"{_clock(each.at)}  data {each.data[:SHORT]}  {what}")
+    for data, figures in found["data"].items():
+        lines.append(f"data {data[:SHORT]}: {figures['summary']}; {figures['left']:.4g} is left")
+    total = found["total"]
+    lines.append(f"in total: {total['summary']}; {total['left']:.4g} is left for new data")
+    return "\n".join([*lines, found["weights"]])
+
+
+def _paid(each: Paid, budget: Budget, kept: Container[int]) -> str:
+    how = f"noise {each.noise:.4g}, {each.steps} steps" if isinstance(each, Training) else each.mode
+    lost = "" if each.number in kept else "; not finished, so nothing was released"
+    return f"{each.purpose}: epsilon {budget.epsilon_of(each.cost):.4g} ({how}){lost}"
+
+
+def _clock(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

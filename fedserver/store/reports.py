@@ -1,0 +1,98 @@
+"""The rows of reports: each counts from the moment that its row is on the disk."""
+
+import json
+import sqlite3
+from contextlib import suppress
+from typing import Any
+
+from fedserver.store.blobs import Blobs, References
+from fedserver.store.database import Database
+from fedserver.store.history import History
+from fedserver.store.records import ReportRecord
+from shoal.core.engine.checkpoint import decode, encode
+from shoal.core.errors import DiskFull, NotFound
+from shoal.core.exchange.payload import Payload
+from shoal.core.types import DeviceId, RunId
+from shoal.shell import crash
+
+
+class Reports:
+    """The reports of all rounds whose checkpoints are kept."""
+
+    def __init__(self, database: Database, blobs: Blobs, references: References, history: History) -> None:
+        self._db, self._blobs, self._references, self._history = database, blobs, references, history
+
+    def add(self, report: ReportRecord) -> None:
+        """A report counts from here on. Raises NotFound when its blobs have not arrived.
+
+        After NotFound or DiskFull it does not count; those of its blobs that arrived are still there.
+        """
+        try:
+            self._blobs.accept(report.device, report.blobs)
+            crash.point("server.report-blobs-moved")
+            self._insert(report)
+        except (NotFound, DiskFull):
+            self._references.remove_unneeded(set(report.blobs))
+            raise
+        with suppress(DiskFull):  # as in References.remove_unneeded
+            self._blobs.discard(report.device, report.blobs)
+
+    def _insert(self, report: ReportRecord) -> None:
+        key = (report.run, report.round, report.device)
+        with self._db.transaction():
+            self._db.execute(
+                "INSERT INTO reports VALUES (?, ?, ?, ?, ?)",
+                (
+                    *key,
+                    report.attempt,
+                    json.dumps(encode(Payload, report.payload, _no_tensors), sort_keys=True),
+                ),
+            )
+            for name in set(report.blobs):
+                self._db.execute("INSERT INTO report_blobs VALUES (?, ?, ?, ?)", (*key, name))
+            self._history.advance()
+            crash.point("server.report-committing")
+
+    def of_round(self, run: RunId, round: int) -> list[ReportRecord]:
+        """The reports of a round that count, in device-id order. Blobs are there while the round is."""
+        rows = self._db.query(
+            "SELECT * FROM reports WHERE run = ? AND round = ? ORDER BY device", (run, round)
+        )
+        return [_report_of(row) for row in rows]
+
+    def withdraw(self, run: RunId, round: int, device: DeviceId) -> None:
+        """Stop counting a report whose blobs are damaged."""
+        with self._db.transaction():
+            self._db.execute(
+                "DELETE FROM reports WHERE run = ? AND round = ? AND device = ?", (run, round, device)
+            )
+
+    def get(self, run: RunId, round: int, device: DeviceId) -> ReportRecord | None:
+        """A device's report in a round, if it counts."""
+        rows = self._db.query(
+            "SELECT * FROM reports WHERE run = ? AND round = ? AND device = ?", (run, round, device)
+        )
+        return _report_of(rows[0]) if rows else None
+
+    def rounds_of(self, run: RunId, device: DeviceId) -> list[int]:
+        """The rounds of a run in which an update of the device counts, of those that are still known."""
+        query = "SELECT round FROM reports WHERE run = ? AND device = ? ORDER BY round"
+        return [number for (number,) in self._db.query(query, (run, device))]
+
+
+def same(first: Payload, second: Payload) -> bool:
+    """Whether two payloads say the same, bit by bit."""
+    return _json(first) == _json(second)
+
+
+def _json(payload: Payload) -> str:
+    return json.dumps(encode(Payload, payload, _no_tensors), sort_keys=True)
+
+
+def _no_tensors(tensors: object) -> Any:
+    raise TypeError("a payload holds no tensors, only references to blobs")
+
+
+def _report_of(row: sqlite3.Row) -> ReportRecord:
+    payload = decode(Payload, json.loads(row["payload"]), _no_tensors)
+    return ReportRecord(row["run"], row["round"], row["device"], row["attempt"], payload)

@@ -1,0 +1,111 @@
+"""Where releases with a guarantee are made and paid for, as the device halves see it.
+
+A real device has a ledger on its disk (`fedclient.store.ledger`); a simulation pays nothing.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from shoal.core.errors import DeviceFault
+from shoal.core.exchange.parts import Descriptor, PrivacySettings
+from shoal.core.privacy.chance import Entropy
+from shoal.core.privacy.dpsgd import TrainingTerms
+from shoal.core.privacy.release import release_sums
+from shoal.core.privacy.sums import ExactSums
+from shoal.core.privacy.terms import Terms
+from shoal.core.types import Tensors
+
+
+@dataclass(frozen=True)
+class Order:
+    """A release that is asked for: what it is for, on what terms, and from what.
+
+    purpose: for people. encoder, projector: SHA-256 of their tensors. data: version of all of the device's
+    data, labels apart (`shoal.core.data.version`); content: of what is summed, with labels where they matter.
+    """
+
+    purpose: str
+    settings: PrivacySettings
+    terms: Terms
+    encoder: str
+    projector: str
+    data: str
+    content: str
+
+    @property
+    def without_classes(self) -> "Order":
+        """All samples together alone, on the same terms."""
+        return replace(self, terms=replace(self.terms, classes=0))
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """Training that is asked for: what it is for, on what terms, and on which data (as in `Order`)."""
+
+    purpose: str
+    terms: TrainingTerms
+    data: str
+
+
+class Account(Protocol):
+    """Makes releases, each paid for once."""
+
+    def release(self, order: Order, exact: Callable[[], ExactSums]) -> Descriptor:
+        """The release that is ordered: the one that was made before, for nothing, or else a new one.
+
+        Where classes cannot be paid any more, what was told of all samples together before is told again.
+        exact: computes the sums, and is not called for what was made before or cannot be paid.
+        Raises OverBudget where the owner's budget has no room.
+        """
+        ...
+
+    def train(self, lesson: Lesson, work: Callable[[Entropy], Tensors]) -> Tensors:
+        """What `work` makes of entropy for its noise, which it gets once the lesson is paid.
+
+        Training is never recalled: asked for again it is paid and done anew. Raises OverBudget.
+        """
+        ...
+
+    def unprotected(self, what: str, data: str) -> None:
+        """Note that something leaves without a guarantee: `what`, of data of this version.
+
+        Raises Unprotected where the owner does not allow it.
+        """
+        ...
+
+
+class Unmetered:
+    """For simulations, whose data are nobody's: noise is drawn from `entropy`, and nothing is paid."""
+
+    def __init__(self, entropy: Entropy) -> None:
+        self._entropy = entropy
+
+    def release(self, order: Order, exact: Callable[[], ExactSums]) -> Descriptor:
+        return release_sums(exact(), order.settings, order.terms, order.projector, self._entropy)
+
+    def train(self, lesson: Lesson, work: Callable[[Entropy], Tensors]) -> Tensors:
+        return work(self._entropy)
+
+    def unprotected(self, what: str, data: str) -> None:
+        pass
+
+
+class NoAccount:
+    """Where nobody keeps an account: no release with a guarantee can be made."""
+
+    def release(self, order: Order, exact: Callable[[], ExactSums]) -> Descriptor:
+        raise _missing()
+
+    def train(self, lesson: Lesson, work: Callable[[Entropy], Tensors]) -> Tensors:
+        raise _missing()
+
+    def unprotected(self, what: str, data: str) -> None:
+        pass
+
+
+def _missing() -> DeviceFault:
+    return DeviceFault(
+        "no privacy account is kept here, so nothing can be released with a guarantee",
+        "give the bench an account",
+    )

@@ -1,0 +1,130 @@
+"""What left a device, in the words of every report: the true (epsilon, delta), or that there is none."""
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from shoal.core.exchange.messages import Built, Described, Evaluated, Message, Represented, Scored, Trained
+from shoal.core.exchange.payload import fields_of
+from shoal.core.exchange.privacy_modes import MODES
+from shoal.core.privacy.cost import Cost, epsilon_of
+from shoal.core.types import Tensors
+
+OPEN = {
+    **{mode.name: mode.leaves for mode in MODES.values() if not mode.calibrated},
+    "prototypes": "mean embeddings of classes (prototypes), with how many samples each has",
+    "bounds": "bounds of latents, which are values of real records",
+    "weights": "weights trained without DP-SGD",
+    "figures": "accuracy and loss as measured",
+}
+"""What can leave without a guarantee."""
+OF_TRAINING = (OPEN["weights"], OPEN["figures"])
+"""What leaves in every round of a run that asks for no guarantee."""
+WEIGHTS = "weights: no privacy guarantee, as they leave without DP-SGD"
+NO_WEIGHTS = "weights: none have left"
+
+NOTHING = Cost()
+
+
+@dataclass(frozen=True)
+class Statement:
+    """All releases of somebody. cost: for one sample. delta, group_size: at which it is told.
+
+    unprotected: what left without a guarantee, as in `OPEN`.
+    """
+
+    cost: Cost = NOTHING
+    delta: float = 1e-6
+    group_size: int = 1
+    unprotected: tuple[str, ...] = ()
+
+    @property
+    def epsilon(self) -> float:
+        """The true epsilon of everything; infinite where something left unprotected."""
+        return math.inf if self.unprotected else self.protected
+
+    @property
+    def protected(self) -> float:
+        """The epsilon of what has a guarantee, which says nothing of the rest."""
+        return self.cost.epsilon(self.delta, self.group_size)
+
+    @property
+    def weights(self) -> bool:
+        """Whether weights left, and none without a guarantee."""
+        return bool(self.cost.curve) and OPEN["weights"] not in self.unprotected
+
+    @property
+    def promise(self) -> str:
+        """The epsilon of what has a guarantee, in words."""
+        samples = f" for {self.group_size} samples together" if self.group_size > 1 else ""
+        return f"epsilon {self.protected:.4g} at delta {self.delta:g}{samples}"
+
+    def facts(self) -> dict[str, Any]:
+        """For programs. epsilon: None where there is none; of_releases: of what has one."""
+        return {
+            "epsilon": None if self.unprotected else self.epsilon,
+            "delta": self.delta,
+            "group_size": self.group_size,
+            "of_releases": self.protected,
+            "unprotected": list(self.unprotected),
+            "summary": str(self),
+        }
+
+    def __str__(self) -> str:
+        if not self.cost and not self.unprotected:
+            return "nothing was released"
+        if not self.unprotected:
+            return self.promise
+        some = f"; the rest: {self.promise}" if self.cost else ""
+        return f"no guarantee: {', '.join(self.unprotected)}{some}"
+
+
+@dataclass(frozen=True)
+class CentralNoise:
+    """What noise of the server promises each device of a run, for all of its samples together. rho: of the
+    device that took part most."""
+
+    rho: float
+    delta: float
+
+    def __str__(self) -> str:
+        if not self.rho:
+            return "models: no update has gone into them yet"
+        return (
+            f"models: epsilon {epsilon_of(self.rho, self.delta):.4g} at delta {self.delta:g} for all of a "
+            "device's updates, by noise of the server: against those who get models, not against the server"
+        )
+
+
+def of_weights(released: Collection[Statement]) -> str:
+    """What the weights of these devices have, in one line: of the device for which it is least.
+
+    A device's cost is for all that it released; its weights alone cost no more than that.
+    """
+    gave = [each for each in released if each.cost.curve or OPEN["weights"] in each.unprotected]
+    if released and not gave:
+        return NO_WEIGHTS
+    if not gave or not all(each.weights for each in gave):
+        return WEIGHTS
+    worst = max(gave, key=lambda each: each.protected)
+    devices = "1 device" if len(gave) == 1 else f"each of {len(gave)} devices"
+    return f"weights: DP-SGD on {devices}, with its other releases at most {worst.promise}"
+
+
+def left_open(message: Message) -> tuple[str, ...]:
+    """Of the data of a device that answers this. Descriptors, bounds and prototypes tell for themselves.
+
+    Initial weights follow from no data. Reports of kinds that are not known here are taken for the worst.
+    """
+    reply = message.reply
+    if reply is Built:
+        return ()
+    types = {each for kinds, _ in fields_of(reply).values() for each in kinds}
+    plain = getattr(message, "private", None) is None
+    found = [OPEN["weights"]] if plain and types & {Tensors, tuple[Tensors, ...]} else []
+    if reply in (Evaluated, Scored):
+        found.append(OPEN["figures"])
+    elif reply not in (Trained, Described, Represented):
+        found.append(f"a {reply.kind!r} report, as computed")
+    return tuple(found)

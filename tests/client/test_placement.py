@@ -1,0 +1,270 @@
+"""PlacementResult against a server in memory: what is asked, what is sent, what is stored; then
+prediction.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedclient.config import ClientConfig, DataConfig, WorkConfig
+from fedclient.faults import TaskFailed
+from fedclient.placement import MODEL, PLACEMENT, PlacementResult, Placer, save
+from fedclient.store.blobs import BlobStore
+from fedclient.work.executor import InProcess, Spawned
+from fedclient.work.predict import classify, read_model
+from fedclient.work.runtime import Runtime
+from shoal.core.device_kit.learner import initial_weights
+from shoal.core.errors import BadPayload, ConfigError, DataFault, NotFound, Refused, Unavailable
+from shoal.core.exchange.link import Placement, Question
+from shoal.core.exchange.messages import Describe
+from shoal.core.exchange.parts import ClusterAssignment, Descriptor
+from shoal.core.exchange.payload import BlobRef, encode
+from shoal.core.exchange.tensors import digest
+from shoal.core.types import RunId, Tensors
+from tests.client.memory_server import MemoryLink, MemoryServer
+
+PROJECTOR = {"mean": np.zeros(8), "components": np.eye(2, 8)}
+ASSIGNMENT = ClusterAssignment("c1", 0.5, "c0", 2.0, 0.75)
+
+
+@pytest.fixture
+def workshop(work: WorkConfig, tmp_path: Path) -> Runtime:
+    np.savez(tmp_path / "new.npz", x=np.arange(120, dtype=np.float32).reshape(30, 4))
+    return Runtime.open(replace(work, file=tmp_path / "new.npz"))
+
+
+@pytest.fixture
+def model(workshop: Runtime) -> Tensors:
+    return initial_weights(workshop._context.learner, 5)
+
+
+@pytest.fixture
+def server(model: Tensors) -> MemoryServer:
+    server = MemoryServer([])
+    server.question = Question("r1", encode(Describe(model, PROJECTOR), server.keep))
+    server.placement = Placement("r1", ASSIGNMENT, server.keep(model))
+    return server
+
+
+def placed(
+    server: MemoryServer,
+    workshop: Runtime,
+    store: BlobStore,
+    accept_nearest: bool = False,
+    limit: int = 1 << 20,
+) -> PlacementResult:
+    doing: list[str] = []
+    link, executor = MemoryLink(server), InProcess(workshop)
+    placer = Placer(link, executor, store, doing.append, limit, give_up_after=0.05)
+    return asyncio.run(placer.place("", accept_nearest))
+
+
+def test_a_question_an_answer_and_a_model(
+    server: MemoryServer, workshop: Runtime, store: BlobStore, model: Tensors, tmp_path: Path
+) -> None:
+    found = placed(server, workshop, store)
+    assert server.log == ["place", "fetch 0", "fetch 0", "place r1"]  # the model is the encoder: not fetched
+    assert (found.run, found.assignment) == ("r1", ASSIGNMENT)
+    (descriptor,) = server.placed
+    assert descriptor.classes == 0  # nothing about labels
+    assert descriptor.projector == digest(PROJECTOR)
+    assert descriptor.statistics.counts.tolist() == [30.0]
+    assert found.received == sum(len(data) for data in server.blobs.values())
+    assert found.sent > 0
+    path = save(found, store, tmp_path / "model")
+    assert path == tmp_path / "model" / MODEL
+    stored = read_model(path)
+    assert {name: array.tolist() for name, array in stored.items()} == {
+        name: array.tolist() for name, array in model.items()
+    }
+    facts = json.loads((tmp_path / "model" / PLACEMENT).read_text())
+    assert (facts["cluster"], facts["distance"], facts["runner_up"]) == ("c1", 0.5, "c0")
+    assert facts["model"] == digest(model)
+
+
+def test_a_run_with_one_model_asks_nothing(
+    server: MemoryServer, workshop: Runtime, store: BlobStore, tmp_path: Path
+) -> None:
+    assert server.placement is not None
+    server.question = None
+    server.placement = replace(server.placement, assignment=ClusterAssignment("global"))
+    found = placed(server, workshop, store)
+    assert server.placed == []
+    save(found, store, tmp_path / "model")
+    assert json.loads((tmp_path / "model" / PLACEMENT).read_text())["distance"] is None
+
+
+def test_an_abstention_brings_no_model_unless_the_owner_takes_the_nearest(
+    server: MemoryServer, workshop: Runtime, store: BlobStore
+) -> None:
+    assert server.placement is not None
+    far = replace(ASSIGNMENT, abstained=True, reason="farther than any member")
+    server.placement = replace(server.placement, assignment=far)
+    assert placed(server, workshop, store).model is None
+    assert placed(server, workshop, store, accept_nearest=True).model == server.placement.model
+    server.placement = replace(server.placement, model=None)
+    assert placed(server, workshop, store, accept_nearest=True).model is None
+
+
+def test_what_can_go_wrong_is_said(server: MemoryServer, workshop: Runtime, store: BlobStore) -> None:
+    with pytest.raises(Refused, match=r"limits\.download_bytes"):
+        placed(server, workshop, store, limit=10)
+    assert server.question is not None
+    wrong = encode(Describe({"x": np.zeros(3, np.float32)}, PROJECTOR), server.keep)
+    server.question = Question("r1", wrong)
+    with pytest.raises(TaskFailed, match="tensor"):
+        placed(server, workshop, store)
+    server.question = Question("r1", replace(wrong, kind="horoscope"))
+    with pytest.raises(TaskFailed, match="'horoscope'"):
+        placed(server, workshop, store)
+    server.question, server.placement = None, None
+    with pytest.raises(Refused, match="no model yet"):
+        placed(server, workshop, store)
+    server.away = 1 << 30
+    with pytest.raises(Unavailable):
+        placed(server, workshop, store)
+
+
+def test_the_data_are_looked_at_before_the_server_is_asked(
+    server: MemoryServer, work: WorkConfig, store: BlobStore, tmp_path: Path
+) -> None:
+    """Also where a run has one model, and asks nothing about the data."""
+    server.question = None
+    executor = Spawned(replace(work, file=tmp_path / "MISSING.csv"))
+    placer = Placer(MemoryLink(server), executor, store, lambda text: None, 1 << 20, 0.05)
+    with pytest.raises(DataFault, match=r"MISSING\.csv: No such file") as caught:
+        asyncio.run(placer.place())
+    assert caught.value.hint
+    assert server.log == []
+
+
+class Forgetful(MemoryLink):
+    """A server that has forgotten what it told, `left` times: it was started anew."""
+
+    left = 0
+
+    async def place(self, run: RunId, descriptor: Descriptor | None) -> Question | Placement:
+        self.told = self.left <= 0
+        self.left -= 1
+        return await super().place(run, descriptor)
+
+    async def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[bytes]:
+        if not self.told:
+            raise NotFound(f"blob {blob.sha256[:12]} is not for this device")
+        async for data in super().fetch(blob, start):
+            yield data
+
+
+def test_a_server_that_forgot_what_it_told_is_asked_once_again(
+    server: MemoryServer, workshop: Runtime, store: BlobStore
+) -> None:
+    said: list[str] = []
+    link = Forgetful(server)
+    link.left = 1
+    placer = Placer(link, InProcess(workshop), store, said.append, 1 << 20, 0.05)
+    assert asyncio.run(placer.place()).assignment == ASSIGNMENT
+    assert server.log == ["place", "place", "fetch 0", "fetch 0", "place r1"]
+    assert any("asking the server again: blob" in text for text in said)
+    store.trim(0)
+    link.left, server.question = 1, None
+    assert asyncio.run(placer.place()).model is not None
+    store.trim(0)
+    link.left = 2
+    with pytest.raises(NotFound, match="is not for this device"):
+        asyncio.run(placer.place())
+
+
+def test_a_question_after_the_answer_is_refused(
+    server: MemoryServer, workshop: Runtime, store: BlobStore
+) -> None:
+    class Asking(MemoryLink):
+        async def place(self, run: str, descriptor: object) -> Question | Placement:
+            return await super().place(run, None)
+
+    placer = Placer(Asking(server), InProcess(workshop), store, lambda text: None, 1 << 20, 0.05)
+    with pytest.raises(BadPayload, match="the same question again"):
+        asyncio.run(placer.place())
+
+
+# -- prediction -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def settings(
+    work: WorkConfig, server: MemoryServer, workshop: Runtime, store: BlobStore, tmp_path: Path
+) -> ClientConfig:
+    save(placed(server, workshop, store), store, tmp_path / "model")
+    return ClientConfig(learner=work.learner, data=work.data, state=tmp_path)
+
+
+def test_classes_and_probabilities(settings: ClientConfig, tmp_path: Path) -> None:
+    model = tmp_path / "model" / MODEL
+    found = classify(settings, tmp_path / "new.npz", model, tmp_path / "out.csv")
+    assert found.probabilities.shape == (30, 3)
+    assert found.accuracy is None
+    np.testing.assert_allclose(found.probabilities.sum(1), 1.0, rtol=1e-5)
+    lines = (tmp_path / "out.csv").read_text().splitlines()
+    assert lines[0] == "row,class,p0,p1,p2"
+    assert lines[1].split(",")[:2] == ["0", str(found.classes[0])]
+    assert len(lines) == 31
+    classify(settings, tmp_path / "new.npz", model, tmp_path / "out.npz")
+    with np.load(tmp_path / "out.npz") as written:
+        assert written["classes"].tolist() == found.classes.tolist()
+        assert written["probabilities"].tolist() == found.probabilities.tolist()
+    assert sum(found.counts().values()) == 30
+
+
+def test_the_file_of_the_settings_in_its_own_order(settings: ClientConfig, tmp_path: Path) -> None:
+    found = classify(settings, None, tmp_path / "model" / MODEL, None)
+    with np.load(tmp_path / "train.npz") as data:
+        assert found.accuracy == (found.classes == data["y"]).mean()
+        other = classify(settings, tmp_path / "train.npz", tmp_path / "model" / MODEL, None)
+    assert found.classes.tolist() == other.classes.tolist()
+
+
+def test_a_prediction_that_cannot_be(settings: ClientConfig, tmp_path: Path) -> None:
+    model = tmp_path / "model" / MODEL
+    with pytest.raises(NotFound, match="fedclient place"):
+        classify(settings, None, tmp_path / "none", None)
+    (tmp_path / "cut").write_bytes(model.read_bytes()[:-4])
+    with pytest.raises(DataFault, match="is not a model"):
+        classify(settings, None, tmp_path / "cut", None)
+    with pytest.raises(ConfigError, match="no learner"):
+        classify(replace(settings, learner=None), None, model, None)
+    with pytest.raises(ConfigError, match="fedclient predict DATA"):
+        classify(replace(settings, data=None), None, model, None)
+    (tmp_path / "learner.py").write_text("from torch import nn\ndef build(): return nn.Linear(4, 2)\n")
+    with pytest.raises(BadPayload, match="tensor"):
+        classify(settings, None, model, None)
+
+
+def test_a_class_column_that_no_setting_names_is_the_fault_of_the_data(
+    settings: ClientConfig, tmp_path: Path
+) -> None:
+    """By prediction, and by the training process that describes the data for a placement."""
+    truth = tmp_path / "truth.csv"
+    truth.write_text("a,b,c,d,class\n1,2,3,4,0\n5,6,7,8,1\n")
+    said = r"truth\.csv has 5 columns, the model was trained on 4 "
+    with pytest.raises(DataFault, match=said) as caught:
+        classify(settings, truth, tmp_path / "model" / MODEL, None)
+    assert caught.value.hint == "name the class column with data.label"
+    data = DataConfig(csv=tmp_path / "new.csv", label="class")
+    found = classify(replace(settings, data=data), truth, tmp_path / "model" / MODEL, None)
+    assert found.accuracy is not None
+
+
+def test_a_newcomers_class_column_is_the_fault_of_the_data(
+    work: WorkConfig, server: MemoryServer, store: BlobStore, tmp_path: Path
+) -> None:
+    truth = tmp_path / "truth.csv"
+    truth.write_text("a,b,c,d,class\n1,2,3,4,0\n5,6,7,8,1\n")
+    with pytest.raises(TaskFailed) as caught:
+        placed(server, Runtime.open(replace(work, file=truth)), store)
+    assert caught.value.code == "bad-data"
+    assert "truth.csv has 5 columns, the model was trained on 4" in caught.value.message
+    assert "data.label" in caught.value.message
