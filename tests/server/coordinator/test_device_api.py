@@ -171,7 +171,7 @@ def test_a_silent_device_is_gone_and_may_come_back(tmp_path: Path) -> None:
         await devices[1].do(await devices[1].task(), honest(1))
         assert (await devices[1].task(8.0)).round == 2
         status = await OperatorApi(coordinator).show("toy")
-        assert "not heard of" in status.missing["d0"]
+        assert "not heard from" in status.missing["d0"]
         assert not await devices[0].link.alive(silent.run, silent.round, silent.attempt)
         assert (await devices[0].link.next_task(0.0)) is not None
         assert coordinator.runs["toy"].present("d0")
