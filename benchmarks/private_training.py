@@ -26,7 +26,7 @@ from shoal.core.exchange.messages import (
     Trained,
     TrainingSettings,
 )
-from shoal.core.privacy.account import Unmetered
+from shoal.core.privacy.accountant import Unmetered
 from shoal.core.privacy.cost import Cost, total
 from shoal.lab.datasets import images
 

@@ -18,9 +18,9 @@ from typing import TypeVar
 import numpy as np
 
 from shoal.core.exchange.parts import Descriptor, PrivacySettings
-from shoal.core.privacy.modes import terms
 from shoal.core.privacy.release import release_sums
 from shoal.core.privacy.sums import sums_of
+from shoal.core.privacy.terms import terms
 
 SETTINGS = PrivacySettings("explicit", 20.0, 1e-6)  # so that 100 classes are released too
 Value = TypeVar("Value")

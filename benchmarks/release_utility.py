@@ -19,9 +19,9 @@ from shoal.core.algorithms.flux import Parameters
 from shoal.core.algorithms.flux.clustering import form_clusters, place
 from shoal.core.errors import Refused
 from shoal.core.exchange.parts import Descriptor, PrivacySettings, Vector
-from shoal.core.privacy.modes import Terms, terms
 from shoal.core.privacy.release import release_sums
 from shoal.core.privacy.sums import sums_of
+from shoal.core.privacy.terms import Terms, terms
 
 DEVICES, GROUPS, CLASSES, DIMS, SPREAD = 24, 4, 10, 10, 0.1
 PARAMETERS = Parameters(classes=CLASSES, dims=DIMS)

@@ -27,7 +27,7 @@ from shoal.core.exchange.parts import Descriptor
 from shoal.core.exchange.payload import Payload
 from shoal.core.exchange.tensors import digest
 from shoal.core.exchange.wire import payload_from_bytes, payload_to_bytes
-from shoal.core.privacy.account import Lesson, Order
+from shoal.core.privacy.accountant import Lesson, Order
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.chance import Entropy
 from shoal.core.privacy.cost import Cost
@@ -48,7 +48,7 @@ from shoal.core.privacy.ledger import (
     spent,
 )
 from shoal.core.privacy.release import release_sums
-from shoal.core.privacy.statement import OF_TRAINING
+from shoal.core.privacy.report import OF_TRAINING
 from shoal.core.privacy.sums import ExactSums
 from shoal.core.types import Tensors
 from shoal.shell import crash
@@ -82,7 +82,7 @@ class Ledger:
         return entries
 
     def release(self, order: Order, exact: Callable[[], ExactSums]) -> Descriptor:
-        """See `shoal.core.privacy.account`. Raises OverBudget, LedgerFault, StorageFault."""
+        """See `shoal.core.privacy.accountant`. Raises OverBudget, LedgerFault, StorageFault."""
         entries = self.entries()
         if (found := self._recalled(entries, order)) is not None:
             return found
@@ -111,7 +111,7 @@ class Ledger:
         return descriptor
 
     def train(self, lesson: Lesson, work: Callable[[Entropy], Tensors]) -> Tensors:
-        """See `shoal.core.privacy.account`. Raises OverBudget, LedgerFault, StorageFault, and as `work`
+        """See `shoal.core.privacy.accountant`. Raises OverBudget, LedgerFault, StorageFault, and as `work`
         does."""
         with self._alone():
             entries, head = self._read()
@@ -125,11 +125,13 @@ class Ledger:
         return found
 
     def unprotected(self, what: str, data: str) -> None:
-        """See `shoal.core.privacy.account`. Raises Unprotected, LedgerFault, StorageFault."""
+        """See `shoal.core.privacy.accountant`. Raises Unprotected, LedgerFault, StorageFault."""
         if not self._budget.allows(what):
             training = what in OF_TRAINING
             ask, setting = (
-                ("dp_epsilon", "plain_weights") if training else ("privacy=balanced", "unprotected")
+                ("dp_epsilon", "allow_plain_weights")
+                if training
+                else ("privacy=balanced", "allow_unprotected")
             )
             raise Unprotected(
                 f"this device releases nothing without a privacy guarantee, and the run asks for {what}",

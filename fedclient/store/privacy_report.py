@@ -11,7 +11,7 @@ from shoal.core.errors import LedgerFault
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.cost import Cost
 from shoal.core.privacy.ledger import Entry, Open, Paid, Release, Training, chosen, spent, versions
-from shoal.core.privacy.statement import Statement, of_weights
+from shoal.core.privacy.report import Statement, of_weights
 
 SHORT = 12
 """Digits of a hash that people are shown."""

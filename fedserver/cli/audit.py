@@ -1,4 +1,4 @@
-"""`fedserver audit ...`: what happened to identities, and whether the log of it is whole."""
+"""`fedserver audit ...`: show and verify the audit log."""
 
 import json
 import re
@@ -13,31 +13,34 @@ from fedserver.store.identities.audit import Event, Head
 from shoal.core.errors import ConfigError, ShoalError
 from shoal.shell.console import Console, Result, verb
 
-STATE = state_option("The folder of the server that is meant; it need not run.")
+STATE = state_option("The server's state folder; the server need not be running.")
 
 
 class LogBroken(ShoalError):
-    """Lines of the audit log were changed or taken out."""
+    """Lines of the audit log were changed or removed."""
 
     code = "audit-broken"
 
 
 @click.group()
 def audit() -> None:
-    """The audit log: show it, and find out whether it is whole."""
+    """Show and verify the audit log."""
 
 
 @audit.command(epilog="Example: fedserver audit verify --state server && echo whole")
 @verb
 @STATE
 @click.option(
-    "--expect", metavar="NUMBER:HASH", help="A head that an earlier verify printed, kept elsewhere."
+    "--expect",
+    metavar="NUMBER:HASH",
+    help="Also check that the log contains this head, which an earlier verify printed.",
 )
 def verify(console: Console, state: Path, expect: str | None) -> Result:
-    """Check every line: that none was changed, taken out or put in, the last ones neither.
+    """Verify that no line, including the last, was changed, removed or inserted.
 
-    The file and the database are compared with each other. Who can rewrite both can hide that; against them,
-    keep the head that is printed here on another machine, and ask for it with --expect.
+    The file is compared with the database. Someone who can rewrite both can hide a change; to detect that,
+    keep the head that this command prints on another machine, and give it to --expect. Exits with code 1 if
+    the log is broken.
     """
     from fedserver.store.identities import audit as log
 
@@ -47,21 +50,31 @@ def verify(console: Console, state: Path, expect: str | None) -> Result:
         broken = LogBroken(f"the audit log of {state} is broken: {found.wrong}", "compare it with a backup")
         return Result(facts, "", broken)
     if not found.expected:
-        broken = LogBroken(f"{expect} is not in the audit log of {state}", "the whole log was written anew")
+        broken = LogBroken(
+            f"{expect} is not in the audit log of {state}",
+            "the whole log was rewritten; compare it with a backup",
+        )
         return Result(facts, "", broken)
-    return Result(
-        facts, f"{found.head.number} lines, all as they were; head {found.head.number}:{found.head.hash}"
-    )
+    return Result(facts, f"{found.head.number} lines, all intact; head {found.head.number}:{found.head.hash}")
 
 
 @audit.command(epilog="Example: fedserver audit show --event join-refused --last 20")
 @verb
 @STATE
-@click.option("--event", type=click.Choice([event.value for event in Event]), help="Only these.")
-@click.option("--device", metavar="DEVICE", help="Only of this device.")
-@click.option("--last", type=click.IntRange(min=1), default=100, show_default=True, help="How many at most.")
+@click.option(
+    "--event", type=click.Choice([event.value for event in Event]), help="Show only events of this kind."
+)
+@click.option("--device", metavar="DEVICE", help="Show only events of this device.")
+@click.option(
+    "--last",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    metavar="N",
+    help="Show at most the last N lines.",
+)
 def show(console: Console, state: Path, event: str | None, device: str | None, last: int) -> Result:
-    """The latest lines of the log, oldest first, without checking them."""
+    """Show the latest lines of the log, oldest first, without verifying them."""
     from fedserver.store.identities import audit as log
 
     found: deque[dict[str, Any]] = deque(maxlen=last)
@@ -73,7 +86,7 @@ def show(console: Console, state: Path, event: str | None, device: str | None, l
             continue  # `verify` says which
         if event in (None, line["event"]) and device in (None, facts.get("device")):
             found.append(line)
-    return Result({"lines": list(found)}, "\n".join(map(_text, found)) or "there is no such line")
+    return Result({"lines": list(found)}, "\n".join(map(_text, found)) or "no line matches")
 
 
 def _text(line: dict[str, Any]) -> str:
@@ -84,5 +97,5 @@ def _text(line: dict[str, Any]) -> str:
 def _head(text: str) -> Head:
     found = re.fullmatch(r"([0-9]{1,12}):([0-9a-f]{64})", text)
     if found is None:
-        raise ConfigError(f"{text!r} is not NUMBER:HASH", "as an earlier fedserver audit verify printed it")
+        raise ConfigError(f"{text!r} is not NUMBER:HASH", "give the head that fedserver audit verify printed")
     return Head(int(found[1]), found[2])

@@ -1,4 +1,4 @@
-"""`fedserver authority ...`: the certificate authorities, and the change from one to the next."""
+"""`fedserver authority ...`: the certificate authorities, and how to replace one."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from fedserver.authority.authority_api import Root
     from fedserver.rpc.authority_client import AuthorityClient
 
-FORCE = "Also if devices are left behind; they can rejoin with their last key."
+FORCE = "Do it even if some devices are left behind; they can rejoin with their last key."
 
 
 @click.group()
 def authority() -> None:
-    """The certificate authorities that this server and its devices trust.
+    """Manage the certificate authorities that this server and its devices trust.
 
     \b
-    To change from one to the next, without a restart:
-      fedserver authority add          the new one is trusted; devices are told when they renew
-      fedserver authority ls           whom it still has to reach
-      fedserver authority use NAME     the new one signs
-      fedserver authority drop NAME    the old one ends, once nobody uses it
+    To replace the authority without a restart:
+      fedserver authority add          trust a new one; devices learn of it when they renew
+      fedserver authority ls           see which devices do not know it yet
+      fedserver authority use NAME     let the new one sign
+      fedserver authority drop NAME    remove the old one, once no device uses it
     """
 
 
@@ -33,7 +33,7 @@ def authority() -> None:
 @verb
 @connected
 def list_(console: Console, client: "AuthorityClient") -> Result:
-    """The authorities that are trusted, oldest first."""
+    """List the trusted authorities, oldest first."""
     found = client.roots()
     rows = [
         (
@@ -45,7 +45,7 @@ def list_(console: Console, client: "AuthorityClient") -> Result:
         )
         for root in found
     ]
-    text = table(("authority", "signs", "until", "certificates", "devices that do not know it"), rows)
+    text = table(("authority", "signs", "expires", "certificates", "devices that do not know it"), rows)
     return Result({"authorities": list(map(facts, found))}, text)
 
 
@@ -53,9 +53,12 @@ def list_(console: Console, client: "AuthorityClient") -> Result:
 @verb
 @connected
 def add(console: Console, client: "AuthorityClient") -> Result:
-    """Make one more authority. From now on it is trusted; devices are told of it when they renew."""
+    """Create another authority. It is trusted from now on; devices learn of it when they renew."""
     root = client.add_root()
-    return Result(facts(root), f"authority {root.name} is trusted; its key: {fingerprint(root.pin.hex())}")
+    return Result(
+        facts(root),
+        f"authority {root.name} is trusted; fingerprint of its key: {fingerprint(root.pin.hex())}",
+    )
 
 
 @authority.command(epilog="Example: fedserver authority use 3f9a1c22")
@@ -64,12 +67,12 @@ def add(console: Console, client: "AuthorityClient") -> Result:
 @click.argument("name", metavar="AUTHORITY")
 @click.option("--force", is_flag=True, help=FORCE)
 def use(console: Console, client: "AuthorityClient", name: str, force: bool) -> Result:
-    """Let an authority sign, the server's own certificate too.
+    """Let an authority sign all new certificates, including the server's own.
 
-    Refused while there are approved devices, seen within 90 days, that do not know it yet.
+    Refused while approved devices that called within the last 90 days do not know it.
     """
     root = client.use_root(name, force)
-    return Result(facts(root), f"authority {name} signs from now on")
+    return Result(facts(root), f"authority {name} signs all new certificates")
 
 
 @authority.command(epilog="Example: fedserver authority drop 3f9a1c22")
@@ -78,13 +81,16 @@ def use(console: Console, client: "AuthorityClient", name: str, force: bool) -> 
 @click.argument("name", metavar="AUTHORITY")
 @click.option("--force", is_flag=True, help=FORCE)
 def drop(console: Console, client: "AuthorityClient", name: str, force: bool) -> Result:
-    """End an authority that does not sign; its key is deleted. Refused while devices use its certificates."""
+    """Remove an authority that does not sign, and delete its key.
+
+    Refused while devices use its certificates.
+    """
     client.drop_root(name, force)
-    return Result({"authority": name}, f"authority {name} has ended")
+    return Result({"authority": name}, f"authority {name} is removed")
 
 
 def facts(root: "Root") -> dict[str, Any]:
-    """For programs."""
+    """An authority as JSON."""
     return {
         "authority": root.name,
         "fingerprint": root.pin.hex(),

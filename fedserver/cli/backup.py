@@ -1,4 +1,4 @@
-"""`fedserver backup`, `restore` and `recover`: what an operator does before and after the loss of a disk."""
+"""`fedserver backup`, `restore` and `recover`: before and after the loss of a disk."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -10,7 +10,7 @@ from fedserver.cli.options import PATH, state_option
 from shoal.core.errors import Refused
 from shoal.shell.console import Console, Result, verb
 
-STATE = state_option("The server's folder.")
+STATE = state_option("The server's state folder.")
 
 
 @click.command(epilog="Example: fedserver backup --state server /backups/monday")
@@ -18,7 +18,7 @@ STATE = state_option("The server's folder.")
 @STATE
 @click.argument("target", type=PATH, metavar="BACKUP")
 def backup(console: Console, state: Path, target: Path) -> Result:
-    """Copy a server's folder to BACKUP, a folder that is not there yet. The server may be working."""
+    """Copy the state folder to BACKUP, which must not exist. The server may be running."""
     from fedserver.store.backup import backup as copy
 
     console.progress(f"copying {state}")
@@ -32,10 +32,11 @@ def backup(console: Console, state: Path, target: Path) -> Result:
 @STATE
 @click.argument("source", type=PATH, metavar="BACKUP")
 def restore(console: Console, state: Path, source: Path) -> Result:
-    """Make a server's folder, which must not be there, of a backup; every blob is checked.
+    """Restore BACKUP into a new state folder. Every blob is verified.
 
-    What happened after the backup was made is lost. `fedserver recover --accept` goes on without it; before
-    that, devices that renewed meanwhile are refused, and once a device has seen more nothing is taken.
+    What happened after the backup was made is lost; accept that with `fedserver recover --accept` before you
+    start the server. Until then, devices that have renewed their certificate since the backup are refused,
+    and the server refuses new work as soon as a device has seen later work.
     """
     from fedserver.store.backup import restore as copy
 
@@ -51,43 +52,50 @@ def restore(console: Console, state: Path, source: Path) -> Result:
 @verb
 @STATE
 @click.option(
-    "--accept", is_flag=True, help="Go on from what is in the folder; what devices saw is given up."
+    "--accept",
+    is_flag=True,
+    help="Accept the restored state; later work that devices have seen is lost.",
 )
-@click.option("--audit", type=PATH, metavar="FILE", help="The audit.jsonl of the folder that was lost.")
+@click.option(
+    "--audit", type=PATH, metavar="FILE", help="The audit.jsonl of the folder that was lost. Needs --accept."
+)
 def recover(console: Console, state: Path, accept: bool, audit: Path | None) -> Result:
-    """Go on from a folder that was restored from the past, while its server is stopped.
+    """Continue from a state folder that was restored from a backup. The server must be stopped.
 
-    Without --accept it only says what is in doubt. With it, rounds that are open are abandoned and planned
-    again, no mark that was shown until now is doubted any more, and certificates that were issued after the
-    backup hold: a device gets its row when it calls. With --audit devices that were revoked after the backup
-    are revoked, tokens that were used are used, and of each device only the last certificate holds.
+    Without --accept, the command only prints what is in doubt. With --accept, open rounds are abandoned and
+    planned again, devices that have seen later work are served, and certificates that were issued after the
+    backup are valid: such a device is registered when it calls. With --audit, devices that were revoked after
+    the backup are revoked, tokens that were used count as used, and only the last certificate of each device
+    is valid.
     """
     from fedserver.store.backup import check_state
     from fedserver.store.identities.restored import Taken
     from fedserver.store.store import Store
 
     if audit and not accept:
-        raise click.UsageError("--audit goes with --accept")
+        raise click.UsageError("--audit needs --accept")
     check_state(state.absolute())
     store = Store(state.absolute())
     try:
         doubts, gap = store.history.conflicts(), store.identities.gap.open()
         lines = [f"{device} has seen {what}" for device, what in doubts.items()]
         if gap:
-            lines.append(f"restored: what happened after {text.clock(gap.since)} is not known here")
+            lines.append(f"this state was restored: what happened after {text.clock(gap.since)} is lost")
         if not accept:
-            lines.append("go on from this folder with --accept" if lines else "there is no doubt")
+            lines.append("to continue from this folder, give --accept" if lines else "nothing is in doubt")
             return Result({"doubts": doubts, "restored": bool(gap), "accepted": False}, "\n".join(lines))
         if not doubts and not gap:
-            raise Refused("this state was not restored, and no device has seen more than it", "just start it")
+            raise Refused(
+                "this state was not restored, and no device has seen later work", "start the server"
+            )
         taken = store.identities.gap.take_over(audit) if audit else Taken()
         abandoned = store.recover()
     finally:
         store.close()
     if taken.revoked:
-        lines.append(f"revoked since, and so here: {', '.join(taken.revoked)}")
+        lines.append(f"revoked since the backup, and revoked here now: {', '.join(taken.revoked)}")
     if taken.joined:
-        lines.append(f"joined since, and unknown here: {', '.join(taken.joined)}")
-    lines.append(f"accepted; {len(abandoned)} open rounds are abandoned; start it: fedserver up")
+        lines.append(f"joined since the backup, and unknown here: {', '.join(taken.joined)}")
+    lines.append(f"accepted; open rounds abandoned: {len(abandoned)}; start the server with: fedserver up")
     data = {"doubts": doubts, "restored": bool(gap), "accepted": True, "abandoned": abandoned}
     return Result({**data, **asdict(taken)}, "\n".join(lines))

@@ -1,4 +1,4 @@
-"""`fedserver device ...`: who has joined, and who may call."""
+"""`fedserver device ...`: the devices that have joined."""
 
 import time
 from typing import TYPE_CHECKING, Any
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 @click.group()
 def device() -> None:
-    """Devices that have joined: list them, approve them, name them, end their identity."""
+    """List, approve, rename and revoke devices."""
 
 
 @device.command("ls", epilog="Example: fedserver device ls --json")
 @verb
 @connected
 def list_(console: Console, client: "AuthorityClient") -> Result:
-    """Every device that ever joined, by name."""
+    """List every device that has ever joined, by name."""
     found = client.devices()
     rows = [
         (
@@ -38,8 +38,8 @@ def list_(console: Console, client: "AuthorityClient") -> Result:
         )
         for known in found
     ]
-    text = table(("device", "called", "role", "standing", "seen", "labels"), rows)
-    none = "no device has joined yet; make a join string: fedserver token create"
+    text = table(("device", "display name", "role", "state", "last seen", "labels"), rows)
+    none = "no device has joined yet; create a join string with: fedserver token create"
     return Result({"devices": list(map(facts, found))}, text if found else none)
 
 
@@ -48,7 +48,7 @@ def list_(console: Console, client: "AuthorityClient") -> Result:
 @connected
 @click.argument("name", metavar="DEVICE")
 def show(console: Console, client: "AuthorityClient", name: str) -> Result:
-    """Everything about one device: standing, fingerprint, certificates."""
+    """Show a device: its state, its key's fingerprint, its certificates."""
     known = _find(client, name)
     return Result(facts(known), _text(known))
 
@@ -58,7 +58,10 @@ def show(console: Console, client: "AuthorityClient", name: str) -> Result:
 @connected
 @click.argument("name", metavar="DEVICE")
 def approve(console: Console, client: "AuthorityClient", name: str) -> Result:
-    """Let a device in that waits, once its owner reads you the same fingerprint as is printed here."""
+    """Approve a device that waits.
+
+    First compare the fingerprint of its key: `fedserver device show` must print the same one as the device.
+    """
     known = client.approve(name)
     return Result(facts(known), f"device {name} is approved; its key: {fingerprint(known.device.spki)}")
 
@@ -67,16 +70,16 @@ def approve(console: Console, client: "AuthorityClient", name: str) -> Result:
 @verb
 @connected
 @click.argument("name", metavar="DEVICE")
-@click.option("--reason", default="", help="Why, for the logs.")
+@click.option("--reason", default="", metavar="TEXT", help="Reason, for the logs.")
 def revoke(console: Console, client: "AuthorityClient", name: str, reason: str) -> Result:
-    """End a device's identity for good: its next call is refused, and those that it has open are cut.
+    """Revoke a device for good: its open calls are cut, and its next call is refused.
 
-    Its updates that are in models already are listed here and in the logs of the runs. The name stays taken.
+    Prints the rounds in which its updates count; the runs' logs have them too. The name cannot be used again.
     """
     ended = client.revoke(name, reason)
     counted = [{"run": run, "round": number} for run, number in ended.counted]
-    listed = ", ".join(f"{run} round {number}" for run, number in ended.counted) or "none that is still known"
-    text = f"device {name} is revoked; calls cut: {ended.cut}; its updates in models: {listed}"
+    listed = ", ".join(f"{run} round {number}" for run, number in ended.counted) or "none known"
+    text = f"device {name} is revoked; calls cut: {ended.cut}; its updates that count: {listed}"
     return Result({**facts(ended.known), "cut": ended.cut, "counted": counted}, text)
 
 
@@ -86,13 +89,13 @@ def revoke(console: Console, client: "AuthorityClient", name: str, reason: str) 
 @click.argument("name", metavar="DEVICE")
 @click.argument("display", metavar="NEW")
 def rename(console: Console, client: "AuthorityClient", name: str, display: str) -> Result:
-    """Change what people call a device. Its name in certificates, models and logs stays."""
+    """Change the display name of a device. Certificates, models and logs keep its name."""
     known = client.rename(name, display)
-    return Result(facts(known), f"device {name} is called {display}")
+    return Result(facts(known), f"device {name} is displayed as {display}")
 
 
 def facts(known: "Known") -> dict[str, Any]:
-    """For programs. Clock times are seconds since 1970."""
+    """A device as JSON. Clock times are seconds since 1970."""
     device = known.device
     return {
         "device": device.device,
@@ -119,23 +122,25 @@ def facts(known: "Known") -> dict[str, Any]:
 
 
 def fingerprint(digest: str) -> str:
-    """In groups of four, as the device shows it too."""
+    """A fingerprint in groups of four digits, in the form in which the device shows it."""
     return " ".join(digest[start : start + 4] for start in range(0, len(digest), 4))
 
 
 def _text(known: "Known") -> str:
     device = known.device
-    waits = ": compare the key with what the device shows, then fedserver device approve"
+    waits = "; compare the key with what the device shows, then run: fedserver device approve"
     lines = [
-        f"{device.device}, called {device.display}: {device.role.value}, {device.standing.value}"
+        f"{device.device}, displayed as {device.display}: {device.role.value}, {device.standing.value}"
         f"{waits if device.standing is DeviceStanding.PENDING else ''}",
         f"key       {fingerprint(device.spki)}",
         f"joined    {clock(device.created)} with token {device.token}",
-        f"seen      {ago(known.last_seen)}",
+        f"last seen {ago(known.last_seen)}",
     ]
     for each in device.certificates:
         state = "expired" if each.expires < time.time() else "used" if each.first_used else "not used yet"
-        lines.append(f"certificate {each.serial}: {state}, until {clock(each.expires)}, by {each.root}")
+        lines.append(
+            f"certificate {each.serial}: {state}, expires {clock(each.expires)}, signed by {each.root}"
+        )
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""`fedserver cluster ...` and `fedserver model ...`: the models of a run, by cluster."""
+"""`fedserver cluster ...` and `fedserver model ...`: the clusters of a run and their models."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def cluster() -> None:
-    """The clusters of a run: their models, and the way back to earlier ones."""
+    """List the clusters of a run, and roll their models back."""
 
 
 @cluster.command("ls", epilog="Example: fedserver cluster ls digits")
@@ -25,9 +25,10 @@ def cluster() -> None:
 @connected
 @click.argument("name", metavar="RUN")
 def ls(console: Console, client: "OperatorClient", name: str) -> Result:
-    """The clusters of a run, and the models with which its last rounds opened.
+    """List the clusters of a run, with the versions of their models that are kept.
 
-    The last version is the current one. A round of the list can be given to: fedserver cluster rollback
+    Each version is the model with which a round opened; the last one is the current model. To return to one,
+    give its round to `fedserver cluster rollback`.
     """
     found = client.clusters(name)
     return Result({"run": name, "clusters": list(map(asdict, found))}, text.clusters(found))
@@ -38,40 +39,46 @@ def ls(console: Console, client: "OperatorClient", name: str) -> Result:
 @connected
 @click.argument("name", metavar="RUN")
 @click.option(
-    "--to-round", type=click.IntRange(min=1), required=True, metavar="N", help="How far to go back."
+    "--to-round", type=click.IntRange(min=1), required=True, metavar="N", help="Return to round N. Required."
 )
-@click.option("--cluster", "key", default="", metavar="KEY", help="Whose model alone.  [default: all]")
+@click.option(
+    "--cluster", "key", default="", metavar="KEY", help="Roll back only this cluster's model.  [default: all]"
+)
 def rollback(console: Console, client: "OperatorClient", name: str, to_round: int, key: str) -> Result:
-    """Go on with the models that round N opened with.
+    """Return to the models with which round N opened.
 
-    Without --cluster the whole run goes back to what it was then: its models, its clusters and its progress;
-    what came after is done again. With --cluster that model alone is replaced, and everything else stays.
+    Without --cluster, the whole run returns to that state: its models, its clusters and its progress. Later
+    rounds are repeated. With --cluster, only that model is replaced.
 
-    A round that is open is abandoned and planned again: reports that still come for it do not count. A run
-    that is over stays over, and its models are the earlier ones. Going back takes a round's number of its
-    own, so it can be undone in the same way.
+    An open round is abandoned and planned again; reports that still arrive for it do not count. A run that is
+    over stays over, with the earlier models. A rollback gets a round number of its own, so it can be undone
+    by another rollback.
     """
     status = client.roll_back(name, to_round, key)
-    what = f"the model of {key}" if key else "the run"
+    what = f"the model of {key}" if key else f"run {name}"
     return Result(
         text.data(status),
-        f"{what} is as it was when round {to_round} opened\n{text.summary(status.summary)}",
+        f"{what} was rolled back to the start of round {to_round}\n{text.summary(status.summary)}",
     )
 
 
 @click.group()
 def model() -> None:
-    """The models that runs have made."""
+    """Export the models of a run."""
 
 
 @model.command(epilog="Example: fedserver model export digits --cluster c0 --out c0.safetensors")
 @verb
 @connected
 @click.argument("name", metavar="RUN")
-@click.option("--cluster", metavar="KEY", help="Whose model.  [default: the only one]")
-@click.option("--out", type=PATH, required=True, metavar="FILE", help="The safetensors file to write.")
+@click.option(
+    "--cluster", metavar="KEY", help="Cluster whose model to export. Required if there are several."
+)
+@click.option(
+    "--out", type=PATH, required=True, metavar="FILE", help="The safetensors file to write. Required."
+)
 def export(console: Console, client: "OperatorClient", name: str, cluster: str | None, out: Path) -> Result:
-    """Write a model of a run that is over as a safetensors file."""
+    """Write the model of a cluster to a safetensors file. The run must be over."""
     from fedserver.cli.weights import save
 
     found = client.show(name)
@@ -81,7 +88,7 @@ def export(console: Console, client: "OperatorClient", name: str, cluster: str |
     if not known:
         raise NotFound(f"run {name} ended before it had a model")
     if cluster is None and len(known) > 1:
-        raise NotFound(f"run {name} has {len(known)} models", f"--cluster is one of {', '.join(known)}")
+        raise NotFound(f"run {name} has {len(known)} models", f"give --cluster: {', '.join(known)}")
     key = known[0] if cluster is None else cluster
     if key not in found.models:
         raise NotFound(f"run {name} has no cluster {key!r}", near(key, known))

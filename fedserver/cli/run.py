@@ -1,4 +1,4 @@
-"""`fedserver run ...`: start runs, look at them, wait for them, stop them."""
+"""`fedserver run ...`: start, list, show, follow and stop runs."""
 
 import os
 import sys
@@ -13,6 +13,7 @@ from fedserver.cli import text
 from fedserver.cli.options import PATH, connected
 from fedserver.coordinator.status_types import RunStatus
 from fedserver.store.records import LogLine
+from shoal.core.engine.policy import RoundPolicy
 from shoal.core.errors import ShoalError, Unavailable
 from shoal.shell.config import parsed
 from shoal.shell.console import Console, Result, printable, verb
@@ -21,8 +22,9 @@ if TYPE_CHECKING:
     from fedserver.rpc.client import OperatorClient
 
 AWAY = 60.0
-"""Seconds that a server may be away while somebody waits for a run: a restart is no reason to give up."""
+"""Seconds for which a server may be unreachable during `run wait`: a restart is no reason to give up."""
 BUILTIN = "builtin:"
+DEFAULTS = RoundPolicy()
 POLICY = (
     "devices",
     "minimum",
@@ -35,44 +37,94 @@ POLICY = (
 
 
 class RunFailed(ShoalError):
-    """A run that was waited for gave up, or was stopped."""
+    """The run that was awaited has failed or was stopped."""
 
     code = "run-failed"
 
 
 @click.group()
 def run() -> None:
-    """Start runs, look at them, wait for them, stop them."""
+    """Start, list, show, follow and stop runs."""
 
 
 @run.command(
-    epilog="Example: fedserver run start digits --algorithm flux --set rounds=20 --devices 8 --minimum 8"
+    epilog="Example: fedserver run start digits --algorithm flux --set rounds=20 --devices 8 --minimum 6"
 )
 @verb
 @connected
 @click.argument("name", required=False)
-@click.option("-f", "--file", "path", type=PATH, help="The run as a YAML file; options come before it.")
-@click.option("--algorithm", metavar="NAME", help="Such as fedavg, flux or flux-soft.")
-@click.option("--preset", help="Named parameters of the algorithm.  [default: default]")
-@click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="A parameter of the algorithm.")
-@click.option("--devices", type=int, help="Reports that close a round.  [default: of all that are there]")
-@click.option("--minimum", type=int, help="Devices to open a round with, and reports to go on with.")
-@click.option("--oversample", type=float, help="How many times --devices are asked, against drop-outs.")
-@click.option("--wait-for-devices", type=float, metavar="SECONDS", help="Wait so long for --devices.")
-@click.option("--deadline", type=float, metavar="SECONDS", help="A round takes no longer.")
+@click.option("-f", "--file", "path", type=PATH, metavar="FILE", help="File that describes the run (YAML).")
+@click.option("--algorithm", metavar="NAME", help="Algorithm, such as fedavg, flux or flux-soft. Required.")
+@click.option("--preset", metavar="NAME", help="Named set of the algorithm's parameters.  [default: default]")
 @click.option(
-    "--device-timeout", type=float, metavar="SECONDS", help="A device not heard of so long is gone."
+    "--set", "changes", multiple=True, metavar="NAME=VALUE", help="Parameter of the algorithm. Repeatable."
 )
 @click.option(
-    "--max-abandoned-rounds", type=int, metavar="ROUNDS", help="So many abandoned in a row are a failure."
+    "--devices",
+    type=int,
+    metavar="N",
+    help="Close a round after N reports.  [default: a report of every device that is connected]",
 )
-@click.option("--seed", type=int, help="Where all sampling starts from.  [default: 0]")
-@click.option("--initial-weights", type=PATH, metavar="FILE", help="Weights to start from, safetensors.")
 @click.option(
-    "--learner", metavar="FILE", help="learner.py or builtin:NAME: the weights are made here, with PyTorch."
+    "--minimum",
+    type=int,
+    metavar="N",
+    help="Open a round with at least N devices, and use it if at least N of them report.  "
+    f"[default: {DEFAULTS.minimum}]",
 )
-@click.option("--learner-options", multiple=True, metavar="NAME=VALUE", help="Arguments of a builtin one.")
-@click.option("--model-seed", type=int, help="Of the weights that a learner makes.  [default: 42]")
+@click.option(
+    "--oversample",
+    type=float,
+    metavar="FACTOR",
+    help="Ask FACTOR times --devices in each round, to absorb drop-outs.  "
+    f"[default: {DEFAULTS.oversample:g}]",
+)
+@click.option(
+    "--wait-for-devices",
+    type=float,
+    metavar="SECONDS",
+    help="Wait up to SECONDS for --devices to connect, then start with --minimum.  "
+    f"[default: {DEFAULTS.wait_for_devices:g}]",
+)
+@click.option(
+    "--deadline",
+    type=float,
+    metavar="SECONDS",
+    help=f"Maximum length of a round.  [default: {DEFAULTS.deadline:g}]",
+)
+@click.option(
+    "--device-timeout",
+    type=float,
+    metavar="SECONDS",
+    help=f"Treat a device as gone after SECONDS without contact.  [default: {DEFAULTS.device_timeout:g}]",
+)
+@click.option(
+    "--max-abandoned-rounds",
+    type=int,
+    metavar="N",
+    help=f"Fail the run after N abandoned rounds in a row.  [default: {DEFAULTS.max_abandoned_rounds}]",
+)
+@click.option("--seed", type=int, metavar="SEED", help="Random seed for client sampling.  [default: 0]")
+@click.option(
+    "--initial-weights", type=PATH, metavar="FILE", help="Start from the weights in a safetensors file."
+)
+@click.option(
+    "--learner",
+    metavar="FILE",
+    help="Create the initial weights here, with PyTorch, from a learner.py or from builtin:NAME.",
+)
+@click.option(
+    "--learner-options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Argument of a built-in learner. Repeatable.",
+)
+@click.option(
+    "--model-seed",
+    type=int,
+    metavar="SEED",
+    help="Random seed for the weights that --learner creates.  [default: 42]",
+)
 def start(
     console: Console,
     client: "OperatorClient",
@@ -83,9 +135,11 @@ def start(
     model_seed: int | None,
     **flags: Any,
 ) -> Result:
-    """Start a run. Without --initial-weights and --learner the first device is asked for its weights.
+    """Start a run.
 
-    NAME must be free; without one it is made from the algorithm, with a number where one is needed.
+    NAME must not be taken. Without NAME, the run is named after its algorithm, with a number if needed.
+    Without --initial-weights and --learner, the first device is asked for its initial weights. Command-line
+    options override --file.
     """
     from fedserver.cli.weights import initial_weights
     from fedserver.config import read_run
@@ -99,7 +153,7 @@ def start(
 
 
 def _learner(learner: str | None, options: Mapping[str, Any], seed: int | None) -> Mapping[str, Any]:
-    """The learner of the options, as a settings file would have it."""
+    """The learner that the options describe, in the form of a settings file."""
     builtin = learner is not None and learner.startswith(BUILTIN)
     return {
         "builtin": learner.removeprefix(BUILTIN) if learner and builtin else None,
@@ -113,7 +167,7 @@ def _learner(learner: str | None, options: Mapping[str, Any], seed: int | None) 
 @verb
 @connected
 def ls(console: Console, client: "OperatorClient") -> Result:
-    """All runs, newest first."""
+    """List all runs, newest first."""
     runs = client.runs()
     return Result({"runs": list(map(vars, runs))}, text.runs(runs))
 
@@ -123,7 +177,7 @@ def ls(console: Console, client: "OperatorClient") -> Result:
 @connected
 @click.argument("name", metavar="RUN")
 def show(console: Console, client: "OperatorClient", name: str) -> Result:
-    """Everything about one run."""
+    """Show a run: its parameters, its progress, its devices, its models and what was released."""
     status = client.show(name)
     return Result(text.data(status), text.status(status))
 
@@ -132,9 +186,9 @@ def show(console: Console, client: "OperatorClient", name: str) -> Result:
 @verb
 @connected
 @click.argument("name", metavar="RUN")
-@click.option("--reason", default="", help="Why, for people.")
+@click.option("--reason", default="", metavar="TEXT", help="Reason, for the run's log.")
 def stop(console: Console, client: "OperatorClient", name: str, reason: str) -> Result:
-    """End a run for good; its last models stay."""
+    """Stop a run for good. Its last models can still be exported."""
     status = client.stop_run(name, reason)
     return Result(text.data(status), text.summary(status.summary))
 
@@ -143,9 +197,13 @@ def stop(console: Console, client: "OperatorClient", name: str, reason: str) -> 
 @verb
 @connected
 @click.argument("name", metavar="RUN")
-@click.option("--timeout", type=float, metavar="SECONDS", help="Give up after so long.")
+@click.option("--timeout", type=float, metavar="SECONDS", help="Give up after SECONDS.  [default: never]")
 def wait(console: Console, client: "OperatorClient", name: str, timeout: float | None) -> Result:
-    """Wait until a run is over; fails when the run did. The server may start anew meanwhile."""
+    """Wait until a run is over.
+
+    Exits with code 1 if the run failed or was stopped, and with code 6 at --timeout. The server may be
+    restarted in the meantime.
+    """
     status = _over(console, client, name, timeout)
     stage, error = status.summary.stage, None
     if stage != "finished":
@@ -155,10 +213,10 @@ def wait(console: Console, client: "OperatorClient", name: str, timeout: float |
 
 
 def _over(console: Console, client: "OperatorClient", name: str, timeout: float | None) -> RunStatus:
-    """The run when it is over."""
+    """The run, once it is over."""
     until = None if timeout is None else time.monotonic() + timeout
     status, seen = client.show(name), time.monotonic()
-    told: tuple[str, int, str] | None = None
+    shown: tuple[str, int, str] | None = None
     live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
     while not status.summary.over:
         try:
@@ -166,9 +224,9 @@ def _over(console: Console, client: "OperatorClient", name: str, timeout: float 
             for status in client.watch(name, left):
                 found = status.summary
                 step = (found.stage, found.round, found.title)
-                if live or step != told:
+                if live or step != shown:
                     console.progress(text.summary(found) if live else text.step(found))
-                told = step
+                shown = step
                 seen = time.monotonic()
         except Unavailable:
             if time.monotonic() - seen > AWAY:
@@ -181,9 +239,9 @@ def _over(console: Console, client: "OperatorClient", name: str, timeout: float 
 @verb
 @connected
 @click.argument("name", metavar="RUN")
-@click.option("--follow", is_flag=True, help="Go on until the run is over.")
+@click.option("--follow", is_flag=True, help="Keep printing new lines until the run is over.")
 def logs(console: Console, client: "OperatorClient", name: str, follow: bool) -> Result:
-    """What happened in a run, with the tracebacks of learners that failed."""
+    """Print the log of a run, including the tracebacks of learners that failed."""
     lines: list[LogLine] = []
     while True:
         last = not follow or client.show(name).summary.over

@@ -8,7 +8,7 @@ from typing import Any
 
 from fedserver.coordinator.status_types import ClusterVersions, RunStatus, RunSummary, ServerStatus
 from fedserver.store.records import LogLine
-from shoal.core.privacy.statement import CentralNoise, Statement, of_weights
+from shoal.core.privacy.report import CentralNoise, Statement, of_weights
 from shoal.core.types import DeviceId
 
 

@@ -1,4 +1,4 @@
-"""`fedserver token ...`: what lets a device join."""
+"""`fedserver token ...`: the join strings of devices."""
 
 import re
 from dataclasses import asdict
@@ -21,26 +21,35 @@ UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 @click.group()
 def token() -> None:
-    """Join strings for new devices: make them, list them, end them."""
+    """Create, list and revoke the tokens with which devices join."""
 
 
 @token.command(epilog="Example: fedserver token create --role infer-only --ttl 10m --device 'ward-*'")
 @verb
 @connected
 @click.option(
-    "--role", type=click.Choice([role.value for role in Role]), default=Role.TRAIN.value, show_default=True
+    "--role",
+    type=click.Choice([role.value for role in Role]),
+    default=Role.TRAIN.value,
+    show_default=True,
+    help="What the devices may do: train, only get a model, or only see how runs stand.",
 )
-@click.option("--uses", type=int, default=1, show_default=True, help="How many devices may join with it.")
+@click.option("--uses", type=int, default=1, show_default=True, metavar="N", help="Let N devices join.")
 @click.option(
-    "--ttl", default="1h", show_default=True, help="How long it is good for: 90s, 10m, 24h at most."
+    "--ttl", default="1h", show_default=True, metavar="TIME", help="Lifetime: 90s, 10m; at most 24h."
 )
 @click.option(
-    "--label", "labels", multiple=True, metavar="NAME=VALUE", help="A label of the devices. Repeatable."
+    "--label", "labels", multiple=True, metavar="NAME=VALUE", help="Label for the devices. Repeatable."
 )
 @click.option(
-    "--device", "pattern", default="*", metavar="PATTERN", help="Names that may join, as in 'ward-*'."
+    "--device",
+    "pattern",
+    default="*",
+    show_default=True,
+    metavar="PATTERN",
+    help="Admit only devices whose names match, such as 'ward-*'.",
 )
-@click.option("--hold", is_flag=True, help="Each device waits for `fedserver device approve`.")
+@click.option("--hold", is_flag=True, help="Let each device wait for `fedserver device approve`.")
 def create(
     console: Console,
     client: "AuthorityClient",
@@ -51,9 +60,10 @@ def create(
     pattern: str,
     hold: bool,
 ) -> Result:
-    """Make a token, and print its join string: once, for whoever reads it can join.
+    """Create a token and print its join string.
 
-    Hand it to the device's owner, who types: fedclient join STRING
+    The string is shown only once; anyone who has it can join. Give it to the device's owner, who runs:
+    fedclient join STRING
     """
     terms = Terms(Role(role), uses, _seconds(ttl), dict(map(_label, labels)), pattern, hold)
     made, join = client.create_token(terms)
@@ -65,16 +75,16 @@ def create(
 @verb
 @connected
 def list_(console: Console, client: "AuthorityClient") -> Result:
-    """All tokens, oldest first. Their join strings are not kept."""
+    """List all tokens, oldest first. Their join strings are not stored."""
     found = client.tokens()
     rows = [
         (each.token, each.standing.value, each.role.value, _uses(each), clock(each.expires), each.pattern)
         for each in found
     ]
-    text = table(("token", "standing", "role", "uses", "until", "names"), rows)
+    text = table(("token", "state", "role", "uses", "expires", "device names"), rows)
     return Result(
         {"tokens": list(map(facts, found))},
-        text if found else "no token was made yet; make one: fedserver token create",
+        text if found else "there are no tokens; create one with: fedserver token create",
     )
 
 
@@ -83,13 +93,16 @@ def list_(console: Console, client: "AuthorityClient") -> Result:
 @connected
 @click.argument("name", metavar="TOKEN")
 def revoke(console: Console, client: "AuthorityClient", name: str) -> Result:
-    """Let a token admit nobody any more. Devices that joined with it stay; see `fedserver device revoke`."""
+    """Revoke a token: no further device can join with it.
+
+    Devices that have joined with it are not affected; see `fedserver device revoke`.
+    """
     found = client.revoke_token(name)
-    return Result(facts(found), f"token {name} is revoked; {found.used} devices have joined with it")
+    return Result(facts(found), f"token {name} is revoked; devices that joined with it: {found.used}")
 
 
 def facts(token: Token) -> dict[str, Any]:
-    """For programs."""
+    """A token as JSON."""
     return {**asdict(token), "role": token.role.value, "standing": token.standing.value}
 
 
@@ -100,12 +113,12 @@ def _uses(token: Token) -> str:
 def _seconds(text: str) -> float:
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)", text)
     if found is None:
-        raise ConfigError(f"{text!r} is not a time", "such as --ttl 90s, 10m or 24h")
+        raise ConfigError(f"{text!r} is not a length of time", "use a form like --ttl 90s, 10m or 24h")
     return float(found[1]) * UNITS[found[2]]
 
 
 def _label(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise ConfigError(f"{text!r} is not NAME=VALUE", "such as --label site=basel")
+        raise ConfigError(f"{text!r} is not NAME=VALUE", "use a form like --label site=basel")
     return name, value

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from fedserver.store.records import RunSpec
 from shoal.core.exchange.payload import BlobRef, Weights
-from shoal.core.privacy.statement import CentralNoise, Statement
+from shoal.core.privacy.report import CentralNoise, Statement
 from shoal.core.types import DeviceId, ModelKey, RunId
 
 STAGES = ("waiting", "open", "reducing", "finished", "failed", "stopped")

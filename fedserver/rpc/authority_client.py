@@ -78,10 +78,10 @@ class AuthorityClient(OperatorClient):
         with self._errors():
             self._stub.DropAuthority(pb.DropAuthorityRequest(authority=name, force=force), timeout=ANSWER)
 
-    def _error_of(self, error: Any) -> ShoalError:
+    def _error_of(self, error: Any, timed_out: tuple[str, str]) -> ShoalError:
         if error.code() is grpc.StatusCode.UNIMPLEMENTED:
             return ConfigError(
                 f"the server of {self._state} runs in plain text, without certificates",
                 "stop it, make them with fedserver init, start it without --insecure-loopback",
             )
-        return super()._error_of(error)
+        return super()._error_of(error, timed_out)

@@ -26,10 +26,12 @@ from shoal.core.types import ModelKey, RunId, Tensors
 
 SOCKET = "operator.sock"
 """The name of the operators' socket in the state folder."""
+SLOW = (f"the server did not answer within {ANSWER:.0f} s", "look at its log, then try again")
+"""The message and the hint of a call that took too long."""
 
 
 class OperatorClient:
-    """A connection to the server of a state folder. Raises ShoalErrors only; Unavailable when none runs."""
+    """A connection to the server of a state folder. Raises only ShoalErrors; Unavailable if none runs."""
 
     def __init__(self, state: Path) -> None:
         self._state = state
@@ -55,7 +57,8 @@ class OperatorClient:
         request = operator_wire.spec_to_pb(spec)
         if initial is not None:
             request.initial_model.CopyFrom(wire.weights_to_pb(self._upload(initial)))
-        with self._errors():
+        hint = "the run may have been started: look with fedserver run ls"
+        with self._errors((SLOW[0], hint)):
             return self._operator.StartRun(request, timeout=ANSWER).run
 
     def runs(self) -> list[RunSummary]:
@@ -90,8 +93,8 @@ class OperatorClient:
             )
 
     def watch(self, run: RunId, timeout: float | None = None) -> Iterator[RunStatus]:
-        """The run now and at each change, until it is over. Raises Unavailable after `timeout` seconds."""
-        with self._errors():
+        """The run now and at each change, until it is over. Raises TimedOut after `timeout` seconds."""
+        with self._errors((f"run {run} is not over yet, and the time is up", "give a larger --timeout")):
             for found in self._operator.WatchRun(pb.WatchRunRequest(run=run), timeout=timeout):
                 yield operator_wire.status_from_pb(found.status)
 
@@ -125,14 +128,14 @@ class OperatorClient:
         return Weights(manifest_of(tensors), blob)
 
     @contextmanager
-    def _errors(self) -> Iterator[None]:
-        """Around a call: what gRPC raises becomes a ShoalError."""
+    def _errors(self, timed_out: tuple[str, str] = SLOW) -> Iterator[None]:
+        """Around a call: what gRPC raises becomes a ShoalError. timed_out: as `SLOW`."""
         try:
             yield
         except grpc.RpcError as error:
-            raise self._error_of(error) from None
+            raise self._error_of(error, timed_out) from None
 
-    def _error_of(self, error: Any) -> ShoalError:
+    def _error_of(self, error: Any, timed_out: tuple[str, str]) -> ShoalError:
         trailing = dict(error.trailing_metadata() or ())
         try:
             if fault := trailing.get("shoal-fault-bin"):
@@ -145,11 +148,11 @@ class OperatorClient:
                 f"start one with: fedserver up --state {self._state}",
             )
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return TimeIsUp("the time is up", "give it more with --timeout")
+            return TimedOut(*timed_out)
         return ShoalError(f"{error.code().name.lower()}: {error.details()}")
 
 
-class TimeIsUp(ShoalError):
+class TimedOut(ShoalError):
     """What was waited for did not happen in time."""
 
     code, exit_code = "timeout", 6

@@ -22,7 +22,7 @@ from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import operator_service_pb2 as pb
 from shoal.core.privacy.cost import Cost
-from shoal.core.privacy.statement import CentralNoise, Statement
+from shoal.core.privacy.report import CentralNoise, Statement
 from shoal.core.types import DeviceId
 
 STAGE_OF = {name: pb.Stage.Value(f"STAGE_{name.upper()}") for name in STAGES}

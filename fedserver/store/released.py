@@ -15,10 +15,8 @@ from shoal.core.exchange.messages import Message
 from shoal.core.exchange.parts import Descriptor, Evidence, LatentBounds, NoisySums, Prototypes, Scores
 from shoal.core.exchange.payload import Part, Payload
 from shoal.core.exchange.wire import payload_to_bytes
-from shoal.core.privacy.accounting import rho_of
-from shoal.core.privacy.cost import Cost, total
-from shoal.core.privacy.leaving import left_open
-from shoal.core.privacy.statement import OPEN, Statement
+from shoal.core.privacy.cost import Cost, rho_of, total
+from shoal.core.privacy.report import OPEN, Statement, left_open
 from shoal.core.types import DeviceId, RunId
 
 

@@ -15,7 +15,7 @@ from shoal.core.engine.simulate import Device, Keep
 from shoal.core.exchange.messages import Built, Describe, Evaluated, Message
 from shoal.core.exchange.parts import Evidence
 from shoal.core.exchange.payload import fields_of
-from shoal.core.privacy.account import Unmetered
+from shoal.core.privacy.accountant import Unmetered
 from shoal.core.seeds import generator
 from shoal.core.types import DeviceId, Tensors
 from shoal.lab.fleet import Fleet

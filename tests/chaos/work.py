@@ -29,7 +29,7 @@ from shoal.core.errors import DeviceFault
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.parts import Descriptor
 from shoal.core.exchange.tensors import digest
-from shoal.core.privacy.account import Order
+from shoal.core.privacy.accountant import Order
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.sums import ExactSums
 from shoal.core.types import DeviceId

@@ -12,8 +12,7 @@ from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.simulate import simulate
 from shoal.core.exchange.messages import Message, PrivateTraining, Protected
 from shoal.core.privacy.cost import ORDERS
-from shoal.core.privacy.leaving import left_open
-from shoal.core.privacy.statement import OPEN
+from shoal.core.privacy.report import OPEN, left_open
 from shoal.core.types import DeviceId
 from tests.fleet import first_model, fleet
 

@@ -26,7 +26,7 @@ from fedserver.store.records import RunSpec
 from shoal.core.data.dataset import Dataset
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger import Debit, Open, Release, chosen
-from shoal.core.privacy.statement import OF_TRAINING
+from shoal.core.privacy.report import OF_TRAINING
 from shoal.lab.datasets import images
 from shoal.lab.datasets.pixels import rotate
 from shoal.lab.demo import fleet, processes
@@ -93,7 +93,7 @@ def ledger(folder: Path, member: Member, budget: Budget) -> Ledger:
 
 
 def test_groups_are_found_all_that_left_is_in_the_ledgers_and_no_more_leaves(tmp_path: Path) -> None:
-    budget = Budget(unprotected=False)
+    budget = Budget(allow_unprotected=False)
     members = [member(number) for number in range(TRAINERS)]
 
     async def play() -> None:

@@ -14,7 +14,7 @@ from fedserver.coordinator.settings import Settings
 from fedserver.store.records import RunSpec
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger import Open, Release, Training, chosen
-from shoal.core.privacy.statement import WEIGHTS
+from shoal.core.privacy.report import WEIGHTS
 from shoal.lab.demo import fleet, processes
 
 from .test_private_run import ledger, member, train
@@ -31,7 +31,7 @@ def spec(name: str, parameters: dict[str, object]) -> RunSpec:
 
 def test_every_report_tells_the_same_epsilon_and_a_run_without_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("opacus")
-    budget = Budget(unprotected=False, plain_weights=False)
+    budget = Budget(allow_unprotected=False, allow_plain_weights=False)
     members = [member(number) for number in range(DEVICES)]
 
     async def play() -> None:

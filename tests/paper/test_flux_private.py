@@ -21,10 +21,10 @@ from shoal.core.engine.simulate import simulate
 from shoal.core.errors import ConfigError
 from shoal.core.exchange.messages import WIDTH, Describe, Evaluate, Message
 from shoal.core.exchange.parts import Descriptor, PrivacySettings
-from shoal.core.privacy.account import Unmetered
-from shoal.core.privacy.modes import terms
+from shoal.core.privacy.accountant import Unmetered
 from shoal.core.privacy.release import release_sums
 from shoal.core.privacy.sums import sums_of
+from shoal.core.privacy.terms import terms
 from shoal.core.server_kit.projector import public_projector
 from tests.fleet import data, first_model, learner
 

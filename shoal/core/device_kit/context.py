@@ -24,7 +24,7 @@ from shoal.core.device_kit.samples import Samples, convert
 from shoal.core.errors import BadPayload, ConfigError, DeviceFault, near
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.tensors import nbytes
-from shoal.core.privacy.account import Account, NoAccount
+from shoal.core.privacy.accountant import Account, NoAccount
 from shoal.core.types import DeviceId, Tensors
 
 DEVICES = ("auto", "cpu", "cuda")

@@ -19,12 +19,11 @@ from shoal.core.device_kit.samples import Samples
 from shoal.core.errors import BadPayload, DataFault, LearnerFault
 from shoal.core.exchange.parts import MAX_ROWS, MAX_SCALE, MIN_SCALE, Descriptor, PrivacySettings, Vector
 from shoal.core.exchange.tensors import Manifest, TensorSpec, check_manifest, digest, manifest_of
-from shoal.core.privacy.account import Order
-from shoal.core.privacy.modes import terms
-from shoal.core.privacy.moments import ExactMoments
-from shoal.core.privacy.release import release
-from shoal.core.privacy.statement import OPEN
+from shoal.core.privacy.accountant import Order
+from shoal.core.privacy.release import ExactMoments, release
+from shoal.core.privacy.report import OPEN
 from shoal.core.privacy.sums import ExactSums, sums_of
+from shoal.core.privacy.terms import terms
 from shoal.core.types import Array, Tensors
 
 TURN = 2.0
@@ -190,7 +189,7 @@ def described(
     if not privacy.calibrated:
         context.account.unprotected(OPEN[privacy.mode], data)
         # The papers know nothing of repeated samples.
-        distinct = context.distinct(parts, labels=classes > 0) if privacy.mode == "off" else None
+        distinct = context.distinct(parts, labels=classes > 0) if privacy.rules.exact else None
         found = moments(context.learner, context.load(encoder), samples, projector, classes, distinct)
         return release(found, privacy, digest(projector), context.noise)
     if "radius" not in projector:

@@ -22,8 +22,7 @@ from shoal.core.errors import DeviceFault, LearnerFault, Refused
 from shoal.core.exchange.messages import MAX_NOISE, PrivateTraining, TrainingSettings
 from shoal.core.privacy.chance import Entropy
 from shoal.core.privacy.cost import ORDERS, Cost
-from shoal.core.privacy.gaussian import noisy
-from shoal.core.privacy.training import TrainingTerms, taken
+from shoal.core.privacy.dpsgd import TrainingTerms, noisy, taken
 
 LOWEST = 0.3
 """From here on the noise for a wanted epsilon is looked for, in units of the clipping norm."""

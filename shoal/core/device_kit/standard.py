@@ -38,9 +38,9 @@ from shoal.core.exchange.messages import (
     Trained,
     TrainingSettings,
 )
-from shoal.core.privacy.account import Lesson
+from shoal.core.privacy.accountant import Lesson
 from shoal.core.privacy.chance import Entropy
-from shoal.core.privacy.statement import OPEN
+from shoal.core.privacy.report import OPEN
 from shoal.core.seeds import derive
 from shoal.core.types import Tensors
 

@@ -41,8 +41,7 @@ from shoal.core.exchange.parts import (
 )
 from shoal.core.exchange.payload import Payload, decode, fields_of, tensors_of
 from shoal.core.exchange.tensors import Manifest, check_finite, check_manifest, digest, layout, manifest_of
-from shoal.core.privacy.accounting import epsilon_of, group, rho_of
-from shoal.core.privacy.cost import Cost
+from shoal.core.privacy.cost import Cost, epsilon_of, group, rho_of
 from shoal.core.privacy.sums import counts
 from shoal.core.types import Tensors
 
@@ -215,7 +214,7 @@ def _admit_moments(privacy: PrivacySettings, moments: Moments) -> None:
     _check_range("the descriptor", moments.means, moments.deviations)
     _admit_counts(moments.counts)
     negative = (moments.counts < 0).any() or (moments.deviations < 0).any()
-    if negative and privacy.mode == "off":  # noise may take a small value below zero
+    if negative and privacy.rules.exact:  # noise may take a small value below zero
         raise BadPayload("the descriptor has negative counts or deviations")
 
 

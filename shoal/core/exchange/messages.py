@@ -111,7 +111,7 @@ class PrivateTraining:
 
 @dataclass(frozen=True)
 class Protected:
-    """How a model was trained by DP-SGD. clip to steps: see `shoal.core.privacy.training`."""
+    """How a model was trained by DP-SGD. clip to steps: see `shoal.core.privacy.dpsgd`."""
 
     clip: float
     noise: float

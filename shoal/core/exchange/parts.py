@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.core.errors import BadPayload
+from shoal.core.exchange.privacy_modes import PrivacyMode, mode_of
 
 Vector = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -22,21 +23,25 @@ MIN_SCALE, MAX_SCALE = 1e-9, 1e9
 """Of noise and radius: squares and quotients of such numbers neither vanish nor overflow."""
 
 
-CALIBRATED = {"balanced": (5.0, 1e-6), "strict": (1.0, 1e-6), "explicit": None}
-"""The modes that hold what they say, with their epsilon and the most that their delta may be."""
-
-
 @dataclass(frozen=True)
 class PrivacySettings:
     """How a descriptor is protected: what the server asks for, and what the device says it did.
 
-    mode: "off"; "paper", the mechanism of the FLUX and FEROMA papers, kept for comparisons only; "balanced",
-    "strict" or, with numbers of one's own, "explicit". "paper" is NOT a privacy guarantee: see
-    docs/privacy.md.
-    epsilon: of the guarantee; 0 where the mode has none. Of "paper", what is claimed for each coordinate,
-    and not what holds.
-    delta: the most that it may be; 0 for "off" and "paper". A device of many samples takes less.
-    group_size: samples that may stem from one person; the guarantee is for all of them together.
+    Args:
+        mode: one of `shoal.core.exchange.privacy_modes.MODES`: "off"; "paper", the mechanism of the FLUX
+            and FEROMA papers, which is NOT a guarantee (docs/privacy.md) and is kept only for comparisons;
+            "balanced", "strict" or, with numbers of your own, "explicit".
+        epsilon: of the guarantee; 0 where the mode has none. For "paper", what the papers claim for each
+            coordinate, and not what holds.
+        delta: the most that it may be; 0 for "off" and "paper". A device with many samples uses less.
+        group_size: samples that may stem from one person; the guarantee is for all of them together.
+
+    Raises:
+        BadPayload: for an unknown mode, or numbers that do not belong to it.
+
+    Example:
+        >>> PrivacySettings("balanced", 5.0, 1e-6).calibrated
+        True
     """
 
     mode: str = "off"
@@ -45,30 +50,33 @@ class PrivacySettings:
     group_size: int = 1
 
     def __post_init__(self) -> None:
-        if self.mode not in ("off", "paper", *CALIBRATED):
-            known = ", ".join(("off", "paper", *CALIBRATED))
-            raise BadPayload(f"privacy mode {self.mode!r} is not known", f"use one of {known}")
-        if not 0.0 <= self.epsilon < float("inf") or (self.mode != "off" and self.epsilon == 0.0):
+        mode = mode_of(self.mode)
+        if not 0.0 <= self.epsilon < float("inf") or (not mode.exact and self.epsilon == 0.0):
             raise BadPayload(
                 f"privacy mode {self.mode}: {self.epsilon} is no epsilon", "a finite one, above 0 unless off"
             )
-        if not (0.0 < self.delta < 1.0 if self.calibrated else self.delta == 0.0):
+        if not (0.0 < self.delta < 1.0 if mode.calibrated else self.delta == 0.0):
             raise BadPayload(
                 f"privacy mode {self.mode}: {self.delta} is no delta",
                 "between 0 and 1, or 0 without guarantee",
             )
-        if not 1 <= self.group_size <= (MAX_GROUP if self.calibrated else 1):
+        if not 1 <= self.group_size <= (MAX_GROUP if mode.calibrated else 1):
             raise BadPayload(f"privacy mode {self.mode}: a group of {self.group_size} samples", "at least 1")
-        fixed = CALIBRATED.get(self.mode)
-        if fixed is not None and (self.epsilon, self.delta) != fixed:
+        if mode.guarantee not in (None, (self.epsilon, self.delta)):
+            epsilon, delta = mode.guarantee
             raise BadPayload(
-                f"privacy mode {self.mode} has epsilon {fixed[0]} and delta {fixed[1]}", "or use explicit"
+                f"privacy mode {self.mode} has epsilon {epsilon} and delta {delta}", "or use explicit"
             )
+
+    @property
+    def rules(self) -> PrivacyMode:
+        """The record of the mode."""
+        return mode_of(self.mode)
 
     @property
     def calibrated(self) -> bool:
         """Whether there is a guarantee: sums with calibrated noise, and not moments, are released."""
-        return self.mode in CALIBRATED
+        return self.rules.calibrated
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,1 +1,8 @@
-"""What happens to a descriptor before it may leave a device. Numpy alone: no torch, no clock, no files."""
+"""What may leave a device, what it costs, and who pays: pure functions, no clock and no files.
+
+terms       how much noise a release needs     cost        rho, Renyi curves and (epsilon, delta)
+sums        what is summed, and how            budget      what a device's owner allows
+release     noise, and the released descriptor accountant  where releases are made and paid for
+dpsgd       sampling and noise for training    ledger      the lines of a device's account
+chance, discrete_gaussian  exact random draws  report      what was released, in words
+"""

@@ -18,9 +18,8 @@ from hashlib import sha256
 from typing import Any, TypeVar
 
 from shoal.core.errors import LedgerFault
-from shoal.core.privacy.account import Lesson, Order
-from shoal.core.privacy.accounting import rho_of
-from shoal.core.privacy.cost import Cost, total
+from shoal.core.privacy.accountant import Lesson, Order
+from shoal.core.privacy.cost import Cost, rho_of, total
 
 T = TypeVar("T")
 
@@ -88,7 +87,7 @@ class Debit:
 class Training:
     """Training that is paid for, whatever becomes of it. number, at, purpose, data: as in `Debit`.
 
-    clip to steps: its terms (`shoal.core.privacy.training`). curve: its cost for one sample
+    clip to steps: its terms (`shoal.core.privacy.dpsgd`). curve: its cost for one sample
     (`shoal.core.privacy.cost`).
     """
 

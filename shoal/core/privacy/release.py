@@ -1,6 +1,7 @@
 """The one way from `ExactMoments` or `ExactSums` to something that may leave a device."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from secrets import token_bytes
 
@@ -8,13 +9,33 @@ import numpy as np
 
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.parts import Descriptor, Moments, NoisySums, PrivacySettings, Vector
+from shoal.core.exchange.privacy_modes import Mechanism
 from shoal.core.privacy.chance import Chance, Entropy
 from shoal.core.privacy.discrete_gaussian import draw
-from shoal.core.privacy.modes import Terms
-from shoal.core.privacy.moments import ExactMoments
 from shoal.core.privacy.sums import GRID, ExactSums
+from shoal.core.privacy.terms import Terms
 
-Mechanism = Callable[[ExactMoments, float, np.random.Generator], tuple[Vector, Vector]]
+
+@dataclass(frozen=True, eq=False)
+class ExactMoments:
+    """Moments of a device's projected latents, before any protection (FLUX appendix C.1.1, step S3).
+
+    On purpose no message and no payload can hold this: only `release` makes something of it that may leave.
+
+    means, deviations: (1 + U, l) float64; deviations are population standard deviations (ddof 0).
+    Row 0 is over all samples; row 1 + u over those of class u, zeros where that class has less than two.
+    counts: (1 + U,) float64, samples behind each row, as many as they are worth where some are repeated.
+    low, high: lowest and highest projected latent, over all samples and coordinates.
+    """
+
+    means: Vector
+    deviations: Vector
+    counts: Vector
+    low: float
+    high: float
+
+
+Noise = Callable[[ExactMoments, float, np.random.Generator], tuple[Vector, Vector]]
 
 
 def release_sums(
@@ -42,7 +63,7 @@ def release(
     """
     if settings.calibrated:
         raise BadPayload(f"privacy mode {settings.mode} releases sums, not moments")
-    means, deviations = _MECHANISMS[settings.mode](moments, settings.epsilon, noise)
+    means, deviations = _OPEN[settings.rules.mechanism](moments, settings.epsilon, noise)
     return Descriptor(Moments(means, deviations, moments.counts.copy()), projector, settings)
 
 
@@ -71,4 +92,4 @@ def _paper(moments: ExactMoments, epsilon: float, noise: np.random.Generator) ->
     )
 
 
-_MECHANISMS: Mapping[str, Mechanism] = {"off": _off, "paper": _paper}
+_OPEN: Mapping[Mechanism, Noise] = {Mechanism.NONE: _off, Mechanism.PAPER: _paper}

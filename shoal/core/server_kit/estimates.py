@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.core.exchange.parts import Descriptor, Moments, NoisySums, Vector
-from shoal.core.privacy.modes import CLEAR
 from shoal.core.privacy.sums import SHARES, totals
+from shoal.core.privacy.terms import CLEAR
 
 FEWEST = 2
 """Exact counts below this give no moments."""

@@ -8,7 +8,8 @@ from typing import Any, Literal, cast
 from shoal.core.algorithm import Report
 from shoal.core.errors import BadPayload, ConfigError
 from shoal.core.exchange.messages import WIDTH, Evaluate
-from shoal.core.exchange.parts import CALIBRATED, LatentBounds, PrivacySettings
+from shoal.core.exchange.parts import LatentBounds, PrivacySettings
+from shoal.core.exchange.privacy_modes import mode_of
 from shoal.core.server_kit.projector import make_projector, merge_bounds, public_projector
 from shoal.core.server_kit.standard import metrics_of
 from shoal.core.types import ModelKey, Tensors
@@ -20,9 +21,9 @@ def privacy_of(algorithm: str, parameters: Any) -> PrivacySettings:
     A mode that has its numbers needs none. Raises ConfigError.
     """
     mode, numbers = parameters.privacy, (parameters.epsilon, parameters.delta)
-    if numbers == (0.0, 0.0):
-        numbers = CALIBRATED.get(mode) or numbers
     try:
+        if numbers == (0.0, 0.0):
+            numbers = mode_of(mode).guarantee or numbers
         return PrivacySettings(mode, *numbers, parameters.group_size)
     except BadPayload as fault:
         raise ConfigError(f"{algorithm}: {fault.message}", fault.hint) from None

@@ -24,10 +24,10 @@ from shoal.core.errors import ConfigError
 from shoal.core.exchange.messages import MIN_NOISE
 from shoal.core.exchange.parts import MAX_SCALE, MIN_SCALE
 from shoal.core.exchange.tensors import BLOCK
-from shoal.core.privacy.accounting import rho_of
 from shoal.core.privacy.chance import Entropy
-from shoal.core.privacy.gaussian import noisy
-from shoal.core.privacy.statement import CentralNoise
+from shoal.core.privacy.cost import rho_of
+from shoal.core.privacy.dpsgd import noisy
+from shoal.core.privacy.report import CentralNoise
 from shoal.core.server_kit.robust import Update, norm
 from shoal.core.server_kit.standard import trained
 from shoal.core.types import Array, DeviceId, ModelKey, Tensors

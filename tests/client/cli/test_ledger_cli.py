@@ -9,9 +9,9 @@ import pytest
 from fedclient.config import read
 from fedclient.store.ledger import LEDGER, Ledger
 from fedclient.store.privacy_report import ledger_of, line, summary
-from shoal.core.privacy.accounting import epsilon_of, rho_for
 from shoal.core.privacy.budget import Budget
-from shoal.core.privacy.statement import NO_WEIGHTS, OPEN
+from shoal.core.privacy.cost import epsilon_of, rho_for
+from shoal.core.privacy.report import NO_WEIGHTS, OPEN
 from tests.client.cli.test_cli import Ended, call
 from tests.client.store.test_ledger import exact, order
 

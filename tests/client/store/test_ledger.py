@@ -23,11 +23,11 @@ from shoal.core.exchange.messages import Describe
 from shoal.core.exchange.parts import Descriptor, PrivacySettings
 from shoal.core.exchange.payload import Payload, encode
 from shoal.core.exchange.wire import payload_to_bytes
-from shoal.core.privacy.account import Order
+from shoal.core.privacy.accountant import Order
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger import Debit, Open, Release, chosen, spent
-from shoal.core.privacy.modes import terms
 from shoal.core.privacy.sums import ExactSums, sums_of
+from shoal.core.privacy.terms import terms
 from shoal.core.server_kit.projector import public_projector
 from shoal.shell import disk
 
@@ -315,7 +315,7 @@ def test_what_leaves_without_a_guarantee_is_noted_once_or_not_allowed(ledger: Le
         ("a descriptor with privacy=paper", "a"),
         ("a descriptor with privacy=paper", "b"),
     ]
-    closed = Ledger(tmp_path, Budget(unprotected=False))
+    closed = Ledger(tmp_path, Budget(allow_unprotected=False))
     with pytest.raises(Unprotected, match="releases nothing without a privacy guarantee"):
         closed.unprotected("bounds of latents", "a" * 64)
 

@@ -18,13 +18,13 @@ from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import Evaluate, Message, Train, TrainingSettings
 from shoal.core.exchange.payload import encode
 from shoal.core.exchange.tensors import digest
-from shoal.core.privacy.account import Lesson
+from shoal.core.privacy.accountant import Lesson
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.chance import Entropy
 from shoal.core.privacy.cost import ORDERS, Cost
+from shoal.core.privacy.dpsgd import TrainingTerms
 from shoal.core.privacy.ledger import Open, Release, Training, chosen, spent
-from shoal.core.privacy.statement import NO_WEIGHTS, OPEN, WEIGHTS
-from shoal.core.privacy.training import TrainingTerms
+from shoal.core.privacy.report import NO_WEIGHTS, OPEN, WEIGHTS
 from shoal.core.types import Tensors
 from tests.client.store.test_ledger import exact, order
 
@@ -131,8 +131,8 @@ def test_what_leaves_without_a_guarantee_is_noted_or_refused(
     assert facts(own.entries(), work.privacy)["total"]["epsilon"] is None
     told = WEIGHTS if message is Train else NO_WEIGHTS
     assert facts(own.entries(), work.privacy)["weights"] == told
-    strict = replace(work, privacy=Budget(plain_weights=False))
+    strict = replace(work, privacy=Budget(allow_plain_weights=False))
     refused = performed(strict, store, message)
     assert isinstance(refused, Failure)
-    assert "set privacy.plain_weights in this device's settings" in refused.message
+    assert "set privacy.allow_plain_weights in this device's settings" in refused.message
     assert "ask the run's operator for dp_epsilon" in refused.message

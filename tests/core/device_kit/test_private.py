@@ -30,7 +30,7 @@ from shoal.core.exchange.messages import (
     Trained,
     TrainingSettings,
 )
-from shoal.core.privacy.account import Lesson, Unmetered
+from shoal.core.privacy.accountant import Lesson, Unmetered
 from shoal.core.privacy.cost import Cost, total
 
 from .conftest import blobs, failing, small

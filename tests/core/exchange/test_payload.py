@@ -41,7 +41,7 @@ from shoal.core.exchange.payload import (
     settings_from,
     tensors_of,
 )
-from shoal.core.privacy.moments import ExactMoments
+from shoal.core.privacy.release import ExactMoments
 from shoal.core.types import Tensors
 from tests.core.exchange.wire_values import Blobs, same
 

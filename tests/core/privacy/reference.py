@@ -2,7 +2,7 @@
 
 import math
 
-from shoal.core.privacy.accounting import _highest, _least, rho_for, sigma_of
+from shoal.core.privacy.cost import _highest, _least, rho_for, sigma_of
 
 
 def delta_of(rho: float, epsilon: float) -> float:

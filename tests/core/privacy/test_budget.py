@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from shoal.core.errors import ConfigError, OverBudget
 from shoal.core.exchange.parts import PrivacySettings
-from shoal.core.privacy.accounting import rho_for
 from shoal.core.privacy.budget import Budget
-from shoal.core.privacy.cost import ORDERS, Cost
-from shoal.core.privacy.modes import terms
+from shoal.core.privacy.cost import ORDERS, Cost, rho_for
+from shoal.core.privacy.terms import terms
 
 BALANCED = rho_for(5.0, 1e-6)
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.core.privacy.accounting import epsilon_of, group, rho_of
-from shoal.core.privacy.cost import ORDERS, Cost, total
+from shoal.core.privacy.cost import ORDERS, Cost, epsilon_of, group, rho_of, total
 
 DELTAS = (1e-4, 1e-6, 1e-9)
 LESSONS = [(0.7, 0.02, 500), (1.0, 0.1, 200), (2.0, 0.5, 50), (4.0, 1.0, 10), (8.0, 0.1, 2000)]

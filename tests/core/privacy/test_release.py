@@ -5,10 +5,9 @@ import pytest
 
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.parts import Descriptor, Integers, Moments, NoisySums, PrivacySettings
-from shoal.core.privacy.modes import terms
-from shoal.core.privacy.moments import ExactMoments
-from shoal.core.privacy.release import release, release_sums
+from shoal.core.privacy.release import ExactMoments, release, release_sums
 from shoal.core.privacy.sums import GRID, ExactSums, counts, sums_of
+from shoal.core.privacy.terms import terms
 
 PROJECTOR = "ab" * 32
 OFF, PAPER = PrivacySettings(), PrivacySettings("paper", 2.0)

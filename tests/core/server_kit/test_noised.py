@@ -12,7 +12,7 @@ from shoal.core.algorithm import Report, find
 from shoal.core.engine.rollback import rolled_back
 from shoal.core.errors import ConfigError, Refused
 from shoal.core.exchange.messages import Trained
-from shoal.core.privacy.statement import CentralNoise
+from shoal.core.privacy.report import CentralNoise
 from shoal.core.server_kit.averaging import Guard, next_models
 from shoal.core.server_kit.noised import Noise, charged, noised, promise
 from shoal.core.server_kit.robust import Update, norm

@@ -5,9 +5,9 @@ import pytest
 
 from shoal.core.device_kit.describe import moments_of
 from shoal.core.exchange.parts import Descriptor, Moments, PrivacySettings, Vector
-from shoal.core.privacy.modes import terms
 from shoal.core.privacy.release import release, release_sums
 from shoal.core.privacy.sums import sums_of
+from shoal.core.privacy.terms import terms
 from shoal.core.server_kit.descriptors import aligned
 from shoal.core.server_kit.two_sample import between, cut, groups, statistics, unlikeness
 

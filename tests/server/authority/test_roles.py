@@ -24,6 +24,7 @@ from shoal.core.identity.enrolled import Role
 from tests.server.authority.peers import Peer, World, lines_of, play, refused, world
 from tests.server.servers import DEVICES, start
 from tests.server.toys import Hands, honest, pieces_of
+from tests.waiting import HANG
 
 
 def test_every_call_is_denied_to_every_role_that_has_no_leave_for_it(tmp_path: Path) -> None:
@@ -50,7 +51,7 @@ def test_every_call_is_denied_to_every_role_that_has_no_leave_for_it(tmp_path: P
 
 async def _said(channel: aio.Channel, method: str) -> str:
     try:
-        await channel.unary_unary(method)(b"", timeout=20.0)
+        await channel.unary_unary(method)(b"", timeout=HANG)
     except aio.AioRpcError as error:
         return f"{error.code().name} {error.details()}"
     return "OK"

@@ -103,7 +103,7 @@ def test_a_device_from_its_join_string_to_its_end(command: Command, shared: Daem
     assert shown["last_seen"] is not None
     assert "site=basel" in command("device", "ls")[1]
     assert data(command("device", "rename", "d0", "icu", "--json"))["display"] == "icu"
-    assert "d0, called icu: train, approved" in command("device", "show", "d0")[1]
+    assert "d0, displayed as icu: train, approved" in command("device", "show", "d0")[1]
     assert command("device", "rename", "d0", "a b")[0] == 5
     (token,) = [each for each in data(command("token", "ls", "--json"))["tokens"] if each["labels"]]
     assert token["used"] == 1
@@ -131,7 +131,7 @@ def test_an_operator_and_an_owner_see_the_same_fingerprint(command: Command, sha
 def test_what_is_wrong_is_said_with_its_hint(command: Command, shared: Daemon) -> None:
     for arguments, code, message in (
         (("token", "create", "--ttl", "25h"), 3, "at most 24 h"),
-        (("token", "create", "--ttl", "soon"), 3, "not a time"),
+        (("token", "create", "--ttl", "soon"), 3, "not a length of time"),
         (("token", "create", "--uses", 0), 3, "0 uses"),
         (("token", "create", "--label", "x"), 3, "not NAME=VALUE"),
         (("token", "create", "--role", "root"), 2, "root"),
@@ -187,7 +187,7 @@ def test_a_killed_server_knows_what_it_did_and_its_log_is_whole(
         peer.address = again.address
         asyncio.run(hello(peer))
         code, out, _ = command("audit", "verify")
-        assert (code, "all as they were" in out) == (0, True)
+        assert (code, "all intact" in out) == (0, True)
         head = out.split()[-1]
         assert again.stop() == 0
     assert command("audit", "verify", "--expect", head)[0] == 0

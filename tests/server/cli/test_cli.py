@@ -18,7 +18,7 @@ from fedserver.cli import run as run_verbs
 from fedserver.coordinator.status_types import RunStatus, RunSummary
 from shoal.core.errors import Unavailable
 from shoal.core.exchange.link import Failure, Report
-from shoal.core.privacy.statement import WEIGHTS
+from shoal.core.privacy.report import WEIGHTS
 from shoal.shell.console import Console
 from tests.server.processes import Daemon, daemon
 from tests.server.servers import DEVICES, ROUNDS, expected

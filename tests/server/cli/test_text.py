@@ -14,10 +14,9 @@ from fedserver.coordinator.status_types import (
 )
 from fedserver.store.records import LogLine
 from shoal.core.exchange.payload import BlobRef, Weights
-from shoal.core.privacy.accounting import rho_for
-from shoal.core.privacy.cost import ORDERS, Cost
-from shoal.core.privacy.statement import OPEN as OPEN_WAYS
-from shoal.core.privacy.statement import WEIGHTS, CentralNoise, Statement
+from shoal.core.privacy.cost import ORDERS, Cost, rho_for
+from shoal.core.privacy.report import OPEN as OPEN_WAYS
+from shoal.core.privacy.report import WEIGHTS, CentralNoise, Statement
 
 OPEN = RunSummary(
     "digits", "digits", "flux", "default", "open", 3, "training round 3 of 10", "1 of 8 reports are in",

@@ -66,7 +66,7 @@ def test_where_the_first_weights_come_from(tmp_path: Path) -> None:
     assert list(found) == list(made)
     assert digest(found) == digest({name: array + 1 for name, array in made.items()})
     save_file({"w": np.zeros(1, np.float32)}, path)
-    with pytest.raises(ConfigError, match="does not have the learner's tensors"):
+    with pytest.raises(ConfigError, match="does not have the tensors of the learner"):
         initial_weights(RunConfig(algorithm="fedavg", learner=learner, initial_weights=path))
 
 

@@ -13,7 +13,7 @@ from shoal.core.errors import BadPayload
 from shoal.core.exchange.link import Placement, Question
 from shoal.core.exchange.messages import Describe
 from shoal.core.exchange.parts import ClusterAssignment, Evidence, Prototypes, Scores
-from shoal.core.privacy.statement import OPEN
+from shoal.core.privacy.report import OPEN
 from tests.server.servers import scenario, start
 from tests.server.toys import MODEL
 

@@ -13,7 +13,7 @@ from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from fedserver.coordinator.coordinator import Coordinator
-from fedserver.rpc.client import SOCKET, OperatorClient, TimeIsUp
+from fedserver.rpc.client import SOCKET, OperatorClient, TimedOut
 from fedserver.rpc.errors import status_of
 from fedserver.rpc.server import Listeners, listen
 from shoal.core.errors import (
@@ -320,7 +320,7 @@ def test_what_the_server_refuses_an_operator_arrives_as_its_own_error(
         with pytest.raises(ConfigError, match="no algorithm 'flx'"):
             operator.start_run(spec(algorithm="flx"), None)
         operator.start_run(spec(), None)
-        with pytest.raises(TimeIsUp):
+        with pytest.raises(TimedOut):
             list(operator.watch("toy", 0.3))
         assert operator.stop_run("toy", "enough").summary.waiting_for == "enough"
 

@@ -16,7 +16,7 @@ from shoal.core.exchange.messages import Build, Evaluate, PrivateTraining, Train
 from shoal.core.exchange.parts import Descriptor, LatentBounds, Moments, NoisySums, PrivacySettings
 from shoal.core.exchange.payload import BlobRef, Payload, Weights
 from shoal.core.privacy.cost import ORDERS, Cost
-from shoal.core.privacy.statement import OPEN, WEIGHTS, CentralNoise, Statement, of_weights
+from shoal.core.privacy.report import OPEN, WEIGHTS, CentralNoise, Statement, of_weights
 from tests.server.servers import server, start
 from tests.server.toys import MODEL
 

@@ -47,7 +47,7 @@ def check(parameters: Parameters) -> None:
             "feroma with a privacy guarantee weighs profiles by what their noise lets be told",
             "set weighting=likeness, distance_at_test=likeness and noise_at_test=true",
         )
-    if asked.mode == "paper" and "likeness" in (parameters.weighting, parameters.distance_at_test):
+    if asked.rules.unknown_noise and "likeness" in (parameters.weighting, parameters.distance_at_test):
         raise ConfigError(
             "feroma cannot test profiles with the papers' noise: its size is not known",
             "set weighting=inverse and distance_at_test=euclidean, or privacy=off",

@@ -13,7 +13,7 @@ from shoal.core.device_kit.describe import described, moments_of, project
 from shoal.core.device_kit.latents import latents
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.messages import Described, Message
-from shoal.core.privacy.moments import ExactMoments
+from shoal.core.privacy.release import ExactMoments
 from shoal.core.seeds import generator
 from shoal.core.types import Tensors
 

@@ -9,10 +9,12 @@ from scipy.stats import chi2
 from shoal.core.algorithms.flux import Parameters
 from shoal.core.algorithms.flux.state import Clustering
 from shoal.core.errors import ConfigError
-from shoal.core.exchange.parts import CALIBRATED, ClusterAssignment, Descriptor, Vector
+from shoal.core.exchange.parts import ClusterAssignment, Descriptor, Vector
+from shoal.core.exchange.privacy_modes import mode_of
 from shoal.core.server_kit import assign, cluster, descriptors, noisy, two_sample
 from shoal.core.server_kit.assign import nearest_of
 from shoal.core.server_kit.estimates import estimate
+from shoal.core.server_kit.frozen_encoder import privacy_of
 from shoal.core.server_kit.noised import NOISED, check_noise
 from shoal.core.server_kit.robust import RULES
 from shoal.core.server_kit.standard import check_parameters
@@ -151,7 +153,7 @@ def _placed(
 
 def _by_likelihood(parameters: Parameters) -> bool:
     """Whether newcomers are placed by the spread of their samples, which no noise then may pass for."""
-    return parameters.placing == "likelihood" and parameters.privacy == "off"
+    return parameters.placing == "likelihood" and mode_of(parameters.privacy).exact
 
 
 def _apart(
@@ -202,22 +204,23 @@ def check(parameters: Parameters) -> None:
     check_noise("flux", parameters)
     if parameters.watch < 0:
         raise ConfigError("flux parameter watch counts rounds and cannot be below 0")
-    if parameters.watch and parameters.privacy == "paper":
+    asked = privacy_of("flux", parameters)
+    if parameters.watch and asked.rules.unknown_noise:
         raise ConfigError(
             "flux cannot tell drift from the papers' noise: its size is not known", "set watch=0"
         )
     if parameters.clusters < 0:
         raise ConfigError("flux-prior must be told the number of clusters", "set clusters=K, or use flux")
-    if parameters.grouping == "test" and parameters.privacy == "paper" and not parameters.clusters:
+    if parameters.grouping == "test" and asked.rules.unknown_noise and not parameters.clusters:
         raise ConfigError(
             "flux cannot group by test what the papers' noise has hidden: its size is not known",
             "set grouping=density, or privacy=off",
         )
-    if parameters.grouping == "density" and parameters.privacy in CALIBRATED and not parameters.clusters:
+    if parameters.grouping == "density" and asked.calibrated and not parameters.clusters:
         raise ConfigError(
             "flux cannot group noisy descriptors by density", "set grouping=test, or privacy=off"
         )
-    if parameters.privacy in CALIBRATED and not parameters.noise_at_test:
+    if asked.calibrated and not parameters.noise_at_test:
         raise ConfigError(
             "flux gives newcomers the same privacy as all others", "set noise_at_test=true, or privacy=off"
         )

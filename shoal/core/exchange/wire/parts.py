@@ -7,7 +7,6 @@ from shoal.core.errors import BadPayload
 from shoal.core.exchange._pb.fed.v1 import payload_pb2 as pb2
 from shoal.core.exchange._pb.fed.v1 import privacy_pb2
 from shoal.core.exchange.parts import (
-    CALIBRATED,
     MAX_DIMS,
     MAX_LATENTS,
     MAX_MODELS,
@@ -23,24 +22,18 @@ from shoal.core.exchange.parts import (
     Prototypes,
     Scores,
 )
+from shoal.core.exchange.privacy_modes import mode_by_number
 from shoal.core.exchange.tensors import MAX_NAME
 from shoal.core.exchange.wire.checks import for_people, integers, matrix, meaning, name, present, text, vector
 from shoal.core.exchange.wire.tensors import digest_from_pb, digest_to_pb
-from shoal.core.privacy.accounting import rho_of
+from shoal.core.privacy.cost import rho_of
 
 _PROVENANCES: Mapping[int, str] = {
     pb2.PROVENANCE_RAW: "raw",
     pb2.PROVENANCE_PUBLIC: "public",
     pb2.PROVENANCE_PRIVATE: "private",
 }
-_MODES: Mapping[int, str] = {
-    privacy_pb2.PRIVACY_MODE_OFF: "off",
-    privacy_pb2.PRIVACY_MODE_PAPER: "paper",
-    privacy_pb2.PRIVACY_MODE_BALANCED: "balanced",
-    privacy_pb2.PRIVACY_MODE_STRICT: "strict",
-    privacy_pb2.PRIVACY_MODE_EXPLICIT: "explicit",
-}
-_CALIBRATED = ("mechanism", "delta", "sensitivity", "noise_scale", "clip_radius", "rho", "group_size")
+_OF_GUARANTEE = ("mechanism", "delta", "sensitivity", "noise_scale", "clip_radius", "rho", "group_size")
 
 
 def bounds_to_pb(bounds: LatentBounds) -> pb2.LatentBounds:
@@ -62,9 +55,8 @@ def bounds_from_pb(pb: pb2.LatentBounds) -> LatentBounds:
 
 
 def privacy_to_pb(privacy: PrivacySettings, sums: NoisySums | None = None) -> privacy_pb2.PrivacyParameters:
-    pb = privacy_pb2.PrivacyParameters(
-        mode=privacy_pb2.PrivacyMode.Value(f"PRIVACY_MODE_{privacy.mode.upper()}"), epsilon=privacy.epsilon
-    )
+    pb = privacy_pb2.PrivacyParameters(epsilon=privacy.epsilon)
+    pb.mode = privacy.rules.number  # type: ignore[assignment] # the stubs want the generated enum
     if sums is not None:
         pb.mechanism = privacy_pb2.PRIVACY_MECHANISM_DISCRETE_GAUSSIAN
         pb.delta, pb.group_size = privacy.delta, privacy.group_size
@@ -75,14 +67,15 @@ def privacy_to_pb(privacy: PrivacySettings, sums: NoisySums | None = None) -> pr
 
 def privacy_from_pb(pb: privacy_pb2.PrivacyParameters) -> PrivacySettings:
     """Refuses a claim that PrivacySettings cannot hold: none may be dropped without a word."""
-    mode = meaning(_MODES, pb.mode, "privacy mode")
+    rules = mode_by_number(pb.mode)
+    mode = rules.name
     set_fields = {field.name for field, _ in pb.ListFields()}
-    if mode not in CALIBRATED:
-        for field in _CALIBRATED:
+    if not rules.calibrated:
+        for field in _OF_GUARANTEE:
             if field in set_fields:
                 raise BadPayload(f"privacy mode {mode} has no {field}", "update the older of the two sides")
         return PrivacySettings(mode, pb.epsilon)
-    for field in _CALIBRATED:
+    for field in _OF_GUARANTEE:
         if field not in set_fields:
             raise BadPayload(f"privacy mode {mode}: {field} is not set")
     if pb.mechanism != privacy_pb2.PRIVACY_MECHANISM_DISCRETE_GAUSSIAN or pb.sensitivity != 1.0:

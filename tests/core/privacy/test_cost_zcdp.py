@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shoal.core.privacy.accounting import epsilon_of, group, rho_for, rho_of, sigma_of
+from shoal.core.privacy.cost import epsilon_of, group, rho_for, rho_of, sigma_of
 
 from .reference import delta_of, gaussian_delta, gaussian_epsilon, gaussian_sigma, sigma_for
 

@@ -1,16 +1,18 @@
-"""What was released, in the words of every report: the true (epsilon, delta), or that there is none."""
+"""What left a device, in the words of every report: the true (epsilon, delta), or that there is none."""
 
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from shoal.core.privacy.accounting import epsilon_of
-from shoal.core.privacy.cost import Cost
+from shoal.core.exchange.messages import Built, Described, Evaluated, Message, Represented, Scored, Trained
+from shoal.core.exchange.payload import fields_of
+from shoal.core.exchange.privacy_modes import MODES
+from shoal.core.privacy.cost import Cost, epsilon_of
+from shoal.core.types import Tensors
 
 OPEN = {
-    "off": "a descriptor as it is (privacy=off)",
-    "paper": "a descriptor with the papers' noise (privacy=paper, which is not private)",
+    **{mode.name: mode.leaves for mode in MODES.values() if not mode.calibrated},
     "prototypes": "mean embeddings of classes (prototypes), with how many samples each has",
     "bounds": "bounds of latents, which are values of real records",
     "weights": "weights trained without DP-SGD",
@@ -108,3 +110,21 @@ def of_weights(released: Collection[Statement]) -> str:
     worst = max(gave, key=lambda each: each.protected)
     devices = "1 device" if len(gave) == 1 else f"each of {len(gave)} devices"
     return f"weights: DP-SGD on {devices}, with its other releases at most {worst.promise}"
+
+
+def left_open(message: Message) -> tuple[str, ...]:
+    """Of the data of a device that answers this. Descriptors, bounds and prototypes tell for themselves.
+
+    Initial weights follow from no data. Reports of kinds that are not known here are taken for the worst.
+    """
+    reply = message.reply
+    if reply is Built:
+        return ()
+    types = {each for kinds, _ in fields_of(reply).values() for each in kinds}
+    plain = getattr(message, "private", None) is None
+    found = [OPEN["weights"]] if plain and types & {Tensors, tuple[Tensors, ...]} else []
+    if reply in (Evaluated, Scored):
+        found.append(OPEN["figures"])
+    elif reply not in (Trained, Described, Represented):
+        found.append(f"a {reply.kind!r} report, as computed")
+    return tuple(found)

@@ -1,15 +1,42 @@
-"""Gaussian noise on many real numbers: fast, and not exact as that on descriptors is.
+"""The parts of DP-SGD that need no network: its terms, which samples a step takes, and Gaussian noise.
 
-It is made of entropy as the operating system gives it, with no generator in between. Torch's own, on a
-processor, follows from 32 bits of its seed, which a patient server could try.
+Samples and noise are drawn from entropy as the operating system gives it, with no generator in between,
+because they must be secret. Torch's own generator on a CPU follows from 32 bits of its seed, and a patient
+server could try all of them. The Gaussian noise is fast; unlike the noise on descriptors, it is not exact.
 """
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from shoal.core.exchange.parts import Vector
 from shoal.core.privacy.chance import Entropy
+from shoal.core.privacy.cost import Cost
+
+
+@dataclass(frozen=True)
+class TrainingTerms:
+    """One task's training. clip: L2 norm to which a sample's gradient is shortened.
+
+    noise: its standard deviation, in units of clip. rate: probability with which a sample is in a step.
+    steps: of the task. cost: of all of them.
+    """
+
+    clip: float
+    noise: float
+    rate: float
+    steps: int
+    cost: Cost
+
+
+def taken(samples: int, rate: float, entropy: Entropy) -> npt.NDArray[np.intp]:
+    """The samples of one step: each with the same probability, at most `rate`, whatever the others do."""
+    words = np.frombuffer(entropy(8 * samples), np.uint64)
+    most = math.floor(rate * 2.0**64)
+    return np.flatnonzero(words < most) if most < 1 << 64 else np.arange(samples)
+
 
 FINE = 20
 """Noisy sums are rounded to the power of two that is next below 2^-FINE of the noise."""

@@ -4,8 +4,8 @@ import pytest
 
 from shoal.core.errors import BadPayload, Refused
 from shoal.core.exchange.parts import PrivacySettings
-from shoal.core.privacy.accounting import epsilon_of, group, rho_of
-from shoal.core.privacy.modes import terms
+from shoal.core.privacy.cost import epsilon_of, group, rho_of
+from shoal.core.privacy.terms import terms
 
 BALANCED, STRICT = PrivacySettings("balanced", 5.0, 1e-6), PrivacySettings("strict", 1.0, 1e-6)
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 
 from shoal.core.errors import Refused
 from shoal.core.exchange.parts import PrivacySettings
-from shoal.core.privacy.accounting import rho_for, sigma_of
-from shoal.core.privacy.cost import Cost
+from shoal.core.privacy.cost import Cost, rho_for, sigma_of
 from shoal.core.privacy.sums import SHARES, weights
 
 WORST = 0.02
@@ -18,8 +17,6 @@ WORST = 0.02
 to be worth its cost."""
 CLEAR = 5.0
 """A noisy count means something from so many times its noise on."""
-FEWEST_PER_CLASS = {"strict": 150}
-"""Samples of an average class from which on a mode releases classes; of others, where its count is clear."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +56,6 @@ def terms(settings: PrivacySettings, samples: int, classes: int) -> Terms:
     _, own = weights(classes)
     if classes:
         clear = CLEAR * sigma / (own * count)
-        if samples < classes * max(clear, FEWEST_PER_CLASS.get(settings.mode, 0)):
+        if samples < classes * max(clear, settings.rules.samples_per_class):
             classes = 0
     return Terms(classes, sigma, delta, rho)

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from shoal.core.privacy.gaussian import FINE, gaussian, noisy
-from shoal.core.privacy.training import taken
+from shoal.core.privacy.dpsgd import FINE, gaussian, noisy, taken
 
 
 def entropy(seed: int) -> np.random.Generator:
