@@ -18,6 +18,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from shoal.client import Client as Client
     from shoal.core.data.dataset import Dataset as Dataset
     from shoal.core.device_kit.learner import Learner as Learner
     from shoal.core.errors import ShoalError as ShoalError
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _WHERE = {
+    "Client": "shoal.client:Client",
     "Comparison": "shoal.result:Comparison",
     "Dataset": "shoal.core.data.dataset:Dataset",
     "Fleet": "shoal.lab.fleet:Fleet",
