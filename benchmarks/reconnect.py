@@ -35,7 +35,7 @@ from fedclient.net.backoff import FIRST, Backoff, patiently
 from fedclient.net.rpc import RpcLink
 from fedclient.store.state import DeviceFolder
 from fedserver.authority.setup import init
-from fedserver.rpc.authority_client import AuthorityClient
+from fedserver.rpc.client import AuthorityClient
 from fedserver.store.identities.records import Terms
 from shoal.core.errors import Refused, SessionLost
 from shoal.core.exchange.link import Hello
