@@ -237,7 +237,7 @@ class Counting(nn.Module):
             "BatchNorm cannot support training",
             "GroupNorm instead of batch norm",
         ),
-        (Learner("own", small().build, train=failing), "has its own train", "leave train"),  # type: ignore[arg-type]
+        (Learner("own", small().build, train=failing), "has its own train", "remove train"),  # type: ignore[arg-type]
         (Learner("counting", Counting), "training failed|its buffer", ""),
         (Learner("failing", small().build, loss=failing), "the author's own words", ""),  # type: ignore[arg-type]
     ],
