@@ -19,7 +19,7 @@ class Relay:
     """address: where to call instead. rate: bytes a second in each direction; None: as fast as it goes.
 
     open: cleared, nothing goes through, and nobody hears of it. accepted: connections so far. sent: bytes
-    that went to the target.
+    that went to the target; received: bytes that came from it.
     """
 
     def __init__(self, target: str) -> None:
@@ -28,7 +28,7 @@ class Relay:
         self.rate: float | None = None
         self.open = asyncio.Event()
         self.open.set()
-        self.accepted = self.sent = 0
+        self.accepted = self.sent = self.received = 0
         self._ends: set[asyncio.StreamWriter] = set()
 
     def fall_silent(self) -> None:
@@ -69,6 +69,7 @@ class Relay:
                 began = clock()
                 await is_open.wait()
                 self.sent += len(piece) if up else 0
+                self.received += 0 if up else len(piece)
                 sink.write(piece)
                 await sink.drain()
                 if self.rate is not None:

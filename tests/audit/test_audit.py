@@ -13,6 +13,7 @@ from tests.audit.bounds import epsilon_bound, gaussian_bound, highest, lowest
 from tests.audit.cases import BALANCED, CASES, PAPER, collect
 from tests.audit.world import World
 from tests.core.privacy.reference import gaussian_epsilon
+from tests.waiting import HANG
 
 DELTA = 1e-6
 
@@ -70,7 +71,7 @@ def test_the_sample_is_the_worst_that_there_is(classes: int) -> None:
 
 
 def play(name: str, count: int) -> tuple[Vector, Vector]:
-    case, until = CASES[name], time.monotonic() + 120.0
+    case, until = CASES[name], time.monotonic() + HANG
     absent, present = (asyncio.run(collect(case, there, count, until)) for there in (False, True))
     assert (len(absent), len(present)) == (count, count)
     return absent, present

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ import yaml
 from fedclient.store.state import DeviceFolder
 from fedserver.cli.options import answers
 from fedserver.config import SETTINGS
-from fedserver.rpc.authority_client import AuthorityClient
+from fedserver.rpc.client import AuthorityClient
 from fedserver.store.identities.records import Terms
 from shoal.core.errors import ShoalError, Unavailable
 from shoal.core.identity.enrolled import Role
@@ -30,6 +29,7 @@ from tests.chaos import work
 from tests.chaos.device import RECEIPTS
 from tests.chaos.programs import LOOK, PATIENCE, Program, marked, once
 from tests.chaos.proxy import Proxy
+from tests.waiting import free_port
 
 CADENCE = {"poll": 2.0, "heartbeat": 1.0, "tick": 0.05, "grace": 5.0}
 """Short, so that many rounds fit into a minute; nothing else is set apart from what people get."""
@@ -74,7 +74,7 @@ class Fleet:
     def __init__(self, folder: Path, secure: bool = True) -> None:
         self.folder, self.state, self.secure = folder, folder / "server", secure
         self.mark = str(folder)
-        self.port = _free_port()
+        self.port = free_port()
         self.devices: dict[str, Device] = {}
         self.restarts: list[Restart] = []
         line = ["-m", "fedserver", "up", "--state", str(self.state)]
@@ -84,7 +84,7 @@ class Fleet:
     async def start(self) -> None:
         """Server and devices run, and the server takes calls."""
         self.state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        where = {"join_listen": f"127.0.0.1:{_free_port()}", "hosts": list(HOSTS)}
+        where = {"join_listen": f"127.0.0.1:{free_port()}", "hosts": list(HOSTS)}
         settings = {
             "state": ".",
             "listen": f"127.0.0.1:{self.port}",
@@ -214,9 +214,3 @@ class Fleet:
         path = self.folder / name / "device.yaml"
         path.write_text(yaml.safe_dump(settings))
         return path
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as trial:
-        port: int = trial.getsockname()[1]
-        return port

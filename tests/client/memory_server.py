@@ -4,9 +4,8 @@ It keeps the promises of `shoal.core.exchange.link` and nothing more, and does o
 servers do: be away, forget sessions, cut transfers, take a round back.
 """
 
-import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 
 from shoal.core.errors import BadPayload, NotFound, Refused, SessionLost, Unavailable
@@ -166,9 +165,3 @@ class MemoryLink:
         if self._server.placement is None:
             raise Refused("the run has no model yet", "try again after its first round")
         return self._server.placement
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Let others run until it is so."""
-    while not condition():  # noqa: ASYNC110 - what is waited for is no event, but anything
-        await asyncio.sleep(0.001)

@@ -12,12 +12,13 @@ from fedclient.identity.link import SecureLink
 from shoal.core.errors import ShoalError
 from shoal.core.exchange.link import Hello
 from tests.client.federation import Federation
+from tests.waiting import HANG
 
 HELLO = Hello("test")
 
 
 def run(steps: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(steps(), 60))
+    asyncio.run(asyncio.wait_for(steps(), HANG))
 
 
 @asynccontextmanager

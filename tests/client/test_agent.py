@@ -9,8 +9,9 @@ from fedclient.agent import Until
 from shoal.core.errors import NotFound, Unavailable
 from shoal.core.exchange.link import Failure, Outcome, Receipt
 from shoal.core.exchange.payload import Payload
-from tests.client.memory_server import MemoryServer, until
+from tests.client.memory_server import MemoryServer
 from tests.client.visits import MODEL, Device, train, trained
+from tests.waiting import until
 
 
 def test_a_visit(device: Device, server: MemoryServer) -> None:

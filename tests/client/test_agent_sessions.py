@@ -11,8 +11,9 @@ from shoal.core.errors import Refused
 from shoal.core.exchange.link import Task
 from shoal.core.exchange.messages import Evaluate
 from shoal.core.exchange.payload import Payload, encode
-from tests.client.memory_server import MemoryLink, MemoryServer, SessionLost, until
+from tests.client.memory_server import MemoryLink, MemoryServer, SessionLost
 from tests.client.visits import MODEL, Device
+from tests.waiting import until
 
 
 @pytest.mark.parametrize("kind", ["next_task", "fetch", "uploaded", "upload", "report"])

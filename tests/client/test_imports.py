@@ -5,13 +5,15 @@ import sys
 
 import pytest
 
+from tests.waiting import HANG
+
 CENTRAL = ("sklearn", "scipy", "kneed")
 
 
 def imported(*arguments: str) -> set[str]:
     """The modules that a Python with these arguments imports."""
     command = [sys.executable, "-X", "importtime", *arguments]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=False)
     lines = [line for line in result.stderr.splitlines() if line.startswith("import time:")]
     assert lines, result.stderr
     return {line.rpartition("|")[2].strip() for line in lines}

@@ -17,6 +17,7 @@ from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import Evaluate, Evaluated, Train, Trained, TrainingSettings
 from shoal.core.exchange.payload import Payload, decode, encode
 from tests.client.memory_server import MemoryLink, MemoryServer
+from tests.waiting import HANG
 
 
 class NoJitter(Random):
@@ -79,7 +80,7 @@ class Device:
         return Agent(link, self.executor, store, self.outbox, mark, self.reporter, limits, NoJitter())
 
     def run(self, until: Until = Until.FINISHED, **allowance: Any) -> None:
-        asyncio.run(asyncio.wait_for(self.agent(**allowance).run(until), 60))
+        asyncio.run(asyncio.wait_for(self.agent(**allowance).run(until), HANG))
 
 
 MODEL = {"w": np.arange(1000, dtype=np.float32)}

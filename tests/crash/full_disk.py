@@ -13,10 +13,10 @@ from typing import Any
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
 from shoal.core.engine.rounds import Stage
-from tests.client.memory_server import until
 from tests.crash import lab
 from tests.server import servers
 from tests.server.toys import MODEL
+from tests.waiting import HANG, until
 
 JUNK = "junk"
 
@@ -57,4 +57,4 @@ async def filled(coordinator: Coordinator, root: Path) -> list[str]:
 
 if __name__ == "__main__":
     os.environ.pop("SHOAL_CRASH_AT", None)
-    print(json.dumps(asyncio.run(asyncio.wait_for(story(Path(sys.argv[1])), 60))))
+    print(json.dumps(asyncio.run(asyncio.wait_for(story(Path(sys.argv[1])), HANG))))

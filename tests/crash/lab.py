@@ -34,6 +34,7 @@ from shoal.shell import crash
 from tests.client.visits import NoJitter
 from tests.server.servers import DEVICES, ROUNDS, models, server, simulated, start
 from tests.server.toys import MESSAGES, MODEL, honest, same_models
+from tests.waiting import HANG
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["tests.crash.lab", "shoal.core.algorithms.fedavg.server"])
@@ -42,8 +43,6 @@ PIECE = 64
 OWNERS: dict[str, Any] = {"os": os, "Path": Path}
 Fault = tuple[str, str, int, int]
 """Whose call, its name, at which passage it fails, and with which error."""
-LONG = 60.0
-"""Seconds after which a life has hung."""
 
 
 class Noting(DeviceApi):
@@ -160,7 +159,7 @@ def life(root: str, point: str, fault: Fault | None = None) -> None:
     os.environ[crash.VARIABLE] = point
     if fault is not None:
         inject(*fault)
-    asyncio.run(asyncio.wait_for(live(Path(root)), LONG))
+    asyncio.run(asyncio.wait_for(live(Path(root)), HANG))
 
 
 def inject(whose: str, name: str, passage: int, number: int) -> None:

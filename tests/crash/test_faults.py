@@ -19,6 +19,7 @@ from shoal.core.exchange.tensors import digest
 from tests.crash.lab import OWNERS, acknowledged, check, end, inject, lived
 from tests.server.servers import ROUNDS
 from tests.server.store.test_store import RECORD, blobs_in, checkpoint, closed, model, report
+from tests.waiting import HANG
 
 ONE_FAILED = "every device that is left has failed"
 STARTS = 4
@@ -85,7 +86,7 @@ def test_a_run_goes_on_after_a_call_of_the_database_failed(
     rules = ["-e", f"trace={call}", "-e", f"inject={call}:error={error}:when={passage}"]
     trace = tmp_path / "trace"
     command = ["strace", "-f", "-qq", "-o", str(trace), *rules, sys.executable, "-m", "tests.crash.lab"]
-    result = subprocess.run([*command, str(tmp_path)], capture_output=True, timeout=120, check=False)
+    result = subprocess.run([*command, str(tmp_path)], capture_output=True, timeout=HANG, check=False)
     if not trace.exists() or not trace.read_text():
         pytest.skip(f"strace cannot trace here: {result.stderr.decode()[-200:]}")
     assert "(INJECTED)" in trace.read_text()

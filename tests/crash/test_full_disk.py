@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import HANG
+
 MOUNT = "mount -t tmpfs -o size=8m shoal-test"
 
 
@@ -24,7 +26,7 @@ def test_a_full_disk_holds_everything_up_and_loses_nothing(tmp_path: Path) -> No
         pytest.skip("this machine lets nobody mount a small file system of their own (unshare -Urm)")
     line = f'{MOUNT} {tmp_path} && exec "$0" -m tests.crash.full_disk {tmp_path}'
     command = ["unshare", "-Urm", "sh", "-c", line, sys.executable]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=False)
     assert result.returncode == 0, result.stderr
     found = json.loads(result.stdout)
     assert found["same"]

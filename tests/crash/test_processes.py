@@ -15,10 +15,11 @@ from fedserver.rpc.client import OperatorClient
 from shoal.core.types import ModelKey, Tensors
 from shoal.shell.crash import VARIABLE
 from tests.crash import lab
-from tests.server.processes import PATIENCE, daemon
+from tests.server.processes import daemon
 from tests.server.servers import DEVICES, ROUNDS, expected, spec
 from tests.server.test_daemon import all_devices
 from tests.server.toys import MODEL, same_models
+from tests.waiting import HANG
 
 
 @contextmanager
@@ -57,10 +58,10 @@ def test_a_device_that_is_killed_alone_goes_on_in_the_same_round(tmp_path: Path,
         for number in range(1, DEVICES):
             stack.enter_context(device(server.address, tmp_path, number))
         with device(server.address, tmp_path, 0, point) as first:
-            assert first.wait(PATIENCE) == -signal.SIGKILL
+            assert first.wait(HANG) == -signal.SIGKILL
         with device(server.address, tmp_path, 0) as second:
             check(operator, lab.expected())
-            assert second.wait(PATIENCE) == 0
+            assert second.wait(HANG) == 0
         assert server.stop() == 0
 
 
@@ -74,7 +75,7 @@ def test_a_server_that_is_killed_alone_goes_on_in_the_same_round(
             operator.start_run(spec(), MODEL)
             with pytest.raises(Exception, match=r"UNAVAILABLE|Socket closed|reset|FD"):
                 asyncio.run(all_devices(first.address))
-            assert first.process.wait(PATIENCE) == -signal.SIGKILL
+            assert first.process.wait(HANG) == -signal.SIGKILL
     with daemon(tmp_path / "s") as second, OperatorClient(tmp_path / "s") as operator:
         asyncio.run(all_devices(second.address))
         check(operator, expected())

@@ -13,12 +13,14 @@ from fedclient import service
 from fedclient.__main__ import main
 from fedclient.identity.keyring import Keyring
 from fedserver.coordinator.operator_api import OperatorApi
+from fedserver.coordinator.status_types import RunSummary
 from fedserver.store.identities.audit import Event
 from fedserver.store.identities.records import DAY
 from shoal.core.identity.enrolled import Role
 from tests.e2e.test_infer_only import identity_of
 from tests.server.authority.peers import World, lines_of, play
 from tests.server.servers import start
+from tests.waiting import until
 
 
 def watch(folder: Path, *arguments: str) -> Result:
@@ -39,6 +41,14 @@ async def joined(found: World, folder: Path, role: Role) -> None:
 
 def test_it_sees_how_runs_stand_until_all_are_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "LOOK", 0.1)
+    looks: list[OperatorApi] = []
+    runs = OperatorApi.runs
+
+    def looked(api: OperatorApi) -> tuple[RunSummary, ...]:
+        looks.append(api)
+        return runs(api)
+
+    monkeypatch.setattr(OperatorApi, "runs", looked)
 
     async def story(found: World) -> None:
         await joined(found, tmp_path / "board", Role.OBSERVER)
@@ -48,8 +58,9 @@ def test_it_sees_how_runs_stand_until_all_are_over(tmp_path: Path, monkeypatch: 
         once = await asyncio.to_thread(watch, tmp_path / "board", "--once", "--json")
         run = {"run": "toy", "algorithm": "fedavg", "stage": "waiting", "round": 1, "title": ""}
         assert json.loads(once.stdout)["data"] == {"runs": [run]}
+        before = len(looks)
         watching = asyncio.create_task(asyncio.to_thread(watch, tmp_path / "board"))
-        await asyncio.sleep(0.5)
+        await until(lambda: len(looks) > before + 1)
         assert not watching.done()
         await OperatorApi(found.coordinator).stop_run("toy", "enough")
         ended = await watching

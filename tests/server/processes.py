@@ -13,9 +13,7 @@ from pathlib import Path
 from fedserver.coordinator.status_types import RunStatus
 from fedserver.rpc.client import OperatorClient
 from shoal.core.errors import Unavailable
-
-PATIENCE = 60.0
-"""Seconds that a process may take to start or to end, on a busy machine."""
+from tests.waiting import HANG
 
 
 @dataclass
@@ -30,7 +28,7 @@ class Daemon:
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Its exit code after this signal."""
         self.process.send_signal(number)
-        return self.process.wait(PATIENCE)
+        return self.process.wait(HANG)
 
 
 PLAIN = ("--listen", "127.0.0.1:0", "--insecure-loopback")
@@ -68,7 +66,7 @@ def daemon(
 
 def restored(operator: OperatorClient, run: str) -> RunStatus:
     """How a run stands, when a server that has just started has looked at its files."""
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + HANG
     while True:
         try:
             return operator.show(run)

@@ -18,6 +18,7 @@ from tests.server.processes import daemon, restored
 from tests.server.servers import DEVICES, ROUNDS, expected, spec
 from tests.server.toys import MODEL, Hands, honest, same_models, serve
 from tests.server.wire_link import WireLink
+from tests.waiting import HANG
 
 
 async def some_reports(address: str, reports: range) -> None:
@@ -91,7 +92,7 @@ def test_a_second_server_is_told_who_has_the_folder_and_a_waiting_device_that_th
         with pytest.raises(ConfigError, match=f"in use by another process .{running.process.pid}"):
             asyncio.run(serve_until_stopped(config, lambda address, join: None))
         assert "the server is stopping" in asyncio.run(play(running.address))
-        assert running.process.wait(30.0) == 0
+        assert running.process.wait(HANG) == 0
 
 
 def test_a_disk_that_gives_way_ends_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

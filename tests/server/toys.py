@@ -56,8 +56,9 @@ class Hands:
         return self
 
     async def task(self, wait: float = 5.0) -> Task:
-        found = await self.link.next_task(wait)
-        assert isinstance(found, Task), found
+        """The next task, however long it takes to come. wait: seconds that one call waits for it."""
+        while not isinstance(found := await self.link.next_task(wait), Task):
+            assert not found.finished, found
         return found
 
     async def open(self, task: Task) -> Message:

@@ -25,6 +25,7 @@ from shoal.core.identity.enrolled import Enrolled
 from shoal.shell.console import Console
 from tests.client.crashes import Crash, Steps
 from tests.client.federation import Federation, enrolment_port
+from tests.waiting import HANG
 
 
 class Silent(Console):
@@ -53,7 +54,7 @@ def folder(tmp_path: Path) -> DeviceFolder:
 def against(federation: Federation, steps: Callable[[], Awaitable[None]], **port: Any) -> None:
     async def run() -> None:
         async with enrolment_port(federation, **port):
-            await asyncio.wait_for(steps(), 60)
+            await asyncio.wait_for(steps(), HANG)
 
     asyncio.run(run())
 
@@ -179,7 +180,7 @@ def test_nothing_is_sent_to_a_port_with_another_key(folder: DeviceFolder) -> Non
         line = replace(Federation().line, port=server.sockets[0].getsockname()[1])
         with pytest.raises(SomeoneElse, match=rf"someone else answers at 127\.0\.0\.1:{line.port}"):
             await join(folder, line, "attic", Silent())
-        await asyncio.wait_for(ended.wait(), 10)
+        await asyncio.wait_for(ended.wait(), HANG)
         server.close()
 
     asyncio.run(steps())

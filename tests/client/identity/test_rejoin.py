@@ -8,8 +8,9 @@ import pytest
 from fedclient.identity.keyring import EnrollmentPort, Keyring
 from shoal.core.errors import Refused, Unavailable
 from tests.client.federation import DAY, Federation, devices_port, enrolment_port
-from tests.client.memory_server import MemoryServer, until
+from tests.client.memory_server import MemoryServer
 from tests.client.secure import HELLO, failure, joined, kept, run
+from tests.waiting import until
 
 
 def test_a_device_that_slept_too_long_rejoins_by_itself(federation: Federation, keyring: Keyring) -> None:

@@ -22,9 +22,10 @@ from shoal.core.exchange._pb.fed.v1.fault_pb2 import Fault
 from shoal.core.exchange.link import Outcome
 from tests.client.crashes import Crash, Steps
 from tests.client.federation import Authority, Federation, devices_port
-from tests.client.memory_server import MemoryServer, until
+from tests.client.memory_server import MemoryServer
 from tests.client.secure import HELLO, failure, joined, kept, run
 from tests.client.visits import MODEL, Device, NoJitter, train
+from tests.waiting import until
 
 
 def test_who_calls_is_the_certificate_and_no_metadata(federation: Federation, keyring: Keyring) -> None:
@@ -85,7 +86,12 @@ def test_renewals_under_work_lose_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     federation, memory = Federation(renew_in=0.02), MemoryServer([], chunk=40, renew_in=0.0)
     memory.tasks = [train(memory, number, float(number)) for number in range(1, 9)]
     device, keyring = Device(tmp_path, memory), Keyring(tmp_path / "identity")
-    device.executor.before = [lambda: asyncio.sleep(0.05) for _ in memory.tasks]
+
+    async def until_renewed_again() -> None:
+        before = federation.log.count("renew")
+        await until(lambda: federation.log.count("renew") > before)
+
+    device.executor.before = [until_renewed_again for _ in memory.tasks]
     reporter = Reporter(Status("attic", "memory"), tmp_path, device.doing.append, device.said.append)
 
     async def steps() -> None:

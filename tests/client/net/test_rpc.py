@@ -29,12 +29,13 @@ from shoal.core.exchange.parts import ClusterAssignment, Descriptor, Moments
 from shoal.core.exchange.payload import BlobRef, encode
 from tests.client.bridge import Bridge, serving
 from tests.client.memory_server import MemoryLink, MemoryServer
+from tests.waiting import HANG
 
 
 def against(server: MemoryServer, steps: Callable[[RpcLink, Bridge], Awaitable[None]]) -> None:
     async def run() -> None:
         async with serving(server) as (link, bridge):
-            await asyncio.wait_for(steps(link, bridge), 60)
+            await asyncio.wait_for(steps(link, bridge), HANG)
 
     asyncio.run(run())
 

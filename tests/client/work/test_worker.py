@@ -20,6 +20,7 @@ from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import Build, Built, Evaluate, Message, Train, Trained, TrainingSettings
 from shoal.core.exchange.payload import Payload, decode, encode
 from shoal.core.types import Tensors
+from tests.waiting import HANG
 
 
 def task(message: Message, store: BlobStore, seed: int = 7) -> Task:
@@ -179,7 +180,7 @@ def test_it_ends_with_the_agent(
         )
         await asyncio.to_thread(wait_for, mark)
         process.stdin.close()
-        assert await asyncio.wait_for(process.wait(), 30) == 0
+        assert await asyncio.wait_for(process.wait(), HANG) == 0
         assert isinstance(await hanging, Failure)
 
     with_performer(work, steps)

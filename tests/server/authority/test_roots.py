@@ -15,6 +15,7 @@ from grpc import aio
 from fedserver.authority import issuing, roots, setup
 from fedserver.authority.roots import Authority
 from fedserver.config import read_server
+from fedserver.coordinator.visitor import Visitor
 from fedserver.store.identities.audit import Event
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import ConfigError, NotFound, Refused, ShoalError, StorageFault
@@ -24,6 +25,7 @@ from shoal.shell import disk
 from tests.server.authority.peers import Peer, World, lines_of, play, refused, world
 from tests.server.servers import start
 from tests.server.wire_link import WireLink
+from tests.waiting import until
 
 HOSTS = ("shoal.example.org", "10.0.0.7", "::1")
 
@@ -319,9 +321,9 @@ def test_the_change_from_one_root_to_the_next_without_a_restart(tmp_path: Path) 
 
 
 def test_a_device_that_waits_or_works_is_told_of_a_change_at_once(tmp_path: Path) -> None:
-    async def told(link: WireLink, change: Awaitable[object]) -> None:
+    async def told(link: WireLink, visitor: Visitor, change: Awaitable[object]) -> None:
         waiting = asyncio.ensure_future(link.next_task(30.0))
-        await asyncio.sleep(0.1)
+        await until(lambda: visitor.polling == 1)
         assert not waiting.done()
         await change
         _, fault = await refused(waiting)
@@ -334,9 +336,9 @@ def test_a_device_that_waits_or_works_is_told_of_a_change_at_once(tmp_path: Path
             async with device.channel() as channel:
                 link = device.link(channel)
                 await link.hello(Hello("toy"))
-                await told(link, found.office.add_root())
+                await told(link, found.coordinator.visitor("d0"), found.office.add_root())
                 (new,) = [root.name for root in await found.office.roots() if root != old and not root.signs]
-                await told(link, found.office.use_root(new, True))
+                await told(link, found.coordinator.visitor("d0"), found.office.use_root(new, True))
                 await start(found.coordinator, policy=RoundPolicy(devices=1, minimum=1))
                 task = await link.next_task(5.0)
                 assert isinstance(task, Task)

@@ -22,6 +22,7 @@ from shoal.core.identity.certificates import key_from_pem, key_to_pem, new_key
 from tests.server.authority.peers import World, channel_of, lines_of, play, refused, world
 from tests.server.servers import DEVICES, expected, start
 from tests.server.toys import honest, same_models, serve
+from tests.waiting import HANG
 
 
 def test_a_run_over_tls_gives_the_models_of_the_simulation(tmp_path: Path) -> None:
@@ -46,7 +47,7 @@ async def status_of(channel: aio.Channel, method: str = "/fed.v1.DeviceService/H
     """How a call with an empty request ends."""
     async with channel:
         with pytest.raises(aio.AioRpcError) as caught:
-            await channel.unary_unary(method)(b"", timeout=20.0)
+            await channel.unary_unary(method)(b"", timeout=HANG)
         return caught.value.code()
 
 
@@ -163,7 +164,7 @@ def test_tls_1_3_is_spoken_and_1_2_is_refused(tmp_path: Path, version: ssl.TLSVe
         writer.write(call_by_hand("/grpc.health.v1.Health/Check"))
         answer = b""
         while b"grpc-status" not in answer:
-            answer += await asyncio.wait_for(reader.read(65536), 10.0)
+            answer += await asyncio.wait_for(reader.read(65536), HANG)
         writer.close()
         if version is ssl.TLSVersion.TLSv1_3:
             assert (spoken, b"the connection is not TLS" in answer) == ("TLSv1.3", False)

@@ -35,6 +35,7 @@ from tests.server.servers import (
     start,
 )
 from tests.server.toys import MODEL, honest, same_models
+from tests.waiting import until
 
 # -- the straight run --------------------------------------------------------------------------------------
 
@@ -109,7 +110,7 @@ def test_several_runs_share_their_devices_and_the_oldest_goes_first(tmp_path: Pa
 def test_a_run_that_starts_later_finds_the_devices_that_wait(tmp_path: Path) -> None:
     async def story(coordinator: Coordinator) -> None:
         waiting = [asyncio.create_task((await hands(coordinator, n)).task(9.0)) for n in range(DEVICES)]
-        await asyncio.sleep(0.05)
+        await until(lambda: all(coordinator.visitor(f"d{n}").polling for n in range(DEVICES)))
         assert not any(each.done() for each in waiting)
         await start(coordinator)
         assert {task.run for task in await asyncio.gather(*waiting)} == {"toy"}
@@ -271,7 +272,7 @@ def test_a_stop_while_reports_are_combined_loses_nothing(
             await closing
             go_on.set()
         else:
-            await asyncio.sleep(0.05)
+            await until(lambda: first.stopping)
             assert not closing.done()
             go_on.set()
             await closing

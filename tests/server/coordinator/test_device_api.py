@@ -1,11 +1,14 @@
 """A device's visit: sessions and leases, and what a device hears when the server ends or fails."""
 
 import asyncio
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from fedserver.coordinator import runs
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
 from fedserver.coordinator.operator_api import OperatorApi
@@ -27,6 +30,7 @@ from tests.server.servers import (
     start,
 )
 from tests.server.toys import MODEL, honest, same_models
+from tests.waiting import until
 
 ALONE = RoundPolicy(devices=1, minimum=1)
 
@@ -72,7 +76,7 @@ def test_a_poll_of_an_earlier_session_ends_at_once(tmp_path: Path) -> None:
     async def story(coordinator: Coordinator) -> None:
         first = await hands(coordinator, 0)
         polling = asyncio.create_task(first.link.next_task(10.0))
-        await asyncio.sleep(0.02)
+        await until(lambda: coordinator.visitor("d0").polling == 1)
         await hands(coordinator, 0)
         with pytest.raises(SessionLost):
             await polling
@@ -159,19 +163,26 @@ def test_a_device_that_leaves_is_not_waited_for(tmp_path: Path) -> None:
     scenario(story, tmp_path)
 
 
-def test_a_silent_device_is_gone_and_may_come_back(tmp_path: Path) -> None:
+def test_a_silent_device_is_gone_and_may_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ahead = 0.0
+    monkeypatch.setattr(runs, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + ahead))
+
     async def story(coordinator: Coordinator) -> None:
+        nonlocal ahead
         await start(
-            coordinator, policy=RoundPolicy(devices=2, minimum=1, device_timeout=0.4, wait_for_devices=1.0)
+            coordinator, policy=RoundPolicy(devices=2, minimum=1, device_timeout=600.0, wait_for_devices=1.0)
         )
         devices = [await hands(coordinator, number) for number in range(2)]
         for device in devices:
             await device.link.next_task(0.0)
         silent = await devices[0].task()
         await devices[1].do(await devices[1].task(), honest(1))
-        assert (await devices[1].task(8.0)).round == 2
+        waiting = asyncio.create_task(devices[1].task())
+        await until(lambda: coordinator.visitor("d1").polling == 1)
+        ahead = 601.0
+        assert (await waiting).round == 2
         status = await OperatorApi(coordinator).show("toy")
-        assert "not heard of" in status.missing["d0"]
+        assert "not heard from" in status.missing["d0"]
         assert not await devices[0].link.alive(silent.run, silent.round, silent.attempt)
         assert (await devices[0].link.next_task(0.0)) is not None
         assert coordinator.runs["toy"].present("d0")
@@ -201,7 +212,7 @@ def test_the_end_is_told_once_at_once_and_a_new_run_again(tmp_path: Path) -> Non
         assert isinstance(after, Idle)
         assert after.finished
         waiting = asyncio.create_task(device.link.next_task(9.0))
-        await asyncio.sleep(0.02)
+        await until(lambda: coordinator.visitor("d0").polling == 1)
         assert not waiting.done()
         await start(coordinator, policy=ALONE, name="next")
         task = await waiting
@@ -218,7 +229,7 @@ def test_a_server_that_stops_answers_who_waits(tmp_path: Path) -> None:
     async def story(coordinator: Coordinator) -> None:
         device = await hands(coordinator, 0)
         polling = asyncio.create_task(device.link.next_task(10.0))
-        await asyncio.sleep(0.02)
+        await until(lambda: coordinator.visitor("d0").polling == 1)
         coordinator.stop_serving()
         with pytest.raises(Unavailable, match="is stopping"):
             await polling

@@ -13,7 +13,6 @@ from fedserver.store.store import Store
 from shoal.core.errors import StorageFault, Unavailable
 from shoal.core.exchange.link import Idle, Outcome, Report
 from shoal.core.exchange.messages import Train, TrainingSettings
-from tests.client.memory_server import until
 from tests.server.servers import (
     DEVICES,
     ROUNDS,
@@ -27,6 +26,7 @@ from tests.server.servers import (
     start,
 )
 from tests.server.toys import MODEL, Hands, honest, same_models
+from tests.waiting import until
 
 
 async def reports(coordinator: Coordinator, count: int) -> None:
@@ -164,7 +164,7 @@ def test_the_server_answers_while_it_checks_and_hands_nothing_out(
             with pytest.raises(Exception, match="there is a run 'toy' already"):
                 await start(second)
             waiting = asyncio.create_task(device.link.next_task(10.0))
-            await asyncio.sleep(0.05)
+            await until(lambda: second.visitor("d1").polling == 1)
             assert not waiting.done()
             go_on.set()
             await waiting

@@ -21,6 +21,7 @@ from tests.server.hostile import ATTACKS, Attack, another_blob
 from tests.server.processes import Daemon, daemon
 from tests.server.toys import MODEL, Hands, honest, same_models
 from tests.server.wire_link import WireLink
+from tests.waiting import HANG
 
 GROWTH = 64
 """MiB by which the server may grow during one attack."""
@@ -44,7 +45,7 @@ def test_every_lie_is_refused_and_the_round_goes_on(tmp_path: Path) -> None:
             rounds = {"rounds": len(ATTACKS), "evaluate": False}
             policy = RoundPolicy(devices=2, minimum=1)
             operator.start_run(RunSpec("toy", "fedavg", parameters=rounds, policy=policy), MODEL)
-        asyncio.run(asyncio.wait_for(_attacked(server), 240))
+        asyncio.run(asyncio.wait_for(_attacked(server), HANG))
         with OperatorClient(tmp_path / "s") as operator:
             run = operator.show("toy")
             assert run.summary.stage == "finished"

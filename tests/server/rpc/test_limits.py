@@ -1,7 +1,6 @@
 """Over gRPC: who asks for too much is told when to come again, and whoever works does not notice."""
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,7 @@ from tests.server.rpc.test_rpc import fault_of, over_grpc
 from tests.server.servers import start
 from tests.server.toys import Hands
 from tests.server.wire_link import WireLink
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - what is waited for is no event
-        await asyncio.sleep(0.01)
+from tests.waiting import until
 
 
 async def refused(call: Any) -> Unavailable:
