@@ -8,7 +8,7 @@ from grpc import aio
 from fedserver.authority.joining import JoinService
 from fedserver.authority.peers import Peers
 from fedserver.authority.roots import Authority
-from fedserver.rpc.enrollment import Enrollments
+from fedserver.rpc.device import Enrollments
 from fedserver.rpc.errors import Errors
 from shoal.core.engine.timeouts import CONNECTION
 from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import add_EnrollmentServiceServicer_to_server
@@ -34,17 +34,17 @@ OPTIONS = (
     ("grpc.max_connection_age_grace_ms", 10_000),
     ("grpc.so_reuseport", 0),
 )
-"""Of the port that anybody can reach: nobody has a reason to stay there."""
+"""Of the port that anyone can reach; no caller has a reason to stay connected to it."""
 
 
 @dataclass(frozen=True)
 class Access:
     """How devices get in. join_listen: where EnrollmentService listens, "HOST:PORT".
 
-    host: the first name or address in the server's certificate: what devices are told to call.
+    host: the first name or address in the server's certificate: what devices are given to call.
     """
 
-    keeper: Peers
+    peers: Peers
     join_listen: str
     host: str
 
@@ -67,7 +67,7 @@ class Showing:
     """What callers are shown and whom the server trusts, as gRPC takes it.
 
     gRPC asks at each connection whether that has changed, and what it is given takes the place of what other
-    threads may be about to use for a handshake: it then ends with SIGSEGV. So it is given what is new alone.
+    threads may be about to use for a handshake: it then ends with SIGSEGV. So it is given only what is new.
     """
 
     def __init__(self, authority: Authority) -> None:
