@@ -33,7 +33,6 @@ from shoal.core.engine.rollback import rolled_back
 from shoal.core.engine.rounds import RoundEngine, Stage
 from shoal.core.engine.sessions import Presence
 from shoal.core.errors import (
-    ConfigError,
     NotFound,
     Refused,
     ShoalError,
@@ -74,12 +73,7 @@ def recipe_of(spec: RunSpec) -> Recipe:
     algorithm, variant = find(spec.algorithm)
     parameters = algorithm.configure(spec.preset, {**variant, **spec.parameters})
     server_half = algorithm.server()
-    state = typing.get_type_hints(server_half.start).get("return")
-    if state is None or state is Any:
-        raise ConfigError(
-            f"algorithm {algorithm.name} does not say what its state is",
-            f"annotate what {algorithm.server_module}.start returns",
-        )
+    state = algorithm.state_type()
     bootstrap = Bootstrap(server_half, parameters, algorithm.initial(parameters))
     return Recipe(bootstrap, typing.Union[state, Unstarted])  # noqa: UP007
 

@@ -47,3 +47,12 @@ def test_the_reference_shows_the_public_names(site: Path) -> None:
     page = (site / "api" / "shoal.html").read_text()
     for name in ("shoal.Fleet", "shoal.simulate", "shoal.Result", "shoal.Placement"):
         assert f'id="{name}"' in page
+
+
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_the_paths_that_a_page_names_exist(page: str) -> None:
+    paths = re.findall(
+        r"`((?:shoal|fedserver|fedclient|tests|scripts|proto|benchmarks)/[\w/.]*)`", (ROOT / page).read_text()
+    )
+    assert len(paths) > 10
+    assert not [path for path in paths if "nova" not in path and not (ROOT / path).exists()]
