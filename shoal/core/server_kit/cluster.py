@@ -13,7 +13,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from shoal.core.exchange.parts import Vector
 
-# kneed imports matplotlib where it can, for plots that are not used here, and in a server that stays in memory.
+# kneed imports matplotlib where it can, for plots that are not used here; a server would keep it in memory.
 # So it is hidden for the moment of that import, unless something else has loaded it already.
 if "matplotlib" in sys.modules:
     from kneed import KneeLocator
