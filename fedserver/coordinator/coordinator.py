@@ -13,14 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fedserver.coordinator.recipe import Recipe
+from fedserver.config import Settings
 from fedserver.coordinator.recovery import Recovery
-from fedserver.coordinator.runs import Lease, Run
-from fedserver.coordinator.settings import Settings
-from fedserver.coordinator.signals import Signal
+from fedserver.coordinator.runs import Lease, Recipe, Run
 from fedserver.coordinator.status import summary_of
 from fedserver.coordinator.status_types import RunSummary
-from fedserver.coordinator.visitor import Visitor
+from fedserver.coordinator.visitor import Signal, Visitor
 from fedserver.store.journal import Meter
 from fedserver.store.records import RunRecord
 from fedserver.store.store import BlobCacheCalls, Storage

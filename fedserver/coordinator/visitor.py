@@ -1,12 +1,12 @@
 """A device as the server knows it while it runs."""
 
+import asyncio
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from fedserver.coordinator.signals import Signal
 from fedserver.store.blobs import Upload
 from fedserver.store.records import DeviceRecord
 from shoal.core.types import DeviceId, RunId
@@ -17,6 +17,28 @@ GRANTS = 16
 
 REPLACED = 8
 """How many sessions are remembered that a later hello of the same device made void."""
+
+
+class Signal:
+    """Take `next()` before looking at what may change, then `wait` on it: so that no change is missed."""
+
+    def __init__(self) -> None:
+        self._next = asyncio.Event()
+
+    def next(self) -> asyncio.Event:
+        """Set by the next `fire`."""
+        return self._next
+
+    def fire(self) -> None:
+        self._next.set()
+        self._next = asyncio.Event()
+
+
+async def fired_within(event: asyncio.Event, seconds: float) -> bool:
+    """Whether it came in time."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)
+    return event.is_set()
 
 
 @dataclass

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from fedserver.config import Settings
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
-from fedserver.coordinator.settings import Settings
 from fedserver.store.disk_space import RESERVE, DiskSpace
 from fedserver.store.journal import Journal
 from fedserver.store.runs import Runs
