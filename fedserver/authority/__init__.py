@@ -1,7 +1,7 @@
-"""Who may call: the certificate authority, how devices join, and what operators do about both.
+"""Who may call: the certificate authority, how devices join, what operators do.
 
 issuing        certificates, created from keys and names     permissions    which role may make which call
-roots          the authorities' keys on disk; which signs    peers          the registry in memory, for each call
+roots          the authorities' keys on disk; which signs    peers          the registry in memory
 joining        challenge, join, rejoin, renew                authority_api  what operators ask for
 rate_limit     limits for each of many callers               setup          `fedserver init`
 

@@ -23,8 +23,8 @@ FAILURES = 5
 CHALLENGES, AT_ONCE = 20.0, 500.0
 """Challenges per second, and at once, for one address: a fleet may be behind it."""
 ALL_CHALLENGES, ALL_AT_ONCE, FURTHEST = 100.0, 1000.0, 45.0
-"""The same for all addresses, and the longest wait in seconds. So at most 7,000 challenges are open: less
-than `MOST_NONCES`."""
+"""The same for all addresses, and the longest wait in seconds. So at most 7,000 challenges
+are open: less than `MOST_NONCES`."""
 RETRY = 10.0
 """Seconds after which a device that waits for approval asks again."""
 
@@ -36,7 +36,7 @@ MOST_NONCES = 8192
 
 
 class Nonces:
-    """The nonces that callers must answer to, each valid once; only in memory: a restart makes them invalid."""
+    """The nonces that callers must answer to, valid once; only in memory: a restart voids them."""
 
     def __init__(self) -> None:
         self._ends: OrderedDict[bytes, float] = OrderedDict()
