@@ -1,56 +1,64 @@
-# Two commands do everything on a fresh machine: `make demo` and `make test`.
-# Each builds its own environment in .venv/ from requirements.lock.
+# On a fresh machine, `make demo` and `make test` are all that is needed: each command first builds its
+# environment in .venv/ from requirements.lock.
 
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test scenarios histories chaos fuzz check format proto lock clean
+.PHONY: help demo test scenarios histories chaos fuzz check format docs dist proto lock clean
 
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
 
-## make demo    one server, eight trainers, two unlabelled newcomers, over gRPC on this machine
+## make demo       one server, eight training devices and two unlabeled newcomers, over gRPC on this machine
 demo: .venv/built
 	@$(BIN)/fedserver demo
 
-## make test    every test
+## make test       run every test
 test: .venv/built
 	@scripts/test
+
+## make check      run ruff, mypy, the import contracts, the vocabulary check and the checks of the protocol
+check: .venv/built
+	@scripts/check
+
+## make format     format the code with ruff
+format: .venv/built
+	@$(BIN)/ruff check --fix-only --quiet . && $(BIN)/ruff format .
+
+## make docs       build the documentation site in build/site; needs no network
+docs: .venv/built
+	@$(BIN)/mkdocs build --quiet --strict && echo "open build/site/index.html"
+
+## make dist       build the wheel and the source distribution in dist/
+dist: .venv/built
+	@$(BIN)/python -m build --no-isolation --outdir dist .
 
 ## make scenarios  record the scenarios of the round engine again; review the difference before you commit it
 scenarios: .venv/built
 	@$(BIN)/python -m tests.scenarios --record
 
-## make histories   10,000 seeded random histories of faults, for the night; SHOAL_HISTORIES=n plays n
+## make histories  play 10,000 seeded random histories of faults, overnight; SHOAL_HISTORIES=n plays n
 histories: .venv/built
 	@SHOAL_HISTORIES=$${SHOAL_HISTORIES:-10000} scripts/test tests/histories
 
-## make chaos   real processes under real faults: 150 runs in half an hour to an hour, and 500 devices at once
+## make chaos      150 runs of real processes under real faults, for up to an hour, and 500 devices at a time
 chaos: .venv/built
 	@$(BIN)/python -m tests.chaos --runs 150 --seed 42 --out runs/chaos
 	@$(BIN)/python benchmarks/reconnect.py --json runs/chaos/reconnect.json
 
-## make fuzz    a minute of hostile bytes for every decoder that a peer can reach
+## make fuzz       a minute of hostile bytes for every decoder that a peer can reach
 fuzz: .venv/built
 	@scripts/fuzz
 
-## make check   ruff, mypy, import floors, the contract and its generated code
-check: .venv/built
-	@scripts/check
-
-## make format  let ruff put the code into shape
-format: .venv/built
-	@$(BIN)/ruff check --fix-only --quiet . && $(BIN)/ruff format .
-
-## make proto   generate shoal/core/exchange/_pb from proto/
+## make proto      generate shoal/core/exchange/_pb from proto/
 proto: .venv/built
 	@scripts/generate
 
-## make lock    write requirements.lock anew from what .venv/ holds
+## make lock       write requirements.lock from the versions in .venv/
 lock:
 	@scripts/lock
 
-## make clean   remove the environment and what runs left behind
+## make clean      remove the environment and everything that was built or run
 clean:
 	rm -rf .venv runs build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis node_modules
 

@@ -1,12 +1,12 @@
-"""FLUX against itself where data are few: ten devices with 144 digits each, every shift at every level.
+"""FLUX compared with itself on few data: ten devices with 144 digits each, every shift at every level.
 
     python -m benchmarks.flux_on_digits [--shifts px,py] [--levels 1,2] [--seeds 42] [--methods default]
 
-FedAvg; FLUX's preset `paper`, and that with the number of clusters told (`flux-prior`); its default, also
-with newcomers placed by distance. Means over levels and seeds: accuracy of the devices' own clusters' models
-(known) and of those they get as newcomers that show 36 images without labels (test), in per cent; adjusted
-Rand index of the groups; how often newcomers get another model than their own cluster's. Nobody can be told
-apart without labels under `pyx`.
+The methods are FedAvg; FLUX's preset `paper`, also with the number of clusters given (`flux-prior`); and its
+default, also with newcomers placed by distance. The table has means over levels and seeds: the accuracy, in
+percent, of the models of the devices' own clusters (known) and of those that they get as newcomers that show
+36 images without labels (test); the adjusted Rand index of the groups; and how often newcomers get a model
+other than their own cluster's. Without labels, devices cannot be distinguished under `pyx`.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from shoal.lab.experiment import Experiment, run
 METHODS: Mapping[str, tuple[str, str, Mapping[str, Any]]] = {
     "FedAvg": ("fedavg", "default", {}),
     "paper": ("flux", "paper", {}),
-    "K told": ("flux-prior", "paper", {}),
+    "K given": ("flux-prior", "paper", {}),
     "by distance": ("flux", "default", {"placing": "distance"}),
     "default": ("flux", "default", {}),
 }

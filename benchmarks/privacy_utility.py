@@ -12,11 +12,12 @@ All modes share one warm-up, which asks for no descriptors, and so one encoder; 
 same groups they have the same models, which are then trained once. Devices of fewer than 1,000 samples train
 in batches of 16 with steps of 0.05, or 0.02 (Fashion-MNIST). All else is as `fedserver simulate` has it.
 
-Means of --draws draws of the noise: ari, the adjusted Rand index of the groups that are found, their number
-not told; newcomers, accuracy in per cent of the models that devices are given who show unlabelled test
-images, of which no device has more than --samples; abstained, refused, shares of them who are told that no
-cluster fits well, or that noise may have decided; or who have too few images to release anything. The models
-are those of groups that one more draw found; known is how accurate these are for their own devices.
+The columns are means of --draws draws of the noise. ari is the adjusted Rand index of the groups that are
+found without their number being given. newcomers is the accuracy, in percent, of the models that devices get
+when they show unlabeled test images, of which no device has more than --samples. abstained is the share of
+devices for which no cluster fits well or noise may have decided, and refused the share that has too few
+images to release anything. The models are those of groups that one more draw found; known is their accuracy
+for their own devices.
 """
 
 import argparse
@@ -213,8 +214,8 @@ def table(rows: list[dict[str, Any]]) -> str:
     fleets: dict[tuple[Any, ...], dict[str, str]] = defaultdict(dict)
     for row in rows:
         placed = row["newcomers"] is not None
-        told = f"{row['newcomers']:.1f} % ({100.0 * row['abstained']:.0f} %)" if placed else "refused"
-        fleets[tuple(row[name] for name in place)][row["mode"]] = f"{row['ari']:.2f}; {told}"
+        shown = f"{row['newcomers']:.1f} % ({100.0 * row['abstained']:.0f} %)" if placed else "refused"
+        fleets[tuple(row[name] for name in place)][row["mode"]] = f"{row['ari']:.2f}; {shown}"
     lines = [[*place, *MODES], ["---"] * (len(place) + len(MODES))]
     lines += [[*map(str, fleet), *(cells[mode] for mode in MODES)] for fleet, cells in fleets.items()]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,8 +1,8 @@
 """A fleet loses its server at one moment and comes back: how fast, and how evenly.
 
-One process is the server (`fedserver up`), which is killed, stays away and is started anew on the same port
+One process is the server (`fedserver up`), which is killed, stays away and is started again on the same port
 and the same state. This one is the fleet: devices without data, each on a connection of its own, that say
-hello, wait for a task and come back as the real agent does (its link, its back-off, its patience). Each has
+hello, wait for a task and come back as the real agent does (its link, its backoff, its timeouts). Each has
 joined and has a certificate of its own, unless it is all in plain text. They were all here before, as a fleet
 that has run for a day was, so that the server knows how many they are.
 
@@ -35,7 +35,7 @@ from fedclient.net.backoff import FIRST, Backoff, patiently
 from fedclient.net.rpc import RpcLink
 from fedclient.store.state import DeviceFolder
 from fedserver.authority.setup import init
-from fedserver.rpc.authority_client import AuthorityClient
+from fedserver.rpc.client import AuthorityClient
 from fedserver.store.identities.records import Terms
 from shoal.core.errors import Refused, SessionLost
 from shoal.core.exchange.link import Hello
@@ -115,7 +115,7 @@ class Server:
 
 
 class Quiet(Console):
-    """Nobody reads how each of so many devices joins."""
+    """Prints nothing: there are too many devices to report how each one joins."""
 
     def progress(self, text: str) -> None:
         pass
@@ -207,9 +207,9 @@ async def measure(count: int, away: float, folder: Path, secure: bool) -> dict[s
                 for device in fleet:
                     device.back, device.tries = 0.0, 0
                 await asyncio.sleep(away if again == 2 else 1.0)
-                with started(state, secure, address) as anew:
-                    idle, seen = anew.memory("VmRSS"), Return()
-                    seconds = await whole(fleet, anew, seen)
+                with started(state, secure, address) as restarted:
+                    idle, seen = restarted.memory("VmRSS"), Return()
+                    seconds = await whole(fleet, restarted, seen)
                     if again == 2:
                         return {
                             "devices": count,
@@ -221,7 +221,7 @@ async def measure(count: int, away: float, folder: Path, secure: bool) -> dict[s
                             "peak_handshakes_a_second": seen.peak(),
                             "hellos_a_device": sum(device.tries for device in fleet) / count,
                             "server_idle_mb": idle,
-                            "server_peak_mb": anew.memory("VmHWM"),
+                            "server_peak_mb": restarted.memory("VmHWM"),
                         }
                     await asyncio.sleep(6.0)
         finally:

@@ -2,10 +2,11 @@
 
     python -m benchmarks.release_utility [--shift 0.25] [--seeds 5] [--json FILE]
 
-Latents lie in a ball of radius 1: ten class centres half-way out, each group moved by `shift` in a direction
-of its own. Means over the seeds: the adjusted Rand index of the groups that are found, their number not told;
-and, of 24 newcomers without labels, how many are placed with the right group alone, how many are not, and how
-many are told that noise may have decided. "none" has noise of 10^-6.
+Latents lie in a ball of radius 1, with ten class centers halfway out; each group is moved by `shift` in a
+direction of its own. The figures are means over the seeds: the adjusted Rand index of the groups that are
+found without their number being given; and, of 24 newcomers without labels, the shares that are placed with
+the right group only, that are placed wrongly, and for which noise may have decided. "none" has noise of
+10^-6.
 """
 
 import argparse
@@ -75,12 +76,12 @@ def measure(seed: int, shift: float, settings: PrivacySettings | None, samples: 
     homes = [{cluster for n, cluster in enumerate(found) if n % GROUPS == group} for group in range(GROUPS)]
     others = [{cluster for n, cluster in enumerate(found) if n % GROUPS != group} for group in range(GROUPS)]
     right = [one.cluster in homes[n % GROUPS] - others[n % GROUPS] for n, one in enumerate(answers)]
-    told = [one.abstained for one in answers]
+    abstained = [one.abstained for one in answers]
     return {
         "ari": float(adjusted_rand_score([n % GROUPS for n in range(DEVICES)], found)),
-        "right": float(np.mean([ok and not doubt for ok, doubt in zip(right, told, strict=True)])),
-        "wrong": float(np.mean([not ok and not doubt for ok, doubt in zip(right, told, strict=True)])),
-        "abstained": float(np.mean(told)),
+        "right": float(np.mean([ok and not doubt for ok, doubt in zip(right, abstained, strict=True)])),
+        "wrong": float(np.mean([not ok and not doubt for ok, doubt in zip(right, abstained, strict=True)])),
+        "abstained": float(np.mean(abstained)),
     }
 
 

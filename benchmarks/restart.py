@@ -2,8 +2,8 @@
 
     python -m benchmarks.restart [--devices 100] [--megabytes 100] [--repeats 3]
 
-It makes a state folder with so many known devices and a model of so many megabytes, five versions of it kept
-and a round open, and then times `fedserver up`: to the line that says where it listens, to the
+It makes a state folder with this many known devices and a model of this many megabytes, with five versions of
+it and an open round, and then times `fedserver up`: to the line that says where it listens, to the
 answer to a device's hello (the goal: 2 s), and to the first task, for which the model was read and hashed.
 """
 

@@ -1,6 +1,6 @@
 """What the engine, the messages and the checks cost: a simulated FedAvg round against a bare PyTorch loop.
 
-Both train LeNet-5 with the same optimiser on the same images, 10 devices for 2 epochs in batches of 64, and
+Both train LeNet-5 with the same optimizer on the same images, 10 devices for 2 epochs in batches of 64, and
 average the result; the loop has no engine, no messages, no checks. They take turns, and the ratio is taken
 turn by turn, so that a machine that slows down slows both. The images are random: speed takes no notice.
 

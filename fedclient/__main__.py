@@ -26,6 +26,7 @@ class Verbs(Commands):
         "status": "fedclient.cli.status",
         "ledger": "fedclient.cli.ledger",
     }
+    renamed: ClassVar = {"--patience": "--give-up-after"}
 
 
 @click.group(cls=Verbs)

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 
 from shoal.core.errors import ConfigError
 from shoal.core.privacy.budget import Budget
-from shoal.shell.config import MAX_TEXT, convert, load
+from shoal.shell.config import MAX_TEXT, convert, load, modern
 
 T = TypeVar("T")
 
@@ -24,6 +24,11 @@ SelfCheck = Literal["none", "quick", "full"]
 """How the learner is tried on the data once both are loaded; see `fedclient/work/selfcheck.py`."""
 
 KINDS = ("npz", "csv", "idx", "module")
+FORMER = {
+    "privacy.unprotected": "privacy.allow_unprotected",
+    "privacy.plain_weights": "privacy.allow_plain_weights",
+}
+"""Settings under a former name, which is still read, and their present name."""
 
 
 @dataclass(frozen=True)
@@ -226,7 +231,7 @@ def read(path: Path | None, flags: Mapping[str, Any]) -> ClientConfig:
         raise ConfigError(
             f"{path} is not UTF-8 text", "give the path of the settings with --config"
         ) from None
-    settings = convert({**load(text, str(path)), **given}, ClientConfig, str(path))
+    settings = convert({**modern(load(text, str(path)), FORMER, str(path)), **given}, ClientConfig, str(path))
     return _anchored(settings, path.absolute().parent)
 
 

@@ -30,6 +30,7 @@ class Verbs(Commands):
         "authority": "fedserver.cli.authority",
         "audit": "fedserver.cli.audit",
         "run": "fedserver.cli.run",
+        "algorithm": "fedserver.cli.algorithm",
         "status": "fedserver.cli.server",
         "cluster": "fedserver.cli.model",
         "model": "fedserver.cli.model",

@@ -1,8 +1,8 @@
 """Rules of the contract, checked on a descriptor set with source information: python proto_rules.py FILE
 
 Every message, field, oneof, enum, enum value, service and call has a comment; a field's comment says who
-sets it and what unset means, unless it is the arm of a oneof; names follow buf's STANDARD rules. These
-rules need nothing but protobuf; buf, where it can be had, checks its own on top.
+sets it and what unset means, unless it is a member of a oneof; names follow buf's STANDARD rules. These
+rules need only protobuf; buf, where it is available, checks its own rules in addition.
 """
 
 import re
@@ -35,7 +35,7 @@ class File:
         if self.file.package != directory or not re.search(r"\.v\d+$", self.file.package):
             yield f"package {self.file.package!r} is not the folder's, or has no version"
         if self.file.syntax != "proto3":
-            yield "it is not proto3"
+            yield "the syntax is not proto3"
         for index, message in enumerate(self.file.message_type):
             yield from self.message(message, (MESSAGE, index))
         for index, enum in enumerate(self.file.enum_type):

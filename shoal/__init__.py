@@ -18,10 +18,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from shoal.client import Client as Client
+    from shoal.core.algorithm import algorithm as algorithm
     from shoal.core.data.dataset import Dataset as Dataset
     from shoal.core.device_kit.learner import Learner as Learner
     from shoal.core.errors import ShoalError as ShoalError
     from shoal.lab import datasets as datasets
+    from shoal.lab.contract import check as check
     from shoal.lab.fleet import Fleet as Fleet
     from shoal.lab.shifts import fleets as shifts  # noqa: F401
     from shoal.lab.simulation import algorithms as algorithms
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _WHERE = {
+    "Client": "shoal.client:Client",
     "Comparison": "shoal.result:Comparison",
     "Dataset": "shoal.core.data.dataset:Dataset",
     "Fleet": "shoal.lab.fleet:Fleet",
@@ -40,7 +44,9 @@ _WHERE = {
     "Placement": "shoal.result:Placement",
     "Result": "shoal.result:Result",
     "ShoalError": "shoal.core.errors:ShoalError",
+    "algorithm": "shoal.core.algorithm:algorithm",
     "algorithms": "shoal.lab.simulation:algorithms",
+    "check": "shoal.lab.contract:check",
     "datasets": "shoal.lab.datasets",
     "shifts": "shoal.lab.shifts.fleets",
     "simulate": "shoal.lab.simulation:simulate",

@@ -3,7 +3,6 @@
 import html
 import json
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -195,15 +194,16 @@ class Result:
 
     def summary(self) -> str:
         """The result in one line."""
-        trained = [each for each in self.history if each.trained]
+        return self._line(self.history)
+
+    def _line(self, history: Sequence[Round]) -> str:
+        trained = [each for each in history if each.trained]
         clustered = sum(each.clusters > 1 for each in trained)
-        groups = Counter(self.clusters.values())
+        groups = set(self.clusters.values())
         found = "1 model for all" if len(groups) < 2 else f"{len(groups)} clusters"
         text = f"{self.algorithm}: {found} of {plural(len(self.clusters), 'device')}"
         if self.accuracy:
-            text += (
-                f", mean accuracy {100 * self.accuracy.mean:.1f} % (worst {100 * self.accuracy.worst:.1f} %)"
-            )
+            text += f", mean accuracy {percent(self.accuracy.mean)} (worst {percent(self.accuracy.worst)})"
         if trained:
             text += f"; {plural(len(trained), 'round')} of training"
             text += f", {clustered} of them on clusters" if clustered or len(groups) > 1 else ""

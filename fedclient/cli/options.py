@@ -11,7 +11,6 @@ from fedclient.config import read
 from shoal.shell.console import Console, Result
 
 PATH = click.Path(path_type=Path)
-SECONDS = click.FloatRange(min=0.0)
 
 FLAGS: dict[str, Mapping[str, Any]] = {
     "server": {"metavar": "HOST:PORT", "help": "Address of the server.  [default: from the identity]"},
@@ -56,22 +55,9 @@ def configured(*names: str) -> Callable[[Callable[..., Result]], Callable[..., R
 
 def give_up_after(default: str) -> Callable[[Callable[..., Result]], Callable[..., Result]]:
     """Add --give-up-after, None unless it was given. default: what help says of that case."""
-
-    def add(function: Callable[..., Result]) -> Callable[..., Result]:
-        @click.option(
-            "--give-up-after",
-            type=SECONDS,
-            metavar="SECONDS",
-            help=f"Give up after the server has been unreachable this long.  [default: {default}]",
-        )
-        @click.option("--patience", type=SECONDS, hidden=True)  # its former name
-        @functools.wraps(function)
-        def wrapper(
-            *arguments: Any, give_up_after: float | None, patience: float | None, **options: Any
-        ) -> Result:
-            seconds = patience if give_up_after is None else give_up_after
-            return function(*arguments, give_up_after=seconds, **options)
-
-        return wrapper
-
-    return add
+    return click.option(
+        "--give-up-after",
+        type=click.FloatRange(min=0.0),
+        metavar="SECONDS",
+        help=f"Give up after the server has been unreachable this long.  [default: {default}]",
+    )

@@ -129,7 +129,9 @@ class Ledger:
         if not self._budget.allows(what):
             training = what in OF_TRAINING
             ask, setting = (
-                ("dp_epsilon", "plain_weights") if training else ("privacy=balanced", "unprotected")
+                ("dp_epsilon", "allow_plain_weights")
+                if training
+                else ("privacy=balanced", "allow_unprotected")
             )
             raise Unprotected(
                 f"this device releases nothing without a privacy guarantee, and the run asks for {what}",

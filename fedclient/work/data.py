@@ -13,7 +13,8 @@ Bytes are taken for pixels and come out between 0 and 1; other numbers become fl
 """
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from fedclient.config import DataConfig
 from shoal.core.data import arrays as checked
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
-from shoal.core.errors import ConfigError, DataFault, ShoalError
+from shoal.core.errors import ConfigError, DataFault, LearnerFault, ShoalError
 from shoal.core.types import Array
 from shoal.shell.readers import Arrays, read_csv, read_idx, read_npz
 
@@ -64,6 +65,25 @@ def load_file(path: Path, config: DataConfig | None) -> Dataset:
     kind = {".npz": "npz", ".csv": "csv"}.get(path.suffix.lower(), config.kind)
     labels_path = config.labels if path == config.idx else None
     return _dataset(path, _read(kind, path, config, labels_path, labels=False), config)
+
+
+@contextmanager
+def columns_named(file: Path | None, config: DataConfig | None) -> Iterator[None]:
+    """Around the use of a network on `file`, or on the file of `config`: a csv file with the wrong number of
+    columns is the fault of the data and not of the learner. Raises DataFault."""
+    try:
+        yield
+    except LearnerFault as fault:
+        path = file or (config.csv if config else None)
+        values = getattr(fault, "values", None)
+        if path is None or path.suffix.lower() != ".csv" or values is None:
+            raise
+        unnamed = config is None or config.label is None
+        hint = "name the class column with data.label" if unnamed else "name the columns with data.columns"
+        problem = f"{path} has {values[0]} columns, the model was trained on {values[1]}"
+        raise DataFault(
+            problem, hint if values[0] > values[1] else "add the columns that are missing"
+        ) from fault
 
 
 def _read(kind: str, path: Path, config: DataConfig, labels_path: Path | None, labels: bool) -> Arrays:

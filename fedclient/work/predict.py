@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 from safetensors import numpy as safetensors
 
 from fedclient.config import ClientConfig
-from fedclient.work.data import load_file
+from fedclient.work.data import columns_named, load_file
 from fedclient.work.runtime import open_learner, settle_torch
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
@@ -45,7 +45,8 @@ def classify(settings: ClientConfig, file: Path | None, model: Path, out: Path |
         file = settings.data.path
     tensors, data = read_model(model), load_file(file, settings.data)
     settle_torch(settings.compute)
-    found = predict(open_learner(settings.learner), tensors, data, settings.compute.device)
+    with columns_named(file, settings.data):
+        found = predict(open_learner(settings.learner), tensors, data, settings.compute.device)
     if out is not None:
         write(out, found)
     return found
@@ -75,10 +76,11 @@ def predict(learner: Learner, model: Tensors, data: Dataset, device: str) -> Pre
     network = context.load({name: model[name] for name in [*order, *sorted(set(model) - set(order))]})
     samples, found = context.samples("train"), []
     network.eval()
-    with torch.no_grad(), authors("network"):
-        for rows in samples.passes():
-            scores = class_scores(network, samples.x[rows], 0)
-            found.append(torch.softmax(scores.float(), 1).cpu().numpy())
+    for rows in samples.passes():
+        x = samples.x[rows]
+        with torch.no_grad(), authors("network", network, x):
+            scores = class_scores(network, x, 0)
+        found.append(torch.softmax(scores.float(), 1).cpu().numpy())
     probabilities = np.concatenate(found)
     classes = probabilities.argmax(1)
     accuracy = None if data.y is None else float((classes == data.y).mean())

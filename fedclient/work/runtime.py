@@ -15,7 +15,7 @@ from fedclient.store.blobs import BlobStore
 from fedclient.store.ledger import Ledger
 from fedclient.store.memory import Memory
 from fedclient.work import selfcheck
-from fedclient.work.data import load, load_file
+from fedclient.work.data import columns_named, load, load_file
 from fedclient.work.executor import WorkerInfo
 from shoal.core import algorithm
 from shoal.core.algorithm import DeviceHalf
@@ -42,8 +42,13 @@ class Runtime:
     """One device's context, and the algorithms that may use it."""
 
     def __init__(
-        self, context: DeviceContext, store: BlobStore, findings: Mapping[str, Any] = NO_FINDINGS
+        self,
+        context: DeviceContext,
+        store: BlobStore,
+        findings: Mapping[str, Any] = NO_FINDINGS,
+        config: WorkConfig | None = None,
     ) -> None:
+        self._file, self._data = (config.file, config.data) if config else (None, None)
         self._context, self._store, self._memory = context, store, Memory.beside(store.folder)
         self._halves = halves()
         views = context.views
@@ -62,11 +67,12 @@ class Runtime:
         noise, account = np.random.default_rng(), Ledger(config.account, config.privacy)
         context = DeviceContext(learner, views, config.compute.device, seed=0, noise=noise, account=account)
         findings: Mapping[str, Any] = NO_FINDINGS
-        if config.selfcheck == "quick":
-            selfcheck.quick(context, config.learner.where)
-        elif config.selfcheck == "full":
-            findings = selfcheck.full(context, config.learner.where)
-        return cls(context, BlobStore(config.blobs), findings)
+        with columns_named(config.file, config.data):
+            if config.selfcheck == "quick":
+                selfcheck.quick(context, config.learner.where)
+            elif config.selfcheck == "full":
+                findings = selfcheck.full(context, config.learner.where)
+        return cls(context, BlobStore(config.blobs), findings, config)
 
     def perform(self, task: Task) -> Payload | Failure:
         """The answer to a task. Never raises: every error becomes a Failure."""
@@ -94,7 +100,9 @@ class Runtime:
         context = self._context.for_task(task.seed, self._memory.before(task.run, work))
         for what in left_open(message):
             context.account.unprotected(what, context.version(ALL, labels=False))
-        answer = encode(half.perform(message, context), self._store.keep)
+        with columns_named(self._file, self._data):
+            reply = half.perform(message, context)
+        answer = encode(reply, self._store.keep)
         if context.remembered is not None:
             self._memory.propose(task.run, work, context.remembered)
         return answer

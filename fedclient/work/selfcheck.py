@@ -17,7 +17,7 @@ import torch
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.evaluate import class_scores, evaluate, loss_of
 from shoal.core.device_kit.latents import latents
-from shoal.core.device_kit.learner import authors, tensors_of
+from shoal.core.device_kit.learner import WrongShape, authors, tensors_of
 from shoal.core.device_kit.samples import Samples, seeded
 from shoal.core.device_kit.train import train
 from shoal.core.errors import DeviceFault, LearnerFault
@@ -83,12 +83,12 @@ def _loss(context: DeviceContext, batch: Samples, where: str) -> float | None:
     model.eval()
     if batch.y is None:
         if learner.loss is None:  # a classifier, whose scores `fedclient predict` takes
-            with _part("network", where), torch.no_grad():
+            with _part("network", where, model, batch.x), torch.no_grad():
                 class_scores(model, batch.x, 0)
         return None
     if learner.loss is None and learner.train is not None:
         return None
-    with _part("loss()" if learner.loss else "network", where), torch.no_grad():
+    with _part("loss()" if learner.loss else "network", where, model, batch.x), torch.no_grad():
         value = float(loss_of(learner, batch)(model, batch.x, batch.y))
         if not math.isfinite(value):
             raise LearnerFault(f"the loss of {len(batch)} samples is {value}", "look at the data's scale")
@@ -121,11 +121,15 @@ def _data(context: DeviceContext) -> dict[str, Any]:
 
 
 @contextmanager
-def _part(what: str, where: str) -> Iterator[None]:
-    """Around a trial of one part of the learner: a fault says which part, and where it stands."""
+def _part(what: str, where: str, *batch: Any) -> Iterator[None]:
+    """Around the check of one part of the learner: a fault names the part, and the file that it is in."""
     try:
-        with authors(what):
+        with authors(what, *batch):
             yield
+    except WrongShape as error:
+        if error.values is None:  # images: the settings are to blame, not the learner
+            raise
+        raise WrongShape(f"{where}: {error.message}", error.hint, error.values) from error
     except LearnerFault as error:
         named = error.message if error.details else f"{what}: {error.message}"
         raise LearnerFault(f"{where}: {named}", error.hint, error.details) from error

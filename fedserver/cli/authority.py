@@ -11,7 +11,7 @@ from shoal.shell.console import Console, Result, verb
 
 if TYPE_CHECKING:
     from fedserver.authority.authority_api import Root
-    from fedserver.rpc.authority_client import AuthorityClient
+    from fedserver.rpc.client import AuthorityClient
 
 FORCE = "Do it even if some devices are left behind; they can rejoin with their last key."
 

@@ -13,7 +13,7 @@ from shoal.shell.console import Console, Result, verb
 
 if TYPE_CHECKING:
     from fedserver.authority.authority_api import Known
-    from fedserver.rpc.authority_client import AuthorityClient
+    from fedserver.rpc.client import AuthorityClient
 
 
 @click.group()

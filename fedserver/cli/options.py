@@ -47,7 +47,7 @@ def connected(function: Callable[..., Result]) -> Callable[..., Result]:
     )
     @functools.wraps(function)
     def wrapper(console: Console, state: Path, patience: float | None, **options: Any) -> Result:
-        from fedserver.rpc.authority_client import AuthorityClient
+        from fedserver.rpc.client import AuthorityClient
 
         reach(state.absolute(), patience, console.progress)
         with AuthorityClient(state.absolute()) as client:

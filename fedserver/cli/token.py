@@ -14,7 +14,7 @@ from shoal.core.identity.enrolled import Role
 from shoal.shell.console import Console, Result, verb
 
 if TYPE_CHECKING:
-    from fedserver.rpc.authority_client import AuthorityClient
+    from fedserver.rpc.client import AuthorityClient
 
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 

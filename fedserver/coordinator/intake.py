@@ -8,13 +8,13 @@ from fedserver.store import released
 from fedserver.store.blobs import Blobs, MappedTensors
 from fedserver.store.identities.audit import Event
 from fedserver.store.records import ReportRecord
-from fedserver.store.reports import same
 from shoal.core.engine.events import Failed, Reported
 from shoal.core.errors import BadPayload, DiskFull, StaleReport, Unavailable
 from shoal.core.exchange.admit import admit_message, admit_payload
 from shoal.core.exchange.link import Failure, Outcome, Receipt, Report
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.payload import Payload, Weights, decode
+from shoal.core.exchange.wire import payload_to_bytes
 from shoal.core.types import DeviceId, Tensors
 from shoal.shell import crash
 
@@ -32,18 +32,15 @@ async def receive(coordinator: Coordinator, device: DeviceId, report: Report) ->
     if run is None:
         coordinator.check_recovered(report.run)
         return Receipt(Outcome.LATE, f"there is no run {report.run!r}")
-    if earlier := await _receipt_again(coordinator, device, report):
-        if earlier.outcome is Outcome.REFUSED:
-            await coordinator.in_turn(_disputed(run, device, report.round, earlier.reason))
-        return earlier
-    try:
-        task = _expected(run, device, report)
-    except StaleReport as stale:
-        await _drop(coordinator, device, report)
-        return Receipt(Outcome.LATE, str(stale))
+    task = await _answered(coordinator, run, device, report)
+    if isinstance(task, Receipt):
+        if task.outcome is Outcome.REFUSED:
+            await coordinator.in_turn(_disputed(run, device, report.round, task.reason))
+        return task
     if isinstance(report.result, Failure):
         return await coordinator.in_turn(_failed(run, device, report, report.result))
     try:
+        # In a thread and out of turn: reading all tensors of a large model would hold up every other device.
         await asyncio.to_thread(_admit, coordinator.storage.blobs, device, task, report.result)
     except BadPayload as bad:
         await _drop(coordinator, device, report)
@@ -54,21 +51,32 @@ async def receive(coordinator: Coordinator, device: DeviceId, report: Report) ->
     return await coordinator.in_turn(_count(coordinator, run, device, report, report.result))
 
 
+async def _answered(
+    coordinator: Coordinator, run: Run, device: DeviceId, report: Report
+) -> Message | Receipt:
+    """The task that a report answers, or the receipt of a report that no task waits for any more.
+
+    Before the admission this spares reading the tensors of a report that cannot count: those of a duplicate
+    are gone from the uploads. In turn, right before the report counts, it decides: since the first look the
+    round may have ended, and another copy of the report may have counted.
+    """
+    stored = await coordinator.storage.reports.get(report.run, report.round, device)
+    if stored is not None:
+        if isinstance(report.result, Payload) and stored.data == payload_to_bytes(report.result):
+            return Receipt(Outcome.DUPLICATE, "the same report counted before")
+        return Receipt(Outcome.REFUSED, "another report of this device counted in this round before")
+    try:
+        return _expected(run, device, report)
+    except StaleReport as stale:
+        await _drop(coordinator, device, report)
+        return Receipt(Outcome.LATE, str(stale))
+
+
 def _expected(run: Run, device: DeviceId, report: Report) -> Message:
-    """The task that the report answers. Raises StaleReport when nobody waits for it."""
+    """The task that the report answers. Raises StaleReport when no task waits for it."""
     if not run.active:
         raise StaleReport(f"run {run.run} is over: {run.reason}", "ask for the next task")
     return run.engine.expects(device, report.round, report.attempt)
-
-
-async def _receipt_again(coordinator: Coordinator, device: DeviceId, report: Report) -> Receipt | None:
-    """The answer to a report of a round in which this device's report counts already."""
-    stored = await coordinator.storage.reports.get(report.run, report.round, device)
-    if stored is None:
-        return None
-    if isinstance(report.result, Payload) and same(stored.payload, report.result):
-        return Receipt(Outcome.DUPLICATE, "the same report counted before")
-    return Receipt(Outcome.REFUSED, "another report of this device counted in this round before")
 
 
 def _admit(blobs: Blobs, device: DeviceId, task: Message, payload: Payload) -> None:
@@ -84,18 +92,15 @@ def _admit(blobs: Blobs, device: DeviceId, task: Message, payload: Payload) -> N
 async def _count(
     coordinator: Coordinator, run: Run, device: DeviceId, report: Report, payload: Payload
 ) -> Receipt:
-    if earlier := await _receipt_again(coordinator, device, report):
-        return earlier
-    try:
-        _expected(run, device, report)
-    except StaleReport as stale:
-        await _drop(coordinator, device, report)
-        return Receipt(Outcome.LATE, str(stale))
+    """In turn: the report is stored, and from then on it counts."""
+    task = await _answered(coordinator, run, device, report)
+    if isinstance(task, Receipt):
+        return task
     if device in coordinator.barred:  # its call was on its way when it was revoked
         await _drop(coordinator, device, report)
         return Receipt(Outcome.REFUSED, "the device was revoked")
     crash.point("server.report-checked")
-    record = ReportRecord(report.run, report.round, device, report.attempt, payload)
+    record = ReportRecord.of(report.run, report.round, device, report.attempt, payload)
     try:
         await coordinator.storage.reports.add(record)
     except DiskFull as fault:

@@ -177,6 +177,8 @@ class OperatorApi:
             models,
             statements(await storage.journal.releases(run)),
             promise(state),
+            found.spec,
+            {each.round: each.accuracy for each in rounds if each.accuracy is not None},
         )
 
     async def _clusters(self, found: Run) -> list[ClusterVersions]:

@@ -7,7 +7,6 @@ from typing import Any
 from fedserver.store.records import RunSpec
 from shoal.core.algorithm import State, find
 from shoal.core.engine.bootstrap import Bootstrap, Unstarted
-from shoal.core.errors import ConfigError
 from shoal.core.exchange.tensors import check_finite
 from shoal.core.types import Tensors
 
@@ -33,11 +32,6 @@ def recipe_of(spec: RunSpec) -> Recipe:
     algorithm, variant = find(spec.algorithm)
     parameters = algorithm.configure(spec.preset, {**variant, **spec.parameters})
     server_half = algorithm.server()
-    state = typing.get_type_hints(server_half.start).get("return")
-    if state is None or state is Any:
-        raise ConfigError(
-            f"algorithm {algorithm.name} does not say what its state is",
-            f"annotate what {algorithm.server_module}.start returns",
-        )
+    state = algorithm.state_type()
     bootstrap = Bootstrap(server_half, parameters, algorithm.initial(parameters))
     return Recipe(bootstrap, typing.Union[state, Unstarted])  # noqa: UP007

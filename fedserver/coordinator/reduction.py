@@ -9,9 +9,10 @@ from typing import TypeVar, overload
 from fedserver.store.blobs import Blobs, StoredTensors
 from fedserver.store.records import ReportRecord
 from shoal.core.algorithm import Report, ServerHalf, State
-from shoal.core.exchange.messages import Message
+from shoal.core.exchange.messages import Evaluated, Message
 from shoal.core.exchange.payload import Weights, decode
 from shoal.core.exchange.tensors import check_finite
+from shoal.core.server_kit.standard import mean_accuracy, metrics_of
 from shoal.core.types import DeviceId, Tensors
 
 T = TypeVar("T")
@@ -49,6 +50,13 @@ def reduce(server_half: ServerHalf, state: State, reports: Sequence[Report]) -> 
     for key, model in following.models.items():
         check_finite(model, f"the combined model {key}")
     return following
+
+
+def measured_accuracy(reports: Sequence[Report], tasks: Mapping[DeviceId, Message]) -> float | None:
+    """Mean held-out accuracy of a round in which devices measured it, else None. Only figures are decoded."""
+    if not any(issubclass(task.reply, Evaluated) for task in tasks.values()):
+        return None
+    return mean_accuracy(reports) if any(metrics_of(reports)) else None
 
 
 async def in_thread(work: Callable[[], T]) -> T:

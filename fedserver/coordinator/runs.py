@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedserver.coordinator.recipe import Recipe
-from fedserver.coordinator.reduction import StoredReports, in_thread, reduce
+from fedserver.coordinator.reduction import StoredReports, in_thread, measured_accuracy, reduce
 from fedserver.coordinator.signals import Signal
 from fedserver.store.records import RoundRecord, RunRecord, Standing
 from fedserver.store.store import BlobCacheCalls, Storage
@@ -92,6 +92,7 @@ class Run:
         self._remarks = tuple(state.remarks)
         self._storage, self._wake, self._in_turn = storage, wake, in_turn
         self._opened, self._abandoned = time.monotonic(), ""
+        self._accuracy: float | None = None
         self._reduction: asyncio.Task[None] | None = None
 
     @property
@@ -237,6 +238,7 @@ class Run:
             missing=dict(effect.missing),
             abandoned=self._abandoned,
             seconds=time.monotonic() - self._opened,
+            accuracy=None if self._abandoned else self._accuracy,
         )
         checkpoint = await self.blobs.store_state.when_space(self.state_type, effect.state)
         crash.point("server.state-stored")
@@ -244,7 +246,7 @@ class Run:
             self.run, closed, checkpoint, effect.abandoned_in_a_row
         )
         crash.point("server.round-tidied")
-        self._abandoned, self.title = "", ""
+        self._abandoned, self.title, self._accuracy = "", "", None
         self._offered.clear()
         await self.note(_summary(closed))
         for remark in effect.state.remarks:
@@ -271,6 +273,7 @@ class Run:
         reports = StoredReports(counted, tasks, self._storage.blobs)
         crash.point("server.reducing")
         following = await in_thread(lambda: reduce(server_half, state, reports))
+        self._accuracy = await in_thread(lambda: measured_accuracy(reports, tasks))
         crash.point("server.reduced")
         return following
 
@@ -287,6 +290,6 @@ def _summary(closed: RoundRecord) -> str:
     named = sorted(closed.missing.items())[:NAMED]
     missing = "".join(f"; {device} is missing: {reason}" for device, reason in named)
     more = f"; {len(closed.missing) - len(named)} more are missing" if len(closed.missing) > NAMED else ""
-    return (
-        f"{end}; {closed.reported} of {closed.asked} devices counted, {closed.seconds:.1f} s{missing}{more}"
-    )
+    accuracy = "" if closed.accuracy is None else f"; held-out accuracy {closed.accuracy:.3f}"
+    counted = f"{closed.reported} of {closed.asked} devices counted"
+    return f"{end}; {counted}, {closed.seconds:.1f} s{accuracy}{missing}{more}"

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from fedserver.store.records import RunSpec
 from shoal.core.exchange.payload import BlobRef, Weights
 from shoal.core.privacy.report import CentralNoise, Statement
 from shoal.core.types import DeviceId, ModelKey, RunId
@@ -49,6 +50,8 @@ class RunStatus:
     """abandoned: round -> why it gave no result. missing: of the last round. models: once it is over.
 
     released: what devices have released in this run. central: what noise of the server promises.
+    spec: what the operator asked for: parameters, seed, policy, learner. accuracies: round -> mean held-out
+    accuracy, of the rounds in which devices measured it.
     """
 
     summary: RunSummary
@@ -59,6 +62,8 @@ class RunStatus:
     models: Mapping[ModelKey, Weights] = field(default_factory=dict)
     released: Mapping[DeviceId, Statement] = field(default_factory=dict)
     central: CentralNoise | None = None
+    spec: RunSpec | None = None
+    accuracies: Mapping[int, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,11 @@
-"""The server's gRPC, all of it: what comes in is decoded, handed to the coordinator, and answered.
+"""The server's gRPC: a request is decoded, handed to the coordinator or the authority, and answered.
 
-Nothing is decided here, except who is calling (`identity`) and what an error looks like from outside
-(`errors`).
+device      what devices call             server            ports, sockets, and what is served there
+operator    what operators call           tls               certificates that the ports show and ask for
+client      the operators' side           auth_interceptor  who may make a call
+identity    who is calling                limits            how many calls at a time, and how often
+operator_wire, authority_wire             errors            what an error looks like from outside
+
+Nothing is decided here except who is calling and what an error looks like. A new call touches four files: the
+contract in `proto/fed/v1` (with the roles that may make it), the servicer, the client, and a test.
 """

@@ -1,9 +1,9 @@
-"""The gate of the devices' port: no call gets to a service whose peer may not make it.
+"""The authorization interceptor of the devices' port: no call reaches a service that its peer may not call.
 
-    TLS verified the certificate --> the keeper knows the device --> its role may make this call --> service
+    TLS verified the certificate --> the device is registered --> its role may make this call --> service
 
-It stands around everything, the health service too, and is the only thing that lets calls through: what has
-no row in `fedserver.authority.permissions` is denied.
+It wraps every service, the health service too, and is the only way to them: a call without a row in
+`fedserver.authority.permissions` is denied.
 """
 
 import logging
@@ -25,14 +25,14 @@ from shoal.core.errors import ShoalError
 log = logging.getLogger("shoal.gate")
 
 NOTED = 1
-"""Denials a minute, of one device at one call, that the audit log gets to hear of."""
+"""Denials a minute, for one device and one call, that are written to the audit log."""
 
 
-class Gate(aio.ServerInterceptor):  # type: ignore[type-arg]
+class AuthInterceptor(aio.ServerInterceptor):  # type: ignore[type-arg]
     """The outermost interceptor."""
 
-    def __init__(self, keeper: Peers) -> None:
-        self._keeper, self._noted = keeper, RateLimit(NOTED)
+    def __init__(self, peers: Peers) -> None:
+        self._peers, self._noted = peers, RateLimit(NOTED)
 
     async def intercept_service(
         self,
@@ -43,12 +43,12 @@ class Gate(aio.ServerInterceptor):  # type: ignore[type-arg]
         if handler is None:  # there is no such method
             return None
 
-        def guarded(behaviour: Callable[[Any, Context], Awaitable[Any]]) -> Any:
+        def guarded(behavior: Callable[[Any, Context], Awaitable[Any]]) -> Any:
             async def answered(request: Any, context: Context) -> Any:
                 try:
                     known = await self._admitted(method, context)
-                    with self._keeper.calling(known.device):
-                        return await behaviour(request, context)
+                    with self._peers.calling(known.device):
+                        return await behavior(request, context)
                 except ShoalError as error:
                     await abort(context, error)
 
@@ -57,35 +57,37 @@ class Gate(aio.ServerInterceptor):  # type: ignore[type-arg]
         return around(handler, guarded)
 
     async def _admitted(self, method: str, context: Context) -> Registered:
-        """Raises Unauthenticated, Revoked or Refused, and has it noted."""
+        """The device that calls. Raises Unauthenticated, Revoked or Refused, and logs the denial."""
         device = ""
         try:
             peer = peer_of(context)
             device = peer.device
-            known = await self._keeper.admit(peer, shown_by(context))
+            known = await self._peers.admit(peer, shown_by(context))
             check_allowed(known.role, method)
         except ShoalError as error:
             address = address_of(context)
             if self._noted.allow(f"{device or address} {method}"):
-                log.warning("denied: %s of %s at %s: %s", method, device or "nobody", address, error.message)
+                log.warning(
+                    "denied: %s of %s at %s: %s", method, device or "no device", address, error.message
+                )
                 facts = {"device": device, "call": method, "reason": error.code, "address": address}
-                await self._keeper.storage.identities.note_event(Event.DENIED, **facts)
+                await self._peers.storage.identities.note_event(Event.DENIED, **facts)
             raise
         return known
 
 
 class Served:
-    """A server to register services at, that remembers their calls by full name: "/package.Service/Call"."""
+    """Registers services at a server, and records their calls by full name: "/package.Service/Call"."""
 
     def __init__(self, server: aio.Server) -> None:
         self._server = server
         self.calls: set[str] = set()
 
     def add_generic_rpc_handlers(self, handlers: Sequence[Any]) -> None:
-        """What generated code registers with; these answer for the calls that follow by name."""
+        """Called by generated code; the same handlers are then registered by name, and recorded there."""
         self._server.add_generic_rpc_handlers(handlers)
 
     def add_registered_method_handlers(self, service: str, handlers: Mapping[str, Any]) -> None:
-        """The same by name."""
+        """Called by generated code with the handlers of a service by name."""
         self.calls.update(f"/{service}/{name}" for name in handlers)
         self._server.add_registered_method_handlers(service, handlers)  # type: ignore[attr-defined]

@@ -9,20 +9,24 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
+from fedserver.authority.authority_api import Ended, Known, Root
 from fedserver.coordinator.status_types import ClusterVersions, RunStatus, RunSummary, ServerStatus
-from fedserver.rpc import operator_wire
+from fedserver.rpc import authority_wire, operator_wire
+from fedserver.store.identities.records import Terms, Token
 from fedserver.store.records import LogLine, RunSpec
 from shoal.core.engine.timeouts import ANSWER
-from shoal.core.errors import BadPayload, ShoalError, Unavailable
+from shoal.core.errors import BadPayload, ConfigError, ShoalError, Unavailable
 from shoal.core.exchange import wire
+from shoal.core.exchange._pb.fed.v1 import authority_service_pb2 as authority_pb
 from shoal.core.exchange._pb.fed.v1 import blob_service_pb2 as blob_pb
 from shoal.core.exchange._pb.fed.v1 import operator_service_pb2 as pb
+from shoal.core.exchange._pb.fed.v1.authority_service_pb2_grpc import AuthorityServiceStub
 from shoal.core.exchange._pb.fed.v1.blob_service_pb2_grpc import BlobServiceStub
 from shoal.core.exchange._pb.fed.v1.fault_pb2 import Fault
 from shoal.core.exchange._pb.fed.v1.operator_service_pb2_grpc import OperatorServiceStub
 from shoal.core.exchange.payload import BlobRef, Weights
 from shoal.core.exchange.tensors import digest, manifest_of, nbytes, pack, unpack
-from shoal.core.types import ModelKey, RunId, Tensors
+from shoal.core.types import DeviceId, ModelKey, RunId, Tensors
 
 SOCKET = "operator.sock"
 """The name of the operators' socket in the state folder."""
@@ -166,3 +170,76 @@ def _requests(blob: BlobRef, tensors: Tensors) -> Iterator[blob_pb.UploadRequest
             data = bytes(piece[start : start + wire.CHUNK])
             yield blob_pb.UploadRequest(chunk=wire.chunk_to_pb(offset, data))
             offset += len(data)
+
+
+class AuthorityClient(OperatorClient):
+    """All that an operator may ask. Raises ShoalErrors only; ConfigError where there are no certificates."""
+
+    def __init__(self, state: Path) -> None:
+        super().__init__(state)
+        self._stub = AuthorityServiceStub(self._channel)
+
+    def create_token(self, terms: Terms) -> tuple[Token, str]:
+        """The token, and its join string."""
+        with self._errors():
+            found = self._stub.CreateToken(authority_wire.terms_to_pb(terms), timeout=ANSWER)
+        return authority_wire.token_from_pb(found.token), found.join
+
+    def tokens(self) -> list[Token]:
+        with self._errors():
+            found = self._stub.ListTokens(authority_pb.ListTokensRequest(), timeout=ANSWER)
+        return list(map(authority_wire.token_from_pb, found.tokens))
+
+    def revoke_token(self, token: str) -> Token:
+        with self._errors():
+            found = self._stub.RevokeToken(authority_pb.RevokeTokenRequest(token=token), timeout=ANSWER)
+        return authority_wire.token_from_pb(found.token)
+
+    def devices(self) -> list[Known]:
+        with self._errors():
+            found = self._stub.ListDevices(authority_pb.ListDevicesRequest(), timeout=ANSWER)
+        return list(map(authority_wire.device_from_pb, found.devices))
+
+    def approve(self, device: DeviceId) -> Known:
+        with self._errors():
+            found = self._stub.ApproveDevice(authority_pb.ApproveDeviceRequest(device=device), timeout=ANSWER)
+        return authority_wire.device_from_pb(found.device)
+
+    def revoke(self, device: DeviceId, reason: str = "") -> Ended:
+        request = authority_pb.RevokeDeviceRequest(device=device, reason=reason)
+        with self._errors():
+            return authority_wire.ended_from_pb(self._stub.RevokeDevice(request, timeout=ANSWER))
+
+    def rename(self, device: DeviceId, display: str) -> Known:
+        request = authority_pb.RenameDeviceRequest(device=device, display=display)
+        with self._errors():
+            return authority_wire.device_from_pb(self._stub.RenameDevice(request, timeout=ANSWER).device)
+
+    def roots(self) -> list[Root]:
+        with self._errors():
+            found = self._stub.ListAuthorities(authority_pb.ListAuthoritiesRequest(), timeout=ANSWER)
+        return list(map(authority_wire.root_from_pb, found.authorities))
+
+    def add_root(self) -> Root:
+        with self._errors():
+            found = self._stub.AddAuthority(authority_pb.AddAuthorityRequest(), timeout=ANSWER)
+        return authority_wire.root_from_pb(found.authority)
+
+    def use_root(self, name: str, force: bool = False) -> Root:
+        request = authority_pb.UseAuthorityRequest(authority=name, force=force)
+        with self._errors():
+            return authority_wire.root_from_pb(self._stub.UseAuthority(request, timeout=ANSWER).authority)
+
+    def drop_root(self, name: str, force: bool = False) -> None:
+        with self._errors():
+            self._stub.DropAuthority(
+                authority_pb.DropAuthorityRequest(authority=name, force=force), timeout=ANSWER
+            )
+
+    def _error_of(self, error: Any, timed_out: tuple[str, str]) -> ShoalError:
+        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+            return ConfigError(
+                f"the server of {self._state} runs in plain text, without certificates",
+                "stop it, make them with fedserver init, start it without --insecure-loopback",
+            )
+        return super()._error_of(error, timed_out)

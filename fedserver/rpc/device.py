@@ -1,4 +1,8 @@
-"""What devices call: DeviceService, PlacementService and BlobService, each call handed to its link."""
+"""What devices call. DeviceService, PlacementService and BlobService hand each call to the device's API.
+
+EnrollmentService, on a port of its own, gives a device its first certificate; IdentityService, where devices
+call with a certificate, the next one.
+"""
 # ruff: noqa: N802 -- methods have the names that the contract gives them
 
 import asyncio
@@ -7,18 +11,24 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
+from fedserver.authority.joining import JoinService
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
-from fedserver.rpc.identity import Callers, Context, session
+from fedserver.rpc.identity import Callers, Context, address_of, peer_of, require_tls, session
 from shoal.core.engine import timeouts
 from shoal.core.engine.timeouts import LEAST, Progress
 from shoal.core.errors import BadPayload, Unavailable
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import blob_service_pb2 as blob_pb
 from shoal.core.exchange._pb.fed.v1 import device_service_pb2 as device_pb
+from shoal.core.exchange._pb.fed.v1 import enrollment_service_pb2 as enrollment_pb
 from shoal.core.exchange._pb.fed.v1 import placement_service_pb2 as placement_pb
 from shoal.core.exchange._pb.fed.v1.blob_service_pb2_grpc import BlobServiceServicer
 from shoal.core.exchange._pb.fed.v1.device_service_pb2_grpc import DeviceServiceServicer
+from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import (
+    EnrollmentServiceServicer,
+    IdentityServiceServicer,
+)
 from shoal.core.exchange._pb.fed.v1.placement_service_pb2_grpc import PlacementServiceServicer
 from shoal.core.exchange.link import Placement
 from shoal.core.exchange.payload import BlobRef
@@ -68,8 +78,8 @@ class Placements(PlacementServiceServicer):
         return wire.answer_to_pb(answer)
 
 
-class Shelf(Protocol):
-    """Blobs as one caller may have them: a device's link, or the operator's desk."""
+class BlobAccess(Protocol):
+    """Blobs as one caller may have them: a device's link, or the operator's operator_api."""
 
     def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[bytes]: ...
     async def uploaded(self, blob: BlobRef) -> int: ...
@@ -77,21 +87,21 @@ class Shelf(Protocol):
 
 
 class Blobs(BlobServiceServicer):
-    """shelf: of whoever is calling."""
+    """blobs: of whoever is calling."""
 
-    def __init__(self, shelf: Callable[[Context], Shelf]) -> None:
-        self._shelf = shelf
+    def __init__(self, blobs: Callable[[Context], BlobAccess]) -> None:
+        self._blobs = blobs
 
     async def Fetch(
         self, request: blob_pb.FetchRequest, context: Context
     ) -> AsyncIterator[blob_pb.FetchResponse]:
         offset = request.start
-        async for data in self._shelf(context).fetch(wire.blob_from_pb(request.blob), offset):
+        async for data in self._blobs(context).fetch(wire.blob_from_pb(request.blob), offset):
             yield blob_pb.FetchResponse(chunk=wire.chunk_to_pb(offset, data))
             offset += len(data)
 
     async def Uploaded(self, request: blob_pb.UploadedRequest, context: Context) -> blob_pb.UploadedResponse:
-        held = await self._shelf(context).uploaded(wire.blob_from_pb(request.blob))
+        held = await self._blobs(context).uploaded(wire.blob_from_pb(request.blob))
         return blob_pb.UploadedResponse(held=held)
 
     async def Upload(
@@ -102,7 +112,7 @@ class Blobs(BlobServiceServicer):
         if first.WhichOneof("step") != "start":
             raise BadPayload("an upload begins with what is uploaded", "send start first")
         blob, start = wire.blob_from_pb(first.start.blob), first.start.start
-        held = await self._shelf(context).upload(blob, start, _chunks(requests, start))
+        held = await self._blobs(context).upload(blob, start, _chunks(requests, start))
         return blob_pb.UploadResponse(held=held)
 
 
@@ -131,6 +141,41 @@ async def _chunks(requests: AsyncIterator[blob_pb.UploadRequest], offset: int) -
         yield data
 
 
-def shelf_of_device(coordinator: Coordinator, callers: Callers) -> Callable[[Context], Shelf]:
+def blobs_of_device(coordinator: Coordinator, callers: Callers) -> Callable[[Context], BlobAccess]:
     """The blobs of the device that calls."""
     return lambda context: DeviceApi(coordinator, callers.identify(context), session(context))
+
+
+class Enrollments(EnrollmentServiceServicer):
+    def __init__(self, joins: JoinService) -> None:
+        self._joins = joins
+
+    async def Challenge(
+        self, request: enrollment_pb.ChallengeRequest, context: Context
+    ) -> enrollment_pb.ChallengeResponse:
+        require_tls(context)
+        return wire.challenge_to_pb(await self._joins.challenge(address_of(context)))
+
+    async def Join(self, request: enrollment_pb.JoinRequest, context: Context) -> enrollment_pb.JoinResponse:
+        require_tls(context)
+        joining = wire.joining_from_pb(request)
+        return wire.joined_to_pb(await self._joins.join(joining, address_of(context)))
+
+    async def Rejoin(
+        self, request: enrollment_pb.RejoinRequest, context: Context
+    ) -> enrollment_pb.RejoinResponse:
+        require_tls(context)
+        rejoining = wire.rejoining_from_pb(request)
+        enrolled = await self._joins.rejoin(rejoining, address_of(context))
+        return enrollment_pb.RejoinResponse(identity=wire.enrolled_to_pb(enrolled))
+
+
+class Identities(IdentityServiceServicer):
+    def __init__(self, joins: JoinService) -> None:
+        self._joins = joins
+
+    async def Renew(
+        self, request: enrollment_pb.RenewRequest, context: Context
+    ) -> enrollment_pb.RenewResponse:
+        enrolled = await self._joins.renew(peer_of(context), request.csr)
+        return enrollment_pb.RenewResponse(identity=wire.enrolled_to_pb(enrolled))

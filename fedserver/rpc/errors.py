@@ -1,6 +1,6 @@
 """What a caller sees of an error: a status, and the fault beside it. One table, for every service.
 
-Also what stands between the bytes of any call and its behaviour: requests are read within bounds, and a
+Also what stands between the bytes of any call and its behavior: requests are read within bounds, and a
 caller that takes nothing of what it asked for is let go.
 """
 
@@ -39,7 +39,7 @@ from shoal.core.errors import (
 from shoal.core.exchange import wire
 
 M = TypeVar("M", bound=Message)
-Behaviour = Callable[[Any, Any], Awaitable[Any]]
+Behavior = Callable[[Any, Any], Awaitable[Any]]
 log = logging.getLogger("shoal.rpc")
 
 STATUSES: dict[type[ShoalError], grpc.StatusCode] = {
@@ -85,23 +85,23 @@ class Errors(aio.ServerInterceptor):  # type: ignore[type-arg]
         return around(_reading(handler), _answered)
 
 
-def around(handler: Any, wrap: Callable[[Behaviour], Behaviour]) -> Any:
-    """The handler of a call with something around its behaviour, which is a coroutine in all four forms."""
+def around(handler: Any, wrap: Callable[[Behavior], Behavior]) -> Any:
+    """The handler of a call with something around its behavior, which is a coroutine in all four forms."""
     name = (
         f"{'stream' if handler.request_streaming else 'unary'}_"
         f"{'stream' if handler.response_streaming else 'unary'}"
     )
-    behaviour = getattr(handler, name)
+    behavior = getattr(handler, name)
     return handler._replace(
-        **{name: wrap(_written(behaviour) if inspect.isasyncgenfunction(behaviour) else behaviour)}
+        **{name: wrap(_written(behavior) if inspect.isasyncgenfunction(behavior) else behavior)}
     )
 
 
-def _written(behaviour: Callable[[Any, Any], AsyncGenerator[Any, None]]) -> Behaviour:
+def _written(behavior: Callable[[Any, Any], AsyncGenerator[Any, None]]) -> Behavior:
     """A stream of answers as a coroutine that writes them: an end from outside reaches a slow write too."""
 
     async def written(request: Any, context: aio.ServicerContext[Any, Any]) -> None:
-        async with contextlib.aclosing(behaviour(request, context)) as responses:
+        async with contextlib.aclosing(behavior(request, context)) as responses:
             async for response in responses:
                 await _write(response, context)
 
@@ -121,11 +121,11 @@ def _reading(handler: Any) -> Any:
     """A handler that is given bytes and reads them: what gRPC cannot read it answers in its own words."""
     cls: type[Message] = handler.request_deserializer.__self__
 
-    def read(behaviour: Behaviour) -> Behaviour:
+    def read(behavior: Behavior) -> Behavior:
         async def given(request: Any, context: aio.ServicerContext[Any, Any]) -> Any:
             if handler.request_streaming:
-                return await behaviour(_each(cls, request), context)
-            return await behaviour(wire.message_from_bytes(cls, request), context)
+                return await behavior(_each(cls, request), context)
+            return await behavior(wire.message_from_bytes(cls, request), context)
 
         return given
 
@@ -137,10 +137,10 @@ async def _each(cls: type[M], requests: AsyncIterator[bytes]) -> AsyncIterator[M
         yield wire.message_from_bytes(cls, request)
 
 
-def _answered(behaviour: Behaviour) -> Behaviour:
+def _answered(behavior: Behavior) -> Behavior:
     async def answered(request: Any, context: aio.ServicerContext[Any, Any]) -> Any:
         try:
-            return await behaviour(request, context)
+            return await behavior(request, context)
         except Exception as error:
             await abort(context, error)
 

@@ -55,21 +55,21 @@ class Believed:
 class Verified:
     """Callers that the gate has let through. placements: a day, for those who only infer."""
 
-    def __init__(self, keeper: Peers, placements: int) -> None:
-        self._keeper, self._placements = keeper, placements
+    def __init__(self, peers: Peers, placements: int) -> None:
+        self._peers, self._placements = peers, placements
 
     def identify(self, context: Context) -> DeviceId:
         return peer_of(context).device
 
     def renew_in(self, context: Context) -> float:
         peer = peer_of(context)
-        return self._keeper.renew_in(peer.device, peer.serial)
+        return self._peers.renew_in(peer.device, peer.serial)
 
     async def placed(self, context: Context) -> None:
         device = peer_of(context).device
-        if self._keeper.role(device) is not Role.INFER_ONLY:
+        if self._peers.role(device) is not Role.INFER_ONLY:
             return
-        if not await self._keeper.storage.identities.spend_placement(device, self._placements):
+        if not await self._peers.storage.identities.spend_placement(device, self._placements):
             raise TooOften(
                 f"device {device} has had its {self._placements} placements of today",
                 "try again tomorrow; the server's setting is cadence.placements",

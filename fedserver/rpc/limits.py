@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 from grpc import aio
 
-from fedserver.rpc.errors import Behaviour, around
+from fedserver.rpc.errors import Behavior, around
 from fedserver.rpc.identity import Callers
 from shoal.core.engine.pacing import Pace
 from shoal.core.errors import Busy, TooOften
@@ -50,10 +50,10 @@ class Admission(aio.ServerInterceptor):  # type: ignore[type-arg]
         if handler is None or not method.startswith(OURS):
             return handler
 
-        def admitted(behaviour: Behaviour) -> Behaviour:
+        def admitted(behavior: Behavior) -> Behavior:
             async def answered(request: Any, context: Any) -> Any:
                 with self._admitted(method, self._callers.identify(context)):
-                    return await behaviour(request, context)
+                    return await behavior(request, context)
 
             return answered
 

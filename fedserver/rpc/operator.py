@@ -1,58 +1,150 @@
-"""What operators call, over the Unix socket."""
+"""What operators call over the Unix socket, OperatorService and AuthorityService, and ObserverService.
+
+Observers call where devices do, and see no device's name.
+"""
 # ruff: noqa: N802 -- methods have the names that the contract gives them
 
 from collections.abc import AsyncIterator
-from typing import Any
 
-from grpc import aio
-
+from fedserver.authority.authority_api import AuthorityApi
 from fedserver.coordinator.operator_api import OperatorApi
-from fedserver.rpc import operator_wire
+from fedserver.rpc import authority_wire, operator_wire
+from fedserver.rpc.identity import Context, Verified
 from shoal.core.exchange import wire
+from shoal.core.exchange._pb.fed.v1 import authority_service_pb2 as authority_pb
+from shoal.core.exchange._pb.fed.v1 import observer_service_pb2 as observer_pb
 from shoal.core.exchange._pb.fed.v1 import operator_service_pb2 as pb
+from shoal.core.exchange._pb.fed.v1.authority_service_pb2_grpc import AuthorityServiceServicer
+from shoal.core.exchange._pb.fed.v1.observer_service_pb2_grpc import ObserverServiceServicer
 from shoal.core.exchange._pb.fed.v1.operator_service_pb2_grpc import OperatorServiceServicer
-
-Context = aio.ServicerContext[Any, Any]
+from shoal.core.exchange.link import Observation, ObservedRun
 
 
 class Operators(OperatorServiceServicer):
-    def __init__(self, desk: OperatorApi) -> None:
-        self._desk = desk
+    def __init__(self, runs: OperatorApi) -> None:
+        self._runs = runs
 
     async def StartRun(self, request: pb.StartRunRequest, context: Context) -> pb.StartRunResponse:
         initial = wire.weights_from_pb(request.initial_model) if request.HasField("initial_model") else None
-        run = await self._desk.start_run(operator_wire.spec_from_pb(request), initial)
+        run = await self._runs.start_run(operator_wire.spec_from_pb(request), initial)
         return pb.StartRunResponse(run=run)
 
     async def ListRuns(self, request: pb.ListRunsRequest, context: Context) -> pb.ListRunsResponse:
-        return pb.ListRunsResponse(runs=map(operator_wire.summary_to_pb, self._desk.runs()))
+        return pb.ListRunsResponse(runs=map(operator_wire.summary_to_pb, self._runs.runs()))
 
     async def GetRun(self, request: pb.GetRunRequest, context: Context) -> pb.GetRunResponse:
-        return pb.GetRunResponse(status=operator_wire.status_to_pb(await self._desk.show(request.run)))
+        return pb.GetRunResponse(status=operator_wire.status_to_pb(await self._runs.show(request.run)))
 
     async def StopRun(self, request: pb.StopRunRequest, context: Context) -> pb.StopRunResponse:
-        status = await self._desk.stop_run(request.run, request.reason)
+        status = await self._runs.stop_run(request.run, request.reason)
         return pb.StopRunResponse(status=operator_wire.status_to_pb(status))
 
     async def ListClusters(
         self, request: pb.ListClustersRequest, context: Context
     ) -> pb.ListClustersResponse:
-        found = await self._desk.clusters(request.run)
+        found = await self._runs.clusters(request.run)
         return pb.ListClustersResponse(clusters=map(operator_wire.versions_to_pb, found))
 
     async def RollBack(self, request: pb.RollBackRequest, context: Context) -> pb.RollBackResponse:
-        status = await self._desk.roll_back(request.run, request.round, request.cluster)
+        status = await self._runs.roll_back(request.run, request.round, request.cluster)
         return pb.RollBackResponse(status=operator_wire.status_to_pb(status))
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
-        return operator_wire.server_to_pb(await self._desk.status())
+        return operator_wire.server_to_pb(await self._runs.status())
 
     async def WatchRun(
         self, request: pb.WatchRunRequest, context: Context
     ) -> AsyncIterator[pb.WatchRunResponse]:
-        async for status in self._desk.watch(request.run):
+        async for status in self._runs.watch(request.run):
             yield pb.WatchRunResponse(status=operator_wire.status_to_pb(status))
 
     async def ReadLog(self, request: pb.ReadLogRequest, context: Context) -> pb.ReadLogResponse:
-        lines = await self._desk.log(request.run, request.after)
+        lines = await self._runs.log(request.run, request.after)
         return pb.ReadLogResponse(lines=map(operator_wire.line_to_pb, lines))
+
+
+class Observers(ObserverServiceServicer):
+    def __init__(self, runs: OperatorApi, callers: Verified) -> None:
+        self._runs, self._callers = runs, callers
+
+    async def ObserveRuns(
+        self, request: observer_pb.ObserveRunsRequest, context: Context
+    ) -> observer_pb.ObserveRunsResponse:
+        runs = tuple(
+            ObservedRun(run.run, run.algorithm, run.stage, run.round, run.title) for run in self._runs.runs()
+        )
+        return wire.observation_to_pb(Observation(runs, self._callers.renew_in(context)))
+
+
+class Authorities(AuthorityServiceServicer):
+    def __init__(self, authority: AuthorityApi) -> None:
+        self._authority = authority
+
+    async def CreateToken(
+        self, request: authority_pb.CreateTokenRequest, context: Context
+    ) -> authority_pb.CreateTokenResponse:
+        token, join = await self._authority.create_token(authority_wire.terms_from_pb(request))
+        return authority_pb.CreateTokenResponse(token=authority_wire.token_to_pb(token), join=str(join))
+
+    async def ListTokens(
+        self, request: authority_pb.ListTokensRequest, context: Context
+    ) -> authority_pb.ListTokensResponse:
+        return authority_pb.ListTokensResponse(
+            tokens=map(authority_wire.token_to_pb, await self._authority.tokens())
+        )
+
+    async def RevokeToken(
+        self, request: authority_pb.RevokeTokenRequest, context: Context
+    ) -> authority_pb.RevokeTokenResponse:
+        token = await self._authority.revoke_token(request.token)
+        return authority_pb.RevokeTokenResponse(token=authority_wire.token_to_pb(token))
+
+    async def ListDevices(
+        self, request: authority_pb.ListDevicesRequest, context: Context
+    ) -> authority_pb.ListDevicesResponse:
+        return authority_pb.ListDevicesResponse(
+            devices=map(authority_wire.device_to_pb, await self._authority.devices())
+        )
+
+    async def ApproveDevice(
+        self, request: authority_pb.ApproveDeviceRequest, context: Context
+    ) -> authority_pb.ApproveDeviceResponse:
+        known = await self._authority.approve(request.device)
+        return authority_pb.ApproveDeviceResponse(device=authority_wire.device_to_pb(known))
+
+    async def RevokeDevice(
+        self, request: authority_pb.RevokeDeviceRequest, context: Context
+    ) -> authority_pb.RevokeDeviceResponse:
+        return authority_wire.ended_to_pb(await self._authority.revoke(request.device, request.reason))
+
+    async def RenameDevice(
+        self, request: authority_pb.RenameDeviceRequest, context: Context
+    ) -> authority_pb.RenameDeviceResponse:
+        known = await self._authority.rename(request.device, request.display)
+        return authority_pb.RenameDeviceResponse(device=authority_wire.device_to_pb(known))
+
+    async def ListAuthorities(
+        self, request: authority_pb.ListAuthoritiesRequest, context: Context
+    ) -> authority_pb.ListAuthoritiesResponse:
+        return authority_pb.ListAuthoritiesResponse(
+            authorities=map(authority_wire.root_to_pb, await self._authority.roots())
+        )
+
+    async def AddAuthority(
+        self, request: authority_pb.AddAuthorityRequest, context: Context
+    ) -> authority_pb.AddAuthorityResponse:
+        return authority_pb.AddAuthorityResponse(
+            authority=authority_wire.root_to_pb(await self._authority.add_root())
+        )
+
+    async def UseAuthority(
+        self, request: authority_pb.UseAuthorityRequest, context: Context
+    ) -> authority_pb.UseAuthorityResponse:
+        root = await self._authority.use_root(request.authority, request.force)
+        return authority_pb.UseAuthorityResponse(authority=authority_wire.root_to_pb(root))
+
+    async def DropAuthority(
+        self, request: authority_pb.DropAuthorityRequest, context: Context
+    ) -> authority_pb.DropAuthorityResponse:
+        await self._authority.drop_root(request.authority, request.force)
+        return authority_pb.DropAuthorityResponse()

@@ -132,6 +132,11 @@ def status_to_pb(status: RunStatus) -> pb.RunStatus:
         models={key: wire.weights_to_pb(weights) for key, weights in status.models.items()},
         released=_released_to_pb(status.released),
         central=None if status.central is None else pb.CentralNoise(**vars(status.central)),
+        spec=None if status.spec is None else spec_to_pb(status.spec),
+        accuracies=[
+            pb.RoundAccuracy(round=number, accuracy=accuracy)
+            for number, accuracy in status.accuracies.items()
+        ],
     )
 
 
@@ -145,6 +150,8 @@ def status_from_pb(status: pb.RunStatus) -> RunStatus:
         {key: wire.weights_from_pb(weights) for key, weights in sorted(status.models.items())},
         _released_from_pb(status.released),
         CentralNoise(status.central.rho, status.central.delta) if status.HasField("central") else None,
+        spec_from_pb(status.spec) if status.HasField("spec") else None,
+        {each.round: each.accuracy for each in status.accuracies},
     )
 
 

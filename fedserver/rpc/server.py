@@ -18,15 +18,12 @@ from fedserver.authority.joining import JoinService
 from fedserver.authority.permissions import check_complete
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
-from fedserver.rpc.auth_interceptor import Gate, Served
-from fedserver.rpc.authority import Authorities
-from fedserver.rpc.device import Blobs, Devices, Placements, shelf_of_device
-from fedserver.rpc.enrollment import Identities
+from fedserver.rpc.auth_interceptor import AuthInterceptor, Served
+from fedserver.rpc.device import Blobs, Devices, Identities, Placements, blobs_of_device
 from fedserver.rpc.errors import Errors
 from fedserver.rpc.identity import Believed, Callers, Verified
 from fedserver.rpc.limits import Admission
-from fedserver.rpc.observer import Observers
-from fedserver.rpc.operator import Operators
+from fedserver.rpc.operator import Authorities, Observers, Operators
 from fedserver.rpc.tls import Access, device_credentials, joining_credentials, joining_server
 from shoal.core.engine.timeouts import CONNECTION
 from shoal.core.errors import ConfigError
@@ -87,38 +84,38 @@ async def listen(
 
     Raises ConfigError for an address that cannot be had.
     """
-    verified = None if access is None else Verified(access.keeper, coordinator.settings.placements)
+    verified = None if access is None else Verified(access.peers, coordinator.settings.placements)
     callers: Callers = verified or Believed()
-    gates = () if access is None else (Gate(access.keeper),)
+    authorization = () if access is None else (AuthInterceptor(access.peers),)
     options = (*OPTIONS, *_ageing(coordinator.settings.age))
     devices = aio.server(
-        interceptors=(*gates, Errors(), Admission(callers)),
+        interceptors=(*authorization, Errors(), Admission(callers)),
         options=options,
         maximum_concurrent_rpcs=DEVICE_CALLS,
     )
     operators = aio.server(interceptors=(Errors(),), options=OPTIONS, maximum_concurrent_rpcs=OPERATOR_CALLS)
-    checks, desk = health.HealthServicer(), OperatorApi(coordinator)
+    checks, operator_api = health.HealthServicer(), OperatorApi(coordinator)
     listeners = Listeners([devices, operators], checks)
     served: Any = Served(devices)  # all of a server that generated code asks for
     if access is None or verified is None:
         listeners.address = f"{_loopback(address)}:{bind(devices, address)}"
     else:
-        port = bind(devices, address, device_credentials(access.keeper.authority))
+        port = bind(devices, address, device_credentials(access.peers.authority))
         listeners.address = access.at(port)
-        joins = JoinService(access.keeper, listeners.address)
+        joins = JoinService(access.peers, listeners.address)
         joining = joining_server(joins)
-        join_port = bind(joining, access.join_listen, joining_credentials(access.keeper.authority))
+        join_port = bind(joining, access.join_listen, joining_credentials(access.peers.authority))
         listeners.join_address = access.at(join_port)
         listeners.servers.append(joining)
         add_IdentityServiceServicer_to_server(Identities(joins), served)
-        add_ObserverServiceServicer_to_server(Observers(desk, verified), served)
-        office = AuthorityApi(coordinator, access.keeper, access.at(join_port))
-        add_AuthorityServiceServicer_to_server(Authorities(office), operators)
+        add_ObserverServiceServicer_to_server(Observers(operator_api, verified), served)
+        authority_api = AuthorityApi(coordinator, access.peers, access.at(join_port))
+        add_AuthorityServiceServicer_to_server(Authorities(authority_api), operators)
     add_DeviceServiceServicer_to_server(Devices(coordinator, callers), served)
     add_PlacementServiceServicer_to_server(Placements(coordinator, callers), served)
-    add_BlobServiceServicer_to_server(Blobs(shelf_of_device(coordinator, callers)), served)
-    add_OperatorServiceServicer_to_server(Operators(desk), operators)
-    add_BlobServiceServicer_to_server(Blobs(lambda context: desk), operators)
+    add_BlobServiceServicer_to_server(Blobs(blobs_of_device(coordinator, callers)), served)
+    add_OperatorServiceServicer_to_server(Operators(operator_api), operators)
+    add_BlobServiceServicer_to_server(Blobs(lambda context: operator_api), operators)
     for server in (served, operators):
         health_pb2_grpc.add_HealthServicer_to_server(checks, server)
     if access is not None:

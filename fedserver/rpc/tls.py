@@ -8,7 +8,7 @@ from grpc import aio
 from fedserver.authority.joining import JoinService
 from fedserver.authority.peers import Peers
 from fedserver.authority.roots import Authority
-from fedserver.rpc.enrollment import Enrollments
+from fedserver.rpc.device import Enrollments
 from fedserver.rpc.errors import Errors
 from shoal.core.engine.timeouts import CONNECTION
 from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import add_EnrollmentServiceServicer_to_server
@@ -44,7 +44,7 @@ class Access:
     host: the first name or address in the server's certificate: what devices are told to call.
     """
 
-    keeper: Peers
+    peers: Peers
     join_listen: str
     host: str
 

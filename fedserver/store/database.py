@@ -5,8 +5,12 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
+from shoal.core.engine.checkpoint import decode
 from shoal.core.errors import ConfigError, DiskFull, StorageFault
+from shoal.core.exchange.payload import Payload
+from shoal.core.exchange.wire import payload_to_bytes
 from shoal.shell import crash
 from shoal.shell.disk import settle, temporary
 
@@ -199,7 +203,17 @@ POLICY = """
 UPDATE runs SET spec = rename_policy_fields(spec);
 """
 
-STEPS: tuple[str, ...] = (FIRST, IDENTITIES, EPOCH, MIRROR, GAPS, CURVES, POLICY)
+ACCURACY = """
+ALTER TABLE rounds ADD COLUMN accuracy REAL;  -- mean held-out accuracy; NULL where no device measured it
+"""
+
+REPORTS = """
+ALTER TABLE reports ADD COLUMN message BLOB NOT NULL DEFAULT x'';  -- as on the wire
+UPDATE reports SET message = payload_to_bytes(payload);
+ALTER TABLE reports DROP COLUMN payload;
+"""
+
+STEPS: tuple[str, ...] = (FIRST, IDENTITIES, EPOCH, MIRROR, GAPS, CURVES, POLICY, ACCURACY, REPORTS)
 """The history of the tables: step n upgrades version n - 1 to n. A released step never changes."""
 VERSION = len(STEPS)
 POLICY_FIELDS = {
@@ -260,7 +274,7 @@ def _faults() -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
-            raise DiskFull(f"shoal.db: {error}", "free some space on the state folder's disk") from error
+            raise DiskFull(f"shoal.db: {error}", "free some space on the disk of the state folder") from error
         raise StorageFault(f"shoal.db: {error}", "check the disk of the state folder") from error
 
 
@@ -276,6 +290,7 @@ def connect(path: Path) -> sqlite3.Connection:
             connection.execute(f"PRAGMA {pragma}")
         # JSON is rewritten by Python, since SQLite's own functions would round floats to 15 digits.
         connection.create_function("rename_policy_fields", 1, _rename_policy_fields, deterministic=True)
+        connection.create_function("payload_to_bytes", 1, _payload_to_bytes, deterministic=True)
         _check(connection, path)
         found = _version(connection)
         if 0 < found < VERSION:
@@ -326,3 +341,12 @@ def _rename_policy_fields(spec: str) -> str:
     policy = stored["value"]["policy"]
     stored["value"]["policy"] = {POLICY_FIELDS.get(name, name): value for name, value in policy.items()}
     return json.dumps(stored, sort_keys=True)
+
+
+def _payload_to_bytes(stored: str) -> bytes:
+    """The payload of a report, which was JSON once, as it is on the wire."""
+
+    def no_tensors(weights: object) -> Any:
+        raise TypeError("a payload holds no tensors, only references to blobs")
+
+    return payload_to_bytes(decode(Payload, json.loads(stored), no_tensors))

@@ -6,6 +6,7 @@ from enum import Enum
 
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.exchange.payload import Payload
+from shoal.core.exchange.wire import payload_from_bytes, payload_to_bytes
 from shoal.core.privacy.cost import Cost
 from shoal.core.types import DeviceId, RunId, Scalar
 
@@ -56,7 +57,10 @@ class RunRecord:
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """A round that is over. abandoned: why it gave no result, "" when it did. seconds: from open to saved."""
+    """A round that is over. abandoned: why it gave no result, "" when it did. seconds: from open to saved.
+
+    accuracy: mean held-out accuracy over the devices that measured it, 0 to 1; None: no device did.
+    """
 
     round: int
     title: str
@@ -65,17 +69,26 @@ class RoundRecord:
     missing: Mapping[DeviceId, str]
     abandoned: str
     seconds: float
+    accuracy: float | None = None
 
 
 @dataclass(frozen=True)
 class ReportRecord:
-    """A report that counts."""
+    """A report that counts. data: its payload as on the wire, decoded only while it is used."""
 
     run: RunId
     round: int
     device: DeviceId
     attempt: int
-    payload: Payload
+    data: bytes
+
+    @classmethod
+    def of(cls, run: RunId, round: int, device: DeviceId, attempt: int, payload: Payload) -> "ReportRecord":
+        return cls(run, round, device, attempt, payload_to_bytes(payload))
+
+    @property
+    def payload(self) -> Payload:
+        return payload_from_bytes(self.data)
 
     @property
     def blobs(self) -> tuple[str, ...]:

@@ -1,17 +1,13 @@
 """The rows of reports: each counts from the moment that its row is on the disk."""
 
-import json
 import sqlite3
 from contextlib import suppress
-from typing import Any
 
 from fedserver.store.blobs import Blobs, References
 from fedserver.store.database import Database
 from fedserver.store.history import History
 from fedserver.store.records import ReportRecord
-from shoal.core.engine.checkpoint import decode, encode
 from shoal.core.errors import DiskFull, NotFound
-from shoal.core.exchange.payload import Payload
 from shoal.core.types import DeviceId, RunId
 from shoal.shell import crash
 
@@ -45,7 +41,7 @@ class Reports:
                 (
                     *key,
                     report.attempt,
-                    json.dumps(encode(Payload, report.payload, _no_tensors), sort_keys=True),
+                    report.data,
                 ),
             )
             for name in set(report.blobs):
@@ -80,19 +76,5 @@ class Reports:
         return [number for (number,) in self._db.query(query, (run, device))]
 
 
-def same(first: Payload, second: Payload) -> bool:
-    """Whether two payloads say the same, bit by bit."""
-    return _json(first) == _json(second)
-
-
-def _json(payload: Payload) -> str:
-    return json.dumps(encode(Payload, payload, _no_tensors), sort_keys=True)
-
-
-def _no_tensors(tensors: object) -> Any:
-    raise TypeError("a payload holds no tensors, only references to blobs")
-
-
 def _report_of(row: sqlite3.Row) -> ReportRecord:
-    payload = decode(Payload, json.loads(row["payload"]), _no_tensors)
-    return ReportRecord(row["run"], row["round"], row["device"], row["attempt"], payload)
+    return ReportRecord(row["run"], row["round"], row["device"], row["attempt"], row["message"])

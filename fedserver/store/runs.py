@@ -136,7 +136,7 @@ class Runs:
                 (following, abandoned_in_a_row, run),
             )
             self._db.execute(
-                "INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     run,
                     closed.round,
@@ -146,6 +146,7 @@ class Runs:
                     json.dumps(dict(closed.missing)),
                     closed.abandoned,
                     closed.seconds,
+                    closed.accuracy,
                 ),
             )
             self._add_checkpoint(run, following, checkpoint)
@@ -182,6 +183,7 @@ class Runs:
                 json.loads(row["missing"]),
                 row["abandoned"],
                 row["seconds"],
+                row["accuracy"],
             )
             for row in rows
         ]

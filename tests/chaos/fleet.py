@@ -21,7 +21,7 @@ import yaml
 from fedclient.store.state import DeviceFolder
 from fedserver.cli.options import answers
 from fedserver.config import SETTINGS
-from fedserver.rpc.authority_client import AuthorityClient
+from fedserver.rpc.client import AuthorityClient
 from fedserver.store.identities.records import Terms
 from shoal.core.errors import ShoalError, Unavailable
 from shoal.core.identity.enrolled import Role

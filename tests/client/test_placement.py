@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedclient.config import ClientConfig, WorkConfig
+from fedclient.config import ClientConfig, DataConfig, WorkConfig
 from fedclient.faults import TaskFailed
 from fedclient.placement import MODEL, PLACEMENT, PlacementResult, Placer, save
 from fedclient.store.blobs import BlobStore
@@ -241,3 +241,30 @@ def test_a_prediction_that_cannot_be(settings: ClientConfig, tmp_path: Path) -> 
     (tmp_path / "learner.py").write_text("from torch import nn\ndef build(): return nn.Linear(4, 2)\n")
     with pytest.raises(BadPayload, match="tensor"):
         classify(settings, None, model, None)
+
+
+def test_a_class_column_that_no_setting_names_is_the_fault_of_the_data(
+    settings: ClientConfig, tmp_path: Path
+) -> None:
+    """By prediction, and by the training process that describes the data for a placement."""
+    truth = tmp_path / "truth.csv"
+    truth.write_text("a,b,c,d,class\n1,2,3,4,0\n5,6,7,8,1\n")
+    said = r"truth\.csv has 5 columns, the model was trained on 4 "
+    with pytest.raises(DataFault, match=said) as caught:
+        classify(settings, truth, tmp_path / "model" / MODEL, None)
+    assert caught.value.hint == "name the class column with data.label"
+    data = DataConfig(csv=tmp_path / "new.csv", label="class")
+    found = classify(replace(settings, data=data), truth, tmp_path / "model" / MODEL, None)
+    assert found.accuracy is not None
+
+
+def test_a_newcomers_class_column_is_the_fault_of_the_data(
+    work: WorkConfig, server: MemoryServer, store: BlobStore, tmp_path: Path
+) -> None:
+    truth = tmp_path / "truth.csv"
+    truth.write_text("a,b,c,d,class\n1,2,3,4,0\n5,6,7,8,1\n")
+    with pytest.raises(TaskFailed) as caught:
+        placed(server, Runtime.open(replace(work, file=truth)), store)
+    assert caught.value.code == "bad-data"
+    assert "truth.csv has 5 columns, the model was trained on 4" in caught.value.message
+    assert "data.label" in caught.value.message

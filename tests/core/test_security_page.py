@@ -5,6 +5,7 @@ from pathlib import Path
 
 from fedserver.authority.permissions import ALLOWED
 from shoal.core.exchange._pb.fed.v1 import enrollment_service_pb2
+from shoal.core.identity.enrolled import Role
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "SECURITY.md").read_text()
@@ -17,6 +18,23 @@ def test_every_call_has_a_row() -> None:
     calls += [method.name for method in enrolment.methods]
     rows = "".join(line.split("|")[1] for line in PAGE.splitlines() if line.startswith("| `"))
     assert not [call for call in calls if f"`{call}`" not in rows]
+
+
+def test_the_roles_in_the_table_are_those_of_the_contract() -> None:
+    """The contract says it once, as the option `allowed` of each method; the page has to say the same."""
+    page = {
+        call: roles.strip()
+        for line in PAGE.splitlines()
+        if re.match(r"\| `\w+\.\w+`", line)
+        for calls, roles in [line.split("|")[1:3]]
+        for call in re.findall(r"`(\w+\.\w+)`", calls)
+    }
+    for method, roles in ALLOWED.items():
+        call = method.split(".")[-1].replace("/", ".")
+        named = ", ".join(role.value for role in Role if role in roles)
+        expected = {"train, infer-only, observer": "all", "": page[call]}.get(named, named)
+        assert page[call] == expected, call
+        assert bool(roles) == (page[call] not in ("nobody", "none", "no role")), call
 
 
 def test_the_tests_that_are_named_are_there() -> None:

@@ -93,7 +93,7 @@ def ledger(folder: Path, member: Member, budget: Budget) -> Ledger:
 
 
 def test_groups_are_found_all_that_left_is_in_the_ledgers_and_no_more_leaves(tmp_path: Path) -> None:
-    budget = Budget(unprotected=False)
+    budget = Budget(allow_unprotected=False)
     members = [member(number) for number in range(TRAINERS)]
 
     async def play() -> None:

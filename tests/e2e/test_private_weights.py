@@ -31,7 +31,7 @@ def spec(name: str, parameters: dict[str, object]) -> RunSpec:
 
 def test_every_report_tells_the_same_epsilon_and_a_run_without_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("opacus")
-    budget = Budget(unprotected=False, plain_weights=False)
+    budget = Budget(allow_unprotected=False, allow_plain_weights=False)
     members = [member(number) for number in range(DEVICES)]
 
     async def play() -> None:

@@ -18,13 +18,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedserver.store.reports import same
 from shoal.core.engine import checkpoint
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1.device_service_pb2 import ReportRequest
 from shoal.core.exchange.link import Failure, Outcome, Task
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.payload import Payload
+from shoal.core.exchange.wire import payload_to_bytes
 from shoal.core.types import DeviceId, RunId, Tensors
 from tests.histories.devices import base_of
 from tests.histories.expected import Expected
@@ -180,7 +180,11 @@ class Invariants:
         payload = checkpoint.decode(Payload, json.loads(text), _none)
         base = base_of(expected.plan.tasks[device])
         performed = self._performed.get(key, [])
-        made = [message for each, message, of in performed if of == base and same(each, payload)]
+        made = [
+            message
+            for each, message, of in performed
+            if of == base and payload_to_bytes(each) == payload_to_bytes(payload)
+        ]
         check(made, f"I3: {key} counts, and was not made from this round's models")
         for weights in payload.weights():
             check(self._sound(weights.blob.sha256), f"I1: {key} counts, and its blob is not whole")

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
-from fedserver.rpc.auth_interceptor import Gate
-from fedserver.rpc.device import Blobs, Devices, shelf_of_device
+from fedserver.rpc.auth_interceptor import AuthInterceptor
+from fedserver.rpc.device import Blobs, Devices, blobs_of_device
 from fedserver.rpc.errors import Errors
 from fedserver.rpc.identity import Believed, Callers, Verified
 from fedserver.rpc.limits import Admission
@@ -47,10 +47,10 @@ class Server:
         server = SimServer(process, shown, world.observe, world.bug)
         try:
             callers: Callers = Believed()
-            gates: tuple[Gate, ...] = ()
+            authorization: tuple[AuthInterceptor, ...] = ()
             if identities is not None and authority is not None:
                 keeper = await identities.open(coordinator, authority)
-                callers, gates = Verified(keeper, 1), (Gate(keeper),)
+                callers, authorization = Verified(keeper, 1), (AuthInterceptor(keeper),)
                 for device in world.devices():
                     await identities.join(keeper, device)
             self.coordinator = coordinator
@@ -59,8 +59,8 @@ class Server:
             known = {*coordinator.runs, *recovery.pending}
             check(world.invariants.started <= known, "I1: a run that was started is lost")
             add_DeviceServiceServicer_to_server(Devices(coordinator, callers), server)
-            add_BlobServiceServicer_to_server(Blobs(shelf_of_device(coordinator, callers)), server)
-            await server.start(*gates, Errors(), Admission(callers))
+            add_BlobServiceServicer_to_server(Blobs(blobs_of_device(coordinator, callers)), server)
+            await server.start(*authorization, Errors(), Admission(callers))
             world.network.server = server
             process.on_death.append(self._nobody_listens)
             operating = process.spawn(self.operate(OperatorApi(coordinator)))

@@ -134,10 +134,10 @@ def test_newcomers_show_as_many_labels_as_they_are_told() -> None:
     task = Describe(first_model(), {"mean": np.zeros(32), "components": np.eye(4, 32)}, classes=10)
     found = devices.show("device-000", task, labels=7)
     assert isinstance(found, Descriptor)
-    assert found.counts.tolist() == [70.0, *[7.0] * 10]
+    assert found.statistics.counts.tolist() == [70.0, *[7.0] * 10]
     blind = devices.show("device-000", replace(task, classes=0), labels=7)
     assert isinstance(blind, Descriptor)
-    assert blind.counts.tolist() == [300.0]
+    assert blind.statistics.counts.tolist() == [300.0]
 
 
 @pytest.mark.parametrize("algorithm", ["flux-dynamic", "feroma"])

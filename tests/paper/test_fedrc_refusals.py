@@ -41,12 +41,12 @@ def test_models_that_begin_alike_are_set_apart_by_the_devices_or_refused() -> No
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"clusters": 0}, "clusters must be at least 1"),
+        ({"clusters": 0}, "clusters cannot be 0; expected a whole number of at least 1"),
         ({"clusters": 65}, "clusters cannot be 65"),
         ({"smoothing": -1.0}, "smoothing"),
         ({"skip": 0.5}, "skip"),
         ({"noise": 5.0}, "noise hides"),
-        ({"noise": 5.0, "weighting": "samples", "aggregation": "mean"}, "spare models found"),
+        ({"noise": 5.0, "weighting": "samples", "aggregation": "mean"}, "replaceable models found"),
         ({"replaceable": -1.0}, "replaceable"),
         ({"as_one": -1}, "as_one"),
         ({"weighting": "samples"}, "do not go together"),

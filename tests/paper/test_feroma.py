@@ -9,7 +9,7 @@ import pytest
 from shoal.core.algorithm import Report
 from shoal.core.algorithms.feroma import ALGORITHM, Parameters
 from shoal.core.algorithms.feroma import server as server_half
-from shoal.core.algorithms.feroma.state import GLOBAL, State
+from shoal.core.algorithms.feroma.state import State
 from shoal.core.data.dataset import Dataset
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.engine.rounds import RoundPolicy
@@ -17,6 +17,7 @@ from shoal.core.engine.simulate import simulate
 from shoal.core.errors import Refused
 from shoal.core.exchange.messages import Describe, Train, Trained
 from shoal.core.exchange.tensors import digest
+from shoal.core.server_kit.clustered import GLOBAL
 from tests.fleet import data, first_model
 from tests.paper.feroma_fleet import (
     LIKE,

@@ -82,7 +82,7 @@ def test_the_paper_s_profiles_are_of_the_held_out_part_by_three_masks(seen: Seen
 
 
 def test_with_a_guarantee_the_same_data_cost_their_device_s_budget_once(tmp_path: Path) -> None:
-    accounts = {f"d{n}": Ledger(tmp_path / f"d{n}", Budget(unprotected=False)) for n in range(4)}
+    accounts = {f"d{n}": Ledger(tmp_path / f"d{n}", Budget(allow_unprotected=False)) for n in range(4)}
     device_half, devices = ALGORITHM.device(), {}
     for number, (name, account) in enumerate(accounts.items()):
         views = Views.of(data(number, samples=350))

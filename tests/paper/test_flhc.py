@@ -53,7 +53,7 @@ def test_one_device_and_all_the_same_and_a_run_of_one_round() -> None:
 
 def test_parameters_that_cannot_work_are_refused() -> None:
     for change, named in (
-        ({"metric": "cosine"}, "linkage=ward takes metric=euclidean"),
+        ({"metric": "cosine"}, "linkage=ward needs metric=euclidean"),
         ({"clusters": 0, "distance": 0.0}, "distance above 0"),
         ({"linkage": "median"}, "linkage cannot be"),
     ):

@@ -161,7 +161,7 @@ def test_section_421_a_device_unlike_all_others_is_a_cluster_of_its_own() -> Non
 def test_flux_prior_forms_the_number_of_clusters_that_it_is_told() -> None:
     card, changes = find("flux-prior")
     assert card is ALGORITHM
-    with pytest.raises(ConfigError, match="told the number of clusters"):
+    with pytest.raises(ConfigError, match="must be given the number of clusters"):
         server_half.start(first_model(), card.configure("default", changes))
     assert finish(clusters=3).facts["clusters"] == 3
 

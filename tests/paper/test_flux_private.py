@@ -11,7 +11,7 @@ import pytest
 
 from shoal.core.algorithms.flux import ALGORITHM, Parameters
 from shoal.core.algorithms.flux import server as server_half
-from shoal.core.algorithms.flux.clustering import add_device, check, form_clusters, mixing_weights, place
+from shoal.core.algorithms.flux.clustering import add_device, form_clusters, mixing_weights, place
 from shoal.core.algorithms.flux.state import Clustering, State
 from shoal.core.data.views import Views
 from shoal.core.device_kit import standard
@@ -113,13 +113,13 @@ def test_devices_with_and_without_classes_are_clustered_together() -> None:
     assert [assignments[f"d{n}"] for n in range(8)] == [assignments["d0"], assignments["d1"]] * 4
     assert len(found.names) == 2
     assert found.classless == 4
-    (remark,) = State(PARAMETERS, {}, "clustered", clustering=found).remarks
+    (remark,) = State(parameters=PARAMETERS, models={}, phase="clustered", clustering=found).remarks
     assert remark.startswith("4 devices had too few samples, or too little budget left, to tell of their")
 
 
 def test_density_cannot_group_what_is_noisy() -> None:
     with pytest.raises(ConfigError, match="grouping=test"):
-        check(Parameters(privacy="balanced", grouping="density"))
+        Parameters(privacy="balanced", grouping="density")
 
 
 def test_a_run_with_a_guarantee_asks_for_no_bounds_and_all_that_leaves_is_noisy() -> None:
@@ -168,13 +168,13 @@ def test_a_run_with_a_guarantee_asks_for_no_bounds_and_all_that_leaves_is_noisy(
             {"privacy": "explicit", "epsilon": 3.0, "delta": 1e-7},
             PrivacySettings("explicit", 3.0, 1e-7),
         ),
-        ({"privacy": "paper", "epsilon": 10.0}, PrivacySettings("paper", 10.0)),
+        ({"privacy": "paper", "epsilon": 10.0, "grouping": "density"}, PrivacySettings("paper", 10.0)),
         ({}, BALANCED),
         ({"privacy": "off"}, PrivacySettings()),
     ],
 )
 def test_a_mode_brings_its_numbers(changes: dict[str, Any], expected: PrivacySettings) -> None:
-    assert server_half.privacy(Parameters(**changes)) == expected
+    assert Parameters(**changes).asked_privacy == expected
 
 
 @pytest.mark.parametrize(
@@ -183,10 +183,10 @@ def test_a_mode_brings_its_numbers(changes: dict[str, Any], expected: PrivacySet
         ({"privacy": "explicit"}, "no epsilon"),
         ({"privacy": "explicit", "epsilon": 3.0}, "no delta"),
         ({"privacy": "balanced", "epsilon": 9.0, "delta": 1e-6}, "has epsilon 5.0"),
-        ({"privacy": "strong"}, "not known"),
+        ({"privacy": "strong"}, "privacy cannot be 'strong'; expected off, paper, balanced"),
         ({"privacy": "balanced", "noise_at_test": False}, "noise_at_test=true"),
     ],
 )
 def test_a_mode_that_cannot_be_is_refused_before_the_run(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        server_half.start({}, Parameters(**changes))
+        Parameters(**changes)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import Learner, Loss, authors
-from shoal.core.device_kit.samples import Samples
+from shoal.core.device_kit.samples import PASS, Samples
 from shoal.core.errors import DataFault, DeviceFault, LearnerFault
 from shoal.core.exchange.parts import Scores
 from shoal.core.types import Tensors
@@ -72,7 +72,8 @@ def evaluate(learner: Learner, model: nn.Module, samples: Samples) -> tuple[floa
     no number.
     """
     model.eval()
-    with torch.no_grad(), authors("evaluate()" if learner.evaluate else "network or loss()"):
+    what = "evaluate()" if learner.evaluate else "network or loss()"
+    with torch.no_grad(), authors(what, model, samples.x[:PASS]):
         if learner.evaluate:
             return _checked(learner.evaluate(model, samples))
         return _checked(_measure(learner, model, samples))

@@ -22,7 +22,7 @@ def latents(learner: Learner, model: nn.Module, samples: Samples) -> Iterator[Te
     for rows in samples.passes():
         x = samples.x[rows]
         model.eval()  # at each batch, for whoever takes these may use the model in between
-        with torch.no_grad(), authors("latent"):
+        with torch.no_grad(), authors("latent", model, x):
             value: object = latent(model, x)
         if not isinstance(value, Tensor) or value.ndim != 2 or len(value) != len(x):
             raise LearnerFault(

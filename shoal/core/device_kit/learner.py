@@ -43,22 +43,55 @@ _OURS = (str(Path(__file__).parents[2]), str(Path(importlib.__file__).parent), "
 _TORCH = str(Path(torch.__file__).parent)
 
 
-@contextmanager
-def authors(what: str) -> Iterator[None]:
-    """Around a call of the author's code `what`, such as "train()": whatever it raises is a LearnerFault.
+class WrongShape(LearnerFault):
+    """The network refused samples of this shape.
 
-    A ShoalError passes as it is. SystemExit does not: `sys.exit()` in a learner must not end the device.
+    values: of a flat sample, and what the network takes; None where samples are not flat.
+    """
+
+    def __init__(self, message: str, hint: str, values: tuple[int, int] | None = None) -> None:
+        super().__init__(message, hint)
+        self.values = values
+
+
+@contextmanager
+def authors(what: str, model: nn.Module | None = None, x: Tensor | None = None) -> Iterator[None]:
+    """Around a call of the author's code `what`, such as "train()": whatever it raises becomes a
+    LearnerFault.
+
+    model, x: the network and the batch of the call, so that a wrong shape of the data can be named.
+
+    A ShoalError passes unchanged. SystemExit does not: `sys.exit()` in a learner must not end the device.
     """
     try:
         yield
     except ShoalError:
         raise
     except (Exception, SystemExit) as error:
+        if model is not None and x is not None and (wrong := _wrong_shape(model, x, str(error))) is not None:
+            raise wrong from error
         raise LearnerFault(
             f"the learner's {what} failed: {type(error).__name__}: {error}"[:MAX_DETAILS],
-            "fix it where the traceback points",
+            "fix the line that the traceback points to",
             details=_details(error),
         ) from error
+
+
+def _wrong_shape(model: nn.Module, x: Tensor, error: str) -> WrongShape | None:
+    """What is wrong with the shape of a batch that made the network fail; None where that is not known.
+
+    Only the first layer is looked at, and only after a failure: a network may well reshape what it gets.
+    """
+    first = next((layer for layer in model.modules() if isinstance(layer, nn.Linear | nn.Conv2d)), None)
+    problem, sizes = f"the network refused a batch of shape {tuple(x.shape)}", list(x.shape[1:])
+    if isinstance(first, nn.Conv2d) and len(sizes) == 2 and "channels" in error:
+        if first.in_channels == 1:
+            return WrongShape(problem, f"Images need a channel: set data.shape: {[1, *sizes]}")
+        return WrongShape(problem, f"Images need {first.in_channels} channels: {[first.in_channels, *sizes]}")
+    if isinstance(first, nn.Linear) and len(sizes) == 1 and first.in_features != sizes[0]:
+        hint = f"its first layer takes {first.in_features} values"
+        return WrongShape(problem, hint, (sizes[0], first.in_features))
+    return None
 
 
 def _details(error: BaseException) -> str:

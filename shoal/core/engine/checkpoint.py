@@ -78,6 +78,7 @@ class _Kind(enum.Enum):
 
     UNION = enum.auto()
     SCALAR = enum.auto()
+    CHOICE = enum.auto()
     FLOAT = enum.auto()
     TENSORS = enum.auto()
     ARRAY = enum.auto()
@@ -97,6 +98,8 @@ def _kind(hint: Any) -> _Kind:
         return _Kind.FLOAT
     if hint in (bool, int, str, NoneType):
         return _Kind.SCALAR
+    if origin is typing.Literal:
+        return _Kind.CHOICE
     if hint == Tensors:
         return _Kind.TENSORS
     if np.ndarray in (hint, origin):
@@ -152,6 +155,8 @@ def _encode(hint: Any, value: Any, keep: Keep, where: str) -> Any:
             return _first(hint, lambda arm: _encode(arm, value, keep, where))
         case _Kind.SCALAR if type(value) is hint:
             return value
+        case _Kind.CHOICE if value in typing.get_args(hint):
+            return value
         case _Kind.FLOAT if type(value) is int:
             return value
         case _Kind.FLOAT if isinstance(value, float):
@@ -185,6 +190,8 @@ def _decode(hint: Any, data: Any, load: Load, where: str) -> Any:
         case _Kind.UNION:
             return _first(hint, lambda arm: _decode(arm, data, load, where))
         case _Kind.SCALAR if type(data) is hint:
+            return data
+        case _Kind.CHOICE if data in typing.get_args(hint):
             return data
         case _Kind.FLOAT if type(data) in (int, float):
             return data

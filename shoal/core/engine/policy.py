@@ -13,20 +13,22 @@ MOST_OVERSAMPLE = 10.0
 class RoundPolicy:
     """When a round opens, closes, and is given up. All times are in seconds; the engine's clock is its ticks.
 
-    devices: the number of reports that close a round. 0, the default, asks all devices that are here and
-        closes the round when all of them have reported.
-    minimum: the least number of devices that a round opens with, and of reports that it goes on with at the
-        deadline; at least 1 and, unless `devices` is 0, at most `devices`.
-    oversample: the oversampling factor, 1 (the default) to 10. A round asks `devices` times this many
-        devices, rounded up, and withdraws the task from those that are not needed when the round closes.
-        Without effect when `devices` is 0.
-    wait_for_devices: how long a round waits for `devices` before it opens with at least `minimum`; 0 or
-        more, default 30. Without effect when `devices` is at most `minimum`: there is nothing to wait for.
-    deadline: the longest that a round may take; 0 or more, default 3600. At the deadline the round closes
-        with at least `minimum` reports, or is abandoned.
-    device_timeout: a device that is not heard from for longer counts as gone until it joins again; 0 or
-        more, default 60. A value above `deadline` has no effect on the round that is open.
-    max_abandoned_rounds: the run fails after this many abandoned rounds in a row; at least 1, default 5.
+    Attributes:
+        devices: the number of reports that close a round. 0, the default, asks all devices that are here and
+            closes the round when all of them have reported.
+        minimum: the least number of devices that a round opens with, and of reports that it goes on with at
+            the deadline; at least 1 and, unless `devices` is 0, at most `devices`.
+        oversample: the oversampling factor, 1 (the default) to 10. A round asks `devices` times this many
+            devices, rounded up, and withdraws the task from those that are not needed when the round closes.
+            Without effect when `devices` is 0.
+        wait_for_devices: how long a round waits for `devices` before it opens with at least `minimum`; 0 or
+            more, default 30. Without effect when `devices` is at most `minimum`: there is nothing to wait
+            for.
+        deadline: the longest that a round may take; 0 or more, default 3600. At the deadline the round closes
+            with at least `minimum` reports, or is abandoned.
+        device_timeout: a device that is not heard from for longer counts as gone until it joins again; 0 or
+            more, default 60. A value above `deadline` has no effect on the round that is open.
+        max_abandoned_rounds: the run fails after this many abandoned rounds in a row; at least 1, default 5.
 
     Raises ConfigError for values outside these ranges.
 

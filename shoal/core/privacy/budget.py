@@ -22,17 +22,17 @@ class Budget:
     total_epsilon: for all releases ever, at `delta`: a sample that stays while the data change pays for each
     version that it is in. The default is three of mode `balanced`.
     group_size: samples that may stem from one person; the limits are for all of them together.
-    unprotected: whether descriptors and bounds of latents may leave without any guarantee, where a run asks
-    for them so. They are noted, and have no epsilon.
-    plain_weights: the same for weights that were not trained by DP-SGD, and for accuracies and losses.
+    allow_unprotected: whether descriptors and bounds of latents may leave without any guarantee, where a run
+    asks for them so. They are noted, and have no epsilon. allow_plain_weights: the same for weights that were
+    not trained by DP-SGD, and for accuracies and losses.
     """
 
     epsilon: float = EPSILON
     delta: float = DELTA
     total_epsilon: float = 2 * EPSILON
     group_size: int = 1
-    unprotected: bool = True
-    plain_weights: bool = True
+    allow_unprotected: bool = True
+    allow_plain_weights: bool = True
 
     def __post_init__(self) -> None:
         for name in ("epsilon", "total_epsilon"):
@@ -70,7 +70,7 @@ class Budget:
 
     def allows(self, what: str) -> bool:
         """Whether this, one of `shoal.core.privacy.report.OPEN`, may leave without a guarantee."""
-        return self.plain_weights if what in OF_TRAINING else self.unprotected
+        return self.allow_plain_weights if what in OF_TRAINING else self.allow_unprotected
 
     def _room(self, epsilon: float, spent: Cost) -> float:
         return spent.room(epsilon, self.delta, self.group_size)

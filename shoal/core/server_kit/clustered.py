@@ -26,7 +26,8 @@ EVALUATE, DONE = "evaluate", "done"
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Clustered:
-    """The least that such a state has. parameters: with rounds, evaluate, aggregation and those of training.
+    """What the state of a phased run has. parameters: with rounds, evaluate,
+    aggregation and those of training.
 
     phase: a key of the algorithm's phases, or "done". progress: rounds of training done.
     """
@@ -57,12 +58,31 @@ S = TypeVar("S", bound=Clustered)
 Phases = Mapping[str, tuple[Callable[[S, Sequence[DeviceId]], Plan], Callable[[S, Sequence[Report]], S]]]
 
 
-def plan(phases: Phases[S], state: S, present: Sequence[DeviceId]) -> Plan | None:
-    return None if state.phase == DONE else phases[state.phase][0](state, present)
+def phased(
+    phases: Phases[S], measure: Callable[[S, ModelKey], Message] | None = None
+) -> tuple[Callable[[S, Sequence[DeviceId]], Plan | None], Callable[[S, Sequence[Report]], S]]:
+    """`plan` and `reduce` of a server half whose run is this table of phases.
 
+    The phase "evaluate" is the usual one where the table has none. measure: its task for a cluster, as that
+    of `shoal.core.algorithm.measurement`.
 
-def reduce(phases: Phases[S], state: S, reports: Sequence[Report]) -> S:
-    return phases[state.phase][1](state, reports)
+    Example:
+        PHASES: Phases[State] = {"train": (ask_train, take_train)}
+        plan, reduce = phased(PHASES)
+    """
+
+    def evaluate(state: S, present: Sequence[DeviceId]) -> Plan:
+        return ask_evaluate(state, present, measure)
+
+    table: Phases[S] = {EVALUATE: (evaluate, take_evaluate), **phases}
+
+    def plan(state: S, present: Sequence[DeviceId]) -> Plan | None:
+        return None if state.phase == DONE else table[state.phase][0](state, present)
+
+    def reduce(state: S, reports: Sequence[Report]) -> S:
+        return table[state.phase][1](state, reports)
+
+    return plan, reduce
 
 
 def named(count: int) -> tuple[ModelKey, ...]:

@@ -1,42 +1,27 @@
-"""What every algorithm that describes data by a frozen model shares: the privacy that is asked for, the one
-exchange of latent bounds, and the projector that comes of it."""
+"""What every algorithm that describes data by a frozen model shares: the one exchange of latent bounds, and
+the projector that follows from it."""
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
-from shoal.core.algorithm import Report
-from shoal.core.errors import BadPayload, ConfigError
+from shoal.core.algorithm import Plan, Report
 from shoal.core.exchange.messages import WIDTH, Evaluate
 from shoal.core.exchange.parts import LatentBounds, PrivacySettings
-from shoal.core.exchange.privacy_modes import mode_of
+from shoal.core.server_kit.clustered import GLOBAL, S
 from shoal.core.server_kit.projector import make_projector, merge_bounds, public_projector
 from shoal.core.server_kit.standard import metrics_of
-from shoal.core.types import ModelKey, Tensors
+from shoal.core.types import DeviceId, Tensors
 
 
-def privacy_of(algorithm: str, parameters: Any) -> PrivacySettings:
-    """What is asked of the devices, by the parameters privacy, epsilon, delta and group_size.
-
-    A mode that has its numbers needs none. Raises ConfigError.
-    """
-    mode, numbers = parameters.privacy, (parameters.epsilon, parameters.delta)
-    try:
-        if numbers == (0.0, 0.0):
-            numbers = mode_of(mode).guarantee or numbers
-        return PrivacySettings(mode, *numbers, parameters.group_size)
-    except BadPayload as fault:
-        raise ConfigError(f"{algorithm}: {fault.message}", fault.hint) from None
-
-
-def bounds_task(model: Tensors, key: ModelKey, privacy: PrivacySettings, bounds: str) -> Evaluate:
-    """Ask for the bounds of the latents of `model`, or, with a guarantee, for their number alone."""
-    return Evaluate(model, cluster=key, bounds=WIDTH if privacy.calibrated else bounds)
-
-
-def bounds_title(privacy: PrivacySettings) -> str:
-    """What `bounds_task` asks for, for people."""
-    return f"{'number' if privacy.calibrated else 'bounds'} of the latent values"
+def ask_bounds(state: S, present: Sequence[DeviceId]) -> Plan:
+    """The phase that asks for the bounds of the common model's latents, or, with a guarantee, only for their
+    number. The state's parameters are `DescriptorParameters`."""
+    asked = state.parameters.asked_privacy
+    bounds = WIDTH if asked.calibrated else state.parameters.bounds
+    task = Evaluate(state.models[GLOBAL], cluster=GLOBAL, bounds=bounds)
+    title = f"{'number' if asked.calibrated else 'bounds'} of the latent values"
+    return Plan(dict.fromkeys(present, task), title)
 
 
 def merged_bounds(

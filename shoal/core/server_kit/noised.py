@@ -19,10 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.core.algorithm import Report
-from shoal.core.errors import ConfigError
-from shoal.core.exchange.messages import MIN_NOISE
-from shoal.core.exchange.parts import MAX_SCALE, MIN_SCALE
+from shoal.core.algorithm import NOISED, Report
 from shoal.core.exchange.tensors import BLOCK
 from shoal.core.privacy.chance import Entropy
 from shoal.core.privacy.cost import rho_of
@@ -32,8 +29,6 @@ from shoal.core.server_kit.robust import Update, norm
 from shoal.core.server_kit.standard import trained
 from shoal.core.types import Array, DeviceId, ModelKey, Tensors
 
-NOISED = "noised"
-"""Its name among the rules of aggregation."""
 WITHIN = 1.0 - 1e-9
 """Of the norm, what updates are shortened to: the rest is for the rounding of float64."""
 
@@ -75,24 +70,6 @@ def rule_of(parameters: Any) -> str | Noise:
     if parameters.aggregation != NOISED:
         return str(parameters.aggregation)
     return Noise(parameters.central_clip, parameters.central_noise, parameters.central_delta)
-
-
-def check_noise(algorithm: str, parameters: Any) -> None:
-    """Refuse noise of the server that promises nothing. Raises ConfigError naming the parameter."""
-    asked = parameters.aggregation == NOISED
-    if not asked and parameters.central_noise:
-        raise ConfigError(f"{algorithm} adds central_noise by one rule alone", f"set aggregation={NOISED}")
-    sane = {
-        "central_noise": MIN_NOISE <= parameters.central_noise <= MAX_SCALE,
-        "central_clip": MIN_SCALE <= parameters.central_clip <= MAX_SCALE,
-        "central_delta": 0.0 < parameters.central_delta < 1.0,
-    }
-    for name, holds in sane.items():
-        if asked and not holds:
-            raise ConfigError(
-                f"{algorithm} with aggregation={NOISED}: {name} cannot be {getattr(parameters, name)}",
-                f"central_noise is {MIN_NOISE} or more, such as 1.0; central_clip a norm above 0",
-            )
 
 
 def charged(

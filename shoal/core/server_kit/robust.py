@@ -29,13 +29,15 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import get_args
 
 import numpy as np
 
+from shoal.core.algorithm import Rule
 from shoal.core.exchange.tensors import BLOCK, weighted_mean
 from shoal.core.types import Array, DeviceId, Tensors
 
-RULES = ("auto", "mean", "clipped", "trimmed", "median")
+RULES = get_args(Rule)
 BOUND = 3.0
 """Times the reference: the longest norm that counts, and how much the reference may grow in a round."""
 SHARE = 0.2

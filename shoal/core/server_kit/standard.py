@@ -5,32 +5,8 @@ from dataclasses import fields
 from typing import Any
 
 from shoal.core.algorithm import Report
-from shoal.core.errors import BadPayload, ConfigError
 from shoal.core.exchange.messages import Evaluated, PrivateTraining, Trained, TrainingSettings
 from shoal.core.types import DeviceId
-
-
-def check_parameters(
-    algorithm: str, parameters: Any, choices: Mapping[str, Sequence[str]], positive: Sequence[str]
-) -> None:
-    """Refuse parameters that cannot work, before a run starts.
-
-    choices: what a parameter may be, by its name. positive: names of those that must be at least 1.
-    Raises ConfigError naming the parameter.
-    """
-    for name, allowed in choices.items():
-        if (value := getattr(parameters, name)) not in allowed:
-            raise ConfigError(
-                f"{algorithm} parameter {name} cannot be {value!r}", f"use {' or '.join(allowed)}"
-            )
-    for name in positive:
-        if (value := getattr(parameters, name)) < 1:
-            raise ConfigError(f"{algorithm} parameter {name} must be at least 1, not {value}")
-    try:
-        training(parameters)
-        private_training(parameters)
-    except BadPayload as fault:
-        raise ConfigError(f"{algorithm} parameter {fault.message}", fault.hint) from None
 
 
 def training(parameters: Any) -> TrainingSettings:

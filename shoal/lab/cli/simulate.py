@@ -1,50 +1,84 @@
-"""`fedserver simulate`: an experiment of the papers in one process, by the same code that the daemon runs.
+"""`fedserver simulate`: federated training in one process, by the same code that the daemon runs.
 
-PyTorch and the data sets are imported when the verb runs, so that a server never loads them.
+PyTorch and the data sets are imported when the command runs, so that a server never loads them.
 """
 
+import csv
+import glob
+import io
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from statistics import fmean, pstdev
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from shoal.core.algorithm import Written
+from shoal.core.errors import ConfigError, DataFault
 from shoal.shell.config import parsed
 from shoal.shell.console import Console, Result, verb
 
+if TYPE_CHECKING:
+    from shoal.lab.fleet import Fleet
+
+PATH = click.Path(path_type=Path)
+
 
 @click.command(
-    epilog="Example: fedserver simulate --algorithm flux --dataset digits --shift px --level 5 --seed 42"
+    epilog="Examples: fedserver simulate --algorithm flux --dataset digits --shift px --level 5; "
+    "fedserver simulate --learner learner.py --data 'devices/*.npz' --set rounds=10"
 )
 @verb
 @click.option(
-    "--algorithm", default="flux", show_default=True, metavar="NAME", help="Such as fedavg, flux-soft."
+    "--algorithm",
+    default="flux",
+    show_default=True,
+    metavar="NAME",
+    help="The algorithm, such as fedavg or flux-soft.",
 )
 @click.option("--preset", default="default", show_default=True, help="Named parameters, such as paper.")
+@click.option(
+    "--data",
+    metavar="PATTERN",
+    help="Your own data: one file for each device, npz with arrays x and y, or csv with --label. "
+    "The options from --dataset to --samples are then not used.",
+)
+@click.option("--label", metavar="COLUMN", help="The csv column of classes.")
+@click.option(
+    "--test",
+    type=click.FloatRange(0.0, 1.0, max_open=True),
+    default=0.2,
+    show_default=True,
+    help="Share of each file's samples that accuracy is measured on; npz may bring x_test and y_test.",
+)
+@click.option("--learner", type=PATH, metavar="FILE", help="Your own learner.py, for --data.")
 @click.option(
     "--dataset",
     default="digits",
     show_default=True,
-    help="digits, mnist or fashion-mnist; elec2 or hapt, whose devices differ by nature.",
+    help="digits, mnist or fashion-mnist; or elec2 or hapt, whose devices differ by nature.",
 )
-@click.option("--data-dir", type=click.Path(path_type=Path), help="The folder with the data set's files.")
+@click.option("--data-dir", type=PATH, help="The folder with the data set's files.")
 @click.option(
     "--shift",
     default="px",
     show_default=True,
-    help="How devices differ: px images, py classes, pyx names of classes, pxy images of some classes, "
-    "dirichlet shares of classes, fedrc all at once; qs-features, qs-labels, qs-skew: concepts, and "
-    "numbers of samples.",
+    help="How the devices differ. px: how images look; py: which classes there are; pyx: what classes are "
+    "called; pxy: how the images of some classes look; dirichlet: shares of classes; fedrc: all of these; "
+    "qs-features, qs-labels, qs-skew: concepts, and numbers of samples.",
 )
 @click.option(
     "--level",
     default="5",
     show_default=True,
-    help="How much they differ, 1 to 8; with --drifts low, medium or high; of qs: scenario 0 (none), "
+    help="How much they differ, 1 to 8; low, medium or high with --drifts; for qs-* scenario 0 (none), "
     "1 (within concepts) or 2 (between them).",
 )
 @click.option(
-    "--drifts", type=click.IntRange(min=0), default=0, help="Stages that each device's data go through."
+    "--drifts",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Number of stages that each device's data go through.",
 )
 @click.option(
     "--mode",
@@ -56,62 +90,218 @@ from shoal.shell.console import Console, Result, verb
     "--labels",
     type=click.IntRange(min=0),
     default=0,
-    help="Samples of each class that a newcomer shows with labels, where the algorithm asks for them.",
+    help="Number of labeled samples of each class that a newcomer shows, for algorithms that need them.",
 )
 @click.option("--clients", type=int, default=10, show_default=True, help="Number of devices.")
-@click.option("--model", default="", metavar="NAME", help="Such as mlp; by default one that fits the images.")
-@click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="Of --model: hidden=[200].")
 @click.option(
     "--public",
     type=float,
     default=0.0,
     show_default=True,
-    help="Share of the train images that no device gets, to train a frozen encoder on (fmcl, fecfl).",
+    help="Share of the training images that no device gets: a frozen encoder is trained on them (fmcl, "
+    "fecfl).",
 )
-@click.option("--samples", type=int, default=0, help="Training images of a device.  [default: all there are]")
+@click.option(
+    "--samples", type=int, default=0, help="Number of training images of each device.  [default: all]"
+)
+@click.option(
+    "--model", default="", metavar="NAME", help="A built-in network, such as mlp.  [default: one that fits]"
+)
+@click.option(
+    "--option",
+    "options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An option of the network, such as hidden=[200].",
+)
 @click.option("--rounds", type=int, default=0, help="Rounds of training.  [default: the preset's]")
-@click.option("--seed", type=int, default=42, show_default=True, help="Of the data and of all shuffling.")
-@click.option("--model-seed", type=int, default=42, show_default=True, help="Of the initial weights.")
+@click.option(
+    "--seed", type=int, default=42, show_default=True, help="Random seed for the data split and shuffling."
+)
+@click.option(
+    "--seeds", default="", metavar="N,N", help="Several seeds, one run each; prints means and deviations."
+)
+@click.option(
+    "--model-seed", type=int, default=42, show_default=True, help="Random seed for the initial weights."
+)
 @click.option("--device", default="auto", show_default=True, help="Where to compute: auto, cpu or cuda.")
 @click.option(
     "--threads",
     type=click.IntRange(min=0),
     default=1,
     show_default=True,
-    help="Of PyTorch; 0: PyTorch's own.",
+    help="Number of PyTorch's threads; 0 leaves it to PyTorch.",
 )
+@click.option("--csv", "table", type=PATH, metavar="FILE", help="Write one row for each device and seed.")
 @click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="A parameter of the algorithm.")
 def simulate(
-    console: Console, changes: tuple[str, ...], options: tuple[str, ...], level: str, **others: Any
+    console: Console,
+    changes: tuple[str, ...],
+    options: tuple[str, ...],
+    level: str,
+    data: str | None,
+    label: str | None,
+    test: float,
+    learner: Path | None,
+    seed: int,
+    seeds: str,
+    table: Path | None,
+    **others: Any,
 ) -> Result:
-    """Run an experiment of the papers on this machine: real data, made to differ between simulated devices.
+    """Train a fleet of simulated devices on this machine, and measure what each of them gets.
 
-    known is the accuracy of the devices' own clusters' models; test is that of the models they get as
-    newcomers without labels.
+    With --data the devices are your files, and the network is your learner. Without it this is an experiment
+    of the papers: a real data set, made to differ between the devices. "known" is the accuracy of the models
+    of the devices' own clusters; "test" is that of the models that they get as newcomers without labels.
 
-    Simulated data are nobody's, so descriptors are taken as they are (privacy=off), unlike in runs of real
-    devices. What a guarantee leaves of the figures is seen with --set privacy=balanced.
+    Descriptors are used as they are (privacy=off), unlike in runs of real devices. To see what a privacy
+    guarantee leaves of the accuracy, use --set privacy=balanced.
     """
+    chosen = numbers(seeds) if seeds else [seed]
+    settings = {"changes": dict(map(parsed, changes)), "options": dict(map(meant, options)), **others}
+    if data is None and (learner is not None or label is not None):
+        raise ConfigError("--learner and --label are for your own data", "give --data 'devices/*.npz' too")
+    found = {}
+    for number in chosen:
+        say = console if len(chosen) == 1 else _Numbered(console, number)
+        if data is None:
+            found[number] = _experiment(say, level, {**settings, "seed": number})
+        else:
+            found[number] = _own(say, data, label, test, learner, {**settings, "seed": number})
+    if table is not None:
+        _write(table, found)
+    shown = text if data is None else own_text
+    if len(chosen) == 1:
+        return Result(found[chosen[0]], shown(found[chosen[0]]))
+    spread = spreads(found)
+    lines = [f"{name:<12}{mean:>8.2f} % +- {deviation:.2f}" for name, (mean, deviation) in spread.items()]
+    title = f"{settings['algorithm']}, seeds {', '.join(map(str, chosen))}: mean and standard deviation"
+    means = {name: {"mean": mean, "deviation": deviation} for name, (mean, deviation) in spread.items()}
+    return Result({"accuracy": means, "seeds": found}, "\n".join([title, *lines]))
+
+
+class _Numbered:
+    """A console that says which seed its lines are of."""
+
+    def __init__(self, console: Console, seed: int) -> None:
+        self._console, self._seed = console, seed
+
+    def progress(self, line: str) -> None:
+        self._console.progress(f"seed {self._seed}: {line}")
+
+
+def _experiment(console: Any, level: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     from shoal.lab.experiment import Experiment, run
 
-    experiment = Experiment(
-        level=int(level) if level.isdecimal() else level,
-        changes=dict(map(parsed, changes)),
-        options=dict(map(meant, options)),
-        **others,
+    return run(Experiment(level=int(level) if level.isdecimal() else level, **settings), console.progress)
+
+
+def _own(
+    console: Any,
+    pattern: str,
+    label: str | None,
+    test: float,
+    learner: Path | None,
+    settings: Mapping[str, Any],
+) -> dict[str, Any]:
+    """A run on files. settings: as of an experiment; those of the data are not used."""
+    import torch
+
+    from shoal.lab.simulation import simulate as run
+
+    if learner is not None and settings["model"]:
+        raise ConfigError("--learner and --model are both given", "give one of them")
+    if settings["threads"]:
+        torch.set_num_threads(settings["threads"])
+    rounds = {"rounds": settings["rounds"]} if settings["rounds"] else {}
+    result = run(
+        settings["algorithm"],
+        fleet_of(pattern, label, test),
+        model=learner or settings["model"] or None,
+        options=settings["options"],
+        preset=settings["preset"],
+        seed=settings["seed"],
+        model_seed=settings["model_seed"],
+        device=settings["device"],
+        progress=console.progress,
+        **{**rounds, **settings["changes"]},
     )
-    found = run(experiment, console.progress)
-    return Result(found, text(found))
+    return {**result.to_dict(), "summary": result.summary()}
+
+
+def fleet_of(pattern: str, label: str | None, test: float) -> "Fleet":
+    """The devices in the files of a pattern, named as the files are. Raises ConfigError and DataFault."""
+    from shoal.lab.fleet import Fleet
+    from shoal.shell.readers import read_csv, read_npz
+
+    paths = [Path(found) for found in sorted(glob.glob(pattern, recursive=True))]
+    if not paths:
+        raise ConfigError(f"no file is named like {pattern!r}", "quote the pattern: --data 'devices/*.npz'")
+    same = len({path.stem for path in paths}) < len(paths)  # a folder for each device, say
+    devices: dict[str, Any] = {}
+    for path in paths:
+        name = str(path.with_suffix("")) if same else path.stem
+        try:
+            if path.suffix.lower() == ".csv":
+                if label is None:
+                    raise ConfigError(f"{path} is a csv file", "name its column of classes: --label COLUMN")
+                devices[name] = read_csv(path, label, True)
+                continue
+            own, apart = read_npz(path), read_npz(path, "x_test", "y_test")
+        except OSError as error:
+            raise DataFault(f"{path}: {error.strerror or error}", "give files to read") from None
+        if own is None or own[1] is None:
+            missing = "x" if own is None else "y"
+            raise DataFault(f"{path} has no array {missing}", "save it with numpy.savez(path, x=..., y=...)")
+        devices[name] = (*own, *(apart or ()))
+    return Fleet(devices, test=test)
+
+
+def numbers(seeds: str) -> list[int]:
+    """The seeds of a list such as 42,43. Raises ConfigError."""
+    try:
+        return [int(part) for part in seeds.split(",")]
+    except ValueError:
+        raise ConfigError(
+            f"--seeds {seeds!r} is not a list of whole numbers", "write --seeds 42,43"
+        ) from None
+
+
+def spreads(found: Mapping[int, Mapping[str, Any]]) -> dict[str, tuple[float, float]]:
+    """Mean and standard deviation over the seeds of each figure, in percent."""
+    figures: dict[str, list[float]] = {}
+    for result in found.values():
+        for name, value in result["accuracy"].items():
+            if isinstance(value, float):
+                percent = value if "known" in result["accuracy"] else 100.0 * value
+                figures.setdefault(name, []).append(percent)
+    return {name: (fmean(own), pstdev(own)) for name, own in figures.items() if len(own) == len(found)}
+
+
+def _write(path: Path, found: Mapping[int, Mapping[str, Any]]) -> None:
+    from shoal.shell import disk
+
+    rows: Sequence[Mapping[str, Any]] = [
+        {"seed": seed, **row}
+        for seed, result in found.items()
+        for row in (result.get("devices") or result["accuracy"]["per_device"])
+    ]
+    file = io.StringIO(newline="")
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    writer = csv.DictWriter(file, columns, restval="")
+    writer.writeheader()
+    writer.writerows(rows)
+    disk.write(path, file.getvalue().encode())
 
 
 def meant(change: str) -> tuple[str, Any]:
-    """The same for a network's options, which take what YAML reads."""
+    """The same for a network's options, which take the value that YAML reads."""
     name, value = parsed(change)
     return name, value.meant if isinstance(value, Written) else value
 
 
 def text(found: dict[str, Any]) -> str:
-    """The result for people."""
+    """The result of an experiment, for people."""
     accuracy = found["accuracy"]
     rows = [f"{'device':<12}{'truth':>6}{'cluster':>10}{'known':>8}{'placed':>10}{'test':>8}"]
     for row in accuracy["per_device"]:
@@ -135,7 +325,22 @@ def text(found: dict[str, Any]) -> str:
             f"{found['shift']}{level}{drifts}, seed {found['seed']}",
             f"known {accuracy['known']:.2f} %, test {test} %{own}{newcomers}",
             f"{found['clusters']} clusters{formed}, ARI against the truth {found['ari']:.2f}",
+            f"{found['trained']['training']} rounds of training, {found['trained']['clustered']} of them on "
+            "more than one model",
             *([f"privacy of the descriptors: {found['privacy']}"] if found["privacy"] else []),
-            f"{found['seconds']['total']:.0f} s, of which {found['seconds']['training']:.0f} s training",
+            f"{found['seconds']['total']:.0f} s, {found['seconds']['training']:.0f} s of them training",
         ]
     )
+
+
+def own_text(found: dict[str, Any]) -> str:
+    """The result of a run on files, for people."""
+    width = max(len(row["device"]) for row in found["devices"]) + 2
+    rows = [f"{'device':<{width}}{'cluster':>10}{'accuracy':>10}{'samples':>9}"]
+    rows += [
+        f"{row['device']:<{width}}{row['cluster']:>10}{100 * row['accuracy']:>10.1f}{row['samples']:>9}"
+        for row in found["devices"]
+    ]
+    seconds = found["seconds"]
+    end = f"{seconds['total']:.0f} s, {seconds['training']:.0f} s of them training"
+    return "\n".join([*rows, "", found["summary"], end])

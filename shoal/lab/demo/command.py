@@ -1,5 +1,6 @@
 """`fedserver demo`: the whole system on this machine, every part a process of its own."""
 
+import importlib.util
 from pathlib import Path
 
 import click
@@ -26,4 +27,10 @@ def demo(console: Console, directory: Path) -> Result:
     from shoal.lab.demo.summary import table_of
 
     summary = play(directory, console)
-    return Result(summary, f"{table_of(summary)}\n\nWritten to {directory / 'summary.json'}")
+    written = [directory / "summary.json"]
+    if importlib.util.find_spec("matplotlib"):
+        from shoal.lab.demo.picture import draw
+
+        written.append(directory / "demo.png")
+        draw(summary, written[-1])
+    return Result(summary, f"{table_of(summary)}\n\nWritten to {' and '.join(map(str, written))}")

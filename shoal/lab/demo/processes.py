@@ -19,8 +19,7 @@ import yaml
 
 from fedserver.authority.authority_api import Known
 from fedserver.coordinator.status_types import RunStatus, RunSummary
-from fedserver.rpc.authority_client import AuthorityClient
-from fedserver.rpc.client import OperatorClient
+from fedserver.rpc.client import AuthorityClient, OperatorClient
 from fedserver.store.identities.records import Terms
 from fedserver.store.records import RunSpec
 from shoal.core.data.dataset import Dataset

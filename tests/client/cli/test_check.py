@@ -77,7 +77,7 @@ WRONG = [
     ("def latent(model, x): return 1 / 0", "the learner's latent failed: ZeroDivisionError"),
     ('latent = "0"\ndef loss(model, x, y): return model(x)', "loss(): loss() returned shape"),
     ("def loss(model, x, y): return model(x).sum() * float('nan')", "loss(): the loss of"),
-    ("def build(): return nn.Linear(5, 3)", "the learner's network failed: RuntimeError"),
+    ("def build(): return nn.Linear(5, 3)", "the network refused a batch of shape"),
 ]
 WRONG_IN_FULL = [
     ("def train(model, batches, settings): return None", "train(): train() returned None"),
@@ -154,3 +154,31 @@ def test_the_verb_ends_with_the_right_code(work: WorkConfig, tmp_path: Path) -> 
         envelope = json.loads(ended.stdout.splitlines()[-1])
         assert ended.exit_code == code, ended.output
         assert (envelope["status"] == "ok") == (code == 0)
+
+
+IMAGES = """
+from torch import nn
+def build():
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(2 * 26 * 26, 3))
+"""
+
+
+@pytest.mark.parametrize("labels", [True, False])
+def test_images_without_a_channel_are_named(tmp_path: Path, labels: bool) -> None:
+    (tmp_path / "learner.py").write_text(IMAGES)
+    arrays = {"x": np.ones((100, 28, 28), np.uint8)} | ({"y": np.arange(100) % 3} if labels else {})
+    np.savez(tmp_path / "train.npz", **arrays)
+    settings = tmp_path / "device.yaml"
+    settings.write_text("learner: {file: learner.py}\ndata: {npz: train.npz}\n")
+    ended = CliRunner().invoke(main, ["check", "-c", str(settings)])
+    assert ended.exit_code == LearnerFault.exit_code
+    assert "the network refused a batch of shape (64, 28, 28)\n" in ended.stderr
+    assert "hint: Images need a channel: set data.shape: [1, 28, 28]\n" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_help_offers_only_what_check_uses() -> None:
+    found = CliRunner().invoke(main, ["check", "--help"]).stdout
+    assert "--config" in found
+    assert "--server" not in found
+    assert "--device" not in found

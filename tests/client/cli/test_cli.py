@@ -256,7 +256,7 @@ def test_place_opens_its_data_first(settings: Path, tmp_path: Path) -> None:
     """The server, which is not there, is not asked: that would be exit code 4."""
 
     async def steps() -> None:
-        nowhere = ("-c", settings, "--server", "127.0.0.1:1", "--patience", "0")
+        nowhere = ("-c", settings, "--server", "127.0.0.1:1", "--give-up-after", "0")
         missing = await call("place", tmp_path / "MISSING.csv", *nowhere)
         assert missing.code == 8
         assert "MISSING.csv: No such file or directory\n  hint: give the path of a file" in missing.err
@@ -272,7 +272,7 @@ def test_wrong_settings_and_data_end_before_the_server_is_asked(settings: Path, 
         remote = await call("run", "-c", settings, "--server", "10.0.0.5:50051", "--json")
         assert remote.code == 3
         assert "fedclient join" in json.loads(remote.out)["error"]["hint"]
-        away = await call("run", *nowhere, "--once", "--patience", "0", "--json")
+        away = await call("run", *nowhere, "--once", "--give-up-after", "0", "--json")
         assert away.code == Unavailable.exit_code == 4
         np.savez(tmp_path / "train.npz", x=np.ones((30, 4), np.float32))
         unlabelled = await call("run", *nowhere)

@@ -315,7 +315,7 @@ def test_what_leaves_without_a_guarantee_is_noted_once_or_not_allowed(ledger: Le
         ("a descriptor with privacy=paper", "a"),
         ("a descriptor with privacy=paper", "b"),
     ]
-    closed = Ledger(tmp_path, Budget(unprotected=False))
+    closed = Ledger(tmp_path, Budget(allow_unprotected=False))
     with pytest.raises(Unprotected, match="releases nothing without a privacy guarantee"):
         closed.unprotected("bounds of latents", "a" * 64)
 

@@ -131,8 +131,8 @@ def test_what_leaves_without_a_guarantee_is_noted_or_refused(
     assert facts(own.entries(), work.privacy)["total"]["epsilon"] is None
     told = WEIGHTS if message is Train else NO_WEIGHTS
     assert facts(own.entries(), work.privacy)["weights"] == told
-    strict = replace(work, privacy=Budget(plain_weights=False))
+    strict = replace(work, privacy=Budget(allow_plain_weights=False))
     refused = performed(strict, store, message)
     assert isinstance(refused, Failure)
-    assert "set privacy.plain_weights in this device's settings" in refused.message
+    assert "set privacy.allow_plain_weights in this device's settings" in refused.message
     assert "ask the run's operator for dp_epsilon" in refused.message

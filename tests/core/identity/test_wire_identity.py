@@ -5,6 +5,7 @@ import pytest
 from shoal.core.errors import BadPayload
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import enrollment_service_pb2 as pb
+from shoal.core.exchange._pb.fed.v1 import role_pb2
 from shoal.core.identity.enrolled import Challenge, Enrolled, Joining, Pending, Rejoining, Role
 
 CHALLENGE = Challenge(b"n" * 32, 60.0, 1_790_000_000.5)
@@ -54,6 +55,6 @@ def test_empty_answers_are_refused() -> None:
     with pytest.raises(BadPayload, match="renew_in"):
         wire.enrolled_from_pb(pb.Identity())
     unset = wire.enrolled_to_pb(ENROLLED)
-    unset.role = pb.ROLE_UNSPECIFIED
+    unset.role = role_pb2.ROLE_UNSPECIFIED
     with pytest.raises(BadPayload, match="role"):
         wire.enrolled_from_pb(unset)

@@ -1,30 +1,16 @@
 """What is asked of devices before they describe: the privacy, the bounds, and the projector made of them."""
 
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
 
-from shoal.core.algorithm import Report
+from shoal.core.algorithm import DescriptorParameters, Plan, Report
 from shoal.core.errors import ConfigError
-from shoal.core.exchange.messages import WIDTH, Evaluated
+from shoal.core.exchange.messages import WIDTH, Evaluate, Evaluated
 from shoal.core.exchange.parts import LatentBounds, PrivacySettings
-from shoal.core.server_kit.frozen_encoder import (
-    bounds_task,
-    bounds_title,
-    merged_bounds,
-    privacy_of,
-    projector_of,
-)
-
-
-@dataclass(frozen=True)
-class Parameters:
-    privacy: str = "off"
-    epsilon: float = 0.0
-    delta: float = 0.0
-    group_size: int = 1
-
+from shoal.core.server_kit.clustered import GLOBAL, Clustered
+from shoal.core.server_kit.frozen_encoder import ask_bounds, merged_bounds, projector_of
 
 OFF, BALANCED = PrivacySettings(), PrivacySettings("balanced", 5.0, 1e-6)
 
@@ -33,17 +19,26 @@ def measured(device: str, high: float, width: int) -> Report:
     return Report(device, Evaluated(0.5, 1.0, 3, LatentBounds(np.zeros(1), np.full(1, high)), width))
 
 
-def test_a_mode_that_has_its_numbers_needs_none_and_the_algorithm_is_named_where_one_is_wrong() -> None:
-    assert privacy_of("nova", Parameters("balanced")) == BALANCED
-    assert privacy_of("nova", Parameters()) == OFF
-    with pytest.raises(ConfigError, match=r"^nova: .*no epsilon"):
-        privacy_of("nova", Parameters("explicit"))
+def test_a_mode_that_has_its_numbers_needs_none_and_a_wrong_one_is_refused() -> None:
+    assert DescriptorParameters().asked_privacy == BALANCED
+    assert DescriptorParameters(privacy="off").asked_privacy == OFF
+    with pytest.raises(ConfigError, match=r"^parameters: .*no epsilon"):
+        DescriptorParameters(privacy="explicit")
+
+
+def asked(mode: Any) -> tuple[Plan, Evaluate]:
+    parameters = DescriptorParameters(privacy=mode)
+    plan = ask_bounds(Clustered(parameters=parameters, models={GLOBAL: {}}, phase="bounds"), ["a"])
+    task = plan.tasks["a"]
+    assert isinstance(task, Evaluate)
+    return plan, task
 
 
 def test_with_a_guarantee_the_number_of_latents_is_asked_for_and_nothing_of_their_values() -> None:
-    assert bounds_task({}, "global", OFF, "scalar").bounds == "scalar"
-    assert bounds_task({}, "global", BALANCED, "scalar").bounds == WIDTH
-    assert bounds_title(BALANCED).startswith("number")
+    assert asked("off")[1].bounds == "scalar"
+    plan, task = asked("balanced")
+    assert task.bounds == WIDTH
+    assert plan.title.startswith("number")
     assert merged_bounds([measured("a", 1.0, 8)], BALANCED, 1.02) == (None, 8)
     assert "radius" in projector_of(None, 8, BALANCED, 3, "full")
 

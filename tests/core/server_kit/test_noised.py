@@ -129,11 +129,11 @@ def test_rounds_cost_what_dp_accounting_says(multiplier: float, rounds: int) -> 
         ({"aggregation": "noised"}, "central_noise cannot be 0"),
         ({"aggregation": "noised", "central_noise": 1.0, "central_clip": 0.0}, "central_clip cannot be 0"),
         ({"aggregation": "noised", "central_noise": 1.0, "central_delta": 1.0}, "central_delta cannot be 1"),
-        ({"central_noise": 1.0}, "adds central_noise by one rule alone"),
-        ({"central_noise": math.nan}, "adds central_noise by one rule alone"),
-        ({"dp_noise": 0.01}, "DP-SGD with noise 0.01"),
-        ({"dp_noise": 1.0, "dp_epsilon": 1.0}, "DP-SGD with epsilon 1.0"),
-        ({"dp_epsilon": -1.0}, "DP-SGD with epsilon -1.0"),
+        ({"central_noise": 1.0}, "central_noise is added only with aggregation=noised"),
+        ({"central_noise": math.nan}, "central_noise cannot be nan"),
+        ({"dp_noise": 0.01}, "dp_noise cannot be 0.01"),
+        ({"dp_noise": 1.0, "dp_epsilon": 1.0}, "dp_epsilon=1.0 and dp_noise=1.0 do not go together"),
+        ({"dp_epsilon": -1.0}, "dp_epsilon cannot be -1.0"),
     ],
     ids=str,
 )
@@ -146,7 +146,7 @@ def test_what_would_promise_nothing_is_refused(name: str, changes: dict[str, obj
 def test_a_model_that_is_noised_is_not_chosen_by_losses_that_are_not() -> None:
     card = find("fedavg")[0]
     changes = {"aggregation": "noised", "central_noise": 1.0, "select": "lowest_loss"}
-    with pytest.raises(ConfigError, match="cannot choose a noised model"):
+    with pytest.raises(ConfigError, match="a noised model cannot be chosen by losses"):
         card.server().start(BASE, card.configure(changes=changes))
 
 
@@ -177,5 +177,5 @@ def test_it_does_not_go_back_to_where_nothing_is_counted() -> None:
     state = card.server().start(BASE, card.configure(changes=changes))
     assert rolled_back(state, Unstarted()) == Unstarted()
     later = card.server().reduce(state, [report("a", 5)])
-    with pytest.raises(Refused, match="would forget spent"):
+    with pytest.raises(Refused, match="would lose spent"):
         rolled_back(later, Unstarted())

@@ -26,7 +26,7 @@ from tests.server.toys import MODEL, Hands, honest, pieces_of, serve
         ({"algorithm": "flx"}, 'did you mean "flux"'),
         ({"preset": "papr"}, 'did you mean "paper"'),
         ({"parameters": {"round": 3}}, 'did you mean "rounds"'),
-        ({"parameters": {"rounds": "3"}}, "int is due"),
+        ({"parameters": {"rounds": "3"}}, "expected a whole number"),
         ({"name": "../x"}, "not a name for a run"),
         ({"policy": RoundPolicy(device_timeout=0.01)}, "too short"),
     ],

@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from fedserver.coordinator.coordinator import Coordinator
 from fedserver.store import database
 from fedserver.store.store import Store
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import StorageFault
+from shoal.core.exchange.link import Outcome, Report
+from tests.server.servers import expected, hands, models, scenario, serve_all
+from tests.server.toys import same_models
 
 
 def test_tables_of_an_older_version_are_brought_up_to_date_and_kept_beside(
@@ -68,3 +72,35 @@ def test_stored_run_specifications_get_the_present_names_of_the_policy_fields(
         device_timeout=8.0,
         max_abandoned_rounds=9,
     )
+
+
+def recorded(version: int, state: Path) -> None:
+    """Make the state folder that a server of this version left."""
+    found = json.loads((Path(__file__).parent / "recorded" / f"version_{version}.json").read_text())
+    state.mkdir()
+    with closing(sqlite3.connect(state / "shoal.db")) as tables:
+        tables.executescript("\n".join(found["tables"]))
+    for name, data in found["blobs"].items():
+        path = state / "blobs" / name[:2] / name
+        path.parent.mkdir(parents=True)
+        path.write_bytes(bytes.fromhex(data))
+
+
+def test_a_folder_of_an_earlier_version_opens_and_its_open_round_goes_on(tmp_path: Path) -> None:
+    recorded(6, tmp_path / "state")
+
+    async def story(coordinator: Coordinator) -> None:
+        run = coordinator.runs["toy"]
+        assert (run.engine.round, run.engine.reported) == (2, {"d0"})
+        first = await coordinator.storage.reports.of_round("toy", 1)
+        assert [each.payload.parts["examples"] for each in first] == [10, 11, 12]
+        # d0 does not know whether its report counted: it sends the same one again.
+        again = await hands(coordinator, 0)
+        (stored,) = await coordinator.storage.reports.of_round("toy", 2)
+        receipt = await again.link.report(Report("toy", 2, stored.attempt, stored.payload))
+        assert receipt.outcome is Outcome.DUPLICATE
+        await serve_all(coordinator)
+        assert same_models(models(coordinator), expected())
+
+    scenario(story, tmp_path)
+    assert (tmp_path / "state" / "shoal.db.version-6").is_file()

@@ -16,6 +16,7 @@ from fedserver.store.store import Store
 from shoal.core.errors import ConfigError, DiskFull, ServerFull, StorageFault
 from shoal.core.exchange.link import Outcome, Report
 from shoal.core.exchange.payload import Payload
+from shoal.core.exchange.wire import payload_to_bytes
 from tests.server.servers import DEVICES, expected, hands, models, scenario, serve_all, spec, start
 from tests.server.store.test_store import RECORD, checkpoint, report
 from tests.server.toys import MODEL, Hands, honest, pieces_of, same_models
@@ -198,7 +199,8 @@ def test_a_report_that_does_not_fit_is_not_acknowledged_and_comes_again(tmp_path
     store = Store(tmp_path)
     store.runs.add(RECORD, checkpoint(store, 1.0))
     small = report(store, "a", 2.0)
-    found = replace(small, payload=Payload("trained", {**small.payload.parts, "note": "x" * 20_000}))
+    large = Payload("trained", {**small.payload.parts, "note": "x" * 20_000})
+    found = replace(small, data=payload_to_bytes(large))
     (pages,) = store.database.connection.execute("PRAGMA page_count").fetchone()
     store.database.connection.execute(f"PRAGMA max_page_count = {pages}")
     with pytest.raises(DiskFull, match="full"):

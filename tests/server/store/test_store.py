@@ -21,7 +21,6 @@ from fedserver.store.records import (
     Standing,
     Traffic,
 )
-from fedserver.store.reports import same
 from fedserver.store.runs import VERSIONS
 from fedserver.store.store import Store
 from shoal.core.algorithms.fedavg import Parameters
@@ -32,6 +31,7 @@ from shoal.core.errors import ConfigError, StorageFault
 from shoal.core.exchange.parts import Descriptor, Moments
 from shoal.core.exchange.payload import Payload, Weights
 from shoal.core.exchange.tensors import digest
+from shoal.core.exchange.wire import payload_to_bytes
 from shoal.core.types import Tensors
 
 SPEC = RunSpec("mnist", "fedavg", "paper", {"rounds": 3, "learning_rate": 0.5}, RoundPolicy(2, 2), 1 << 62)
@@ -65,7 +65,7 @@ def arrive(store: Store, device: str, tensors: Tensors) -> Weights:
 
 def report(store: Store, device: str, value: float, round: int = 1) -> ReportRecord:
     weights = arrive(store, device, model(value))
-    return ReportRecord("mnist", round, device, 1, Payload("trained", {"model": weights, "examples": 3}))
+    return ReportRecord.of("mnist", round, device, 1, Payload("trained", {"model": weights, "examples": 3}))
 
 
 @pytest.fixture
@@ -96,8 +96,8 @@ def test_reports_count_once_and_come_in_the_order_of_devices(store: Store) -> No
     assert [each.device for each in store.reports.of_round("mnist", 1)] == ["a", "b"]
     found = store.reports.get("mnist", 1, "b")
     assert found is not None
-    assert same(found.payload, second.payload)
-    assert not same(found.payload, first.payload)
+    assert found == second
+    assert found.data != first.data
     assert digest(store.blobs.load(found.payload.weights()[0])) == digest(model(2.0))
     with pytest.raises(StorageFault, match="UNIQUE"):
         store.reports.add(report(store, "b", 2.0))
@@ -106,6 +106,9 @@ def test_reports_count_once_and_come_in_the_order_of_devices(store: Store) -> No
 def test_same_does_not_care_for_the_order_of_the_parts_but_for_every_bit() -> None:
     def described(value: float) -> Descriptor:
         return Descriptor(Moments(np.array([[value]]), np.array([[1.0]]), np.array([2.0])), "a" * 64)
+
+    def same(first: Payload, second: Payload) -> bool:
+        return payload_to_bytes(first) == payload_to_bytes(second)
 
     first = Payload("described", {"descriptor": described(0.1), "examples": 3})
     assert same(first, Payload("described", {"examples": 3, "descriptor": described(0.1)}))

@@ -1,6 +1,6 @@
-"""APFL: each device mixes the common model with one of its own, and learns how much of each.
+"""Deng, Kamani and Mahdavi, Adaptive Personalized Federated Learning, 2020 (arXiv:2003.13461), Algorithm 1.
 
-Deng, Kamani and Mahdavi, Adaptive Personalized Federated Learning, 2020 (arXiv:2003.13461), Algorithm 1.
+Each device mixes the common model with a model of its own, and learns how much of each to use.
 
 A device has the common model w, its own v, and uses v_bar = alpha v + (1 - alpha) w. A step, on one batch, is
 
@@ -33,30 +33,21 @@ from `default` in
 
 from dataclasses import dataclass
 
-from shoal.core.algorithm import Algorithm
+from shoal.core.algorithm import Algorithm, SgdParameters, setting
 from shoal.core.algorithms.apfl.messages import Measure, Train
 
 
 @dataclass(frozen=True)
-class Parameters:
-    """rounds: of training. epochs to weight_decay: see `shoal.core.exchange.messages.TrainingSettings`.
+class Parameters(SgdParameters):
+    """FedAvg's, and the mixture."""
 
-    alpha: share of a device's own model, 0 to 1: where it starts, if `adaptive`, else what it is.
-    aggregation: how updates become a model, and what a hostile one can do; see
-    `shoal.core.server_kit.robust`. evaluate: measure the mixed models on the devices' test parts as the last
-    exchange.
-    """
-
-    rounds: int = 10
-    epochs: int = 2
-    batch_size: int = 64
-    learning_rate: float = 0.005
-    momentum: float = 0.9
-    weight_decay: float = 0.0
-    alpha: float = 0.5
-    adaptive: bool = True
-    aggregation: str = "clipped"
-    evaluate: bool = True
+    alpha: float = setting(
+        0.5,
+        "Share of a device's own model: where it starts if adaptive, else what it always is.",
+        at_least=0,
+        at_most=1,
+    )
+    adaptive: bool = setting(True, "Learn alpha on each device.")
 
 
 ALGORITHM = Algorithm(

@@ -1,6 +1,6 @@
-"""ATP: one model, which each device adapts to its unlabelled data, each tensor at a rate that is learned.
+"""Bao, Wei, Wang and He, Adaptive Test-Time Personalization for Federated Learning, NeurIPS 2023.
 
-Bao, Wei, Wang and He, Adaptive Test-Time Personalization for Federated Learning, NeurIPS 2023.
+One model, which each device adapts to its unlabelled data; each tensor moves at a rate that is learned.
 
 A run goes through phases; each line is one exchange with the devices:
 
@@ -40,23 +40,27 @@ page names their common settings only. They differ from `default` in
 
 from dataclasses import dataclass
 
-from shoal.core.algorithm import Algorithm, RoundParameters
+from shoal.core.algorithm import Algorithm, RoundParameters, setting
 from shoal.core.algorithms.atp.messages import Learn, Learned, Measure
 
 
 @dataclass(frozen=True)
 class Parameters(RoundParameters):
-    """rounds: of training w. rate_rounds: of learning alpha, each one pass over a device's data.
+    """rounds: of training w; those of learning alpha follow."""
 
-    rate_step: how far alpha goes. rate_batch: samples to adapt to at a time, when alpha is learned and when
-    it is used. online: whether a device adapts to the mean of all batches so far (ATP-online), or to each
-    alone (ATP-batch).
-    """
-
-    rate_rounds: int = 10
-    rate_step: float = 0.1
-    rate_batch: int = 20
-    online: bool = False
+    rate_rounds: int = setting(
+        10, "Rounds of learning alpha, each one pass over a device's data.", unit="rounds", at_least=1
+    )
+    rate_step: float = setting(0.1, "Step size by which alpha is learned.", above=0)
+    rate_batch: int = setting(
+        20,
+        "Size of the batches that the model is adapted to.",
+        unit="samples",
+        at_least=1,
+    )
+    online: bool = setting(
+        False, "Adapt to the mean of all batches so far (ATP-online), or to each batch by itself (ATP-batch)."
+    )
 
 
 ALGORITHM = Algorithm(

@@ -8,16 +8,11 @@ import numpy as np
 from shoal.core.algorithm import Plan, Report
 from shoal.core.algorithms.atp import Parameters
 from shoal.core.algorithms.atp.messages import Learn, Learned, Measure
-from shoal.core.errors import ConfigError
 from shoal.core.server_kit import clustered
 from shoal.core.server_kit.averaging import combined_models
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
-from shoal.core.server_kit.clustered import place_by_loss as place
-from shoal.core.server_kit.robust import RULES, Update
-from shoal.core.server_kit.standard import check_parameters
+from shoal.core.server_kit.robust import Update
 from shoal.core.types import DeviceId, ModelKey, Tensors
-
-__all__ = ["State", "measure", "place", "plan", "reduce", "start"]
 
 RATES = "rates"
 
@@ -33,20 +28,8 @@ class State(Clustered):
 
 
 def start(model: Tensors, parameters: Parameters) -> State:
-    positive = ("rounds", "rate_rounds", "rate_batch")
-    check_parameters("atp", parameters, {"aggregation": RULES}, positive)
-    if not 0.0 < parameters.rate_step < float("inf"):
-        raise ConfigError(f"atp parameter rate_step is {parameters.rate_step}", "above 0")
     rates = (0.0,) * len(model)
     return State(parameters=parameters, models={GLOBAL: model}, phase="train", rates=rates)
-
-
-def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:
-    return clustered.plan(PHASES, state, present)
-
-
-def reduce(state: State, reports: Sequence[Report]) -> State:
-    return clustered.reduce(PHASES, state, reports)
 
 
 def measure(state: State, cluster: ModelKey) -> Measure:
@@ -78,12 +61,9 @@ def _take_rates(state: State, reports: Sequence[Report]) -> State:
     return replace(state, rates=rates, learned=rounds, guard=guard, assignments=assignments, phase=phase)
 
 
-def _ask_evaluate(state: State, present: Sequence[DeviceId]) -> Plan:
-    return clustered.ask_evaluate(state, present, measure)
-
-
 PHASES: clustered.Phases[State] = {
     "train": (clustered.ask_train, _take_train),
     RATES: (_ask_rates, _take_rates),
-    "evaluate": (_ask_evaluate, clustered.take_evaluate),
 }
+plan, reduce = clustered.phased(PHASES, measure)
+place = clustered.place_by_loss

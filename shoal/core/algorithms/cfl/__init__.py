@@ -1,8 +1,8 @@
-"""CFL: a cluster is split in two when its devices pull in directions that do not agree any more.
+"""Sattler, Müller and Samek, Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization
+Under Privacy Constraints, IEEE TNNLS 2021 (first published 2019), Algorithms 1 to 3.
 
-Sattler et al., Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization Under Privacy
-Constraints, IEEE TNNLS 2021 (first 2019), Algorithms 1 to 3. Every round is one exchange. After it each
-cluster is looked at: it is split when
+A cluster is split in two when its devices pull in directions that no longer agree. Every round is one
+exchange. After it, a cluster is split when
 
     its mean update is short      it is near a stationary point of all: |mean| < eps1
     some update is long           and that point does not suit some: max |update| > eps2
@@ -19,24 +19,24 @@ A newcomer chooses by loss; the paper would let it train its way down the tree o
 
 from dataclasses import dataclass
 
-from shoal.core.algorithm import Algorithm, TrainingParameters
+from shoal.core.algorithm import Algorithm, TrainingParameters, setting
 
 
 @dataclass(frozen=True)
 class Parameters(TrainingParameters):
-    """short: of the longest update's length, above which a mean is not near a stationary point.
+    """short holds unless eps2 is above 0: then eps1 and eps2 do."""
 
-    eps1, eps2: absolute lengths instead, where eps2 is above 0. gamma: see above; 0 to 1.
-    earliest: the first round after which a cluster may be split. smallest: devices that a cluster has to have
-    to be split, at least 2.
-    """
-
-    short: float = 0.7
-    eps1: float = 0.0
-    eps2: float = 0.0
-    gamma: float = 0.0
-    earliest: int = 2
-    smallest: int = 2
+    short: float = setting(
+        0.7,
+        "A mean update is short up to this multiple of the longest update's length.",
+        unit="multiples of the longest update",
+        at_least=0,
+    )
+    eps1: float = setting(0.0, "With eps2 above 0: length up to which a mean update is short.", at_least=0)
+    eps2: float = setting(0.0, "Length above which an update is long; 0: use short instead.", at_least=0)
+    gamma: float = setting(0.0, "Least distance between the halves for a split.", at_least=0, at_most=1)
+    earliest: int = setting(2, "First round after which a cluster may be split.", unit="rounds", at_least=1)
+    smallest: int = setting(2, "Devices that a cluster needs to be split.", unit="devices", at_least=2)
 
 
 ALGORITHM = Algorithm(
@@ -44,6 +44,5 @@ ALGORITHM = Algorithm(
     summary="clusters split by the directions of updates (Sattler et al. 2019)",
     parameters=Parameters,
     server_module="shoal.core.algorithms.cfl.server",
-    device_module="shoal.core.device_kit.standard",
     presets={"paper": {"eps1": 0.4, "eps2": 1.6, "earliest": 21, "smallest": 3, "aggregation": "mean"}},
 )

@@ -6,19 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shoal.core.algorithm import Plan, Report
+from shoal.core.algorithm import Report
 from shoal.core.algorithms.cfl import Parameters
 from shoal.core.exchange.messages import Trained
 from shoal.core.exchange.parts import Vector
 from shoal.core.server_kit import clustered, distances
 from shoal.core.server_kit.cluster import Labels, agglomerated
 from shoal.core.server_kit.clustered import Clustered
-from shoal.core.server_kit.clustered import place_by_loss as place
-from shoal.core.server_kit.robust import RULES
-from shoal.core.server_kit.standard import check_parameters, trained
+from shoal.core.server_kit.standard import trained
 from shoal.core.types import DeviceId, ModelKey, Tensors
-
-__all__ = ["State", "place", "plan", "reduce", "start"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -29,16 +25,7 @@ class State(Clustered):
 
 
 def start(model: Tensors, parameters: Parameters) -> State:
-    check_parameters("cfl", parameters, {"aggregation": RULES}, ("rounds", "earliest"))
     return State(parameters=parameters, models={"c0": model}, phase="train")
-
-
-def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:
-    return clustered.plan(PHASES, state, present)
-
-
-def reduce(state: State, reports: Sequence[Report]) -> State:
-    return clustered.reduce(PHASES, state, reports)
 
 
 def _take_train(state: State, reports: Sequence[Report]) -> State:
@@ -97,5 +84,6 @@ def bipartition(cosines: Vector) -> tuple[Labels, float]:
 
 PHASES: clustered.Phases[State] = {
     "train": (clustered.ask_train, _take_train),
-    "evaluate": (clustered.ask_evaluate, clustered.take_evaluate),
 }
+plan, reduce = clustered.phased(PHASES)
+place = clustered.place_by_loss

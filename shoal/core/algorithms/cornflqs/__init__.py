@@ -1,7 +1,7 @@
-"""CORNFLQS: clusters on which server and devices agree, where devices hold very different numbers of samples.
+"""Ben Ali et al., A Robust Clustered Federated Learning Approach for Non-IID Data with Quantity Skew, 2025.
 
-Ben Ali et al., A Robust Clustered Federated Learning Approach for Non-IID Data with Quantity Skew, 2025.
-Algorithms named below are the paper's.
+Server and devices agree on clusters, where devices hold very different numbers of samples. Algorithms named
+below are the paper's.
 
 The server groups devices by their weights, which few samples mislead; devices choose by loss, which a poor
 model misleads; they alternate until they agree. A run goes through phases; each line is one exchange:
@@ -49,16 +49,19 @@ epochs=10 learning_rate=0.02 batch_size=64 do, and five epochs do not for all.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
-from shoal.core.algorithm import Algorithm, TrainingParameters
+from shoal.core.algorithm import Algorithm, TrainingParameters, setting
 
 
 @dataclass(frozen=True)
 class Parameters(TrainingParameters):
-    """clusters: K, at most. compare: "weights" of devices, or "directions" of their updates."""
+    """The number of clusters is given."""
 
-    clusters: int = 4
-    compare: str = "directions"
+    clusters: int = setting(4, "K, the largest number of clusters.", unit="clusters", at_least=1)
+    compare: Literal["directions", "weights"] = setting(
+        "directions", "Group devices by their weights, or by the directions of their updates."
+    )
 
 
 ALGORITHM = Algorithm(
@@ -66,7 +69,6 @@ ALGORITHM = Algorithm(
     summary="server and devices agree on clusters, under quantity skew (Ben Ali et al. 2025)",
     parameters=Parameters,
     server_module="shoal.core.algorithms.cornflqs.server",
-    device_module="shoal.core.device_kit.standard",
     presets={
         "paper": {
             "rounds": 20,

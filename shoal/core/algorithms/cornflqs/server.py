@@ -12,15 +12,11 @@ from shoal.core.server_kit import clustered, distances, merge_split
 from shoal.core.server_kit.averaging import next_models
 from shoal.core.server_kit.cluster import agglomerated
 from shoal.core.server_kit.clustered import GLOBAL, Clustered, advanced, choose, regrouped, started_from
-from shoal.core.server_kit.clustered import place_by_loss as place
-from shoal.core.server_kit.robust import RULES
-from shoal.core.server_kit.standard import check_parameters, trained
+from shoal.core.server_kit.standard import trained
 from shoal.core.types import DeviceId, Tensors
 
 BEYOND = 1000.0
 """Farther than any two directions, and any groups of them, are apart."""
-
-__all__ = ["State", "place", "plan", "reduce", "start"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -35,21 +31,7 @@ class State(Clustered):
 
 
 def start(model: Tensors, parameters: Parameters) -> State:
-    check_parameters(
-        "cornflqs",
-        parameters,
-        {"aggregation": RULES, "compare": ("directions", "weights")},
-        ("rounds", "clusters"),
-    )
     return State(parameters=parameters, models={GLOBAL: model}, phase="begin")
-
-
-def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:
-    return clustered.plan(PHASES, state, present)
-
-
-def reduce(state: State, reports: Sequence[Report]) -> State:
-    return clustered.reduce(PHASES, state, reports)
 
 
 def _ask_begin(state: State, present: Sequence[DeviceId]) -> Plan:
@@ -122,5 +104,6 @@ PHASES: clustered.Phases[State] = {
     "settle": (clustered.ask_train, _take_settle),
     "stable": (clustered.ask_scores, _take_stable),
     "clustered": (clustered.ask_train, clustered.take_train),
-    "evaluate": (clustered.ask_evaluate, clustered.take_evaluate),
 }
+plan, reduce = clustered.phased(PHASES)
+place = clustered.place_by_loss

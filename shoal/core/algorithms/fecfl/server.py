@@ -8,15 +8,13 @@ import numpy as np
 
 from shoal.core.algorithm import Plan, Report
 from shoal.core.algorithms.fecfl import Parameters
-from shoal.core.errors import ConfigError, Refused
+from shoal.core.errors import Refused
 from shoal.core.exchange.messages import Message, Represent, Represented
 from shoal.core.exchange.parts import ClusterAssignment, Evidence, Prototypes, Vector
 from shoal.core.server_kit import clustered, distances, merge_split
 from shoal.core.server_kit.assign import nearest_of
 from shoal.core.server_kit.cluster import agglomerated
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
-from shoal.core.server_kit.robust import RULES
-from shoal.core.server_kit.standard import check_parameters
 from shoal.core.types import DeviceId, Tensors
 
 QUESTION = Represent(by_class=False)
@@ -31,18 +29,7 @@ class State(Clustered):
 
 
 def start(model: Tensors, parameters: Parameters) -> State:
-    check_parameters("fecfl", parameters, {"aggregation": RULES}, ("rounds",))
-    if parameters.clusters < 0 or (not parameters.clusters and not parameters.distance > 0.0):
-        raise ConfigError("fecfl needs clusters of at least 1, or clusters=0 with a distance above 0")
     return State(parameters=parameters, models={GLOBAL: model}, phase="represent")
-
-
-def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:
-    return clustered.plan(PHASES, state, present)
-
-
-def reduce(state: State, reports: Sequence[Report]) -> State:
-    return clustered.reduce(PHASES, state, reports)
 
 
 def place(state: State, evidence: Evidence | None) -> ClusterAssignment | Message:
@@ -112,5 +99,5 @@ def _embeddings(reports: Sequence[Report]) -> dict[DeviceId, Vector]:
 PHASES: clustered.Phases[State] = {
     "represent": (_ask_represent, _take_represent),
     "clustered": (_ask_train, _take_train),
-    "evaluate": (clustered.ask_evaluate, clustered.take_evaluate),
 }
+plan, reduce = clustered.phased(PHASES)

@@ -5,18 +5,13 @@ from dataclasses import dataclass, field, replace
 
 from shoal.core.algorithm import LASTING, Plan, Report
 from shoal.core.algorithms.fedavg import Parameters
-from shoal.core.errors import ConfigError
 from shoal.core.exchange.messages import Evaluate
 from shoal.core.server_kit import clustered
 from shoal.core.server_kit.averaging import next_models
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
-from shoal.core.server_kit.clustered import place_by_loss as place
-from shoal.core.server_kit.noised import NOISED, charged, check_noise, rule_of
-from shoal.core.server_kit.robust import RULES
-from shoal.core.server_kit.standard import check_parameters, mean_loss
+from shoal.core.server_kit.noised import charged, rule_of
+from shoal.core.server_kit.standard import mean_loss
 from shoal.core.types import DeviceId, Tensors
-
-__all__ = ["State", "place", "plan", "reduce", "start"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -35,22 +30,7 @@ class State(Clustered):
 
 
 def start(model: Tensors, parameters: Parameters) -> State:
-    choices = {"select": ("last", "lowest_loss"), "aggregation": (*RULES, NOISED)}
-    check_parameters("fedavg", parameters, choices, ("rounds",))
-    check_noise("fedavg", parameters)
-    if parameters.aggregation == NOISED and parameters.select != "last":
-        raise ConfigError(
-            "fedavg cannot choose a noised model by losses, which have no noise", "set select=last"
-        )
     return State(parameters=parameters, models={GLOBAL: model})
-
-
-def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:
-    return clustered.plan(PHASES, state, present)
-
-
-def reduce(state: State, reports: Sequence[Report]) -> State:
-    return clustered.reduce(PHASES, state, reports)
 
 
 def _take_train(state: State, reports: Sequence[Report]) -> State:
@@ -79,5 +59,6 @@ def _take_measure(state: State, reports: Sequence[Report]) -> State:
 PHASES: clustered.Phases[State] = {
     "train": (clustered.ask_train, _take_train),
     "measure": (_ask_measure, _take_measure),
-    "evaluate": (clustered.ask_evaluate, clustered.take_evaluate),
 }
+plan, reduce = clustered.phased(PHASES)
+place = clustered.place_by_loss

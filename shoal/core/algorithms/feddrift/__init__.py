@@ -1,7 +1,8 @@
-"""FedDrift: clusters merge when their models suit each other's data, and split when a device's data drift.
+"""Jothimurugesan et al., Federated Learning under Distributed Concept Drift, AISTATS 2023, Algorithms 1 and
+2.
 
-Jothimurugesan et al., Federated Learning under Distributed Concept Drift, AISTATS 2023, Algorithms 1 and 2. A
-run is a sequence of time steps; each step is
+Clusters merge when their models suit each other's data, and split when a device's data drift. A run is a
+sequence of time steps; each step is
 
     score    every device measures its loss under every model. It goes to the best; but where that has become
              worse by more than `drift` than what it had in the step before, its data have drifted, and it
@@ -24,23 +25,27 @@ back. Updates are weighted by samples. A newcomer chooses by loss.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
-from shoal.core.algorithm import Algorithm, TrainingParameters
+from shoal.core.algorithm import Algorithm, TrainingParameters, setting
 
 
 @dataclass(frozen=True)
 class Parameters(TrainingParameters):
-    """drift: delta, a difference of mean losses. every: rounds of training in a time step.
+    """The number of clusters is found."""
 
-    first: "apart", one model for each device, or "together", one for all. against: what a model's loss on
-    another cluster is compared with: "home", the loss of that cluster's own model there, or "itself", its own
-    loss on its own cluster.
-    """
-
-    drift: float = 0.5
-    every: int = 2
-    first: str = "apart"
-    against: str = "home"
+    drift: float = setting(
+        0.5, "delta, the difference of mean losses that is a drift.", unit="nats per sample", above=0
+    )
+    every: int = setting(2, "Rounds of training in a time step.", unit="rounds", at_least=1)
+    first: Literal["apart", "together"] = setting(
+        "apart", "Begin with one model for each device, or with one for all."
+    )
+    against: Literal["home", "itself"] = setting(
+        "home",
+        "What a model's loss on another cluster is compared with: the loss of that cluster's own model "
+        "there, or its own loss on its own cluster.",
+    )
 
 
 ALGORITHM = Algorithm(
@@ -48,6 +53,5 @@ ALGORITHM = Algorithm(
     summary="clusters merge by loss and split by drift (Jothimurugesan et al. 2023)",
     parameters=Parameters,
     server_module="shoal.core.algorithms.feddrift.server",
-    device_module="shoal.core.device_kit.standard",
     presets={"paper": {"aggregation": "mean", "against": "itself"}},
 )

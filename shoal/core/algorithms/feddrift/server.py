@@ -12,12 +12,7 @@ from shoal.core.exchange.parts import MAX_MODELS, Vector
 from shoal.core.server_kit import clustered, merge_split
 from shoal.core.server_kit.cluster import agglomerated
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
-from shoal.core.server_kit.clustered import place_by_loss as place
-from shoal.core.server_kit.robust import RULES
-from shoal.core.server_kit.standard import check_parameters
 from shoal.core.types import DeviceId, ModelKey, Tensors
-
-__all__ = ["State", "place", "plan", "reduce", "start"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -35,20 +30,8 @@ class State(Clustered):
 
 
 def start(model: Tensors, parameters: Parameters) -> State:
-    choices = {"aggregation": RULES, "first": ("apart", "together"), "against": ("home", "itself")}
-    check_parameters("feddrift", parameters, choices, ("rounds", "every"))
-    if not parameters.drift > 0.0:
-        raise ConfigError(f"feddrift parameter drift must be above 0, not {parameters.drift}")
     first = "first" if parameters.first == "apart" else "train"
     return State(parameters=parameters, models={GLOBAL: model}, phase=first, initial=model)
-
-
-def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:
-    return clustered.plan(PHASES, state, present)
-
-
-def reduce(state: State, reports: Sequence[Report]) -> State:
-    return clustered.reduce(PHASES, state, reports)
 
 
 def _ask_first(state: State, present: Sequence[DeviceId]) -> Plan:
@@ -133,5 +116,6 @@ PHASES: clustered.Phases[State] = {
     "first": (_ask_first, _take_first),
     "train": (clustered.ask_train, _take_train),
     "score": (clustered.ask_scores, _take_scores),
-    "evaluate": (clustered.ask_evaluate, clustered.take_evaluate),
 }
+plan, reduce = clustered.phased(PHASES)
+place = clustered.place_by_loss

@@ -1,8 +1,9 @@
-"""FedEM: K models, and each device predicts with a mixture of them by weights of its own.
+"""Marfoq, Neglia, Bellet, Kameni and Vidal, Federated Multi-Task Learning under a Mixture of Distributions,
+NeurIPS 2021, Algorithm 1.
 
-Marfoq, Neglia, Bellet, Kameni and Vidal, Federated Multi-Task Learning under a Mixture of Distributions,
-NeurIPS 2021, Algorithm 1. The data of device t are drawn from a mixture of K distributions with weights pi_t;
-each has a model theta_m. In each round a device gets all models and does
+There are K models, and each device predicts with its own mixture of them. The data of device t are drawn from
+a mixture of K distributions with weights pi_t; each has a model theta_m. In each round a device gets all
+models and does
 
     E-step   q(z_i = m) proportional to pi_tm exp(-l(h_m(x_i), y_i)), for each sample i
     M-step   pi_tm = mean_i q(z_i = m)
@@ -38,17 +39,18 @@ Presets. `paper` is FedEM as FLUX and FEROMA compare with it, whose page names t
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
-from shoal.core.algorithm import Algorithm, RoundParameters
+from shoal.core.algorithm import Algorithm, RoundParameters, setting
 from shoal.core.algorithms.fedem.messages import Measure, Mix, Mixed
 
 
 @dataclass(frozen=True)
 class Parameters(RoundParameters):
-    """clusters: K. first: a device's weights before its first round: "equal", or "random"."""
+    """The number of models is given."""
 
-    clusters: int = 3
-    first: str = "random"
+    clusters: int = setting(3, "K, the number of models.", unit="models", at_least=1)
+    first: Literal["equal", "random"] = setting("random", "A device's weights before its first round.")
 
 
 LONG = {"rounds": 200, "epochs": 1, "batch_size": 128, "first": "equal", "aggregation": "mean"}

@@ -10,12 +10,9 @@ from shoal.core.errors import ConfigError
 from shoal.core.server_kit import clustered
 from shoal.core.server_kit.averaging import combined_models
 from shoal.core.server_kit.clustered import Clustered
-from shoal.core.server_kit.clustered import place_by_loss as place
-from shoal.core.server_kit.robust import RULES, Update
-from shoal.core.server_kit.standard import check_parameters, training
+from shoal.core.server_kit.robust import Update
+from shoal.core.server_kit.standard import training
 from shoal.core.types import DeviceId, ModelKey, Tensors
-
-__all__ = ["State", "measure", "place", "plan", "reduce", "start"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -26,8 +23,6 @@ class State(Clustered):
 
 
 def start(model: Tensors, parameters: Parameters, *others: Tensors) -> State:
-    choices = {"aggregation": RULES, "first": ("equal", "random")}
-    check_parameters("fedem", parameters, choices, ("rounds", "clusters"))
     if parameters.first == "equal" and 1 + len(others) < parameters.clusters:
         raise ConfigError(
             "fedem: models that begin alike, and that all devices weigh alike, stay alike",
@@ -35,14 +30,6 @@ def start(model: Tensors, parameters: Parameters, *others: Tensors) -> State:
         )
     models = clustered.begun(parameters.clusters, (model, *others))
     return State(parameters=parameters, models=models, phase="train")
-
-
-def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:
-    return clustered.plan(PHASES, state, present)
-
-
-def reduce(state: State, reports: Sequence[Report]) -> State:
-    return clustered.reduce(PHASES, state, reports)
 
 
 def measure(state: State, cluster: ModelKey) -> Measure:
@@ -71,11 +58,8 @@ def _take_train(state: State, reports: Sequence[Report]) -> State:
     )
 
 
-def _ask_evaluate(state: State, present: Sequence[DeviceId]) -> Plan:
-    return clustered.ask_evaluate(state, present, measure)
-
-
 PHASES: clustered.Phases[State] = {
     "train": (_ask_train, _take_train),
-    "evaluate": (_ask_evaluate, clustered.take_evaluate),
 }
+plan, reduce = clustered.phased(PHASES, measure)
+place = clustered.place_by_loss

@@ -1,11 +1,11 @@
-"""FedGroup: K groups by the directions of first updates, decomposed; late devices join by direction.
+"""Duan et al., FedGroup: Efficient Federated Learning via Decomposed Similarity-Based Clustering, ISPA 2021,
+Algorithms 1 to 3.
 
-Duan et al., FedGroup: Efficient Federated Learning via Decomposed Similarity-Based Clustering, ISPA 2021,
-Algorithms 1 to 3. Every round is one exchange. In the first, the cold start, all devices train the initial
-model; each update is then told by its cosines with the K leading singular vectors of all updates, and k-means
-groups these points (the "EDC" measure). A group's direction is its own mean update. A late device trains the
-initial model too, and joins the group whose direction its update is nearest to in angle; that update counts
-in no model.
+Devices form K groups by the directions of their first updates; late devices join by direction. Every round is
+one exchange. In the first, the cold start, all devices train the initial model; each update is then told by
+its cosines with the K leading singular vectors of all updates, and k-means groups these points (the "EDC"
+measure). A group's direction is its own mean update. A late device trains the initial model too, and joins
+the group whose direction its update is nearest to in angle; that update counts in no model.
 
 Where `between` is above 0, each group's model also takes that much of the others', each at length 1, after
 every round (inter-group aggregation). We read: the paper pre-trains a sample of the devices and lets the rest
@@ -14,15 +14,15 @@ come late; here all who are there are the sample. Updates are weighted by sample
 
 from dataclasses import dataclass
 
-from shoal.core.algorithm import Algorithm, TrainingParameters
+from shoal.core.algorithm import Algorithm, TrainingParameters, setting
 
 
 @dataclass(frozen=True)
 class Parameters(TrainingParameters):
-    """clusters: K, at most. between: eta_G, the rate of inter-group aggregation; 0: none."""
+    """The number of clusters is given."""
 
-    clusters: int = 4
-    between: float = 0.0
+    clusters: int = setting(4, "K, the largest number of clusters.", unit="clusters", at_least=1)
+    between: float = setting(0.0, "eta_G, the rate of inter-group aggregation; 0: none.", at_least=0, below=1)
 
 
 ALGORITHM = Algorithm(
@@ -30,6 +30,5 @@ ALGORITHM = Algorithm(
     summary="groups by decomposed directions of first updates (Duan et al. 2021)",
     parameters=Parameters,
     server_module="shoal.core.algorithms.fedgroup.server",
-    device_module="shoal.core.device_kit.standard",
     presets={"paper": {"aggregation": "mean"}},
 )

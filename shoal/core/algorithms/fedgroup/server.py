@@ -7,17 +7,13 @@ import numpy as np
 
 from shoal.core.algorithm import Plan, Report
 from shoal.core.algorithms.fedgroup import Parameters
-from shoal.core.errors import ConfigError
 from shoal.core.exchange.parts import Vector
 from shoal.core.server_kit import clustered, distances
 from shoal.core.server_kit.cluster import kmeans
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
-from shoal.core.server_kit.clustered import place_by_loss as place
-from shoal.core.server_kit.robust import RULES, norm
-from shoal.core.server_kit.standard import check_parameters, trained
+from shoal.core.server_kit.robust import norm
+from shoal.core.server_kit.standard import trained
 from shoal.core.types import Array, DeviceId, ModelKey, Tensors
-
-__all__ = ["State", "place", "plan", "reduce", "start"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -34,18 +30,7 @@ class State(Clustered):
 
 
 def start(model: Tensors, parameters: Parameters) -> State:
-    check_parameters("fedgroup", parameters, {"aggregation": RULES}, ("rounds", "clusters"))
-    if not 0.0 <= parameters.between < 1.0:
-        raise ConfigError(f"fedgroup parameter between cannot be {parameters.between}", "use 0 to below 1")
     return State(parameters=parameters, models={GLOBAL: model}, phase="start", initial=model)
-
-
-def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:
-    return clustered.plan(PHASES, state, present)
-
-
-def reduce(state: State, reports: Sequence[Report]) -> State:
-    return clustered.reduce(PHASES, state, reports)
 
 
 def _take_start(state: State, reports: Sequence[Report]) -> State:
@@ -117,5 +102,6 @@ def _mixed(state: State) -> State:
 PHASES: clustered.Phases[State] = {
     "start": (clustered.ask_train, _take_start),
     "clustered": (_ask_train, _take_train),
-    "evaluate": (clustered.ask_evaluate, clustered.take_evaluate),
 }
+plan, reduce = clustered.phased(PHASES)
+place = clustered.place_by_loss

@@ -1,7 +1,7 @@
-"""FedProx: FedAvg whose devices are held near the model that they were sent.
+"""Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020, Algorithm 2.
 
-Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020, Algorithm 2: a device minimises
-F_k(w) + mu / 2 ||w - w^t||^2 (eq. 2), about as exactly as it can: here by `epochs` passes of SGD.
+FedAvg with devices that are held near the model that they were sent. A device minimizes F_k(w) + mu / 2 ||w -
+w^t||^2 (eq. 2), about as exactly as it can: here by `epochs` passes of SGD.
 
 Read: every device that is there takes part and weighs its samples, as in the paper's experiments (section
 5.1); Algorithm 2 draws devices by their samples and takes the plain mean, which is the same on average.
@@ -20,14 +20,18 @@ experiments (section 5, appendix C). They differ from `default` in
 
 from dataclasses import dataclass
 
-from shoal.core.algorithm import Algorithm, TrainingParameters
+from shoal.core.algorithm import Algorithm, TrainingParameters, setting
 
 
 @dataclass(frozen=True)
 class Parameters(TrainingParameters):
-    """proximal: mu, see `shoal.core.exchange.messages.TrainingSettings`."""
+    """FedAvg's, and the proximal term."""
 
-    proximal: float = 0.1
+    proximal: float = setting(
+        0.1,
+        "mu, the weight of the proximal term; a learner's own train() applies it itself.",
+        at_least=0,
+    )
 
 
 ALGORITHM = Algorithm(
@@ -35,7 +39,6 @@ ALGORITHM = Algorithm(
     summary="one global model, devices held near it (Li et al. 2020)",
     parameters=Parameters,
     server_module="shoal.core.algorithms.fedprox.server",
-    device_module="shoal.core.device_kit.standard",
     presets={
         "paper": {"rounds": 20, "epochs": 10, "batch_size": 128, "aggregation": "mean"},
         "original": {

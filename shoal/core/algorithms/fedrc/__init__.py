@@ -1,7 +1,8 @@
-"""FedRC: K models told apart by concept, so that devices share one whatever classes and looks they have.
+"""Guo, Tang and Lin, FedRC: Tackling Diverse Distribution Shifts Challenge in Federated Learning by Robust
+Clustering, ICML 2024.
 
-Guo, Tang and Lin, FedRC: Tackling Diverse Distribution Shifts Challenge in Federated Learning by Robust
-Clustering, ICML 2024. Sections and equations named below are the paper's.
+K models are told apart by concept, so that devices share one whatever their classes and looks are. Sections
+and equations named below are the paper's.
 
 In each round a device gets all models and does
 
@@ -75,56 +76,101 @@ nothing else is removed. FedEM, of which FedRC is the same with the table, has a
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
-from shoal.core.algorithm import Algorithm, RoundParameters
+from shoal.core.algorithm import Algorithm, RoundParameters, setting
 from shoal.core.algorithms.fedrc.messages import Measure, Measured, Mix, Mixed, Weigh
+from shoal.core.errors import ConfigError
+from shoal.core.exchange.messages import MAX_BUILT
 
 
 @dataclass(frozen=True)
 class Parameters(RoundParameters):
-    """clusters: K, at first. classes: C, number of classes in the run's labels.
-
-    table: look at how usual classes are with a model. smoothing: samples of each class that every model is
-        taken to have explained besides. newcomers_by_class: look at it for newcomers too.
-    first: a device's weights before its first round: "equal", or "random".
-    floor: what a model's weight counts at least in the next E-step. skip: a model of at most this weight is
-        not trained there.
-    weighting: "mass" scales gamma to a mean of 1 and weighs an update by the samples that its model explains;
-        "samples" trains with gamma as it is and weighs by all samples of the device.
-    adam, beta1, beta2: move gamma by Adam (H.3).
-    as_one: rounds in which a device is weighed as one. replaceable: a model that others could replace at less
-        than so many nats a sample, for `remove_after` rounds in a row, is removed; 0: none is. settle: rounds
-        before that is looked at.
-    remove_below: a model that explains a smaller share of all samples for `remove_after` rounds in a row is
-        removed (Algorithm 3); 0: none is.
-    noise: standard deviation, in samples, of what is added to class counts; see above.
-    predict: what a device's accuracy is told of: the "ensemble" by omega, its heaviest model alone ("hard"),
-        or the ensemble after training once more on the device ("tuned", FedRC-FT). All are in the facts.
-    """
+    """The number of models is found: those that others can replace are removed."""
 
     rounds: int = 40
     epochs: int = 1
     batch_size: int = 16
     learning_rate: float = 0.05
-    clusters: int = 6
-    classes: int = 10
-    table: bool = True
-    smoothing: float = 1.0
-    newcomers_by_class: bool = True
-    first: str = "random"
-    floor: float = 0.05
-    skip: float = 0.01
-    weighting: str = "mass"
-    adam: bool = False
-    beta1: float = 0.9
-    beta2: float = 0.99
-    as_one: int = 30
-    replaceable: float = 0.5
-    settle: int = 12
-    remove_below: float = 0.0
-    remove_after: int = 3
-    noise: float = 0.0
-    predict: str = "ensemble"
+    clusters: int = setting(
+        6, "K, the number of models at first.", unit="models", at_least=1, at_most=MAX_BUILT
+    )
+    classes: int = setting(10, "C, classes among the run's labels.", unit="classes", at_least=1)
+    table: bool = setting(True, "Take into account how usual classes are with each model.")
+    smoothing: float = setting(
+        1.0,
+        "Samples of each class that every model is assumed to have explained besides.",
+        unit="samples",
+        at_least=0,
+    )
+    newcomers_by_class: bool = setting(True, "Use the table of classes for newcomers too.")
+    first: Literal["random", "equal"] = setting("random", "A device's weights before its first round.")
+    floor: float = setting(
+        0.05, "Least weight of a model in the next E-step; at most 1 / clusters.", at_least=0, at_most=1
+    )
+    skip: float = setting(
+        0.01,
+        "A device skips a model of at most this weight; below 1 / clusters.",
+        at_least=0,
+        below=1,
+    )
+    weighting: Literal["mass", "samples"] = setting(
+        "mass",
+        "mass scales gamma to a mean of 1 and weighs an update by the samples that its model explains; "
+        "samples trains with gamma as it is and weighs by all samples of the device.",
+    )
+    adam: bool = setting(False, "Move gamma by Adam (H.3).")
+    beta1: float = setting(0.9, "Adam's decay of the first moment.", at_least=0, below=1)
+    beta2: float = setting(0.99, "Adam's decay of the second moment.", at_least=0, below=1)
+    as_one: int = setting(
+        30, "Rounds in which all samples of a device are weighed as one.", unit="rounds", at_least=0
+    )
+    replaceable: float = setting(
+        0.5,
+        "Remove a model that others could replace at a lower cost than this, for remove_after rounds in a "
+        "row; 0: remove none.",
+        unit="nats per sample",
+        at_least=0,
+    )
+    settle: int = setting(12, "Rounds before models may be found replaceable.", unit="rounds", at_least=0)
+    remove_below: float = setting(
+        0.0,
+        "Remove a model that explains a smaller share of all samples for remove_after rounds in a row "
+        "(Algorithm 3); 0: remove none.",
+        at_least=0,
+        below=1,
+    )
+    remove_after: int = setting(3, "Rounds in a row; see remove_below.", unit="rounds", at_least=1)
+    noise: float = setting(
+        0.0, "Standard deviation of what is added to class counts.", unit="samples", at_least=0
+    )
+    predict: Literal["ensemble", "hard", "tuned"] = setting(
+        "ensemble",
+        "What the reported accuracy is of: the ensemble by omega, its heaviest model (hard), or the ensemble "
+        "after training once more on the device (tuned, FedRC-FT). All three are in the facts.",
+    )
+
+    def check(self) -> None:
+        super().check()
+        share = 1.0 / self.clusters
+        if self.floor > share or self.skip >= share:
+            name = "floor" if self.floor > share else "skip"
+            raise ConfigError(
+                f"parameter {name} cannot be {getattr(self, name)} with clusters={self.clusters}",
+                f"set floor to at most {share:.3g}, and skip below that",
+            )
+        if self.weighting == "samples" and self.aggregation != "mean":
+            raise ConfigError(
+                f"weighting=samples and aggregation={self.aggregation} do not go together: with it a device "
+                "that is hardly in a cluster hardly moves its model, which misleads the bounds on updates",
+                "set weighting=mass, or aggregation=mean",
+            )
+        if self.noise and (self.weighting == "mass" or self.replaceable):
+            raise ConfigError(
+                "noise hides how much of a device's data a model explains, by which updates are weighed and "
+                "replaceable models found",
+                "set weighting=samples, aggregation=mean and replaceable=0, or noise=0",
+            )
 
 
 PAPER = {

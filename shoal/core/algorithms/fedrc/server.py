@@ -11,12 +11,12 @@ from shoal.core.algorithms.fedrc.messages import Measure, Measured, Mix, Mixed, 
 from shoal.core.algorithms.fedrc.removal import without_idle_models, without_spare_models
 from shoal.core.algorithms.fedrc.state import State, heaviest, table
 from shoal.core.errors import BadPayload, ConfigError, Refused
-from shoal.core.exchange.messages import MAX_BUILT, Evaluated, Message
+from shoal.core.exchange.messages import Evaluated, Message
 from shoal.core.exchange.parts import ClusterAssignment, Evidence, Scores
+from shoal.core.server_kit import clustered
 from shoal.core.server_kit.averaging import combined_models
-from shoal.core.server_kit.clustered import begun
-from shoal.core.server_kit.robust import RULES, Update
-from shoal.core.server_kit.standard import check_parameters, training
+from shoal.core.server_kit.robust import Update
+from shoal.core.server_kit.standard import training
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
 FIGURES = ("ensemble", "hard", "tuned")
@@ -25,42 +25,13 @@ OF_ROUND = ("as_one", "scored")
 
 
 def start(model: Tensors, parameters: Parameters, *others: Tensors) -> State:
-    check(parameters)
     if parameters.first == "equal" and 1 + len(others) < parameters.clusters:
         raise ConfigError(
             "fedrc: models that begin alike, and that all devices weigh alike, stay alike",
             "set first=random, or give no initial weights: a device then draws them for each model",
         )
-    return State(parameters, begun(parameters.clusters, (model, *others)))
-
-
-def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:
-    parameters = state.parameters
-    if state.phase == "train":
-        models = tuple(state.models.values())
-        how = replace(
-            mixing(state), as_one=state.progress < parameters.as_one, scored=parameters.replaceable > 0.0
-        )
-        mix = Mix(models, " ".join(state.models), how, training(parameters), table(state))
-        title = f"training round {state.progress + 1} of {parameters.rounds}: {len(state.models)} models"
-        return Plan(dict.fromkeys(present, mix), title)
-    if state.phase == "evaluate":
-        return Plan(dict.fromkeys(present, measure(state, "")), "final evaluation")
-    return None
-
-
-def reduce(state: State, reports: Sequence[Report]) -> State:
-    if state.phase == "train":
-        mixed = {report.device: report.message for report in reports if isinstance(report.message, Mixed)}
-        return without_spare_models(without_idle_models(_trained(state, mixed)))
-    measured = {report.device: report.message for report in reports if isinstance(report.message, Measured)}
-    total = sum(each.examples for each in measured.values())
-    figures = {
-        name: sum(getattr(each, name) * each.examples for _, each in sorted(measured.items())) / total
-        for name in FIGURES
-    }
-    metrics = {d: Evaluated(each.accuracy, each.loss, each.examples) for d, each in measured.items()}
-    return replace(state, metrics={**state.metrics, **metrics}, figures=figures, phase="done")
+    models = clustered.begun(parameters.clusters, (model, *others))
+    return State(parameters=parameters, models=models)
 
 
 def place(state: State, evidence: Evidence | None) -> ClusterAssignment | Message:
@@ -117,54 +88,48 @@ def _trained(state: State, mixed: Mapping[DeviceId, Mixed]) -> State:
         return found
 
     models, guard = combined_models(state.models, updates, parameters.aggregation, state.guard)
-    progress = state.progress + 1
-    last = "evaluate" if parameters.evaluate else "done"
-    return replace(
+    after = replace(
         state,
         models=models,
         guard=guard,
-        progress=progress,
-        phase="train" if progress < parameters.rounds else last,
         tables={**state.tables, **tables},
         scores={**state.scores, **scores},
         assignments={**state.assignments, **heaviest(tables, keys)},
     )
+    return clustered.advanced(after)
 
 
-def check(parameters: Parameters) -> None:
-    """Refuse parameters that cannot work, before a run starts. Raises ConfigError naming the parameter."""
-    choices = {
-        "first": ("random", "equal"),
-        "weighting": ("mass", "samples"),
-        "predict": FIGURES,
-        "aggregation": RULES,
+def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:
+    parameters, models = state.parameters, tuple(state.models.values())
+    how = replace(
+        mixing(state), as_one=state.progress < parameters.as_one, scored=parameters.replaceable > 0.0
+    )
+    mix = Mix(models, " ".join(state.models), how, training(parameters), table(state))
+    return clustered.ask_all(state, present, mix, f"{len(models)} models")
+
+
+def _take_train(state: State, reports: Sequence[Report]) -> State:
+    mixed = {report.device: report.message for report in reports if isinstance(report.message, Mixed)}
+    return without_spare_models(without_idle_models(_trained(state, mixed)))
+
+
+def _ask_evaluate(state: State, present: Sequence[DeviceId]) -> Plan:
+    return Plan(dict.fromkeys(present, measure(state, "")), "final evaluation")
+
+
+def _take_evaluate(state: State, reports: Sequence[Report]) -> State:
+    measured = {report.device: report.message for report in reports if isinstance(report.message, Measured)}
+    total = sum(each.examples for each in measured.values())
+    figures = {
+        name: sum(getattr(each, name) * each.examples for _, each in sorted(measured.items())) / total
+        for name in FIGURES
     }
-    check_parameters("fedrc", parameters, choices, ("rounds", "clusters", "classes", "remove_after"))
-    sane = {
-        "clusters": parameters.clusters <= MAX_BUILT,
-        "smoothing": 0.0 <= parameters.smoothing < np.inf,
-        "floor": 0.0 <= parameters.floor <= 1.0 / parameters.clusters,
-        "skip": 0.0 <= parameters.skip < 1.0 / parameters.clusters,
-        "beta1": 0.0 <= parameters.beta1 < 1.0,
-        "beta2": 0.0 <= parameters.beta2 < 1.0,
-        "remove_below": 0.0 <= parameters.remove_below < 1.0,
-        "replaceable": 0.0 <= parameters.replaceable < np.inf,
-        "as_one": parameters.as_one >= 0,
-        "settle": parameters.settle >= 0,
-        "noise": 0.0 <= parameters.noise < np.inf,
-    }
-    for name, holds in sane.items():
-        if not holds:
-            raise ConfigError(f"fedrc parameter {name} cannot be {getattr(parameters, name)}")
-    if parameters.weighting == "samples" and parameters.aggregation != "mean":
-        raise ConfigError(
-            f"fedrc: weighting=samples and aggregation={parameters.aggregation} do not go together: a device "
-            "that is hardly of a cluster hardly moves its model, and bounds would go by that",
-            "set weighting=mass, or aggregation=mean",
-        )
-    if parameters.noise and (parameters.weighting == "mass" or parameters.replaceable):
-        raise ConfigError(
-            "fedrc: noise hides how much of a device's data a model explains, and by that updates are "
-            "weighed and spare models found",
-            "set weighting=samples, aggregation=mean and replaceable=0, or noise=0",
-        )
+    metrics = {d: Evaluated(each.accuracy, each.loss, each.examples) for d, each in measured.items()}
+    return replace(state, metrics={**state.metrics, **metrics}, figures=figures, phase="done")
+
+
+PHASES: clustered.Phases[State] = {
+    "train": (_ask_train, _take_train),
+    "evaluate": (_ask_evaluate, _take_evaluate),
+}
+plan, reduce = clustered.phased(PHASES)

@@ -6,18 +6,17 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shoal.core.algorithms.fedrc import Parameters
-from shoal.core.exchange.messages import Evaluated
 from shoal.core.exchange.parts import MixtureCounts, Vector
-from shoal.core.server_kit.averaging import Guard
+from shoal.core.server_kit.clustered import Clustered
 from shoal.core.server_kit.robust import SHARE, capped
-from shoal.core.types import DeviceId, ModelKey, Scalar, Tensors
+from shoal.core.types import DeviceId, ModelKey, Scalar
 
 LEAST = 1e-8
 """Samples: what a class counts at least with a model, without smoothing (the authors' code)."""
 
 
-@dataclass(frozen=True, eq=False)
-class State:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class State(Clustered):
     """phase: train, evaluate or done. progress: rounds of training done.
 
     tables: the last class counts of every device, (K, C) in samples, rows in the order of `models`.
@@ -28,18 +27,13 @@ class State:
     """
 
     parameters: Parameters
-    models: Mapping[ModelKey, Tensors]
     phase: str = "train"
-    progress: int = 0
     tables: Mapping[DeviceId, Vector] = field(default_factory=dict)
     scores: Mapping[DeviceId, Vector] = field(default_factory=dict)
     low: Mapping[ModelKey, int] = field(default_factory=dict)
     spare: Mapping[ModelKey, int] = field(default_factory=dict)
     removed: tuple[str, ...] = ()
     figures: Mapping[str, float] = field(default_factory=dict)
-    assignments: Mapping[DeviceId, ModelKey] = field(default_factory=dict)
-    metrics: Mapping[DeviceId, Evaluated] = field(default_factory=dict)
-    guard: Guard = field(default_factory=Guard)
 
     @property
     def facts(self) -> Mapping[str, Scalar]:

@@ -1,7 +1,8 @@
-"""FedSoft: devices whose data are of several clusters at once; each trains one model, held near all of them.
+"""Ruan and Joe-Wong, FedSoft: Soft Clustered Federated Learning with Proximal Local Updating, AAAI 2022,
+Algorithm 1.
 
-Ruan and Joe-Wong, FedSoft: Soft Clustered Federated Learning with Proximal Local Updating, AAAI 2022,
-Algorithm 1. There are S centres c_s, models of clusters, and a model w_k of each device's own.
+A device's data may be of several clusters at once; each device trains one model, which is held near all of
+theirs. There are S centres c_s, models of clusters, and a model w_k of each device's own.
 
     importance   every tau rounds a device counts for how many of its samples each centre's loss is the
                  lowest: u_ks = max(n_ks / n_k, sigma); in between it keeps its u_k
@@ -42,20 +43,18 @@ is not told there. They differ from `default` in
 
 from dataclasses import dataclass
 
-from shoal.core.algorithm import Algorithm, RoundParameters
+from shoal.core.algorithm import Algorithm, RoundParameters, setting
 from shoal.core.algorithms.fedsoft.messages import Measure, SoftTrained, Train
 
 
 @dataclass(frozen=True)
 class Parameters(RoundParameters):
-    """clusters: S. interval: tau, rounds between two counts. smoothing: sigma. proximal: lambda, see
-    `shoal.core.exchange.messages.TrainingSettings`.
-    """
+    """The number of models is given."""
 
-    clusters: int = 3
-    interval: int = 1
-    smoothing: float = 1e-4
-    proximal: float = 0.1
+    clusters: int = setting(3, "S, the number of models.", unit="models", at_least=1)
+    interval: int = setting(1, "tau, rounds between two counts.", unit="rounds", at_least=1)
+    smoothing: float = setting(1e-4, "sigma, the least weight of a model on a device.", above=0, at_most=1)
+    proximal: float = setting(0.1, "lambda, the weight of the proximal term.", at_least=0)
 
 
 ALGORITHM = Algorithm(

@@ -6,16 +6,11 @@ from dataclasses import dataclass, replace
 from shoal.core.algorithm import Plan, Report
 from shoal.core.algorithms.fedsoft import Parameters
 from shoal.core.algorithms.fedsoft.messages import Measure, SoftTrained, Train
-from shoal.core.errors import ConfigError
 from shoal.core.server_kit import clustered
 from shoal.core.server_kit.averaging import next_models
 from shoal.core.server_kit.clustered import Clustered
-from shoal.core.server_kit.clustered import place_by_loss as place
-from shoal.core.server_kit.robust import RULES
-from shoal.core.server_kit.standard import check_parameters, training
+from shoal.core.server_kit.standard import training
 from shoal.core.types import DeviceId, ModelKey, Tensors
-
-__all__ = ["State", "measure", "place", "plan", "reduce", "start"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -26,19 +21,8 @@ class State(Clustered):
 
 
 def start(model: Tensors, parameters: Parameters, *others: Tensors) -> State:
-    check_parameters("fedsoft", parameters, {"aggregation": RULES}, ("rounds", "clusters", "interval"))
-    if not 0.0 < parameters.smoothing <= 1.0:
-        raise ConfigError(f"fedsoft parameter smoothing is {parameters.smoothing}", "above 0, to 1")
     models = clustered.begun(parameters.clusters, (model, *others))
     return State(parameters=parameters, models=models, phase="train")
-
-
-def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:
-    return clustered.plan(PHASES, state, present)
-
-
-def reduce(state: State, reports: Sequence[Report]) -> State:
-    return clustered.reduce(PHASES, state, reports)
 
 
 def measure(state: State, cluster: ModelKey) -> Measure:
@@ -73,11 +57,8 @@ def _take_train(state: State, reports: Sequence[Report]) -> State:
     )
 
 
-def _ask_evaluate(state: State, present: Sequence[DeviceId]) -> Plan:
-    return clustered.ask_evaluate(state, present, measure)
-
-
 PHASES: clustered.Phases[State] = {
     "train": (_ask_train, _take_train),
-    "evaluate": (_ask_evaluate, clustered.take_evaluate),
 }
+plan, reduce = clustered.phased(PHASES, measure)
+place = clustered.place_by_loss

@@ -1,6 +1,6 @@
-"""FEROMA: each device starts each round from a mixture of models, of whoever had data like its own.
+"""Li et al., Federated Learning with Profile Mapping under Distribution Shifts and Drifts, ICLR 2026.
 
-Li et al., Federated Learning with Profile Mapping under Distribution Shifts and Drifts, ICLR 2026. Sections
+Each device starts each round from a mixture of the models of devices whose data were like its own. Sections
 named below are the paper's.
 
 A profile is a descriptor of a device's data by a frozen model. A model belongs to a profile and not to a
@@ -51,63 +51,88 @@ both are kept by device. `default` is what we recommend. They differ in:
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
-from shoal.core.algorithm import Algorithm, TrainingParameters
+from shoal.core.algorithm import Algorithm, DescriptorParameters, setting
 from shoal.core.algorithms.feroma.messages import Profile
+from shoal.core.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Parameters(TrainingParameters):
-    """warm_up: the share of the rounds that is FedAvg, rounded down.
-    classes, dims, bounds, margin, solver, absent: as in FLUX.
-
-    profile_part: "train" or "held_out", what a profile is of. masks: M random halves of it whose moments are
-        averaged (S3); 0 for all samples at once. With a privacy guarantee it is always 0 and the train part:
-        so the same data cost the budget once, however often they are described.
-    weighting: "likeness", "inverse" of the distance, or "softmax" (eq. 3). distance, distance_at_test:
-        "cosine" or "euclidean", of scaled profiles, or at test "likeness".
-    threshold: tau (eq. 4): weights below it are left out, and where all are, all count alike. 0: never.
-        -1: one over the number of models.
-    fading: by how much a model's weight shrinks with each round that its device did not train it; 0 forgets
-        it at once. absence: rounds after which a device that is away counts as gone.
-    keep: models of distributions that no device has any more, at most so many.
-    served: what devices and newcomers get in the end: "mixed" models, or "trained" by one device each.
-    labels_at_test: newcomers describe their classes too, so they need labels, 20 of a class, say.
-    aggregation: of the warm-up, as in `shoal.core.server_kit.robust`; after it, whose updates are far longer
-    than
-        usual are held back from others' models ("clipped"), or not ("mean"): see `averaging.held_back`.
-    privacy to noise_at_test: as in FLUX. The same data cost a device's budget once; data that drift
-        cost it anew each time that they do.
-    abstain_beyond: a newcomer farther from the nearest profile than so many times as that is from the next
-        distribution is placed nowhere; 0: never. least_confidence: likewise when the next is as near.
-    """
+class Parameters(DescriptorParameters):
+    """Models are mapped to devices by profiles; no number of clusters is needed."""
 
     rounds: int = 20
-    warm_up: float = 0.25
-    classes: int = 10
-    dims: int = 10
-    bounds: str = "scalar"
-    margin: float = 1.02
-    solver: str = "full"
-    absent: str = "beyond"
-    profile_part: str = "train"
-    masks: int = 0
-    weighting: str = "likeness"
-    distance: str = "cosine"
-    distance_at_test: str = "likeness"
-    threshold: float = 0.0
-    fading: float = 0.5
-    absence: int = 5
-    keep: int = 32
-    served: str = "mixed"
-    labels_at_test: bool = False
     privacy: str = "off"
-    epsilon: float = 0.0
-    delta: float = 0.0
-    group_size: int = 1
-    noise_at_test: bool = True
-    abstain_beyond: float = 1.0
-    least_confidence: float = 0.05
+    aggregation: Literal["mean", "clipped"] = setting(
+        "clipped",
+        "The warm-up's rule; after it, whether updates that are far longer than usual are kept out of "
+        "others' models (clipped) or not (mean).",
+    )
+    warm_up: float = setting(0.25, "Share of the rounds that is FedAvg, rounded down.", at_least=0, below=1)
+    profile_part: Literal["train", "held_out"] = setting("train", "The part of the data that is described.")
+    masks: int = setting(
+        0,
+        "M, random halves of that part whose moments are averaged (S3); 0: all samples at once, as always "
+        "with a privacy guarantee, so that the same data cost the budget once.",
+        unit="halves",
+        at_least=0,
+    )
+    weighting: Literal["likeness", "inverse", "softmax"] = setting(
+        "likeness", "How distances between profiles become weights of models (eq. 3)."
+    )
+    distance: Literal["cosine", "euclidean"] = setting("cosine", "Distance of scaled profiles.")
+    distance_at_test: Literal["likeness", "cosine", "euclidean"] = setting(
+        "likeness", "Distance of a newcomer's profile."
+    )
+    threshold: float = setting(
+        0.0,
+        "tau (eq. 4): weights below it are left out; where all are, all count alike. 0: never; below 0: one "
+        "over the number of models.",
+        at_most=1,
+    )
+    fading: float = setting(
+        0.5,
+        "Factor on a model's weight for each round that its device did not train it; 0 forgets it at once.",
+        at_least=0,
+        at_most=1,
+    )
+    absence: int = setting(
+        5, "Rounds after which a device that is away counts as gone.", unit="rounds", at_least=0
+    )
+    keep: int = setting(
+        32, "Most models of distributions that no device has any more.", unit="models", at_least=0
+    )
+    served: Literal["mixed", "trained"] = setting(
+        "mixed", "What devices and newcomers get in the end: mixtures, or models trained by one device each."
+    )
+    labels_at_test: bool = setting(
+        False, "Newcomers describe their classes too, for which they need labels, about 20 of a class."
+    )
+    abstain_beyond: float = setting(
+        1.0,
+        "A newcomer farther from the nearest profile than this many times the distance of that from the "
+        "next distribution is not placed; 0: never.",
+        at_least=0,
+    )
+    least_confidence: float = setting(
+        0.05, "A newcomer that is placed with less confidence is not placed.", at_least=0, at_most=1
+    )
+
+    def check(self) -> None:
+        super().check()
+        likeness = self.weighting == self.distance_at_test == "likeness"
+        if self.asked_privacy.calibrated and not (likeness and self.noise_at_test):
+            raise ConfigError(
+                f"with privacy={self.privacy}, profiles can be compared only in a way that allows for their "
+                "noise",
+                "set weighting=likeness, distance_at_test=likeness and noise_at_test=true",
+            )
+        if self.asked_privacy.rules.unknown_noise and "likeness" in (self.weighting, self.distance_at_test):
+            raise ConfigError(
+                "likeness cannot be tested with privacy=paper: the size of its noise is not known",
+                "set weighting=inverse and distance_at_test=euclidean, or privacy=off",
+            )
 
 
 def clustered_rounds(parameters: Parameters) -> tuple[int, int]:

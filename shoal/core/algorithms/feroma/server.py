@@ -4,44 +4,37 @@ The product of eq. 5, devices by models, is never there as a whole: a device's m
 times the files of the models that it is mapped to, made tensor by tensor when it is sent.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from shoal.core.algorithm import Plan, Report
 from shoal.core.algorithms.feroma import Parameters
-from shoal.core.algorithms.feroma.checks import check, privacy, warm_up
 from shoal.core.algorithms.feroma.mapping import mapped
 from shoal.core.algorithms.feroma.mapping import place as place_newcomer
 from shoal.core.algorithms.feroma.memory import absent, reassigned, remembered
 from shoal.core.algorithms.feroma.messages import Profile
-from shoal.core.algorithms.feroma.state import GLOBAL, Encoder, Row, State
+from shoal.core.algorithms.feroma.state import Encoder, Row, State
 from shoal.core.errors import Refused
-from shoal.core.exchange.messages import Describe, Described, Evaluate, Message, Train
+from shoal.core.exchange.messages import Describe, Described, Message, Train
 from shoal.core.exchange.parts import ClusterAssignment, Descriptor, PrivacySettings
 from shoal.core.exchange.tensors import Mixture
-from shoal.core.server_kit import descriptors, two_sample
+from shoal.core.server_kit import clustered, descriptors, two_sample
 from shoal.core.server_kit.averaging import held_back, next_models
+from shoal.core.server_kit.clustered import GLOBAL
 from shoal.core.server_kit.estimates import estimate
-from shoal.core.server_kit.frozen_encoder import bounds_task, bounds_title, merged_bounds, projector_of
-from shoal.core.server_kit.standard import metrics_of, private_training, trained, training
+from shoal.core.server_kit.frozen_encoder import ask_bounds, merged_bounds, projector_of
+from shoal.core.server_kit.standard import private_training, trained, training
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
 
 def start(model: Tensors, parameters: Parameters) -> State:
-    check(parameters)
-    return State(parameters, {GLOBAL: model}, "train" if warm_up(parameters) else "bounds")
+    first = "train" if warm_up(parameters) else "bounds"
+    return State(parameters=parameters, models={GLOBAL: model}, phase=first)
 
 
-def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:
-    if state.phase == "done":
-        return None
-    ask, _ = PHASES[state.phase]
-    return ask(state, present)
-
-
-def reduce(state: State, reports: Sequence[Report]) -> State:
-    _, take = PHASES[state.phase]
-    return take(state, reports)
+def warm_up(parameters: Parameters) -> int:
+    """Rounds of FedAvg. One round is always left to map profiles in."""
+    return int(parameters.warm_up * parameters.rounds)
 
 
 def place(state: State, descriptor: Descriptor | None) -> ClusterAssignment | Describe:
@@ -49,7 +42,7 @@ def place(state: State, descriptor: Descriptor | None) -> ClusterAssignment | De
         raise Refused("the run has no models of its own for different data yet", "try again in a few rounds")
     encoder, parameters = _encoder(state), state.parameters
     if descriptor is None:
-        asked = privacy(parameters) if parameters.noise_at_test else PrivacySettings()
+        asked = parameters.asked_privacy if parameters.noise_at_test else PrivacySettings()
         classes = parameters.classes if parameters.labels_at_test else 0
         return Describe(encoder.model, encoder.projector, classes, asked)
     assert encoder.scaler is not None
@@ -73,14 +66,8 @@ def _take_train(state: State, reports: Sequence[Report]) -> State:
     return replace(state, models=models, guard=guard, progress=progress, assignments=assigned, phase=phase)
 
 
-def _ask_bounds(state: State, present: Sequence[DeviceId]) -> Plan:
-    asked = privacy(state.parameters)
-    task = bounds_task(state.models[GLOBAL], GLOBAL, asked, state.parameters.bounds)
-    return Plan(dict.fromkeys(present, task), bounds_title(asked))
-
-
 def _take_bounds(state: State, reports: Sequence[Report]) -> State:
-    parameters, asked = state.parameters, privacy(state.parameters)
+    parameters, asked = state.parameters, state.parameters.asked_privacy
     bounds, latents = merged_bounds(reports, asked, parameters.margin)
     projector = projector_of(bounds, latents, asked, parameters.dims, parameters.solver)
     return replace(state, encoder=Encoder(state.models[GLOBAL], projector), phase="profile")
@@ -96,7 +83,7 @@ def _ask_profile(state: State, present: Sequence[DeviceId]) -> Plan:
 
 
 def _describe(state: State) -> Describe:
-    encoder, parameters, asked = _encoder(state), state.parameters, privacy(state.parameters)
+    encoder, parameters, asked = _encoder(state), state.parameters, state.parameters.asked_privacy
     whole = parameters.profile_part == "train" and not parameters.masks
     if asked.calibrated or whole:
         return Describe(encoder.model, encoder.projector, parameters.classes, asked)
@@ -141,7 +128,7 @@ def _take_mixed(state: State, reports: Sequence[Report]) -> State:
         lost |= before
     state = _tidied(state, lost)
     last = state.progress >= state.parameters.rounds
-    phase = "profile" if not last or state.parameters.served == "mixed" else _end(state)
+    phase = "profile" if not last or state.parameters.served == "mixed" else clustered.end(state)
     return replace(state, profiles={}, starts={}, phase=phase)
 
 
@@ -189,17 +176,7 @@ def _serve(state: State) -> State:
         state, before = _with_row(state, device, model, examples, profiles[device], long)
         lost |= before
     state = _tidied(state, lost)
-    return replace(state, sources=sources, profiles={}, starts={}, phase=_end(state))
-
-
-def _ask_evaluate(state: State, present: Sequence[DeviceId]) -> Plan:
-    assigned = {device: state.assignments[device] for device in present if device in state.assignments}
-    tasks = {device: Evaluate(state.models[key], "test", key) for device, key in assigned.items()}
-    return Plan(tasks, "final evaluation")
-
-
-def _take_evaluate(state: State, reports: Sequence[Report]) -> State:
-    return replace(state, metrics={**state.metrics, **metrics_of(reports)}, phase="done")
+    return replace(state, sources=sources, profiles={}, starts={}, phase=clustered.end(state))
 
 
 # -- small questions ----------------------------------------------------------------------------------------
@@ -230,7 +207,7 @@ def _fitted(state: State, profiles: Mapping[DeviceId, Descriptor]) -> Encoder:
         return encoder
     vectors = [descriptors.vector(one, parameters.classes) for _, one in sorted(profiles.items())]
     width = encoder.projector["components"].shape[0]
-    absent = "unknown" if privacy(parameters).calibrated else parameters.absent
+    absent = "unknown" if parameters.asked_privacy.calibrated else parameters.absent
     return replace(encoder, scaler=descriptors.BlockScaler.fit(vectors, width, absent))
 
 
@@ -247,24 +224,15 @@ def _encoder(state: State) -> Encoder:
     return state.encoder
 
 
-def _end(state: State) -> str:
-    return "evaluate" if state.parameters.evaluate else "done"
-
-
 def _title(state: State, what: str) -> str:
-    number, rounds = state.progress + 1, state.parameters.rounds
-    return (
-        f"after the last round: {what}" if number > rounds else f"training round {number} of {rounds}: {what}"
-    )
+    after = state.progress >= state.parameters.rounds
+    return f"after the last round: {what}" if after else clustered.title(state, what)
 
 
-PHASES: Mapping[
-    str,
-    tuple[Callable[[State, Sequence[DeviceId]], Plan], Callable[[State, Sequence[Report]], State]],
-] = {
+PHASES: clustered.Phases[State] = {
     "train": (_ask_train, _take_train),
-    "bounds": (_ask_bounds, _take_bounds),
+    "bounds": (ask_bounds, _take_bounds),
     "profile": (_ask_profile, _take_profile),
     "mixed": (_ask_mixed, _take_mixed),
-    "evaluate": (_ask_evaluate, _take_evaluate),
 }
+plan, reduce = clustered.phased(PHASES)

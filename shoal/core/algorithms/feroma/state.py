@@ -1,16 +1,13 @@
 """The state of a FEROMA run: one frozen value, which is also its checkpoint."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from shoal.core.algorithms.feroma import Parameters
-from shoal.core.exchange.messages import Evaluated
 from shoal.core.exchange.parts import Descriptor, LatentBounds
-from shoal.core.server_kit.averaging import Guard
+from shoal.core.server_kit.clustered import Clustered
 from shoal.core.server_kit.descriptors import BlockScaler
 from shoal.core.types import DeviceId, ModelKey, Scalar, Tensors
-
-GLOBAL = "global"
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,8 +35,8 @@ class Encoder:
     scaler: BlockScaler | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class State:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class State(Clustered):
     """phase: train, bounds, profile, mixed, evaluate or done.
 
     models: the warm-up's, and one for each of `rows`: as its device reported it, in the file that it came in,
@@ -49,9 +46,6 @@ class State:
     """
 
     parameters: Parameters
-    models: Mapping[ModelKey, Tensors]
-    phase: str
-    progress: int = 0
     bounds: LatentBounds | None = None
     latents: int = 0
     encoder: Encoder | None = None
@@ -59,9 +53,6 @@ class State:
     profiles: Mapping[DeviceId, Descriptor] = field(default_factory=dict)
     starts: Mapping[DeviceId, Mapping[ModelKey, float]] = field(default_factory=dict)
     made: int = 0
-    assignments: Mapping[DeviceId, ModelKey] = field(default_factory=dict)
-    metrics: Mapping[DeviceId, Evaluated] = field(default_factory=dict)
-    guard: Guard = field(default_factory=Guard)
     sources: Mapping[ModelKey, Tensors] = field(default_factory=dict)
 
     @property
@@ -69,10 +60,6 @@ class State:
         if not self.rows:
             return {}
         return {"profiles": len(self.rows), "kept": sum(not row.device for row in self.rows.values())}
-
-    @property
-    def remarks(self) -> Sequence[str]:
-        return self.guard.remarks
 
     def own(self, device: DeviceId) -> ModelKey:
         """The key of a device's own row, "" where it has none."""

@@ -1,8 +1,8 @@
-"""FeSEM: devices grouped by the distance of their weights to K centres, which are the models.
+"""Xie et al., Multi-Center Federated Learning, 2020 (Long et al., World Wide Web 2023), Algorithm 1.
 
-Xie et al., Multi-Center Federated Learning, 2020 (Long et al., World Wide Web 2023), Algorithm 1. Each round
-is one exchange: devices train; each then belongs to the centre that its weights are nearest to (E-step); each
-centre becomes the mean of its devices (M-step).
+Devices are grouped by the distance of their weights to K centers, which are the models. Each round is one
+exchange: devices train; each then belongs to the centre that its weights are nearest to (E-step); each centre
+becomes the mean of its devices (M-step).
 
 K is given. How the first centres are found the paper leaves open ("initialise"); here all devices first train
 one model, and k-means++ finds K centres among what they moved by. Updates are weighted by samples. A newcomer
@@ -11,14 +11,14 @@ chooses by loss: the paper has no rule for it.
 
 from dataclasses import dataclass
 
-from shoal.core.algorithm import Algorithm, TrainingParameters
+from shoal.core.algorithm import Algorithm, TrainingParameters, setting
 
 
 @dataclass(frozen=True)
 class Parameters(TrainingParameters):
-    """clusters: K, at most."""
+    """The number of clusters is given."""
 
-    clusters: int = 4
+    clusters: int = setting(4, "K, the largest number of clusters.", unit="clusters", at_least=1)
 
 
 ALGORITHM = Algorithm(
@@ -26,6 +26,5 @@ ALGORITHM = Algorithm(
     summary="devices grouped by the distance of weights to K centres (Xie et al. 2020)",
     parameters=Parameters,
     server_module="shoal.core.algorithms.fesem.server",
-    device_module="shoal.core.device_kit.standard",
     presets={"paper": {"aggregation": "mean"}},
 )

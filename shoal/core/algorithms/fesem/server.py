@@ -3,17 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shoal.core.algorithm import Plan, Report
+from shoal.core.algorithm import Report
 from shoal.core.algorithms.fesem import Parameters
 from shoal.core.server_kit import clustered, distances
 from shoal.core.server_kit.cluster import kmeans
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
-from shoal.core.server_kit.clustered import place_by_loss as place
-from shoal.core.server_kit.robust import RULES, norm
-from shoal.core.server_kit.standard import check_parameters, trained
+from shoal.core.server_kit.robust import norm
+from shoal.core.server_kit.standard import trained
 from shoal.core.types import DeviceId, ModelKey, Tensors
-
-__all__ = ["State", "place", "plan", "reduce", "start"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -24,16 +21,7 @@ class State(Clustered):
 
 
 def start(model: Tensors, parameters: Parameters) -> State:
-    check_parameters("fesem", parameters, {"aggregation": RULES}, ("rounds", "clusters"))
     return State(parameters=parameters, models={GLOBAL: model}, phase="train")
-
-
-def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:
-    return clustered.plan(PHASES, state, present)
-
-
-def reduce(state: State, reports: Sequence[Report]) -> State:
-    return clustered.reduce(PHASES, state, reports)
 
 
 def _take_train(state: State, reports: Sequence[Report]) -> State:
@@ -63,5 +51,6 @@ def _nearest(state: State, updates: dict[DeviceId, Tensors]) -> dict[DeviceId, M
 
 PHASES: clustered.Phases[State] = {
     "train": (clustered.ask_train, _take_train),
-    "evaluate": (clustered.ask_evaluate, clustered.take_evaluate),
 }
+plan, reduce = clustered.phased(PHASES)
+place = clustered.place_by_loss

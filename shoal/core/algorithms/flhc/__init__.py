@@ -1,8 +1,9 @@
-"""FL+HC: federated averaging for some rounds, then a hierarchical clustering of updates, each cluster alone.
+"""Briggs et al., Federated Learning with Hierarchical Clustering of Local Updates to Improve Training on
+Non-IID Data, IJCNN 2020, Algorithm 1.
 
-Briggs et al., Federated Learning with Hierarchical Clustering of Local Updates to Improve Training on Non-IID
-Data, IJCNN 2020, Algorithm 1. Every round is one exchange; in the one after the warm-up all devices train the
-common model once more, and are grouped by what they moved by.
+FL+HC: federated averaging for some rounds, then one hierarchical clustering of updates; each cluster then
+trains its own model. Every round is one exchange; in the one after the warm-up all devices train the common
+model once more, and are grouped by what they moved by.
 
 Distances are Euclidean or cosine; the paper also tries Manhattan ones, which are left out here. It cuts the
 tree at a distance, which has to be found for each data set; `clusters` cuts it at K instead. Preset `paper`
@@ -11,23 +12,37 @@ given, after half of its 20 rounds. A newcomer chooses by loss: the paper has no
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
-from shoal.core.algorithm import Algorithm, TrainingParameters
+from shoal.core.algorithm import Algorithm, TrainingParameters, setting
+from shoal.core.errors import ConfigError
 
 
 @dataclass(frozen=True)
 class Parameters(TrainingParameters):
-    """warm_up: rounds before the one that clusters. metric: "euclidean" or "cosine".
+    """The number of clusters is given, or found by a distance."""
 
-    linkage: "ward" (Euclidean distances only), "average", "complete" or "single".
-    clusters: K, at most; 0 merges what is at most `distance` apart.
-    """
+    warm_up: int = setting(
+        3, "Rounds of one common model before the one that clusters.", unit="rounds", at_least=0
+    )
+    metric: Literal["euclidean", "cosine"] = setting("euclidean", "Distance of updates.")
+    linkage: Literal["ward", "average", "complete", "single"] = setting(
+        "ward", "How distances of groups come from those of devices; ward takes Euclidean ones only."
+    )
+    clusters: int = setting(
+        4, "K, the largest number of clusters; 0: merge by distance.", unit="clusters", at_least=0
+    )
+    distance: float = setting(1.0, "With clusters=0: largest distance at which groups merge.", at_least=0)
 
-    warm_up: int = 3
-    metric: str = "euclidean"
-    linkage: str = "ward"
-    clusters: int = 4
-    distance: float = 1.0
+    def check(self) -> None:
+        super().check()
+        if self.linkage == "ward" and self.metric != "euclidean":
+            raise ConfigError("linkage=ward needs metric=euclidean", "or set linkage=average")
+        if not self.clusters and not self.distance:
+            raise ConfigError(
+                "clusters=0 merges by distance, and distance is 0",
+                "set clusters to at least 1, or distance above 0",
+            )
 
 
 def clustered_rounds(parameters: Parameters) -> tuple[int, int]:
@@ -41,7 +56,6 @@ ALGORITHM = Algorithm(
     summary="one hierarchical clustering of updates (Briggs et al. 2020)",
     parameters=Parameters,
     server_module="shoal.core.algorithms.flhc.server",
-    device_module="shoal.core.device_kit.standard",
     presets={
         "paper": {"warm_up": 10, "clusters": 0, "aggregation": "mean"},
         "cornflqs": {"rounds": 20, "warm_up": 9, "aggregation": "mean"},

@@ -3,18 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from shoal.core.algorithm import Plan, Report
+from shoal.core.algorithm import Report
 from shoal.core.algorithms.flhc import Parameters
-from shoal.core.errors import ConfigError
 from shoal.core.server_kit import clustered, distances
 from shoal.core.server_kit.cluster import agglomerated
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
-from shoal.core.server_kit.clustered import place_by_loss as place
-from shoal.core.server_kit.robust import RULES
-from shoal.core.server_kit.standard import check_parameters, trained
-from shoal.core.types import DeviceId, Tensors
-
-__all__ = ["State", "place", "plan", "reduce", "start"]
+from shoal.core.server_kit.standard import trained
+from shoal.core.types import Tensors
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -25,26 +20,8 @@ class State(Clustered):
 
 
 def start(model: Tensors, parameters: Parameters) -> State:
-    choices = {
-        "aggregation": RULES,
-        "metric": ("euclidean", "cosine"),
-        "linkage": ("ward", "average", "complete", "single"),
-    }
-    check_parameters("flhc", parameters, choices, ("rounds",))
-    if parameters.linkage == "ward" and parameters.metric != "euclidean":
-        raise ConfigError("flhc: linkage=ward takes metric=euclidean", "or use linkage=average")
-    if parameters.clusters < 0 or (not parameters.clusters and not parameters.distance > 0.0):
-        raise ConfigError("flhc needs clusters of at least 1, or clusters=0 with a distance above 0")
     first = "group" if parameters.warm_up < 1 else "warm_up"
     return State(parameters=parameters, models={GLOBAL: model}, phase=first)
-
-
-def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:
-    return clustered.plan(PHASES, state, present)
-
-
-def reduce(state: State, reports: Sequence[Report]) -> State:
-    return clustered.reduce(PHASES, state, reports)
 
 
 def _take_warm_up(state: State, reports: Sequence[Report]) -> State:
@@ -76,5 +53,6 @@ PHASES: clustered.Phases[State] = {
     "warm_up": (clustered.ask_train, _take_warm_up),
     "group": (clustered.ask_train, _take_group),
     "clustered": (clustered.ask_train, clustered.take_train),
-    "evaluate": (clustered.ask_evaluate, clustered.take_evaluate),
 }
+plan, reduce = clustered.phased(PHASES)
+place = clustered.place_by_loss

@@ -1,7 +1,8 @@
-"""FLUX: devices grouped by descriptors of their data, one model a group, newcomers placed without labels.
+"""Fenoglio et al., FLUX: Efficient Descriptor-Driven Clustered Federated Learning under Arbitrary
+Distribution Shifts, NeurIPS 2025.
 
-Fenoglio et al., FLUX: Efficient Descriptor-Driven Clustered Federated Learning under Arbitrary Distribution
-Shifts, NeurIPS 2025. Sections named below are the paper's.
+Devices are grouped by descriptors of their data, each group trains a model, and newcomers are placed without
+labels. Sections named below are the paper's.
 
 A run goes through phases; each line is one exchange with the devices:
 
@@ -43,68 +44,88 @@ differ in:
 
 from dataclasses import dataclass
 from math import ceil
+from typing import Literal
 
-from shoal.core.algorithm import Algorithm, TrainingParameters
+from shoal.core.algorithm import Algorithm, DescriptorParameters, NoisedParameters, setting
 from shoal.core.algorithms.flux.messages import TrainMixture
+from shoal.core.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Parameters(TrainingParameters):
-    """classes: U, number of classes in the run's labels. dims: l, coordinates after projection; with a
-        privacy guarantee two of them are for the length of latents, and the others for their direction.
-    earliest, latest, threshold, history: when warm-up ends (eq. 14): not before round `earliest`, not after
-        `latest` x rounds, else at the first gain in accuracy below `threshold`.
-    bounds: "scalar", one pair of bounds for all latents, or "coordinate", one for each. On ReLU latents
-        both cluster alike, and "scalar" gives away one value of one record instead of one for each latent.
-    margin: factor by which the merged bounds are widened. solver: of the projector's PCA. absent: how a
-        class that a device lacks enters its vector; see `shoal.core.server_kit.descriptors`.
-    grouping: "test" asks of each pair whether their data could be of one distribution, "density" is D.2.
-    clusters: 0 finds their number; K > 0 is told (FLUX-prior, whose own default -1 asks for it).
-    scaling: of the density radius (D.2).
-    placing: of newcomers: "distance" to the nearest centroid in scaled coordinates (eq. 9), or "likelihood"
-        that their samples and the cluster's are of one distribution; see
-        `shoal.core.server_kit.assign.divergence`. Where there is any noise in the descriptors it is by
-        distance.
-    mixing: "hard", or "soft": a device starts each round from a mixture of the clusters' models, and its
-        update counts in each by the same weights (D.3).
-    watch: rounds after which devices describe their data again, to see whether they have drifted; 0: never.
-        It costs them the frozen model's forward pass, and with a privacy guarantee only new data cost budget.
-    central_noise, central_clip, central_delta: with aggregation "noised", noise that the server adds to each
-        model, for those who get it to learn little of any device; see `shoal.core.server_kit.noised`.
-    privacy: of the descriptors: "off", "paper" (not private), "balanced", "strict", or "explicit" with the
-        numbers epsilon, delta; group_size samples may be of one person. See docs/privacy.md.
-    noise_at_test: newcomers too; with a guarantee, always.
-    abstain_beyond: a newcomer farther from its centroid than this many times the cluster's reach, by more
-        than chance, is placed nowhere; 0: never. least_confidence: likewise when the runner-up is as near.
-        Both are explained in `shoal.core.server_kit.assign`.
-    """
+class Parameters(DescriptorParameters, NoisedParameters):
+    """The number of clusters is found, or given (flux-prior)."""
 
-    classes: int = 10
-    dims: int = 10
-    earliest: int = 3
-    latest: float = 0.8
-    threshold: float = 0.06
-    history: str = "from_earliest"
-    bounds: str = "scalar"
-    margin: float = 1.02
-    solver: str = "full"
-    absent: str = "beyond"
-    grouping: str = "test"
-    clusters: int = 0
-    scaling: float = 1.0
-    placing: str = "likelihood"
-    mixing: str = "hard"
-    watch: int = 0
-    central_noise: float = 0.0
-    central_clip: float = 1.0
-    central_delta: float = 1e-6
-    privacy: str = "balanced"
-    epsilon: float = 0.0
-    delta: float = 0.0
-    group_size: int = 1
-    noise_at_test: bool = True
-    abstain_beyond: float = 2.0
-    least_confidence: float = 0.05
+    earliest: int = setting(3, "Warm-up does not end before this round (eq. 14).", unit="rounds", at_least=1)
+    latest: float = setting(
+        0.8, "Warm-up ends after this share of the rounds at the latest (eq. 14).", at_least=0
+    )
+    threshold: float = setting(
+        0.06, "Warm-up ends at the first gain in accuracy below this (eq. 14).", unit="share of samples"
+    )
+    history: Literal["from_earliest", "whole"] = setting(
+        "from_earliest", "Which gains count: those from round `earliest` on, or all."
+    )
+    grouping: Literal["test", "density"] = setting(
+        "test",
+        "test asks of each pair of devices whether their data could be of one distribution; density is D.2.",
+    )
+    clusters: int = setting(
+        0,
+        "Number of clusters; 0: find it. flux-prior requires it.",
+        unit="clusters",
+        at_least=0,
+        hint="flux-prior must be given the number of clusters: set clusters=K, or use flux",
+    )
+    scaling: float = setting(1.0, "Factor on the density radius (D.2).", above=0)
+    placing: Literal["likelihood", "distance"] = setting(
+        "likelihood",
+        "Place newcomers by how likely their samples and the cluster's are of one distribution, or by the "
+        "distance to the centroid (eq. 9). With noise in the descriptors it is by distance.",
+    )
+    mixing: Literal["hard", "soft"] = setting(
+        "hard",
+        "soft: a device starts each round from a mixture of the clusters' models, and its update counts in "
+        "each by the same weights (D.3).",
+    )
+    watch: int = setting(
+        0,
+        "Rounds after which devices describe their data again, to see whether they have drifted; 0: never. "
+        "With a privacy guarantee, only new data cost budget.",
+        unit="rounds",
+        at_least=0,
+    )
+    abstain_beyond: float = setting(
+        2.0,
+        "A newcomer farther from its centroid than this, by more than chance, is not placed; 0: never.",
+        unit="multiples of the cluster's reach",
+        at_least=0,
+    )
+    least_confidence: float = setting(
+        0.05, "A newcomer that is placed with less confidence is not placed.", at_least=0, at_most=1
+    )
+
+    def check(self) -> None:
+        super().check()
+        private, noise = self.asked_privacy.calibrated, self.asked_privacy.rules.unknown_noise
+        if self.watch and noise:
+            raise ConfigError(
+                f"drift cannot be told from the noise of privacy={self.privacy}: its size is not known",
+                "set watch=0",
+            )
+        if self.grouping == "test" and noise and not self.clusters:
+            raise ConfigError(
+                f"grouping=test needs noise of a known size, which privacy={self.privacy} has not",
+                "set grouping=density, or privacy=off",
+            )
+        if self.grouping == "density" and private and not self.clusters:
+            raise ConfigError(
+                f"grouping=density does not work with the noise of privacy={self.privacy}",
+                "set grouping=test, or privacy=off",
+            )
+        if private and not self.noise_at_test:
+            raise ConfigError(
+                f"privacy={self.privacy} is for newcomers too", "set noise_at_test=true, or privacy=off"
+            )
 
 
 PAPER = {

@@ -8,16 +8,11 @@ from scipy.stats import chi2
 
 from shoal.core.algorithms.flux import Parameters
 from shoal.core.algorithms.flux.state import Clustering
-from shoal.core.errors import ConfigError
 from shoal.core.exchange.parts import ClusterAssignment, Descriptor, Vector
 from shoal.core.exchange.privacy_modes import mode_of
 from shoal.core.server_kit import assign, cluster, descriptors, noisy, two_sample
 from shoal.core.server_kit.assign import nearest_of
 from shoal.core.server_kit.estimates import estimate
-from shoal.core.server_kit.frozen_encoder import privacy_of
-from shoal.core.server_kit.noised import NOISED, check_noise
-from shoal.core.server_kit.robust import RULES
-from shoal.core.server_kit.standard import check_parameters
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
 ERROR = 0.01
@@ -186,43 +181,3 @@ def mixing_weights(clustering: Clustering, device: DeviceId) -> dict[ModelKey, f
     """FLUX-soft: how much of each cluster's model suits a device; only those above 0."""
     row = assign.mixing_weights(clustering.vectors[device][None], clustering.centroids)[0]
     return {name: float(weight) for name, weight in zip(clustering.names, row, strict=True) if weight > 0.0}
-
-
-def check(parameters: Parameters) -> None:
-    """Refuse parameters that cannot work, before a run starts. Raises ConfigError naming the parameter."""
-    choices = {
-        "history": ("whole", "from_earliest"),
-        "bounds": ("scalar", "coordinate"),
-        "solver": ("auto", "full"),
-        "absent": ("minus_one", "beyond"),
-        "mixing": ("hard", "soft"),
-        "grouping": ("test", "density"),
-        "placing": ("likelihood", "distance"),
-        "aggregation": (*RULES, NOISED),
-    }
-    check_parameters("flux", parameters, choices, ("rounds", "classes", "dims", "earliest"))
-    check_noise("flux", parameters)
-    if parameters.watch < 0:
-        raise ConfigError("flux parameter watch counts rounds and cannot be below 0")
-    asked = privacy_of("flux", parameters)
-    if parameters.watch and asked.rules.unknown_noise:
-        raise ConfigError(
-            "flux cannot tell drift from the papers' noise: its size is not known", "set watch=0"
-        )
-    if parameters.clusters < 0:
-        raise ConfigError("flux-prior must be told the number of clusters", "set clusters=K, or use flux")
-    if parameters.grouping == "test" and asked.rules.unknown_noise and not parameters.clusters:
-        raise ConfigError(
-            "flux cannot group by test what the papers' noise has hidden: its size is not known",
-            "set grouping=density, or privacy=off",
-        )
-    if parameters.grouping == "density" and asked.calibrated and not parameters.clusters:
-        raise ConfigError(
-            "flux cannot group noisy descriptors by density", "set grouping=test, or privacy=off"
-        )
-    if asked.calibrated and not parameters.noise_at_test:
-        raise ConfigError(
-            "flux gives newcomers the same privacy as all others", "set noise_at_test=true, or privacy=off"
-        )
-    if parameters.scaling <= 0.0 or parameters.margin < 1.0:
-        raise ConfigError("flux needs scaling above 0 and margin of at least 1")

@@ -1,13 +1,12 @@
 """The server half of FLUX. Read `PHASES` first: what each phase asks, and what it makes of the answers."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from shoal.core.algorithm import Plan, Report
 from shoal.core.algorithms.flux import Parameters
 from shoal.core.algorithms.flux.clustering import (
     add_device,
-    check,
     form_clusters,
     mixing_weights,
     warm_up_is_over,
@@ -15,55 +14,36 @@ from shoal.core.algorithms.flux.clustering import (
 from shoal.core.algorithms.flux.clustering import place as place_newcomer
 from shoal.core.algorithms.flux.drift import drifted, recluster
 from shoal.core.algorithms.flux.messages import TrainMixture
-from shoal.core.algorithms.flux.state import GLOBAL, Clustering, State
+from shoal.core.algorithms.flux.state import Clustering, State
 from shoal.core.errors import Refused
 from shoal.core.exchange.messages import Describe, Described, Evaluate, Message, Train
 from shoal.core.exchange.parts import ClusterAssignment, Descriptor, Evidence, PrivacySettings
+from shoal.core.server_kit import clustered
 from shoal.core.server_kit.averaging import named, next_models
+from shoal.core.server_kit.clustered import GLOBAL
 from shoal.core.server_kit.frozen_encoder import (
-    bounds_task,
-    bounds_title,
+    ask_bounds,
     merged_bounds,
-    privacy_of,
     projector_of,
 )
 from shoal.core.server_kit.noised import charged, rule_of
-from shoal.core.server_kit.standard import mean_accuracy, metrics_of, private_training, trained, training
+from shoal.core.server_kit.standard import mean_accuracy, private_training, trained, training
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
 
 def start(model: Tensors, parameters: Parameters) -> State:
-    check(parameters)
-    privacy(parameters)
     first = "bounds" if warm_up_is_over(parameters, {}, 0) else "train"
-    return State(parameters, {GLOBAL: model}, first)
-
-
-def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:
-    if state.phase == "done":
-        return None
-    ask, _ = PHASES[state.phase]
-    return ask(state, present)
-
-
-def reduce(state: State, reports: Sequence[Report]) -> State:
-    _, take = PHASES[state.phase]
-    return take(state, reports)
+    return State(parameters=parameters, models={GLOBAL: model}, phase=first)
 
 
 def place(state: State, evidence: Evidence | None) -> ClusterAssignment | Message:
     if state.clustering is None:
         raise Refused("the run has not formed its clusters yet", "try again in a few rounds")
     if evidence is None:
-        asked = privacy(state.parameters) if state.parameters.noise_at_test else PrivacySettings()
+        asked = state.parameters.asked_privacy if state.parameters.noise_at_test else PrivacySettings()
         return Describe(state.clustering.encoder, state.clustering.projector, 0, asked)
     assert isinstance(evidence, Descriptor)
     return place_newcomer(state.parameters, state.clustering, evidence)
-
-
-def privacy(parameters: Parameters) -> PrivacySettings:
-    """What is asked of the devices. Raises ConfigError."""
-    return privacy_of("flux", parameters)
 
 
 # -- warm-up: train, measure, bounds ------------------------------------------------------------------------
@@ -76,7 +56,7 @@ def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:
         GLOBAL,
         private=private_training(state.parameters),
     )
-    return Plan(dict.fromkeys(present, task), _title(state, "one model for all"))
+    return Plan(dict.fromkeys(present, task), clustered.title(state, "one model for all"))
 
 
 def _take_train(state: State, reports: Sequence[Report]) -> State:
@@ -98,14 +78,8 @@ def _take_measure(state: State, reports: Sequence[Report]) -> State:
     return replace(state, accuracies=accuracies, phase="bounds" if over else "train")
 
 
-def _ask_bounds(state: State, present: Sequence[DeviceId]) -> Plan:
-    asked = privacy(state.parameters)
-    task = bounds_task(state.models[GLOBAL], GLOBAL, asked, state.parameters.bounds)
-    return Plan(dict.fromkeys(present, task), bounds_title(asked))
-
-
 def _take_bounds(state: State, reports: Sequence[Report]) -> State:
-    bounds, width = merged_bounds(reports, privacy(state.parameters), state.parameters.margin)
+    bounds, width = merged_bounds(reports, state.parameters.asked_privacy, state.parameters.margin)
     return replace(state, bounds=bounds, latents=width, phase="cluster")
 
 
@@ -114,7 +88,9 @@ def _take_bounds(state: State, reports: Sequence[Report]) -> State:
 
 def _projector(state: State) -> Tensors:
     parameters = state.parameters
-    return projector_of(state.bounds, state.latents, privacy(parameters), parameters.dims, parameters.solver)
+    return projector_of(
+        state.bounds, state.latents, parameters.asked_privacy, parameters.dims, parameters.solver
+    )
 
 
 def _ask_cluster(state: State, present: Sequence[DeviceId]) -> Plan:
@@ -124,11 +100,11 @@ def _ask_cluster(state: State, present: Sequence[DeviceId]) -> Plan:
         GLOBAL,
         _projector(state),
         state.parameters.classes,
-        privacy(state.parameters),
+        state.parameters.asked_privacy,
         private_training(state.parameters),
     )
     mark = " (privacy=paper: not private)" if state.parameters.privacy == "paper" else ""
-    return Plan(dict.fromkeys(present, task), _title(state, f"devices describe their data{mark}"))
+    return Plan(dict.fromkeys(present, task), clustered.title(state, f"devices describe their data{mark}"))
 
 
 def _take_cluster(state: State, reports: Sequence[Report]) -> State:
@@ -156,7 +132,7 @@ def _ask_clustered(state: State, present: Sequence[DeviceId]) -> Plan:
     clustering, settings = _clustering(state), training(state.parameters)
     private = private_training(state.parameters)
     describe = Describe(
-        clustering.encoder, clustering.projector, state.parameters.classes, privacy(state.parameters)
+        clustering.encoder, clustering.projector, state.parameters.classes, state.parameters.asked_privacy
     )
 
     def task(device: DeviceId) -> Message:
@@ -169,7 +145,9 @@ def _ask_clustered(state: State, present: Sequence[DeviceId]) -> Plan:
             return TrainMixture(models, tuple(weights.values()), settings, cluster, private)
         return Train(state.models[cluster], settings, cluster, private=private)
 
-    return Plan({device: task(device) for device in present}, _title(state, "one model for each cluster"))
+    return Plan(
+        {device: task(device) for device in present}, clustered.title(state, "one model for each cluster")
+    )
 
 
 def _take_clustered(state: State, reports: Sequence[Report]) -> State:
@@ -203,7 +181,7 @@ def _aggregate(state: State, reports: Sequence[Report]) -> State:
     progress, watch = state.progress + 1, state.parameters.watch
     phase = "watch" if watch and (progress - clustering.round) % watch == 0 else "clustered"
     if progress >= state.parameters.rounds:
-        phase = "evaluate" if state.parameters.evaluate else "done"
+        phase = clustered.end(state)
     spent = charged(state.spent, reports, rule)
     return replace(state, models=models, guard=guard, spent=spent, progress=progress, phase=phase)
 
@@ -214,9 +192,9 @@ def _aggregate(state: State, reports: Sequence[Report]) -> State:
 def _ask_watch(state: State, present: Sequence[DeviceId]) -> Plan:
     clustering = _clustering(state)
     task = Describe(
-        clustering.encoder, clustering.projector, state.parameters.classes, privacy(state.parameters)
+        clustering.encoder, clustering.projector, state.parameters.classes, state.parameters.asked_privacy
     )
-    return Plan(dict.fromkeys(present, task), _title(state, "have the devices' data drifted?"))
+    return Plan(dict.fromkeys(present, task), clustered.title(state, "have the devices' data drifted?"))
 
 
 def _take_watch(state: State, reports: Sequence[Report]) -> State:
@@ -241,37 +219,17 @@ def _take_watch(state: State, reports: Sequence[Report]) -> State:
     )
 
 
-# -- the end ------------------------------------------------------------------------------------------------
-
-
-def _ask_evaluate(state: State, present: Sequence[DeviceId]) -> Plan:
-    assigned = {device: state.assignments[device] for device in present if device in state.assignments}
-    tasks = {device: Evaluate(state.models[cluster], "test", cluster) for device, cluster in assigned.items()}
-    return Plan(tasks, "final evaluation")
-
-
-def _take_evaluate(state: State, reports: Sequence[Report]) -> State:
-    return replace(state, metrics={**state.metrics, **metrics_of(reports)}, phase="done")
-
-
 def _clustering(state: State) -> Clustering:
     assert state.clustering is not None
     return state.clustering
 
 
-def _title(state: State, what: str) -> str:
-    return f"training round {state.progress + 1} of {state.parameters.rounds}: {what}"
-
-
-PHASES: Mapping[
-    str,
-    tuple[Callable[[State, Sequence[DeviceId]], Plan], Callable[[State, Sequence[Report]], State]],
-] = {
+PHASES: clustered.Phases[State] = {
     "train": (_ask_train, _take_train),
     "measure": (_ask_measure, _take_measure),
-    "bounds": (_ask_bounds, _take_bounds),
+    "bounds": (ask_bounds, _take_bounds),
     "cluster": (_ask_cluster, _take_cluster),
     "clustered": (_ask_clustered, _take_clustered),
     "watch": (_ask_watch, _take_watch),
-    "evaluate": (_ask_evaluate, _take_evaluate),
 }
+plan, reduce = clustered.phased(PHASES)

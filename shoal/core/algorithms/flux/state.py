@@ -5,13 +5,10 @@ from dataclasses import dataclass, field
 
 from shoal.core.algorithm import LASTING
 from shoal.core.algorithms.flux import Parameters
-from shoal.core.exchange.messages import Evaluated
 from shoal.core.exchange.parts import Descriptor, LatentBounds, Vector
-from shoal.core.server_kit.averaging import Guard
+from shoal.core.server_kit.clustered import Clustered
 from shoal.core.server_kit.descriptors import BlockScaler
 from shoal.core.types import DeviceId, ModelKey, Scalar, Tensors
-
-GLOBAL = "global"
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,8 +42,8 @@ class Clustering:
         return 2 * self.scaler.width
 
 
-@dataclass(frozen=True, eq=False)
-class State:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class State(Clustered):
     """phase: train, measure, bounds, cluster, clustered, watch, evaluate or done.
 
     progress: rounds of training done. accuracies: of the global model after each measured round, by round.
@@ -55,16 +52,10 @@ class State:
     """
 
     parameters: Parameters
-    models: Mapping[ModelKey, Tensors]
-    phase: str
-    progress: int = 0
     accuracies: Mapping[str, float] = field(default_factory=dict)
     bounds: LatentBounds | None = None
     latents: int = 0
     clustering: Clustering | None = None
-    assignments: Mapping[DeviceId, ModelKey] = field(default_factory=dict)
-    metrics: Mapping[DeviceId, Evaluated] = field(default_factory=dict)
-    guard: Guard = field(default_factory=Guard)
     spent: Mapping[DeviceId, float] = field(default_factory=dict, metadata=LASTING)
     drift: tuple[str, ...] = ()
 

@@ -1,7 +1,7 @@
-"""FMCL: devices grouped once, before training, by how a frozen encoder sees their classes.
+"""M. Ali et al., Foundation Model-based Client Clustering (FMCL), preprint, 2026.
 
-M. Ali et al., Foundation Model-based Client Clustering (FMCL), preprint, 2026. Sections and algorithms named
-below are the paper's.
+Devices are grouped once, before training, by how a frozen encoder sees their classes. Sections and algorithms
+named below are the paper's.
 
 A run goes through phases; each line is one exchange with the devices:
 
@@ -40,27 +40,32 @@ differs in
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
-from shoal.core.algorithm import Algorithm, TrainingParameters
+from shoal.core.algorithm import Algorithm, TrainingParameters, setting
 
 
 @dataclass(frozen=True)
 class Parameters(TrainingParameters):
-    """clusters: K; 0 finds it (Algorithm 5).
-    search: among which numbers of groups, those of the paper's "window" or "all" up to ten.
-    alpha, beta, epsilon: of the factor by which a small overlap of classes adds to a distance (Algorithm 3).
-    disjoint: how far apart those are that share no class: "shared", D_big of the paper; "classes", the same,
-        but at least the mean cosine distance of two different classes.
-    overlap: False leaves that factor out, the paper's ablation.
-    """
+    """The number of clusters is found, or given."""
 
-    clusters: int = 0
-    search: str = "all"
-    alpha: float = 1.0
-    beta: float = 100.0
-    epsilon: float = 1e-3
-    disjoint: str = "classes"
-    overlap: bool = True
+    clusters: int = setting(0, "K; 0: find it (Algorithm 5).", unit="clusters", at_least=0)
+    search: Literal["window", "all"] = setting(
+        "all", "Which numbers of clusters are tried: those of the paper's window, or all up to ten."
+    )
+    alpha: float = setting(
+        1.0,
+        "Of the factor by which a small overlap of classes adds to a distance (Algorithm 3).",
+        at_least=0,
+    )
+    beta: float = setting(100.0, "Of the same factor: its steepness.", above=0)
+    epsilon: float = setting(1e-3, "Of the same factor: keeps it finite.", above=0)
+    disjoint: Literal["shared", "classes"] = setting(
+        "classes",
+        "How far apart devices are that share no class: shared, D_big of the paper; classes, the same, but "
+        "at least the mean cosine distance of two different classes.",
+    )
+    overlap: bool = setting(True, "Use that factor; false is the paper's ablation.")
 
 
 ALGORITHM = Algorithm(
@@ -68,7 +73,6 @@ ALGORITHM = Algorithm(
     summary="one-shot clusters by class means of a frozen encoder (Ali et al. 2026)",
     parameters=Parameters,
     server_module="shoal.core.algorithms.fmcl.server",
-    device_module="shoal.core.device_kit.standard",
     presets={
         "paper": {
             "rounds": 100,

@@ -7,13 +7,11 @@ import numpy as np
 
 from shoal.core.algorithm import Plan, Report
 from shoal.core.algorithms.fmcl import Parameters, clustering
-from shoal.core.errors import ConfigError, Refused
+from shoal.core.errors import Refused
 from shoal.core.exchange.messages import Message, Represent, Represented
 from shoal.core.exchange.parts import ClusterAssignment, Evidence, Prototypes
 from shoal.core.server_kit import clustered, merge_split
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
-from shoal.core.server_kit.robust import RULES
-from shoal.core.server_kit.standard import check_parameters
 from shoal.core.types import DeviceId, Tensors
 
 
@@ -30,30 +28,7 @@ class State(Clustered):
 
 
 def start(model: Tensors, parameters: Parameters) -> State:
-    check_parameters(
-        "fmcl",
-        parameters,
-        {"aggregation": RULES, "search": ("window", "all"), "disjoint": ("shared", "classes")},
-        ("rounds",),
-    )
-    if parameters.clusters < 0:
-        raise ConfigError(
-            f"fmcl parameter clusters cannot be {parameters.clusters}", "use 0 to find their number"
-        )
-    for name in ("beta", "epsilon"):
-        if not getattr(parameters, name) > 0.0:
-            raise ConfigError(f"fmcl parameter {name} must be above 0, not {getattr(parameters, name)}")
-    if not parameters.alpha >= 0.0:
-        raise ConfigError(f"fmcl parameter alpha must be at least 0, not {parameters.alpha}")
     return State(parameters=parameters, models={GLOBAL: model}, phase="represent")
-
-
-def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:
-    return clustered.plan(PHASES, state, present)
-
-
-def reduce(state: State, reports: Sequence[Report]) -> State:
-    return clustered.reduce(PHASES, state, reports)
 
 
 def place(state: State, evidence: Evidence | None) -> ClusterAssignment | Message:
@@ -106,5 +81,5 @@ def _represented(reports: Sequence[Report]) -> dict[DeviceId, Prototypes]:
 PHASES: clustered.Phases[State] = {
     "represent": (_ask_represent, _take_represent),
     "clustered": (_ask_train, _take_train),
-    "evaluate": (clustered.ask_evaluate, clustered.take_evaluate),
 }
+plan, reduce = clustered.phased(PHASES)

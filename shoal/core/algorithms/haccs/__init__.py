@@ -1,7 +1,8 @@
-"""HACCS: devices grouped once, before training, by histograms of their labels or of their pixels by label.
+"""Wolfrath et al., HACCS: Heterogeneity-Aware Clustered Client Selection for Accelerated Federated Learning,
+IPDPS 2022, section IV.
 
-Wolfrath et al., HACCS: Heterogeneity-Aware Clustered Client Selection for Accelerated Federated Learning,
-IPDPS 2022, section IV. A run goes through phases:
+Devices are grouped once, before training, by histograms of their labels, or of their pixels by label. A run
+goes through phases:
 
     count       every device sends histograms; the server groups devices by their Hellinger distances, by
                 density (OPTICS); whoever lies near nobody is a group of its own
@@ -16,18 +17,21 @@ that its histograms left as they are. Late devices and newcomers choose by loss.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
-from shoal.core.algorithm import Algorithm, TrainingParameters
+from shoal.core.algorithm import Algorithm, TrainingParameters, setting
 from shoal.core.algorithms.haccs.messages import Count, Counted
 
 
 @dataclass(frozen=True)
 class Parameters(TrainingParameters):
-    """summary: see above. classes: in the run's labels. bins: of a histogram of pixels, from 0 to 1."""
+    """The number of clusters is found."""
 
-    summary: str = "labels"
-    classes: int = 10
-    bins: int = 16
+    summary: Literal["labels", "pixels"] = setting(
+        "labels", "What a device sends: a histogram of its labels, or of its pixels for each class."
+    )
+    classes: int = setting(10, "Classes among the run's labels.", unit="classes", at_least=1)
+    bins: int = setting(16, "Bins of a histogram of pixels, from 0 to 1.", unit="bins", at_least=1)
 
 
 ALGORITHM = Algorithm(

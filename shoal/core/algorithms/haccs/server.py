@@ -13,12 +13,7 @@ from shoal.core.exchange.parts import Vector
 from shoal.core.server_kit import clustered, merge_split
 from shoal.core.server_kit.cluster import Labels, renumbered, with_singletons
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
-from shoal.core.server_kit.clustered import place_by_loss as place
-from shoal.core.server_kit.robust import RULES
-from shoal.core.server_kit.standard import check_parameters
 from shoal.core.types import DeviceId, Tensors
-
-__all__ = ["State", "place", "plan", "reduce", "start"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -29,17 +24,7 @@ class State(Clustered):
 
 
 def start(model: Tensors, parameters: Parameters) -> State:
-    choices = {"aggregation": RULES, "summary": ("labels", "pixels")}
-    check_parameters("haccs", parameters, choices, ("rounds", "classes", "bins"))
     return State(parameters=parameters, models={GLOBAL: model}, phase="count")
-
-
-def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:
-    return clustered.plan(PHASES, state, present)
-
-
-def reduce(state: State, reports: Sequence[Report]) -> State:
-    return clustered.reduce(PHASES, state, reports)
 
 
 def _ask_count(state: State, present: Sequence[DeviceId]) -> Plan:
@@ -95,5 +80,6 @@ def density(apart: Vector) -> Labels:
 PHASES: clustered.Phases[State] = {
     "count": (_ask_count, _take_count),
     "clustered": (clustered.ask_train, clustered.take_train),
-    "evaluate": (clustered.ask_evaluate, clustered.take_evaluate),
 }
+plan, reduce = clustered.phased(PHASES)
+place = clustered.place_by_loss

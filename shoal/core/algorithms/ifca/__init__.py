@@ -1,7 +1,7 @@
-"""IFCA: K models, of which every device trains the one whose loss is lowest on its data.
+"""Ghosh et al., An Efficient Framework for Clustered Federated Learning, NeurIPS 2020, Algorithm 1.
 
-Ghosh et al., An Efficient Framework for Clustered Federated Learning, NeurIPS 2020, Algorithm 1 with model
-averaging (option II). A round is two exchanges:
+There are K models, and every device trains the one whose loss on its data is lowest; models are averaged
+(option II). A round is two exchanges:
 
     choose   every device measures its loss under each of the K models
     train    every device trains the model of its choice; each model is averaged from those who chose it
@@ -14,14 +14,14 @@ needs labels.
 
 from dataclasses import dataclass
 
-from shoal.core.algorithm import Algorithm, TrainingParameters
+from shoal.core.algorithm import Algorithm, TrainingParameters, setting
 
 
 @dataclass(frozen=True)
 class Parameters(TrainingParameters):
-    """clusters: K."""
+    """The number of models is given."""
 
-    clusters: int = 4
+    clusters: int = setting(4, "K, the number of models.", unit="models", at_least=1)
 
 
 ALGORITHM = Algorithm(
@@ -29,7 +29,6 @@ ALGORITHM = Algorithm(
     summary="devices choose among K models by loss (Ghosh et al. 2020)",
     parameters=Parameters,
     server_module="shoal.core.algorithms.ifca.server",
-    device_module="shoal.core.device_kit.standard",
     presets={"paper": {"aggregation": "mean"}},
     initial=lambda parameters: parameters.clusters,
 )

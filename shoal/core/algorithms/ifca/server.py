@@ -3,17 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from shoal.core.algorithm import Plan, Report
+from shoal.core.algorithm import Report
 from shoal.core.algorithms.ifca import Parameters
 from shoal.core.server_kit import clustered
 from shoal.core.server_kit.clustered import Clustered
-from shoal.core.server_kit.clustered import place_by_loss as place
 from shoal.core.server_kit.initial import several
-from shoal.core.server_kit.robust import RULES
-from shoal.core.server_kit.standard import check_parameters
-from shoal.core.types import DeviceId, Tensors
-
-__all__ = ["State", "place", "plan", "reduce", "start"]
+from shoal.core.types import Tensors
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -24,17 +19,8 @@ class State(Clustered):
 
 
 def start(model: Tensors, parameters: Parameters, *others: Tensors) -> State:
-    check_parameters("ifca", parameters, {"aggregation": RULES}, ("rounds", "clusters"))
     models = several((model, *others), clustered.named(parameters.clusters))
     return State(parameters=parameters, models=models, phase="choose")
-
-
-def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:
-    return clustered.plan(PHASES, state, present)
-
-
-def reduce(state: State, reports: Sequence[Report]) -> State:
-    return clustered.reduce(PHASES, state, reports)
 
 
 def _take_choice(state: State, reports: Sequence[Report]) -> State:
@@ -49,5 +35,6 @@ def _take_train(state: State, reports: Sequence[Report]) -> State:
 PHASES: clustered.Phases[State] = {
     "choose": (clustered.ask_scores, _take_choice),
     "train": (clustered.ask_train, _take_train),
-    "evaluate": (clustered.ask_evaluate, clustered.take_evaluate),
 }
+plan, reduce = clustered.phased(PHASES)
+place = clustered.place_by_loss

@@ -1,7 +1,8 @@
-"""PACFL: devices grouped once, before training, by the angles between the subspaces of their raw samples.
+"""Vahidian et al., Efficient Distribution Similarity Identification in Clustered Federated Learning via
+Principal Angles between Client Data Subspaces, AAAI 2023, Algorithms 1 and 2.
 
-Vahidian et al., Efficient Distribution Similarity Identification in Clustered Federated Learning via
-Principal Angles between Client Data Subspaces, AAAI 2023, Algorithms 1 and 2. A run goes through phases:
+Devices are grouped once, before training, by the angles between the subspaces of their raw samples. A run
+goes through phases:
 
     span        every device sends the first p singular vectors of its samples, flattened; the server groups
                 devices by the principal angles between these (eq. 2 and 3), average linkage
@@ -15,22 +16,35 @@ samples: they leave without any protection, and the device's ledger notes it.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
-from shoal.core.algorithm import Algorithm, TrainingParameters
+from shoal.core.algorithm import Algorithm, TrainingParameters, setting
 from shoal.core.algorithms.pacfl.messages import Span, Spanned
+from shoal.core.errors import ConfigError
 
 
 @dataclass(frozen=True)
 class Parameters(TrainingParameters):
-    """vectors: p. measure: "smallest" of the principal angles, or their "sum".
+    """The number of clusters is given, or found by an angle."""
 
-    clusters: K, at most; 0 merges what is at most `angle` degrees apart.
-    """
+    vectors: int = setting(3, "p, vectors that a device sends of each class.", unit="vectors", at_least=1)
+    measure: Literal["smallest", "sum"] = setting(
+        "smallest", "Compare subspaces by the smallest of their principal angles, or by the sum."
+    )
+    clusters: int = setting(
+        4, "K, the largest number of clusters; 0: merge by angle.", unit="clusters", at_least=0
+    )
+    angle: float = setting(
+        10.0, "With clusters=0: largest angle at which groups are merged.", unit="degrees", at_least=0
+    )
 
-    vectors: int = 3
-    measure: str = "smallest"
-    clusters: int = 4
-    angle: float = 10.0
+    def check(self) -> None:
+        super().check()
+        if not self.clusters and not self.angle:
+            raise ConfigError(
+                "clusters=0 merges by angle, and angle is 0",
+                "set clusters to at least 1, or angle above 0",
+            )
 
 
 ALGORITHM = Algorithm(

@@ -8,17 +8,11 @@ import numpy as np
 from shoal.core.algorithm import Plan, Report
 from shoal.core.algorithms.pacfl import Parameters
 from shoal.core.algorithms.pacfl.messages import Span, Spanned
-from shoal.core.errors import ConfigError
 from shoal.core.exchange.parts import Vector
 from shoal.core.server_kit import clustered, merge_split
 from shoal.core.server_kit.cluster import agglomerated
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
-from shoal.core.server_kit.clustered import place_by_loss as place
-from shoal.core.server_kit.robust import RULES
-from shoal.core.server_kit.standard import check_parameters
 from shoal.core.types import DeviceId, Tensors
-
-__all__ = ["State", "place", "plan", "reduce", "start"]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -29,19 +23,7 @@ class State(Clustered):
 
 
 def start(model: Tensors, parameters: Parameters) -> State:
-    choices = {"aggregation": RULES, "measure": ("smallest", "sum")}
-    check_parameters("pacfl", parameters, choices, ("rounds", "vectors"))
-    if parameters.clusters < 0 or (not parameters.clusters and not parameters.angle > 0.0):
-        raise ConfigError("pacfl needs clusters of at least 1, or clusters=0 with an angle above 0")
     return State(parameters=parameters, models={GLOBAL: model}, phase="span")
-
-
-def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:
-    return clustered.plan(PHASES, state, present)
-
-
-def reduce(state: State, reports: Sequence[Report]) -> State:
-    return clustered.reduce(PHASES, state, reports)
 
 
 def _ask_span(state: State, present: Sequence[DeviceId]) -> Plan:
@@ -87,5 +69,6 @@ def angles(bases: Mapping[DeviceId, Vector], measure: str) -> Vector:
 PHASES: clustered.Phases[State] = {
     "span": (_ask_span, _take_span),
     "clustered": (clustered.ask_train, clustered.take_train),
-    "evaluate": (clustered.ask_evaluate, clustered.take_evaluate),
 }
+plan, reduce = clustered.phased(PHASES)
+place = clustered.place_by_loss

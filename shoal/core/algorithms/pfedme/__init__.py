@@ -1,9 +1,9 @@
-"""pFedMe: each device has a personal model, which is held near a model of its own of the common one.
+"""T. Dinh, Tran and Nguyen, Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020, Algorithm 1.
 
-T. Dinh, Tran and Nguyen, Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020, Algorithm 1.
+Each device has a personal model, theta, which is held near w, its own version of the common model.
 
-A device minimises, over w, the Moreau envelope F_i(w) = min_theta f_i(theta) + lambda / 2 ||theta - w||^2.
-In each of R local rounds it draws a batch, makes theta by K gradient steps on that batch's part of the inner
+A device minimizes, over w, the Moreau envelope F_i(w) = min_theta f_i(theta) + lambda / 2 ||theta - w||^2. In
+each of R local rounds it draws a batch, makes theta by K gradient steps on that batch's part of the inner
 problem, and then takes one step on w, whose gradient is lambda (w - theta):
 
     theta <- theta - personal_rate (grad f_i(theta) + lambda (theta - w))     K times
@@ -37,32 +37,27 @@ original's. They differ from `default` in
 
 from dataclasses import dataclass
 
-from shoal.core.algorithm import Algorithm
+from shoal.core.algorithm import Algorithm, CommonParameters, setting
 from shoal.core.algorithms.pfedme.messages import Measure, Train
 
 
 @dataclass(frozen=True)
-class Parameters:
-    """rounds: T, of training. local_rounds: R; 0: as many as `epochs` have batches.
+class Parameters(CommonParameters):
+    """learning_rate: eta, of w."""
 
-    learning_rate: eta, of w. personal_rate: of theta. personal_steps: K. attraction: lambda.
-    mixing: beta, how far the server moves towards the mean; above 1 it overshoots.
-    aggregation: how updates become a model, and what a hostile one can do; see
-    `shoal.core.server_kit.robust`. evaluate: measure the personal models on the devices' test parts as the
-    last exchange.
-    """
-
-    rounds: int = 10
-    epochs: int = 2
-    local_rounds: int = 0
-    batch_size: int = 64
     learning_rate: float = 0.05
-    personal_rate: float = 0.03
-    personal_steps: int = 5
-    attraction: float = 15.0
-    mixing: float = 1.0
-    aggregation: str = "clipped"
-    evaluate: bool = True
+    local_rounds: int = setting(
+        0,
+        "R, batches that a device draws in a round; 0: those of `epochs`.",
+        unit="batches",
+        at_least=0,
+    )
+    personal_rate: float = setting(0.03, "Step size of the personal model theta.", above=0)
+    personal_steps: int = setting(5, "K, steps on each batch.", unit="steps", at_least=1)
+    attraction: float = setting(15.0, "lambda, how strongly theta is held near w.", above=0)
+    mixing: float = setting(
+        1.0, "beta, how far the server moves towards the mean; above 1 it overshoots.", above=0
+    )
 
 
 AS_TOLD = {"learning_rate": 0.005, "personal_rate": 0.09, "aggregation": "mean"}

@@ -1,7 +1,8 @@
-"""SRFCA: clusters from a graph of near devices, refined by loss and merged, with trimmed means.
+"""Vardhan et al., An Improved Federated Clustering Algorithm with Model-Based Clustering, TMLR 2024,
+Algorithms 1 to 4.
 
-Vardhan et al., An Improved Federated Clustering Algorithm with Model-Based Clustering, TMLR 2024, Algorithms
-1 to 4. A run goes through phases; each line is one exchange:
+Clusters come from a graph of devices that are near each other, are refined by loss and merged, and average by
+trimmed means. A run goes through phases; each line is one exchange:
 
     start      every device trains the same model; devices nearer than lambda are joined, and what hangs
                together, of at least `smallest` devices, is a cluster (ONE_SHOT)
@@ -23,19 +24,18 @@ Trimmed means are the paper's rule, so preset `paper` has them; the default hold
 
 from dataclasses import dataclass
 
-from shoal.core.algorithm import Algorithm, TrainingParameters
+from shoal.core.algorithm import Algorithm, TrainingParameters, setting
 
 
 @dataclass(frozen=True)
 class Parameters(TrainingParameters):
-    """quantile: of the distances of all pairs, which lambda is. smallest: devices that make a cluster.
+    """The number of clusters is found."""
 
-    every: rounds of training between two refinements.
-    """
-
-    quantile: float = 0.15
-    smallest: int = 2
-    every: int = 2
+    quantile: float = setting(
+        0.15, "lambda, as a quantile of the distances of all pairs.", at_least=0, at_most=1
+    )
+    smallest: int = setting(2, "Devices that make a cluster.", unit="devices", at_least=1)
+    every: int = setting(2, "Rounds of training between two refinements.", unit="rounds", at_least=1)
 
 
 ALGORITHM = Algorithm(
@@ -43,6 +43,5 @@ ALGORITHM = Algorithm(
     summary="clusters from a graph of near devices, refined by loss (Vardhan et al. 2024)",
     parameters=Parameters,
     server_module="shoal.core.algorithms.srfca.server",
-    device_module="shoal.core.device_kit.standard",
     presets={"paper": {"aggregation": "trimmed"}},
 )

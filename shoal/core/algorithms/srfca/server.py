@@ -7,19 +7,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.sparse.csgraph import connected_components
 
-from shoal.core.algorithm import Plan, Report
+from shoal.core.algorithm import Report
 from shoal.core.algorithms.srfca import Parameters
-from shoal.core.errors import ConfigError
 from shoal.core.exchange.parts import Vector
 from shoal.core.server_kit import clustered, distances, merge_split
 from shoal.core.server_kit.cluster import SLACK
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
-from shoal.core.server_kit.clustered import place_by_loss as place
-from shoal.core.server_kit.robust import RULES
-from shoal.core.server_kit.standard import check_parameters, trained
-from shoal.core.types import DeviceId, Tensors
-
-__all__ = ["State", "place", "plan", "reduce", "start"]
+from shoal.core.server_kit.standard import trained
+from shoal.core.types import Tensors
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -31,18 +26,7 @@ class State(Clustered):
 
 
 def start(model: Tensors, parameters: Parameters) -> State:
-    check_parameters("srfca", parameters, {"aggregation": RULES}, ("rounds", "smallest", "every"))
-    if not 0.0 <= parameters.quantile <= 1.0:
-        raise ConfigError(f"srfca parameter quantile cannot be {parameters.quantile}", "use 0 to 1")
     return State(parameters=parameters, models={GLOBAL: model}, phase="start")
-
-
-def plan(state: State, present: Sequence[DeviceId]) -> Plan | None:
-    return clustered.plan(PHASES, state, present)
-
-
-def reduce(state: State, reports: Sequence[Report]) -> State:
-    return clustered.reduce(PHASES, state, reports)
 
 
 def _take_start(state: State, reports: Sequence[Report]) -> State:
@@ -92,5 +76,6 @@ PHASES: clustered.Phases[State] = {
     "start": (clustered.ask_train, _take_start),
     "train": (clustered.ask_train, _take_train),
     "choose": (clustered.ask_scores, _take_choice),
-    "evaluate": (clustered.ask_evaluate, clustered.take_evaluate),
 }
+plan, reduce = clustered.phased(PHASES)
+place = clustered.place_by_loss

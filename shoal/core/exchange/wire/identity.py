@@ -3,6 +3,13 @@
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from shoal.core.errors import BadPayload
+from shoal.core.exchange._pb.fed.v1 import (
+    blob_service_pb2,
+    device_service_pb2,
+    observer_service_pb2,
+    placement_service_pb2,
+    role_pb2,
+)
 from shoal.core.exchange._pb.fed.v1 import enrollment_service_pb2 as pb2
 from shoal.core.exchange.wire.checks import MAX_TEXT, meaning, name, present, seconds_from_pb, seconds_to_pb
 from shoal.core.identity.certificates import MAX_REQUEST, NAME
@@ -13,11 +20,31 @@ PIN = PROOF = 32
 MAX_SIGNATURE = 80
 """Bytes of an ECDSA signature on P-256, DER."""
 ROLES = {
-    Role.TRAIN: pb2.ROLE_TRAIN,
-    Role.INFER_ONLY: pb2.ROLE_INFER_ONLY,
-    Role.OBSERVER: pb2.ROLE_OBSERVER,
+    Role.TRAIN: role_pb2.ROLE_TRAIN,
+    Role.INFER_ONLY: role_pb2.ROLE_INFER_ONLY,
+    Role.OBSERVER: role_pb2.ROLE_OBSERVER,
 }
 ROLE_OF: dict[int, Role] = {number: role for role, number in ROLES.items()}
+
+
+def roles_by_call() -> dict[str, frozenset[Role]]:
+    """Which roles may make each call of the devices' port, as the contract says, by "/fed.v1.Service/Call".
+
+    A method in the contract without the option `allowed` is left out.
+    """
+    services = (
+        device_service_pb2.DESCRIPTOR.services_by_name["DeviceService"],
+        placement_service_pb2.DESCRIPTOR.services_by_name["PlacementService"],
+        blob_service_pb2.DESCRIPTOR.services_by_name["BlobService"],
+        pb2.DESCRIPTOR.services_by_name["IdentityService"],
+        observer_service_pb2.DESCRIPTOR.services_by_name["ObserverService"],
+    )
+    return {
+        f"/{service.full_name}/{method.name}": frozenset(ROLE_OF[number] for number in numbers)
+        for service in services
+        for method in service.methods
+        if (numbers := method.GetOptions().Extensions[role_pb2.allowed])
+    }
 
 
 def challenge_to_pb(challenge: Challenge) -> pb2.ChallengeResponse:

@@ -35,7 +35,8 @@ def report_from_bytes(data: bytes) -> Report:
 
 
 def payload_to_bytes(payload: Payload) -> bytes:
-    return payload_to_pb(payload).SerializeToString()
+    """The same bytes for the same payload, whatever the order of its parts."""
+    return payload_to_pb(payload).SerializeToString(deterministic=True)
 
 
 def payload_from_bytes(data: bytes) -> Payload:

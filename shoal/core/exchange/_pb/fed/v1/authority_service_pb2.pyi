@@ -6,7 +6,7 @@ Unix socket, and never on a port that devices can reach.
 """
 
 from collections import abc as _abc
-from shoal.core.exchange._pb.fed.v1 import enrollment_service_pb2 as _enrollment_service_pb2
+from shoal.core.exchange._pb.fed.v1 import role_pb2 as _role_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
@@ -112,7 +112,7 @@ class CreateTokenRequest(_message.Message):
     LABELS_FIELD_NUMBER: _builtins.int
     PATTERN_FIELD_NUMBER: _builtins.int
     HOLD_FIELD_NUMBER: _builtins.int
-    role: _enrollment_service_pb2.Role.ValueType
+    role: _role_pb2.Role.ValueType
     """Set by the operator: what devices may do that join with it. Unset: ROLE_TRAIN."""
     uses: _builtins.int
     """Set by the operator: how many devices it admits, 1 to 10,000. Unset: one."""
@@ -131,7 +131,7 @@ class CreateTokenRequest(_message.Message):
     def __init__(
         self,
         *,
-        role: _enrollment_service_pb2.Role.ValueType = ...,
+        role: _role_pb2.Role.ValueType = ...,
         uses: _builtins.int | None = ...,
         ttl: _duration_pb2.Duration | None = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
@@ -215,7 +215,7 @@ class Token(_message.Message):
     STANDING_FIELD_NUMBER: _builtins.int
     token: _builtins.str
     """Set by the server: its name. Unset: never."""
-    role: _enrollment_service_pb2.Role.ValueType
+    role: _role_pb2.Role.ValueType
     """Set by the server: what devices may do that join with it. Unset: never."""
     uses: _builtins.int
     """Set by the server: how many devices it admits. Unset: never."""
@@ -245,7 +245,7 @@ class Token(_message.Message):
         self,
         *,
         token: _builtins.str = ...,
-        role: _enrollment_service_pb2.Role.ValueType = ...,
+        role: _role_pb2.Role.ValueType = ...,
         uses: _builtins.int = ...,
         used: _builtins.int = ...,
         created: _timestamp_pb2.Timestamp | None = ...,
@@ -432,7 +432,7 @@ class Device(_message.Message):
     """Set by the server: its name for good, as in its certificates. Unset: never."""
     display: _builtins.str
     """Set by the server: what people call it. Unset: never."""
-    role: _enrollment_service_pb2.Role.ValueType
+    role: _role_pb2.Role.ValueType
     """Set by the server: what it may do. Unset: never."""
     standing: Global___DeviceStanding.ValueType
     """Set by the server: whether it may call. Unset: never."""
@@ -461,7 +461,7 @@ class Device(_message.Message):
         *,
         device: _builtins.str = ...,
         display: _builtins.str = ...,
-        role: _enrollment_service_pb2.Role.ValueType = ...,
+        role: _role_pb2.Role.ValueType = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         standing: Global___DeviceStanding.ValueType = ...,
         created: _timestamp_pb2.Timestamp | None = ...,

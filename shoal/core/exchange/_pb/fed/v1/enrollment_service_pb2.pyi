@@ -21,11 +21,11 @@ Statuses, beside those of device_service.proto:
                       to come again
 """
 
+from shoal.core.exchange._pb.fed.v1 import role_pb2 as _role_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
-from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -36,34 +36,6 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
-
-class _Role:
-    ValueType = _typing.NewType("ValueType", _builtins.int)
-    V: _TypeAlias = ValueType  # noqa: Y015
-
-class _RoleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Role.ValueType], _builtins.type):
-    DESCRIPTOR: _descriptor.EnumDescriptor
-    ROLE_UNSPECIFIED: _Role.ValueType  # 0
-    """Not set: refused."""
-    ROLE_TRAIN: _Role.ValueType  # 1
-    """Train, and be placed."""
-    ROLE_INFER_ONLY: _Role.ValueType  # 2
-    """Be placed and fetch the model, without a part in training."""
-    ROLE_OBSERVER: _Role.ValueType  # 3
-    """See how runs stand."""
-
-class Role(_Role, metaclass=_RoleEnumTypeWrapper):
-    """What a device may do."""
-
-ROLE_UNSPECIFIED: Role.ValueType  # 0
-"""Not set: refused."""
-ROLE_TRAIN: Role.ValueType  # 1
-"""Train, and be placed."""
-ROLE_INFER_ONLY: Role.ValueType  # 2
-"""Be placed and fetch the model, without a part in training."""
-ROLE_OBSERVER: Role.ValueType  # 3
-"""See how runs stand."""
-Global___Role: _TypeAlias = Role  # noqa: Y015
 
 @_typing.final
 class ChallengeRequest(_message.Message):
@@ -213,7 +185,7 @@ class Identity(_message.Message):
     """Set by the server: its federation's name, part of every certificate. Unset: refused."""
     device: _builtins.str
     """Set by the server: the device's name. Unset: refused."""
-    role: Global___Role.ValueType
+    role: _role_pb2.Role.ValueType
     """Set by the server: what the device may do. Unset: refused."""
     address: _builtins.str
     """Set by the server: "host:port" where the services for devices are. Unset: refused."""
@@ -228,7 +200,7 @@ class Identity(_message.Message):
         authorities: _builtins.bytes = ...,
         federation: _builtins.str = ...,
         device: _builtins.str = ...,
-        role: Global___Role.ValueType = ...,
+        role: _role_pb2.Role.ValueType = ...,
         address: _builtins.str = ...,
         renew_in: _duration_pb2.Duration | None = ...,
     ) -> None: ...

@@ -974,6 +974,8 @@ class RunStatus(_message.Message):
     FACTS_FIELD_NUMBER: _builtins.int
     RELEASED_FIELD_NUMBER: _builtins.int
     CENTRAL_FIELD_NUMBER: _builtins.int
+    SPEC_FIELD_NUMBER: _builtins.int
+    ACCURACIES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def summary(self) -> Global___RunSummary:
         """Set by the server: the run in a few lines. Unset: never."""
@@ -1014,6 +1016,14 @@ class RunStatus(_message.Message):
     def central(self) -> Global___CentralNoise:
         """Set by the server: what its own noise promises. Unset: the run asks for none."""
 
+    @_builtins.property
+    def spec(self) -> Global___StartRunRequest:
+        """Set by the server: what the operator asked for, without the initial model. Unset: never."""
+
+    @_builtins.property
+    def accuracies(self) -> _containers.RepeatedCompositeFieldContainer[Global___RoundAccuracy]:
+        """Set by the server: rounds in which devices measured models on held-out samples, oldest first. Unset: none."""
+
     def __init__(
         self,
         *,
@@ -1026,14 +1036,44 @@ class RunStatus(_message.Message):
         facts: _abc.Mapping[_builtins.str, _payload_pb2.Scalar] | None = ...,
         released: _abc.Iterable[Global___Released] | None = ...,
         central: Global___CentralNoise | None = ...,
+        spec: Global___StartRunRequest | None = ...,
+        accuracies: _abc.Iterable[Global___RoundAccuracy] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["central", b"central", "summary", b"summary"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["central", b"central", "spec", b"spec", "summary", b"summary"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abandoned_rounds", b"abandoned_rounds", "central", b"central", "clusters", b"clusters", "devices", b"devices", "facts", b"facts", "missing", b"missing", "models", b"models", "released", b"released", "summary", b"summary"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abandoned_rounds", b"abandoned_rounds", "accuracies", b"accuracies", "central", b"central", "clusters", b"clusters", "devices", b"devices", "facts", b"facts", "missing", b"missing", "models", b"models", "released", b"released", "spec", b"spec", "summary", b"summary"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RunStatus: _TypeAlias = RunStatus  # noqa: Y015
+
+@_typing.final
+class RoundAccuracy(_message.Message):
+    """How accurate the models of a round were."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUND_FIELD_NUMBER: _builtins.int
+    ACCURACY_FIELD_NUMBER: _builtins.int
+    round: _builtins.int
+    """Set by the server: the round, counted from 1. Unset: never."""
+    accuracy: _builtins.float
+    """Set by the server: mean held-out accuracy over the devices that counted, weighted by their samples, 0 to 1.
+    Unset: 0.
+    """
+    def __init__(
+        self,
+        *,
+        round: _builtins.int = ...,
+        accuracy: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accuracy", b"accuracy", "round", b"round"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RoundAccuracy: _TypeAlias = RoundAccuracy  # noqa: Y015
 
 @_typing.final
 class Cluster(_message.Message):

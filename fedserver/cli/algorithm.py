@@ -1,0 +1,134 @@
+"""`fedserver algorithm ...`: which algorithms there are, and what can be set. No server is needed."""
+
+import textwrap
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from fedserver.cli.text import table
+from shoal.core.algorithm import Algorithm, Setting, discover, find, rejected
+from shoal.shell.console import Console, Result, verb
+
+WIDTH = 100
+
+
+@click.group()
+def algorithm() -> None:
+    """Algorithms: list them, and show what can be set."""
+
+
+@algorithm.command("ls", epilog="Example: fedserver algorithm ls --json")
+@verb
+def list_(console: Console) -> Result:
+    """List every algorithm and its variants, with the paper. Plug-ins that cannot be used are named."""
+    cards = sorted(discover().values(), key=lambda card: card.name)
+    for each in rejected():
+        console.say(f"warning: {each}{f'; hint: {each.hint}' if each.hint else ''}")
+    rows = []
+    for card in cards:
+        rows.append((card.name, card.summary))
+        rows += [
+            (f"  {name}", f"{card.name} with {_pairs(card, changes)}")
+            for name, changes in card.variants.items()
+        ]
+    data = {
+        "algorithms": [
+            {
+                "name": card.name,
+                "summary": card.summary,
+                "paper": card.citation,
+                "variants": {name: dict(changes) for name, changes in card.variants.items()},
+                "presets": ["default", *card.presets],
+            }
+            for card in cards
+        ],
+        "rejected": [asdict(each) for each in rejected()],
+    }
+    return Result(
+        data, table(("name", "summary"), rows) + "\n\nMore about one: fedserver algorithm show NAME"
+    )
+
+
+@algorithm.command(epilog="Example: fedserver algorithm show flux")
+@verb
+@click.argument("name")
+def show(console: Console, name: str) -> Result:
+    """Show an algorithm: its paper, its variants and presets, and every parameter.
+
+    NAME may be a variant, whose own settings then count as the defaults.
+    """
+    card, variant = find(name)
+    settings = card.settings
+    data = {
+        "name": card.name,
+        "variant": name if name != card.name else "",
+        "summary": card.summary,
+        "paper": card.citation,
+        "documentation": card.documentation,
+        "variants": {each: dict(changes) for each, changes in card.variants.items()},
+        "presets": {preset: dict(changes) for preset, changes in card.presets.items()},
+        "parameters": [
+            {
+                "name": each.name,
+                "type": each.type.__name__,
+                "legal": each.legal,
+                "unit": each.unit,
+                "default": variant.get(each.name, each.default),
+                "paper": _of_paper(card, each),
+                "meaning": each.meaning,
+            }
+            for each in settings.values()
+        ],
+    }
+    return Result(data, _page(card, name, variant, settings))
+
+
+def _page(card: Algorithm, name: str, variant: Mapping[str, Any], settings: Mapping[str, Setting]) -> str:
+    lines = [f"{card.name}: {card.summary}", *textwrap.wrap(card.citation, WIDTH), ""]
+    if variant:
+        lines.append(f"{name} is {card.name} with {_pairs(card, variant)}")
+    for each, changes in card.variants.items():
+        if each != name:
+            lines.append(f"variant {each}: {_pairs(card, changes)}")
+    for preset, changes in card.presets.items():
+        pairs = _pairs(card, changes)
+        lines += textwrap.wrap(f"preset {preset}: {pairs}", WIDTH, subsequent_indent="    ")
+    lines += ["", "Parameters, set with --set NAME=VALUE:", ""]
+    for setting in settings.values():
+        default = variant.get(setting.name, setting.default)
+        paper = _of_paper(card, setting)
+        unit = f" {setting.unit}" if setting.unit else ""
+        head = f"{setting.name} = {_shown(default) if setting.allows(default) else 'REQUIRED'}{unit}"
+        if paper is not None and paper != default:
+            head += f" (paper: {_shown(paper)})"
+        lines.append(head)
+        body = f"{setting.meaning} Legal: {setting.legal}."
+        lines += textwrap.wrap(body, WIDTH, initial_indent="    ", subsequent_indent="    ")
+    return "\n".join(lines)
+
+
+def _of_paper(card: Algorithm, setting: Setting) -> Any:
+    """What the preset "paper" uses; None where there is no such preset."""
+    return card.presets["paper"].get(setting.name, setting.default) if "paper" in card.presets else None
+
+
+def _pairs(card: Algorithm, changes: Mapping[str, Any]) -> str:
+    """Settings as one writes them; a variant marks one that must be given by a value that is not legal."""
+    settings = card.settings
+    return ", ".join(
+        f"{name}={_shown(value) if settings[name].allows(value) else 'REQUIRED'}"
+        for name, value in changes.items()
+    )
+
+
+def _shown(value: Any) -> str:
+    """A value as --set takes it."""
+    return (
+        str(value).lower()
+        if isinstance(value, bool)
+        else f"{value:g}"
+        if isinstance(value, float)
+        else str(value)
+    )

@@ -1,0 +1,196 @@
+"""The daemon from Python: `shoal.Client("server/operator.sock").start("flux", rounds=20)`."""
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from shoal.core.engine.rounds import RoundPolicy
+from shoal.core.errors import Refused
+from shoal.core.types import Tensors
+from shoal.result import Accuracy, NotKnown, Result, Round
+
+if TYPE_CHECKING:
+    from fedserver.coordinator.status_types import RunStatus
+    from fedserver.rpc.client import OperatorClient
+
+POLICY = tuple(each.name for each in fields(RoundPolicy))
+
+
+class Client:
+    """A server on this machine, as its operators have it. Connecting is left to the first call.
+
+    path: the server's state folder, or the operator socket in it. Needs the extra `server`.
+
+    Example:
+        with shoal.Client("server/operator.sock") as client:
+            run = client.start("flux", devices=8, rounds=20)
+            result = run.result(progress=True)
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        from fedserver.rpc.client import SOCKET, OperatorClient
+
+        path = Path(path)
+        self.state = path.parent if path.name == SOCKET else path
+        self._operator = OperatorClient(self.state)
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection; runs go on."""
+        self._operator.__exit__(None, None, None)
+
+    def start(
+        self,
+        algorithm: str,
+        *,
+        name: str = "",
+        preset: str = "default",
+        model: Any = None,
+        latent: Any = None,
+        seed: int = 0,
+        model_seed: int = 42,
+        **parameters: Any,
+    ) -> "Run":
+        """Start a run, and return at once.
+
+        name: of the run; one is made from the algorithm's where it is left out. model, latent: as for
+        `shoal.simulate`; the initial weights are made here, with PyTorch. Without a model the first device is
+        asked for them. parameters: the algorithm's own, such as rounds=20, and those of the policy: devices,
+        minimum, oversample, wait_for_devices, deadline, device_timeout and max_abandoned_rounds.
+
+        Raises ConfigError for what is wrong, Unavailable when no server answers.
+
+        Example:
+            run = client.start("flux", devices=8, minimum=6, rounds=20, learning_rate=0.01)
+        """
+        from fedserver.config import read_run
+
+        policy = {key: parameters.pop(key) for key in POLICY if key in parameters}
+        given = {"name": name, "algorithm": algorithm, "preset": preset, "seed": seed}
+        spec = read_run(None, {**given, "parameters": parameters, "policy": policy}).spec()
+        initial: Tensors | None = None
+        if model is not None:
+            from shoal.core.device_kit.learner import initial_weights
+            from shoal.lab.models import learner_of
+
+            initial = initial_weights(learner_of(model, latent), model_seed)
+        return Run(self._operator, self._operator.start_run(spec, initial), model)
+
+    def run(self, name: str) -> "Run":
+        """A run that was started before. Raises NotFound."""
+        self._operator.show(name)
+        return Run(self._operator, name)
+
+    def runs(self) -> dict[str, str]:
+        """The runs, newest first, with the stage of each."""
+        return {each.run: each.stage for each in self._operator.runs()}
+
+    def __repr__(self) -> str:
+        return f"shoal.Client({str(self.state)!r})"
+
+
+class Run:
+    """A run of a daemon. It goes on whether anyone watches or not."""
+
+    def __init__(self, operator: "OperatorClient", name: str, model: Any = None) -> None:
+        self.name = name
+        self._operator, self._network = operator, model
+
+    @property
+    def stage(self) -> str:
+        """waiting, open, reducing, finished, failed or stopped."""
+        return self._operator.show(self.name).summary.stage
+
+    def result(
+        self, timeout: float | None = None, progress: bool | Callable[[str], None] = False
+    ) -> "DaemonResult":
+        """Wait until the run is over, and return what it found.
+
+        timeout: seconds; None waits as long as it takes. Raises Refused when the run failed or was stopped,
+        and TimeIsUp after `timeout`.
+        """
+        say = progress if callable(progress) else _line if progress else _silent
+        status = self._operator.show(self.name)
+        if not status.summary.over:
+            for status in self._operator.watch(self.name, timeout):
+                say(f"{self.name}: {status.summary.title or status.summary.stage}")
+        if status.summary.stage != "finished":
+            raise Refused(f"run {self.name} {status.summary.stage}: {status.summary.waiting_for}")
+        return DaemonResult(self._operator, self._operator.show(self.name), self._network)
+
+    def stop(self, reason: str = "") -> None:
+        """End the run for good; its last models stay."""
+        self._operator.stop_run(self.name, reason)
+
+    def __repr__(self) -> str:
+        return f"run {self.name}: {self.stage}"
+
+
+class DaemonResult(Result):
+    """A `Result` of a run on real devices, as far as the server knows it: the data stayed on the devices.
+
+    models: fetched from the server when they are first used. history raises NotKnown: the server does not
+    report past rounds.
+    """
+
+    def __init__(self, operator: "OperatorClient", status: "RunStatus", model: Any = None) -> None:
+        self._operator, self._status, self._network = operator, status, model
+        self.algorithm = status.summary.algorithm
+        self.clusters = {each.device: each.cluster for each in status.devices if each.cluster}
+        self.facts = {"abandoned": dict(status.abandoned), "missing": dict(status.missing)}
+
+    @cached_property
+    def models(self) -> Mapping[str, Tensors]:  # type: ignore[override]
+        return {key: self._operator.fetch(weights) for key, weights in self._status.models.items()}
+
+    @property
+    def accuracy(self) -> Accuracy:
+        devices = self._status.devices
+        return Accuracy({each.device: each.accuracy for each in devices if each.accuracy is not None})
+
+    @property
+    def history(self) -> list[Round]:  # type: ignore[override]
+        raise NotKnown(
+            "the server does not report the rounds of a run", "its journal has them: fedserver run logs RUN"
+        )
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row for each device: its name, cluster, accuracy, samples, and bytes both ways."""
+        found = {each.device: each for each in self._status.devices}
+        return [
+            {
+                **row,
+                "samples": found[row["device"]].examples,
+                "bytes_up": found[row["device"]].bytes_up,
+                "bytes_down": found[row["device"]].bytes_down,
+            }
+            for row in super().rows()
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"algorithm": self.algorithm, "devices": self.rows(), "facts": dict(self.facts)}
+
+    def summary(self) -> str:
+        return self._line([])
+
+    def _model(self) -> Any:
+        return super()._model() if self._network is None else self._network
+
+
+def _silent(text: str) -> None:
+    pass
+
+
+def _line(text: str) -> None:
+    sys.stderr.write(f"{text}\n")

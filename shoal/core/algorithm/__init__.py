@@ -1,0 +1,66 @@
+"""What an algorithm is. One lives in one folder of `shoal/core/algorithms/`, in another distribution under
+the entry point group `shoal.algorithms`, or in a notebook cell (`shoal.algorithm`), and is found there: no
+list is edited.
+
+    algorithms/<name>/__init__.py   ALGORITHM = Algorithm(...), its parameters and presets
+                      server.py     the server half: start, plan, reduce, place
+                      device.py     the device half: perform
+                      messages.py   what they say to each other, where the standard messages do not suffice
+
+A half that is given by its module's name is loaded only where it runs: a device never imports scikit-learn, a
+server never torch.
+"""
+
+from shoal.core.algorithm.card import Algorithm
+from shoal.core.algorithm.discovery import Rejected, discover, find, register, rejected
+from shoal.core.algorithm.halves import (
+    LASTING,
+    DeviceHalf,
+    Plan,
+    Report,
+    ServerHalf,
+    State,
+    measurement,
+)
+from shoal.core.algorithm.parameters import (
+    NOISED,
+    CommonParameters,
+    DescriptorParameters,
+    NoisedParameters,
+    RoundParameters,
+    Rule,
+    Setting,
+    SgdParameters,
+    TrainingParameters,
+    Written,
+    setting,
+)
+from shoal.core.algorithm.plugin import algorithm
+
+__all__ = [
+    "LASTING",
+    "NOISED",
+    "Algorithm",
+    "CommonParameters",
+    "DescriptorParameters",
+    "DeviceHalf",
+    "NoisedParameters",
+    "Plan",
+    "Rejected",
+    "Report",
+    "RoundParameters",
+    "Rule",
+    "ServerHalf",
+    "Setting",
+    "SgdParameters",
+    "State",
+    "TrainingParameters",
+    "Written",
+    "algorithm",
+    "discover",
+    "find",
+    "measurement",
+    "register",
+    "rejected",
+    "setting",
+]

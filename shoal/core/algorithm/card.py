@@ -1,0 +1,193 @@
+"""The card of an algorithm: its name, its parameters, its two halves; and the rules that all of them keep."""
+
+import ast
+import importlib
+import importlib.util
+import re
+import sys
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, is_dataclass
+from typing import Any
+
+from shoal.core.algorithm.halves import DeviceHalf, ServerHalf
+from shoal.core.algorithm.parameters import Setting, Written, checked, settings_of
+from shoal.core.errors import ConfigError, near
+from shoal.core.exchange.messages import STANDARD, Message
+
+STANDARD_DEVICE = "shoal.core.device_kit.standard"
+"""The device half of an algorithm that does with the standard messages."""
+SERVER_FUNCTIONS = ("start", "plan", "reduce", "place")
+NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """The card of an algorithm. parameters: a frozen dataclass type whose defaults are what we recommend.
+
+    server_module, device_module: the halves: the name of a module, which is imported where it runs, or any
+        object that has the half's functions: a module, a class, a namespace.
+    presets: named changes to the defaults. variants: names of their own for such changes ("flux-soft").
+    initial: how many models with initial weights of their own a run with these parameters starts from.
+    clustered_rounds: for parameters, the fewest and the most rounds of training that are on clusters; None
+        where every round is, or where only the run can tell.
+    about: text that begins with the citation; empty: the docstring of the module that has `parameters`.
+    """
+
+    name: str
+    summary: str
+    parameters: type
+    server_module: str | Any
+    device_module: str | Any = STANDARD_DEVICE
+    presets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    variants: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    messages: Sequence[type[Message]] = ()
+    initial: Callable[[Any], int] = lambda parameters: 1
+    clustered_rounds: Callable[[Any], tuple[int, int]] | None = None
+    about: str = ""
+
+    def server(self) -> ServerHalf:
+        """The server half. Raises ConfigError where a function of it is missing."""
+        half = _loaded(self.server_module)
+        for name in SERVER_FUNCTIONS:
+            if not callable(getattr(half, name, None)):
+                raise ConfigError(
+                    f"the server half of algorithm {self.name} has no function {name}",
+                    f"it has to have {', '.join(SERVER_FUNCTIONS)}",
+                )
+        return typing.cast(ServerHalf, half)
+
+    def device(self) -> DeviceHalf:
+        """The device half. Raises ConfigError where it has no `perform`."""
+        half = _loaded(self.device_module)
+        if not callable(getattr(half, "perform", None)):
+            raise ConfigError(f"the device half of algorithm {self.name} has no function perform")
+        return typing.cast(DeviceHalf, half)
+
+    def state_type(self) -> type:
+        """The type of its states: what `start` is annotated with. States are stored by that type."""
+        half = self.server()
+        found = typing.get_type_hints(half.start).get("return")
+        if found is None or found is Any or not is_dataclass(found):
+            raise ConfigError(
+                f"algorithm {self.name} does not say what its state is",
+                "annotate what start returns with the state's type, a frozen dataclass",
+            )
+        return typing.cast(type, found)
+
+    def messages_by_kind(self) -> dict[str, type[Message]]:
+        return {message.kind: message for message in (*STANDARD, *self.messages)}
+
+    @property
+    def settings(self) -> dict[str, Setting]:
+        """Every parameter by name: type, legal values, unit, default and meaning."""
+        return settings_of(self.parameters)
+
+    @property
+    def documentation(self) -> str:
+        """Its description, which begins with the citation of its paper."""
+        return self.about or (sys.modules[self.parameters.__module__].__doc__ or "").strip()
+
+    @property
+    def citation(self) -> str:
+        """The first paragraph of its documentation."""
+        return " ".join(self.documentation.split("\n\n")[0].split())
+
+    def configure(self, preset: str = "default", changes: Mapping[str, Any] | None = None) -> Any:
+        """The parameters of a preset with `changes` on top. Raises ConfigError naming the parameter, its
+        value, and what is legal.
+
+        Example:
+            >>> find("ifca")[0].configure("paper", {"clusters": 3}).clusters
+            3
+        """
+        if preset != "default" and preset not in self.presets:
+            known = ["default", *self.presets]
+            raise ConfigError(f"algorithm {self.name} has no preset {preset!r}", near(preset, known))
+        values = {**self.presets.get(preset, {}), **self.typed(changes or {})}
+        return self.parameters(**checked(self.name, self.parameters, values))
+
+    def typed(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Changes as the parameters want them: a text is what was written, anything else what it means."""
+        types = {name: each.type for name, each in self.settings.items()}
+        return {
+            name: (str(value) if types.get(name) is str else value.meant)
+            if isinstance(value, Written)
+            else value
+            for name, value in changes.items()
+        }
+
+
+def check_rules(card: Algorithm) -> None:
+    """The rules that can be checked without importing a half: of the name, the parameters, the presets, and,
+    as far as their source can be read, of the halves. Raises ConfigError.
+    """
+    for name in (card.name, *card.variants):
+        if not (isinstance(name, str) and NAME.fullmatch(name)):
+            raise ConfigError(f"{name!r} is not a legal name", "use small letters, digits and single hyphens")
+    kind = card.parameters
+    if not (is_dataclass(kind) and kind.__dataclass_params__.frozen):  # type: ignore[attr-defined]
+        raise ConfigError("its parameters are not a frozen dataclass", "use @dataclass(frozen=True)")
+    settings_of(kind)
+    for changes in card.presets.values():
+        checked(card.name, kind, changes)
+    _check_half(card.server_module, SERVER_FUNCTIONS)
+    _check_half(card.device_module, ("perform",))
+
+
+def _loaded(half: Any) -> Any:
+    return importlib.import_module(half) if isinstance(half, str) else half
+
+
+def _check_half(half: Any, functions: Sequence[str]) -> None:
+    if not isinstance(half, str):
+        missing = [name for name in functions if not callable(getattr(half, name, None))]
+        annotated = "start" not in functions or "return" in getattr(
+            getattr(half, "start", None), "__annotations__", {}
+        )
+    else:
+        # Reading the source instead of importing it: a half may load PyTorch or scikit-learn, which no one
+        # who lists algorithms should wait for, and which the other side does not even have.
+        defined = _defined(half)
+        missing = [] if defined is None else [name for name in functions if name not in defined]
+        start = (defined or {}).get("start")
+        annotated = not isinstance(start, ast.FunctionDef) or start.returns is not None
+    if missing:
+        raise ConfigError(f"its half {_named(half)} has no function {missing[0]}")
+    if not annotated:
+        raise ConfigError(
+            f"start of {_named(half)} does not say what its state is",
+            "annotate what it returns with the state's type, a frozen dataclass",
+        )
+
+
+def _named(half: Any) -> str:
+    return half if isinstance(half, str) else getattr(half, "__name__", type(half).__name__)
+
+
+def _defined(module: str) -> dict[str, ast.stmt] | None:
+    """The names that a module's source binds at its top level; None where the source cannot be read."""
+    try:
+        spec = importlib.util.find_spec(module)
+    except ImportError:
+        spec = None
+    if spec is None:
+        raise ConfigError(f"there is no module {module}", "correct the halves that its card names")
+    source = getattr(spec.loader, "get_source", lambda name: None)(module)
+    if source is None:
+        return None
+    found: dict[str, ast.stmt] = {}
+    for statement in ast.parse(source).body:
+        match statement:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                found[name] = statement
+            case ast.Assign(targets=targets):
+                for node in (node for target in targets for node in ast.walk(target)):
+                    if isinstance(node, ast.Name):
+                        found[node.id] = statement
+            case ast.ImportFrom(names=names) | ast.Import(names=names):
+                for each in names:
+                    if each.name == "*":
+                        return None
+                    found[each.asname or each.name] = statement
+    return found

@@ -1,0 +1,121 @@
+"""Which algorithms there are: the folders here, other distributions' entry points, and what was registered in
+this process. A plug-in that breaks a rule is named, and ends nothing but itself."""
+
+import functools
+import importlib
+import pkgutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any
+
+from shoal.core.algorithm.card import Algorithm, check_rules
+from shoal.core.errors import ConfigError, ShoalError, near
+from shoal.core.exchange.messages import STANDARD
+
+GROUP = "shoal.algorithms"
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A plug-in that cannot be used. name: of its entry point. source: the distribution that it came with."""
+
+    name: str
+    source: str
+    reason: str
+    hint: str = ""
+
+    def __str__(self) -> str:
+        return f"the plug-in {self.name} of {self.source} is not used: {self.reason}"
+
+
+_registered: dict[str, Algorithm] = {}
+
+
+def discover() -> dict[str, Algorithm]:
+    """Every usable algorithm by name. Cheap: no half is imported, and plug-ins are loaded once."""
+    return {**_built_in(), **_plug_ins(tuple(sys.path))[0], **_registered}
+
+
+def rejected() -> tuple[Rejected, ...]:
+    """The plug-ins that cannot be used, and why."""
+    return _plug_ins(tuple(sys.path))[1]
+
+
+def find(name: str) -> tuple[Algorithm, Mapping[str, Any]]:
+    """The algorithm of that name, and the changes to its parameters that a variant's name stands for.
+
+    Raises ConfigError, which says of a rejected plug-in why it was rejected.
+    """
+    algorithms = discover()
+    for algorithm in algorithms.values():
+        if name == algorithm.name:
+            return algorithm, {}
+        if name in algorithm.variants:
+            return algorithm, algorithm.variants[name]
+    for each in rejected():
+        if name == each.name:
+            raise ConfigError(str(each), each.hint)
+    known = [*algorithms, *(variant for a in algorithms.values() for variant in a.variants)]
+    raise ConfigError(f"there is no algorithm {name!r}", near(name, known))
+
+
+def register(card: Algorithm) -> None:
+    """Make an algorithm known in this process, under its name; an earlier one that was registered so is
+    replaced, for a notebook's cell runs again. Raises ConfigError for a broken rule or a name that is taken.
+    """
+    check_rules(card)
+    _check_free(card, {**_built_in(), **_plug_ins(tuple(sys.path))[0]})
+    _check_free(card, {name: each for name, each in _registered.items() if name != card.name})
+    _registered[card.name] = card
+
+
+@functools.cache
+def _built_in() -> dict[str, Algorithm]:
+    package = importlib.import_module("shoal.core.algorithms")
+    modules = (f"{package.__name__}.{each.name}" for each in pkgutil.iter_modules(package.__path__))
+    cards: list[Algorithm] = [importlib.import_module(module).ALGORITHM for module in modules]
+    return {card.name: card for card in cards}
+
+
+@functools.cache
+def _plug_ins(path: tuple[str, ...]) -> tuple[dict[str, Algorithm], tuple[Rejected, ...]]:
+    """path: what `sys.path` is, by which a distribution that is installed later is found."""
+    found: dict[str, Algorithm] = {}
+    refused: list[Rejected] = []
+    # In an order that does not depend on how the distributions lie on the disk.
+    points = sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value))
+    for point in points:
+        source = point.dist.name if point.dist else point.value
+        try:
+            card = point.load()
+            if not isinstance(card, Algorithm):
+                raise ConfigError(f"{point.value} is not an Algorithm")
+            check_rules(card)
+            _check_free(card, {**_built_in(), **found})
+        except ShoalError as fault:
+            refused.append(Rejected(point.name, source, fault.message, fault.hint))
+        # A stranger's module may raise anything while it is imported, SystemExit included.
+        except (Exception, SystemExit) as fault:
+            reason = f"it cannot be imported: {type(fault).__name__}: {fault}"
+            refused.append(Rejected(point.name, source, reason))
+        else:
+            found[card.name] = card
+    return found, tuple(refused)
+
+
+def _check_free(card: Algorithm, others: Mapping[str, Algorithm]) -> None:
+    """Refuse a card whose name, variant or message would replace that of another algorithm."""
+    taken = {name: other.name for other in others.values() for name in (other.name, *other.variants)}
+    for name in (card.name, *card.variants):
+        if name in taken:
+            raise ConfigError(f"the name {name} belongs to algorithm {taken[name]}", "choose another name")
+    kinds = {message.kind: "the standard messages" for message in STANDARD}
+    kinds |= {message.kind: other.name for other in others.values() for message in other.messages}
+    for message in card.messages:
+        if message.kind in kinds:
+            raise ConfigError(
+                f"the message kind {message.kind} belongs to {kinds[message.kind]}",
+                f"call it {card.name}_{message.kind}",
+            )

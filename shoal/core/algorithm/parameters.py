@@ -1,0 +1,366 @@
+"""An algorithm's parameters say once what they may be: type, range, unit, default and meaning.
+
+    @dataclass(frozen=True)
+    class Parameters(TrainingParameters):
+        clusters: int = setting(4, "Number of clusters.", at_least=1)
+        search: Literal["window", "all"] = setting("all", "Which numbers of clusters to try.")
+
+        def check(self) -> None:
+            '''What relates several fields. Raises ConfigError.'''
+
+`Algorithm.configure` holds every value to that, and `fedserver algorithm show` prints it. A class may give an
+inherited field another default; range, unit and meaning stay as they are.
+"""
+
+import functools
+import inspect
+import math
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from typing import Any, Literal
+
+from shoal.core.errors import BadPayload, ConfigError, near
+from shoal.core.exchange.messages import MAX_NOISE, MIN_NOISE
+from shoal.core.exchange.parts import MAX_SCALE, MIN_SCALE, PrivacySettings
+from shoal.core.exchange.privacy_modes import MODES, mode_of
+
+Rule = Literal["auto", "mean", "clipped", "trimmed", "median"]
+"""How updates become a model; see `shoal.core.server_kit.robust`."""
+
+_KEY = "shoal.setting"
+
+
+class Written(str):
+    """What stands in a text, where YAML reads something else in it: `off` is false, and 12:30 is 750.
+
+    meant: what YAML reads. Settings mean that; a parameter, whose type is known later, may want the text.
+    """
+
+    meant: Any
+
+    def __new__(cls, text: str, meant: Any) -> "Written":
+        written = super().__new__(cls, text)
+        written.meant = meant
+        return written
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One parameter, for those who read about it. type: bool, int, float or str. choices: of a text.
+
+    at_least, above, at_most, below: bounds of a number, None where there is none. zero: 0 is legal besides.
+    """
+
+    name: str
+    type: type
+    default: Any
+    meaning: str = ""
+    unit: str = ""
+    choices: tuple[str, ...] = ()
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    below: float | None = None
+    zero: bool = False
+    hint: str = ""
+
+    @property
+    def legal(self) -> str:
+        """What it may be, as the end of a sentence.
+
+        Example:
+            >>> Setting("momentum", float, 0.9, at_least=0, below=1).legal
+            'a number of at least 0 and below 1'
+        """
+        if self.type is bool:
+            return "true or false"
+        if self.choices:
+            *first, last = self.choices
+            return f"{', '.join(first)} or {last}" if first else last
+        if self.type is str:
+            return "a text"
+        bounds = [
+            f"{word} {bound:g}"
+            for word, bound in (
+                ("of at least", self.at_least),
+                ("above", self.above),
+                ("at most", self.at_most),
+                ("below", self.below),
+            )
+            if bound is not None
+        ]
+        number = "a whole number" if self.type is int else "a number"
+        return ("0, or " if self.zero else "") + " ".join([number, " and ".join(bounds)]).strip()
+
+    def allows(self, value: Any) -> bool:
+        """Whether a value of the right type is within the bounds. NaN and infinity never are."""
+        if self.choices:
+            return value in self.choices
+        if self.type not in (int, float) or (self.zero and value == 0):
+            return True
+        return (
+            math.isfinite(value)
+            and (self.at_least is None or value >= self.at_least)
+            and (self.above is None or value > self.above)
+            and (self.at_most is None or value <= self.at_most)
+            and (self.below is None or value < self.below)
+        )
+
+
+def setting(
+    default: Any,
+    meaning: str,
+    *,
+    unit: str = "",
+    choices: tuple[str, ...] = (),
+    at_least: float | None = None,
+    above: float | None = None,
+    at_most: float | None = None,
+    below: float | None = None,
+    zero: bool = False,
+    hint: str = "",
+) -> Any:
+    """A field of a `Parameters` dataclass. meaning: one sentence. unit: as in "rounds", "" for a bare number.
+
+    hint: what to do about an illegal value, where the legal ones do not say it already. The other arguments
+    are those of `Setting`; what a text may be is said by the field's type, a `Literal`, or by choices.
+    """
+    stated = {
+        "meaning": meaning,
+        "unit": unit,
+        "choices": choices,
+        "at_least": at_least,
+        "above": above,
+        "at_most": at_most,
+        "below": below,
+        "zero": zero,
+        "hint": hint,
+    }
+    return field(default=default, metadata={_KEY: stated})
+
+
+@functools.cache
+def settings_of(parameters: type) -> dict[str, Setting]:
+    """Every parameter by name, in the order in which it is declared. Raises ConfigError for a class that is
+    not a dataclass, or has a field without a default or of another type."""
+    if not (isinstance(parameters, type) and is_dataclass(parameters)):
+        raise ConfigError(f"{parameters!r} is not a dataclass", "decorate it with @dataclass(frozen=True)")
+    hints = typing.get_type_hints(parameters)
+    return {item.name: _setting(parameters, item.name, hints[item.name]) for item in fields(parameters)}
+
+
+def _setting(parameters: type, name: str, hint: Any) -> Setting:
+    default = parameters.__dataclass_fields__[name].default  # type: ignore[attr-defined]
+    stated: dict[str, Any] = {}
+    # A subclass that only changes the default keeps what its base said of the field.
+    for base in reversed(parameters.__mro__):
+        own = base.__dict__.get("__dataclass_fields__", {}).get(name)
+        if own is not None and name in inspect.get_annotations(base):
+            stated = {**stated, **own.metadata.get(_KEY, {})}
+    choices = typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
+    kind = str if choices else hint
+    if default is MISSING or kind not in (bool, int, float, str):
+        raise ConfigError(
+            f"parameter {name} of {parameters.__qualname__} cannot be set",
+            "give it a default, and the type bool, int, float, str or Literal[...]",
+        )
+    return Setting(name, kind, default, **{**stated, "choices": choices or stated.get("choices", ())})
+
+
+def checked(owner: str, parameters: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values as the fields want them: a whole number is taken where a number is expected.
+
+    owner: whose parameters, for people. Raises ConfigError naming the parameter, its value and what is legal.
+    """
+    settings = settings_of(parameters)
+    found = {}
+    for name, value in values.items():
+        if name not in settings:
+            raise ConfigError(f"algorithm {owner} has no parameter {name!r}", near(name, list(settings)))
+        wanted = settings[name]
+        if wanted.type is float and type(value) is int and abs(value) < 1e300:
+            value = float(value)
+        if type(value) is not wanted.type or not wanted.allows(value):
+            hint = wanted.hint
+            if not hint:
+                hint = near(value, list(wanted.choices)) if wanted.choices and isinstance(value, str) else ""
+            raise ConfigError(
+                f"{owner}: parameter {name} cannot be {value!r}; expected {wanted.legal}",
+                hint or f"fedserver algorithm show {owner}",
+            )
+        found[name] = value
+    return found
+
+
+@dataclass(frozen=True)
+class CommonParameters:
+    """What every algorithm here has. A plug-in's parameters may begin with them."""
+
+    rounds: int = setting(10, "Rounds of training in the whole run.", unit="rounds", at_least=1)
+    epochs: int = setting(2, "Passes over a device's training part in a round.", unit="passes", at_least=1)
+    batch_size: int = setting(64, "Size of a mini-batch.", unit="samples", at_least=1)
+    learning_rate: float = setting(0.005, "Step size of the optimizer.", above=0)
+    aggregation: Rule = setting(
+        "clipped", "How updates become a model, and what a hostile one can do; see docs/aggregation.md."
+    )
+    evaluate: bool = setting(
+        True, "Measure, as the last exchange, what devices then use on their test parts."
+    )
+
+    def __post_init__(self) -> None:
+        """No value of this type is illegal, wherever it was made. Raises ConfigError."""
+        owner = type(self).__module__.rpartition(".")[2]
+        checked(owner, type(self), vars(self))
+        try:
+            self.check()
+        except ConfigError as fault:
+            raise ConfigError(f"{owner}: {fault.message}", fault.hint) from None
+
+    def check(self) -> None:
+        """What relates several fields; an algorithm's own begins with `super().check()`."""
+
+
+@dataclass(frozen=True)
+class SgdParameters(CommonParameters):
+    """Those of SGD besides."""
+
+    momentum: float = setting(0.9, "Momentum of the optimizer.", at_least=0, below=1)
+    weight_decay: float = setting(0.0, "Weight decay of the optimizer.", at_least=0)
+
+
+@dataclass(frozen=True)
+class RoundParameters(SgdParameters):
+    """What an algorithm's parameters most often begin with."""
+
+    restart_momentum: bool = setting(False, "Forget momentum at each epoch, not only at each round.")
+
+
+@dataclass(frozen=True)
+class TrainingParameters(RoundParameters):
+    """Those of an algorithm whose devices train by the standard messages only, and so can do DP-SGD."""
+
+    dp_epsilon: float = setting(
+        0.0, "DP-SGD on the devices: epsilon of the whole run; 0 with dp_noise 0: no DP-SGD.", at_least=0
+    )
+    dp_delta: float = setting(1e-6, "DP-SGD on the devices: delta at which epsilon holds.", above=0, below=1)
+    dp_clip: float = setting(
+        1.0,
+        "DP-SGD on the devices: L2 norm to which each sample's gradient is shortened.",
+        at_least=MIN_SCALE,
+        at_most=MAX_SCALE,
+    )
+    dp_noise: float = setting(
+        0.0,
+        "DP-SGD on the devices: standard deviation of the noise; 0: what dp_epsilon needs.",
+        unit="multiples of dp_clip",
+        at_least=MIN_NOISE,
+        at_most=MAX_NOISE,
+        zero=True,
+    )
+
+    def check(self) -> None:
+        super().check()
+        if self.dp_epsilon and self.dp_noise:
+            raise ConfigError(
+                f"dp_epsilon={self.dp_epsilon} and dp_noise={self.dp_noise} do not go together: "
+                "either one decides the other",
+                "set one of them to 0",
+            )
+
+
+NOISED = "noised"
+"""The rule of aggregation by which the server adds noise; see `shoal.core.server_kit.noised`."""
+
+
+@dataclass(frozen=True)
+class NoisedParameters(TrainingParameters):
+    """Those of an algorithm whose models the server can add noise to."""
+
+    # A subclass that widens a frozen field is sound; mypy takes the field for one that may be assigned.
+    aggregation: Literal["auto", "mean", "clipped", "trimmed", "median", "noised"] = "clipped"  # type: ignore[assignment]
+    central_noise: float = setting(
+        0.0,
+        "With aggregation=noised: standard deviation of the noise that the server adds to a sum of updates.",
+        unit="multiples of central_clip",
+        at_least=MIN_NOISE,
+        at_most=MAX_SCALE,
+        zero=True,
+    )
+    central_clip: float = setting(
+        1.0,
+        "With aggregation=noised: L2 norm to which each device's update is shortened.",
+        at_least=MIN_SCALE,
+        at_most=MAX_SCALE,
+    )
+    central_delta: float = setting(
+        1e-6, "With aggregation=noised: delta at which epsilon is reported.", above=0, below=1
+    )
+
+    def check(self) -> None:
+        super().check()
+        if self.aggregation == NOISED and not self.central_noise:
+            raise ConfigError(
+                f"central_noise cannot be 0 with aggregation={NOISED}",
+                f"set central_noise to {MIN_NOISE} or more, such as 1.0",
+            )
+        if self.aggregation != NOISED and self.central_noise:
+            raise ConfigError(
+                f"central_noise is added only with aggregation={NOISED}", f"set aggregation={NOISED}"
+            )
+
+
+@dataclass(frozen=True)
+class DescriptorParameters(TrainingParameters):
+    """Those of an algorithm whose devices describe their data by a frozen model; see
+    `shoal.core.server_kit.frozen_encoder`."""
+
+    classes: int = setting(10, "U, classes among the run's labels.", unit="classes", at_least=1)
+    dims: int = setting(
+        10,
+        "l, coordinates after projection; with a privacy guarantee two of them are the length of latents.",
+        unit="coordinates",
+        at_least=1,
+    )
+    bounds: Literal["scalar", "coordinate"] = setting(
+        "scalar",
+        "One pair of bounds for all latents, or one for each. On ReLU latents both cluster alike, and "
+        "scalar reveals one value of one record instead of one for each latent.",
+    )
+    margin: float = setting(1.02, "Factor by which the merged bounds are widened.", at_least=1)
+    solver: Literal["auto", "full"] = setting(
+        "full", "Solver of the projector's PCA; auto is randomized above 500 latents."
+    )
+    absent: Literal["minus_one", "beyond"] = setting(
+        "beyond",
+        "What stands for a class that a device lacks: -1, or one range of the values below the lowest.",
+    )
+    privacy: str = setting(
+        "balanced",
+        "Privacy of the descriptors. paper is not private; explicit takes epsilon and delta; see "
+        "docs/privacy.md.",
+        choices=tuple(MODES),
+    )
+    epsilon: float = setting(0.0, "Of the guarantee, with privacy=explicit or paper.", at_least=0)
+    delta: float = setting(0.0, "Of the guarantee, with privacy=explicit.", at_least=0, below=1)
+    group_size: int = setting(
+        1, "Samples that may be of one person, who is protected as a whole.", unit="samples", at_least=1
+    )
+    noise_at_test: bool = setting(
+        True, "Noise for newcomers' descriptors too; required with a privacy guarantee."
+    )
+
+    @property
+    def asked_privacy(self) -> PrivacySettings:
+        """What is asked of the devices. A mode that has its numbers needs none. Raises ConfigError."""
+        numbers = (self.epsilon, self.delta)
+        if numbers == (0.0, 0.0):
+            numbers = mode_of(self.privacy).guarantee or numbers
+        try:
+            return PrivacySettings(self.privacy, *numbers, self.group_size)
+        except BadPayload as fault:
+            raise ConfigError(fault.message, fault.hint) from None
+
+    def check(self) -> None:
+        super().check()
+        _ = self.asked_privacy

@@ -1,0 +1,58 @@
+"""`shoal.Client`: a real daemon, and results that say what only a simulation knows."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import shoal
+from fedserver.rpc.client import SOCKET
+from shoal.core.algorithm import find
+from shoal.core.device_kit.learner import initial_weights
+from shoal.core.engine.simulate import simulate
+from shoal.core.errors import ConfigError, Unavailable
+from shoal.core.types import Tensors
+from shoal.result import NotKnown
+from tests.api.wards import Net
+from tests.server.processes import daemon
+from tests.server.servers import DEVICES, ROUNDS, spec
+from tests.server.test_daemon import all_devices
+from tests.server.toys import fleet, same_models
+
+
+def simulated() -> dict[str, Tensors]:
+    """The models of the same run in the simulator."""
+    card, _ = find("fedavg")
+    learner = shoal.Learner("net", Net)
+    first = card.server().start(initial_weights(learner, 7), card.configure("default", {"rounds": ROUNDS}))
+    return dict(simulate(card.server(), first, fleet(DEVICES), spec().policy, spec().seed).state.models)
+
+
+def test_a_run_of_the_daemon_gives_a_result_like_a_simulation(tmp_path: Path) -> None:
+    lines: list[str] = []
+    with daemon(tmp_path / "s") as server, shoal.Client(tmp_path / "s" / SOCKET) as client:
+        run = client.start(
+            "fedavg", name="toy", model=Net, model_seed=7, seed=spec().seed, rounds=ROUNDS,
+            devices=DEVICES, minimum=DEVICES,
+        )  # fmt: skip
+        assert repr(run).startswith("run toy: ")
+        asyncio.run(all_devices(server.address))
+        result = run.result(progress=lines.append)
+        assert client.runs() == {"toy": "finished"}
+        assert client.run("toy").stage == "finished"
+        assert set(result.clusters) == {f"d{number}" for number in range(DEVICES)}
+        assert result.accuracy.keys() == result.clusters.keys()
+        assert same_models(result.models, simulated())
+        assert set(result.module("global").state_dict()) == set(result.models["global"])
+        assert [row["device"] for row in result.rows()] == list(result.clusters)
+        assert "fedavg: 1 model for all of 3 devices" in repr(result)
+        for ask in (lambda: result.history, lambda: result.place([[1.0]]), lambda: result.compare("flux")):
+            with pytest.raises(NotKnown):
+                ask()
+        with pytest.raises(ConfigError, match="has no parameter"):
+            client.start("fedavg", round=3)
+
+
+def test_without_a_server_it_is_said_how_to_start_one(tmp_path: Path) -> None:
+    with shoal.Client(tmp_path) as client, pytest.raises(Unavailable, match="fedserver up"):
+        client.runs()

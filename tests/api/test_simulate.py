@@ -1,0 +1,209 @@
+"""`shoal.simulate` and its result."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import shoal
+from shoal.core.algorithm import find
+from shoal.core.errors import BadPayload, ConfigError, LearnerFault, NotFound
+from shoal.core.exchange.tensors import digest
+from shoal.lab.experiment import Experiment
+from shoal.lab.setting import fleet_of
+from shoal.lab.simulation import SimulationResult, attempt
+from tests.api.wards import SMALL, Net, fleet, ward
+
+FILE = """
+from torch import nn
+latent = "0"
+def build():
+    return nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
+"""
+
+
+@pytest.fixture(scope="module")
+def result() -> SimulationResult:
+    return shoal.simulate("flux", fleet(), model=Net, latent="hidden", rounds=6, **SMALL)
+
+
+def test_a_result_has_clusters_accuracy_and_models(result: SimulationResult) -> None:
+    assert set(result.clusters) == {"ward-0", "ward-1", "ward-2", "ward-3"}
+    assert result.clusters["ward-0"] == result.clusters["ward-2"] != result.clusters["ward-1"]
+    assert set(result.models) == set(result.clusters.values())
+    assert result.accuracy.keys() == result.clusters.keys()
+    assert result.accuracy.mean == pytest.approx(np.mean(list(result.accuracy.values())))
+    assert result.accuracy.worst == min(result.accuracy.values())
+
+
+def test_accuracy_is_that_of_the_cluster_s_module_on_the_test_part(result: SimulationResult) -> None:
+    for name, holding in result.fleet.items():
+        with torch.no_grad():
+            found = result.module(result.clusters[name])(torch.from_numpy(holding.test.x)).argmax(1)
+        assert float((found.numpy() == holding.test.y).mean()) == pytest.approx(result.accuracy[name])
+
+
+def test_the_history_has_every_round_with_what_was_measured(result: SimulationResult) -> None:
+    assert [each.number for each in result.history] == list(range(1, len(result.history) + 1))
+    trained = [each for each in result.history if each.trained]
+    assert len(trained) == 6
+    assert all(each.measured_on == "train" and each.loss is not None for each in trained)
+    held_out = [each for each in result.history if each.measured_on == "held_out"]
+    assert held_out
+    assert all(each.accuracy is not None and 0.0 <= each.accuracy <= 1.0 for each in held_out)
+    last = result.history[-1]
+    assert (last.title, last.measured_on, last.devices) == ("final evaluation", "test", 4)
+    assert last.accuracy == pytest.approx(result.accuracy.mean)
+    assert sum(each.bytes_up for each in result.history) == sum(result.outcome.up.values())
+    assert sum(each.bytes_down for each in result.history) == sum(result.outcome.down.values())
+    assert trained[0].clusters == 1
+    assert trained[-1].clusters == len(result.models)
+
+
+def test_how_many_rounds_are_on_clusters_is_said_before_and_after(result: SimulationResult) -> None:
+    lines: list[str] = []
+    again = shoal.simulate(
+        "flux", fleet(), model=Net, latent="hidden", rounds=6, progress=lines.append, **SMALL
+    )
+    assert lines[0] == (
+        "flux: 1 to 3 of 6 rounds of training are on clusters; "
+        "more rounds leave more of them for the clusters"
+    )
+    assert any(line.startswith("training round 2 of 6") and "left" in line for line in lines)
+    clustered = sum(each.trained and each.clusters > 1 for each in again.history)
+    assert 1 <= clustered <= 3
+    assert f"6 rounds of training, {clustered} of them on clusters" in result.summary()
+
+
+@pytest.mark.parametrize("name", ["flux", "feroma", "flhc"])
+@pytest.mark.parametrize("rounds", [1, 2, 5, 20])
+def test_the_rounds_on_clusters_are_within_the_rounds(name: str, rounds: int) -> None:
+    card, _ = find(name)
+    assert card.clustered_rounds is not None
+    least, most = card.clustered_rounds(card.configure("default", {"rounds": rounds}))
+    assert 0 <= least <= most <= rounds
+
+
+def test_a_newcomer_is_placed_without_labels_and_a_stranger_is_not(result: SimulationResult) -> None:
+    for number in (6, 7):
+        placed = result.place(ward(number)[0])
+        assert placed.cluster == result.clusters[f"ward-{number % 2}"]
+        assert not placed.abstained
+        assert 0.0 < placed.confidence <= 1.0
+    stranger = result.place(ward(6)[0] * 40.0)
+    assert stranger.abstained
+    assert stranger.cluster is None
+    assert stranger.reason
+    assert stranger.nearest in result.models
+    with pytest.raises(BadPayload, match=r"has shape \(3,\), and the fleet's \(4,\)"):
+        result.place(np.zeros((5, 3)))
+
+
+def test_an_algorithm_that_needs_labels_to_place_abstains_without_them() -> None:
+    result = shoal.simulate("ifca", fleet(), model=Net, rounds=2, clusters=2, **SMALL)
+    assert "label" in result.place(ward(6)[0]).reason
+    assert result.place(*ward(6)).cluster in result.models
+
+
+def test_the_same_seed_gives_the_same_models_as_the_lab_s_experiment(result: SimulationResult) -> None:
+    experiment = Experiment(clients=4, rounds=3, threads=1, device="cpu", changes=SMALL)
+    made = fleet_of(experiment)[0]
+    lab = attempt(
+        "flux", made, {"rounds": 3, **SMALL}, model=None, preset="default", seed=42, model_seed=42,
+        device="cpu", say=lambda line: None,
+    )  # fmt: skip
+    own = shoal.simulate(
+        "flux", shoal.shifts.px(shoal.datasets.digits(), level=5, devices=4), rounds=3, device="cpu", **SMALL
+    )
+    assert {key: digest(model) for key, model in own.models.items()} == {
+        key: digest(model) for key, model in lab.models.items()
+    }
+    again = shoal.simulate("flux", fleet(), model=Net, latent="hidden", rounds=6, **SMALL)
+    assert {key: digest(model) for key, model in again.models.items()} == {
+        key: digest(model) for key, model in result.models.items()
+    }
+    other = shoal.simulate("flux", fleet(), model=Net, latent="hidden", rounds=6, seed=1, **SMALL)
+    assert digest(next(iter(other.models.values()))) != digest(next(iter(result.models.values())))
+
+
+def test_a_comparison_is_on_the_same_fleet_and_seed(result: SimulationResult) -> None:
+    compared = result.compare("fedavg")
+    assert list(compared) == ["flux", "fedavg"]
+    assert compared["flux"] is result
+    alone = shoal.simulate("fedavg", fleet(), model=Net, latent="hidden", rounds=6, **SMALL)
+    assert digest(compared["fedavg"].models["global"]) == digest(alone.models["global"])
+    assert "fedavg" in repr(compared)
+    assert compared._repr_html_().count("<tr>") == 3
+
+
+def test_a_comparison_is_plotted(result: SimulationResult) -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    axes = result.compare("fedavg").plot()
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["fedavg", "flux"]
+
+
+def test_a_result_as_a_frame_as_text_as_html_and_in_a_folder(
+    result: SimulationResult, tmp_path: Path
+) -> None:
+    assert repr(result).splitlines()[1].split()[:2] == ["ward-0", result.clusters["ward-0"]]
+    assert "<td>ward-3</td>" in result._repr_html_()
+    result.save(tmp_path / "out")
+    found = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert found["accuracy"]["mean"] == result.accuracy.mean
+    assert len(found["history"]) == len(result.history)
+    from safetensors.numpy import load_file
+
+    for cluster, model in result.models.items():
+        saved = load_file(tmp_path / "out" / f"{cluster}.safetensors")
+        assert all(np.array_equal(saved[name], tensor) for name, tensor in model.items())
+    with pytest.raises(NotFound, match="there is no cluster 'c9'"):
+        result.module("c9")
+
+
+def test_a_result_as_a_frame(result: SimulationResult) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = result.to_frame()
+    assert list(frame["device"]) == list(result.clusters)
+    assert list(pandas.DataFrame(result.history)["number"]) == [each.number for each in result.history]
+
+
+def test_a_model_may_be_a_factory_a_learner_a_file_or_a_name(tmp_path: Path) -> None:
+    path = tmp_path / "learner.py"
+    path.write_text(FILE)
+    for model in (lambda: Net(), shoal.Learner("net", Net), path, str(path), "mlp", None):
+        assert shoal.simulate("fedavg", fleet(2), model=model, rounds=1).accuracy.mean >= 0.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "text"),
+    [
+        ({"model": Net()}, ConfigError, "model is a Net, already built.*model=Net"),
+        ({"model": 7}, ConfigError, "model is a int"),
+        ({"model": "mpl"}, ConfigError, 'no network .mpl. .did you mean "mlp"'),
+        ({"model": "missing.py"}, ConfigError, "no learner file"),
+        ({"model": lambda: 3}, LearnerFault, "returned a int"),
+        ({"model": Net, "options": {"hidden": [3]}}, ConfigError, "options are of a built-in network"),
+        ({"round": 3}, ConfigError, 'fedavg has no parameter .round. .did you mean "rounds"'),
+        ({"rounds": "many"}, ConfigError, "parameter rounds of fedavg"),
+        ({"preset": "papers"}, ConfigError, "has no preset 'papers'"),
+    ],
+)
+def test_wrong_arguments_are_named(changes: dict, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        shoal.simulate("fedavg", fleet(2), **changes)
+
+
+def test_an_unknown_algorithm_and_an_untold_number_of_clusters() -> None:
+    with pytest.raises(ConfigError, match=r"no algorithm 'fluxx' \(did you mean"):
+        shoal.simulate("fluxx", fleet(2))
+    with pytest.raises(ConfigError, match="has to be given the number of clusters"):
+        shoal.simulate("flux-prior", fleet(2), model=Net, latent="hidden")
+
+
+def test_the_algorithms_are_listed_with_a_line_each() -> None:
+    found = shoal.algorithms()
+    assert {"fedavg", "flux", "flux-soft", "ifca"} <= set(found)
+    assert all(line and "\n" not in line for line in found.values())

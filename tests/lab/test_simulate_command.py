@@ -1,0 +1,118 @@
+"""`fedserver simulate`: on one's own files and network, over several seeds, and into a csv file."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from fedserver.__main__ import main
+from shoal.lab.cli.simulate import fleet_of
+from tests.api.wards import ward
+
+LEARNER = """
+from torch import nn
+
+latent = "hidden"
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.hidden = nn.Sequential(nn.Linear(4, 16), nn.ReLU())
+        self.head = nn.Linear(16, 2)
+
+    def forward(self, x):
+        return self.head(self.hidden(x))
+
+def build():
+    return Net()
+"""
+FAST = ("--set", "learning_rate=0.1", "--set", "batch_size=8")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """Four wards as npz files, one of them with a test part of its own, and a learner."""
+    for number in range(4):
+        x, y = ward(number)
+        apart = {"x_test": x[50:], "y_test": y[50:]} if number == 0 else {}
+        np.savez(tmp_path / f"ward-{number}.npz", x=x[:50], y=y[:50], **apart)
+    (tmp_path / "learner.py").write_text(LEARNER)
+    return tmp_path
+
+
+def simulate(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["simulate", *arguments])
+
+
+def test_own_files_and_an_own_network(files: Path) -> None:
+    own = ("--data", str(files / "*.npz"), "--learner", str(files / "learner.py"))
+    done = simulate(*own, "--rounds", "6", *FAST, "--json")
+    assert done.exit_code == 0, done.stderr
+    data = json.loads(done.stdout)["data"]
+    assert [row["device"] for row in data["devices"]] == [f"ward-{number}" for number in range(4)]
+    assert [row["samples"] for row in data["devices"]] == [50, 40, 40, 40]
+    assert data["rounds"]["training"] == 6
+    assert data["history"][0]["measured_on"] == "train"
+    assert "flux: 1 to 3 of 6 rounds of training are on clusters" in done.stderr
+    assert "training round 2 of 6" in done.stderr
+    assert "seconds left" in done.stderr
+    assert "rounds of training" in data["summary"]
+
+
+def test_several_seeds_give_a_mean_and_a_deviation_and_a_csv_file(files: Path) -> None:
+    table = files / "out.csv"
+    done = simulate(
+        "--data", str(files / "*.npz"), "--algorithm", "fedavg", "--rounds", "2", "--seeds", "1,2",
+        "--csv", str(table), "--json", *FAST,
+    )  # fmt: skip
+    assert done.exit_code == 0, done.stderr
+    data = json.loads(done.stdout)["data"]
+    means = [data["seeds"][seed]["accuracy"]["mean"] for seed in ("1", "2")]
+    assert data["accuracy"]["mean"]["mean"] == pytest.approx(100 * np.mean(means))
+    assert data["accuracy"]["mean"]["deviation"] == pytest.approx(100 * np.std(means))
+    with table.open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["seed"], row["device"]) for row in rows][:2] == [("1", "ward-0"), ("1", "ward-1")]
+    assert len(rows) == 8
+
+
+def test_an_experiment_over_seeds_has_the_history_of_each() -> None:
+    done = simulate("--algorithm", "fedavg", "--clients", "2", "--rounds", "2", "--seeds", "1,2", "--json")
+    data = json.loads(done.stdout)["data"]
+    assert set(data["accuracy"]) == {"known", "test", "own"}
+    assert [each["trained"] for each in data["seeds"]["1"]["history"]] == [True, True, False]
+
+
+def test_csv_files_and_a_folder_for_each_device(tmp_path: Path) -> None:
+    for number in range(2):
+        x, y = ward(number)
+        folder = tmp_path / f"site-{number}"
+        folder.mkdir()
+        header = "a,b,c,d,ill"
+        np.savetxt(folder / "data.csv", np.column_stack([x, y]), delimiter=",", header=header, comments="")
+    found = fleet_of(str(tmp_path / "*" / "data.csv"), "ill", 0.2)
+    assert [Path(name).parent.name for name in found] == ["site-0", "site-1"]
+    assert (found.shape, found.classes) == ((4,), 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--data", "{}/none-*.npz"), "no file is named like"),
+        (("--learner", "{}/learner.py"), "--learner and --label are for your own data"),
+        (("--data", "{}/*.csv"), "name its column of classes: --label COLUMN"),
+        (("--data", "{}/*.npz", "--learner", "{}/learner.py", "--model", "mlp"), "give one of them"),
+        (("--data", "{}/*.npz", "--set", "round=3"), 'did you mean "rounds"'),
+        (("--data", "{}/*.npy"), "is a single array, not an npz file"),
+        (("--seeds", "1;2"), "is not a list of whole numbers"),
+    ],
+)
+def test_what_is_wrong_is_said_with_a_hint(files: Path, arguments: tuple[str, ...], text: str) -> None:
+    (files / "a.csv").write_text("a,b\n1,2\n")
+    np.save(files / "b.npy", np.zeros((3, 4)))
+    done = simulate(*(argument.format(files) for argument in arguments))
+    assert done.exit_code in (3, 8)
+    assert text in done.stderr
