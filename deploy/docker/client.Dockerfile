@@ -1,6 +1,6 @@
 # A Shoal device: docker build -f deploy/docker/client.Dockerfile -t shoal-client .
 #
-# PyTorch from the default index brings its CUDA libraries, some gigabytes. For a device without a GPU name
+# PyTorch from the default index includes the CUDA libraries, some gigabytes. For a device without a GPU, give
 # PyTorch's own index of CPU builds: --build-arg PIP_EXTRA_INDEX_URL=...
 FROM python:3.11-slim AS build
 ARG PIP_EXTRA_INDEX_URL=

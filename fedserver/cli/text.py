@@ -1,4 +1,4 @@
-"""Runs and devices in words and tables for a terminal, and as plain data for programs."""
+"""Runs and devices as text for a terminal, and as plain data for programs."""
 
 import time
 from collections import Counter
@@ -13,7 +13,7 @@ from shoal.core.types import DeviceId
 
 
 def data(status: RunStatus) -> dict[str, Any]:
-    """Everything about a run, for programs."""
+    """A run as JSON."""
     models = {
         key: {"sha256": weights.blob.sha256, "size": weights.blob.size, "tensors": len(weights.manifest)}
         for key, weights in status.models.items()
@@ -32,7 +32,7 @@ def data(status: RunStatus) -> dict[str, Any]:
 def private_data(
     released: Mapping[DeviceId, Statement], central: CentralNoise | None = None
 ) -> dict[str, Any]:
-    """What devices have released, for programs. central: what noise of the server promises; None: none."""
+    """What devices have released, as JSON. central: the guarantee of the server's noise, if any."""
     return {
         "released": {device: found.facts() for device, found in released.items()},
         "weights": of_weights(released.values()),
@@ -41,8 +41,8 @@ def private_data(
 
 
 def step(found: RunSummary) -> str:
-    """What a run does, without what changes from second to second. The engine's number of the round is in the
-    data alone: it counts rounds without training too, and the title has the one that people know."""
+    """What a run does, without what changes every second. The engine's round number is only in the JSON data:
+    it also counts rounds without training, and the title has the number that people know."""
     return f"{found.run}: {found.stage}{', ' if found.title else ''}{found.title}"
 
 
@@ -57,13 +57,13 @@ def summary(found: RunSummary) -> str:
 
 def runs(found: Sequence[RunSummary]) -> str:
     if not found:
-        return "no run was started yet; start one with: fedserver run start NAME --algorithm flux"
+        return "no run has been started yet; start one with: fedserver run start NAME --algorithm flux"
     rows = [(each.run, each.algorithm, each.stage, each.title or "-", each.waiting_for) for each in found]
-    return table(("run", "algorithm", "stage", "does", "waits for"), rows)
+    return table(("run", "algorithm", "stage", "round", "why"), rows)
 
 
 def status(found: RunStatus) -> str:
-    """Everything about a run, for people."""
+    """A run: its progress, devices, clusters, privacy and models."""
     parts = [summary(found.summary)]
     if found.devices:
         rows = [
@@ -83,11 +83,11 @@ def status(found: RunStatus) -> str:
     if any(found.clusters.values()):
         parts += [f"cluster {key}: {_many(len(own), 'device')}" for key, own in found.clusters.items()]
     if found.devices:
-        parts += [f"privacy in this run: {each}" for each in privacy(found.released, found.central)]
+        parts.append(f"privacy in this run\n{privacy_table(found.released, found.central)}")
     parts += [f"model {key}: {_bytes(weights.blob.size)}" for key, weights in found.models.items()]
     parts += [f"missing in the last round: {device}: {why}" for device, why in found.missing.items()]
     for why, count in Counter(found.abandoned.values()).items():
-        parts.append(f"{_many(count, 'round')} gave no result: {why}")
+        parts.append(f"{_many(count, 'round')} without a result: {why}")
     return "\n".join(parts)
 
 
@@ -107,11 +107,11 @@ def clusters(found: Sequence[ClusterVersions]) -> str:
 
 
 def server(found: ServerStatus) -> str:
-    """The daemon, for people."""
+    """The server, its runs and its devices."""
     here = sum(device.presence != "absent" for device in found.devices)
-    parts = [f"fedserver {found.version}: {here} of {len(found.devices)} known devices are here"]
+    parts = [f"fedserver {found.version}: {here} of {len(found.devices)} known devices are connected"]
     parts += [f"attention: {notice}" for notice in found.notices]
-    parts += [summary(run) for run in found.runs] or ["no run goes on"]
+    parts += [summary(run) for run in found.runs] or ["no run is active"]
     if found.devices:
         rows = [
             (
@@ -123,14 +123,37 @@ def server(found: ServerStatus) -> str:
             )
             for each in found.devices
         ]
-        parts.append(table(("device", "state", "seen", "works on", "software"), rows))
-        parts += [f"privacy over all runs: {each}" for each in privacy(found.released)]
+        parts.append(table(("device", "state", "last seen", "works on", "software"), rows))
+        parts.append(f"privacy over all runs\n{privacy_table(found.released)}")
     return "\n".join(parts)
 
 
+def privacy_table(released: Mapping[DeviceId, Statement], central: CentralNoise | None = None) -> str:
+    """What devices have released and with which guarantee, one row for each kind of release."""
+    counts = Counter(map(_releases, released.values()))
+    rows = [
+        (_many(count, "device"), what, guarantee)
+        for releases, count in counts.items()
+        for what, guarantee in releases
+    ]
+    subject, _, guarantee = of_weights(released.values()).partition(": ")
+    rows.append((subject, "-", guarantee))
+    if central is not None:
+        subject, _, guarantee = str(central).partition(": ")
+        rows.append((subject, "-", guarantee))
+    return table(("of", "what left", "guarantee"), rows)
+
+
+def _releases(found: Statement) -> tuple[tuple[str, str], ...]:
+    """What left a device, and the guarantee that it has."""
+    rows = [(what, "none") for what in found.unprotected]
+    if found.cost:
+        rows.append(("the rest" if rows else "everything that left", found.promise))
+    return tuple(rows) or (("nothing", "-"),)
+
+
 def privacy(released: Mapping[DeviceId, Statement], central: CentralNoise | None = None) -> list[str]:
-    """How many devices have released what, each of them; and what their weights have, or that they have
-    nothing."""
+    """The same in sentences, for the metadata of a model: how many devices have released what."""
     counts = Counter(str(each) for each in released.values())
     of_models = [str(central)] if central is not None else []
     devices = [
@@ -144,12 +167,12 @@ def line(found: LogLine) -> str:
 
 
 def clock(at: float) -> str:
-    """A clock time, in this machine's zone."""
+    """A clock time, in the local time zone."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
 def ago(at: float | None) -> str:
-    """How long ago a clock time was; "-" if it never was."""
+    """How long ago a clock time was; "-" for None."""
     seconds = None if at is None else max(0.0, time.time() - at)
     if seconds is None:
         return "-"

@@ -257,4 +257,4 @@ def test_a_run_that_never_had_a_model_has_none_to_export(command: Command, tmp_p
     code, _, err = command("model", "export", run, "--out", tmp_path / "x")
     assert code == 1
     assert "before it had a model" in err
-    assert "no run was started yet" not in command("run", "ls")[1]
+    assert "no run has been started yet" not in command("run", "ls")[1]

@@ -23,6 +23,7 @@ OPEN = RunSummary(
     tuple(f"d{number}" for number in range(7)), 12.4,
 )  # fmt: skip
 RHO = rho_for(5.0, 1e-6)
+WIDTH = len(OPEN_WAYS["paper"])
 OVER = RunSummary("old", "old", "fedavg", "paper", "failed", 9, waiting_for="no memory")
 
 
@@ -40,7 +41,7 @@ def test_a_run_in_a_line_says_for_whom_and_until_when() -> None:
 
 def test_all_runs_are_a_table() -> None:
     assert text.runs([OPEN, OVER]).splitlines() == [
-        "run     algorithm  stage   does                    waits for",
+        "run     algorithm  stage   round                   why",
         "digits  flux       open    training round 3 of 10  1 of 8 reports are in",
         "old     fedavg     failed  -                       no memory",
     ]
@@ -67,14 +68,16 @@ def test_a_run_in_full_names_who_is_missing_and_what_gave_no_result() -> None:
         "d1      -        -         -       -        0 B     0 B",
         "cluster c0: 1 device",
         "cluster c1: 0 devices",
-        "privacy in this run: each of 2 devices: epsilon 5 at delta 1e-06",
-        "privacy in this run: 1 device: no guarantee: a descriptor with the papers' noise (privacy=paper, "
-        "which is not private); the rest: epsilon 5 at delta 1e-06",
-        "privacy in this run: weights: none have left",
+        "privacy in this run",
+        f"of         {'what left':{WIDTH}}  guarantee",
+        f"2 devices  {'everything that left':{WIDTH}}  epsilon 5 at delta 1e-06",
+        f"1 device   {OPEN_WAYS['paper']}  none",
+        f"1 device   {'the rest':{WIDTH}}  epsilon 5 at delta 1e-06",
+        f"weights    {'-':{WIDTH}}  none have left",
         "model c0: 0 B",
         "missing in the last round: d1: it left",
-        "1 round gave no result: 0 of at least 2 reports at the deadline",
-        "2 rounds gave no result: no memory",
+        "1 round without a result: 0 of at least 2 reports at the deadline",
+        "2 rounds without a result: no memory",
     ]
     released = text.data(status)["released"]
     assert [released[device]["epsilon"] for device in ("d0", "d2")] == [pytest.approx(5.0), None]
@@ -105,14 +108,16 @@ def test_clusters_in_which_nobody_is_are_not_listed() -> None:
 def test_the_server_and_its_devices() -> None:
     devices = (DeviceStatus("d0", "working", 2.6, "toy 1", ("digits", 3, 1)), DeviceStatus("d1", "absent"))
     lines = text.server(ServerStatus("1.2", devices, (OPEN,))).splitlines()
-    assert lines[0] == "fedserver 1.2: 1 of 2 known devices are here"
+    assert lines[0] == "fedserver 1.2: 1 of 2 known devices are connected"
     assert lines[1] == text.summary(OPEN)
     assert lines[3:] == [
-        "d0      working  3 s ago  digits    toy 1",
-        "d1      absent   -        -         -",
-        "privacy over all runs: weights: no privacy guarantee, as they leave without DP-SGD",
+        "d0      working  3 s ago    digits    toy 1",
+        "d1      absent   -          -         -",
+        "privacy over all runs",
+        "of       what left  guarantee",
+        "weights  -          no privacy guarantee, as they leave without DP-SGD",
     ]
-    assert text.server(ServerStatus("1.2", (), ())).splitlines()[1] == "no run goes on"
+    assert text.server(ServerStatus("1.2", (), ())).splitlines()[1] == "no run is active"
 
 
 def test_a_line_of_the_log() -> None:

@@ -1,0 +1,60 @@
+"""The notebooks in examples/ run from top to bottom, and what they show is what they are committed with."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+nbformat = pytest.importorskip("nbformat", reason="needs nbformat: pip install nbformat")
+nbclient = pytest.importorskip("nbclient", reason="needs nbclient: pip install nbclient")
+pytest.importorskip("ipykernel", reason="needs ipykernel: pip install ipykernel")
+
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
+MOST_LINES, MOST_BYTES = 10, 100_000
+
+
+def code(notebook: Any) -> list[Any]:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def texts(notebook: Any) -> list[str]:
+    """What the cells show as text, in order."""
+    outputs = [output for cell in code(notebook) for output in cell.outputs]
+    return [output.data["text/plain"] for output in outputs if "text/plain" in output.get("data", {})]
+
+
+def executed(path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    # The kernel imports this tree, and one thread keeps it quick beside the other tests.
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    notebook = nbformat.read(path, 4)
+    nbclient.NotebookClient(
+        notebook, timeout=250, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}
+    ).execute()
+    return notebook
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_and_is_committed_with_its_outputs(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committed = nbformat.read(path, 4)
+    assert all(cell.execution_count for cell in code(committed))
+    assert path.stat().st_size < MOST_BYTES
+    # A second run shows as much as the committed one; figures may differ from machine to machine.
+    assert len(texts(executed(path, monkeypatch))) == len(texts(committed))
+
+
+def test_the_quickstart_is_ten_lines_and_finds_the_four_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook = executed(ROOT / "examples" / "quickstart.ipynb", monkeypatch)
+    lines = [line for cell in code(notebook) for line in cell.source.splitlines() if line.strip()]
+    assert len(lines) <= MOST_LINES
+    result, placement, _ = texts(notebook)
+    assert "4 clusters of 8 devices" in result
+    homes = dict(line.split()[:2] for line in result.splitlines()[1:])
+    assert all(homes[f"ward-{number}"] == homes[f"ward-{number + 4}"] for number in range(4))
+    assert f"cluster='{homes['ward-1']}'" in placement
+    images = [each for cell in code(notebook) for each in cell.outputs if "image/png" in each.get("data", {})]
+    assert len(images) == 1
