@@ -16,10 +16,10 @@ from fedclient.store.blobs import BlobStore
 from fedclient.store.state import Mark, Outbox, Status
 from fedclient.work.executor import InProcess, WorkerInfo
 from fedclient.work.runtime import Runtime
+from fedserver.config import Settings
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
 from fedserver.coordinator.operator_api import OperatorApi
-from fedserver.coordinator.settings import Settings
 from fedserver.rpc.client import SOCKET
 from fedserver.rpc.server import listen
 from fedserver.store.records import RunSpec
