@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 from grpc import aio
 
+from fedserver.config import Settings
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
 from fedserver.coordinator.operator_api import OperatorApi
-from fedserver.coordinator.settings import Settings
 from fedserver.store.blobs import CHUNK
 from fedserver.store.records import DeviceRecord
 from fedserver.store.runs import VERSIONS

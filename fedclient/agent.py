@@ -3,10 +3,11 @@
     hello --> next_task --task--> fetch --> perform --> outbox --> upload --> report --> next_task
                         --idle--> wait in the server's window ------------------------> next_task
 
-Whatever is cut off is taken up where it was: a call is tried again until the server is there, downloads and
-uploads go on at the last chunk, and a finished result waits on the disk until the server has taken it. When
-the session is lost the work goes on, and finds its lease again after a new hello. While the disk is full the
-device says so, keeps what it has, and tries again: the server closes the round without it if it must.
+Everything that is interrupted continues where it stopped: a call is repeated until the server answers,
+downloads and uploads resume at the last chunk, and a finished result stays on the disk until the server has
+taken it. If the session is lost, the work continues and finds its lease again after a new hello. While the
+disk is full, the device reports it, keeps what it has and tries again; if necessary the server closes the
+round without it.
 """
 
 import asyncio
@@ -46,12 +47,12 @@ T = TypeVar("T")
 SOFTWARE = f"shoal fedclient {__version__}"
 
 TRIES = 4
-"""How often a result is sent when the server finds its bytes wrong: what a power cut left there of the last
-try may be damaged, and then it begins anew."""
+"""How often a result is uploaded when the server finds its bytes wrong: a power cut may have damaged what the
+server holds of an earlier attempt, and then it starts from the beginning."""
 
 
 class Until(Enum):
-    """When the agent ends by itself: never, after one report, or when no run needs this device any more."""
+    """When the agent ends on its own: never, after one report, or when no run needs this device any more."""
 
     STOPPED = "stopped"
     ONCE = "once"
@@ -60,14 +61,15 @@ class Until(Enum):
 
 @dataclass(frozen=True)
 class Allowance:
-    """What the owner allows. download_bytes: of one model. kept_bytes: of all kept models and results.
+    """The owner's limits. download_bytes: size of one model. kept_bytes: size of all stored models and
+    results.
 
-    patience: seconds without a server after which the agent gives up.
+    give_up_after: seconds without a server after which the agent gives up.
     """
 
     download_bytes: int = 2 << 30
     kept_bytes: int = 8 << 30
-    patience: float = float("inf")
+    give_up_after: float = float("inf")
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class _Work:
 
 
 class _NotWantedError(Exception):
-    """The server does not want the result any more."""
+    """The server no longer wants the result."""
 
 
 class Agent:
@@ -94,18 +96,18 @@ class Agent:
         allowance: Allowance = Allowance(),
         chance: Random | None = None,
     ) -> None:
-        self._link, self._performer, self._store, self._outbox = link, executor, store, outbox
-        self._mark, self._watcher, self._allowance = mark, reporter, allowance
+        self._link, self._executor, self._store, self._outbox = link, executor, store, outbox
+        self._mark, self._reporter, self._allowance = mark, reporter, allowance
         self._chance = chance
         self._calls, self._faults = Backoff(chance), Backoff(chance)
         self._welcome: Welcome | None = None
         self._work: _Work | None = None
 
     async def run(self, until: Until = Until.STOPPED) -> None:
-        """Serve. Cancelled, it takes leave, and keeps what is finished in the outbox.
+        """Serve. If canceled, the agent says goodbye to the server; a finished result stays in the outbox.
 
-        Raises Refused when the server does not want this device; and, where `until` gives it an end, whatever
-        keeps it from getting there, such as Unavailable after the patience.
+        Raises Refused if the server rejects this device; and, if `until` sets an end, any error that keeps
+        the agent from reaching it, such as Unavailable after `give_up_after` seconds.
         """
         try:
             while await self._step(until):
@@ -117,10 +119,10 @@ class Agent:
                     await asyncio.wait_for(self._link.leave(), MOMENT)
 
     async def _step(self, until: Until) -> bool:
-        """One task, or one wait for it. False when there is nothing left to do."""
+        """One task, or one wait for it. Returns False when there is nothing left to do."""
         try:
             if self._welcome is None:
-                self._watcher.doing("saying hello to the server")
+                self._reporter.doing("saying hello to the server")
                 hello = Hello(SOFTWARE, mark=self._mark.read())
                 self._welcome = await self._patiently(lambda: self._link.hello(hello))
                 crash.point("device.welcomed")
@@ -138,7 +140,7 @@ class Agent:
                 return False
             await self._idle(answer)
         except SessionLost as lost:
-            self._watcher.doing(f"the session is void: {lost}; saying hello again")
+            self._reporter.doing(f"the session was lost: {lost}; saying hello again")
             self._welcome = None
             await asyncio.sleep(self._calls.next())
         except (Unavailable, Refused, ConfigError):
@@ -150,42 +152,47 @@ class Agent:
         return True
 
     async def _idle(self, idle: Idle) -> None:
-        self._watcher.doing(f"waiting: {idle.reason}" if idle.reason else "waiting for a task")
+        self._reporter.doing(f"waiting: {idle.reason}" if idle.reason else "waiting for a task")
         await asyncio.sleep(self._calls.between(idle.earliest, idle.latest))
 
     async def _recover(self, error: ShoalError) -> None:
-        self._watcher.failed(error)
+        self._reporter.failed(error)
         await asyncio.sleep(self._faults.next())
 
     # -- one task ---------------------------------------------------------------------------------------
 
     async def _serve(self, task: Task, heartbeat: float) -> bool:
-        """Do a task, or go on with it under a new lease. Whether it came to a report."""
+        """Do a task, or continue it under a new lease. Returns whether it was reported."""
         key = work_key(task)
         if self._work is not None and self._work.key != key:
             await self._give_up()
         if self._work is None:
-            self._watcher.began(task)
+            self._reporter.began(task)
             self._work = _Work(key, asyncio.create_task(self._do(key, task)))
         work = self._work
         try:
             result = await self._while_wanted(task, heartbeat, work.result)
             await self._deliver(task, heartbeat, result)
         except _NotWantedError:
-            self._watcher.doing(f"{named(task)}: it goes on without this device")
+            self._reporter.doing(f"{named(task)}: the run continues without this device")
             await self._give_up()
             return False
         except SessionLost:
             if work.result.done() and work.result.exception() is not None:
                 self._work = None
-            raise  # else the work goes on
+            raise  # otherwise the work continues, and is reported under the next lease
         except BaseException:
             await self._give_up()
             raise
         return True
 
     async def _do(self, key: str, task: Task) -> Payload | Failure:
-        """The result of a task: the one that waits in the outbox, or a new one, which waits there then."""
+        """The result of a task: the one that waits in the outbox, or a new one, which is put there.
+
+        Order matters. The outbox is emptied before the work, so that a crash leaves one result at most; and a
+        result is in the outbox, on the disk, before any byte of it is sent, so that work whose report was
+        interrupted is never done twice. What the task remembers counts from that same moment.
+        """
         kept = self._kept(key)
         if kept is not None:
             return kept
@@ -193,13 +200,13 @@ class Agent:
             self._outbox.clear()
             crash.point("device.outbox-emptied")
             for weights in task.payload.weights():
-                await self._with_room(lambda blob=weights.blob: self._fetch(blob))  # type: ignore[misc]
+                await self._with_disk_space(lambda blob=weights.blob: self._fetch(blob))  # type: ignore[misc]
             crash.point("device.fetched")
-            result = await self._with_room(lambda: self._perform(task))
+            result = await self._with_disk_space(lambda: self._perform(task))
             crash.point("device.performed")
             if isinstance(result, Payload):
                 report = Report(task.run, task.round, task.attempt, result)
-                await self._with_room(lambda: self._keep(key, report))
+                await self._with_disk_space(lambda: self._keep(key, report))
                 crash.point("device.result-kept")
         except (Unavailable, SessionLost):
             raise
@@ -208,7 +215,7 @@ class Agent:
         return result
 
     async def _perform(self, task: Task) -> Payload | Failure:
-        result = await self._performer.perform(task)
+        result = await self._executor.perform(task)
         if isinstance(result, Failure) and result.code == DiskFull.code:
             raise DiskFull(result.message)
         return result
@@ -216,20 +223,20 @@ class Agent:
     async def _keep(self, key: str, report: Report) -> None:
         self._outbox.keep(key, report)
 
-    async def _with_room(self, step: Callable[[], Awaitable[T]]) -> T:
-        """Do this; while the disk has no room for it, say so and try again."""
+    async def _with_disk_space(self, step: Callable[[], Awaitable[T]]) -> T:
+        """Do this step; while the disk lacks space for it, report that and try again."""
         full = Backoff(self._chance)
         while True:
             try:
                 return await step()
             except DiskFull as error:
                 wait = full.next()
-                self._watcher.note(error)
-                self._watcher.doing(f"waiting for room on the disk: {error}; next try in {wait:.0f} s")
+                self._reporter.note(error)
+                self._reporter.doing(f"waiting for disk space: {error}; trying again in {wait:.0f} s")
                 await asyncio.sleep(wait)
 
     def _kept(self, key: str) -> Payload | None:
-        """The result that waits in the outbox, if it is of this work and whole."""
+        """The result in the outbox, if it belongs to this work and is complete."""
         pending = self._outbox.pending()
         if pending is None or pending[0] != key or isinstance(pending[1].result, Failure):
             return None
@@ -237,18 +244,20 @@ class Agent:
         return payload if all(self._store.has(weights.blob) for weights in payload.weights()) else None
 
     async def _deliver(self, task: Task, heartbeat: float, result: Payload | Failure) -> None:
-        """Upload a result and report it; both again when the server lost some of it before it could count."""
+        """Upload a result and report it. Both are repeated if the server lost some of it before it was
+        counted.
+        """
         while True:
             try:
                 await self._while_wanted(task, heartbeat, asyncio.create_task(self._upload_all(result)))
             except (Unavailable, SessionLost):
                 raise
-            except ShoalError as error:  # what the server does not take, it must hear of
+            except ShoalError as error:  # a result that the server rejects must still be reported
                 result = Failure(error.code, str(error))
             try:
                 await self._report(task, result)
             except NotFound as error:
-                self._watcher.doing(f"{named(task)}: uploading the result again: {error.message}")
+                self._reporter.doing(f"{named(task)}: uploading the result again: {error.message}")
                 await asyncio.sleep(self._calls.next())
             else:
                 return
@@ -261,12 +270,12 @@ class Agent:
         crash.point("device.receipt-came")
         self._mark.keep(receipt.mark)
         self._work = None
-        if receipt.outcome is not Outcome.LATE:  # the same task may come again under another lease
+        if receipt.outcome is not Outcome.LATE:  # a late task may come again under another lease
             self._outbox.clear()
         crash.point("device.outbox-cleared")
         self._store.trim(self._allowance.kept_bytes)
         crash.point("device.trimmed")
-        self._watcher.ended(task, receipt)
+        self._reporter.ended(task, receipt)
         if isinstance(result, Failure):
             await self._recover(TaskFailed(result))
         elif receipt.outcome is Outcome.REFUSED:
@@ -277,7 +286,7 @@ class Agent:
     async def _while_wanted(self, task: Task, heartbeat: float, step: "asyncio.Task[T]") -> T:
         """The outcome of a step, with heartbeats until then. Raises _NotWantedError, SessionLost.
 
-        A step that is not the work itself is cancelled with whatever else happens here.
+        A step other than the work itself is canceled when this call ends in any way.
         """
         try:
             while not step.done():
@@ -304,12 +313,12 @@ class Agent:
     async def _fetch(self, blob: BlobRef) -> None:
         if blob.size > self._allowance.download_bytes:
             raise Refused(
-                f"a model of {blob.size} bytes, and this device takes {self._allowance.download_bytes}",
-                "raise limits.download_bytes in its settings",
+                f"a model of {blob.size} bytes; this device accepts at most {self._allowance.download_bytes}",
+                "raise limits.download_bytes in this device's settings",
             )
         try:
             await self._patiently(lambda: self._store.fetch(blob, self._link.fetch))
-        except BadPayload:  # perhaps the part that was here before: once more from the beginning
+        except BadPayload:  # an earlier part may be damaged: once more from the start
             await self._patiently(lambda: self._store.fetch(blob, self._link.fetch))
 
     async def _upload_all(self, result: Payload | Failure) -> None:
@@ -318,7 +327,7 @@ class Agent:
                 await self._upload(weights.blob)
 
     async def _upload(self, blob: BlobRef) -> None:
-        """Raises BadPayload when the server finds the bytes wrong `TRIES` times over."""
+        """Raises BadPayload if the server finds the bytes wrong `TRIES` times."""
         for _ in range(TRIES - 1):
             with contextlib.suppress(BadPayload):
                 await self._patiently(lambda: self._go_on_with(blob))
@@ -331,7 +340,9 @@ class Agent:
         while held < blob.size:
             before, held = held, await self._link.upload(blob, held, self._chunks(blob, held))
             if held <= before:
-                raise Unavailable(f"the server took no byte of a result after {before} of {blob.size}")
+                raise Unavailable(
+                    f"the server accepted no more bytes of a result after {before} of {blob.size}"
+                )
 
     async def _chunks(self, blob: BlobRef, start: int) -> AsyncIterator[bytes]:
         for chunk in self._store.chunks(blob, start):
@@ -339,13 +350,13 @@ class Agent:
             crash.point("device.chunk-sent")
 
     async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
-        """Call until the server is there, or until the owner's patience is over."""
-        patience, doing = self._allowance.patience, self._watcher.doing
-        return await patiently(lambda: _heard(call()), self._calls, patience, doing)
+        """Call until the server answers, for at most the owner's `give_up_after`."""
+        seconds, doing = self._allowance.give_up_after, self._reporter.doing
+        return await patiently(lambda: _heard(call()), self._calls, seconds, doing)
 
 
 async def _heard(answer: Awaitable[T]) -> T:
-    """The answer. A void session is known by its code, for it is the server's own error where no wire is."""
+    """The answer. A lost session is recognized by its code: without a wire it is the server's own error."""
     try:
         return await answer
     except ShoalError as error:

@@ -1,4 +1,4 @@
-"""Who hears what an agent does: people through a console, and `fedclient status` through a file."""
+"""Reports what an agent does: to people on a console, and to `fedclient status` in a file."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,24 +10,26 @@ from shoal.core.exchange.link import Outcome, Receipt, Task
 
 
 class Reporter:
-    """Keeps the status of an agent. progress: told what goes on; say: told what people should read later."""
+    """Keeps the status of an agent. progress: shows what is going on; say: prints what people may read
+    later.
+    """
 
     def __init__(
         self, status: Status, root: Path, progress: Callable[[str], None], say: Callable[[str], None]
     ) -> None:
         self.status = status
         self.failure: ShoalError | None = None
-        """Why the last task has no result that counts; None when it has."""
+        """Why the last task has no result that counts; None if it has one."""
         self._root, self._progress, self._say = root, progress, say
 
     def doing(self, text: str) -> None:
-        """What goes on, or what is waited for."""
+        """Report what is going on, or what the agent waits for."""
         self.status.doing = text
         self._progress(text)
         self._save()
 
     def began(self, task: Task) -> None:
-        """A task is leased. Its payload may name the cluster that the device is trained with."""
+        """A task was leased. Its payload may name the cluster that the device trains with."""
         self.failure = None
         status, cluster = self.status, task.payload.parts.get("cluster")
         status.run, status.round, status.title, status.outcome = task.run, task.round, task.title, ""
@@ -44,7 +46,7 @@ class Reporter:
         self._save()
 
     def failed(self, error: ShoalError) -> None:
-        """Something went wrong; the agent goes on."""
+        """Something went wrong; the agent continues."""
         self.failure = error
         self.note(error)
         lines = [f"error[{error.code}]: {error.message}"]
@@ -55,16 +57,18 @@ class Reporter:
         self._say("\n".join(lines))
 
     def note(self, error: ShoalError) -> None:
-        """Keep an error for `fedclient status`, without a word to people."""
+        """Record an error for `fedclient status` without printing it."""
         self.status.error = {"code": error.code, "message": error.message, "hint": error.hint}
         self._save()
 
     def _save(self) -> None:
-        """What people look at must not stop the work: on a full disk they see what was there before."""
+        """The status must not stop the work: on a full disk the previous one stays."""
         with suppress(StorageFault):
             self.status.save(self._root)
 
 
 def named(task: Task) -> str:
-    """A task, for people. Its title counts as the run's author does; the engine's number is for machines."""
+    """A task, for people. Its title counts rounds as the algorithm does; the engine's number is for
+    programs.
+    """
     return f"{task.run}: {task.title or task.payload.kind}"

@@ -1,4 +1,4 @@
-"""`fedclient join`: from a join string to an identity, by steps each of which may be repeated."""
+"""Joining: from a join string to an identity, in steps each of which can be repeated."""
 
 import asyncio
 import math
@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from fedclient.faults import NotApproved
 from fedclient.identity.keyring import Asking, EnrollmentPort, Identity, Keyring, fingerprint_of, identity_of
-from fedclient.identity.rpc import enrolment
+from fedclient.identity.rpc import enrollment
 from fedclient.net.backoff import Backoff, patiently
 from fedclient.store.state import DeviceFolder
 from shoal.core.errors import ConfigError, Unavailable
@@ -23,15 +23,15 @@ from shoal.shell.console import Console
 T = TypeVar("T")
 
 LINE = 4096
-"""Characters of a file that holds a join string."""
+"""Characters that are read of a file with a join string."""
 SHORTEST, LONGEST = 1.0, 60.0
-"""Seconds between two looks whether the operator has approved, whatever the server says."""
+"""Bounds, in seconds, of the time between two requests while an operator has not approved yet."""
 
 
 def read_join_string(given: str) -> JoinString:
-    """The join string that is given, or lies in the file of that name, or in standard input for "-".
+    """The join string itself, or the one in the file of that name, or on standard input for "-".
 
-    Raises ConfigError, which never repeats what was given: it may be most of a secret.
+    Raises ConfigError, which never repeats what was given, since it may be most of a secret.
     """
     if given.startswith("shoal1:"):
         return parse(given)
@@ -39,8 +39,8 @@ def read_join_string(given: str) -> JoinString:
         with sys.stdin if given == "-" else Path(given).open() as file:
             return parse(file.read(LINE))
     except (OSError, ValueError):
-        hint = "give the line that `fedserver token create` printed, a file with it, or - for standard input"
-        raise ConfigError("that is neither a join string nor a file that can be read", hint) from None
+        hint = "give the output of `fedserver token create`, a file with it, or - for standard input"
+        raise ConfigError("that is neither a join string nor a readable file", hint) from None
 
 
 async def join(
@@ -50,10 +50,11 @@ async def join(
     console: Console,
     wait: bool = True,
 ) -> tuple[Identity, bool]:
-    """The identity of a device folder, and whether it is new: one that is there stays.
+    """The identity of a device folder, and whether it is new; an existing one is kept.
 
-    device: the name to ask for; None for one that is made from the key. wait: until an operator has approved.
-    Raises ConfigError, Refused, Unavailable, NotApproved; the same call again goes on where this one ended.
+    device: the name to ask for; None: one derived from the key. wait: whether to wait for an operator's
+    approval. Raises ConfigError, Refused, Unavailable or NotApproved; repeating the call continues where it
+    ended.
     """
     keyring = Keyring(folder.identity)
     with folder.locked():
@@ -65,7 +66,7 @@ async def join(
         if name not in (None, known.device) or line.pin != known.enrol.pin:
             raise ConfigError(
                 f"{folder.root} holds the identity of {known.device} in federation {known.federation}",
-                "for another device or server give another --state",
+                "use another --state for another device or server",
             )
         folder.device(known.device)
         return known, False
@@ -75,28 +76,28 @@ async def _ask_until_answered(
     line: JoinString, keyring: Keyring, device: DeviceId | None, wait: bool, console: Console
 ) -> Identity:
     """On return the identity is on the disk."""
-    enrol, asking = EnrollmentPort(line.host, line.port, line.pin), keyring.asking()
+    port, asking = EnrollmentPort(line.host, line.port, line.pin), keyring.asking()
     name = device or _name_for(asking)
-    console.progress(f"asking {enrol.address} for a certificate for {name}")
-    answer = await _in_turn(lambda: _ask(line, enrol, asking, name), console)
+    console.progress(f"asking {port.address} for a certificate for {name}")
+    answer = await _when_admitted(lambda: _ask(line, port, asking, name), console)
     if isinstance(answer, Pending):
         console.say(
-            f"{name} waits for an operator's approval: fedserver device approve {name}\n"
+            f"{name} is waiting for an operator's approval: fedserver device approve {name}\n"
             f"fingerprint of its key: {fingerprint_of(asking.key)}"
         )
         if not wait:
-            raise NotApproved(f"{name} is not approved yet", "run the same command again later: it goes on")
+            raise NotApproved(f"{name} is not approved yet", "run the same command again later; it continues")
     backoff = Backoff()
     while isinstance(answer, Pending):
         await asyncio.sleep(min(max(answer.retry_in, SHORTEST), LONGEST))
-        answer = await patiently(lambda: _ask(line, enrol, asking, name), backoff, math.inf, console.progress)
-    identity = identity_of(asking, answer, enrol)
+        answer = await patiently(lambda: _ask(line, port, asking, name), backoff, math.inf, console.progress)
+    identity = identity_of(asking, answer, port)
     keyring.keep(identity)
     return identity
 
 
-async def _in_turn(ask: Callable[[], Awaitable[T]], console: Console) -> T:
-    """Ask, and again in the time that the server gives where too many ask at once."""
+async def _when_admitted(ask: Callable[[], Awaitable[T]], console: Console) -> T:
+    """Ask, and ask again at the time that the server gives if too many devices ask at once."""
     backoff = Backoff()
     while True:
         try:
@@ -105,18 +106,18 @@ async def _in_turn(ask: Callable[[], Awaitable[T]], console: Console) -> T:
             if error.window is None:
                 raise
             wait = backoff.next(error.window)
-            console.progress(f"{error.message}: it is this device's turn in {wait:.0f} s")
+            console.progress(f"{error.message}; trying again in {wait:.0f} s")
         await asyncio.sleep(wait)
 
 
-async def _ask(line: JoinString, enrol: EnrollmentPort, asking: Asking, name: DeviceId) -> Enrolled | Pending:
-    async with enrolment(enrol) as desk:
-        nonce = (await desk.challenge()).nonce
+async def _ask(line: JoinString, port: EnrollmentPort, asking: Asking, name: DeviceId) -> Enrolled | Pending:
+    async with enrollment(port) as client:
+        nonce = (await client.challenge()).nonce
         proof = prove(key_of(line.secret), nonce, line.pin, asking.csr)
-        return await desk.join(Joining(line.token, nonce, asking.csr, proof, name))
+        return await client.join(Joining(line.token, nonce, asking.csr, proof, name))
 
 
 def _name_for(asking: Asking) -> DeviceId:
-    """The machine's name and a piece of the key's fingerprint: the same at every try."""
+    """The machine's name and part of the key's fingerprint: the same at every attempt."""
     host = "".join(c if c.isascii() and c.isalnum() else "-" for c in socket.gethostname())
     return f"{host.strip('-')[:40] or 'device'}-{fingerprint_of(asking.key).replace(' ', '')[:6]}"

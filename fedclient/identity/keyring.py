@@ -1,7 +1,7 @@
-"""The device's identity on its disk: whole or not there, and for its owner's eyes alone.
+"""The device's identity on its disk: complete or absent, and readable only by its owner.
 
 identity.json   key, certificate, authorities, and where to ask for the next certificate
-asking.json     a new key and its request for a certificate, while the answer is not in the other file
+asking.json     a new key and its certificate request, until the answer is in the other file
 """
 
 import json
@@ -21,10 +21,10 @@ from shoal.core.identity.enrolled import Enrolled, Role
 from shoal.core.types import DeviceId
 from shoal.shell.disk import storing, sync_folder, write
 
-ANEW = (
+JOIN_AGAIN = (
     "ask for a new join string, and join under another name: fedclient join STRING --device NAME --state DIR"
 )
-"""A name is given once, so a device that has lost its identity comes back as another one."""
+"""A name is given only once, so a device that lost its identity comes back under another name."""
 
 
 @dataclass(frozen=True)
@@ -59,21 +59,21 @@ class Identity:
 
     @property
     def begins(self) -> datetime:
-        """When the certificate does, UTC."""
+        """Start or end of the certificate's validity, UTC."""
         return self.parsed.not_valid_before_utc
 
     @property
     def ends(self) -> datetime:
-        """When the certificate does, UTC."""
+        """Start or end of the certificate's validity, UTC."""
         return self.parsed.not_valid_after_utc
 
     @property
     def fingerprint(self) -> str:
-        """Of the device's key, as people compare it."""
+        """The fingerprint of the device's key, as people compare it."""
         return fingerprint_of(self.key)
 
     def facts(self) -> dict[str, Any]:
-        """For machines, and without the key."""
+        """For programs, without the key."""
         return {
             "device": self.device,
             "federation": self.federation,
@@ -86,7 +86,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class Asking:
-    """A key (PEM) for which a certificate is asked, and the request (PKCS #10, DER), always the same one."""
+    """A key (PEM) and its certificate request (PKCS #10, DER), which stays the same until it is answered."""
 
     key: bytes = field(repr=False)
     csr: bytes
@@ -97,7 +97,7 @@ def fingerprint_of(key: bytes) -> str:
 
 
 def identity_of(asking: Asking, enrolled: Enrolled, enrol: EnrollmentPort) -> Identity:
-    """What the server's answer makes of a request. Raises BadPayload when it does not answer this request."""
+    """The identity that an answer makes of a request. Raises BadPayload if it answers another request."""
     certificate = certs.certificate(enrolled.certificate)
     named = certs.named_by(certificate)
     if certificate.public_key() != certs.key_from_pem(asking.key).public_key():
@@ -108,7 +108,7 @@ def identity_of(asking: Asking, enrolled: Enrolled, enrol: EnrollmentPort) -> Id
         x509.load_pem_x509_certificates(enrolled.authorities)
     except ValueError:
         raise BadPayload(
-            "the server sent authorities that are no certificates", "update the server"
+            "the server sent authorities that are not certificates", "update the server"
         ) from None
     return Identity(
         asking.key,
@@ -129,7 +129,9 @@ class Keyring:
         self._identity, self._asking = folder / "identity.json", folder / "asking.json"
 
     def identity(self) -> Identity | None:
-        """The identity, if the device has joined. Raises ConfigError when others can read the key."""
+        """The identity, or None if the device has not joined. Raises ConfigError if others can read the
+        key.
+        """
         found = _read(self._identity)
         if found is None:
             return None
@@ -148,11 +150,11 @@ class Keyring:
             if identity.parsed.public_key() != certs.key_from_pem(identity.key).public_key():
                 raise ValueError("key and certificate do not belong together")
         except (KeyError, TypeError, AttributeError, ValueError, BadPayload) as error:
-            raise StorageFault(f"{self._identity} is damaged: {error}", ANEW) from None
+            raise StorageFault(f"{self._identity} is damaged: {error}", JOIN_AGAIN) from None
         return identity
 
     def asking(self) -> Asking:
-        """The request that waits for its answer, or a new one. On return it is on the disk."""
+        """The request without an answer yet, or a new one. On return it is on the disk."""
         found = _read(self._asking)
         if found is not None:
             try:
@@ -161,14 +163,14 @@ class Keyring:
                 if not self._is_answered(asking):
                     return asking
             except (KeyError, TypeError, AttributeError, ValueError, BadPayload):
-                pass  # nothing hangs on it: make another
+                pass  # nothing depends on it: make another
         key = certs.new_key()
         asking = Asking(certs.key_to_pem(key), certs.request(key))
         self._write(self._asking, {"key": asking.key.decode(), "csr": asking.csr.hex()})
         return asking
 
     def keep(self, identity: Identity) -> None:
-        """Put it in the place of the old one. On return it is on the disk. Raises StorageFault."""
+        """Replace the identity. On return the new one is on the disk. Raises StorageFault."""
         enrol = identity.enrol
         self._write(
             self._identity,
@@ -188,7 +190,7 @@ class Keyring:
             sync_folder(self._asking.parent)
 
     def _is_answered(self, asking: Asking) -> bool:
-        """Whether the identity came of it: then the process ended before it could be cleared away."""
+        """Whether the identity already has this key: the process ended before it could delete the request."""
         found = _read(self._identity)
         return found is not None and found.get("key") == asking.key.decode()
 
@@ -197,14 +199,14 @@ class Keyring:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """What is in a file that holds a key. Raises ConfigError when others can read it."""
+    """The content of a file with a key. Raises ConfigError if others can read it."""
     try:
         with storing(path), path.open("rb") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             if mode & 0o077:
                 raise ConfigError(
-                    f"{path} holds this device's key, and its mode {mode:04o} lets others at it",
-                    f"chmod 600 {path}; if somebody may have read it, have the device revoked and join anew",
+                    f"{path}: the private key is readable by other users (mode {mode:04o})",
+                    f"chmod 600 {path}; if someone may have read it, have the device revoked and join again",
                 )
             found = json.load(file)
     except StorageFault as error:

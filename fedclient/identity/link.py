@@ -1,10 +1,10 @@
-"""A link over TLS in both directions, which sees to it that its certificate stays valid.
+"""A link over mutual TLS that keeps its certificate valid.
 
-Renewal: in the time that the server gives at each hello, over the link itself, with a new key; the next call
-that finds no other under way opens a channel with it. So nothing that is under way is cut. Who comes for a
-model alone says hello when it has that, to hear whether the time has come.
-Rejoining: when the server hangs up on our certificate, the enrolment port says what its clock is; if the
-certificate is over by that, a new one is asked for with the key of the old one.
+Renewal: within the time that the server gives at each hello, over the link itself, with a new key. The first
+call that finds no other call open uses a new channel with the new certificate, so no open call is cut. A
+device that only fetches a model says hello after that, to learn whether it is time to renew. Rejoining: if
+the server rejects the certificate, the device asks the enrollment port for the server's clock; if the
+certificate has expired by that clock, the device requests a new one with the key of the old one.
 """
 
 import asyncio
@@ -15,8 +15,8 @@ from random import Random
 from grpc import aio
 
 from fedclient.faults import SomeoneElse
-from fedclient.identity.keyring import ANEW, Identity, Keyring, identity_of
-from fedclient.identity.rpc import Cause, EnrollmentClient, cause_of, credentials, enrolment, renewed
+from fedclient.identity.keyring import JOIN_AGAIN, Identity, Keyring, identity_of
+from fedclient.identity.rpc import Cause, EnrollmentClient, cause_of, credentials, enrollment, renewed
 from fedclient.net.backoff import Backoff, patiently
 from fedclient.net.rpc import RpcLink, error_of
 from shoal.core.errors import Refused, ShoalError, Unauthenticated, Unavailable
@@ -26,16 +26,16 @@ from shoal.core.identity.enrolled import Enrolled, Rejoining
 from shoal.core.identity.proof import sign
 
 SOONEST = 1.0
-"""Seconds between two renewals at least, whatever the server says."""
+"""The least number of seconds between two renewals, whatever the server says."""
 JITTER = 0.1
-"""Of the time until the renewal: so much more at most, so that a fleet does not come all at once."""
+"""Share of the time until a renewal that is added at random, so that a fleet does not renew all at once."""
 DAY = 86_400.0
 
 
 class SecureLink(RpcLink):
-    """A device's calls under its identity. address: in place of the one that the identity has.
+    """A device's calls under its identity. address: used instead of the one in the identity.
 
-    say: told what people should read later.
+    say: prints what people may read later.
     """
 
     def __init__(
@@ -59,20 +59,20 @@ class SecureLink(RpcLink):
         return welcome
 
     async def renew_if_required(self, hello: Hello) -> None:
-        """Ask the server, by one more hello, whether it is time, and renew if so; for who does not stay.
+        """Ask the server, with one more hello, whether it is time to renew, and renew if so.
 
-        What keeps it from that is said: there is time for it at the next visit.
+        For devices that do not stay connected. An error is only printed: the next visit can still renew.
         """
         try:
             welcome = await super().hello(hello)
-            await self.leave()  # it takes no task
+            await self.leave()  # this device takes no task
             if welcome.renew_in is not None and welcome.renew_in <= 0.0:
                 await self._renew()
         except ShoalError as error:
             self._say(f"the certificate could not be renewed: {error}; trying again at the next visit")
 
     async def observe(self) -> Observation:
-        """Renews before it returns, once it is time: an observer says no hello."""
+        """The state of all runs. Renews first if it is time, since an observer says no hello."""
         found = await super().observe()
         if found.renew_in <= 0.0:
             try:
@@ -95,7 +95,7 @@ class SecureLink(RpcLink):
         self._renewal = asyncio.create_task(self._renew_later(seconds))
 
     async def _renew_later(self, seconds: float) -> None:
-        """Renew, and again, for as long as the link is there; what keeps it from that is said once."""
+        """Renew again and again, as long as the link is open; an error that ends this is printed once."""
         try:
             while True:
                 await asyncio.sleep(seconds * (1.0 + JITTER * self._chance.random()))
@@ -108,7 +108,7 @@ class SecureLink(RpcLink):
         async with self._one_at_a_time:
             asking = self._keyring.asking()
             try:
-                async with self._line.calling() as to:
+                async with self._channel.calling() as to:
                     enrolled = await renewed(to.identity, asking.csr)
             except aio.AioRpcError as error:
                 raise error_of(error, self.address) from None
@@ -116,10 +116,10 @@ class SecureLink(RpcLink):
             return enrolled
 
     async def _adopt(self, identity: Identity) -> None:
-        """Store an identity; only then it is used."""
+        """Store an identity, and only then use it."""
         self._keyring.keep(identity)
         self.identity = identity
-        self._say(f"{identity.device} has a new certificate, good until {identity.ends:%Y-%m-%d %H:%M} UTC")
+        self._say(f"{identity.device} has a new certificate, valid until {identity.ends:%Y-%m-%d %H:%M} UTC")
         await self.change(self._given or identity.address, credentials(identity))
 
     # -- what kept a call from working --------------------------------------------------------------------
@@ -132,58 +132,60 @@ class SecureLink(RpcLink):
             return await self._wrong_clock()
         if cause is None:
             return found
-        return Unavailable(f"no connection to {self.address}: {cause.value}", MENDS[cause])
+        return Unavailable(f"no connection to {self.address}: {cause.value}", HINTS[cause])
 
     async def _after_refusal(self, refusal: ShoalError) -> ShoalError:
-        """The server does not take the certificate. Rejoin if it is over by the server's clock."""
+        """The server rejected the certificate. Rejoin if it has expired by the server's clock."""
         used = self.identity
         async with self._one_at_a_time:
             if self.identity is not used:
-                return Unavailable("the certificate has just been replaced", "trying again")
+                return Unavailable("the certificate has just been replaced", "the call is repeated")
             try:
-                async with enrolment(used.enrol) as desk:
-                    clock = (await desk.challenge()).clock
+                async with enrollment(used.enrol) as port:
+                    clock = (await port.challenge()).clock
                     if clock > used.ends.timestamp():
-                        return await self._rejoin(desk)
+                        return await self._rejoin(port)
             except (Unavailable, SomeoneElse) as error:
                 return Unavailable(f"{refusal.message}; {error.message}", error.hint)
             if clock < used.begins.timestamp():
                 begins = (used.begins.timestamp() - clock) / DAY
-                message = f"by the server's clock this device's certificate begins in {begins:.1f} days"
-                return Unavailable(message, "the server's clock was set back: tell its operator")
+                message = (
+                    f"by the server's clock this device's certificate becomes valid in {begins:.1f} days"
+                )
+                return Unavailable(message, "the server's clock was set back; inform its operator")
             return refusal
 
-    async def _rejoin(self, desk: EnrollmentClient) -> ShoalError:
-        """Ask for a certificate with the key of the one that is over. What the failed call ends with."""
+    async def _rejoin(self, port: EnrollmentClient) -> ShoalError:
+        """Ask for a certificate with the key of the expired one. Returns the error for the failed call."""
         last, asking = self.identity, self._keyring.asking()
         self._say(f"the certificate of {last.device} ended on {last.ends:%Y-%m-%d}: asking for a new one")
-        nonce = (await desk.challenge()).nonce
+        nonce = (await port.challenge()).nonce
         signature = sign(key_from_pem(last.key), nonce, last.enrol.pin, asking.csr)
         try:
-            enrolled = await desk.rejoin(Rejoining(last.certificate, nonce, asking.csr, signature))
+            enrolled = await port.rejoin(Rejoining(last.certificate, nonce, asking.csr, signature))
         except Refused as error:
             return error
         await self._adopt(identity_of(asking, enrolled, last.enrol))
         self._renew_in(enrolled.renew_in)
-        return Unavailable("the certificate was over, and has been replaced", "trying again")
+        return Unavailable("the certificate had expired and has been replaced", "the call is repeated")
 
     async def _wrong_clock(self) -> ShoalError:
-        """The server's certificate is not good now, as this device sees it: whose clock is wrong."""
+        """The server's certificate is not valid by this device's clock: find out whose clock is wrong."""
         try:
-            async with enrolment(self.identity.enrol) as desk:
-                ahead = (time.time() - (await desk.challenge()).clock) / DAY
+            async with enrollment(self.identity.enrol) as port:
+                ahead = (time.time() - (await port.challenge()).clock) / DAY
         except (Unavailable, SomeoneElse) as error:
             return Unavailable(error.message, error.hint)
         if abs(ahead) < 1.0:
-            message = f"the certificate of {self.address} is not good today"
+            message = f"the certificate of {self.address} is not valid today"
             return Unavailable(message, "its operator has to renew it")
         way = "ahead of" if ahead > 0 else "behind"
         message = f"this device's clock is {abs(ahead):.0f} days {way} the server's"
-        return Unavailable(f"{message}, whose certificate is not good then", "set this device's clock")
+        return Unavailable(f"{message}, so its certificate is not valid here", "set this device's clock")
 
 
-MENDS = {
-    Cause.OTHER_NAME: "call the server by a name of its certificate, or have its operator add this one",
-    Cause.OTHER_AUTHORITY: f"is it the right server? if it was set up anew, {ANEW}",
-    Cause.NO_TLS: "is that the port for devices, and does the server run without --insecure-loopback?",
+HINTS = {
+    Cause.OTHER_NAME: "use a server name that is in its certificate, or have its operator add this one",
+    Cause.OTHER_AUTHORITY: f"check that this is the right server; if it was set up again, {JOIN_AGAIN}",
+    Cause.NO_TLS: "check the port, and that the server runs without --insecure-loopback",
 }

@@ -1,4 +1,8 @@
-"""The calls that lead to a certificate: EnrollmentService at a pinned port, IdentityService with one."""
+"""The calls for getting certificates: EnrollmentService at a pinned port, and IdentityService.
+
+Of the enrollment port only the hash of its key is known, from the join string: it is checked before anything
+is sent.
+"""
 
 import time
 from collections.abc import AsyncIterator, Awaitable
@@ -35,13 +39,13 @@ from shoal.core.identity.certificates import pin_of
 
 
 class Cause(Enum):
-    """What keeps two sides from shaking hands."""
+    """Why a TLS handshake failed. It is found in the text of gRPC's errors; tests hold it to that text."""
 
-    OTHER_NAME = "the certificate is for another name than the one that was called"
-    OTHER_AUTHORITY = "the certificate is not of an authority that this device trusts"
-    OUT_OF_TIME = "the certificate is not good at what this device's clock says"
-    NO_TLS = "the other side speaks no TLS"
-    CUT = "the other side saw our certificate and hung up"
+    OTHER_NAME = "the server's certificate is for another name than the one in its address"
+    OTHER_AUTHORITY = "the server's certificate is not from an authority that this device trusts"
+    OUT_OF_TIME = "the server's certificate is not valid by this device's clock"
+    NO_TLS = "the other side does not speak TLS"
+    CUT = "the other side saw this device's certificate and closed the connection"
 
 
 WORDS = (
@@ -55,11 +59,11 @@ WORDS = (
     ("Connection reset by peer", Cause.CUT),
     ("Broken pipe", Cause.CUT),
 )
-"""The first that is found counts."""
+"""The first one found counts."""
 
 
 def cause_of(details: str) -> Cause | None:
-    """details: of a call that found no connection. None: nobody is there, or it is another trouble."""
+    """details: of a call without a connection. None: no server answers, or there is another cause."""
     if "failed to connect to all addresses" not in details:
         return None
     return next((cause for words, cause in WORDS if words in details), None)
@@ -69,12 +73,12 @@ T = TypeVar("T")
 
 
 def credentials(identity: Identity) -> grpc.ChannelCredentials:
-    """For channels on which this device is known, and trusts its federation's authorities alone."""
+    """For channels that identify this device and trust only the authorities of its federation."""
     return grpc.ssl_channel_credentials(identity.authorities, identity.key, identity.certificate)
 
 
 class EnrollmentClient:
-    """EnrollmentService, made by `enrolment`. Its calls raise ShoalErrors."""
+    """Calls of EnrollmentService, made by `enrollment`. They raise ShoalErrors."""
 
     def __init__(self, channel: aio.Channel, address: str, certificate: x509.Certificate) -> None:
         self._stub, self._address, self._certificate = EnrollmentServiceStub(channel), address, certificate
@@ -99,15 +103,15 @@ class EnrollmentClient:
                 raise error_of(error, self._address) from None
             begins, ends = self._certificate.not_valid_before_utc, self._certificate.not_valid_after_utc
             raise Unavailable(
-                f"the certificate of {self._address} is good from {begins:%Y-%m-%d} to {ends:%Y-%m-%d}, "
+                f"the certificate of {self._address} is valid from {begins:%Y-%m-%d} to {ends:%Y-%m-%d}, "
                 f"and this device's clock says {time.strftime('%Y-%m-%d', time.gmtime())}",
                 "set this device's clock",
             ) from None
 
 
 @asynccontextmanager
-async def enrolment(port: EnrollmentPort) -> AsyncIterator[EnrollmentClient]:
-    """Over a channel that trusts the one certificate whose key has the pin, whatever name it is for."""
+async def enrollment(port: EnrollmentPort) -> AsyncIterator[EnrollmentClient]:
+    """A client on a channel that trusts only the certificate whose key has the pin, whatever its name."""
     certificate = await shown(port)
     trust = grpc.ssl_channel_credentials(to_pem(certificate))
     options = (*OPTIONS, ("grpc.ssl_target_name_override", name_in(certificate)))
@@ -122,10 +126,10 @@ async def renewed(stub: "IdentityServiceAsyncStub", csr: bytes) -> Enrolled:
 
 
 async def shown(port: EnrollmentPort) -> x509.Certificate:
-    """The certificate that is shown at `port`, if its key has the pin: from then on that is whom to trust.
+    """The certificate that is shown at `port`, if its key has the pin; it is then the one to trust.
 
-    A handshake of TLS 1.3 and nothing else: no name, no token, no byte of ours.
-    Raises Unavailable when nobody answers, SomeoneElse when it is another.
+    This is a TLS 1.3 handshake and nothing else: no name, no token, no data is sent.
+    Raises Unavailable if no server answers, SomeoneElse if the key is another one.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # the pin is checked instead
@@ -136,11 +140,12 @@ async def shown(port: EnrollmentPort) -> x509.Certificate:
             _, writer = await asyncio.open_connection(port.host.strip("[]"), port.port, ssl=context)
     except ssl.SSLError:
         raise SomeoneElse(
-            f"{port.address} is no enrolment port: it speaks no TLS 1.3", "ask for a new join string"
+            f"{port.address} is not an enrollment port: it does not speak TLS 1.3",
+            "ask for a new join string",
         ) from None
     except (OSError, TimeoutError) as error:
         why = getattr(error, "strerror", None) or str(error) or "no answer in time"
-        hint = "is the server running there, and may this device reach it?"
+        hint = "check that the server is running there, and that this device can reach it"
         raise Unavailable(f"{port.address} does not answer: {why}", hint) from None
     data = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
     writer.transport.abort()
@@ -151,8 +156,8 @@ async def shown(port: EnrollmentPort) -> x509.Certificate:
         found = b""
     if found != port.pin:
         raise SomeoneElse(
-            f"someone else answers at {port.address}: its key is not the one that the join string names",
-            "nothing was sent; ask the server's operator for a new join string, and how it can be that",
+            f"another server answers at {port.address}: its key is not the one in the join string",
+            "nothing was sent; ask the server's operator for the reason, and for a new join string",
         )
     return certificate
 
@@ -162,7 +167,7 @@ def to_pem(certificate: x509.Certificate) -> bytes:
 
 
 def name_in(certificate: x509.Certificate) -> str:
-    """A name that the certificate is for, whichever: its key is what is trusted. "" when it has none."""
+    """Any name in the certificate, for only its key is trusted. "" if it has none."""
     try:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:

@@ -1,4 +1,4 @@
-"""How to wait for a server: full jitter, so that a fleet does not come back all at once."""
+"""Waiting for a server: exponential backoff with full jitter, so that a fleet does not return all at once."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,15 +10,15 @@ from shoal.core.errors import Unavailable
 T = TypeVar("T")
 
 FIRST, MOST = 1.0, 45.0
-"""Seconds: the longest first wait where the server has not said, and the longest of all. With MOST a fleet is
-whole again within a minute after the server is back, however long it was away."""
+"""Seconds: the longest first wait, unless the server sets one, and the longest wait of all. MOST lets a fleet
+be complete again within a minute after the server is back, however long it was away."""
 
 
 class Backoff:
     """Waits of random length, whose bound doubles with each failure in a row.
 
-    first: the longest first wait, in seconds; a server says it to a fleet, so that what it lost at one moment
-    does not come back at one moment.
+    first: the longest first wait, in seconds. A server sends it to its fleet, so that devices that it lost at
+    one moment do not all return at one moment.
     """
 
     def __init__(self, chance: Random | None = None) -> None:
@@ -27,27 +27,27 @@ class Backoff:
         self._failures = 0
 
     def between(self, earliest: float, latest: float) -> float:
-        """A moment in a window that the server gave, in seconds from now."""
+        """A random moment in a window that the server gave, in seconds from now."""
         return self._chance.uniform(earliest, latest)
 
     def next(self, window: tuple[float, float] | None = None) -> float:
-        """Seconds to wait after one more failure: in the window that came with it, if one did."""
+        """Seconds to wait after one more failure: within `window`, if the server sent one."""
         grown = min(MOST, self.first * 2.0 ** min(self._failures, 16))
         self._failures += 1
         return self.between(*(window or (0.0, grown)))
 
     def reset(self) -> None:
-        """A try has worked."""
+        """A call succeeded."""
         self._failures = 0
 
 
 async def patiently(
-    call: Callable[[], Awaitable[T]], backoff: Backoff, patience: float, doing: Callable[[str], None]
+    call: Callable[[], Awaitable[T]], backoff: Backoff, give_up_after: float, doing: Callable[[str], None]
 ) -> T:
-    """Call until the server is there, for at most `patience` seconds.
+    """Call until the server answers, for at most `give_up_after` seconds.
 
-    doing: hears what is waited for, once for each reason, however many tries it takes. Raises what the call
-    raises, and Unavailable when the patience is over.
+    doing: reports what the call waits for, once for each reason, however many attempts it takes. Raises what
+    the call raises, and Unavailable when the time is over.
     """
     clock = asyncio.get_running_loop().time
     since, reason = clock(), ""
@@ -56,12 +56,14 @@ async def patiently(
             result = await call()
         except Unavailable as error:
             wait = backoff.next(error.window)
-            if clock() + wait - since > patience:
+            if clock() + wait - since > give_up_after:
                 raise
             if error.message != reason:
                 reason = error.message
-                doing(f"waiting for the server: {error}; it is tried again now and then")
+                doing(f"waiting for the server: {error}; trying again from time to time")
         else:
             backoff.reset()
             return result
-        await asyncio.sleep(wait)  # not above: an error in hand keeps its call, and gRPC then dials by itself
+        await asyncio.sleep(
+            wait
+        )  # outside the except block: a live error keeps its call alive, and gRPC would dial

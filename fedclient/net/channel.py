@@ -1,8 +1,9 @@
-"""A connection that is dialled when it is needed, and anew when it broke or fell silent.
+"""A connection that is dialed when it is needed, and dialed again after it broke or fell silent.
 
-gRPC would go on dialling by itself, in a rhythm of its own that no server has asked for, and for a while it
-lets every call fail without dialling. So one try is one dial: a channel that failed is never asked again, and
-when the next try is due is for `backoff` alone. Calls on a channel that was given up may still end well.
+Left to itself, gRPC redials in its own rhythm, which no server asked for, and in between lets every call fail
+without dialing. Here one attempt is one dial: a channel that failed is never used for a new call, and only
+`backoff` decides when the next attempt is made. Calls that are still open on an abandoned channel may
+succeed.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -16,7 +17,7 @@ from grpc import aio
 S = TypeVar("S")
 
 FAULT = "shoal-fault-bin"
-"""The trailing metadata that a server of ours puts beside a status: who sends it does answer."""
+"""The trailing metadata that a Shoal server adds to a status. If it is there, the server did answer."""
 GONE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 
@@ -27,8 +28,8 @@ class _Channel(Generic[S]):
     calls: int = 0
 
 
-class Line(Generic[S]):
-    """dial: a new channel. stubs: what calls are made with, of a channel."""
+class Redialed(Generic[S]):
+    """A channel that is replaced after a failure. dial: opens one. stubs: makes the stubs of a channel."""
 
     def __init__(self, dial: Callable[[], aio.Channel], stubs: Callable[[aio.Channel], S]) -> None:
         self._dial, self._stubs = dial, stubs
@@ -37,7 +38,7 @@ class Line(Generic[S]):
 
     @asynccontextmanager
     async def calling(self) -> AsyncIterator[S]:
-        """Around one call. An error that says that nobody answers makes the next call dial anew."""
+        """Around one call. An error that means that no server answers makes the next call dial again."""
         if self._current is None:
             channel, self._outdated = self._dial(), False
             self._current = _Channel(channel, self._stubs(channel))
@@ -51,15 +52,15 @@ class Line(Generic[S]):
             raise
         finally:
             used.calls -= 1
-            await self._let_go(used)
+            await self._release(used)
 
     async def replace(self) -> None:
-        """Dial anew, what was dialled for has changed: once no call is under way, so that none is cut."""
+        """Dial again, because the address or the credentials changed, as soon as no call is open."""
         self._outdated = True
         if self._current is not None:
-            await self._let_go(self._current)
+            await self._release(self._current)
 
-    async def _let_go(self, used: _Channel[S]) -> None:
+    async def _release(self, used: _Channel[S]) -> None:
         if used.calls:
             return
         if used is self._current and self._outdated:
@@ -68,17 +69,17 @@ class Line(Generic[S]):
             await used.channel.close(None)
 
     def hang_up(self) -> None:
-        """The next call dials anew; calls that are under way go on, and the last of them closes it."""
+        """Let the next call dial again. Open calls continue, and the last of them closes the channel."""
         self._current = None
 
     async def close(self) -> None:
-        """End it, and every call on it."""
+        """Close the channel and every call on it."""
         if self._current is not None:
             await self._current.channel.close(None)
 
 
 def _is_gone(error: Exception) -> bool:
-    """Whether nobody answered, so that the connection may be dead."""
+    """Whether no server answered, so that the connection may be dead."""
     if isinstance(error, aio.AioRpcError):
         return error.code() in GONE and FAULT not in dict(error.trailing_metadata() or ())  # type: ignore[arg-type]
     return True

@@ -1,8 +1,7 @@
-"""The client's gRPC, all of it: a `Link` over a connection, and what its statuses mean.
+"""A device's calls over gRPC: a `Link` over a connection, and the errors that gRPC statuses stand for.
 
-No call waits for ever, and none has a limit that a slow device could not keep: see
-`shoal.core.engine.timeouts`. Which call may be tried again is not decided here: `Unavailable` says that it
-may.
+No call waits forever, and no limit is too short for a slow device: see `shoal.core.engine.timeouts`. This
+module retries nothing: `Unavailable` tells the caller that the call can be repeated.
 """
 
 import asyncio
@@ -14,7 +13,7 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc import aio
 
-from fedclient.net.channel import FAULT, Line
+from fedclient.net.channel import FAULT, Redialed
 from shoal.core.engine import timeouts
 from shoal.core.engine.timeouts import CONNECTION, Progress
 from shoal.core.errors import BadPayload, NotFound, Refused, ShoalError, Unavailable, WrongVersion
@@ -53,8 +52,9 @@ if TYPE_CHECKING:  # the same classes at run time: only types tell calls that ar
 T = TypeVar("T")
 
 WINDOW = 1 << 19
-"""Bytes that may be under way: 40 Mbit/s where an answer takes a tenth of a second, and on the slowest lines
-that a transfer may have, what moves within the patience of both sides."""
+"""Bytes in flight: enough for 40 Mbit/s at a round trip of 0.1 s, and few enough that on the slowest
+connection that a transfer may have, they move before either side times out.
+"""
 OPTIONS = (
     ("grpc.max_receive_message_length", 4 << 20),
     ("grpc.max_send_message_length", 4 << 20),
@@ -83,7 +83,7 @@ STATUSES: dict[grpc.StatusCode, type[ShoalError]] = {
     grpc.StatusCode.UNIMPLEMENTED: Refused,
     grpc.StatusCode.UNAUTHENTICATED: Refused,
 }
-"""Every other status is Unavailable: the server is away, busy or failing, and may be back."""
+"""Every other status becomes Unavailable: the server is away, busy or failing, and may come back."""
 
 
 class Stubs(NamedTuple):
@@ -97,7 +97,8 @@ class Stubs(NamedTuple):
 class RpcLink:
     """A device's calls to the server at `address` ("host:port").
 
-    credentials: who calls, and whom it trusts; without them `device_name` is told in plain text.
+    credentials: the device's identity and the authorities that it trusts; without them `device_name` is sent
+    in plain text.
     """
 
     def __init__(
@@ -105,21 +106,21 @@ class RpcLink:
     ) -> None:
         self.address, self._credentials = address, credentials
         self._name, self._session = ("" if credentials else device_name), ""
-        self._line = Line(self._dial, _stubs)
+        self._channel = Redialed(self._dial, _stubs)
 
     def _dial(self) -> aio.Channel:
         return channel(self.address, self._credentials)
 
     async def close(self) -> None:
-        await self._line.close()
+        await self._channel.close()
 
     async def change(self, address: str, credentials: grpc.ChannelCredentials) -> None:
-        """Call there and by these from the next moment on at which no call is under way."""
+        """Use this address and these credentials as soon as no call is open."""
         self.address, self._credentials = address, credentials
-        await self._line.replace()
+        await self._channel.replace()
 
     async def hello(self, hello: Hello) -> Welcome:
-        """Until the welcome is here, calls that go on beside this one are still of the former session."""
+        """Say hello. Until the welcome arrives, concurrent calls still belong to the former session."""
         request = wire.hello_to_pb(hello)
         answer = await self._ask(lambda to: to.device.Hello(request, **self._call()))
         welcome = wire.welcome_from_pb(answer)
@@ -155,7 +156,7 @@ class RpcLink:
         return wire.answer_from_pb(answer)
 
     async def observe(self) -> Observation:
-        """How the runs stand; for the role observer alone."""
+        """The state of all runs; only for the role observer."""
         request = observer.ObserveRunsRequest()
         answer = await self._ask(lambda to: to.observer.ObserveRuns(request, **self._call()))
         return wire.observation_from_pb(answer)
@@ -200,7 +201,7 @@ class RpcLink:
             try:
                 response = await call
             except asyncio.CancelledError:
-                if broken:  # gRPC cancels a call whose requests cannot be had, and does not say why
+                if broken:  # gRPC cancels a call whose request iterator failed, and hides the cause
                     raise broken[0] from None
                 raise
             finally:
@@ -208,13 +209,15 @@ class RpcLink:
         return _held(blob, response.held)
 
     def _identity(self) -> tuple[tuple[str, str], ...]:
-        """Which session calls; who calls is the TLS peer, and told here in plain text on loopback alone."""
+        """The session of a call. The device is the TLS peer; only in plain text, on loopback, is it named
+        here.
+        """
         device = (("shoal-device", self._name),) if self._name else ()
         session = (("shoal-session", self._session),) if self._session else ()
         return (*device, *session)
 
     def _call(self, wait: float = 0.0, size: int = 0) -> dict[str, Any]:
-        """Who calls, and how long an answer may take: after `wait` seconds, for a request of `size` bytes."""
+        """Metadata and timeout of a call that waits for `wait` seconds and sends `size` bytes."""
         return {"metadata": self._identity(), "timeout": wait + timeouts.answer(size)}
 
     async def _ask(self, call: Callable[[Stubs], Awaitable[T]]) -> T:
@@ -225,13 +228,13 @@ class RpcLink:
     async def _calling(self) -> AsyncIterator[Stubs]:
         """Around a call: what gRPC raises becomes a ShoalError."""
         try:
-            async with self._line.calling() as to:
+            async with self._channel.calling() as to:
                 yield to
         except aio.AioRpcError as error:
             raise await self._meaning(error) from None
         except TimeoutError:
             problem = f"nothing moved to or from {self.address} for {timeouts.STALL:.0f} s"
-            raise Unavailable(problem, "the transfer goes on where it was") from None
+            raise Unavailable(problem, "the transfer resumes where it stopped") from None
 
     async def _meaning(self, error: aio.AioRpcError) -> ShoalError:
         return error_of(error, self.address)
@@ -244,19 +247,21 @@ def channel(address: str, credentials: grpc.ChannelCredentials | None) -> aio.Ch
 
 
 def error_of(error: aio.AioRpcError, address: str) -> ShoalError:
-    """What a failed call means: whether to try again by the status, the rest by the server's own code."""
+    """The error that a failed call stands for. The status decides whether to retry, the server's code the
+    rest.
+    """
     said, cls = _said(error), STATUSES.get(error.code(), Unavailable)
     if cls is not Unavailable:
         return cls(said.message, said.hint) if type(said) is ShoalError else said
     if isinstance(said, Unavailable):
         return said
-    if said.hint:  # the server's own words, so it does answer
+    if said.hint:  # the server's own words, so it did answer
         return Unavailable(said.message, said.hint)
     if error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
         why = said.message.rpartition(": ")[2]  # without the library's own chain of causes
         return Unavailable(f"{address} does not answer: {why}", "is the server running there?")
     status = error.code().name.lower().replace("_", " ")
-    return Unavailable(f"{address} has a problem of its own ({status}): {said.message}", "ask its operator")
+    return Unavailable(f"{address} has an internal problem ({status}): {said.message}", "ask its operator")
 
 
 def _said(error: aio.AioRpcError) -> ShoalError:
@@ -276,7 +281,7 @@ def _said(error: aio.AioRpcError) -> ShoalError:
 
 
 async def answers(address: str, seconds: float, credentials: grpc.ChannelCredentials | None = None) -> bool:
-    """Whether a server accepts connections there, within so many seconds."""
+    """Whether a server accepts connections at `address` within `seconds`."""
     async with channel(address, credentials) as tried:
         try:
             await asyncio.wait_for(tried.channel_ready(), seconds)
@@ -304,7 +309,7 @@ def _held(blob: BlobRef, held: int) -> int:
 async def _requests(
     blob: BlobRef, start: int, chunks: AsyncIterator[bytes], taken: Callable[[int], None]
 ) -> AsyncIterator[blobs.UploadRequest]:
-    """taken: told the size of each chunk for which there was room: only then gRPC asks for the next."""
+    """taken: called with the size of each chunk once gRPC has buffered it and asks for the next."""
     yield blobs.UploadRequest(start=blobs.UploadStart(blob=wire.blob_to_pb(blob), start=start))
     async for data in chunks:
         yield blobs.UploadRequest(chunk=wire.chunk_to_pb(start, data))
@@ -313,7 +318,7 @@ async def _requests(
 
 
 async def _noting(chunks: AsyncIterator[bytes], broken: list[Exception]) -> AsyncIterator[bytes]:
-    """The same chunks; what they break off with is put into `broken`, for gRPC would keep it to itself."""
+    """The same chunks; an error among them is added to `broken`, because gRPC hides it."""
     try:
         async for chunk in chunks:
             yield chunk

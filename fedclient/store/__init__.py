@@ -1,1 +1,1 @@
-"""What a device keeps on its disk."""
+"""What a device keeps on its disk: blobs, results, memory, and its privacy ledger."""

@@ -1,7 +1,7 @@
-"""Bytes by their hash on the device's disk: models that came, results that go.
+"""Blobs on the device's disk, named by their hash: models that came, results that go.
 
-<folder>/<sha256>        whole and checked
-<folder>/<sha256>.part   a download that was cut off; it goes on at the last whole chunk
+<folder>/<sha256>        complete and checked
+<folder>/<sha256>.part   an interrupted download; it resumes at the last complete chunk
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from shoal.shell.disk import TEMPORARY, settle, storing, temporary
 
 
 class BlobStore:
-    """The blobs in `folder`, which is made. Several processes may share it; one of them trims."""
+    """The blobs in `folder`, which is created. Several processes may share it; only one of them trims."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -32,16 +32,16 @@ class BlobStore:
         return self.folder / blob.sha256
 
     def has(self, blob: BlobRef) -> bool:
-        """Whether the blob is here and sound: its bytes are read once in the life of this object.
+        """Whether the blob is here and intact. Its bytes are hashed once in the life of this object.
 
-        One that is not sound any more is deleted.
+        A damaged one is deleted.
         """
         path = self.path(blob)
         with storing(path):
             if not path.is_file():
                 return False
             if path.stat().st_size == blob.size and self._is_sound(path, blob):
-                path.touch()  # the least recently used ones go first
+                path.touch()  # the least recently used ones are deleted first
                 return True
             path.unlink()
         return False
@@ -54,8 +54,8 @@ class BlobStore:
     async def fetch(self, blob: BlobRef, source: Callable[[BlobRef, int], AsyncIterator[bytes]]) -> None:
         """Download what is missing of a blob. source: its bytes from a position on (`Link.fetch`).
 
-        Whatever `source` raises passes, and what had come by then is kept for the next try. Raises BadPayload
-        when the bytes are not those of the name, StorageFault when the disk refuses.
+        Errors of `source` pass through, and the bytes so far are kept for the next attempt. Raises BadPayload
+        if the bytes do not match the hash, StorageFault if the disk fails.
         """
         if self.has(blob):
             return
@@ -73,10 +73,10 @@ class BlobStore:
                 crash.point("device.chunk-fetched")
             file.flush()
             if held < blob.size:
-                problem = f"it ended after {held} of {blob.size} bytes"
+                problem = f"the download ended after {held} of {blob.size} bytes"
             elif held > blob.size or sha.hexdigest() != blob.sha256:
                 part.unlink()
-                problem = "its bytes are not the ones that its name promises"
+                problem = "the bytes do not match the hash"
             else:
                 settle(file, self.path(blob))
                 self._sound.add(blob.sha256)
@@ -119,7 +119,7 @@ class BlobStore:
     def trim(self, most: int, in_use: Collection[str] = ()) -> None:
         """Delete the oldest blobs, and unfinished files, until at most `most` bytes are kept.
 
-        in_use: hashes of blobs that stay whatever they weigh. Nobody may be writing here meanwhile.
+        in_use: hashes of blobs to keep, whatever their size. No one may write here meanwhile.
         """
         with storing(self.folder):
             found = sorted(self.folder.iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)

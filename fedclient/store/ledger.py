@@ -1,16 +1,18 @@
-"""The device's account of what it released with a guarantee, and the only way to make such a release here.
+"""The device's ledger of what it released with a guarantee, and the only way to make such a release.
 
-<state>/privacy/ledger.jsonl   a line for each debit and for each release; it only grows
-<state>/privacy/head           how many lines there are, and the hash of the last
+<state>/privacy/ledger.jsonl   a line for each debit and for each release; lines are only added
+<state>/privacy/head           the number of lines, and the hash of the last
 <state>/privacy/releases/N     the bytes that debit N paid for
 <state>/privacy/lock           held while a release is made
 
     debit on the disk --> noise from the operating system --> release on the disk --> its line --> sent
 
-Weights go the same way, except that they are not kept here: what is done waits in the device's outbox.
+Trained weights follow the same path, except that they are not kept here: they wait in the device's outbox.
 
-A crash after the debit loses what was paid. Nothing is ever drawn twice for one debit: what is sent again is
-what lies on the disk. Each file is replaced in one step, so that no crash leaves half a line.
+The debit comes first, because noise that was drawn but not paid for could be drawn again after a crash: two
+noisy answers to one question average to a better one than the owner agreed to. A crash after the debit
+therefore loses what was paid. No noise is ever drawn twice for one debit: a release that is sent again is the
+one on the disk. Each file is replaced in one step, so that no crash leaves half a line.
 """
 
 import json
@@ -56,24 +58,24 @@ from shoal.shell.disk import lock, make_folder, storing, sweep, write
 
 LEDGER, HEAD, RELEASES = "ledger.jsonl", "head", "releases"
 HINT = (
-    "nothing is released by a ledger that is not whole: put the folder back from a copy of it; or look what "
-    "`fedclient ledger verify` says, and move the folder away to start from nothing spent, if you can answer "
+    "a damaged ledger releases nothing. Restore the folder from a backup; or see what `fedclient ledger "
+    "verify` reports, and move the folder away to start with nothing spent, if you can take responsibility "
     "for that"
 )
 
 
 class Ledger:
-    """The ledger in `folder`, and what its owner allows."""
+    """The ledger in `folder`, and the budget that its owner allows."""
 
     def __init__(self, folder: Path, budget: Budget) -> None:
         self._folder, self._budget = folder, budget
 
     def entries(self) -> list[Entry]:
-        """What is in it. Raises LedgerFault where it was changed, or is damaged."""
+        """All entries. Raises LedgerFault if the ledger was changed or is damaged."""
         return self._read()[0]
 
     def verify(self) -> list[Entry]:
-        """What is in it, once the releases on the disk are what was written too. Raises LedgerFault."""
+        """All entries, after the releases on the disk were verified too. Raises LedgerFault."""
         entries = self.entries()
         kept = {each.number for each in chosen(entries, Debit)}
         for each in chosen(entries, Release):
@@ -89,13 +91,13 @@ class Ledger:
         try:
             self._check(entries, order.terms.cost, order.data)
         except OverBudget:
-            # Who was placed as a newcomer, and trains now, has told of all samples together.
+            # A device that was placed as a newcomer and trains now has released all samples without classes.
             found = self._recalled(entries, order.without_classes)
-            if found is None or found.classes:  # classes that were told once are of other labels
+            if found is None or found.classes:  # earlier classes belong to other labels
                 raise
             return found
-        sums = exact()  # the author's code may fail or hang here: before a debit, and outside the lock
-        with self._alone():
+        sums = exact()  # the author's code may fail or hang: so before the debit, and without the lock
+        with self._locked():
             entries, head = self._read()
             if (found := self._recalled(entries, order)) is not None:
                 return found
@@ -113,13 +115,13 @@ class Ledger:
     def train(self, lesson: Lesson, work: Callable[[Entropy], Tensors]) -> Tensors:
         """See `shoal.core.privacy.accountant`. Raises OverBudget, LedgerFault, StorageFault, and as `work`
         does."""
-        with self._alone():
+        with self._locked():
             entries, head = self._read()
             training = Training.of(lesson, len(paid(entries)) + 1, time.time())
             self._pay(training, entries, head)
         found = work(token_bytes)
         crash.point("device.drawn")
-        with self._alone():
+        with self._locked():
             self._append(Release(training.number, time.time(), digest(found)), self._read()[1])
             crash.point("device.release-noted")
         return found
@@ -139,7 +141,7 @@ class Ledger:
             )
         if self._noted(self.entries(), what, data):
             return
-        with self._alone():
+        with self._locked():
             entries, head = self._read()
             if not self._noted(entries, what, data):
                 self._append(Open(time.time(), what, data), head)
@@ -157,13 +159,13 @@ class Ledger:
         return head
 
     def _recalled(self, entries: list[Entry], order: Order) -> Descriptor | None:
-        """What was released for such an order before. What is gone from the disk has to be paid anew."""
+        """An earlier release for such an order. One that is gone from the disk has to be paid again."""
         found = released(entries, order)
         if found is None or not self._path_of(found.debit).exists():
             return None
         part = payload_from_bytes(self._bytes_of(found)).parts.get("descriptor")
         if not isinstance(part, Descriptor):
-            raise BadPayload(f"{self._path_of(found.debit)} holds no descriptor", HINT)
+            raise BadPayload(f"{self._path_of(found.debit)} does not contain a descriptor", HINT)
         return part
 
     # -- files ------------------------------------------------------------------------------------------
@@ -177,12 +179,12 @@ class Ledger:
             data = path.read_bytes() if path.exists() else None
         if data is None or sha256(data).hexdigest() != found.release:
             what = "is gone" if data is None else "is not what was released"
-            raise LedgerFault(f"{path} {what}", "remove what is left of it: the next release is paid anew")
+            raise LedgerFault(f"{path} {what}", "remove what is left of it; the next release is paid again")
         return data
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Nobody else makes a release meanwhile. Raises ConfigError where another process does."""
+    def _locked(self) -> Iterator[None]:
+        """Keep other processes from making a release. Raises ConfigError if one is doing so."""
         path = self._folder / "lock"
         with storing(path):
             make_folder(self._folder)
@@ -193,23 +195,25 @@ class Ledger:
             yield
 
     def _read(self) -> tuple[list[Entry], Head]:
-        """The head is read first: what another process appends in between is then more, and never less."""
+        """The head is read first: if another process appends meanwhile, there are more lines, and never
+        fewer.
+        """
         head_path, path = self._folder / HEAD, self._folder / LEDGER
         with storing(self._folder):
             head = head_path.read_bytes() if head_path.exists() else None
             data = path.read_bytes() if path.exists() else b""
         try:
             if head is None and data:
-                raise LedgerFault("the ledger's head is gone")
+                raise LedgerFault("the ledger's head is missing")
             return read(data, head_from(json.loads(head)) if head is not None else Head())
         except (LedgerFault, ValueError) as error:
             message = error.message if isinstance(error, LedgerFault) else "the ledger's head cannot be read"
             raise LedgerFault(f"{path}: {message}", HINT) from None
 
     def _append(self, entry: Entry, head: Head) -> Head:
-        """On return the entry is on the disk, and the head too. `head`: of what is there."""
+        """Add an entry. On return it and the new head are on the disk. head: of the ledger as it is."""
         path = self._folder / LEDGER
-        if head.lines == 0:  # from now on a ledger without a head is one that lost it
+        if head.lines == 0:  # from now on, a ledger without a head has lost it
             write(self._folder / HEAD, json.dumps(asdict(head)).encode())
         with storing(path):
             before = path.read_bytes() if path.exists() else b""

@@ -1,14 +1,15 @@
-"""What a device remembers of a run from one task to the next: tensors that never leave it.
+"""What a device remembers of a run from one task to the next: tensors that never leave the device.
 
 <state>/memory/<run>        what is remembered: a record, its name the SHA-256 of the run's
-<state>/memory/next         what the task in hand leaves to remember, once its result is in the outbox
+<state>/memory/next         what the current task wants remembered, once its result is in the outbox
 <state>/memory/tensors/...  the tensors of both, by their hash
 
     work is done --> tensors and `next` on the disk --> result in the outbox --> record --> old tensors go
 
-The result in the outbox is what counts: before it is there the record stays as it is, and it cannot go
-without the record being written. A record has what its task started from too, for the task that is performed
-again, since its result was damaged, say. What cannot be read any more is forgotten.
+The result in the outbox decides: the record does not change before the result is there, and the result cannot
+leave before the record is written. Otherwise a task that is repeated after a crash would start from its own
+outcome and train twice. A record also keeps what its task started from, for a task that has to be repeated,
+for example because its result was damaged. What cannot be read any more is forgotten.
 """
 
 import hashlib
@@ -27,7 +28,7 @@ from shoal.shell.disk import make_folder, storing, sync_folder, write
 
 NEXT, TENSORS = "next", "tensors"
 RUNS = 16
-"""Runs of which something is remembered; the one that was heard of longest ago goes first."""
+"""The number of runs that are remembered; the least recently used one is forgotten first."""
 
 
 @dataclass(frozen=True)
@@ -52,14 +53,14 @@ class Record:
         parts = payload_from_bytes(data).parts
         run, work, before, after = (parts.get(name) for name in ("run", "work", "before", "after"))
         if not isinstance(run, str) or not isinstance(work, str):
-            raise BadPayload("a record of what is remembered names its run and its work")
+            raise BadPayload("a memory record must name its run and its work")
         if not isinstance(before, Weights | None) or not isinstance(after, Weights | None):
-            raise BadPayload("a record of what is remembered has tensors")
+            raise BadPayload("a memory record must contain tensors")
         return cls(run, work, before, after)
 
 
 class Memory:
-    """What is remembered in `folder`. Agent and training process have one each, and take turns."""
+    """The memory in `folder`. Agent and training process have an object each, and take turns."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -67,11 +68,11 @@ class Memory:
 
     @classmethod
     def beside(cls, folder: Path) -> "Memory":
-        """That of the device whose outbox, or whose blobs, are in `folder`."""
+        """The memory of the device whose outbox or blobs are in `folder`."""
         return cls(folder.parent / "memory")
 
     def before(self, run: RunId, work: str) -> Tensors | None:
-        """What a task of this key starts from, as views of mapped files; None at first."""
+        """What the task with this key starts from, as views of mapped files; None at first."""
         record = _read(self._path(run))
         if record is None:
             return None
@@ -108,7 +109,7 @@ class Memory:
 
     @property
     def _tensors(self) -> BlobStore:
-        if self._store is None:  # a device that remembers nothing gets no folder for it
+        if self._store is None:  # a device that remembers nothing gets no folder
             make_folder(self._folder)
             self._store = BlobStore(self._folder / TENSORS)
         return self._store
@@ -125,7 +126,7 @@ class Memory:
             sync_folder(self._folder)
 
     def _tidy(self) -> None:
-        """Delete the tensors that nobody refers to."""
+        """Delete the tensors that no record refers to."""
         records = filter(None, map(_read, (*self._paths(), self._folder / NEXT)))
         needed = {each.blob.sha256 for found in records for each in (found.before, found.after) if each}
         self._tensors.trim(0, needed)

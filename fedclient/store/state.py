@@ -1,15 +1,15 @@
-"""The device's folder: its name, the result that is not yet taken, what it did last, the model it was given.
+"""The device's folder: its name, its identity, what it did last, and everything that outlives a process.
 
-device          its name, kept since the first use
-identity/       who it is: its key and certificate, once it has joined
+device          its name, kept from its first use
+identity/       its key and certificate, once it has joined
 lock            held by the one agent that works here
 status.json     what it did last, for `fedclient status`
-privacy/        what was released with a guarantee, and what it cost; see `fedclient.store.ledger`
-mark            the last mark of the server, by which it can be told from one that was restored from the past
-outbox/         the result that the server has not taken yet
+privacy/        what was released with a guarantee and what it cost; see `fedclient.store.ledger`
+mark            the last mark of the server, which reveals a server that was restored from an old backup
+outbox/         the result that the server has not accepted yet
 memory/         what is remembered of a run from task to task; see `fedclient.store.memory`
 blobs/          models that came and results that go
-model/          the model that `fedclient place` brought
+model/          the model that `fedclient place` fetched
 """
 
 import fcntl
@@ -69,15 +69,15 @@ class DeviceFolder:
         return self.root / "identity"
 
     def known_device(self) -> str | None:
-        """The name that is kept here, if one is."""
+        """The name in this folder, or None."""
         with suppress(OSError, UnicodeDecodeError), (self.root / "device").open() as file:
             return file.read(64).strip() or None
         return None
 
     def device(self, given: str | None) -> str:
-        """The device's name: the one that is kept here; at first the given one, or else a new one is kept.
+        """The device's name in this folder. At first the given name, or else a new one, is stored.
 
-        Raises ConfigError when another name is given than the one that is kept.
+        Raises ConfigError if the given name is not the stored one.
         """
         name = self.agreed(given) or self._new_name()
         if self.known_device() is None:
@@ -86,7 +86,7 @@ class DeviceFolder:
         return name
 
     def agreed(self, given: str | None) -> str | None:
-        """The name that is kept here, or else the given one. Raises ConfigError when they differ."""
+        """The stored name, or else the given one. Raises ConfigError if they differ."""
         known = self.known_device()
         if known is not None and given not in (None, known):
             raise ConfigError(
@@ -101,7 +101,9 @@ class DeviceFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Work here alone. The folder is made, for its owner's eyes. Raises ConfigError if it is in use."""
+        """Lock the folder, which is created readable only by its owner. Raises ConfigError if it is in
+        use.
+        """
         path = self.root / "lock"
         with storing(path):
             self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -130,21 +132,21 @@ class DeviceFolder:
 
 
 class Mark:
-    """A point of the server's history, as the server wrote it. The device shows it at its next hello."""
+    """A point in the server's history, as the server wrote it. The device returns it at its next hello."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def read(self) -> str:
-        """The last one; "" when there is none that can be read."""
+        """The last mark; "" if there is no readable one."""
         with suppress(OSError, UnicodeDecodeError), self._path.open() as file:
             return file.read(MAX_MARK)
         return ""
 
     def keep(self, mark: str) -> None:
-        """On return it outlives this process and the power. "" keeps the one that is there.
+        """Store a mark: on return it survives a crash and a power cut. "" keeps the stored one.
 
-        Where the disk is full the old one stays: it proves less, and the work goes on.
+        On a full disk the old one stays: it proves less, but the work can continue.
         """
         if mark and mark != self.read():
             with suppress(DiskFull):
@@ -153,9 +155,9 @@ class Mark:
 
 
 class Outbox:
-    """Holds one finished result, with the key of the work that it came from, until the server has it.
+    """Holds one finished result, with the key of its work, until the server has it.
 
-    memory: what that work left to remember counts from when the result is here.
+    memory: what that work wants remembered counts from the moment at which the result is here.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -163,13 +165,13 @@ class Outbox:
         self.memory = Memory.beside(folder)
 
     def keep(self, key: str, report: Report) -> None:
-        """On return it outlives this process and the power. Raises StorageFault."""
+        """Store a result: on return it survives a crash and a power cut. Raises StorageFault."""
         self.clear()
         write(self._folder / key, report_to_bytes(report))
         self.memory.settle(key)
 
     def pending(self) -> tuple[str, Report] | None:
-        """What is there. A damaged file is thrown away: the work is done again."""
+        """The result, if there is one. A damaged file is deleted, and the work is done again."""
         for path in sorted(self._folder.glob("[!.]*")):
             try:
                 return path.name, report_from_bytes(path.read_bytes())
@@ -181,16 +183,17 @@ class Outbox:
         if self._folder.is_dir():
             with storing(self._folder):
                 for path in self._folder.iterdir():
-                    self.memory.settle(path.name)  # a crash may have come in between
+                    self.memory.settle(path.name)  # a crash may have come between the two steps of `keep`
                     path.unlink()
                 sync_folder(self._folder)
 
 
 @dataclass
 class Status:
-    """What the agent does and did last. doing: one line; at: seconds since 1970, by this device's clock.
+    """What the agent is doing and did last. doing: one line. at: Unix time in seconds, by this device's
+    clock.
 
-    error: {"code", "message", "hint"} of what went wrong last.
+    error: {"code", "message", "hint"} of the last error.
     """
 
     device: str
@@ -206,13 +209,13 @@ class Status:
     at: float = 0.0
 
     def save(self, root: Path) -> None:
-        """For `fedclient status`."""
+        """Write the file that `fedclient status` reads."""
         self.at = time.time()
         write(root / STATUS, json.dumps(asdict(self)).encode())
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """What was saved there last; empty when there is nothing, or nothing that can be read."""
+    """What was saved there last; empty if there is no readable file."""
     try:
         found = json.loads(path.read_bytes())
     except (OSError, ValueError):

@@ -1,1 +1,3 @@
-"""Where a device's tasks are done: a process of its own, learner and data."""
+"""The work of a device: the training process, the author's learner, the data, and what may leave of
+errors.
+"""

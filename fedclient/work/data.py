@@ -1,4 +1,4 @@
-"""A device's files into `Views`. A file is not trusted: what is wrong is a DataFault that names it.
+"""Reads a device's files into `Views`. A file is not trusted: every fault is a DataFault that names it.
 
     npz     arrays x and, with labels, y; perhaps x_test and y_test. Pickled objects are refused.
     csv     a line of names, then numbers; `label` names the column of classes; x is the columns that
@@ -6,10 +6,10 @@
     idx     the files of MNIST: images, and labels where there are any
     module  "package.module:function" of the owner's: () -> (x, y or None), a Dataset, or Views
 
-Without labels the data are unlabelled: they can be placed and predicted, not trained on. Classes are whole
-numbers from 0. Words are refused and not numbered here: two devices would number the same words differently.
+Data without labels can be placed and classified, but not trained on. Classes are integers from 0. Words are
+refused, not numbered: two devices would number the same words differently.
 
-Bytes are taken for pixels and come out between 0 and 1; other numbers become float32; `divide_by` overrules.
+Bytes are read as pixels and scaled to 0 to 1; other numbers become float32. `divide_by` overrides both.
 """
 
 import importlib
@@ -131,7 +131,7 @@ def _dataset(path: Path, arrays: Arrays, config: DataConfig) -> Dataset:
     """What was read, checked, scaled and in shape."""
     x, y = arrays
     if x.ndim == 0 or x.size == 0:
-        raise DataFault(f"{path} holds no samples", "a device needs at least one")
+        raise DataFault(f"{path} contains no samples", "a device needs at least one")
     x = _shaped(path, checked.samples(str(path), x, config.divide_by), config.shape)
     return checked.paired(str(path), x, None if y is None else checked.classes(str(path), y))
 

@@ -48,7 +48,7 @@ class Executor(Protocol):
         ...
 
     async def perform(self, task: Task) -> Payload | Failure:
-        """Do a task whose blobs are in the store. Never raises; if cancelled, the work is given up."""
+        """Do a task whose blobs are in the store. Never raises; if canceled, the work is given up."""
         ...
 
     async def stop(self) -> None:

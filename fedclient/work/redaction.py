@@ -1,9 +1,9 @@
-"""What of a failure leaves the device: enough to fix the learner, nothing of the owner's.
+"""What leaves the device of a failure: enough to fix the learner, and no secrets of the owner.
 
-A traceback names files and shows values. Before it goes to the server, the owner's home folder becomes `~`,
-and secrets are cut out: join strings, private keys, passwords in addresses and settings, and the values of
-environment variables whose names say that they are secret. What an author's code prints into an error by
-itself cannot be known here; so a device whose data must not show should not raise them.
+A traceback names files and can show values. Before it is sent to the server, the owner's home folder becomes
+`~`, and secrets are removed: join strings, private keys, passwords in addresses and settings, and the values
+of environment variables whose names mark them as secret. What an author's code itself writes into an error
+cannot be recognized here, so a learner must not put data into its errors.
 """
 
 import os
@@ -15,11 +15,11 @@ from pathlib import Path
 from shoal.core.exchange.link import Failure
 
 MAX_MESSAGE, MAX_DETAILS = 2000, 8000
-"""Characters of a message (its beginning) and of a traceback (its end, where the cause stands) that leave."""
+"""Characters that leave of a message (its beginning) and of a traceback (its end, which names the cause)."""
 CUT = "[removed]"
 SECRET_NAME = re.compile(r"(key|token|secret|passw|credential|auth|dsn)", re.IGNORECASE)
 SHORTEST = 6
-"""Characters that a variable's value has at least to be looked for: shorter ones are in every text."""
+"""The shortest value of a variable that is removed; shorter ones occur in any text by chance."""
 SETTING = r"\w*(?:passw\w*|secret|token|api_?key|credential)\w*"
 PATTERNS = (
     (re.compile(r"shoal1:\S+"), f"shoal1:{CUT}"),
@@ -33,7 +33,9 @@ PATTERNS = (
 def redacted(
     failure: Failure, environment: Mapping[str, str] = os.environ, home: Path | None = None
 ) -> Failure:
-    """A failure as it may leave the device. home: the owner's folder; by default that of this process."""
+    """A failure as it may leave the device. home: the owner's home folder; by default that of this
+    process.
+    """
     names = [str(home or Path.home()), environment.get("HOME", "")]
     message = _redacted(failure.message, environment, names)[:MAX_MESSAGE]
     details = _redacted(failure.details, environment, names)[-MAX_DETAILS:]
@@ -44,6 +46,7 @@ def _redacted(text: str, environment: Mapping[str, str], homes: list[str]) -> st
     secrets = [
         value for name, value in environment.items() if SECRET_NAME.search(name) and len(value) >= SHORTEST
     ]
+    # The longest first: a short secret that is part of a longer one would leave the rest of it readable.
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, CUT)
     for pattern, instead in PATTERNS:

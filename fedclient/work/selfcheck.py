@@ -1,9 +1,9 @@
-"""Learner and data tried on each other before any work: an author's slip shows here and not rounds later.
+"""The learner tried on the data before any work, so that a mistake shows here and not rounds later.
 
     quick   latent and loss of a few samples: what `fedclient run` does before its first task
     full    weights, latent, loss, one training step and evaluation of one batch: `fedclient check`
 
-What fails is named with the part of the learner and the file that it stands in. Needs PyTorch.
+An error names the part of the learner that failed and its file. Needs PyTorch.
 """
 
 import math
@@ -24,9 +24,9 @@ from shoal.core.errors import DeviceFault, LearnerFault
 from shoal.core.exchange.messages import TrainingSettings
 
 FEW, BATCH = 8, 64
-"""Samples of a quick and of a full trial."""
+"""Samples of a quick and of a full self-check."""
 LISTED = 1000
-"""Classes whose samples are counted in the findings, the lowest ones: a message has its limits."""
+"""The most classes that the findings count, lowest first: a message has a size limit."""
 
 
 def quick(context: DeviceContext, where: str) -> None:
@@ -38,7 +38,9 @@ def quick(context: DeviceContext, where: str) -> None:
 
 
 def full(context: DeviceContext, where: str) -> Mapping[str, Any]:
-    """Everything that a task may ask for; what was found, as JSON has it. Raises LearnerFault, DataFault."""
+    """Everything that a task may ask for. Returns the findings, as JSON values. Raises LearnerFault,
+    DataFault.
+    """
     batch = _first(context, BATCH)
     with seeded(0, context.device):
         with _part("weights of build()", where):
@@ -60,25 +62,27 @@ def full(context: DeviceContext, where: str) -> Mapping[str, Any]:
 
 
 def _first(context: DeviceContext, most: int) -> Samples:
-    """The first samples. They keep the number of classes of all, so that too high a label shows."""
+    """The first samples, with the number of classes of all, so that a label that is too high shows."""
     samples = context.samples("train")
     return Samples(samples.x[:most], None if samples.y is None else samples.y[:most], samples.classes)
 
 
 def _latent(context: DeviceContext, batch: Samples, where: str) -> list[int] | None:
-    """Its shape; None where the learner has none, for not every algorithm asks for it."""
+    """The latent's shape; None if the learner has no latent, since not every algorithm needs one."""
     learner = context.learner
     if learner.latent is None and not callable(getattr(context.model, "latent", None)):
         return None
     with _part("latent", where):
         value = torch.cat(list(latents(learner, context.model, batch)))
         if not torch.isfinite(value).all():
-            raise LearnerFault("some values are NaN or infinite", "look at it, and at the data's scale")
+            raise LearnerFault(
+                "some values are NaN or infinite", "check the latent, and the scale of the data"
+            )
         return list(value.shape)
 
 
 def _loss(context: DeviceContext, batch: Samples, where: str) -> float | None:
-    """The loss before any training; None where nothing asks for it: no labels, or an own train()."""
+    """The loss before any training; None if it is not needed: without labels, or with an own train()."""
     learner, model = context.learner, context.model
     model.eval()
     if batch.y is None:
@@ -91,12 +95,12 @@ def _loss(context: DeviceContext, batch: Samples, where: str) -> float | None:
     with _part("loss()" if learner.loss else "network", where, model, batch.x), torch.no_grad():
         value = float(loss_of(learner, batch)(model, batch.x, batch.y))
         if not math.isfinite(value):
-            raise LearnerFault(f"the loss of {len(batch)} samples is {value}", "look at the data's scale")
+            raise LearnerFault(f"the loss of {len(batch)} samples is {value}", "check the scale of the data")
     return value
 
 
 def _data(context: DeviceContext) -> dict[str, Any]:
-    """What the network will see: the data as they are converted for it."""
+    """What the network will see: the data after conversion."""
     views, x = context.views, context.samples("train").x
     parts = [part for part in (views.train, views.held_out) if len(part)]
     labels = [part.y for part in parts if part.y is not None]

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import shoal
-from fedserver.coordinator import intake, placement, signals, transfer
+from fedserver.coordinator import intake, placement, transfer
 from fedserver.coordinator.coordinator import Coordinator
-from fedserver.coordinator.visitor import Visitor
+from fedserver.coordinator.visitor import Visitor, fired_within
 from fedserver.store import released
 from shoal.core.errors import SessionLost, WrongVersion
 from shoal.core.exchange.link import (
@@ -64,10 +64,10 @@ class DeviceApi(Link):
                 if task := self._coordinator.task_for(self._device):
                     visitor.given = task.run
                     return task
-                if not visitor.told and (idle := self._coordinator.idle()).finished:
-                    visitor.told = True
+                if not visitor.sent_finished and (idle := self._coordinator.idle()).finished:
+                    visitor.sent_finished = True
                     return idle
-                if not await signals.wait(change, until - time.monotonic()):
+                if not await fired_within(change, until - time.monotonic()):
                     return self._coordinator.idle()
 
     async def alive(self, run: RunId, round: int, attempt: int) -> bool:

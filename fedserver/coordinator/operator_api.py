@@ -10,8 +10,7 @@ from dataclasses import replace
 import shoal
 from fedserver.coordinator import transfer
 from fedserver.coordinator.coordinator import Coordinator
-from fedserver.coordinator.recipe import Recipe, recipe_of
-from fedserver.coordinator.runs import Run
+from fedserver.coordinator.runs import Recipe, Run, recipe_of
 from fedserver.coordinator.status import clusters_of, device_of, figures_of, unchecked, unreadable
 from fedserver.coordinator.status_types import ClusterVersions, RunStatus, RunSummary, ServerStatus
 from fedserver.store.records import LogLine, RunRecord, RunSpec, Standing

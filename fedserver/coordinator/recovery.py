@@ -16,7 +16,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
-from fedserver.coordinator.recipe import Recipe, recipe_of
+from fedserver.coordinator.runs import Recipe, recipe_of
 from fedserver.store.records import RunRecord, Standing
 from fedserver.store.store import BlobCacheCalls, Storage
 from shoal.core.algorithm import State

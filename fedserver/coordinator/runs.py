@@ -3,17 +3,18 @@
 import asyncio
 import logging
 import time
+import typing
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from fedserver.coordinator.recipe import Recipe
 from fedserver.coordinator.reduction import StoredReports, in_thread, measured_accuracy, reduce
-from fedserver.coordinator.signals import Signal
-from fedserver.store.records import RoundRecord, RunRecord, Standing
+from fedserver.coordinator.visitor import Signal
+from fedserver.store.records import RoundRecord, RunRecord, RunSpec, Standing
 from fedserver.store.store import BlobCacheCalls, Storage
-from shoal.core.algorithm import State
+from shoal.core.algorithm import State, find
+from shoal.core.engine.bootstrap import Bootstrap, Unstarted
 from shoal.core.engine.events import (
     Abandon,
     Effect,
@@ -31,16 +32,50 @@ from shoal.core.engine.events import (
 from shoal.core.engine.rollback import rolled_back
 from shoal.core.engine.rounds import RoundEngine, Stage
 from shoal.core.engine.sessions import Presence
-from shoal.core.errors import NotFound, Refused, ShoalError, StaleReport, StorageFault, Unavailable
+from shoal.core.errors import (
+    NotFound,
+    Refused,
+    ShoalError,
+    StaleReport,
+    StorageFault,
+    Unavailable,
+)
 from shoal.core.exchange.link import Task
 from shoal.core.exchange.messages import Message
-from shoal.core.types import DeviceId, ModelKey
+from shoal.core.exchange.tensors import check_finite
+from shoal.core.types import DeviceId, ModelKey, Tensors
 from shoal.shell import crash
 
 log = logging.getLogger("shoal.run")
 
 NAMED, REASON = 10, 2000
 """How many missing devices are named in a line of the log, where `show` names all; characters of an error."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """server_half: the algorithm's server half. state: the type of its states, to store and read them by."""
+
+    server_half: Bootstrap
+    state: Any
+
+    def start(self, model: Tensors | None) -> State:
+        """The first state; without a model one device is asked for it first."""
+        if model is None:
+            return Unstarted()
+        check_finite(model, "the initial model")
+        started: State = self.server_half.start(model, self.server_half.parameters)
+        return started
+
+
+def recipe_of(spec: RunSpec) -> Recipe:
+    """Raises ConfigError for an algorithm, preset or parameter that is not known."""
+    algorithm, variant = find(spec.algorithm)
+    parameters = algorithm.configure(spec.preset, {**variant, **spec.parameters})
+    server_half = algorithm.server()
+    state = algorithm.state_type()
+    bootstrap = Bootstrap(server_half, parameters, algorithm.initial(parameters))
+    return Recipe(bootstrap, typing.Union[state, Unstarted])  # noqa: UP007
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,12 @@
 """A device as the server knows it while it runs."""
 
+import asyncio
 import secrets
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from fedserver.coordinator.signals import Signal
 from fedserver.store.blobs import Upload
 from fedserver.store.records import DeviceRecord
 from shoal.core.types import DeviceId, RunId
@@ -19,6 +19,28 @@ REPLACED = 8
 """How many sessions are remembered that a later hello of the same device made void."""
 
 
+class Signal:
+    """Take `next()` before looking at what may change, then `wait` on it: so that no change is missed."""
+
+    def __init__(self) -> None:
+        self._next = asyncio.Event()
+
+    def next(self) -> asyncio.Event:
+        """Set by the next `fire`."""
+        return self._next
+
+    def fire(self) -> None:
+        self._next.set()
+        self._next = asyncio.Event()
+
+
+async def fired_within(event: asyncio.Event, seconds: float) -> bool:
+    """Whether it came in time."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)
+    return event.is_set()
+
+
 @dataclass
 class Visitor:
     """session: "" before the first hello and after the device left. joined: the runs that it joined since.
@@ -27,7 +49,7 @@ class Visitor:
     given: the run whose task it was given last, which is the one that it works on.
     granted: blobs that answers to a placement named, and their run.
     taken: for each run its last round, and how many bytes of uploads came in it.
-    polling: calls that wait for a task. told: it was told that no run is left.
+    polling: calls that wait for a task. sent_finished: it knows that no run is left.
     changed: something may be there for it. first_seen, last_seen: clock times; noted: they are on disk.
     """
 
@@ -43,7 +65,7 @@ class Visitor:
     uploads: dict[str, Upload] = field(default_factory=dict)
     taken: dict[RunId, tuple[int, int]] = field(default_factory=dict)
     polling: int = 0
-    told: bool = False
+    sent_finished: bool = False
     noted: bool = True
     changed: Signal = field(default_factory=Signal)
 
@@ -52,7 +74,7 @@ class Visitor:
         if self.session:
             self.replaced = (*self.replaced, self.session)[-REPLACED:]
         self.session, self.software = secrets.token_urlsafe(24), software
-        self.joined, self.told = set(), False
+        self.joined, self.sent_finished = set(), False
         for upload in self.uploads.values():
             upload.close()
         self.changed.fire()

@@ -22,7 +22,7 @@ from fedserver.store.identities.audit import Event
 from fedserver.store.identities.records import Registered
 from shoal.core.errors import ShoalError
 
-log = logging.getLogger("shoal.gate")
+log = logging.getLogger("shoal.auth")
 
 NOTED = 1
 """Denials a minute, for one device and one call, that are written to the audit log."""

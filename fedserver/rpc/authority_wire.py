@@ -119,7 +119,7 @@ def _certificate_to_pb(certified: Certified) -> pb.DeviceCertificate:
 
 
 def _certificate_from_pb(found: pb.DeviceCertificate) -> Certified:
-    """Without the certificate itself and what went out with it, which nobody is shown."""
+    """Without the certificate itself and what was issued with it, which are never shown."""
     return Certified(
         found.serial,
         found.fingerprint.hex(),

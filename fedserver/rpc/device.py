@@ -87,7 +87,7 @@ class BlobAccess(Protocol):
 
 
 class Blobs(BlobServiceServicer):
-    """blobs: of whoever is calling."""
+    """blobs: those that the caller has access to."""
 
     def __init__(self, blobs: Callable[[Context], BlobAccess]) -> None:
         self._blobs = blobs
@@ -110,7 +110,7 @@ class Blobs(BlobServiceServicer):
         requests = _moving(request)
         first = await anext(requests, blob_pb.UploadRequest())
         if first.WhichOneof("step") != "start":
-            raise BadPayload("an upload begins with what is uploaded", "send start first")
+            raise BadPayload("the first message of an upload must be its start", "send start first")
         blob, start = wire.blob_from_pb(first.start.blob), first.start.start
         held = await self._blobs(context).upload(blob, start, _chunks(requests, start))
         return blob_pb.UploadResponse(held=held)
@@ -135,7 +135,7 @@ async def _moving(requests: AsyncIterator[blob_pb.UploadRequest]) -> AsyncIterat
 async def _chunks(requests: AsyncIterator[blob_pb.UploadRequest], offset: int) -> AsyncIterator[bytes]:
     async for request in requests:
         if request.WhichOneof("step") != "chunk":
-            raise BadPayload("an upload goes on with chunks alone")
+            raise BadPayload("after its start, an upload consists only of chunks")
         data = wire.chunk_from_pb(request.chunk, offset)
         offset += len(data)
         yield data

@@ -1,4 +1,4 @@
-"""Who is calling. The one place: it is the TLS peer, or on plain loopback whoever the caller says."""
+"""Who is calling, decided only here: the TLS peer or, on plain loopback, the device that the caller names."""
 
 import functools
 import ipaddress
@@ -21,16 +21,16 @@ CACHED = 4096
 
 
 class Callers(Protocol):
-    """What the services ask about whoever calls."""
+    """What the services ask about a caller."""
 
     def identify(self, context: Context) -> DeviceId:
         """Raises BadPayload or Unauthenticated."""
 
     def renew_in(self, context: Context) -> float | None:
-        """Seconds until the caller's next certificate is due; None where there are none."""
+        """Seconds until the caller should renew its certificate; None where there are no certificates."""
 
     async def placed(self, context: Context) -> None:
-        """The caller is about to be told its model. Raises TooOften."""
+        """The caller is about to be given its model. Raises TooOften."""
 
 
 class Believed:
@@ -53,7 +53,7 @@ class Believed:
 
 
 class Verified:
-    """Callers that the gate has let through. placements: a day, for those who only infer."""
+    """Callers that the authorization interceptor let through. placements: a day, for infer-only devices."""
 
     def __init__(self, peers: Peers, placements: int) -> None:
         self._peers, self._placements = peers, placements
@@ -91,7 +91,7 @@ def shown_by(context: Context) -> bytes:
 
 
 def require_tls(context: Context) -> None:
-    """gRPC cannot be told to speak TLS 1.3 alone, so it is looked at here. Raises Unauthenticated."""
+    """gRPC has no option to speak only TLS 1.3, so it is checked here. Raises Unauthenticated."""
     if list(context.auth_context().get("ssl_tls_version", ())) != TLS:
         raise Unauthenticated("the connection is not TLS 1.3", "use a client that speaks TLS 1.3")
 
@@ -104,7 +104,7 @@ def address_of(context: Context) -> str:
 def network_of(peer: str) -> str:
     """The address in gRPC's name of a peer, such as "ipv4:10.0.0.7:50051".
 
-    Of an IPv6 address the network of 64 bits, since whoever has one of its addresses has all of them.
+    Of an IPv6 address the network of 64 bits, since the owner of one of its addresses has all of them.
     """
     host = unquote(peer.partition(":")[2].rpartition(":")[0]).strip("[]").partition("%")[0]
     try:

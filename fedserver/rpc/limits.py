@@ -1,7 +1,7 @@
 """How much at once, and how often: of one device, and of all together.
 
-Who works is never turned away for those who arrive: only `Hello` and `Place`, with which a device arrives,
-are paced, and each device has places of its own. Who is turned away is told when to come again.
+A device that works is never turned away for those that arrive: only `Hello` and `Place`, with which a device
+arrives, are paced, and each device has places of its own. A refusal says when to come again.
 """
 
 import asyncio

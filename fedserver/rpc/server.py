@@ -69,7 +69,7 @@ class Listeners:
         self.address = self.join_address = ""
 
     async def stop_accepting(self) -> None:
-        """Whoever asks is told that this server is about to end."""
+        """Report, to health checks, that this server is about to end."""
         await self._checks.enter_graceful_shutdown()
 
     async def stop(self, grace: float) -> None:
@@ -80,7 +80,7 @@ class Listeners:
 async def listen(
     coordinator: Coordinator, address: str, socket: Path, access: Access | None = None
 ) -> Listeners:
-    """Serve devices at `address`, without `access` in plain text on loopback alone; operators at `socket`.
+    """Serve devices at `address`, without `access` in plain text and only on loopback; operators at `socket`.
 
     Raises ConfigError for an address that cannot be had.
     """
@@ -131,7 +131,7 @@ async def listen(
 def _ageing(age: float) -> tuple[tuple[str, int], ...]:
     """A connection takes no new call after `age` seconds, and what is under way gets a sixth more.
 
-    So a certificate is looked at anew, and a transfer that is cut goes on at its last chunk.
+    So a certificate is checked again, and a transfer that is cut resumes after its last chunk.
     """
     milliseconds = int(age * 1000)
     return (

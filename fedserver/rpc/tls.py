@@ -34,14 +34,14 @@ OPTIONS = (
     ("grpc.max_connection_age_grace_ms", 10_000),
     ("grpc.so_reuseport", 0),
 )
-"""Of the port that anybody can reach: nobody has a reason to stay there."""
+"""Of the port that anyone can reach; no caller has a reason to stay connected to it."""
 
 
 @dataclass(frozen=True)
 class Access:
     """How devices get in. join_listen: where EnrollmentService listens, "HOST:PORT".
 
-    host: the first name or address in the server's certificate: what devices are told to call.
+    host: the first name or address in the server's certificate: what devices are given to call.
     """
 
     peers: Peers
@@ -67,7 +67,7 @@ class Showing:
     """What callers are shown and whom the server trusts, as gRPC takes it.
 
     gRPC asks at each connection whether that has changed, and what it is given takes the place of what other
-    threads may be about to use for a handshake: it then ends with SIGSEGV. So it is given what is new alone.
+    threads may be about to use for a handshake: it then ends with SIGSEGV. So it is given only what is new.
     """
 
     def __init__(self, authority: Authority) -> None:

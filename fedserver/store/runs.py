@@ -1,15 +1,18 @@
-"""The rows of runs: what was asked for, where each stands, its checkpoints, and its rounds."""
+"""The rows of runs: what was asked for, where each stands, its checkpoints, its rounds, and their reports."""
 
 import json
+import sqlite3
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from fedserver.store.blobs import Blobs, References
 from fedserver.store.database import Database
 from fedserver.store.history import History
 from fedserver.store.identities.audit import AuditLog, Event
-from fedserver.store.records import RoundRecord, RunRecord, RunSpec, Standing
+from fedserver.store.records import ReportRecord, RoundRecord, RunRecord, RunSpec, Standing
 from shoal.core.engine.checkpoint import Structure, blobs_of, decode, encode
+from shoal.core.errors import DiskFull, NotFound
 from shoal.core.exchange.payload import Weights
 from shoal.core.types import DeviceId, RunId, Tensors
 from shoal.shell import crash
@@ -192,6 +195,74 @@ class Runs:
         self._db.execute("INSERT INTO checkpoints VALUES (?, ?, ?)", (run, round, json.dumps(checkpoint)))
         for name in blobs_of(checkpoint):
             self._db.execute("INSERT INTO checkpoint_blobs VALUES (?, ?, ?)", (run, round, name))
+
+
+class Reports:
+    """The reports of all rounds whose checkpoints are kept."""
+
+    def __init__(self, database: Database, blobs: Blobs, references: References, history: History) -> None:
+        self._db, self._blobs, self._references, self._history = database, blobs, references, history
+
+    def add(self, report: ReportRecord) -> None:
+        """A report counts from here on. Raises NotFound when its blobs have not arrived.
+
+        After NotFound or DiskFull it does not count; those of its blobs that arrived are still there.
+        """
+        try:
+            self._blobs.accept(report.device, report.blobs)
+            crash.point("server.report-blobs-moved")
+            self._insert(report)
+        except (NotFound, DiskFull):
+            self._references.remove_unneeded(set(report.blobs))
+            raise
+        with suppress(DiskFull):  # as in References.remove_unneeded
+            self._blobs.discard(report.device, report.blobs)
+
+    def _insert(self, report: ReportRecord) -> None:
+        key = (report.run, report.round, report.device)
+        with self._db.transaction():
+            self._db.execute(
+                "INSERT INTO reports VALUES (?, ?, ?, ?, ?)",
+                (
+                    *key,
+                    report.attempt,
+                    report.data,
+                ),
+            )
+            for name in set(report.blobs):
+                self._db.execute("INSERT INTO report_blobs VALUES (?, ?, ?, ?)", (*key, name))
+            self._history.advance()
+            crash.point("server.report-committing")
+
+    def of_round(self, run: RunId, round: int) -> list[ReportRecord]:
+        """The reports of a round that count, in device-id order. Blobs are there while the round is."""
+        rows = self._db.query(
+            "SELECT * FROM reports WHERE run = ? AND round = ? ORDER BY device", (run, round)
+        )
+        return [_report_of(row) for row in rows]
+
+    def withdraw(self, run: RunId, round: int, device: DeviceId) -> None:
+        """Stop counting a report whose blobs are damaged."""
+        with self._db.transaction():
+            self._db.execute(
+                "DELETE FROM reports WHERE run = ? AND round = ? AND device = ?", (run, round, device)
+            )
+
+    def get(self, run: RunId, round: int, device: DeviceId) -> ReportRecord | None:
+        """A device's report in a round, if it counts."""
+        rows = self._db.query(
+            "SELECT * FROM reports WHERE run = ? AND round = ? AND device = ?", (run, round, device)
+        )
+        return _report_of(rows[0]) if rows else None
+
+    def rounds_of(self, run: RunId, device: DeviceId) -> list[int]:
+        """The rounds of a run in which an update of the device counts, of those that are still known."""
+        query = "SELECT round FROM reports WHERE run = ? AND device = ? ORDER BY round"
+        return [number for (number,) in self._db.query(query, (run, device))]
+
+
+def _report_of(row: sqlite3.Row) -> ReportRecord:
+    return ReportRecord(row["run"], row["round"], row["device"], row["attempt"], row["message"])
 
 
 def _no_tensors(tensors: object) -> Any:

@@ -28,8 +28,7 @@ from fedserver.store.identities import Identities
 from fedserver.store.identities.audit import AuditLog
 from fedserver.store.journal import Journal
 from fedserver.store.records import RoundRecord, Standing
-from fedserver.store.reports import Reports
-from fedserver.store.runs import Runs
+from fedserver.store.runs import Reports, Runs
 from shoal.core.errors import DiskFull
 from shoal.core.types import RunId
 from shoal.shell import disk

@@ -58,3 +58,9 @@ def test_the_quickstart_is_ten_lines_and_finds_the_four_groups(monkeypatch: pyte
     assert f"cluster='{homes['ward-1']}'" in placement
     images = [each for cell in code(notebook) for each in cell.outputs if "image/png" in each.get("data", {})]
     assert len(images) == 1
+
+
+def test_the_algorithm_of_the_notebook_keeps_every_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    notebook = executed(ROOT / "examples" / "new_algorithm.ipynb", monkeypatch)
+    verdict = code(notebook)[-1].outputs[0].text
+    assert verdict.splitlines()[-1] == "nova keeps every rule"

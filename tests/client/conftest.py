@@ -55,7 +55,7 @@ def train(model, batches, settings):
 
 @pytest.fixture
 def work(tmp_path: Path) -> WorkConfig:
-    """What a training process is told: the learner above and 50 labelled samples of 3 classes."""
+    """The settings of a training process: the learner above and 50 labeled samples of 3 classes."""
     chance = np.random.default_rng(0)
     y = chance.integers(0, 3, 50)
     np.savez(tmp_path / "train.npz", x=(chance.normal(size=(50, 4)) + y[:, None]).astype(np.float32), y=y)

@@ -78,7 +78,7 @@ def test_a_server_that_is_away_is_asked_again(device: Device, server: MemoryServ
 def test_patience_has_an_end_where_the_owner_sets_one(device: Device, server: MemoryServer) -> None:
     server.away = 1 << 30
     with pytest.raises(Unavailable, match="nobody there"):
-        device.run(patience=0.05)
+        device.run(give_up_after=0.05)
 
 
 def test_a_cut_download_goes_on(device: Device, server: MemoryServer) -> None:

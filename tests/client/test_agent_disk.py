@@ -34,7 +34,7 @@ def test_what_does_not_fit_is_tried_again(
     device.run()
     assert device.executor.performed == [1, 2]  # no work is done twice for it
     assert [report.round for report in server.reports] == [1, 2]
-    waits = [line for line in device.doing if line.startswith("waiting for room on the disk: ")]
+    waits = [line for line in device.doing if line.startswith("waiting for disk space: ")]
     assert len(waits) == 3
     assert "No space left on device (free some space)" in waits[0]
     assert device.reporter.status.error["code"] == "disk-full"

@@ -20,7 +20,7 @@ def crash(device: Device, server: MemoryServer, kind: str) -> None:
 
     device.executor.before = [away]
     with pytest.raises(Unavailable):
-        device.run(patience=0.05)
+        device.run(give_up_after=0.05)
     server.away, server.away_from = 0, ()
 
 

@@ -16,10 +16,10 @@ from fedclient.store.blobs import BlobStore
 from fedclient.store.state import Mark, Outbox, Status
 from fedclient.work.executor import InProcess, WorkerInfo
 from fedclient.work.runtime import Runtime
+from fedserver.config import Settings
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
 from fedserver.coordinator.operator_api import OperatorApi
-from fedserver.coordinator.settings import Settings
 from fedserver.rpc.client import SOCKET
 from fedserver.rpc.server import listen
 from fedserver.store.records import RunSpec
@@ -61,15 +61,15 @@ def name(number: int) -> str:
 class Moving:
     """A device's work, on the data that it has by now."""
 
-    def __init__(self, performers: Sequence[InProcess]) -> None:
-        self._performers, self._trained = performers, 0
+    def __init__(self, executors: Sequence[InProcess]) -> None:
+        self._executors, self._trained = executors, 0
 
     async def start(self) -> WorkerInfo:
-        return await self._performers[0].start()
+        return await self._executors[0].start()
 
     async def perform(self, task: Task) -> Payload | Failure:
         stage = stage_at(changes(ROUNDS, DRIFTS), self._trained)
-        answer = await self._performers[stage].perform(task)
+        answer = await self._executors[stage].perform(task)
         self._trained += isinstance(answer, Payload) and answer.kind == "trained"
         return answer
 

@@ -13,10 +13,10 @@ from fedclient.store.blobs import BlobStore
 from fedclient.store.state import DeviceFolder, Outbox, Status
 from fedclient.work.executor import InProcess
 from fedclient.work.runtime import Runtime
+from fedserver.config import Settings
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
 from fedserver.coordinator.operator_api import OperatorApi
-from fedserver.coordinator.settings import Settings
 from fedserver.rpc.client import OperatorClient
 from fedserver.store.records import RunSpec
 from shoal.core.algorithm import find

@@ -16,16 +16,17 @@ from tests.server.toys import same_models
 
 
 class Restarted(DeviceApi):
-    """The newcomer's link to a server that is killed, and started anew, after its first answer."""
+    """The newcomer's link to a server that is killed, and started again, after its first answer."""
 
     killed = 0
+    state = Path()
 
     async def place(self, run: RunId, descriptor: Descriptor | None) -> Question | Placement:
         answer = await super().place(run, descriptor)
         if not self.killed:
             self.killed += 1
             await crash(self._coordinator)
-            self._coordinator = await Coordinator.open(self._coordinator.storage._state, SETTINGS)
+            self._coordinator = await Coordinator.open(self.state, SETTINGS)
         return answer
 
 
@@ -35,6 +36,7 @@ def test_it_asks_once_again(tmp_path: Path) -> None:
         await start(coordinator)
         await serve_all(coordinator)
         link, store = Restarted(coordinator, "newcomer"), BlobStore(tmp_path / "blobs")
+        link.state = tmp_path / "server"
         found = await Placer(link, Doubler(store), store, lambda text: None, 1 << 20, 1.0).place()
         assert link.killed == 1
         assert found.model is not None

@@ -18,10 +18,10 @@ from fedclient.store.privacy_report import facts
 from fedclient.store.state import DeviceFolder, Outbox, Status
 from fedclient.work.executor import InProcess
 from fedclient.work.runtime import Runtime
+from fedserver.config import Settings
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
 from fedserver.coordinator.operator_api import OperatorApi
-from fedserver.coordinator.settings import Settings
 from fedserver.store.records import RunSpec
 from shoal.core.data.dataset import Dataset
 from shoal.core.privacy.budget import Budget

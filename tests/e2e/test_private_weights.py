@@ -8,9 +8,9 @@ import pytest
 
 from fedclient.store.privacy_report import statement
 from fedserver.cli import text
+from fedserver.config import Settings
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
-from fedserver.coordinator.settings import Settings
 from fedserver.store.records import RunSpec
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger import Open, Release, Training, chosen

@@ -14,10 +14,10 @@ from fedclient.store.blobs import BlobStore
 from fedclient.store.state import Mark, Outbox, Status
 from fedclient.work.executor import InProcess
 from fedclient.work.runtime import Runtime
+from fedserver.config import Settings
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
 from fedserver.coordinator.operator_api import OperatorApi
-from fedserver.coordinator.settings import Settings
 from shoal.core.algorithm import find
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from fedclient.net.rpc import RpcLink
+from fedserver.config import Settings
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
-from fedserver.coordinator.settings import Settings
 from fedserver.rpc.server import Listeners, listen
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import Unavailable

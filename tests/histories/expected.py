@@ -4,7 +4,7 @@ import functools
 import json
 from typing import Any
 
-from fedserver.coordinator.recipe import recipe_of
+from fedserver.coordinator.runs import recipe_of
 from fedserver.store.records import RunSpec
 from shoal.core.algorithm import Plan, Report, State
 from shoal.core.engine import checkpoint
@@ -28,7 +28,7 @@ class Expected:
         self._reporters: list[tuple[DeviceId, ...]] = []
         self.state, self.round, self.standing = self._first, 1, "active"
         self.plan = Plan({}, "")
-        self.rows: dict[DeviceId, str] = {}
+        self.rows: dict[DeviceId, bytes] = {}
         self.reports: dict[DeviceId, Message] = {}
 
     def structure(self) -> str:

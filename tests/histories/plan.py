@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 
-from fedserver.coordinator.settings import Settings
+from fedserver.config import Settings
 from fedserver.store.records import RunSpec
 from shoal.core.engine.rounds import RoundPolicy
 from tests.histories.network import Weather

@@ -176,7 +176,7 @@ def test_section_3_devices_of_a_concept_find_each_other_however_many_samples_the
     assert isinstance(placed, ClusterAssignment)
     assert placed.cluster == found[7]
     blind = DeviceContext(learner(), Views.of(Dataset(devices[7].test.x)), "cpu", 0, np.random.default_rng(0))
-    with pytest.raises(DeviceFault, match=r"have no labels \(label some samples, or ask a run that"):
+    with pytest.raises(DeviceFault, match=r"the data have none \(label some samples, or ask a run that"):
         standard.perform(question, blind)
 
 

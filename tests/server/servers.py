@@ -6,10 +6,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from fedserver.config import Settings
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
 from fedserver.coordinator.operator_api import OperatorApi
-from fedserver.coordinator.settings import Settings
 from fedserver.store.records import RunSpec
 from shoal.core.algorithm import find
 from shoal.core.engine.rounds import RoundPolicy

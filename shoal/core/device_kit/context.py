@@ -1,12 +1,18 @@
-"""What a device half is handed: the learner, the data, a network to work in, and chance.
+"""The device context: what a device half is given. Learner, data, a network to work in, and random numbers.
 
-A bench lasts as long as its data: they are converted once, and one network is used over and over. So one task
-at a time, and what a task keeps of the network it copies out (`tensors_of`).
+A context lasts as long as its data: they are converted once, and one network is used over and over. Therefore
+only one task runs at a time, and a task copies out what it keeps of the network (`tensors_of`).
 
-What a device half needs again in a later task of the same run, such as a personal model, it gives to
-`remember`, and finds it in `memory`. That stays on the device. It counts once the task's result does: a task
-that is performed again finds what it found the first time. It can be lost with the disk, and an operator can
-take the models back to an earlier round without it: a device half checks that it fits, and can begin anew.
+    def perform(message, context):
+        samples = context.samples("train")
+        model = context.load(message.model)                      # the network, with these weights
+        loss = train(context.learner, model, samples, message.settings, context.seed)
+        return Trained(tensors_of(model), len(samples), loss)
+
+What a device half needs again in a later task of the same run, such as a personal model, it passes to
+`remember` and finds in `memory`. That never leaves the device. It counts from the moment at which the task's
+result does: a task that is repeated finds what it found the first time. It can be lost with the disk, and an
+operator can roll the models back without it; so a device half checks that it fits, and can start without it.
 """
 
 import copy
@@ -30,20 +36,20 @@ from shoal.core.types import DeviceId, Tensors
 DEVICES = ("auto", "cpu", "cuda")
 PARTS = ("train", "held_out", "test")
 MODELS, PER_SAMPLE = 4, 1 << 10
-"""What may be remembered of a run: so many models, and so many bytes for each sample to train on."""
+"""The limit of what is remembered of a run: this many models, and this many bytes per training sample."""
 Memories = MutableMapping[DeviceId, Tensors]
-"""What each device remembers of the run. A run that is resumed needs those that it had."""
+"""What each device remembers of the run. A run that is resumed needs them again."""
 
 
 class DeviceContext:
-    """learner, views: what and on what. device: where it computes.
+    """learner, views: the author's code and the data. device: where to compute.
 
-    seed: where this task's shuffling, dropout and the like start from.
-    noise: for the papers' mechanism, and for nothing else. On a real device it is seeded by the operating
-    system and not by anyone's seed: whoever knew it could take the noise off.
-    account: makes the releases that have a guarantee, with noise of its own.
-    memory: what the last task of this run left to remember; None at first. Views of a file: never written.
-    remembered: what this task leaves; None where all stays as it was.
+    seed: of this task's shuffling, dropout and the like.
+    noise: only for the papers' mechanism. On a real device the operating system seeds it: anyone who knew the
+    seed could subtract the noise.
+    account: makes the releases with a guarantee, with noise of its own.
+    memory: what the last task of this run remembered; None at first. Views of a file, never written to.
+    remembered: what this task wants remembered; None: no change.
     """
 
     def __init__(
@@ -58,10 +64,10 @@ class DeviceContext:
     ) -> None:
         """device: "auto" (a CUDA GPU if there is one), "cpu" or "cuda".
 
-        model: a network of this learner to work in, for benches that take turns, as in a simulation of many
-        devices; without one it builds its own. account: without one no release can have a guarantee.
+        model: a network of this learner that several contexts share in turn, as in a simulation of many
+        devices; by default the context builds its own. account: without one, no release can have a guarantee.
 
-        Raises ConfigError for a device that is not there, LearnerFault when the learner cannot build.
+        Raises ConfigError for a missing device, LearnerFault if the learner cannot build.
         """
         self.learner = learner
         self.views = views
@@ -77,21 +83,21 @@ class DeviceContext:
         self._distinct: dict[tuple[bool, tuple[str, ...]], Numbers] = {}
 
     def for_task(self, seed: int, memory: Tensors | None = None) -> "DeviceContext":
-        """The same bench, data and network shared, for a task with this seed and what is remembered."""
+        """A context for one task, with this seed and memory; data and network are shared."""
         context = copy.copy(self)
         context.seed, context.memory, context.remembered = seed, memory, None
         return context
 
     def remember(self, tensors: Tensors) -> None:
-        """Have these in `memory` from the next task of this run on, in the place of what is there.
+        """Put these into `memory` from the next task of this run on, instead of what is there.
 
-        The last call of a task counts. Raises DeviceFault for more than `MODELS` models of this learner and
-        `PER_SAMPLE` bytes for each sample to train on.
+        The last call of a task counts. Raises DeviceFault for more than `MODELS` models of this learner plus
+        `PER_SAMPLE` bytes per training sample.
         """
         size, most = nbytes(tensors), MODELS * self._model_bytes() + PER_SAMPLE * len(self.views.train)
         if size > most:
             raise DeviceFault(
-                f"{size} bytes are to be remembered, and {most} may be", "remember less from task to task"
+                f"{size} bytes to remember; at most {most} are allowed", "remember less from task to task"
             )
         self.remembered = tensors
 
@@ -99,9 +105,9 @@ class DeviceContext:
         return sum(tensor.nbytes for tensor in self.model.state_dict().values())
 
     def samples(self, part: str) -> Samples:
-        """A part of the data: "train", "held_out", or "test" (the held-out one where there is no test part).
+        """A part of the data: "train", "held_out", or "test" (the held-out part if there is no test part).
 
-        Raises DeviceFault when that part is empty, BadPayload for another name, DataFault for unusable data.
+        Raises DeviceFault if that part is empty, BadPayload for another name, DataFault for unusable data.
         """
         if part not in PARTS:
             raise BadPayload(f"the data have no part {part!r}", near(part, list(PARTS)))
@@ -110,44 +116,47 @@ class DeviceContext:
         if part not in self._samples:
             data = getattr(self.views, part)
             if len(data) == 0:
-                raise DeviceFault(f"the {part} part of the data is empty", "give at least 2 labelled samples")
+                raise DeviceFault(f"the {part} part of the data is empty", "give at least 2 labeled samples")
             self._samples[part] = convert(data, self.device)
         return self._samples[part]
 
     def version(self, parts: Sequence[str], labels: bool) -> str:
-        """Which samples these parts hold, with their classes where `labels` matter: a hash of them."""
+        """A hash of the samples in these parts, with their classes if `labels` matter."""
         key = (labels, tuple(parts))
         if key not in self._versions:
             self._versions[key] = version((getattr(self.views, part) for part in parts), labels)
         return self._versions[key]
 
     def distinct(self, parts: Sequence[str], labels: bool) -> Numbers:
-        """Which samples of these parts are the same one: see `shoal.core.data.version`."""
+        """Which samples of these parts are identical: see `shoal.core.data.version`."""
         key = (labels, tuple(parts))
         if key not in self._distinct:
             self._distinct[key] = distinct((getattr(self.views, part) for part in parts), labels)
         return self._distinct[key]
 
     def load(self, weights: Tensors) -> nn.Module:
-        """The bench's network with these weights; it is theirs until the next call. Raises BadPayload."""
+        """The context's network with these weights, until the next call. Raises BadPayload if they do not
+        fit.
+        """
         load_weights(self.model, weights)
         return self.model
 
 
 def choose_device(name: str) -> torch.device:
-    """Where to compute. Raises ConfigError when it is not there."""
+    """Where to compute. Raises ConfigError if that device is missing."""
     if name not in DEVICES:
         raise ConfigError(f"there is no device {name!r}", near(name, list(DEVICES)))
     found = torch.cuda.is_available()
     if name == "cuda" and not found:
-        raise ConfigError("device cuda was asked for, and PyTorch finds no CUDA GPU", "use auto or cpu")
+        raise ConfigError("device is cuda, but PyTorch finds no CUDA GPU", "use auto or cpu")
     return torch.device("cuda" if found and name != "cpu" else "cpu")
 
 
 class Simulated:
-    """Takes a task and its seed, gives the answer. What is remembered counts once there is an answer.
+    """A simulated device: a function from a task and its seed to the answer.
 
-    keep: takes what is to be remembered off the heap, as `shoal.core.engine.simulate.Keep` does.
+    What is remembered counts once there is an answer. keep: moves it off the heap, as
+    `shoal.core.engine.simulate.Keep` does.
     """
 
     def __init__(

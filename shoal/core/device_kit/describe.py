@@ -1,7 +1,7 @@
 """From a device's data to the moments of its projected latents (FLUX, appendix C.1.1, step S3; eq. 7).
 
 The projector is a tensor set of "mean" (v,) and "components" (l, v), float64, the same on every device. In
-the calibrated privacy modes it has a "radius" () too, and takes standardised latents, (n, v + 2). Only the
+the calibrated privacy modes it has a "radius" () too, and takes standardized latents, (n, v + 2). Only the
 projected ones, (n, l), are kept at once, never the latents (n, v).
 """
 
@@ -31,10 +31,11 @@ TURN = 2.0
 ROUNDING = 1e-12
 """Relative: what is left of latents that are all the same, less their mean, is not more."""
 Extract = Callable[[Learner, nn.Module, Sequence[Samples], Tensors, int, Numbers | None], ExactMoments]
-"""What `shoal.core.device_kit.describe` takes: learner, its network, the parts' samples, the projector, U,
-and which samples are the same one."""
+"""The arguments of `describe`: learner, its network, the samples of the parts, the projector, U (the number
+of classes), and which samples are identical.
+"""
 ALL = ("train", "held_out")
-"""All that can be described, and so what a budget is about. A test part never is."""
+"""All parts that can be described, so a budget is about these. The test part never is."""
 
 
 def describe(
@@ -48,8 +49,8 @@ def describe(
     """ExactMoments of all samples of `parts` and, for `classes` above 0, of each class. `model` is not
     changed.
 
-    distinct: which samples are the same one; without it each counts as one of its own.
-    Raises DeviceFault where labels are needed and missing, LearnerFault when the author's code fails,
+    distinct: which samples are identical; without it each counts separately.
+    Raises DeviceFault if labels are needed and missing, LearnerFault if the author's code fails,
     BadPayload for a projector that does not fit the learner's latents.
     """
     labels = torch.cat([part.labels for part in parts]).cpu().numpy() if classes else None
@@ -67,9 +68,8 @@ def sums(
 ) -> ExactSums:
     """What a calibrated privacy mode makes its release of: for `classes` above 0, of each class too.
 
-    A sample that is there several times counts once. One sample more is at most one distinct sample more, so
-    that what one sample can change does not grow by it.
-    The projector has a radius. Raises as `describe` does.
+    Repeated samples count once. One more sample is then at most one more distinct sample, so repetition does
+    not increase what one sample can change. The projector has a radius. Raises as `describe` does.
     """
     check_classes(classes)
     labels = torch.cat([part.labels for part in parts]).cpu().numpy() if classes else None
@@ -84,7 +84,7 @@ def project(batches: Iterable[Tensor], projector: Tensors) -> Vector:
     """Latents (B, v), batch by batch -> (z - mean) components^T for all of them, (n, l) float64."""
     projected, mean, components = [], None, None
     for batch in batches:
-        values = standardised(batch.double()) if "radius" in projector else batch.double()
+        values = standardized(batch.double()) if "radius" in projector else batch.double()
         if mean is None or components is None:
             check_projector(projector, values.shape[1])
             # A copy on the device that computes; torch would warn of sharing a read-only view of a file.
@@ -95,7 +95,7 @@ def project(batches: Iterable[Tensor], projector: Tensors) -> Vector:
     return np.concatenate(projected)
 
 
-def standardised(latents: Tensor) -> Tensor:
+def standardized(latents: Tensor) -> Tensor:
     """(B, v) latents as (B, v + 2) numbers: each less its own mean over the v values, at length 1; and the
     length that it had, as a point on a circle of radius 1. All are 0 where the v values are the same.
 
@@ -103,10 +103,10 @@ def standardised(latents: Tensor) -> Tensor:
     its latents differ by factors, with the brightness of images, for example: so once around the circle is a
     factor, e^pi, which is 23. NaN and infinity give NaN.
     """
-    centred = latents - latents.mean(dim=1, keepdim=True)
-    lengths = centred.norm(dim=1, keepdim=True)
+    centered = latents - latents.mean(dim=1, keepdim=True)
+    lengths = centered.norm(dim=1, keepdim=True)
     turned = TURN * lengths.log()
-    numbers = torch.cat([centred / lengths, turned.cos(), turned.sin()], dim=1)
+    numbers = torch.cat([centered / lengths, turned.cos(), turned.sin()], dim=1)
     none = lengths <= ROUNDING * latents.norm(dim=1, keepdim=True)
     return numbers.masked_fill(none, 0.0)
 
@@ -147,7 +147,7 @@ def moments_of(
 def check_classes(classes: int) -> None:
     """Raise BadPayload for a number of classes that no descriptor can have."""
     if not 0 <= classes < MAX_ROWS:
-        raise BadPayload(f"a descriptor cannot have {classes} classes", f"0 to {MAX_ROWS - 1} can be")
+        raise BadPayload(f"a descriptor cannot have {classes} classes", f"0 to {MAX_ROWS - 1} are possible")
 
 
 def check_projector(projector: Tensors, width: int) -> None:
@@ -188,7 +188,7 @@ def described(
     data = context.version(ALL, labels=False)
     if not privacy.calibrated:
         context.account.unprotected(OPEN[privacy.mode], data)
-        # The papers know nothing of repeated samples.
+        # The papers do not consider repeated samples.
         distinct = context.distinct(parts, labels=classes > 0) if privacy.rules.exact else None
         found = moments(context.learner, context.load(encoder), samples, projector, classes, distinct)
         return release(found, privacy, digest(projector), context.noise)

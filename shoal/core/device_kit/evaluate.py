@@ -1,4 +1,4 @@
-"""How good a model is on some samples."""
+"""Measuring models on samples: loss, accuracy, and the losses of several models."""
 
 import math
 from collections.abc import Sequence
@@ -28,13 +28,13 @@ def loss_of(learner: Learner, samples: Samples) -> Loss:
 def class_scores(model: nn.Module, x: Tensor, classes: int) -> Tensor:
     """model(x), (B, C). Raises LearnerFault for another shape, DataFault when `classes` is more than C.
 
-    A label that is too high would else be an obscure error, and on a GPU one that ends the process.
+    Otherwise a label that is too high would be an obscure error, and on a GPU one that ends the process.
     """
     scores: object = model(x)
     if not isinstance(scores, Tensor) or scores.ndim != 2 or len(scores) != len(x):
         raise LearnerFault(
             f"the network gives {shape_of(scores)} for {len(x)} samples, not class scores ({len(x)}, C)",
-            "bring a loss() and an evaluate() if it is no classifier",
+            "provide a loss() and an evaluate() if it is not a classifier",
         )
     if classes > scores.shape[1]:
         raise DataFault(
@@ -45,7 +45,7 @@ def class_scores(model: nn.Module, x: Tensor, classes: int) -> Tensor:
 
 
 def shape_of(value: object) -> str:
-    """For messages: what an author's function returned."""
+    """What an author's function returned, for an error."""
     return f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
 
 
@@ -62,7 +62,7 @@ def _scalar(loss: Loss) -> Loss:
 
 
 class Diverged(LearnerFault):
-    """The model's loss is no finite number."""
+    """The model's loss is not a finite number."""
 
 
 def evaluate(learner: Learner, model: nn.Module, samples: Samples) -> tuple[float, float]:
@@ -104,21 +104,21 @@ def _checked(result: object) -> tuple[float, float]:
 
 
 WORST = 1e38
-"""The loss of a model that fits nobody, and the highest that is told."""
+"""The loss of a model that fits no device, and the highest one that is reported."""
 
 
 def score(context: DeviceContext, models: Sequence[Tensors]) -> Scores:
     """Mean loss of each of K models on the training part, in their order (IFCA; CORNFLQS).
 
-    A model that diverged has `WORST`: it may be the work of one hostile device, and others have their own.
-    Raises DeviceFault without labels, Diverged where all models did, and what `evaluate` and
+    A model that diverged has the loss `WORST`: it may be the work of one hostile device.
+    Raises DeviceFault without labels, Diverged if all models did, and what `evaluate` and
     `DeviceContext.load` raise.
     """
     samples = context.samples("train")
     if samples.y is None:
         raise DeviceFault(
-            f"which of {len(models)} models fits is told by their loss, and the data have no labels",
-            "label some samples, or ask a run that places devices without labels, such as one of flux",
+            f"choosing one of {len(models)} models by their loss needs labels, and the data have none",
+            "label some samples, or ask a run that places devices without labels, such as one with flux",
         )
     losses, diverged = [], list[Diverged]()
     for model in models:

@@ -21,7 +21,7 @@ def latents(learner: Learner, model: nn.Module, samples: Samples) -> Iterator[Te
     latent = _latent_of(learner, model)
     for rows in samples.passes():
         x = samples.x[rows]
-        model.eval()  # at each batch, for whoever takes these may use the model in between
+        model.eval()  # at each batch, since the caller may use the model in between
         with torch.no_grad(), authors("latent", model, x):
             value: object = latent(model, x)
         if not isinstance(value, Tensor) or value.ndim != 2 or len(value) != len(x):
@@ -33,16 +33,16 @@ def latents(learner: Learner, model: nn.Module, samples: Samples) -> Iterator[Te
 
 
 def width(learner: Learner, model: nn.Module, samples: Samples) -> int:
-    """v, the number of latents, which tells nothing of the data. Raises as `latents` does."""
+    """v, the number of latent values, which reveals nothing about the data. Raises as `latents` does."""
     return int(next(latents(learner, model, samples)).shape[1])
 
 
 def bounds(batches: Iterable[Tensor], per: str) -> tuple[LatentBounds, int]:
     """Lowest and highest latent value: one pair (per "scalar"), or one for each coordinate ("coordinate").
 
-    Second comes v, the number of coordinates, which one pair does not tell.
+    The second result is v, the number of coordinates, which one pair does not reveal.
 
-    batches: (B, v) each, at least one. The bounds are raw: they give away values of real records.
+    batches: (B, v) each, at least one. The bounds are raw: they reveal values of real records.
     FLUX appendix C.1.1, step S1, has one pair for each coordinate.
 
     Raises BadPayload for another `per`, LearnerFault for latents that are NaN or infinite.

@@ -1,6 +1,6 @@
-"""What an author brings: a network, and where they want, how to read, train and measure it.
+"""What an author provides: a network and, if they want, how to read, train and measure it.
 
-A learner is a Python module, `learner.py` say, with these names, of which only `build` must be there:
+A learner is a Python module, such as `learner.py`, with these names, of which only `build` is required:
 
     build() -> nn.Module                        the network, with its initial weights
     latent = "encoder"                          the submodule whose OUTPUT, made (B, v), is the latent;
@@ -8,8 +8,18 @@ A learner is a Python module, `learner.py` say, with these names, of which only 
     loss(model, x, y) -> Tensor ()              instead of cross-entropy of model(x) (B, C) and classes y (B,)
     train(model, batches, settings) -> float    instead of SGD; returns the mean loss of the last epoch
     evaluate(model, samples) -> (float, float)  instead of accuracy (0 to 1) and mean loss
-    encoder(x) -> Tensor (B, d)                 frozen, and never trained here: what a sample shows, whatever
-                                                model is trained; a torch.nn.Module, say (FMCL)
+    encoder(x) -> Tensor (B, d)                 frozen, never trained here: what a sample shows, whatever
+    model
+                                                is trained; for example a torch.nn.Module (FMCL)
+
+Example of a whole learner, for samples of 4 values and 3 classes:
+
+    from torch import nn
+
+    def build():
+        return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+
+    latent = "0"                                # the output of the first layer, (B, 8)
 
 Each pass over `batches` is one epoch of (x, y), in a new order; `samples` has tensors `x` and `y`: see
 `shoal.core.device_kit.samples`. `settings` is a `shoal.core.exchange.messages.TrainingSettings`.
@@ -37,7 +47,7 @@ from shoal.core.exchange.tensors import DTYPES, Manifest, TensorSpec, check_mani
 from shoal.core.types import Array, Tensors
 
 MAX_DETAILS = 4000
-"""Characters of a traceback that are kept: its end, where the cause stands."""
+"""Characters of a traceback that are kept: its end, which names the cause."""
 
 _OURS = (str(Path(__file__).parents[2]), str(Path(importlib.__file__).parent), "<frozen importlib")
 _TORCH = str(Path(torch.__file__).parent)
@@ -95,9 +105,9 @@ def _wrong_shape(model: nn.Module, x: Tensor, error: str) -> WrongShape | None:
 
 
 def _details(error: BaseException) -> str:
-    """The traceback from the author's first frame on, without ours and torch's above it."""
+    """The traceback from the author's first frame on, without those of Shoal and torch above it."""
     frames = error.__traceback__
-    # A network made of torch's own layers alone may have no frame of the author's at all.
+    # A network made only of torch's own layers may have no frame of the author's at all.
     start = _first_frame(frames, (*_OURS, _TORCH)) or _first_frame(frames, _OURS)
     return "".join(traceback.format_exception(type(error), error, start))[-MAX_DETAILS:]
 
@@ -115,7 +125,11 @@ NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Learner:
-    """The author's functions; `name` is for people. Raises LearnerFault for what is not a function."""
+    """The author's functions. name: for people. Raises LearnerFault if one is not a function.
+
+    Example:
+        Learner("mine", build=lambda: nn.Linear(4, 3), latent=lambda model, x: x)
+    """
 
     name: str
     build: Callable[[], nn.Module]
@@ -138,9 +152,9 @@ class Learner:
                 raise LearnerFault(f"{self.name}: {part} is a {type(value).__name__}", "make it a function")
 
     def module(self, seed: int) -> nn.Module:
-        """A new network, the same for the same seed: what `torch.manual_seed(seed); build()` would give.
+        """A new network, the same for the same seed: what `torch.manual_seed(seed); build()` would return.
 
-        Torch's global generator is left as it was. Raises LearnerFault.
+        Torch's global generator is left unchanged. Raises LearnerFault.
         """
         with seeded(seed, torch.device("cpu")), authors("build()"):
             built = self.build()
@@ -158,35 +172,35 @@ PARTS = tuple(item.name for item in fields(Learner) if item.name != "name")
 def builtin(name: str, options: Mapping[str, Any] = NO_OPTIONS) -> Learner:
     """One of the networks of `shoal.core.models`. Raises ConfigError for a wrong name or option."""
     learner = Learner(name, partial(models.build, name, **options))
-    learner.module(seed=0)  # a wrong option is met here and not in the first task
+    learner.module(seed=0)  # a wrong option shows here and not in the first task
     return learner
 
 
 def of_module(name: str, module: ModuleType) -> Learner:
-    """The learner that a module of an author's defines. Raises ConfigError or LearnerFault."""
+    """The learner that an author's module defines. Raises ConfigError or LearnerFault."""
     parts: dict[str, Any] = {part: getattr(module, part, None) for part in PARTS}
     return Learner(name, **parts)
 
 
 def initial_weights(learner: Learner, seed: int) -> dict[str, Array]:
-    """The weights of a new network: the same for the same seed, and torch's own chance is left alone."""
+    """The weights of a new network: the same for the same seed. Torch's global generator stays unchanged."""
     return tensors_of(learner.module(seed))
 
 
 def tensors_of(model: nn.Module) -> dict[str, Array]:
-    """The weights, one copy of them: the network may go on to train."""
+    """A copy of the network's whole state_dict, buffers included: the network may train on."""
     _manifest(model)
     return {name: tensor.cpu().numpy().copy() for name, tensor in model.state_dict().items()}
 
 
 def load_weights(model: nn.Module, tensors: Tensors) -> None:
-    """Put `tensors` (read-only views will do) into the network, on whatever device it is: one copy.
+    """Copy `tensors`, which may be read-only views, into the network, on any device.
 
-    Raises BadPayload, naming the first difference, when they are not this network's; then nothing was loaded.
+    Raises BadPayload, naming the first difference, if they are not this network's; then nothing was loaded.
     """
     check_manifest(manifest_of(tensors), _manifest(model))
     for name, tensor in model.state_dict().items():
-        # Through numpy, for torch warns of arrays that it may not write to, and views of a file are such.
+        # Through numpy: torch warns about read-only arrays, such as views of a file.
         host = tensor if tensor.device.type == "cpu" else torch.empty(tensor.shape, dtype=tensor.dtype)
         np.copyto(host.numpy(), tensors[name])
         if host is not tensor:
@@ -199,7 +213,7 @@ def _manifest(model: nn.Module) -> Manifest:
     for name, tensor in state.items():
         if not isinstance(tensor, Tensor):
             raise LearnerFault(
-                f"the network's state {name!r} is no tensor", "keep extra state out of state_dict"
+                f"the network's state {name!r} is not a tensor", "keep extra state out of state_dict"
             )
         dtype = str(tensor.dtype).removeprefix("torch.")
         if dtype not in DTYPES:

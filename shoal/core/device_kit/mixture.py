@@ -25,21 +25,21 @@ Labels = npt.NDArray[np.int64]
 
 
 def labelled(context: DeviceContext, part: str) -> tuple[Samples, Labels]:
-    """Samples whose models can be told apart by a loss of each sample: labelled, and a plain classifier's.
+    """Samples on which models can be compared by the loss of each sample: labeled, for a plain classifier.
 
     Raises DeviceFault without labels, LearnerFault for a learner with a loss or training of its own.
     """
     samples = context.samples(part)
     if samples.y is None:
         raise DeviceFault(
-            "which model explains a sample is told by its label, and the data have no labels",
-            "label some samples, or ask a run that places devices without labels, such as one of flux",
+            "this algorithm needs labels, and the data have none",
+            "label some samples, or ask a run that places devices without labels, such as one with flux",
         )
     if context.learner.loss or context.learner.train:
         raise LearnerFault(
             "a mixture of models weighs each sample's cross-entropy, and the learner has its own "
             + ("loss()" if context.learner.loss else "train()"),
-            "leave it out, or use an algorithm with one model for each device, such as flux",
+            "remove it, or use an algorithm with one model for each device, such as flux",
         )
     return samples, samples.y.cpu().numpy()
 

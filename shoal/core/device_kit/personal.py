@@ -1,7 +1,7 @@
 """What a device keeps of its own from task to task: a personal model, and a few numbers beside it.
 
-It is checked when it is taken out again, for it may be of another network, and it may be gone: then the
-device begins anew.
+It is checked when it is read again, since it may belong to another network or be gone; then the device starts
+from the beginning.
 """
 
 from collections.abc import Mapping
@@ -27,14 +27,15 @@ class Personal:
 
 
 def remember(context: DeviceContext, personal: Personal) -> None:
-    """Have it in the next task of this run. Raises DeviceFault where it is more than may be remembered."""
+    """Keep it for the next task of this run. Raises DeviceFault if it is larger than allowed."""
     model = {MODEL + name: array for name, array in personal.model.items()}
     context.remember(model | {NUMBERS + name: array for name, array in personal.numbers.items()})
 
 
 def recall(context: DeviceContext, model: Tensors, **numbers: tuple[int, ...]) -> Personal | None:
-    """What was remembered, if the model is of the same network as `model`, the `numbers` are there in these
-    shapes, and all of it is finite."""
+    """What was remembered, if its model is of the same network as `model`, it has the `numbers` in these
+    shapes, and all of it is finite; otherwise None.
+    """
     if context.memory is None:
         return None
     found = Personal(_under(MODEL, context.memory), _under(NUMBERS, context.memory))

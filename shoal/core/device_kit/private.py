@@ -25,9 +25,9 @@ from shoal.core.privacy.cost import ORDERS, Cost
 from shoal.core.privacy.dpsgd import TrainingTerms, noisy, taken
 
 LOWEST = 0.3
-"""From here on the noise for a wanted epsilon is looked for, in units of the clipping norm."""
+"""The least noise that is considered for an epsilon, in units of the clipping norm."""
 ROUNDING = 1e-12
-"""Of the accountant, generously: what is added to the divergence of each step."""
+"""A generous bound of the accountant's rounding error, added to the divergence of each step."""
 WITHIN = 1.0 - 1e-3
 """Of the norm, what gradients are shortened to: in float32 the last bits of one differ with how many others
 there are, and all of that together stays within the norm that is paid for."""
@@ -38,9 +38,9 @@ Gradients = dict[str, Tensor]
 
 
 def terms(asked: PrivateTraining, settings: TrainingSettings, samples: int) -> TrainingTerms:
-    """What is due for one such task on so many samples: all are public.
+    """The terms of one such task on this number of samples; all of them are public.
 
-    Raises DeviceFault without Opacus, Refused for an epsilon that no noise gives.
+    Raises DeviceFault without Opacus, Refused for an epsilon that no noise achieves.
     """
     rate = min(1.0, settings.batch_size / samples)
     steps = settings.epochs * max(1, round(1.0 / rate))
@@ -50,8 +50,9 @@ def terms(asked: PrivateTraining, settings: TrainingSettings, samples: int) -> T
 
 @lru_cache
 def cost(noise: float, rate: float, steps: int) -> Cost:
-    """Of so many steps, for one sample (Mironov, Talwar and Zhang, Renyi Differential Privacy of the Sampled
-    Gaussian Mechanism, 2019). Raises DeviceFault without Opacus."""
+    """The cost of these steps for one sample (Mironov, Talwar and Zhang, Renyi Differential Privacy of the
+    Sampled Gaussian Mechanism, 2019). Raises DeviceFault without Opacus.
+    """
     try:
         from opacus.accountants.analysis.rdp import compute_rdp
     except ImportError as error:
@@ -63,7 +64,7 @@ def cost(noise: float, rate: float, steps: int) -> Cost:
 
 @lru_cache
 def _noise_for(asked: PrivateTraining, rate: float, steps: int) -> float:
-    """The least noise, to a thousandth, with which all the tasks of a run have the epsilon that is asked."""
+    """The least noise, to a thousandth, with which all tasks of a run together have the requested epsilon."""
     low, high = LOWEST, MAX_NOISE
     while high / low > 1.001:
         middle = (low * high) ** 0.5
@@ -71,8 +72,8 @@ def _noise_for(asked: PrivateTraining, rate: float, steps: int) -> float:
         low, high = (middle, high) if spent > asked.epsilon else (low, middle)
     if cost(high, rate, steps * asked.rounds).epsilon(asked.delta) > asked.epsilon:
         raise Refused(
-            f"epsilon {asked.epsilon:g} cannot be had with any noise (delta {asked.delta:g})",
-            "a larger epsilon, or fewer rounds and epochs",
+            f"no noise achieves epsilon {asked.epsilon:g} (delta {asked.delta:g})",
+            "ask for a larger epsilon, or fewer rounds and epochs",
         )
     return high
 
@@ -85,14 +86,14 @@ def check(learner: Learner, model: nn.Module) -> None:
         raise _missing(error) from None
     if learner.train is not None:
         raise LearnerFault(
-            f"{learner.name} brings its own train(), for which nothing can be promised",
-            "leave train() out, or ask for training without dp_epsilon and dp_noise",
+            f"{learner.name} has its own train(), for which no privacy guarantee can be given",
+            "remove train(), or ask for training without dp_epsilon and dp_noise",
         )
     model.train()
     if faults := ModuleValidator.validate(model, strict=False):
         raise LearnerFault(
             f"the network cannot be trained with a guarantee: {str(faults[0]).split('. ')[0]}",
-            "replace such layers in build(): GroupNorm in the place of batch norm, or let "
+            "replace such layers in build(): GroupNorm instead of batch norm, or let "
             "opacus.validators.ModuleValidator.fix(model) do it",
         )
 
@@ -125,7 +126,7 @@ def train(
             for name, parameter in parameters.items():
                 noised = noisy(sums[name].cpu().numpy(), agreed.noise * agreed.clip, entropy)
                 parameter.grad = torch.from_numpy(noised / expected).to(parameter)
-            pull.add_to_gradients()  # after the noise: it follows from the weights alone
+            pull.add_to_gradients()  # after the noise: it depends only on the weights
             optimizer.step()
         _unchanged(model, before)
     model.zero_grad(set_to_none=True)
@@ -134,7 +135,9 @@ def train(
 
 
 def attempt(learner: Learner, model: nn.Module, samples: Samples) -> None:
-    """One gradient, thrown away: what an author's code cannot do is met before anything is paid."""
+    """Compute one gradient and discard it, so that a fault in the author's code shows before anything is
+    paid.
+    """
     gradients, before = of_each(model.train(), loss_of(learner, samples)), _buffers(model)
     with seeded(0, samples.x.device), authors("training"):
         gradients(samples.x[:1], samples.labels[:1])
@@ -146,12 +149,12 @@ def _buffers(model: nn.Module) -> Gradients:
 
 
 def _unchanged(model: nn.Module, before: Gradients) -> None:
-    """Raise LearnerFault where training wrote into a buffer: that has no noise, and would leave."""
+    """Raise LearnerFault if training wrote into a buffer: it would leave the device without noise."""
     for name, value in model.named_buffers():
         if name not in before or not torch.equal(value, before[name]):
             raise LearnerFault(
-                f"the network writes into its buffer {name!r} while it trains, which cannot be promised for",
-                "keep what follows from data in parameters",
+                f"the network writes into its buffer {name!r} while it trains, without a privacy guarantee",
+                "keep what depends on the data in parameters",
             )
 
 

@@ -20,8 +20,8 @@ def prototypes(context: DeviceContext, by_class: bool) -> Prototypes:
     samples = context.samples("train")
     if by_class and samples.y is None:
         raise DeviceFault(
-            "mean embeddings of classes are due, and the data have no labels",
-            "label some samples, or ask a run that places devices without labels, such as one of flux",
+            "mean embeddings of classes need labels, and the data have none",
+            "label some samples, or ask a run that places devices without labels, such as one with flux",
         )
     labels = samples.y if by_class and samples.y is not None else samples.x.new_zeros(len(samples)).long()
     classes, rows, counts = torch.unique(labels, return_inverse=True, return_counts=True)

@@ -1,4 +1,12 @@
-"""Data as a network takes them: tensors, converted once, on the device that computes."""
+"""Data as a network takes them: tensors, converted once, on the device that computes.
+
+An author's `train(model, batches, settings)` gets `Batches`, and `evaluate(model, samples)` gets `Samples`:
+
+    for epoch in range(settings.epochs):
+        for x, y in batches:                      # x: (B, ...), y: (B,); each pass is one epoch
+            ...
+    scores = model(samples.x)                     # (n, C), to compare with samples.y, (n,)
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +21,7 @@ from shoal.core.errors import DataFault, DeviceFault
 from shoal.core.types import Array
 
 PASS = 256
-"""Samples at a time where nothing is trained. It changes speed and memory, not what comes out."""
+"""Samples at a time when nothing is trained. It changes speed and memory, not results."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,10 +49,10 @@ class Samples:
 
 
 def convert(data: Dataset, device: torch.device) -> Samples:
-    """The samples of a data set; memory is shared where the types allow it and the device is the processor.
+    """The samples of a data set. Memory is shared if the types allow it and the device is the CPU.
 
-    Floating numbers become float32. uint8 is taken for pixels and becomes float32 in 0 to 1, as torchvision's
-    ToTensor has it, and nothing else: no other normalisation. Other whole numbers become int64 (tokens, say).
+    Floating-point numbers become float32. uint8 is read as pixels and becomes float32 in 0 to 1, as in
+    torchvision's ToTensor, without any other normalization. Other integers, such as tokens, become int64.
 
     Raises DataFault on NaN, on infinity and on things that are not numbers.
     """
@@ -67,10 +75,13 @@ def _numbers(x: Array) -> Array:
 
 
 class Batches:
-    """Batches for training: each pass over it is one epoch, in an order of its own.
+    """Batches for training: each pass over it is one epoch, in a new order.
 
-    The orders depend on the seed and on the number of samples alone: not on the device, nor on any other use
-    of chance. The last batch of an epoch may be smaller than `size`.
+    The orders depend only on the seed and the number of samples: not on the device, nor on any other use of
+    random numbers. The last batch of an epoch may be smaller than `size`.
+
+    Example:
+        for x, y in Batches(samples, size=32, seed=0): ...
     """
 
     def __init__(self, samples: Samples, size: int, seed: int) -> None:
@@ -80,7 +91,7 @@ class Batches:
         self._chance = torch.Generator().manual_seed(seed)
 
     def __len__(self) -> int:
-        """Batches in an epoch."""
+        """The number of batches in an epoch."""
         return -(-len(self.samples) // self.size)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
@@ -93,9 +104,10 @@ class Batches:
 
 @contextmanager
 def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Inside, torch's global generators start from `seed`; afterwards they go on as if nothing had happened.
+    """Inside, torch's global generators start from `seed`; afterwards they continue as if nothing had
+    happened.
 
-    device: a GPU whose generator is meant too; the processor's always is.
+    device: if it is a GPU, its generator is seeded too; the CPU's always is.
     """
     gpus = [torch.cuda.current_device()] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=gpus):

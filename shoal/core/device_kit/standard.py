@@ -1,9 +1,9 @@
 """The answers to the standard messages. Most algorithms need no other device half.
 
-A half of its own answers what is new, and passes the rest on:
+A device half of an algorithm's own answers the new messages, and passes the others on:
 
-    def perform(message, bench):
-        return vote(message, bench) if isinstance(message, Vote) else standard.perform(message, bench)
+    def perform(message, context):
+        return vote(message, context) if isinstance(message, Vote) else standard.perform(message, context)
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -80,10 +80,10 @@ def _train(message: Train, context: DeviceContext) -> Trained:
 def privately(
     context: DeviceContext, weights: Tensors, settings: TrainingSettings, asked: PrivateTraining
 ) -> Trained:
-    """Trained by DP-SGD, which the bench's account pays.
+    """Trained by DP-SGD, which the context's account pays for.
 
-    Raises OverBudget where the owner's budget has no room, LearnerFault for a network that cannot be trained
-    so, DeviceFault where Opacus is not installed.
+    Raises OverBudget if the owner's budget does not suffice, LearnerFault for a network that cannot be
+    trained so, DeviceFault where Opacus is not installed.
     """
     samples, model = context.samples("train"), context.load(weights)
     private.check(context.learner, model)

@@ -1,4 +1,4 @@
-"""Local training: the author's own, or plain SGD over data that lie ready as tensors."""
+"""Local training: the author's own, or plain SGD over data that are already tensors."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ def walk(
     at_most: int = 0,
     between: Callable[[], None] = lambda: None,
 ) -> float:
-    """One step on each batch of so many epochs; the mean of the losses of the last of them, by sample.
+    """One step on each batch, for `epochs` epochs; returns the mean loss of the last epoch, by sample.
 
     rate: of learning, for the error. at_most: steps after which to stop, be the epochs over or not; where
     they do not suffice, there are more of them. 0: as many as the epochs have. between: called between
@@ -40,7 +40,7 @@ def walk(
             total.add_(step(x, y).detach(), alpha=len(x))
             seen += len(x)
             left -= 1
-        # Once per epoch, for reading a number makes a GPU wait.
+        # Once per epoch, because reading a number makes a GPU wait.
         mean = total.item() / seen
         if not math.isfinite(mean):
             raise LearnerFault(
@@ -67,8 +67,8 @@ def refuse_own_training(learner: Learner, algorithm: str) -> None:
     """Raise LearnerFault where the learner brings a train(), of which such an algorithm has no use."""
     if learner.train is not None:
         raise LearnerFault(
-            f"{algorithm} takes steps of its own, and {learner.name} has a train()",
-            "leave it out, and give what it minimises as loss()",
+            f"{algorithm} trains in its own steps, and {learner.name} has a train()",
+            "remove it, and provide what it minimizes as loss()",
         )
 
 
@@ -141,7 +141,7 @@ class Proximal:
 
 
 def sgd(model: nn.Module, settings: TrainingSettings) -> torch.optim.SGD:
-    """The optimiser that the settings ask for."""
+    """The optimizer that the settings ask for."""
     return torch.optim.SGD(
         model.parameters(),
         lr=settings.learning_rate,

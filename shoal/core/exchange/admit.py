@@ -1,6 +1,6 @@
-"""What a report must be before it may touch a model: the answer to its task, of the right shape, and finite.
+"""What a report must be before it may touch a model: an answer to its task, of the right shape, and finite.
 
-`admit_payload` looks at the references alone, so that a wrong report costs no byte of tensors;
+`admit_payload` looks only at the references, so that a wrong report costs no byte of tensors;
 `admit_message` looks at the values.
 """
 
@@ -52,13 +52,13 @@ MAX_VALUE = 1e40
 
 @dataclass(frozen=True)
 class Limits:
-    """What a report may weigh. model: bytes of initial weights, where a device is asked for them."""
+    """The largest report that is taken. model: bytes of initial weights, where a device is asked for them."""
 
     model: int = 1 << 30
 
 
 def largest_upload(task: Message, limits: Limits = Limits()) -> int:
-    """Bytes of the largest blob that an answer to `task` can need: nothing bigger is to be taken."""
+    """Bytes of the largest blob that an answer to `task` can need; nothing larger is accepted."""
     if task.reply is Built:
         return limits.model
     if not any({Tensors, tuple[Tensors, ...]} & set(types) for types, _ in fields_of(task.reply).values()):
@@ -74,7 +74,9 @@ def most_models(task: Message) -> int:
 def admit_payload(task: Message, payload: Payload) -> None:
     """Check the shape of an answer before its tensors are opened. Raises BadPayload."""
     if payload.kind != task.reply.kind:
-        raise BadPayload(f"a {payload.kind!r} report answers a {task.kind!r} task", f"due: {task.reply.kind}")
+        raise BadPayload(
+            f"a {payload.kind!r} report answers a {task.kind!r} task", f"expected: {task.reply.kind}"
+        )
     decode(payload, {payload.kind: task.reply}, lambda weights: {})
     expected = _manifests(task)
     found = payload.weights()
@@ -119,38 +121,40 @@ def admit_message(task: Message, reply: Message) -> None:
 
 
 def admit_evidence(question: Message, evidence: Evidence) -> None:
-    """Check what a newcomer shows: it has to be an answer to the question. Raises BadPayload."""
+    """Check the evidence of a newcomer: it has to answer the question. Raises BadPayload."""
     fields = fields_of(question.reply)
-    due = [name for name, (types, _) in fields.items() if type(evidence) in types]
-    if not due:
+    expected = [name for name, (types, _) in fields.items() if type(evidence) in types]
+    if not expected:
         what = type(evidence).__name__
-        raise BadPayload(f"{what} came where a {question.reply.kind!r} is due", "ask anew what is asked")
+        raise BadPayload(
+            f"got {what}, expected a {question.reply.kind!r} answer", "ask again which evidence is needed"
+        )
     reply: Any = question.reply
-    examples = {"examples": 1} if "examples" in fields else {}  # a newcomer does not tell how many
-    admit_message(question, reply(**{due[0]: evidence}, **examples))
+    examples = {"examples": 1} if "examples" in fields else {}  # a newcomer does not report how many
+    admit_message(question, reply(**{expected[0]: evidence}, **examples))
 
 
 def _admit_private(asked: PrivateTraining | None, reply: Trained) -> None:
-    """The cost is the device's own word, and its own loss: nobody else is protected by it."""
+    """The cost is the device's own word: it protects only the device, which loses by a wrong one."""
     done = reply.private
     if (asked is None) != (done is None) or (done is None) != (reply.curve is None):
         raise BadPayload(f"DP-SGD was {'not ' if asked is None else ''}asked for, and its cost goes with it")
     if asked is None or done is None or reply.curve is None:
         return
     if done.clip != asked.clip or (asked.noise and done.noise < asked.noise):
-        raise BadPayload(f"trained with {done}, {asked} was asked for")
+        raise BadPayload(f"trained with {done}, but {asked} was asked for")
     try:
         cost = Cost(curve=reply.curve)
     except ValueError as error:
         raise BadPayload(f"the cost of DP-SGD: {error}") from None
     if not any(cost.curve):
-        raise BadPayload("DP-SGD costs something")
+        raise BadPayload("the DP-SGD report has zero privacy cost")
 
 
 def _admit_bounds(asked: str, reply: Evaluated) -> None:
-    due = asked not in ("", WIDTH)
-    if due != (reply.bounds is not None):
-        raise BadPayload(f"latent bounds were {'' if due else 'not '}asked for")
+    expected = asked not in ("", WIDTH)
+    if expected != (reply.bounds is not None):
+        raise BadPayload(f"latent bounds were {'' if expected else 'not '}asked for")
     if not asked:
         return
     if not 1 <= reply.latents <= MAX_LATENTS:
@@ -159,9 +163,9 @@ def _admit_bounds(asked: str, reply: Evaluated) -> None:
         return
     pairs = 1 if asked == "scalar" else reply.latents
     if reply.bounds.low.size != pairs:
-        raise BadPayload(f"{pairs} pairs of latent bounds are due, {reply.bounds.low.size} came")
+        raise BadPayload(f"expected {pairs} pairs of latent bounds, got {reply.bounds.low.size}")
     if reply.bounds.epoch != 0:
-        raise BadPayload(f"latent bounds of encoder {reply.bounds.epoch}, where 0 is due")
+        raise BadPayload(f"latent bounds of encoder {reply.bounds.epoch}, expected 0")
     _check_range("latent bounds", reply.bounds.low, reply.bounds.high)
 
 
@@ -177,13 +181,13 @@ def _admit_descriptor(
     dims = projector["components"].shape[0]
     fits = descriptor.classes == classes
     if privacy.calibrated:
-        # A device whose classes would drown in noise sends the row of all samples alone; one that has told of
-        # its classes before sends that again where only the row of all samples is asked for.
+        # A device whose classes would drown in noise sends only the row of all samples. One that has already
+        # released its classes sends that release again where only the row of all samples is asked for.
         fits = fits or descriptor.classes == 0 or classes == 0
     if not fits or descriptor.dims != dims:
         raise BadPayload(
             f"the descriptor has {descriptor.classes} classes and {descriptor.dims} dimensions, "
-            f"{classes} and {dims} are due"
+            f"expected {classes} and {dims}"
         )
     if descriptor.privacy != privacy:
         raise BadPayload(f"the descriptor was released with {descriptor.privacy}, {privacy} was asked for")
@@ -196,7 +200,7 @@ def _admit_descriptor(
 
 def _admit_scores(task: Score, scores: Scores) -> None:
     if len(scores.losses) != len(task.models):
-        raise BadPayload(f"the losses of {len(task.models)} models are due, {len(scores.losses)} came")
+        raise BadPayload(f"expected the losses of {len(task.models)} models, got {len(scores.losses)}")
     if not 1 <= scores.examples <= MAX_EXAMPLES:
         raise BadPayload(f"losses over {scores.examples} samples", "a device needs at least one sample")
     _check_range("a loss", scores.losses)
@@ -204,9 +208,9 @@ def _admit_scores(task: Score, scores: Scores) -> None:
 
 def _admit_prototypes(task: Represent, prototypes: Prototypes) -> None:
     if not task.by_class and prototypes.classes.tolist() != [0.0]:
-        raise BadPayload("one mean embedding of all samples is due, under class 0")
+        raise BadPayload("expected one mean embedding of all samples, under class 0")
     if (prototypes.counts < 1.0).any() or prototypes.counts.sum() > MAX_EXAMPLES:
-        raise BadPayload("prototypes: a class is there that has no sample, or too many")
+        raise BadPayload("prototypes: a class has no samples, or too many")
     _check_range("a mean embedding", prototypes.means)
 
 

@@ -37,7 +37,7 @@ class Welcome:
     session: opaque; a later hello of the same device makes it void.
     poll: how long one `next_task` may wait. heartbeat: call `alive` this often while you work.
     spread: up to how long to wait before coming back from a lost connection.
-    renew_in: from now until the next certificate is due; None: there are none.
+    renew_in: seconds until the device should renew its certificate; None: there are no certificates.
     mark: an opaque point of the server's history, to be kept on the device's disk; "" to keep the last one.
     """
 
@@ -71,7 +71,7 @@ class ObservedRun:
 
 @dataclass(frozen=True)
 class Observation:
-    """What an observer is told: the runs, newest first, and in how many seconds it is to renew."""
+    """What an observer gets: the runs, newest first, and in how many seconds it has to renew."""
 
     runs: tuple[ObservedRun, ...]
     renew_in: float
@@ -175,7 +175,7 @@ class Link(Protocol):
         ...
 
     async def alive(self, run: RunId, round: int, attempt: int) -> bool:
-        """Still working on it. False: stop, nobody needs the result any more."""
+        """Say that the device is still working. False: stop, the result is no longer needed."""
         ...
 
     def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[bytes]:

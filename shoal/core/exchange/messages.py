@@ -1,4 +1,4 @@
-"""What the two halves of an algorithm say to each other: frozen dataclasses, no configuration dictionaries.
+"""The messages between the two halves of an algorithm: frozen dataclasses, not configuration dictionaries.
 
 A field is a plain number or text, a `Tensors`, a part of `shoal.core.exchange.parts`, a flat dataclass of
 settings, or a tuple of tensors or of numbers. `reply` names the answer. These cover most algorithms; one
@@ -23,15 +23,15 @@ from shoal.core.exchange.tensors import check_manifest, manifest_of
 from shoal.core.types import Tensors
 
 LATER = "later"
-"""In the metadata of a setting that the first version lacked: it is sent only where it is not at its default,
-so that a device of that version can do all the rest."""
+"""In the metadata of a setting that the first version lacked. It is sent only where it differs from its
+default, so that a device of that version can still do everything else."""
 MAX_BUILT = 64
-"""Initial models that a device is asked for at once."""
+"""The most initial models that one device is asked for at once."""
 WIDTH = "width"
-"""In the place of bounds: how many latents there are, and nothing of their values."""
+"""Instead of bounds: how many latents there are, and nothing about their values."""
 
 MIN_NOISE, MAX_NOISE = 0.1, 1e4
-"""In units of the clipping norm: with less no useful epsilon can be had, more drowns all."""
+"""In units of the clipping norm. Less gives no useful epsilon, and more drowns the gradient."""
 
 
 class Message:
@@ -41,19 +41,21 @@ class Message:
     reply: ClassVar["type[Message]"]
 
     def admit(self, reply: "Message") -> None:
-        """Raise BadPayload for a reply that does not answer this task, beyond what
-        `shoal.core.exchange.admit` checks of all: that it is of the class due, its tensors those of the
-        run's model, and every number finite."""
+        """Raise BadPayload for a reply that does not answer this task.
+
+        `shoal.core.exchange.admit` has already checked that the reply is of the expected class, that its
+        tensors have the names, shapes and types of the run's model, and that every number is finite.
+        """
 
 
 @dataclass(frozen=True)
 class TrainingSettings:
     """How a device trains. learning_rate per step; batch_size in samples; epochs over its training part.
 
-    restart_momentum: forget the optimiser's momentum at each epoch, not only at each round.
+    restart_momentum: forget the optimizer's momentum at each epoch, not only at each round.
     proximal: mu of FedProx (Li et al., MLSys 2020, eq. 2): mu / 2 times the squared distance from the model
-    as it came is added to what is minimised, and not to the loss that is told. A learner's own train() has to
-    see to it itself.
+    as received is added to what is minimized, and not to the reported loss. A learner with a train() of its
+    own has to do this itself.
     """
 
     epochs: int = 2
@@ -75,16 +77,16 @@ class TrainingSettings:
         }
         for name, holds in sane.items():
             if not holds:
-                raise BadPayload(f"{name} is {getattr(self, name)}: nothing can be trained with that")
+                raise BadPayload(f"invalid training settings: {name} is {getattr(self, name)}")
 
 
 @dataclass(frozen=True)
 class PrivateTraining:
-    """What is asked of DP-SGD: a guarantee for each sample, made on the device, which may refuse to pay it.
+    """A request for DP-SGD: a guarantee for each sample, made on the device, which may refuse to pay for it.
 
     clip: L2 norm to which a sample's gradient is shortened. noise: its standard deviation, in units of clip;
     0 leaves it to the device, which takes what `rounds` such tasks need to be (epsilon, delta) together.
-    delta: at which a report tells the epsilon.
+    delta: at which a report states the epsilon.
     """
 
     clip: float = 1.0
@@ -104,7 +106,7 @@ class PrivateTraining:
         for name, holds in sane.items():
             if not holds:
                 raise BadPayload(
-                    f"DP-SGD with {name} {getattr(self, name)}: nothing can be promised with that",
+                    f"invalid DP-SGD parameters: {name} is {getattr(self, name)}",
                     f"noise of {MIN_NOISE} or more, or an epsilon above 0, and not both",
                 )
 
@@ -126,7 +128,7 @@ class Protected:
             self.steps >= 1,
         )
         if not all(sane):
-            raise BadPayload(f"nobody trains with {self}")
+            raise BadPayload(f"invalid DP-SGD parameters: {self}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,9 +142,9 @@ class Built(Message):
 
 @dataclass(frozen=True, eq=False)
 class Build(Message):
-    """Make the learner's initial weights: asked of one device where the server has none.
+    """Make the learner's initial weights; one device is asked for them where the server has none.
 
-    models: how many, each drawn anew, at most `MAX_BUILT`; None for one.
+    models: how many, drawn independently, at most `MAX_BUILT`; None for one.
     """
 
     kind: ClassVar[str] = "build"
@@ -151,13 +153,13 @@ class Build(Message):
 
     def __post_init__(self) -> None:
         if self.models is not None and not 2 <= self.models <= MAX_BUILT:
-            raise BadPayload(f"{self.models} models are to be built", f"2 to {MAX_BUILT} can be, or just one")
+            raise BadPayload(f"cannot build {self.models} models", f"ask for 2 to {MAX_BUILT}, or for one")
 
     def admit(self, reply: Message) -> None:
         assert isinstance(reply, Built)
         found = [reply.model, *(reply.others or ())]
         if len(found) != (self.models or 1):
-            raise BadPayload(f"{len(found)} models were built, {self.models or 1} are due")
+            raise BadPayload(f"expected {self.models or 1} models, got {len(found)}")
         for model in found[1:]:
             check_manifest(manifest_of(model), manifest_of(reply.model))
 
@@ -166,7 +168,7 @@ class Build(Message):
 class Trained(Message):
     """The model after local training. examples: size of the training part.
 
-    loss: mean over the last epoch; 0 from DP-SGD, which does not tell it.
+    loss: mean over the last epoch; 0 from DP-SGD, which does not release it.
     private, curve: from DP-SGD, how it was done, and what it cost a sample (`shoal.core.privacy.cost`).
     """
 
@@ -185,7 +187,7 @@ class Train(Message):
 
     With a `projector` the device also describes its training part, or in a calibrated privacy mode all of its
     data but a test part, by `model` as received and before it trains: a tensor set of "mean" (v,) and
-    "components" (l, v), float64, or in such a mode one of standardised latents, with a "radius" () too
+    "components" (l, v), float64, or in such a mode one of standardized latents, with a "radius" () too
     (`shoal.core.device_kit.describe`). classes: U, rows to fill.
     cluster: the name of the cluster that `model` belongs to, for people.
     private: ask for DP-SGD; without it the weights have no privacy guarantee.
@@ -204,7 +206,7 @@ class Train(Message):
 
 @dataclass(frozen=True, eq=False)
 class Evaluated(Message):
-    """How good the model is there. accuracy: 0 to 1; examples: size of the part it was measured on.
+    """How good the model is on the device. accuracy: 0 to 1; examples: samples it was measured on.
 
     bounds, latents: of the model's latent values and their number of coordinates, where asked for.
     """
@@ -222,7 +224,7 @@ class Evaluate(Message):
     """Measure `model` on the device's held-out part ("held_out"), or on its test part ("test").
 
     bounds: "" for none, "scalar" for one lowest and highest latent value over all coordinates of the
-    held-out part, "coordinate" for one pair each, WIDTH for their number alone. A device without a test part
+    held-out part, "coordinate" for one pair each, WIDTH for only their number. A device without a test part
     uses the held-out one.
     """
 
@@ -245,7 +247,7 @@ class Described(Message):
 
 @dataclass(frozen=True, eq=False)
 class Describe(Message):
-    """Describe your data by the frozen `encoder`.
+    """Describe the device's data by the frozen `encoder`.
 
     classes: U, of the training part; 0 asks for the label-free descriptor, of all data but a test part. In a
     calibrated privacy mode both are of all data but a test part.

@@ -1,7 +1,7 @@
-"""The typed things that travel between a device and the server, besides tensors and plain numbers.
+"""The typed parts that travel between a device and the server, besides tensors and plain numbers.
 
 Each has a message of its own in `proto/fed/v1/payload.proto`. The constructors check what they are given,
-so that a part in hand is a sane part, whoever sent it.
+so that every part is a valid one, whichever side made it.
 """
 
 from collections.abc import Mapping
@@ -15,6 +15,7 @@ from shoal.core.errors import BadPayload
 from shoal.core.exchange.privacy_modes import PrivacyMode, mode_of
 
 Vector = npt.NDArray[np.float64]
+"""Real numbers, as an array of any rank: docstrings give the shape."""
 Integers = npt.NDArray[np.int64]
 
 MAX_LATENTS, MAX_ROWS, MAX_DIMS, MAX_MODELS = 1 << 17, 4097, 1024, 1024
@@ -336,7 +337,7 @@ class Extension:
 def _check_array(what: str, array: Vector, rank: int, most: int) -> None:
     if array.dtype != np.float64 or array.ndim != rank:
         raise BadPayload(
-            f"{what}: a float64 array of rank {rank} is due, not {array.dtype} of rank {array.ndim}"
+            f"{what}: expected a {rank}-D float64 array, got a {array.ndim}-D {array.dtype} array"
         )
     if array.size > most:
         raise BadPayload(f"{what}: {array.size} numbers, at most {most} are taken")

@@ -121,7 +121,7 @@ def decode(payload: Payload, allowed: Mapping[str, type[Message]], load: Load) -
     cls = allowed.get(payload.kind)
     if cls is None:
         raise BadPayload(
-            f"a {payload.kind!r} message is not due here", f"due: {', '.join(sorted(allowed)) or 'none'}"
+            f"unexpected message {payload.kind!r}", f"expected: {', '.join(sorted(allowed)) or 'none'}"
         )
     fields = fields_of(cls)
     if unknown := sorted(set(payload.parts) - set(fields)):
@@ -208,7 +208,7 @@ def _decode_part(kind: str, name: str, part: Part, types: tuple[Any, ...], load:
             return float(part)  # type: ignore[arg-type]
         if isinstance(wanted, type) and type(part) is wanted:
             return part
-    raise BadPayload(f"message {kind!r}, field {name!r}: {type(part).__name__} is not what is due there")
+    raise BadPayload(f"message {kind!r}, field {name!r}: unexpected {type(part).__name__}")
 
 
 def settings_from(values: Mapping[str, Scalar], cls: type[T], what: str) -> T:
@@ -218,5 +218,5 @@ def settings_from(values: Mapping[str, Scalar], cls: type[T], what: str) -> T:
         if name not in hints:
             raise BadPayload(f"{what} has no setting {name!r}", near(name, list(hints)))
         if type(value) is not hints[name] and not (hints[name] is float and type(value) is int):
-            raise BadPayload(f"{what}.{name}: {hints[name].__name__} is due, not {type(value).__name__}")
+            raise BadPayload(f"{what}.{name}: expected {hints[name].__name__}, got {type(value).__name__}")
     return cls(**values)

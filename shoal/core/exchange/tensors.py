@@ -53,7 +53,7 @@ Manifest = tuple[TensorSpec, ...]
 
 
 class Lazy(Mapping[str, Array]):
-    """Tensors that are read or made when they are asked for, each time anew: none stays in memory.
+    """Tensors that are read or made again each time they are asked for: none stays in memory.
 
     manifest: what they will be; known without making any.
     """
@@ -149,8 +149,8 @@ def check_manifest(found: Manifest, expected: Manifest, what: str = "the model")
     for got, want in zip(found, expected, strict=True):
         if got != want:
             raise BadPayload(
-                f"{what}, tensor {got.name!r}: {got.dtype} {list(got.shape)} where {want.dtype} "
-                f"{list(want.shape)} is due",
+                f"{what}, tensor {got.name!r}: {got.dtype} {list(got.shape)}, expected {want.dtype} "
+                f"{list(want.shape)}",
                 "train the run's own model: same build()",
             )
 

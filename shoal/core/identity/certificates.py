@@ -52,9 +52,9 @@ def key_from_pem(pem: bytes) -> ec.EllipticCurvePrivateKey:
     try:
         key = load_pem_private_key(pem, None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise StorageFault(f"a key cannot be read: {error}", "join anew with a new join string") from None
+        raise StorageFault(f"a key cannot be read: {error}", "join again with a new join string") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise StorageFault("a key is not on the curve P-256", "join anew with a new join string")
+        raise StorageFault("a key is not on the curve P-256", "join again with a new join string")
     return key
 
 
@@ -70,7 +70,7 @@ def fingerprint(pin: bytes) -> str:
 
 
 def request(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """A certificate request, DER. It names nobody: the server writes the names."""
+    """A certificate request, DER. It holds no name: the server writes the names."""
     builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
     return builder.sign(key, SHA256()).public_bytes(Encoding.DER)
 
@@ -112,5 +112,5 @@ def named_by(found: x509.Certificate) -> Named:
         uris = []
     match = URI.fullmatch(uris[0]) if len(uris) == 1 else None
     if match is None:
-        raise BadPayload("the certificate does not name a device of a federation", "join anew")
+        raise BadPayload("the certificate does not name a device of a federation", "join again")
     return Named(match[1], match[2], f"{found.serial_number:x}")

@@ -35,7 +35,7 @@ class Order:
 
     @property
     def without_classes(self) -> "Order":
-        """All samples together alone, on the same terms."""
+        """The same order without classes, on the same terms."""
         return replace(self, terms=replace(self.terms, classes=0))
 
 
@@ -52,9 +52,9 @@ class Account(Protocol):
     """Makes releases, each paid for once."""
 
     def release(self, order: Order, exact: Callable[[], ExactSums]) -> Descriptor:
-        """The release that is ordered: the one that was made before, for nothing, or else a new one.
+        """The release that is ordered: an earlier one, which costs nothing, or else a new one.
 
-        Where classes cannot be paid any more, what was told of all samples together before is told again.
+        Where the budget no longer has room for classes, an earlier release without classes is given again.
         exact: computes the sums, and is not called for what was made before or cannot be paid.
         Raises OverBudget where the owner's budget has no room.
         """
@@ -63,7 +63,7 @@ class Account(Protocol):
     def train(self, lesson: Lesson, work: Callable[[Entropy], Tensors]) -> Tensors:
         """What `work` makes of entropy for its noise, which it gets once the lesson is paid.
 
-        Training is never recalled: asked for again it is paid and done anew. Raises OverBudget.
+        Training is never recalled: asked for again, it is paid for and done again. Raises OverBudget.
         """
         ...
 
@@ -76,7 +76,7 @@ class Account(Protocol):
 
 
 class Unmetered:
-    """For simulations, whose data are nobody's: noise is drawn from `entropy`, and nothing is paid."""
+    """For simulations, whose data need no protection: noise is drawn from `entropy`, and nothing is paid."""
 
     def __init__(self, entropy: Entropy) -> None:
         self._entropy = entropy
@@ -92,7 +92,7 @@ class Unmetered:
 
 
 class NoAccount:
-    """Where nobody keeps an account: no release with a guarantee can be made."""
+    """Where there is no account: no release with a guarantee can be made."""
 
     def release(self, order: Order, exact: Callable[[], ExactSums]) -> Descriptor:
         raise _missing()

@@ -75,11 +75,11 @@ class Budget:
     def _room(self, epsilon: float, spent: Cost) -> float:
         return spent.room(epsilon, self.delta, self.group_size)
 
-    def _hint(self, cost: Cost, name: str, due: float) -> str:
-        """name: of the limit that would have to be at least `due`."""
+    def _hint(self, cost: Cost, name: str, required: float) -> str:
+        """name: of the limit that would have to be at least `required`."""
         less = "a smaller dp_epsilon" if cost.curve else "a smaller epsilon (privacy=explicit)"
         ask = f"ask the run's operator for {less}"
-        if math.isinf(due):  # nothing that can be set has room for it
+        if math.isinf(required):  # nothing that can be set has room for it
             return ask
-        limit = math.ceil(100.0 * due) / 100.0
+        limit = math.ceil(100.0 * required) / 100.0
         return f"{ask}, or set privacy.{name} to {limit:.2f} or more in this device's settings"

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable
 
 Entropy = Callable[[int], bytes]
-"""Gives so many random bytes. On a device the operating system's; a simulation may bring a seeded one."""
+"""Gives a number of random bytes: the operating system's on a device, or a seeded source in a simulation."""
 
 BUFFER = 4096
 """Bytes asked of the operating system at once: one call for each draw would take most of the time."""

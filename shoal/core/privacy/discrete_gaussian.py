@@ -4,8 +4,8 @@ Canonne, Kamath and Steinke, The Discrete Gaussian for Differential Privacy, Neu
 numbers of L2 sensitivity D it gives D^2 / (2 s^2) zero-concentrated differential privacy (their Theorem 14),
 as the continuous one does; unlike that one, a computer can draw it exactly.
 
-The time of a draw depends on the outcome, so whoever could time single draws would learn something of them.
-A release is timed by nobody but the device itself.
+The time of a draw depends on its outcome, so timing single draws would reveal something about them. Only the
+device itself can do that.
 """
 
 from fractions import Fraction
@@ -18,18 +18,18 @@ def draw(variance: Fraction, count: int, chance: Chance) -> list[int]:
     """`count` independent draws with this variance parameter s^2, above 0 (their Algorithm 3).
 
     A draw is a discrete Laplace number of scale t = floor(s) + 1, kept with probability
-    e^(-(|y| - s^2 / t)^2 / (2 s^2)), else drawn anew.
+    e^(-(|y| - s^2 / t)^2 / (2 s^2)), else drawn again.
     """
     if variance <= 0:
         raise ValueError(f"the discrete Gaussian has no variance {variance}")
     scale = isqrt(variance.numerator // variance.denominator) + 1
     # (|y| - n/(d t))^2 / (2 n/d) = (|y| d t - n)^2 / (2 n d t^2), all whole numbers.
-    centre, step = variance.numerator, variance.denominator * scale
+    center, step = variance.numerator, variance.denominator * scale
     divisor = 2 * variance.numerator * variance.denominator * scale * scale
     draws: list[int] = []
     while len(draws) < count:
         value = laplace(scale, chance)
-        if chance.decays((abs(value) * step - centre) ** 2, divisor):
+        if chance.decays((abs(value) * step - center) ** 2, divisor):
             draws.append(value)
     return draws
 

@@ -41,10 +41,10 @@ Noise = Callable[[ExactMoments, float, np.random.Generator], tuple[Vector, Vecto
 def release_sums(
     exact: ExactSums, settings: PrivacySettings, terms: Terms, projector: str, entropy: Entropy = token_bytes
 ) -> Descriptor:
-    """These sums with discrete Gaussian noise, which costs `terms.rho`. Every call draws noise anew: what may
-    be sent twice is what was released, and never the sums again.
+    """These sums with discrete Gaussian noise, which costs `terms.rho`. Every call draws new noise: what
+    may be sent twice is what was released, and never the sums again.
 
-    projector: its SHA-256, 64 hex digits. entropy: on a device the operating system's, and nobody's seed.
+    projector: its SHA-256, 64 hex digits. entropy: on a device the operating system's, and never a seed.
     """
     if exact.values.shape[0] != 1 + terms.classes:
         raise ValueError(f"sums of {exact.values.shape[0] - 1} classes, {terms.classes} are to be released")
@@ -78,8 +78,8 @@ def _paper(moments: ExactMoments, epsilon: float, noise: np.random.Generator) ->
     Laplace noise of scale (high - low) / (n epsilon) on every mean and every deviation, the rows of absent
     classes included. n is the number of all samples, for the class rows too.
 
-    It is NOT differentially private, though the papers say that it is (epsilon, 0). Each coordinate alone is
-    given epsilon, and one record touches 4 l of them. The mean of a class moves by up to 1/n_class of the
+    It is NOT differentially private, though the papers say that it is (epsilon, 0). Each coordinate by itself
+    is given epsilon, and one record touches 4 l of them. The mean of a class moves by up to 1/n_class of the
     range, a deviation by more than 1/n of it. The range is read off the data, so that the amount of noise is
     itself a secret, and no finite epsilon holds. Were the range public, the true epsilon would still be 821
     for a claimed 1 (n = 300, l = 10, 10 equal classes): see docs/privacy.md.

@@ -29,7 +29,7 @@ NOTHING = Cost()
 
 @dataclass(frozen=True)
 class Statement:
-    """All releases of somebody. cost: for one sample. delta, group_size: at which it is told.
+    """All releases of one device. cost: for one sample. delta, group_size: at which it is stated.
 
     unprotected: what left without a guarantee, as in `OPEN`.
     """
@@ -100,7 +100,7 @@ class CentralNoise:
 def of_weights(released: Collection[Statement]) -> str:
     """What the weights of these devices have, in one line: of the device for which it is least.
 
-    A device's cost is for all that it released; its weights alone cost no more than that.
+    A device's cost is for all that it released; its weights by themselves cost no more than that.
     """
     gave = [each for each in released if each.cost.curve or OPEN["weights"] in each.unprotected]
     if released and not gave:

@@ -1,7 +1,7 @@
 """From what is asked to what is released: how much noise, with or without classes, or nothing at all.
 
-Decided from what is public alone: the settings, the number of classes of the run, and how many samples the
-device has, which the server is told anyway. How many samples a class has is not public and decides nothing.
+Decided only from what is public: the settings, the number of classes of the run, and how many samples the
+device has, which the server is given anyway. How many samples a class has is not public and decides nothing.
 """
 
 import math
@@ -16,12 +16,12 @@ WORST = 0.02
 """The most noise on a mean over all samples, as a share of the radius: with more, a release tells too little
 to be worth its cost."""
 CLEAR = 5.0
-"""A noisy count means something from so many times its noise on."""
+"""A noisy count means something from this many times its noise on."""
 
 
 @dataclass(frozen=True)
 class Terms:
-    """classes: rows of classes to release, 0 for that of all samples alone. sigma: noise, in units of the
+    """classes: rows of classes to release, 0 for only that of all samples. sigma: noise, in units of the
     sensitivity. delta: that holds together with the settings' epsilon. rho: what it costs, for one sample.
     """
 
@@ -36,7 +36,7 @@ class Terms:
 
 
 def terms(settings: PrivacySettings, samples: int, classes: int) -> Terms:
-    """The terms of a release in a calibrated mode, by a device of so many samples.
+    """The terms of a release in a calibrated mode, by a device with this many samples.
 
     classes: U, or 0 where the label-free descriptor is asked for. Raises Refused where `samples` are too few.
     """
@@ -46,12 +46,12 @@ def terms(settings: PrivacySettings, samples: int, classes: int) -> Terms:
     rho = rho_for(settings.epsilon, delta) / settings.group_size**2
     sigma = sigma_of(rho)
     latents, _, count = SHARES
-    due = math.ceil(sigma / (latents * WORST))
-    if samples < due:
+    required = math.ceil(sigma / (latents * WORST))
+    if samples < required:
         raise Refused(
             f"{samples} samples are too few to be described with epsilon {settings.epsilon:g}: "
             "the noise would hide what they tell",
-            f"at least {due} samples; or a run with a larger epsilon (privacy=explicit), or with privacy=off",
+            f"at least {required} samples, a run with a larger epsilon (privacy=explicit), or privacy=off",
         )
     _, own = weights(classes)
     if classes:

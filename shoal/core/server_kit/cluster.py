@@ -1,17 +1,28 @@
 """Which points belong together. Labels are 0, 1, ... for each point, in the order of the points."""
 
+import sys
 import warnings
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from kneed import KneeLocator
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 from sklearn.cluster import DBSCAN, KMeans
 from sklearn.neighbors import NearestNeighbors
 
 from shoal.core.exchange.parts import Vector
+
+# kneed imports matplotlib where it can, for plots that are not used here; a server would keep it in memory.
+# So it is hidden for the moment of that import, unless something else has loaded it already.
+if "matplotlib" in sys.modules:
+    from kneed import KneeLocator
+else:
+    sys.modules["matplotlib"] = None  # type: ignore[assignment]
+    try:
+        from kneed import KneeLocator
+    finally:
+        del sys.modules["matplotlib"]
 
 Labels = npt.NDArray[np.int64]
 

@@ -14,11 +14,12 @@ from shoal.core.algorithm import Plan, Report
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.messages import Evaluate, Evaluated, Message, Score, Scored, Train
 from shoal.core.exchange.parts import ClusterAssignment, Evidence, Scores
+from shoal.core.seeds import generator
 from shoal.core.server_kit.assign import nearest_of
 from shoal.core.server_kit.averaging import Guard, combined_models, next_models
 from shoal.core.server_kit.robust import Update
 from shoal.core.server_kit.standard import metrics_of, private_training, trained, training
-from shoal.core.types import DeviceId, ModelKey, Scalar, Tensors
+from shoal.core.types import Array, DeviceId, ModelKey, Scalar, Tensors
 
 GLOBAL = "global"
 EVALUATE, DONE = "evaluate", "done"
@@ -98,6 +99,29 @@ def ask_all(state: Clustered, present: Sequence[DeviceId], task: Message, what: 
 def begun(count: int, models: Sequence[Tensors]) -> dict[ModelKey, Tensors]:
     """So many clusters, each with an initial model of its own as far as they go, and then over again."""
     return {name: models[number % len(models)] for number, name in enumerate(named(count))}
+
+
+def several(models: Sequence[Tensors], names: Sequence[ModelKey]) -> dict[ModelKey, Tensors]:
+    """The models as they are, at least one, and as many others of the same distribution as `names` takes, the
+    same at every call.
+
+    The values within each tensor of floats are put into another order. Initial weights are drawn alike and
+    independently within a tensor, so any order of them is as likely; constants, as of a batch norm, stay.
+    """
+    return {
+        name: models[number] if number < len(models) else _shuffled(models[0], number)
+        for number, name in enumerate(names)
+    }
+
+
+def _shuffled(model: Tensors, number: int) -> dict[str, Array]:
+    found = {}
+    for name, array in model.items():
+        if array.dtype.kind == "f":
+            order = generator(number, "initial", name).permutation(array.size)
+            array = array.reshape(-1)[order].reshape(array.shape)
+        found[name] = array
+    return found
 
 
 # -- a round of training ------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from shoal.core.types import Tensors
 POINTS = 200
 SEED = 1
 LENGTH = 2
-"""Numbers in which standardised latents tell their length (`shoal.core.device_kit.describe.standardised`)."""
+"""Numbers in which standardized latents tell their length (`shoal.core.device_kit.describe.standardized`)."""
 
 
 def merge_bounds(bounds: Iterable[LatentBounds], margin: float) -> LatentBounds:
@@ -52,8 +52,8 @@ def make_projector(
 def public_projector(latents: int, dims: int) -> Tensors:
     """A projector with a radius, which takes nothing from any device: v latents to l dims, or a few less.
 
-    "components" (l, v + 2), for latents that are standardised before
-    (`shoal.core.device_kit.describe.standardised`): d = l - 2 random orthonormal rows, at least one, for the
+    "components" (l, v + 2), for latents that are standardized before
+    (`shoal.core.device_kit.describe.standardized`): d = l - 2 random orthonormal rows, at least one, for the
     directions of latents, and the two numbers of the length, which weigh as two directions do on average.
     "mean" is 0.
 

@@ -10,7 +10,7 @@
 up or down, against the mean of the last day (Harries 1999). What moves prices differs from night to morning
 to evening, and changed over the years: from May 1997 on there was trade with Victoria. A device's stages and
 its test part are equal stretches of time, one after the other, so that it is tested on what comes next.
-Columns are standardised by all that comes before the test parts: most prices are near 0 of their range.
+Columns are standardized by all that comes before the test parts: most prices are near 0 of their range.
 
 `hapt`: windows of 128 readings at 50 Hz of acceleration and rotation, half-overlapping, of 30 people in 12
 activities (Reyes-Ortiz et al. 2015). A person's last fifth of each activity, in time order, is its test part.

@@ -73,7 +73,7 @@ def test_a_ledger_that_was_changed_is_an_error_and_no_number_is_told(settings: P
         error = json.loads(ended.out)["error"]
         assert error["code"] == "bad-ledger"
         assert "line 1 of the ledger" in error["message"]
-        assert "put the folder back" in error["hint"]
+        assert "Restore the folder from a backup" in error["hint"]
     assert line(summary(config)).startswith("unknown: ")
     assert "privacy:     unknown" in fedclient("status", "-c", settings).out
 

@@ -15,9 +15,13 @@ from tests.client.secure import failure, joined, run
 @pytest.mark.parametrize(
     ("port", "said", "hint"),
     [
-        ({"hosts": ["fl.example.org"]}, "for another name than the one that was called", "by a name of"),
-        ({"days": (3, 30)}, "is not good today", "its operator has to renew it"),
-        ({"days": (-30, -3)}, "is not good today", "its operator has to renew it"),
+        (
+            {"hosts": ["fl.example.org"]},
+            "for another name than the one in its address",
+            "a server name that is in its certificate",
+        ),
+        ({"days": (3, 30)}, "is not valid today", "its operator has to renew it"),
+        ({"days": (-30, -3)}, "is not valid today", "its operator has to renew it"),
     ],
 )
 def test_a_certificate_of_the_server_that_is_not_good(
@@ -65,7 +69,7 @@ def test_a_server_of_another_federation_is_told(federation: Federation, keyring:
             federation.address = other.address
             async with joined(federation, keyring) as link:
                 error = await failure(link)
-                assert "not of an authority that this device trusts" in error.message
+                assert "not from an authority that this device trusts" in error.message
                 assert "ask for a new join string" in error.hint
 
     run(steps)
@@ -92,6 +96,6 @@ def test_a_port_in_plain_text_is_told(federation: Federation, keyring: Keyring) 
             federation.address = plain.address
             async with joined(federation, keyring) as link:
                 error = await failure(link)
-                assert "speaks no TLS" in error.message
+                assert "does not speak TLS" in error.message
 
     run(steps)

@@ -178,7 +178,7 @@ def test_nothing_is_sent_to_a_port_with_another_key(folder: DeviceFolder) -> Non
         context.set_alpn_protocols(["h2"])
         server = await asyncio.start_server(record, "127.0.0.1", 0, ssl=context)
         line = replace(Federation().line, port=server.sockets[0].getsockname()[1])
-        with pytest.raises(SomeoneElse, match=rf"someone else answers at 127\.0\.0\.1:{line.port}"):
+        with pytest.raises(SomeoneElse, match=rf"another server answers at 127\.0\.0\.1:{line.port}"):
             await join(folder, line, "attic", Silent())
         await asyncio.wait_for(ended.wait(), HANG)
         server.close()
@@ -192,7 +192,7 @@ def test_a_port_that_speaks_no_tls_is_named(folder: DeviceFolder) -> None:
     async def steps() -> None:
         server = await asyncio.start_server(lambda r, w: w.write(b"SSH-2.0\r\n" * 10), "127.0.0.1", 0)
         line = replace(Federation().line, port=server.sockets[0].getsockname()[1])
-        with pytest.raises(SomeoneElse, match="speaks no TLS"):
+        with pytest.raises(SomeoneElse, match="does not speak TLS"):
             await join(folder, line, "attic", Silent())
         server.close()
 
@@ -281,7 +281,10 @@ def test_an_answer_to_another_request_is_not_taken(
         ("another key", lambda key, device: good(stranger, device)),
         ("another device", lambda key, device: replace(good(key, device), device="cellar")),
         ("another device", lambda key, device: replace(good(key, device), federation="other")),
-        ("no certificates", lambda key, device: replace(good(key, device), authorities=b"trust me")),
+        (
+            "that are not certificates",
+            lambda key, device: replace(good(key, device), authorities=b"trust me"),
+        ),
         ("not a certificate", lambda key, device: replace(good(key, device), certificate=b"me")),
     ]
     for said, answer in answers:

@@ -31,7 +31,7 @@ def test_a_key_that_others_can_get_at_is_refused(identity: Identity, tmp_path: P
     for name, use in (("identity.json", keyring.identity), ("asking.json", keyring.asking)):
         path = tmp_path / name
         path.chmod(mode)
-        with pytest.raises(ConfigError, match=rf"mode {mode:04o} lets others at it") as caught:
+        with pytest.raises(ConfigError, match=rf"readable by other users \(mode {mode:04o}\)") as caught:
             use()
         assert f"chmod 600 {path}" in caught.value.hint
         path.chmod(0o600)

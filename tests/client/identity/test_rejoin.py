@@ -26,7 +26,7 @@ def test_a_device_that_slept_too_long_rejoins_by_itself(federation: Federation, 
             error = await failure(link)
             assert (type(error), error.message) == (
                 Unavailable,
-                "the certificate was over, and has been replaced",
+                "the certificate had expired and has been replaced",
             )
             await link.hello(HELLO)
             assert bridge.serials == [link.identity.parsed.serial_number]
@@ -87,7 +87,7 @@ def test_the_servers_clock_decides_and_no_other(
             assert isinstance(await failure(link), Unavailable)
             federation.slow = 60 * DAY
             error = await failure(link)
-            assert "begins in 30.0 days" in error.message
+            assert "becomes valid in 30.0 days" in error.message
             assert "set back" in error.hint
 
     run(steps)
@@ -142,7 +142,7 @@ def test_who_hangs_up_may_be_someone_else_so_the_pin_is_asked(
                 async with joined(federation, keyring) as link:
                     error = await failure(link)
                     assert isinstance(error, Unavailable)
-                    assert "someone else answers" in error.message
+                    assert "another server answers" in error.message
             assert stranger.log == []
 
     run(steps)

@@ -96,7 +96,11 @@ def test_renewals_under_work_lose_nothing(tmp_path: Path, monkeypatch: pytest.Mo
 
     async def steps() -> None:
         async with devices_port(federation, memory) as bridge, joined(federation, keyring) as link:
-            store, mark, allowance = device.executor.store, Mark(tmp_path / "mark"), Allowance(patience=0.0)
+            store, mark, allowance = (
+                device.executor.store,
+                Mark(tmp_path / "mark"),
+                Allowance(give_up_after=0.0),
+            )
             agent = Agent(link, device.executor, store, device.outbox, mark, reporter, allowance, NoJitter())
             await agent.run(Until.FINISHED)
             assert len(set(bridge.serials)) > 4

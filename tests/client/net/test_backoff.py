@@ -67,8 +67,8 @@ def test_patience() -> None:
     left = [5]
     assert asyncio.run(patiently(call, Backoff(chance), 60.0, said.append)) == "answer"
     assert said == [  # once for each reason, and not at every try
-        "waiting for the server: nobody there (wait); it is tried again now and then",
-        "waiting for the server: busy (wait); it is tried again now and then",
+        "waiting for the server: nobody there (wait); trying again from time to time",
+        "waiting for the server: busy (wait); trying again from time to time",
     ]
     assert chance.bounds == [(0.0, 0.04), (0.0, 0.03), (0.0, 0.02), (0.0, 0.01)]
 

@@ -248,7 +248,7 @@ def test_every_changed_lost_or_moved_line_is_found(tmp_path: Path) -> None:
         for use in (ledger.verify, lambda: ledger.release(order(), exact)):
             with pytest.raises(LedgerFault) as fault:
                 use()
-            assert "put the folder back" in fault.value.hint
+            assert "Restore the folder from a backup" in fault.value.hint
         assert path.read_bytes() == changed
 
     for number, line in enumerate(lines):
@@ -270,7 +270,7 @@ def test_every_changed_lost_or_moved_line_is_found(tmp_path: Path) -> None:
     path.write_bytes(whole)
     assert len(ledger.verify()) == 7
     (tmp_path / HEAD).unlink()
-    with pytest.raises(LedgerFault, match="the ledger's head is gone"):
+    with pytest.raises(LedgerFault, match="the ledger's head is missing"):
         ledger.entries()
 
 

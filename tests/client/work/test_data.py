@@ -91,8 +91,8 @@ def test_whole_float_labels_will_do(tmp_path: Path) -> None:
     ("arrays", "said"),
     [
         ({"data": X}, "has no array x"),
-        ({"x": X[:0], "y": Y[:0]}, "holds no samples"),
-        ({"x": np.float32(3)}, "holds no samples"),
+        ({"x": X[:0], "y": Y[:0]}, "contains no samples"),
+        ({"x": np.float32(3)}, "contains no samples"),
         ({"x": X, "y": Y[:9]}, "x has 10 examples but y has 9 labels"),
         ({"x": X, "y": Y - 1}, "the label of row 0 (from 0) is -1"),
         ({"x": X, "y": Y + 0.5}, "the label of row 0 (from 0) is 0.5"),
@@ -245,8 +245,8 @@ def test_csv_may_have_a_mark_empty_lines_and_quotes(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("", "is empty"),
-        ("a,label\n", "holds no samples"),
-        ("label\n1\n", "holds no samples"),
+        ("a,label\n", "contains no samples"),
+        ("label\n1\n", "contains no samples"),
         ("a,a,label\n1,2,0\n", "two columns are called 'a'"),
         ("a,label\n1,0\n2\n", "line 3: 1 values where there are 2 columns"),
         ("a,label\n1,0,2,0\n1,0,2,0\n", "line 2: 4 values where there are 2 columns"),

@@ -43,7 +43,7 @@ def wait_for(mark: Path) -> None:
         time.sleep(0.02)
 
 
-def with_performer(work: WorkConfig, steps: Callable[[Spawned], Awaitable[None]]) -> None:
+def with_executor(work: WorkConfig, steps: Callable[[Spawned], Awaitable[None]]) -> None:
     async def run() -> None:
         executor = Spawned(work)
         try:
@@ -72,7 +72,7 @@ def test_it_builds_trains_and_evaluates_in_one_process(
         assert found.parts["examples"] == 10
         assert executor._process is process
 
-    with_performer(work, steps)
+    with_executor(work, steps)
     captured = capfd.readouterr()
     assert captured.out == ""
     assert "loading" in captured.err
@@ -88,7 +88,7 @@ def test_a_process_gives_what_this_process_gives(work: WorkConfig, store: BlobSt
         asked = task(Train(model, TrainingSettings(epochs=2)), store)
         assert await here.perform(asked) == await executor.perform(asked)
 
-    with_performer(work, steps)
+    with_executor(work, steps)
 
 
 def test_failures_say_whose_fault_it_is_and_the_process_goes_on(work: WorkConfig, store: BlobStore) -> None:
@@ -123,7 +123,7 @@ def test_failures_say_whose_fault_it_is_and_the_process_goes_on(work: WorkConfig
         assert "is not here" in gone.message
         assert executor._process is process
 
-    with_performer(work, steps)
+    with_executor(work, steps)
 
 
 @pytest.mark.parametrize(("epochs", "said"), [(9, "ended by SIGKILL"), (6, "exit code 6")])
@@ -139,7 +139,7 @@ def test_a_death_is_a_failure_and_the_next_task_gets_a_new_process(
         alive = await executor.perform(task(Train(model, TrainingSettings(epochs=1)), store))
         assert isinstance(alive, Payload)
 
-    with_performer(work, steps)
+    with_executor(work, steps)
 
 
 def test_cancelled_work_is_killed(
@@ -160,7 +160,7 @@ def test_cancelled_work_is_killed(
         with pytest.raises(ProcessLookupError):
             os.kill(int(mark.read_text()), 0)
 
-    with_performer(work, steps)
+    with_executor(work, steps)
 
 
 def test_it_ends_with_the_agent(
@@ -183,7 +183,7 @@ def test_it_ends_with_the_agent(
         assert await asyncio.wait_for(process.wait(), HANG) == 0
         assert isinstance(await hanging, Failure)
 
-    with_performer(work, steps)
+    with_executor(work, steps)
 
 
 def test_it_does_not_hear_the_terminal(work: WorkConfig) -> None:
@@ -192,7 +192,7 @@ def test_it_does_not_hear_the_terminal(work: WorkConfig) -> None:
         assert executor._process is not None
         assert os.getsid(executor._process.pid) == executor._process.pid
 
-    with_performer(work, steps)
+    with_executor(work, steps)
 
 
 def test_what_it_cannot_start_with_is_raised_as_what_it_is(work: WorkConfig, tmp_path: Path) -> None:

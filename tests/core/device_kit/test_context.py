@@ -53,7 +53,7 @@ def test_a_few_models_and_a_little_for_each_sample_can_be_remembered() -> None:
     context = bench_of()
     most = 4 * 4 * 43 + 1024 * 40
     context.remember({"all": np.zeros(most, np.uint8)})
-    with pytest.raises(DeviceFault, match=f"{most + 1} bytes are to be remembered, and {most} may be"):
+    with pytest.raises(DeviceFault, match=f"{most + 1} bytes to remember; at most {most} are allowed"):
         context.remember({"all": np.zeros(most + 1, np.uint8)})
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.version import distinct
-from shoal.core.device_kit.describe import describe, moments_of, project, standardised, sums
+from shoal.core.device_kit.describe import describe, moments_of, project, standardized, sums
 from shoal.core.device_kit.learner import Learner, builtin
 from shoal.core.device_kit.samples import PASS, convert
 from shoal.core.errors import BadPayload, DataFault, DeviceFault, LearnerFault
@@ -171,7 +171,7 @@ def test_a_projector_with_a_radius_has_latents_standardised_first() -> None:
 def test_what_differs_by_a_factor_alone_differs_whatever_the_unit_is(unit: float, factor: float) -> None:
     """Brightness, for one: and by how much is the same wherever it is."""
     latents = unit * torch.tensor([[1.0, 2.0, 5.0]], dtype=torch.float64)
-    dim, bright = standardised(torch.cat([latents, factor * latents]))
+    dim, bright = standardized(torch.cat([latents, factor * latents]))
     assert torch.allclose(dim[:3], bright[:3])
     assert float((dim[3:] - bright[3:]).norm()) == pytest.approx(
         2.0 * abs(math.sin(math.log(factor))), abs=1e-9

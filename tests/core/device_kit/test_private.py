@@ -172,7 +172,7 @@ def test_everything_that_can_be_asked_costs_something_finite(noise: float, rate:
 
 def test_an_epsilon_that_no_noise_gives_is_refused() -> None:
     on = context()
-    with pytest.raises(Refused, match="cannot be had with any noise"):
+    with pytest.raises(Refused, match="no noise achieves epsilon"):
         trained(on, PrivateTraining(epsilon=1e-4))
     assert isinstance(on.account, Noted)
     assert on.account.lessons == []
@@ -232,8 +232,12 @@ class Counting(nn.Module):
 @pytest.mark.parametrize(
     ("learner", "reason", "hint"),
     [
-        (Learner("batch norm", normalised), "BatchNorm cannot support training", "GroupNorm in the place"),
-        (Learner("own", small().build, train=failing), "brings its own train", "leave train"),  # type: ignore[arg-type]
+        (
+            Learner("batch norm", normalised),
+            "BatchNorm cannot support training",
+            "GroupNorm instead of batch norm",
+        ),
+        (Learner("own", small().build, train=failing), "has its own train", "remove train"),  # type: ignore[arg-type]
         (Learner("counting", Counting), "training failed|its buffer", ""),
         (Learner("failing", small().build, loss=failing), "the author's own words", ""),  # type: ignore[arg-type]
     ],

@@ -60,7 +60,7 @@ def test_a_learner_without_an_encoder_and_data_without_labels_are_told_what_woul
     with pytest.raises(LearnerFault, match=r"has no encoder, by which .* \(add def encoder"):
         prototypes(bench_of(data=Dataset(X, Y)), by_class=True)
     blind = bench_of(replace(small(), encoder=doubled), Dataset(X))
-    with pytest.raises(DeviceFault, match=r"have no labels \(label some samples, or ask a run"):
+    with pytest.raises(DeviceFault, match=r"the data have none \(label some samples, or ask a run"):
         prototypes(blind, by_class=True)
 
 

@@ -124,7 +124,7 @@ def test_training_with_a_guarantee_says_how_and_at_what_cost() -> None:
         (SECRET, {"curve": CURVE[::-1]}, "the cost of DP-SGD"),
         (SECRET, {"curve": (*CURVE[:-1], float("inf"))}, "trained.curve is inf"),
         (SECRET, {"curve": (*CURVE[:-1], float("nan"))}, "trained.curve is nan"),
-        (SECRET, {"curve": (0.0,) * len(ORDERS)}, "costs something"),
+        (SECRET, {"curve": (0.0,) * len(ORDERS)}, "zero privacy cost"),
     ],
 )
 def test_a_wrong_word_about_a_guarantee_is_refused(task: Message, changes: dict[str, Any], why: str) -> None:
@@ -137,8 +137,8 @@ def test_a_wrong_word_about_a_guarantee_is_refused(task: Message, changes: dict[
         ({"w": MODEL["w"]}, "lacks tensor 'b'"),
         ({**MODEL, "c": MODEL["b"]}, "unknown tensor 'c'"),
         ({"b": MODEL["b"], "w": MODEL["w"]}, "another order"),
-        ({**MODEL, "b": np.zeros(3, np.float32)}, "float32 [3] where float32 [2] is due"),
-        ({**MODEL, "b": np.zeros(2, np.float64)}, "float64 [2] where float32 [2] is due"),
+        ({**MODEL, "b": np.zeros(3, np.float32)}, "float32 [3], expected float32 [2]"),
+        ({**MODEL, "b": np.zeros(2, np.float64)}, "float64 [2], expected float32 [2]"),
         ({**MODEL, "b": np.array([1.0, np.nan], np.float32)}, "1 of 2 values are NaN or infinite"),
         ({**MODEL, "b": np.array([-np.inf, np.inf], np.float32)}, "2 of 2 values"),
     ],
@@ -170,7 +170,7 @@ def test_wrong_numbers_are_named(changes: dict[str, Any], why: str) -> None:
         (descriptor(projector="0" * 64), "another projector"),
         (
             descriptor(means=np.zeros((2, 4)), deviations=np.ones((2, 4)), counts=np.ones(2)),
-            "1 classes and 4 dimensions, 2 and 4 are due",
+            "1 classes and 4 dimensions, expected 2 and 4",
         ),
         (descriptor(means=np.zeros((3, 2)), deviations=np.ones((3, 2))), "2 classes and 2 dimensions"),
         (descriptor(counts=np.array([1.0, -1.0, 2.0])), "negative counts"),
@@ -205,14 +205,14 @@ def test_what_was_told_with_classes_is_admitted_where_all_samples_alone_are_aske
     question = Describe(CLUSTER.model, PUBLIC, 0, BALANCED)
     admit_message(question, Described(calibrated(3), 9))
     plain = Describe(CLUSTER.model, PROJECTOR, 0)
-    with pytest.raises(BadPayload, match="2 classes and 4 dimensions, 0 and 4 are due"):
+    with pytest.raises(BadPayload, match="2 classes and 4 dimensions, expected 0 and 4"):
         admit_message(plain, Described(descriptor(), 9))
 
 
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        (calibrated(2), "1 classes and 4 dimensions, 2 and 4 are due"),
+        (calibrated(2), "1 classes and 4 dimensions, expected 2 and 4"),
         (calibrated(radius=0.6), "not the projector's radius"),
         (calibrated(sigma=1.0), "noise of 1 gives epsilon 5.2"),
         (replace(calibrated(), projector=digest(PROJECTOR)), "another projector"),
@@ -243,12 +243,12 @@ def test_noise_may_take_a_small_value_below_zero() -> None:
         (
             Evaluate(MODEL, bounds="scalar"),
             Evaluated(0.5, 0.0, 3, bounds_of(5), 5),
-            "1 pairs of latent bounds are due, 5 came",
+            "expected 1 pairs of latent bounds, got 5",
         ),
         (
             Evaluate(MODEL, bounds="coordinate"),
             Evaluated(0.5, 0.0, 3, bounds_of(5), 4),
-            "4 pairs of latent bounds are due, 5 came",
+            "expected 4 pairs of latent bounds, got 5",
         ),
         (Evaluate(MODEL, bounds="scalar"), Evaluated(0.5, 0.0, 3, bounds_of(1), 1 << 40), "latents"),
         (Evaluate(MODEL, bounds="scalar"), Evaluated(0.5, 0.0, 3, bounds_of(1)), "0 latents"),
@@ -260,7 +260,7 @@ def test_noise_may_take_a_small_value_below_zero() -> None:
         (
             Evaluate(MODEL, bounds="scalar"),
             Evaluated(0.5, 0.0, 3, LatentBounds(np.zeros(1), np.ones(1), "raw", 3), 5),
-            "encoder 3, where 0 is due",
+            "encoder 3, expected 0",
         ),
         (
             Measure((MODEL,), (1.0,)),
@@ -311,7 +311,7 @@ def test_several_models_answer_several_each_as_the_runs_own() -> None:
 def test_as_many_initial_models_as_were_asked_for_and_all_of_one_layout() -> None:
     admit_payload(Build(3), encode(built := Built(MODEL, (MODEL, MODEL)), keep))
     admit_message(Build(3), built)
-    assert "2 models were built, 3 are due" in refused(Build(3), Built(MODEL, (MODEL,)))
+    assert "expected 3 models, got 2" in refused(Build(3), Built(MODEL, (MODEL,)))
     assert "2 models answer where 1 can" in refused(Build(), Built(MODEL, (MODEL,)))
     assert "lacks tensor 'b'" in refused(Build(2), Built(MODEL, ({"w": MODEL["w"]},)))
     with pytest.raises(BadPayload, match="65 models"):

@@ -108,7 +108,7 @@ def test_what_has_no_part_cannot_leave() -> None:
 
 
 def test_only_a_kind_that_is_due_is_taken() -> None:
-    with pytest.raises(BadPayload, match=r"a 'train' message is not due here.*due: built, trained"):
+    with pytest.raises(BadPayload, match=r"unexpected message 'train'.*expected: built, trained"):
         decode(Payload("train", {}), {"built": Built, "trained": Trained}, Blobs().load)
 
 
@@ -126,16 +126,28 @@ def test_a_missing_field_is_named() -> None:
         (
             Evaluated,
             {"accuracy": "1", "loss": 1.0, "examples": 3},
-            "field 'accuracy': str is not what is due",
+            "field 'accuracy': unexpected str",
         ),
-        (Evaluated, {"accuracy": True, "loss": 1.0, "examples": 3}, "field 'accuracy': bool"),
-        (Evaluated, {"accuracy": 1.0, "loss": 1.0, "examples": 3.0}, "field 'examples': float"),
-        (Evaluated, {"accuracy": 1.0, "loss": 1.0, "examples": True}, "field 'examples': bool"),
-        (Evaluated, {"accuracy": 1.0, "loss": 1.0, "examples": 3, "bounds": 1}, "field 'bounds': int"),
-        (Evaluate, {"model": "w"}, "field 'model': str"),
-        (Score, {"models": (1.0, 2.0)}, "field 'models': tuple"),
-        (Train, {"model": Weights((), BlobRef("0" * 64, 0)), "settings": 1}, "field 'settings': int"),
-        (Mixed, {"models": (), "weights": (Weights((), BlobRef("0" * 64, 0)),)}, "field 'weights': tuple"),
+        (Evaluated, {"accuracy": True, "loss": 1.0, "examples": 3}, "field 'accuracy': unexpected bool"),
+        (Evaluated, {"accuracy": 1.0, "loss": 1.0, "examples": 3.0}, "field 'examples': unexpected float"),
+        (Evaluated, {"accuracy": 1.0, "loss": 1.0, "examples": True}, "field 'examples': unexpected bool"),
+        (
+            Evaluated,
+            {"accuracy": 1.0, "loss": 1.0, "examples": 3, "bounds": 1},
+            "field 'bounds': unexpected int",
+        ),
+        (Evaluate, {"model": "w"}, "field 'model': unexpected str"),
+        (Score, {"models": (1.0, 2.0)}, "field 'models': unexpected tuple"),
+        (
+            Train,
+            {"model": Weights((), BlobRef("0" * 64, 0)), "settings": 1},
+            "field 'settings': unexpected int",
+        ),
+        (
+            Mixed,
+            {"models": (), "weights": (Weights((), BlobRef("0" * 64, 0)),)},
+            "field 'weights': unexpected tuple",
+        ),
     ],
 )
 def test_a_part_of_the_wrong_type_is_named(cls: type[Message], parts: dict[str, Part], words: str) -> None:
@@ -157,7 +169,7 @@ def test_settings_are_checked_name_by_name() -> None:
     )
     with pytest.raises(BadPayload, match=r"has no setting 'epoch' \(did you mean \"epochs\""):
         settings_from({"epoch": 3}, TrainingSettings, "train")
-    with pytest.raises(BadPayload, match=r"train\.epochs: int is due, not float"):
+    with pytest.raises(BadPayload, match=r"train\.epochs: expected int, got float"):
         settings_from({"epochs": 3.0}, TrainingSettings, "train")
 
 
@@ -203,8 +215,11 @@ TABLE = np.zeros((2, 2))
         (lambda: LatentBounds(ROW, ROW - 1.0), "above its high"),
         (lambda: LatentBounds(ROW, ROW, "guessed"), "provenance 'guessed'"),
         (lambda: LatentBounds(ROW, ROW, epoch=-1), "epoch -1"),
-        (lambda: LatentBounds(ROW.astype(np.float32), ROW), "float64 array of rank 1 is due, not float32"),
-        (lambda: LatentBounds(TABLE, TABLE), "rank 1 is due, not float64 of rank 2"),
+        (
+            lambda: LatentBounds(ROW.astype(np.float32), ROW),
+            "expected a 1-D float64 array, got a 1-D float32",
+        ),
+        (lambda: LatentBounds(TABLE, TABLE), "expected a 1-D float64 array, got a 2-D float64"),
         (lambda: LatentBounds(np.zeros((1 << 17) + 1), ROW), "131073 numbers, at most 131072"),
         (lambda: Descriptor(Moments(TABLE, TABLE, np.zeros(3)), "0" * 64), "do not fit together"),
         (lambda: Descriptor(Moments(np.zeros((1, 0)), np.zeros((1, 0)), np.zeros(1)), "0" * 64), "empty"),

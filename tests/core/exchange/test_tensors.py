@@ -146,9 +146,9 @@ MANIFEST = (TensorSpec("w", "float32", (2, 3)), TensorSpec("b", "float32", (3,))
         (MANIFEST[::-1], "another order (keep the order of the model: w, ...)"),
         (
             (TensorSpec("w", "float64", (2, 3)), MANIFEST[1]),
-            "'w': float64 [2, 3] where float32 [2, 3] is due",
+            "'w': float64 [2, 3], expected float32 [2, 3]",
         ),
-        ((MANIFEST[0], TensorSpec("b", "float32", (4,))), "'b': float32 [4] where float32 [3] is due"),
+        ((MANIFEST[0], TensorSpec("b", "float32", (4,))), "'b': float32 [4], expected float32 [3]"),
     ],
 )
 def test_the_first_tensor_that_differs_is_named(found: tuple[TensorSpec, ...], words: str) -> None:

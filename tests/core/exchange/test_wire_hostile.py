@@ -52,7 +52,7 @@ def observation(*runs: dict[str, Any]) -> observers.ObserveRunsResponse:
 
 HOSTILE: Lies = {
     "blob: long hash": (tensors.BlobRef(sha256=bytes(33)), "32 bytes"),
-    "chunk: gap": (tensors.Chunk(offset=1, data=b"x"), "byte 1 where 0 is due"),
+    "chunk: gap": (tensors.Chunk(offset=1, data=b"x"), "byte 1, expected 0"),
     "lease: no run": (task_pb2.Lease(round=1), "run is not set"),
     "lease: no round": (task_pb2.Lease(run="r"), "counts from 1"),
     "hello: no protocol": (hello(oldest_protocol=0), "counts from 1"),

@@ -57,10 +57,10 @@ def test_what_a_newcomer_shows_is_noted_among_what_it_has_released(tmp_path: Pat
 @pytest.mark.parametrize(
     ("evidence", "problem"),
     [
-        (Scores(np.ones(3), 9), "the losses of 4 models are due, 3 came"),
+        (Scores(np.ones(3), 9), "expected the losses of 4 models, got 3"),
         (Scores(np.ones(4), 0), "0 samples"),
         (Scores(np.full(4, 1e50), 9), "values above"),
-        (Prototypes(np.zeros(1), np.ones((1, 2)), np.ones(1)), "Prototypes came where a 'scored' is due"),
+        (Prototypes(np.zeros(1), np.ones((1, 2)), np.ones(1)), "got Prototypes, expected a 'scored' answer"),
     ],
 )
 def test_evidence_that_is_no_answer_to_the_question_is_refused(

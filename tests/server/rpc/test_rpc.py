@@ -146,10 +146,10 @@ def test_an_upload_keeps_to_the_form(tmp_path: Path) -> None:
             await device.hello(Hello("toy"))
             await device.next_task(0.0)
         for requests, reason in (
-            ([], "begins with what is uploaded"),
-            ([blob_pb.UploadRequest(chunk=damaged)], "begins with what is uploaded"),
-            ([begin, begin], "goes on with chunks alone"),
-            ([begin, blob_pb.UploadRequest(chunk=wrong)], "starts at byte 3 where 0 is due"),
+            ([], "first message of an upload must be its start"),
+            ([blob_pb.UploadRequest(chunk=damaged)], "first message of an upload must be its start"),
+            ([begin, begin], "an upload consists only of chunks"),
+            ([begin, blob_pb.UploadRequest(chunk=wrong)], "starts at byte 3, expected 0"),
             ([begin, blob_pb.UploadRequest(chunk=damaged)], "damaged on its way"),
         ):
             with pytest.raises(aio.AioRpcError) as caught:

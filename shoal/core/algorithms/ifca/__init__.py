@@ -7,7 +7,7 @@ There are K models, and every device trains the one whose loss on its data is lo
     train    every device trains the model of its choice; each model is averaged from those who chose it
 
 K is given. The K initial models are drawn at random, as in the paper; where an operator gave one, the others
-are made of it: `shoal.core.server_kit.initial`. Some draws end badly, and the authors restart with another.
+are made of it: `shoal.core.server_kit.clustered`. Some draws end badly, and the authors restart with another.
 Updates are weighted by samples; in the paper all devices have as many. A newcomer chooses by loss, so it
 needs labels.
 """

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from shoal.core.algorithm import Report
 from shoal.core.algorithms.ifca import Parameters
 from shoal.core.server_kit import clustered
-from shoal.core.server_kit.clustered import Clustered
-from shoal.core.server_kit.initial import several
+from shoal.core.server_kit.clustered import Clustered, several
 from shoal.core.types import Tensors
 
 

@@ -1,4 +1,4 @@
-"""The way to a certificate: requests and answers of EnrollmentService and IdentityService."""
+"""Requests and answers of EnrollmentService and IdentityService, and the roles that may make a call."""
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -153,6 +153,6 @@ def _device(value: str) -> str:
 
 def _bytes(value: bytes, what: str, least: int, most: int) -> bytes:
     if not least <= len(value) <= most:
-        due = f"{least}" if least == most else f"{least} to {most}"
-        raise BadPayload(f"{what} has {len(value)} bytes; {due} are due")
+        expected = f"{least}" if least == most else f"{least} to {most}"
+        raise BadPayload(f"{what} has {len(value)} bytes, expected {expected}")
     return value

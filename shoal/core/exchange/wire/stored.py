@@ -21,7 +21,7 @@ def task_from_bytes(data: bytes) -> Task:
     """Raises BadPayload."""
     task = next_from_pb(message_from_bytes(device_service_pb2.NextTaskResponse, data))
     if not isinstance(task, Task):
-        raise BadPayload("a task is due, found none")
+        raise BadPayload("expected a task, found none")
     return task
 
 

@@ -38,7 +38,7 @@ def scalar_to_pb(value: Scalar) -> payload_pb2.Scalar:
 
 
 def scalar_from_pb(pb: payload_pb2.Scalar) -> Scalar:
-    """A number may be NaN or infinite: whoever uses it has to ask."""
+    """A number may be NaN or infinite: the code that uses it has to check."""
     match pb.WhichOneof("value"):
         case "boolean":
             return pb.boolean
@@ -94,10 +94,10 @@ def chunk_to_pb(offset: int, data: bytes) -> tensor_pb2.Chunk:
 
 
 def chunk_from_pb(pb: tensor_pb2.Chunk, offset: int) -> bytes:
-    """The bytes of the chunk that is due at `offset`; another offset, size or checksum is BadPayload."""
+    """The bytes of the chunk expected at `offset`; another offset, size or checksum is BadPayload."""
     data = pb.data
     if pb.offset != offset:
-        raise BadPayload(f"a chunk starts at byte {pb.offset} where {offset} is due")
+        raise BadPayload(f"a chunk starts at byte {pb.offset}, expected {offset}")
     if not 0 < len(data) <= MAX_CHUNK:
         raise BadPayload(f"a chunk has {len(data)} bytes", f"1 to {MAX_CHUNK} are taken")
     if zlib.crc32(data) != pb.crc32:

@@ -775,7 +775,7 @@ class Authority(_message.Message):
 
     @_builtins.property
     def untold(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Set by the server: approved devices, seen within 90 days, that were not told of it yet. Unset: none."""
+        """Set by the server: approved devices, seen within 90 days, that do not have it yet. Unset: none."""
 
     def __init__(
         self,
@@ -847,7 +847,7 @@ class UseAuthorityRequest(_message.Message):
     authority: _builtins.str
     """Set by the operator: its name. Unset: refused."""
     force: _builtins.bool
-    """Set by the operator: also if devices were not told of it, which then have to rejoin. Unset: then refused."""
+    """Set by the operator: also if devices do not have it yet; these then have to rejoin. Unset: then refused."""
     def __init__(
         self,
         *,

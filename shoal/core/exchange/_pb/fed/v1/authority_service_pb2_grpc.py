@@ -97,7 +97,8 @@ class AuthorityServiceServicer:
     """
 
     def CreateToken(self, request, context):
-        """Makes a token and tells its join string, which is told only here. Not safe to repeat: each call makes one.
+        """Makes a token and returns its join string, which is returned only here. Not safe to repeat: each call
+        makes one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -111,7 +112,7 @@ class AuthorityServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RevokeToken(self, request, context):
-        """Lets a token admit nobody any more. Devices that it admitted stay. Safe to repeat.
+        """Stops a token from admitting devices. Devices that it admitted stay. Safe to repeat.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -153,14 +154,14 @@ class AuthorityServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AddAuthority(self, request, context):
-        """Makes one more authority; from now on it is trusted, and devices are told of it when they renew.
+        """Makes one more authority; from now on it is trusted, and devices get it when they renew.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UseAuthority(self, request, context):
-        """Lets an authority sign from now on. Refused while devices have not been told of it. Safe to repeat.
+        """Lets an authority sign from now on. Refused while devices do not have it. Safe to repeat.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

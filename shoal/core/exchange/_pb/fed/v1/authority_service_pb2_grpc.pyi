@@ -36,11 +36,13 @@ class AuthorityServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AuthorityServiceAsyncStub: ...
     CreateToken: _grpc.UnaryUnaryMultiCallable[_authority_service_pb2.CreateTokenRequest, _authority_service_pb2.CreateTokenResponse]
-    """Makes a token and tells its join string, which is told only here. Not safe to repeat: each call makes one."""
+    """Makes a token and returns its join string, which is returned only here. Not safe to repeat: each call
+    makes one.
+    """
     ListTokens: _grpc.UnaryUnaryMultiCallable[_authority_service_pb2.ListTokensRequest, _authority_service_pb2.ListTokensResponse]
     """All tokens, oldest first, without their secrets."""
     RevokeToken: _grpc.UnaryUnaryMultiCallable[_authority_service_pb2.RevokeTokenRequest, _authority_service_pb2.RevokeTokenResponse]
-    """Lets a token admit nobody any more. Devices that it admitted stay. Safe to repeat."""
+    """Stops a token from admitting devices. Devices that it admitted stay. Safe to repeat."""
     ListDevices: _grpc.UnaryUnaryMultiCallable[_authority_service_pb2.ListDevicesRequest, _authority_service_pb2.ListDevicesResponse]
     """All devices that ever joined, by name."""
     ApproveDevice: _grpc.UnaryUnaryMultiCallable[_authority_service_pb2.ApproveDeviceRequest, _authority_service_pb2.ApproveDeviceResponse]
@@ -52,9 +54,9 @@ class AuthorityServiceStub:
     ListAuthorities: _grpc.UnaryUnaryMultiCallable[_authority_service_pb2.ListAuthoritiesRequest, _authority_service_pb2.ListAuthoritiesResponse]
     """The authorities that are trusted, oldest first."""
     AddAuthority: _grpc.UnaryUnaryMultiCallable[_authority_service_pb2.AddAuthorityRequest, _authority_service_pb2.AddAuthorityResponse]
-    """Makes one more authority; from now on it is trusted, and devices are told of it when they renew."""
+    """Makes one more authority; from now on it is trusted, and devices get it when they renew."""
     UseAuthority: _grpc.UnaryUnaryMultiCallable[_authority_service_pb2.UseAuthorityRequest, _authority_service_pb2.UseAuthorityResponse]
-    """Lets an authority sign from now on. Refused while devices have not been told of it. Safe to repeat."""
+    """Lets an authority sign from now on. Refused while devices do not have it. Safe to repeat."""
     DropAuthority: _grpc.UnaryUnaryMultiCallable[_authority_service_pb2.DropAuthorityRequest, _authority_service_pb2.DropAuthorityResponse]
     """Ends an authority that does not sign. Refused while certificates that it signed are in use."""
 
@@ -64,11 +66,13 @@ class AuthorityServiceAsyncStub(AuthorityServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateToken: _aio.UnaryUnaryMultiCallable[_authority_service_pb2.CreateTokenRequest, _authority_service_pb2.CreateTokenResponse]  # type: ignore[assignment]
-    """Makes a token and tells its join string, which is told only here. Not safe to repeat: each call makes one."""
+    """Makes a token and returns its join string, which is returned only here. Not safe to repeat: each call
+    makes one.
+    """
     ListTokens: _aio.UnaryUnaryMultiCallable[_authority_service_pb2.ListTokensRequest, _authority_service_pb2.ListTokensResponse]  # type: ignore[assignment]
     """All tokens, oldest first, without their secrets."""
     RevokeToken: _aio.UnaryUnaryMultiCallable[_authority_service_pb2.RevokeTokenRequest, _authority_service_pb2.RevokeTokenResponse]  # type: ignore[assignment]
-    """Lets a token admit nobody any more. Devices that it admitted stay. Safe to repeat."""
+    """Stops a token from admitting devices. Devices that it admitted stay. Safe to repeat."""
     ListDevices: _aio.UnaryUnaryMultiCallable[_authority_service_pb2.ListDevicesRequest, _authority_service_pb2.ListDevicesResponse]  # type: ignore[assignment]
     """All devices that ever joined, by name."""
     ApproveDevice: _aio.UnaryUnaryMultiCallable[_authority_service_pb2.ApproveDeviceRequest, _authority_service_pb2.ApproveDeviceResponse]  # type: ignore[assignment]
@@ -80,9 +84,9 @@ class AuthorityServiceAsyncStub(AuthorityServiceStub):
     ListAuthorities: _aio.UnaryUnaryMultiCallable[_authority_service_pb2.ListAuthoritiesRequest, _authority_service_pb2.ListAuthoritiesResponse]  # type: ignore[assignment]
     """The authorities that are trusted, oldest first."""
     AddAuthority: _aio.UnaryUnaryMultiCallable[_authority_service_pb2.AddAuthorityRequest, _authority_service_pb2.AddAuthorityResponse]  # type: ignore[assignment]
-    """Makes one more authority; from now on it is trusted, and devices are told of it when they renew."""
+    """Makes one more authority; from now on it is trusted, and devices get it when they renew."""
     UseAuthority: _aio.UnaryUnaryMultiCallable[_authority_service_pb2.UseAuthorityRequest, _authority_service_pb2.UseAuthorityResponse]  # type: ignore[assignment]
-    """Lets an authority sign from now on. Refused while devices have not been told of it. Safe to repeat."""
+    """Lets an authority sign from now on. Refused while devices do not have it. Safe to repeat."""
     DropAuthority: _aio.UnaryUnaryMultiCallable[_authority_service_pb2.DropAuthorityRequest, _authority_service_pb2.DropAuthorityResponse]  # type: ignore[assignment]
     """Ends an authority that does not sign. Refused while certificates that it signed are in use."""
 
@@ -95,7 +99,9 @@ class AuthorityServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _authority_service_pb2.CreateTokenRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_authority_service_pb2.CreateTokenResponse, _abc.Awaitable[_authority_service_pb2.CreateTokenResponse]]:
-        """Makes a token and tells its join string, which is told only here. Not safe to repeat: each call makes one."""
+        """Makes a token and returns its join string, which is returned only here. Not safe to repeat: each call
+        makes one.
+        """
 
     @_abc_1.abstractmethod
     def ListTokens(
@@ -111,7 +117,7 @@ class AuthorityServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _authority_service_pb2.RevokeTokenRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_authority_service_pb2.RevokeTokenResponse, _abc.Awaitable[_authority_service_pb2.RevokeTokenResponse]]:
-        """Lets a token admit nobody any more. Devices that it admitted stay. Safe to repeat."""
+        """Stops a token from admitting devices. Devices that it admitted stay. Safe to repeat."""
 
     @_abc_1.abstractmethod
     def ListDevices(
@@ -159,7 +165,7 @@ class AuthorityServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _authority_service_pb2.AddAuthorityRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_authority_service_pb2.AddAuthorityResponse, _abc.Awaitable[_authority_service_pb2.AddAuthorityResponse]]:
-        """Makes one more authority; from now on it is trusted, and devices are told of it when they renew."""
+        """Makes one more authority; from now on it is trusted, and devices get it when they renew."""
 
     @_abc_1.abstractmethod
     def UseAuthority(
@@ -167,7 +173,7 @@ class AuthorityServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _authority_service_pb2.UseAuthorityRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_authority_service_pb2.UseAuthorityResponse, _abc.Awaitable[_authority_service_pb2.UseAuthorityResponse]]:
-        """Lets an authority sign from now on. Refused while devices have not been told of it. Safe to repeat."""
+        """Lets an authority sign from now on. Refused while devices do not have it. Safe to repeat."""
 
     @_abc_1.abstractmethod
     def DropAuthority(

@@ -29,7 +29,9 @@ class FetchRequest(_message.Message):
     """Set by the caller: the first byte that it lacks, at most the blob's size. Unset: from the beginning."""
     @_builtins.property
     def blob(self) -> _tensor_pb2.BlobRef:
-        """Set by the caller: the blob. Unset: refused. A server gives a blob only to a peer that was told of it."""
+        """Set by the caller: the blob. Unset: refused. A server gives a blob only to a peer that was given its
+        reference.
+        """
 
     def __init__(
         self,

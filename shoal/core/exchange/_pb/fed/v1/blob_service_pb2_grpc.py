@@ -57,8 +57,8 @@ class BlobServiceServicer:
     """
 
     def Fetch(self, request, context):
-        """Called for a blob that the caller was told of and does not hold: its bytes from `start` on, in order.
-        The stream ends after the last byte. Cut off, it is called again from where it ended.
+        """Called for a blob that the caller was given a reference to and does not hold: its bytes from `start` on,
+        in order. The stream ends after the last byte. Cut off, it is called again from where it ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -34,8 +34,8 @@ class BlobServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> BlobServiceAsyncStub: ...
     Fetch: _grpc.UnaryStreamMultiCallable[_blob_service_pb2.FetchRequest, _blob_service_pb2.FetchResponse]
-    """Called for a blob that the caller was told of and does not hold: its bytes from `start` on, in order.
-    The stream ends after the last byte. Cut off, it is called again from where it ended.
+    """Called for a blob that the caller was given a reference to and does not hold: its bytes from `start` on,
+    in order. The stream ends after the last byte. Cut off, it is called again from where it ended.
     """
     Uploaded: _grpc.UnaryUnaryMultiCallable[_blob_service_pb2.UploadedRequest, _blob_service_pb2.UploadedResponse]
     """Called before Upload: how much of a blob the server holds for sure. Safe to repeat."""
@@ -50,8 +50,8 @@ class BlobServiceAsyncStub(BlobServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Fetch: _aio.UnaryStreamMultiCallable[_blob_service_pb2.FetchRequest, _blob_service_pb2.FetchResponse]  # type: ignore[assignment]
-    """Called for a blob that the caller was told of and does not hold: its bytes from `start` on, in order.
-    The stream ends after the last byte. Cut off, it is called again from where it ended.
+    """Called for a blob that the caller was given a reference to and does not hold: its bytes from `start` on,
+    in order. The stream ends after the last byte. Cut off, it is called again from where it ended.
     """
     Uploaded: _aio.UnaryUnaryMultiCallable[_blob_service_pb2.UploadedRequest, _blob_service_pb2.UploadedResponse]  # type: ignore[assignment]
     """Called before Upload: how much of a blob the server holds for sure. Safe to repeat."""
@@ -69,8 +69,8 @@ class BlobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _blob_service_pb2.FetchRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_blob_service_pb2.FetchResponse], _abc.AsyncIterator[_blob_service_pb2.FetchResponse]]:
-        """Called for a blob that the caller was told of and does not hold: its bytes from `start` on, in order.
-        The stream ends after the last byte. Cut off, it is called again from where it ended.
+        """Called for a blob that the caller was given a reference to and does not hold: its bytes from `start` on,
+        in order. The stream ends after the last byte. Cut off, it is called again from where it ended.
         """
 
     @_abc_1.abstractmethod

@@ -8,11 +8,11 @@ call is held open while a device works: NextTask is a long poll whose length the
 
 Statuses, the same for all services of this contract:
   INVALID_ARGUMENT    the request breaks the contract: the same bytes will fail again
-  UNAUTHENTICATED     no valid certificate: renew it or join anew
+  UNAUTHENTICATED     no valid certificate: renew it or join again
   PERMISSION_DENIED   this peer may not do that, or was revoked: stop and tell the owner
   FAILED_PRECONDITION from Hello: no common protocol version; from Place: the run cannot place yet;
                       with the code "say-hello" in the fault (see fault.proto), from any other call of
-                      DeviceService and from uploads: the session is void, say Hello anew, once
+                      DeviceService and from uploads: the session is void, say Hello again, once
   NOT_FOUND           no such run or blob, or not for this peer; from Report: a blob of the result is not
                       here (any more): upload it and report again
   RESOURCE_EXHAUSTED  too much or too often: back off and try again
@@ -57,7 +57,7 @@ class HelloRequest(_message.Message):
     """Set by the device: the newest version that it speaks, at least the oldest. Unset: refused."""
     mark: _builtins.str
     """Set by the device: the last mark that this server gave it, at most 256 characters, so that a server which
-    was restored from the past is recognised. Unset: it has none.
+    was restored from the past is recognized. Unset: it has none.
     """
     @_builtins.property
     def capabilities(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
@@ -108,7 +108,7 @@ class HelloResponse(_message.Message):
     """
     mark: _builtins.str
     """Set by the server: opaque, at most 256 characters: a point of its history, to be kept on the device's disk
-    in the place of an older one. Unset: keep the one that you have.
+    in place of an older one. Unset: keep the one that you have.
     """
     @_builtins.property
     def poll(self) -> _duration_pb2.Duration:
@@ -248,7 +248,7 @@ class AliveResponse(_message.Message):
 
     WANTED_FIELD_NUMBER: _builtins.int
     wanted: _builtins.bool
-    """Set by the server: the result is still wanted. Unset: stop, nobody needs it any more."""
+    """Set by the server: the result is still wanted. Unset: stop, it is no longer needed."""
     def __init__(
         self,
         *,

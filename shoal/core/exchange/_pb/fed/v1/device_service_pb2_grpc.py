@@ -67,7 +67,7 @@ class DeviceServiceServicer:
     """
 
     def Hello(self, request, context):
-        """Called once on each start, and anew when another call says that the session is void. It makes older
+        """Called once on each start, and again when another call says that the session is void. It makes older
         sessions and leases of the same device void. Safe to repeat.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -97,7 +97,7 @@ class DeviceServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Leave(self, request, context):
-        """Called when the device goes away on purpose, so that nobody waits for it. Safe to repeat.
+        """Called when the device goes away on purpose, so that the server does not wait for it. Safe to repeat.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

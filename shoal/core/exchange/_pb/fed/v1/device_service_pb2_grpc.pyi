@@ -8,11 +8,11 @@ call is held open while a device works: NextTask is a long poll whose length the
 
 Statuses, the same for all services of this contract:
   INVALID_ARGUMENT    the request breaks the contract: the same bytes will fail again
-  UNAUTHENTICATED     no valid certificate: renew it or join anew
+  UNAUTHENTICATED     no valid certificate: renew it or join again
   PERMISSION_DENIED   this peer may not do that, or was revoked: stop and tell the owner
   FAILED_PRECONDITION from Hello: no common protocol version; from Place: the run cannot place yet;
                       with the code "say-hello" in the fault (see fault.proto), from any other call of
-                      DeviceService and from uploads: the session is void, say Hello anew, once
+                      DeviceService and from uploads: the session is void, say Hello again, once
   NOT_FOUND           no such run or blob, or not for this peer; from Report: a blob of the result is not
                       here (any more): upload it and report again
   RESOURCE_EXHAUSTED  too much or too often: back off and try again
@@ -50,7 +50,7 @@ class DeviceServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> DeviceServiceAsyncStub: ...
     Hello: _grpc.UnaryUnaryMultiCallable[_device_service_pb2.HelloRequest, _device_service_pb2.HelloResponse]
-    """Called once on each start, and anew when another call says that the session is void. It makes older
+    """Called once on each start, and again when another call says that the session is void. It makes older
     sessions and leases of the same device void. Safe to repeat.
     """
     NextTask: _grpc.UnaryUnaryMultiCallable[_device_service_pb2.NextTaskRequest, _device_service_pb2.NextTaskResponse]
@@ -62,7 +62,7 @@ class DeviceServiceStub:
     Report: _grpc.UnaryUnaryMultiCallable[_device_service_pb2.ReportRequest, _device_service_pb2.ReportResponse]
     """Called once the result's blobs are uploaded. Safe to repeat: an update counts once."""
     Leave: _grpc.UnaryUnaryMultiCallable[_device_service_pb2.LeaveRequest, _device_service_pb2.LeaveResponse]
-    """Called when the device goes away on purpose, so that nobody waits for it. Safe to repeat."""
+    """Called when the device goes away on purpose, so that the server does not wait for it. Safe to repeat."""
 
 @_typing.type_check_only
 class DeviceServiceAsyncStub(DeviceServiceStub):
@@ -70,7 +70,7 @@ class DeviceServiceAsyncStub(DeviceServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Hello: _aio.UnaryUnaryMultiCallable[_device_service_pb2.HelloRequest, _device_service_pb2.HelloResponse]  # type: ignore[assignment]
-    """Called once on each start, and anew when another call says that the session is void. It makes older
+    """Called once on each start, and again when another call says that the session is void. It makes older
     sessions and leases of the same device void. Safe to repeat.
     """
     NextTask: _aio.UnaryUnaryMultiCallable[_device_service_pb2.NextTaskRequest, _device_service_pb2.NextTaskResponse]  # type: ignore[assignment]
@@ -82,7 +82,7 @@ class DeviceServiceAsyncStub(DeviceServiceStub):
     Report: _aio.UnaryUnaryMultiCallable[_device_service_pb2.ReportRequest, _device_service_pb2.ReportResponse]  # type: ignore[assignment]
     """Called once the result's blobs are uploaded. Safe to repeat: an update counts once."""
     Leave: _aio.UnaryUnaryMultiCallable[_device_service_pb2.LeaveRequest, _device_service_pb2.LeaveResponse]  # type: ignore[assignment]
-    """Called when the device goes away on purpose, so that nobody waits for it. Safe to repeat."""
+    """Called when the device goes away on purpose, so that the server does not wait for it. Safe to repeat."""
 
 class DeviceServiceServicer(metaclass=_abc_1.ABCMeta):
     """For devices that train."""
@@ -93,7 +93,7 @@ class DeviceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _device_service_pb2.HelloRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_device_service_pb2.HelloResponse, _abc.Awaitable[_device_service_pb2.HelloResponse]]:
-        """Called once on each start, and anew when another call says that the session is void. It makes older
+        """Called once on each start, and again when another call says that the session is void. It makes older
         sessions and leases of the same device void. Safe to repeat.
         """
 
@@ -129,6 +129,6 @@ class DeviceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _device_service_pb2.LeaveRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_device_service_pb2.LeaveResponse, _abc.Awaitable[_device_service_pb2.LeaveResponse]]:
-        """Called when the device goes away on purpose, so that nobody waits for it. Safe to repeat."""
+        """Called when the device goes away on purpose, so that the server does not wait for it. Safe to repeat."""
 
 def add_DeviceServiceServicer_to_server(servicer: DeviceServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

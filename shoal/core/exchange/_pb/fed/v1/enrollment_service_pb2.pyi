@@ -142,7 +142,7 @@ class JoinResponse(_message.Message):
     PENDING_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def identity(self) -> Global___Identity:
-        """The device is enrolled."""
+        """The device has joined."""
 
     @_builtins.property
     def pending(self) -> Global___Pending:

@@ -30,7 +30,7 @@ class Fault(_message.Message):
     LATEST_FIELD_NUMBER: _builtins.int
     code: _builtins.str
     """Set by the server: a stable code for machines, such as "refused", 1 to 256 characters. Unset: refused.
-    A receiver treats a code that it does not know by the status alone.
+    A receiver treats a code that it does not know only by the status.
     """
     message: _builtins.str
     """Set by the server: what went wrong, for people, at most 65,536 characters. Unset: nothing to say. It

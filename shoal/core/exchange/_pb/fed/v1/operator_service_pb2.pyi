@@ -576,7 +576,7 @@ class RollBackRequest(_message.Message):
     whose models are not kept.
     """
     cluster: _builtins.str
-    """Set by the operator: the cluster whose model alone goes back; its devices, the other models and the run's
+    """Set by the operator: the only cluster whose model goes back; its devices, the other models and the run's
     progress stay as they are. Unset: the whole run goes back to what it was, and does again what came after.
     """
     def __init__(
@@ -650,7 +650,7 @@ class GetStatusResponse(_message.Message):
     """Set by the server: its version. Unset: never."""
     @_builtins.property
     def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeviceStatus]:
-        """Set by the server: every enrolled device, by name. Unset: there is none."""
+        """Set by the server: every registered device, by name. Unset: there is none."""
 
     @_builtins.property
     def runs(self) -> _containers.RepeatedCompositeFieldContainer[Global___RunSummary]:
@@ -1175,7 +1175,7 @@ class Released(_message.Message):
     nothing had a guarantee.
     """
     delta: _builtins.float
-    """Set by the server: the delta at which an epsilon is to be told. Unset: never."""
+    """Set by the server: the delta at which an epsilon is stated. Unset: never."""
     group_size: _builtins.int
     """Set by the server: samples that the guarantee is for, together. Unset: never."""
     @_builtins.property
@@ -1221,7 +1221,7 @@ class CentralNoise(_message.Message):
     privacy for all of its samples together. Unset: no model was made yet.
     """
     delta: _builtins.float
-    """Set by the server: the delta at which an epsilon is to be told. Unset: never."""
+    """Set by the server: the delta at which an epsilon is stated. Unset: never."""
     def __init__(
         self,
         *,

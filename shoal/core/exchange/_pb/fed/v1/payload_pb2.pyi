@@ -86,7 +86,7 @@ class Payload(_message.Message):
     PARTS_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
     """Set by the sender: which message this is, such as "train" or "trained", 1 to 256 characters. Unset:
-    refused. A receiver must not take another kind than those that are due at this point.
+    refused. A receiver must not accept a kind other than those expected at this point.
     """
     @_builtins.property
     def parts(self) -> _containers.MessageMap[_builtins.str, Global___Part]:
@@ -247,14 +247,15 @@ class Weights(_message.Message):
     BLOB_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def manifest(self) -> _containers.RepeatedCompositeFieldContainer[_tensor_pb2.TensorSpec]:
-        """Set by whoever made the tensors: what they look like, in the order of their bytes; at most 4,096. Unset:
-        an empty set. A receiver compares it with the run's own model before it fetches or allocates anything.
+        """Set by the side that made the tensors: what they look like, in the order of their bytes; at most 4,096.
+        Unset: an empty set. A receiver compares it with the run's own model before it fetches or allocates
+        anything.
         """
 
     @_builtins.property
     def blob(self) -> _tensor_pb2.BlobRef:
-        """Set by whoever made the tensors: the blob of their packed bytes; its size is the one that the manifest
-        asks for. Unset: refused. The blob travels by BlobService, before the payload that names it.
+        """Set by the side that made the tensors: the blob of their packed bytes; its size is the one that the
+        manifest asks for. Unset: refused. The blob travels by BlobService, before the payload that names it.
         """
 
     def __init__(

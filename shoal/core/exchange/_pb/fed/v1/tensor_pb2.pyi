@@ -86,14 +86,14 @@ class TensorSpec(_message.Message):
     DTYPE_FIELD_NUMBER: _builtins.int
     SHAPE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """Set by whoever made the tensors: the name in the author's model, 1 to 256 characters, unique in its
+    """Set by the side that made the tensors: the name in the author's model, 1 to 256 characters, unique in its
     manifest. Unset: refused. It is a label: a receiver must not use it as a path or as code.
     """
     dtype: Global___Dtype.ValueType
-    """Set by whoever made the tensors. Unset: refused."""
+    """Set by the side that made the tensors. Unset: refused."""
     @_builtins.property
     def shape(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
-        """Set by whoever made the tensors: length of each dimension, outermost first, at most 8 of them, each
+        """Set by the side that made the tensors: length of each dimension, outermost first, at most 8 of them, each
         below 2^40. Unset: a scalar, one element. A receiver must not allocate by it before it has compared it
         with what it expects.
         """
@@ -122,12 +122,12 @@ class BlobRef(_message.Message):
     SHA256_FIELD_NUMBER: _builtins.int
     SIZE_FIELD_NUMBER: _builtins.int
     sha256: _builtins.bytes
-    """Set by whoever refers to the blob: its SHA-256, exactly 32 bytes. Unset: refused. A receiver must not
+    """Set by the side that refers to the blob: its SHA-256, exactly 32 bytes. Unset: refused. A receiver must not
     use bytes under this name before it has checked them.
     """
     size: _builtins.int
-    """Set by whoever refers to the blob: its length in bytes. Unset: an empty blob. A receiver refuses a blob
-    that is longer, and must not reserve this much on the word of a peer.
+    """Set by the side that refers to the blob: its length in bytes. Unset: an empty blob. A receiver refuses a
+    blob that is longer, and must not reserve this much on the word of a peer.
     """
     def __init__(
         self,
