@@ -187,7 +187,7 @@ def test_a_model_may_be_a_factory_a_learner_a_file_or_a_name(tmp_path: Path) -> 
         ({"model": lambda: 3}, LearnerFault, "returned a int"),
         ({"model": Net, "options": {"hidden": [3]}}, ConfigError, "options are of a built-in network"),
         ({"round": 3}, ConfigError, 'fedavg has no parameter .round. .did you mean "rounds"'),
-        ({"rounds": "many"}, ConfigError, "parameter rounds of fedavg"),
+        ({"rounds": "many"}, ConfigError, "fedavg: parameter rounds cannot be .many."),
         ({"preset": "papers"}, ConfigError, "has no preset 'papers'"),
     ],
 )
