@@ -144,7 +144,7 @@ class Coordinator:
         found = summary_of(run, known)
         if found.over or not (self.storage.full or self.conflicts):
             return found
-        what = "room on the server's disk" if self.storage.full else "an operator: see `fedserver status`"
+        what = "space on the server's disk" if self.storage.full else "an operator: see `fedserver status`"
         return replace(found, waiting_for=what, waiting_devices=(), time_left=None)
 
     def notices(self) -> tuple[str, ...]:
@@ -156,7 +156,7 @@ class Coordinator:
                 " on from this state, stop the server and run: fedserver recover --accept",
             )
         if self.storage.full:
-            return (f"nothing goes on before there is room on the disk: {self.storage.full}",)
+            return (f"the disk is full, and all runs wait for space: {self.storage.full}",)
         if lacking := self.storage.space.lacks(self.low_water()):
             return (f"uploads are refused: the disk lacks {lacking} bytes; free some",)
         return ()
@@ -173,17 +173,17 @@ class Coordinator:
 
     async def in_turn(self, work: Coroutine[Any, Any, T]) -> T:
         """Do this when nothing else is going on, and to the end, even if the caller goes away."""
-        return await asyncio.shield(asyncio.create_task(self._alone(work)))
+        return await asyncio.shield(asyncio.create_task(self._in_order(work)))
 
     async def at_once(self, work: Coroutine[Any, Any, T]) -> T:
         """Do this beside whatever is going on, and to the end, even if the caller goes away."""
-        return await asyncio.shield(asyncio.create_task(self._guarded(work)))
+        return await asyncio.shield(asyncio.create_task(self._unless_broken(work)))
 
-    async def _alone(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _in_order(self, work: Coroutine[Any, Any, T]) -> T:
         async with self._turn:
-            return await self._guarded(work)
+            return await self._unless_broken(work)
 
-    async def _guarded(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _unless_broken(self, work: Coroutine[Any, Any, T]) -> T:
         if self.closed or self.broken.done():  # what a disk that failed has taken, only a restart knows
             work.close()
             raise Unavailable("the server has stopped", "try again in a minute")
@@ -237,7 +237,7 @@ class Coordinator:
         run.held = bool(self.conflicts)
         await run.advance()
         for visitor in self.visitors.values():
-            visitor.told = False
+            visitor.sent_finished = False
             visitor.changed.fire()
         self.changed.fire()
 

@@ -64,8 +64,8 @@ class DeviceApi(Link):
                 if task := self._coordinator.task_for(self._device):
                     visitor.given = task.run
                     return task
-                if not visitor.told and (idle := self._coordinator.idle()).finished:
-                    visitor.told = True
+                if not visitor.sent_finished and (idle := self._coordinator.idle()).finished:
+                    visitor.sent_finished = True
                     return idle
                 if not await fired_within(change, until - time.monotonic()):
                     return self._coordinator.idle()

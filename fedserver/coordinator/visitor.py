@@ -49,7 +49,7 @@ class Visitor:
     given: the run whose task it was given last, which is the one that it works on.
     granted: blobs that answers to a placement named, and their run.
     taken: for each run its last round, and how many bytes of uploads came in it.
-    polling: calls that wait for a task. told: it was told that no run is left.
+    polling: calls that wait for a task. sent_finished: it knows that no run is left.
     changed: something may be there for it. first_seen, last_seen: clock times; noted: they are on disk.
     """
 
@@ -65,7 +65,7 @@ class Visitor:
     uploads: dict[str, Upload] = field(default_factory=dict)
     taken: dict[RunId, tuple[int, int]] = field(default_factory=dict)
     polling: int = 0
-    told: bool = False
+    sent_finished: bool = False
     noted: bool = True
     changed: Signal = field(default_factory=Signal)
 
@@ -74,7 +74,7 @@ class Visitor:
         if self.session:
             self.replaced = (*self.replaced, self.session)[-REPLACED:]
         self.session, self.software = secrets.token_urlsafe(24), software
-        self.joined, self.told = set(), False
+        self.joined, self.sent_finished = set(), False
         for upload in self.uploads.values():
             upload.close()
         self.changed.fire()

@@ -28,7 +28,7 @@ class Expected:
         self._reporters: list[tuple[DeviceId, ...]] = []
         self.state, self.round, self.standing = self._first, 1, "active"
         self.plan = Plan({}, "")
-        self.rows: dict[DeviceId, str] = {}
+        self.rows: dict[DeviceId, bytes] = {}
         self.reports: dict[DeviceId, Message] = {}
 
     def structure(self) -> str:

@@ -18,13 +18,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shoal.core.engine import checkpoint
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1.device_service_pb2 import ReportRequest
 from shoal.core.exchange.link import Failure, Outcome, Task
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.payload import Payload
-from shoal.core.exchange.wire import payload_to_bytes
+from shoal.core.exchange.wire import payload_from_bytes, payload_to_bytes
 from shoal.core.types import DeviceId, RunId, Tensors
 from tests.histories.devices import base_of
 from tests.histories.expected import Expected
@@ -51,7 +50,7 @@ class Invariants:
         self._world, self._state, self._initial = plan, state, initial
         self._specs = {run.name: run for run in plan.runs}
         self.runs: dict[RunId, Expected] = {}
-        self.counted: dict[Key, str] = {}
+        self.counted: dict[Key, bytes] = {}
         self.acknowledged: set[Key] = set()
         self.started: set[RunId] = set()
         self.revoked: set[DeviceId] = set()
@@ -167,29 +166,25 @@ class Invariants:
         rows = self._database.execute(
             "SELECT * FROM reports WHERE run = ? AND round = ? ORDER BY device", (run, expected.round)
         ).fetchall()
-        found = {row["device"]: row["payload"] for row in rows}
+        found = {row["device"]: row["message"] for row in rows}
         for device, payload in expected.rows.items():
             check(found.get(device) == payload, f"I1: {run}: the report of {device} counted and is gone")
         for device in sorted(found.keys() - expected.rows.keys()):
             self._add(run, expected, device, found[device])
 
-    def _add(self, run: RunId, expected: Expected, device: DeviceId, text: str) -> None:
+    def _add(self, run: RunId, expected: Expected, device: DeviceId, data: bytes) -> None:
         key = (run, expected.round, device)
         check(device in expected.plan.tasks, f"I3: {key} counts, and has no task")
         check(device not in self.revoked, f"I4: {key} counts, and its identity was ended before")
-        payload = checkpoint.decode(Payload, json.loads(text), _none)
+        payload = payload_from_bytes(data)
         base = base_of(expected.plan.tasks[device])
         performed = self._performed.get(key, [])
-        made = [
-            message
-            for each, message, of in performed
-            if of == base and payload_to_bytes(each) == payload_to_bytes(payload)
-        ]
+        made = [message for each, message, of in performed if of == base and payload_to_bytes(each) == data]
         check(made, f"I3: {key} counts, and was not made from this round's models")
         for weights in payload.weights():
             check(self._sound(weights.blob.sha256), f"I1: {key} counts, and its blob is not whole")
-        expected.rows[device], expected.reports[device] = text, made[0]
-        self.counted[key] = text
+        expected.rows[device], expected.reports[device] = data, made[0]
+        self.counted[key] = data
 
     def _one(self, query: str, *values: Any) -> sqlite3.Row:
         assert self._database is not None
@@ -220,7 +215,3 @@ class Invariants:
             check(size <= kept, f"I7: {device} keeps {size} bytes")
             loose = list(folder.glob("**/.writing-*"))
             check(len(loose) <= 1, f"I7: {device} has {len(loose)} unfinished files")
-
-
-def _none(_: object) -> Any:
-    raise TypeError("a payload holds no tensors")
