@@ -1,12 +1,10 @@
-"""Who may call, and how they got there: the certificate authority, the registry of devices, the audit log.
+"""Who may call: the certificate authority, how devices join, what operators do.
 
-issuing     certificates, made of keys and names             chain       lines of the audit log
-files       keys on disk                                     audit       the log itself, in every transaction
-roots       the authority: which root signs, which are       tokens      what admits a device once
-            trusted, the server's own certificate            registry    devices and their certificates
-enrolment   challenge, join, rejoin, renew                   permissions {role x RPC}, default deny
-keeper      who calls now, and cutting off who may not       office      what operators ask for
-gaps        what a restored registry may take up again
+issuing        certificates, created from keys and names     permissions    which role may make which call
+roots          the authorities' keys on disk; which signs    peers          the registry in memory
+joining        challenge, join, rejoin, renew                authority_api  what operators ask for
+rate_limit     limits for each of many callers               setup          `fedserver init`
 
-Nothing here knows gRPC; `fedserver.rpc.auth_interceptor` asks the keeper at every call.
+Nothing here knows gRPC; `fedserver.rpc.auth_interceptor` asks `peers` at every call. The registry on disk and
+the audit log are in `fedserver.store.identities`.
 """

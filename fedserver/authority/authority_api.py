@@ -1,7 +1,7 @@
-"""What operators do about who may call. Whoever holds one may do all of this. Raises ShoalErrors only.
+"""What operators do about tokens, devices and authorities. Raises only ShoalErrors.
 
-What changes something is done to its end, also when the operator goes away in the middle of it: what is on
-disk and what the keeper knows never part.
+A change is carried out to its end even if the operator disconnects in the middle of it: the registry on disk
+and the peer cache must never differ.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from shoal.core.identity.join import JoinString
 from shoal.core.types import DeviceId, RunId
 
 RECENT = 90 * DAY
-"""Who was not seen for so long is not waited for."""
+"""A device that has not called for longer does not hold up a change of the authority."""
 LONGEST_REASON = 500
 
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 def to_the_end(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Awaitable[T]]:
-    """A caller that is cancelled does not cancel this."""
+    """Carry out `method` to its end, even if its caller is cancelled."""
 
     @functools.wraps(method)
     async def whole(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -42,7 +42,7 @@ def to_the_end(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Await
 
 @dataclass(frozen=True)
 class Known:
-    """A device and when it last called: clock time; None: never yet."""
+    """A device, and when it last called: clock time; None: never."""
 
     device: Registered
     last_seen: float | None
@@ -50,7 +50,7 @@ class Known:
 
 @dataclass(frozen=True)
 class Ended:
-    """A device that was revoked. cut: calls that it had open. counted: its updates that are in models."""
+    """A device that was revoked. cut: how many open calls were cut. counted: the rounds with its updates."""
 
     known: Known
     cut: int
@@ -59,9 +59,9 @@ class Ended:
 
 @dataclass(frozen=True)
 class Root:
-    """An authority. pin: SHA-256 of its key. certificates: that it signed and that hold.
+    """An authority. pin: SHA-256 of its key. certificates: how many valid ones it has signed.
 
-    untold: approved devices, seen lately, that were not told of it.
+    untold: approved devices, seen recently, that do not know it yet.
     """
 
     name: str
@@ -84,7 +84,7 @@ class AuthorityApi:
     # -- tokens ---------------------------------------------------------------------------------------------
 
     async def create_token(self, terms: Terms) -> tuple[Token, JoinString]:
-        """The join string is known to the caller alone from here on. Raises ConfigError."""
+        """The token and its join string, which is not stored: only the caller has it. Raises ConfigError."""
         token, secret = await self._storage.identities.add_token(terms)
         pin = self._authority.joining.pin
         return token, JoinString(self._host, self._port, pin, token.token, secret)
@@ -98,7 +98,7 @@ class AuthorityApi:
     # -- devices --------------------------------------------------------------------------------------------
 
     async def devices(self) -> list[Known]:
-        """Every device that ever joined, by name."""
+        """Every device that has ever joined, by name."""
         await self._coordinator.in_turn(self._coordinator.write_notes())
         seen = {each.device: each.last_seen for each in await self._storage.journal.devices()}
         return [Known(each, seen.get(each.device)) for each in self._keeper.known()]
@@ -111,14 +111,14 @@ class AuthorityApi:
     async def rename(self, device: DeviceId, display: str) -> Known:
         if not NAME.fullmatch(display):
             raise Refused(
-                f"{display[:64]!r} is not a name for a device",
+                f"{display[:64]!r} is not a valid display name",
                 "use 1 to 64 letters, digits, dots, dashes and underscores, a letter or digit first",
             )
         return await self._changed(await self._storage.identities.rename(device, display))
 
     @to_the_end
     async def revoke(self, device: DeviceId, reason: str) -> Ended:
-        """End an identity: refused from the next call on, open calls cut, its leases withdrawn."""
+        """Revoke an identity: its open calls are cut, its leases withdrawn, and its next call is refused."""
         await self._storage.identities.device(device)  # or there is nothing to revoke
         cut = await self._coordinator.at_once(self._end(device, reason[:LONGEST_REASON]))
         if visitor := self._coordinator.visitors.get(device):
@@ -127,22 +127,22 @@ class AuthorityApi:
         for run in self._coordinator.active():
             rounds = await self._storage.reports.rounds_of(run.run, device)
             counted += [(run.run, number) for number in rounds]
-            named = ", ".join(map(str, rounds)) or "none that is still known"
-            note = run.note(f"revoked; its updates that count, by round: {named}", device)
+            named = ", ".join(map(str, rounds)) or "none known"
+            note = run.note(f"revoked; rounds in which its updates count: {named}", device)
             await self._coordinator.in_turn(note)
         return Ended(await self._seen(device), cut, tuple(counted))
 
     async def _end(self, device: DeviceId, reason: str) -> int:
-        """What the disk has, the gate knows: where the disk fails, the server starts anew to find out.
+        """Bar the device, in memory and on disk; return how many open calls were cut.
 
-        How many open calls were cut.
+        If the disk fails, the server restarts and reads from the disk whether the revocation is there.
         """
         barred = self._coordinator.barred
         before = device in barred
-        barred.add(device)  # before the disk has it: no report slips in between the two
+        barred.add(device)  # before the disk has it, so that no report gets in between
         try:
             known = await self._storage.identities.revoke(device, reason)
-        except DiskFull:  # nothing was written, and whoever asked is told: the device goes on as it was
+        except DiskFull:  # nothing was written, and the operator gets the error: the device stays as it was
             if not before:
                 barred.discard(device)
             raise
@@ -159,7 +159,7 @@ class AuthorityApi:
     # -- authorities ----------------------------------------------------------------------------------------
 
     async def roots(self) -> list[Root]:
-        """Those that are trusted, oldest first."""
+        """The trusted authorities, oldest first."""
         devices = [each for each in await self.devices() if _counts(each)]
         return [self._root(name, devices) for name in self._authority.roots]
 
@@ -174,14 +174,14 @@ class AuthorityApi:
 
     @to_the_end
     async def use_root(self, name: str, force: bool) -> Root:
-        """Raises Refused while devices that may call were not told of it."""
+        """Let an authority sign. Raises Refused while approved devices do not know it, unless forced."""
         found = await self._found(name)
         if found.signs:
             return found
         if found.untold and not force:
             raise Refused(
                 f"{len(found.untold)} devices do not trust authority {name} yet: {_some(found.untold)}",
-                "wait until they have renewed; with --force they have to rejoin",
+                "wait until they have renewed; with --force, they must rejoin",
             )
         await self._storage.identities.note_event(Event.AUTHORITY_USED, authority=name, forced=force)
         self._authority.use(name)
@@ -190,12 +190,12 @@ class AuthorityApi:
 
     @to_the_end
     async def drop_root(self, name: str, force: bool) -> None:
-        """Raises Refused for the one that signs, and while certificates of it are in use."""
+        """Drop an authority. Raises Refused for the one that signs, and while it is in use unless forced."""
         found = await self._found(name)
         if found.certificates and not force:
             raise Refused(
-                f"{found.certificates} certificates of authority {name} are in use",
-                "wait until their devices have renewed; with --force they have to rejoin",
+                f"certificates of authority {name} that are in use: {found.certificates}",
+                "wait until their devices have renewed; with --force, they must rejoin",
             )
         self._authority.check_droppable(name)
         await self._storage.identities.note_event(Event.AUTHORITY_DROPPED, authority=name, forced=force)
@@ -229,7 +229,7 @@ def _recent(known: Known) -> bool:
 
 
 def _was_told(known: Known, root: str) -> bool:
-    """Whether the device has called with a certificate that came with this root: then it has stored both."""
+    """Whether the device has called with a certificate that came with this root, so that it has both."""
     used = [each for each in known.device.certificates if each.first_used is not None]
     newest = used[-1] if used else known.device.certificates[-1]
     return root in newest.bundle

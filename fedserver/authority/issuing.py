@@ -1,4 +1,4 @@
-"""Certificates, made of keys and names. P-256 and SHA-256 throughout; times are seconds since 1970.
+"""Create certificates from keys and names. P-256 and SHA-256 throughout; times are seconds since 1970.
 
 The root's and the server's certificates begin two years before they are made and last for years after, so
 that a device whose clock is a year off can still verify them. A device's begins a day before: the server's
@@ -20,7 +20,7 @@ from shoal.core.types import DeviceId
 
 YEAR = 365.25 * DAY
 BACK = 2 * YEAR
-"""How far the root's and the server's certificates reach back."""
+"""How long before their creation the root's and the server's certificates become valid."""
 ROOT_LIFE, SERVER_LIFE = 30 * YEAR, 4 * YEAR
 DEVICE_LIFE = 14 * DAY
 
@@ -39,14 +39,14 @@ def root(key: Key, federation: str, name: str, now: float) -> x509.Certificate:
 def server(
     root_key: Key, issuer: x509.Certificate, key: PublicKey, hosts: Sequence[str], now: float
 ) -> x509.Certificate:
-    """What the server shows to devices: it is good for these host names and addresses."""
+    """The certificate that the server shows to devices, valid for these host names and addresses."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedserver")])
     builder = _begin(subject, issuer.subject, key, now - BACK, now + SERVER_LIFE)
     return _issued(_serving(builder, hosts), issuer).sign(root_key, SHA256())
 
 
 def joining(key: Key, hosts: Sequence[str], now: float) -> x509.Certificate:
-    """What the joining port shows. Self-signed: callers go by the pin of its key alone."""
+    """The certificate of the joining port. It is self-signed: callers check only the pin of its key."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedserver joining")])
     builder = _begin(subject, subject, key.public_key(), now - BACK, now + ROOT_LIFE)
     return _own(_serving(builder, hosts), key).sign(key, SHA256())
@@ -55,7 +55,7 @@ def joining(key: Key, hosts: Sequence[str], now: float) -> x509.Certificate:
 def device(
     root_key: Key, issuer: x509.Certificate, key: PublicKey, federation: str, name: DeviceId, now: float
 ) -> x509.Certificate:
-    """What makes a device known. It names the device by one URI and says nothing else."""
+    """The certificate of a device. It names the device in one URI and contains nothing else."""
     builder = _begin(x509.Name([]), issuer.subject, key, now - DEVICE_BACK, now + DEVICE_LIFE)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(_usage(signs=False), critical=True)
@@ -66,13 +66,13 @@ def device(
 
 
 def hosts_of(certificate: x509.Certificate) -> tuple[str, ...]:
-    """The host names and addresses that a server's certificate is good for, in its order."""
+    """The host names and addresses for which a server's certificate is valid, in its order."""
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return tuple(str(name.value) for name in names)
 
 
 def federation_of(certificate: x509.Certificate) -> str:
-    """The federation whose authority that is."""
+    """The federation to which an authority belongs."""
     (found,) = certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
     return str(found.value)
 
@@ -120,7 +120,7 @@ def _name(federation: str, name: str) -> x509.Name:
 
 
 def _usage(signs: bool) -> x509.KeyUsage:
-    """signs: other certificates; else it only shows who it is."""
+    """signs: whether the key signs other certificates; otherwise it only identifies its owner."""
     no = dict.fromkeys(
         ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement"), False
     )
@@ -142,5 +142,5 @@ def _host(host: str) -> x509.GeneralName:
 
 
 def _time(seconds: float) -> datetime:
-    """To the second; not before 1970, which no clock of a device is either."""
+    """To the second, and not before 1970: no device's clock is either."""
     return datetime.fromtimestamp(0, UTC) + timedelta(seconds=int(max(0.0, seconds)))

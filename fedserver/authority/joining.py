@@ -1,8 +1,8 @@
-"""Challenge, join, rejoin, renew: what the two services of the contract do, without a network.
+"""Challenge, join, rejoin, renew: what EnrollmentService and IdentityService do, without a network.
 
-A refusal costs the address that it comes from: after five in a minute it waits. What succeeds costs nothing,
-so that a whole fleet can join from behind one address. Challenges, which anybody may ask for, are paced, for
-each address and for all: nobody can ask for so many that those of others are good no longer.
+An address that was refused five times in a minute has to wait. Success costs nothing, so that a whole fleet
+can join from behind one address. Challenges, which anyone may request, are paced for each address and for
+all: no one can request so many that those of other devices become invalid.
 """
 
 import secrets
@@ -19,24 +19,24 @@ from shoal.core.identity.enrolled import Challenge, Enrolled, Joining, Pending, 
 from shoal.core.identity.proof import NONCE
 
 FAILURES = 5
-"""Refusals a minute for one address."""
+"""Refusals per minute for one address."""
 CHALLENGES, AT_ONCE = 20.0, 500.0
-"""Challenges a second, and at one moment, for one address: a fleet may be behind it."""
+"""Challenges per second, and at once, for one address: a fleet may be behind it."""
 ALL_CHALLENGES, ALL_AT_ONCE, FURTHEST = 100.0, 1000.0, 45.0
-"""The same for all, and the seconds after which the last of a crowd may. So 7,000 are out at most: less than
-`MOST_NONCES`."""
+"""The same for all addresses, and the longest wait in seconds. So at most 7,000 challenges
+are open: less than `MOST_NONCES`."""
 RETRY = 10.0
-"""Seconds after which a device asks again that waits for approval."""
+"""Seconds after which a device that waits for approval asks again."""
 
 
 NONCE_LIFE = 60.0
-"""Seconds that a number is good for."""
+"""Seconds for which a nonce is valid."""
 MOST_NONCES = 8192
-"""How many are out at a time; one more, and the oldest is good no longer. 512 KiB of memory at most."""
+"""How many are open at a time; one more makes the oldest invalid. At most 512 KiB of memory."""
 
 
 class Nonces:
-    """In memory alone: after a restart every caller asks for a new one."""
+    """The nonces that callers must answer to, valid once; only in memory: a restart voids them."""
 
     def __init__(self) -> None:
         self._ends: OrderedDict[bytes, float] = OrderedDict()
@@ -49,12 +49,12 @@ class Nonces:
         return nonce
 
     def take(self, nonce: bytes) -> bool:
-        """Whether it is good; it is not from now on."""
+        """Whether it is valid; from now on it is not."""
         return time.monotonic() < self._ends.pop(nonce, 0.0)
 
 
 class JoinService:
-    """address: where devices call, as they are told."""
+    """address: where devices call, as their identity will say."""
 
     def __init__(self, keeper: Peers, address: str) -> None:
         self._keeper, self._authority, self._address = keeper, keeper.authority, address
@@ -66,10 +66,10 @@ class JoinService:
         """caller: the network address, here and below. Raises TooOften, and Busy when too many ask."""
         self._check(caller)
         if delay := self._asked.delay(caller):
-            problem = "this address asks for too many challenges"
+            problem = "this address requests too many challenges"
             raise TooOften(problem, f"try again in {delay:.0f} s", (delay, delay + 1.0))
         if delay := self._all_asked.delay(time.monotonic()):
-            problem = "too many devices ask to join at once"
+            problem = "too many devices join at once"
             raise Busy(problem, f"try again in {delay:.0f} s", (delay, delay + 1.0))
         return Challenge(self._nonces.make(), NONCE_LIFE, time.time())
 
@@ -93,11 +93,11 @@ class JoinService:
             rejoining, named, key, pin, self._authority, caller
         )
         answer = self._answer(admission, caller)
-        assert isinstance(answer, Enrolled)  # who is not approved is refused
+        assert isinstance(answer, Enrolled)  # a device that is not approved is refused
         return answer
 
     async def renew(self, peer: Named, csr: bytes) -> Enrolled:
-        """For a device that the gate has let in. Raises BadPayload, TooOften."""
+        """For a device that the authorization interceptor has admitted. Raises BadPayload, TooOften."""
         key = key_of_request(csr)
         admission = await self._keeper.storage.identities.renew(
             peer.device, peer.serial, key, self._authority
@@ -114,7 +114,7 @@ class JoinService:
 
     def _take(self, nonce: bytes) -> None:
         if not self._nonces.take(nonce):
-            raise Unavailable("that challenge is not good any more", "ask for a new one and answer that")
+            raise Unavailable("the challenge is no longer valid", "request a new one and answer that")
 
     def _answer(self, admission: Admission, caller: str) -> Enrolled | Pending:
         if admission.error is not None:

@@ -1,8 +1,8 @@
-"""Who calls now: every call of a device is shown to the keeper, who knows the registry by heart.
+"""The peer cache: the registry in memory, which is asked at every call of a device.
 
-The registry on disk is what holds. After each change of it, and before anybody is told, the keeper learns the
-new state of the one device that changed; so a check at a call costs a look into a dictionary, and what was
-revoked is refused from the next call on.
+The registry on disk is the truth. After each change of it, and before the change is reported, the cache gets
+the new state of the device that changed. So a check at a call is one look into a dictionary, and a revoked
+device is refused from the next call on.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from shoal.core.identity.enrolled import Role
 from shoal.core.types import DeviceId
 
 RENEW_AT, SPREAD = 2 / 3, 1 / 15
-"""Which share of a certificate's life is over when the next is due, and over which the devices are spread."""
+"""The share of its life after which a certificate is renewed, and the share over which devices are spread."""
 
 
 class Peers:
@@ -63,14 +63,14 @@ class Peers:
         if peer.federation != self.authority.federation or known is None:
             raise Unauthenticated(
                 f"no device {peer.device} of federation {peer.federation} is known here",
-                f"join the federation {self.authority.federation} first: fedclient join",
+                f"join the federation {self.authority.federation} first, with: fedclient join",
             )
         self._check_standing(known)
         found = self._certified(peer)
         if found is None or found.root not in self.authority.roots:
             raise Unauthenticated(
                 f"this certificate of device {peer.device} was replaced by a newer one",
-                "use the newest; if it is lost, join anew",
+                "use the newest one; if it is lost, join again under a new name",
             )
         if time.time() >= found.expires:
             raise Unauthenticated(
@@ -79,7 +79,7 @@ class Peers:
         return known, found
 
     def _certified(self, peer: Named) -> Certified | None:
-        """The certificate, if it is in the registry and not void."""
+        """The certificate, if it is in the registry and valid."""
         known = self._known.get(peer.device)
         certificates = known.certificates if known else ()
         return next((each for each in certificates if each.serial == peer.serial), None)
@@ -91,7 +91,7 @@ class Peers:
             raise Unauthenticated(f"device {known.device} waits for approval", "ask the server's operator")
 
     def learn(self, known: Registered) -> None:
-        """The registry has changed: this holds of the device now."""
+        """Replace the cached state of a device, after the registry has changed."""
         self._known[known.device] = known
 
     def known(self) -> list[Registered]:
@@ -103,13 +103,13 @@ class Peers:
         return self._known[device].role
 
     def renew_in(self, device: DeviceId, serial: str) -> float:
-        """Seconds until the next certificate is due: at once if the roots have changed since this one."""
+        """Seconds until the next certificate is required; 0 if the authorities have changed."""
         certificates = self._known[device].certificates
         certified = next((each for each in certificates if each.serial == serial), None)
         return 0.0 if certified is None else self.due(certified)
 
     def due(self, certified: Certified) -> float:
-        """Seconds until the certificate after this one is due, a little different for each device."""
+        """Seconds until the certificate after this one is required, slightly different for each device."""
         if certified.root != self.authority.issuing or set(certified.bundle) != set(self.authority.roots):
             return 0.0
         share = RENEW_AT - SPREAD * (zlib.crc32(certified.serial.encode()) / (1 << 32))
@@ -138,7 +138,7 @@ class Peers:
                 del self._calls[device]
 
     def cut(self, device: DeviceId) -> int:
-        """End the calls that a device has open; how many there were."""
+        """End the open calls of a device; return how many there were."""
         calls = self._calls.pop(device, set())
         for task in calls:
             task.cancel()

@@ -1,4 +1,4 @@
-"""So much in a minute and no more, or so much in a second, for each of many who ask."""
+"""Limits for each of many callers: a number of events per minute, or a pace per second."""
 
 import time
 from collections import OrderedDict, deque
@@ -8,25 +8,25 @@ from shoal.core.engine.pacing import Pace
 
 MINUTE = 60.0
 MOST_KEYS = 4096
-"""How many are remembered at a time; who was not heard of for longest is forgotten."""
+"""How many callers are remembered; the one that has been silent for longest is forgotten."""
 
 
 class RateLimit:
-    """most: times a minute for each key."""
+    """At most `most` events per minute for each key."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._times: OrderedDict[str, deque[float]] = OrderedDict()
 
     def used_up(self, key: str) -> bool:
-        """Whether a key has had all its times of the last minute."""
+        """Whether a key has reached its limit within the last minute."""
         times = self._times.get(key)
         while times and times[0] <= time.monotonic() - MINUTE:
             times.popleft()
         return times is not None and len(times) >= self._most
 
     def count(self, key: str) -> None:
-        """One more time."""
+        """Count one event."""
         times = self._times.setdefault(key, deque(maxlen=self._most))
         times.append(time.monotonic())
         self._times.move_to_end(key)
@@ -34,7 +34,7 @@ class RateLimit:
             self._times.popitem(last=False)
 
     def allow(self, key: str) -> bool:
-        """Count one more time if there is one left; whether there was."""
+        """Count one event if the limit allows it; return whether it did."""
         allowed = not self.used_up(key)
         if allowed:
             self.count(key)
@@ -42,14 +42,14 @@ class RateLimit:
 
 
 class PaceByKey:
-    """each: makes the pace of one key, which is another than those of others."""
+    """A pace for each key. each: makes the pace of a new key."""
 
     def __init__(self, each: Callable[[], Pace]) -> None:
         self._each = each
         self._paces: OrderedDict[str, Pace] = OrderedDict()
 
     def delay(self, key: str) -> float:
-        """0 for a key that may go on now, else in how many seconds it is its turn."""
+        """Seconds until it is this key's turn; 0 if it may go on now."""
         pace = self._paces.setdefault(key, self._each())
         self._paces.move_to_end(key)
         while len(self._paces) > MOST_KEYS:

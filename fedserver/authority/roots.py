@@ -6,9 +6,9 @@
   server.pem       what devices are shown, signed by that root
   joining.pem      what the joining port shows; join strings carry its pin
 
-Each file takes its place in one step, in this order; so a crash leaves what a repetition completes. All but a
-root can be made again, by `fedserver init`. The files alone say what holds; the audit log says who changed
-them, one line before each change.
+Each file is written in one step, in this order, so a repetition completes what a crash left out. Everything
+except a root can be created again, by `fedserver init`. Only the files decide what is valid; the audit log
+records each change, one line before the change.
 """
 
 import os
@@ -80,15 +80,15 @@ class Authority:
         if lacks == [ROOT, ISSUING, SERVER, JOINING]:
             raise ConfigError(
                 f"{state} has no certificates, so devices cannot prove who they are",
-                f"make them: fedserver init --state {state} --host NAME; or serve plain text to this machine "
-                "alone with --insecure-loopback",
+                f"create them with: fedserver init --state {state} --host NAME; or serve plain text, to this "
+                "machine only, with --insecure-loopback",
             )
         if ROOT in lacks:
             raise ConfigError(f"there is no root-*.pem in {state / FOLDER} any more", RESTORE)
         if lacks:
             raise ConfigError(
                 f"{', '.join(lacks)} in {state / FOLDER}: missing or damaged",
-                f"make it again: fedserver init --state {state}",
+                f"create it again with: fedserver init --state {state}",
             )
         return cls(state / FOLDER, hosts)
 
@@ -123,9 +123,9 @@ class Authority:
         return Issued(made.public_bytes(Encoding.PEM), serial, pin_of(key), self.issuing, now, expires)
 
     def refresh(self) -> bool:
-        """Issue the server's certificate anew when half its life is over, or its hosts or root are others.
+        """Renew the server's certificate if half of its life is over, or its hosts or its root have changed.
 
-        Whether it was. Raises StorageFault.
+        Return whether it was renewed. Raises StorageFault.
         """
         now, certificate = time.time(), self.server.certificate
         young = certificate.not_valid_after_utc.timestamp() - now > issuing.SERVER_LIFE / 2
@@ -164,14 +164,17 @@ class Authority:
         """Raises Refused when no more roots can be trusted."""
         if len(self.roots) >= MOST_ROOTS:
             raise Refused(
-                f"{len(self.roots)} authorities are trusted already", "drop one: fedserver authority drop"
+                f"{len(self.roots)} authorities are trusted already",
+                "remove one with: fedserver authority drop",
             )
 
     def check_droppable(self, name: str) -> None:
         """Raises Refused for the root that signs."""
         self.root(name)
         if name == self.issuing:
-            raise Refused(f"authority {name} signs", "let another sign first: fedserver authority use")
+            raise Refused(
+                f"authority {name} signs", "first let another one sign, with: fedserver authority use"
+            )
 
     def root(self, name: str) -> KeyPair:
         """Raises NotFound."""
@@ -275,23 +278,25 @@ def _root_path(folder: Path, name: str) -> Path:
 
 
 def save_pair(pair: KeyPair, path: Path) -> None:
-    """Put it in the place of `path` in one step, for this user's eyes alone. Raises StorageFault."""
+    """Write it to `path` in one step, readable by this user only. Raises StorageFault."""
     with disk.replacing(path) as file:
         os.fchmod(file.fileno(), MODE)
         file.write(pair.key_pem + pair.pem)
 
 
 def load_pair(path: Path) -> KeyPair:
-    """Raises ConfigError when others may read the file, StorageFault when it is damaged."""
+    """Raises ConfigError if other users may read the file, StorageFault if it is damaged."""
     with disk.storing(path), path.open("rb") as file:
         mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
         if mode & ~MODE:
-            raise ConfigError(f"{path} holds a key, and its mode is {mode:04o}", f"chmod 600 {path}")
+            raise ConfigError(
+                f"{path} contains a key and is readable by other users (mode {mode:04o})", f"chmod 600 {path}"
+            )
         pem = file.read(LARGEST)
     try:
         pair = KeyPair(key_from_pem(pem), parsed(pem))
     except (StorageFault, BadPayload) as error:
         raise StorageFault(f"{path}: {error.message}", "restore the state folder from a backup") from None
     if pair.certificate.public_key() != pair.key.public_key():
-        raise StorageFault(f"{path}: the certificate is not of that key", "restore it from a backup")
+        raise StorageFault(f"{path}: the certificate does not belong to the key", "restore it from a backup")
     return pair

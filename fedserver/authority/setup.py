@@ -1,4 +1,4 @@
-"""`fedserver init`: the authority, the certificates and the settings of a server. It is harmless twice."""
+"""`fedserver init`: create the authority, the certificates and the settings of a server. Safe to repeat."""
 
 import ipaddress
 import os
@@ -19,12 +19,12 @@ from shoal.shell import disk
 
 HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9-]{1,63})*")
 PORT, JOIN_PORT = 50051, 50052
-HEADER = "# Made by `fedserver init`; `fedserver up` reads it. Options of the command line come before it.\n"
+HEADER = "# Created by `fedserver init` for `fedserver up`. Command-line options override this file.\n"
 
 
 @dataclass(frozen=True)
 class Made:
-    """made: the files that this call made; none: everything was there. join_listen: where devices join."""
+    """made: the files that this call created; none: everything existed. join_listen: where devices join."""
 
     federation: str
     hosts: tuple[str, ...]
@@ -36,9 +36,9 @@ class Made:
 def init(
     state: Path, hosts: Sequence[str], listen: str | None, join_listen: str | None, federation: str
 ) -> Made:
-    """Make what is missing in a state folder, and the server's certificate also where it is damaged.
+    """Create what is missing in a state folder, and replace the server's certificate if it is damaged.
 
-    Raises ConfigError, also while a server uses the folder, and StorageFault.
+    Raises StorageFault, and ConfigError, also while a server uses the folder.
     """
     for host in hosts:
         _check(host)
@@ -48,7 +48,7 @@ def init(
             "use 1 to 64 letters, digits, dots, dashes and underscores, a letter or digit first",
         )
     if not hosts and not (state / SETTINGS).is_file():
-        raise ConfigError("no --host is given", "give the name or address at which devices reach it")
+        raise ConfigError("no --host is given", "give the name or address at which devices reach this server")
     os.umask(0o077)
     lacks = lacking(state)
     if not lacks and (state / SETTINGS).is_file():
@@ -60,7 +60,7 @@ def init(
         if ROOT in lacks and store.identities.registry.all():
             raise StorageFault(
                 f"the keys of the authority are gone from {state}, and devices have joined under them",
-                "restore the folder from a backup; to begin anew, give another --state",
+                "restore the folder from a backup; to start over, give another --state",
             )
         if lacks:
             if not (named := config.hosts or tuple(hosts)):
@@ -81,8 +81,8 @@ def _found(state: Path, made: tuple[str, ...]) -> Made:
 
 
 def _write(state: Path, hosts: Sequence[str], listen: str | None, join_listen: str | None) -> str:
-    """The settings file. A server that is for this machine alone listens to this machine alone."""
-    anywhere = "127.0.0.1" if all(map(_is_loopback, hosts)) else "0.0.0.0"  # noqa: S104 - the certificates' gate is behind it
+    """Write the settings file. A server whose hosts are all loopback addresses listens on loopback only."""
+    anywhere = "127.0.0.1" if all(map(_is_loopback, hosts)) else "0.0.0.0"  # noqa: S104 - every call needs a certificate
     settings = {
         "state": ".",
         "listen": listen or f"{anywhere}:{PORT}",
@@ -99,7 +99,8 @@ def _check(host: str) -> None:
     except ValueError:
         if not HOST.fullmatch(host):
             raise ConfigError(
-                f"{host[:80]!r} is neither a host name nor an address", "such as --host shoal.example.org"
+                f"{host[:80]!r} is neither a host name nor an address",
+                "give a form like --host shoal.example.org",
             ) from None
 
 

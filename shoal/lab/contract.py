@@ -22,7 +22,7 @@ from shoal.core.algorithm import Algorithm, Report, find, measurement
 from shoal.core.algorithm.card import check_rules
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
-from shoal.core.device_kit.context import DeviceContext, Memories, Simulated
+from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import Learner, builtin, initial_weights
 from shoal.core.engine import checkpoint
 from shoal.core.engine.events import Effect, Save
@@ -38,6 +38,7 @@ from shoal.core.privacy.report import OPEN, left_open
 from shoal.core.types import DeviceId, Tensors
 from shoal.lab.datasets import images
 from shoal.lab.datasets.pixels import rotate, unit
+from shoal.lab.devices import Memories, Simulated
 
 Device = Callable[[Message, int], Message]
 DEVICES = 6

@@ -2,14 +2,14 @@
 take turns."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 
 import numpy as np
 
-from shoal.core.algorithm import Algorithm
+from shoal.core.algorithm import Algorithm, DeviceHalf
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
-from shoal.core.device_kit.context import DeviceContext, Simulated
+from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import Learner
 from shoal.core.engine.simulate import Device, Keep
 from shoal.core.exchange.messages import Built, Describe, Evaluated, Message
@@ -21,8 +21,36 @@ from shoal.core.types import DeviceId, Tensors
 from shoal.lab.fleet import Fleet
 from shoal.lab.shifts.drift import stage_at
 
+Memories = MutableMapping[DeviceId, Tensors]
+"""What each device remembers of the run."""
 NEWCOMER = "newcomer"
 """The label of the noise of a device that is not in the fleet."""
+
+
+class Simulated:
+    """A simulated device: a function from a task and its seed to the answer.
+
+    What is remembered counts once there is an answer. keep: moves it off the heap, as
+    `shoal.core.engine.simulate.Keep` does.
+    """
+
+    def __init__(
+        self,
+        device_half: DeviceHalf,
+        context: DeviceContext,
+        device: DeviceId,
+        memories: Memories,
+        keep: Callable[[Tensors], Tensors] = lambda tensors: tensors,
+    ) -> None:
+        self._device_half, self._context, self._device = device_half, context, device
+        self._memories, self._keep = memories, keep
+
+    def __call__(self, message: Message, seed: int) -> Message:
+        context = self._context.for_task(seed, self._memories.get(self._device))
+        answer = self._device_half.perform(message, context)
+        if context.remembered is not None:
+            self._memories[self._device] = self._keep(context.remembered)
+        return answer
 
 
 class SimulatedDevices:

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import shoal
 from shoal.core.algorithm import find
@@ -187,7 +188,7 @@ def test_a_model_may_be_a_factory_a_learner_a_file_or_a_name(tmp_path: Path) -> 
         ({"model": lambda: 3}, LearnerFault, "returned a int"),
         ({"model": Net, "options": {"hidden": [3]}}, ConfigError, "options are of a built-in network"),
         ({"round": 3}, ConfigError, 'fedavg has no parameter .round. .did you mean "rounds"'),
-        ({"rounds": "many"}, ConfigError, "parameter rounds of fedavg"),
+        ({"rounds": "many"}, ConfigError, "fedavg: parameter rounds cannot be .many."),
         ({"preset": "papers"}, ConfigError, "has no preset 'papers'"),
     ],
 )
@@ -207,3 +208,12 @@ def test_the_algorithms_are_listed_with_a_line_each() -> None:
     found = shoal.algorithms()
     assert {"fedavg", "flux", "flux-soft", "ifca"} <= set(found)
     assert all(line and "\n" not in line for line in found.values())
+
+
+def test_a_network_that_does_not_fit_the_data_ends_the_simulation_with_the_learner_s_own_error() -> None:
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Linear(3, 2))
+
+    with pytest.raises(LearnerFault, match="shapes cannot be multiplied") as caught:
+        shoal.simulate("fedavg", fleet(), model=build, rounds=1)
+    assert "Traceback" in caught.value.details

@@ -20,13 +20,13 @@ from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.rpc.client import OperatorClient
 from fedserver.store.records import RunSpec
 from shoal.core.algorithm import find
-from shoal.core.device_kit.context import Simulated
 from shoal.core.engine.bootstrap import Bootstrap, Unstarted
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.simulate import simulate
 from shoal.core.exchange.link import Link
 from shoal.core.exchange.tensors import digest
 from shoal.core.types import Tensors
+from shoal.lab.devices import Simulated
 from tests.client.visits import NoJitter
 from tests.paper.fedrc_fleet import context
 from tests.server.processes import daemon

@@ -19,12 +19,13 @@ from fedserver.rpc.client import OperatorClient
 from fedserver.store.records import RunSpec
 from shoal.core.algorithm import State, find
 from shoal.core.data.views import Views
-from shoal.core.device_kit.context import DeviceContext, Simulated
+from shoal.core.device_kit.context import DeviceContext
 from shoal.core.engine.bootstrap import Bootstrap, Unstarted
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.simulate import simulate
 from shoal.core.exchange.tensors import digest
 from shoal.core.types import Tensors
+from shoal.lab.devices import Simulated
 from tests.client.visits import NoJitter
 from tests.fleet import data, learner
 from tests.server.processes import daemon

@@ -21,7 +21,7 @@ from fedserver.coordinator.operator_api import OperatorApi
 from shoal.core.algorithm import find
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
-from shoal.core.device_kit.context import DeviceContext, Simulated
+from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import Learner, builtin
 from shoal.core.engine.bootstrap import Bootstrap, Unstarted
 from shoal.core.engine.simulate import simulate
@@ -29,6 +29,7 @@ from shoal.core.exchange.tensors import digest
 from shoal.core.types import Tensors
 from shoal.lab.demo import fleet, processes
 from shoal.lab.demo.fleet import Member
+from shoal.lab.devices import Simulated
 from shoal.shell.console import Console
 
 Models = dict[str, dict[str, str]]

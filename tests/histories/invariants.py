@@ -167,8 +167,8 @@ class Invariants:
             "SELECT * FROM reports WHERE run = ? AND round = ? ORDER BY device", (run, expected.round)
         ).fetchall()
         found = {row["device"]: row["message"] for row in rows}
-        for device, data in expected.rows.items():
-            check(found.get(device) == data, f"I1: {run}: the report of {device} counted and is gone")
+        for device, payload in expected.rows.items():
+            check(found.get(device) == payload, f"I1: {run}: the report of {device} counted and is gone")
         for device in sorted(found.keys() - expected.rows.keys()):
             self._add(run, expected, device, found[device])
 

@@ -74,7 +74,10 @@ def test_every_table_s_rows_and_columns_are_there_and_its_published_figures_are_
         assert len({cell.name for cell in cells}) == len(cells)
         for method in table.methods:
             algorithm, variant = find(method.algorithm)
-            algorithm.configure(method.preset, {**variant, **method.changes})
+            changes = {**variant, **method.changes}
+            if changes.get("clusters") == -1:  # an experiment puts the true number in its place
+                changes["clusters"] = 4
+            algorithm.configure(method.preset, changes)
         columns = {column.name for column in table.columns}
         published = table.published(dataset)
         assert {column for _, column, _ in published} == columns

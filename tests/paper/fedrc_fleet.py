@@ -14,7 +14,7 @@ from shoal.core.algorithms.fedrc.messages import Mix, Mixed, Mixing
 from shoal.core.algorithms.fedrc.state import State
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
-from shoal.core.device_kit.context import DeviceContext, Memories, Simulated
+from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import builtin, initial_weights
 from shoal.core.engine.events import Effect
 from shoal.core.engine.rounds import RoundPolicy
@@ -25,6 +25,7 @@ from shoal.core.exchange.parts import MixtureCounts
 from shoal.core.types import DeviceId
 from shoal.lab.datasets import images
 from shoal.lab.datasets.pixels import unit
+from shoal.lab.devices import Memories, Simulated
 from shoal.lab.shifts.three_concepts import named
 
 DEVICES, SEED = 9, 3

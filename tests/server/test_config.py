@@ -128,7 +128,9 @@ def test_a_parameter_that_is_a_text_is_what_was_written(tmp_path: Path, text: st
     assert in_file.spec().parameters == {"privacy": text, "rounds": 3}
     assert by_flags.spec().parameters == {"privacy": text}
     assert ALGORITHM.configure("default", dict([parsed("privacy=off")])).privacy == "off"
-    with pytest.raises(ConfigError, match="parameter rounds of flux: int is due, not False"):
+    with pytest.raises(
+        ConfigError, match="flux: parameter rounds cannot be False; expected a whole number of at least 1"
+    ):
         ALGORITHM.configure("default", dict([parsed("rounds=off")]))
     with pytest.raises(ConfigError, match="no algorithm 'fluks'"):
         read_run(None, {"algorithm": "fluks"}).spec()

@@ -16,28 +16,25 @@ operator can roll the models back without it; so a device half checks that it fi
 """
 
 import copy
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import nn
 
-from shoal.core.algorithm import DeviceHalf
 from shoal.core.data.version import Numbers, distinct, version
 from shoal.core.data.views import Views
 from shoal.core.device_kit.learner import Learner, load_weights
 from shoal.core.device_kit.samples import Samples, convert
 from shoal.core.errors import BadPayload, ConfigError, DeviceFault, near
-from shoal.core.exchange.messages import Message
 from shoal.core.exchange.tensors import nbytes
 from shoal.core.privacy.accountant import Account, NoAccount
-from shoal.core.types import DeviceId, Tensors
+from shoal.core.types import Tensors
 
 DEVICES = ("auto", "cpu", "cuda")
 PARTS = ("train", "held_out", "test")
 MODELS, PER_SAMPLE = 4, 1 << 10
 """The limit of what is remembered of a run: this many models, and this many bytes per training sample."""
-Memories = MutableMapping[DeviceId, Tensors]
 """What each device remembers of the run. A run that is resumed needs them again."""
 
 
@@ -150,29 +147,3 @@ def choose_device(name: str) -> torch.device:
     if name == "cuda" and not found:
         raise ConfigError("device is cuda, but PyTorch finds no CUDA GPU", "use auto or cpu")
     return torch.device("cuda" if found and name != "cpu" else "cpu")
-
-
-class Simulated:
-    """A simulated device: a function from a task and its seed to the answer.
-
-    What is remembered counts once there is an answer. keep: moves it off the heap, as
-    `shoal.core.engine.simulate.Keep` does.
-    """
-
-    def __init__(
-        self,
-        device_half: DeviceHalf,
-        context: DeviceContext,
-        device: DeviceId,
-        memories: Memories,
-        keep: Callable[[Tensors], Tensors] = lambda tensors: tensors,
-    ) -> None:
-        self._device_half, self._context, self._device = device_half, context, device
-        self._memories, self._keep = memories, keep
-
-    def __call__(self, message: Message, seed: int) -> Message:
-        context = self._context.for_task(seed, self._memories.get(self._device))
-        answer = self._device_half.perform(message, context)
-        if context.remembered is not None:
-            self._memories[self._device] = self._keep(context.remembered)
-        return answer

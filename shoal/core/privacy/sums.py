@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shoal.core.exchange.parts import Integers, NoisySums, Vector
+from shoal.core.exchange.parts import FloatArray, Integers, NoisySums
 
 Labels = npt.NDArray[np.integer[Any]]
 
@@ -55,7 +55,7 @@ def weights(classes: int) -> tuple[float, float]:
 
 
 def sums_of(
-    batches: Iterable[tuple[Vector, Labels | None]], radius: float, dims: int, classes: int
+    batches: Iterable[tuple[FloatArray, Labels | None]], radius: float, dims: int, classes: int
 ) -> ExactSums:
     """The sums over batches, of any size, of projected latents (n, l) and their labels (n,).
 
@@ -80,7 +80,7 @@ def sums_of(
     return ExactSums(values, radius)
 
 
-def sample_vectors(latents: Vector, radius: float) -> Vector:
+def sample_vectors(latents: FloatArray, radius: float) -> FloatArray:
     """v of each of (n, l) finite latents, (n, 2 l + 1) float64, each of norm 1 at most."""
     latents = np.asarray(latents, np.float64)
     largest = np.maximum(np.abs(latents).max(axis=1, initial=0.0), radius)  # its square may overflow
@@ -90,12 +90,12 @@ def sample_vectors(latents: Vector, radius: float) -> Vector:
     return np.concatenate([a * units, b * units**2, np.full((len(latents), 1), c)], axis=1)
 
 
-def on_grid(vectors: Vector) -> Integers:
+def on_grid(vectors: FloatArray) -> Integers:
     """Whole steps of the grid, towards zero."""
     return np.trunc(vectors * GRID).astype(np.int64)
 
 
-def totals(sums: NoisySums) -> tuple[Vector, Vector]:
+def totals(sums: NoisySums) -> tuple[FloatArray, FloatArray]:
     """Sums of sample vectors, (rows, 2 l + 1), and the noise's standard deviation in each row, (rows,).
 
     All samples together are both a row of their own and the sum of the classes. The two are independent
@@ -113,7 +113,7 @@ def totals(sums: NoisySums) -> tuple[Vector, Vector]:
     return found, spread
 
 
-def counts(sums: NoisySums) -> Vector:
+def counts(sums: NoisySums) -> FloatArray:
     """(rows,) the samples behind each row, with noise: they may be negative."""
-    found: Vector = totals(sums)[0][:, -1] / SHARES[2]
+    found: FloatArray = totals(sums)[0][:, -1] / SHARES[2]
     return found

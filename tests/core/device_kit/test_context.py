@@ -4,11 +4,12 @@ import torch
 
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
-from shoal.core.device_kit.context import DeviceContext, Simulated, choose_device
+from shoal.core.device_kit.context import DeviceContext, choose_device
 from shoal.core.device_kit.learner import initial_weights, tensors_of
 from shoal.core.errors import BadPayload, ConfigError, DeviceFault
 from shoal.core.exchange.messages import Build, Evaluated, Message
 from shoal.core.types import Tensors
+from shoal.lab.devices import Simulated
 
 from .conftest import DEVICES, bench_of, blobs, small
 

@@ -76,7 +76,7 @@ def test_a_revoked_device_is_refused_at_its_next_call_and_its_lease_is_withdrawn
             for line in await found.coordinator.storage.journal.log_lines("toy", 0)
             if line.device == "d0"
         ]
-        assert log == ["revoked; its updates that count, by round: 1"]
+        assert log == ["revoked; rounds in which its updates count: 1"]
         assert [line["facts"]["device"] for line in lines_of(found.state, Event.REVOKED)] == ["d0", "d1"]
         await hands[2].link.next_task(0.0)  # the others go on
         await asyncio.gather(*(channel.close() for channel in channels))

@@ -61,7 +61,10 @@ def with_model(change: Callable[[Tensors], Tensors]) -> Change:
 
 
 BAD: dict[str, tuple[Change, str]] = {
-    "shape": (with_model(lambda m: {**m, "layer.bias": np.zeros(2, np.float32)}), r"float32 \[2\] where"),
+    "shape": (
+        with_model(lambda m: {**m, "layer.bias": np.zeros(2, np.float32)}),
+        r"float32 \[2\], expected float32 \[3\]",
+    ),
     "dtype": (with_model(lambda m: {**m, "layer.bias": np.zeros(3, np.float16)}), "float16"),
     "missing": (with_model(lambda m: {"steps": m["steps"]}), "lacks tensor 'layer.bias'"),
     "order": (with_model(lambda m: {k: m[k] for k in ("layer.bias", "layer.weight", "steps")}), "order"),
