@@ -1,4 +1,4 @@
-"""The life of the server process: take the state folder, listen, and end without a loose end."""
+"""The server process: open the state folder, serve calls, and stop cleanly."""
 
 import asyncio
 import contextlib
@@ -25,16 +25,16 @@ from shoal.shell.disk import settle, storing, temporary
 log = logging.getLogger("shoal.server")
 
 ADDRESS, JOIN = "address", "join-address"
-"""The files in the state folder that say where devices call, and where they join."""
+"""The files in the state folder with the addresses at which devices call and join."""
 
 
 async def serve(config: ServerConfig, announce: Callable[[str, str], None]) -> None:
-    """Serve until SIGTERM or SIGINT. announce: told where devices call and join, as soon as they can.
+    """Serve until SIGTERM or SIGINT. announce: called with the addresses at which devices call and join.
 
-    Raises ConfigError where it cannot start, StorageFault when the disk gives way: the state folder is then
-    as good as after any other stop, and the next start goes on from there.
+    Raises ConfigError if the server cannot start, StorageFault if the disk fails. The state folder is then as
+    intact as after any other stop, and the next start continues from it.
     """
-    os.umask(0o077)  # what lies in the state folder is for this user alone
+    os.umask(0o077)  # only this user may read the state folder
     stop = _stop_signal()
     authority = None if config.insecure_loopback else Authority.open(config.state, config.hosts)
     coordinator = await Coordinator.open(config.state, config.cadence)
@@ -56,7 +56,7 @@ async def serve(config: ServerConfig, announce: Callable[[str, str], None]) -> N
 
 
 async def _end(coordinator: Coordinator, listeners: Listeners | None, config: ServerConfig) -> None:
-    """No new calls; those that wait are answered, those that work may end, and the rest is on disk."""
+    """Accept no new calls, answer those that wait, let those in progress finish, and store the rest."""
     log.info("stopping")
     coordinator.stop_serving()
     if listeners is not None:
@@ -70,7 +70,7 @@ async def _end(coordinator: Coordinator, listeners: Listeners | None, config: Se
 
 
 def _stop_signal() -> asyncio.Future[None]:
-    """Done at the first SIGTERM or SIGINT; a second one ends the process as it would any other."""
+    """A future that is done at the first SIGTERM or SIGINT. A second signal has its default effect."""
     loop = asyncio.get_running_loop()
     stop: asyncio.Future[None] = loop.create_future()
 
@@ -93,8 +93,8 @@ def _write_address(path: Path, address: str) -> None:
 
 
 async def _access(storage: Storage, authority: Authority, config: ServerConfig) -> Access:
-    """What the listeners need where there are certificates; the server's own is renewed if it is time."""
+    """What the listeners need for TLS. The server's own certificate is renewed if necessary."""
     if authority.refresh():
-        log.info("the server's certificate is new: it is good for %s", ", ".join(authority.hosts))
+        log.info("the server has a new certificate, which is valid for %s", ", ".join(authority.hosts))
         await storage.identities.note_event(Event.CERTIFICATE_MADE, hosts=list(authority.hosts))
     return Access(await Peers.open(storage, authority), config.join_listen, authority.hosts[0])

@@ -99,7 +99,7 @@ class AuthorityApi:
 
     async def devices(self) -> list[Known]:
         """Every device that has ever joined, by name."""
-        await self._coordinator.in_turn(self._coordinator.write_notes())
+        await self._coordinator.in_turn(self._coordinator.write_journal())
         seen = {each.device: each.last_seen for each in await self._storage.journal.devices()}
         return [Known(each, seen.get(each.device)) for each in self._keeper.known()]
 
@@ -169,7 +169,7 @@ class AuthorityApi:
         self._authority.check_room()
         await self._storage.identities.note_event(Event.AUTHORITY_ADDED, authority=name)
         self._authority.add(name, pair)
-        self._coordinator.end_visits()
+        self._coordinator.end_sessions()
         return await self._found(name)
 
     @to_the_end
@@ -185,7 +185,7 @@ class AuthorityApi:
             )
         await self._storage.identities.note_event(Event.AUTHORITY_USED, authority=name, forced=force)
         self._authority.use(name)
-        self._coordinator.end_visits()
+        self._coordinator.end_sessions()
         return replace(found, signs=True)
 
     @to_the_end
@@ -200,7 +200,7 @@ class AuthorityApi:
         self._authority.check_droppable(name)
         await self._storage.identities.note_event(Event.AUTHORITY_DROPPED, authority=name, forced=force)
         self._authority.drop(name)
-        self._coordinator.end_visits()
+        self._coordinator.end_sessions()
 
     async def _found(self, name: str) -> Root:
         self._authority.root(name)

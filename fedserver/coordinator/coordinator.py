@@ -1,7 +1,8 @@
-"""All runs and devices of a server. One thing happens at a time, and what is decided is on disk first.
+"""All runs and devices of a server. Decisions are made one at a time, and are on disk before anyone sees
+them.
 
-A device's calls come through `link`, an operator's through `fedserver.coordinator.operator_api`; neither
-knows of the network.
+Devices call through `fedserver.coordinator.device_api`, operators through
+`fedserver.coordinator.operator_api`; neither depends on the network.
 """
 
 import asyncio
@@ -35,23 +36,23 @@ T = TypeVar("T")
 log = logging.getLogger("shoal.server")
 
 RETURNS, FURTHEST = 25.0, 45.0
-"""Devices that are to come back in a second when all have lost the server at once; the seconds that this may
-take at most."""
-NOTES = 5.0
-"""Seconds between writing down who was seen and how much was moved; a crash loses no more than that."""
-
-
+"""How many devices should reconnect per second after all have lost the server at once, and the most seconds
+over which their return is spread."""
+JOURNAL_INTERVAL = 5.0
+"""Seconds between two updates of the devices and the traffic in the journal. A crash loses at most that
+much."""
 NAMED = 3
 """How many devices that have seen another history are named in a notice."""
 
 
 class Coordinator:
-    """Made by `open`. broken: why the process must start anew, such as a decision that the disk refused.
+    """Coordinates all runs and devices of a server. Created by `open`.
 
-    conflicts: what devices have seen of a history that is not this server's, see `fedserver.store.history`.
-    recovery: the runs that are not back yet after the start, and those that cannot be read.
-    known: how many devices were here before the start. barred: devices that were revoked since the start:
-    what they reported and has not counted yet will not count.
+    broken: done when the process has to be restarted; its result is the reason, such as a write that the disk
+    refused. conflicts: what devices have seen that is not in this server's history, see
+    `fedserver.store.history`. recovery: the runs that have not been restored yet after the start, and those
+    that cannot be read. known: how many devices called before the start. barred: devices that were revoked
+    since the start; reports of theirs that do not count yet will not count.
     """
 
     def __init__(self, storage: Storage, settings: Settings) -> None:
@@ -72,7 +73,7 @@ class Coordinator:
 
     @classmethod
     async def open(cls, state: Path, settings: Settings) -> "Coordinator":
-        """Take a state folder and go on where it stopped. Raises ConfigError or StorageFault."""
+        """Open a state folder and continue where the server stopped. Raises ConfigError or StorageFault."""
         storage = await Storage.open(state)
         coordinator = cls(storage, settings)
         try:
@@ -94,7 +95,8 @@ class Coordinator:
         return coordinator
 
     async def close(self) -> None:
-        """Answer whoever waits, let a running reduction finish, and write everything down."""
+        """Answer waiting calls, let running reductions finish, and store everything that is still in
+        memory."""
         self.stop_serving()
         self.storage.stop_waiting()
         await asyncio.gather(*(run.settle(self.settings.grace) for run in self.active()))
@@ -104,11 +106,11 @@ class Coordinator:
         async with self._turn:
             self.closed = True
             with suppress(StorageFault):
-                await self.write_notes()
+                await self.write_journal()
             await self.storage.close()
 
     def stop_serving(self) -> None:
-        """From here on devices are told to try again later."""
+        """From now on, ask devices to try again later."""
         self.stopping = True
         for visitor in self.visitors.values():
             visitor.changed.fire()
@@ -116,12 +118,13 @@ class Coordinator:
             run.changed.fire()
 
     def check_serving(self) -> None:
+        """Raises Unavailable once the server is stopping."""
         if self.stopping:
             raise Unavailable("the server is stopping", "try again in a minute", (1.0, 1.0 + self.spread()))
 
     def check_deciding(self) -> None:
-        """Raises ServerFull while what was decided last waits for room on the disk, InDoubt while an operator
-        must say which history holds."""
+        """Raises ServerFull while the last decision waits for disk space, and InDoubt while an operator has
+        to decide which history is valid."""
         if self.conflicts:
             raise InDoubt(
                 "the server state is older than what devices have seen; new work is refused",
@@ -130,17 +133,18 @@ class Coordinator:
         if self.storage.full:
             raise ServerFull(
                 f"the server's disk is full: {self.storage.full.message}",
-                "its operator can free some; try again in a minute",
+                "the server's operator can free some space; try again in a minute",
             )
 
     def low_water(self) -> int:
-        """Bytes that are to stay free: a round's end stores models before it removes older ones."""
+        """How many bytes should stay free: the end of a round stores new models before it deletes older
+        ones."""
         models = (model for run in self.active() for model in run.engine.state.models.values())
         size = sum(array.nbytes for model in models for array in model.values())
         return max(self.settings.low_water, 2 * size)
 
     def summary(self, run: Run, known: Iterable[DeviceId] = ()) -> RunSummary:
-        """A run for people, with what it waits for. known: devices that may take part in it."""
+        """A run as it is displayed, with what it waits for. known: devices that may take part in it."""
         found = summary_of(run, known)
         if found.over or not (self.storage.full or self.conflicts):
             return found
@@ -148,7 +152,7 @@ class Coordinator:
         return replace(found, waiting_for=what, waiting_devices=(), time_left=None)
 
     def notices(self) -> tuple[str, ...]:
-        """What keeps the server from its work and needs a person."""
+        """Problems that keep the server from working and that an operator has to solve."""
         if self.conflicts:
             named = ", ".join(f"{device} saw {mark}" for device, mark in list(self.conflicts.items())[:NAMED])
             return (
@@ -158,12 +162,12 @@ class Coordinator:
         if self.storage.full:
             return (f"the disk is full, and all runs wait for space: {self.storage.full}",)
         if lacking := self.storage.space.lacks(self.low_water()):
-            return (f"uploads are refused: the disk lacks {lacking} bytes; free some",)
+            return (f"uploads are refused: the disk needs {lacking} more free bytes",)
         return ()
 
     async def check_mark(self, device: DeviceId, mark: str) -> None:
-        """Look at the mark that a device brought. From the first one on that is not of this history nothing
-        new is begun; what was begun may end."""
+        """Compare the mark that a device shows with the history. After the first conflict the server begins
+        nothing new; work that has begun may end."""
         if mark and (why := await self.storage.history.check_mark(device, mark)):
             if device not in self.conflicts:
                 log.error("device %s has seen %s; from now on new work is refused", device, why)
@@ -172,11 +176,11 @@ class Coordinator:
                 run.held = True
 
     async def in_turn(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do this when nothing else is going on, and to the end, even if the caller goes away."""
+        """Run `work` while no other work runs in turn, and to its end even if the caller is cancelled."""
         return await asyncio.shield(asyncio.create_task(self._in_order(work)))
 
     async def at_once(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do this beside whatever is going on, and to the end, even if the caller goes away."""
+        """Run `work` at once, beside other work, and to its end even if the caller is cancelled."""
         return await asyncio.shield(asyncio.create_task(self._unless_broken(work)))
 
     async def _in_order(self, work: Coroutine[Any, Any, T]) -> T:
@@ -184,7 +188,7 @@ class Coordinator:
             return await self._unless_broken(work)
 
     async def _unless_broken(self, work: Coroutine[Any, Any, T]) -> T:
-        if self.closed or self.broken.done():  # what a disk that failed has taken, only a restart knows
+        if self.closed or self.broken.done():  # only a restart can find out what a failed disk has stored
             work.close()
             raise Unavailable("the server has stopped", "try again in a minute")
         try:
@@ -202,25 +206,25 @@ class Coordinator:
     # -- runs -----------------------------------------------------------------------------------------------
 
     def active(self) -> list[Run]:
-        """Runs that go on, oldest first."""
+        """The active runs, oldest first."""
         return [run for run in self.runs.values() if run.active]
 
     def run(self, run: RunId) -> Run:
-        """Raises NotFound, or Unavailable for one that is not back yet after a start."""
+        """The run of that name. Raises NotFound, or Unavailable while it is being restored after a start."""
         if run not in self.runs:
             self.check_recovered(run)
             if run in self.recovery.unreadable:
                 raise NotFound(f"run {run!r} cannot be read: {self.recovery.unreadable[run][1]}")
-            raise NotFound(f"there is no run {run!r}", f"known: {', '.join(self.runs) or 'none'}")
+            raise NotFound(f"there is no run {run!r}", f"known runs: {', '.join(self.runs) or 'none'}")
         return self.runs[run]
 
     def check_recovered(self, run: RunId) -> None:
         """Raises Unavailable while the files of this run are being checked after a start."""
         if run in self.recovery.pending:
-            raise Unavailable(f"run {run} is being checked after a start", "try again in a moment")
+            raise Unavailable(f"run {run} is being checked after the server's start", "try again in a moment")
 
     async def add(self, record: RunRecord, recipe: Recipe, state: State, blobs: BlobCacheCalls) -> None:
-        """A run that is new, or that a restart found."""
+        """Add a run that is new, or that was found at the start."""
         reports = await self.storage.reports.of_round(record.run, record.round) if record.asked else []
         run = Run(
             record,
@@ -247,18 +251,18 @@ class Coordinator:
         return self.visitors.setdefault(device, Visitor(device))
 
     def spread(self) -> float:
-        """Seconds over which devices are to spread their return from a lost connection."""
+        """The seconds over which devices should spread their return after they lose the connection."""
         return min(max(1.0, max(self.known, len(self.visitors)) / RETURNS), FURTHEST)
 
     def heard(self, visitor: Visitor) -> None:
-        """A device showed that it lives."""
+        """Note that a device has just called."""
         visitor.seen()
         for run in self.active():
             if run.present(visitor.device):
                 run.engine.feed(Heard(visitor.device))
 
     async def join(self, visitor: Visitor) -> None:
-        """A device is ready to work: it takes part in every run that goes on."""
+        """Let a device that is ready to work take part in every active run."""
         self.heard(visitor)
         for run in self.active():
             if run.run not in visitor.joined or not run.present(visitor.device):
@@ -272,35 +276,35 @@ class Coordinator:
     async def leave(self, visitor: Visitor) -> None:
         visitor.end()
         for run in self.active():
-            await self.in_turn(self._tell_if_present(run, visitor.device, Left(visitor.device)))
+            await self.in_turn(self._feed_if_present(run, visitor.device, Left(visitor.device)))
 
-    def end_visits(self) -> None:
-        """Every device is to say hello again, because what it was told then has changed. Its work goes on."""
+    def end_sessions(self) -> None:
+        """Make every device say hello again, because the answer has changed. Its work continues."""
         for visitor in self.visitors.values():
             visitor.end()
 
-    async def _tell_if_present(self, run: Run, device: DeviceId, event: Event) -> None:
+    async def _feed_if_present(self, run: Run, device: DeviceId, event: Event) -> None:
         if run.present(device):
             await run.advance(event)
 
     def task_for(self, device: DeviceId) -> Task | None:
-        """The task that is leased to a device: of the oldest run that has one for it."""
+        """The task that is leased to a device, from the oldest run that has one for it."""
         for run in self.active():
             if lease := run.lease(device):
                 return lease.task
         return None
 
     def leases(self, visitor: Visitor) -> list[Lease]:
-        """The tasks of a device: the one that it was given last, and then those that still wait for it."""
+        """The tasks of a device: first the one that it was given last, then those that still wait for it."""
         runs = sorted(self.active(), key=lambda run: run.run != visitor.given)
         return [lease for run in runs if (lease := run.lease(visitor.device))]
 
     def idle(self) -> Idle:
-        """What a device is told that has no task."""
+        """The answer to a device for which there is no task."""
         active = self.active()
         if not active and self.recovery.pending:
-            return Idle("the server checks its files after a start", 0.0, 1.0)
-        # A run that is not back yet, or cannot be read, may go on one day.
+            return Idle("the server is checking its files after the start", 0.0, 1.0)
+        # A run that has not been restored yet, or that cannot be read, may continue later.
         unknown = self.recovery.pending or self.recovery.unreadable
         going_on = None if unknown else tuple(run.run for run in active)
         if active:
@@ -308,7 +312,7 @@ class Coordinator:
             return Idle(text, 0.0, 1.0, going_on=going_on)
         if self.runs:
             return Idle("every run is over", 1.0, 5.0, True, going_on)
-        return Idle("no run was started yet", 0.0, 1.0)
+        return Idle("no run has been started yet", 0.0, 1.0)
 
     def _wake(self, device: DeviceId) -> None:
         if device in self.visitors:
@@ -317,7 +321,7 @@ class Coordinator:
     # -- time -----------------------------------------------------------------------------------------------
 
     async def _tick(self) -> None:
-        """Look at the clock, for deadlines and for devices that fell silent."""
+        """Check deadlines and the timeouts of devices regularly, and keep the journal up to date."""
         noted = time.monotonic()
         while True:
             await asyncio.sleep(self.settings.tick)
@@ -327,18 +331,22 @@ class Coordinator:
             for run in self.active():
                 if run.engine.stage is not Stage.REDUCING and not run.held:
                     await self.in_turn(run.advance())
-            if time.monotonic() - noted > NOTES:
-                await self.in_turn(self.write_notes())
+            if time.monotonic() - noted > JOURNAL_INTERVAL:
+                await self.in_turn(self.write_journal())
                 await asyncio.to_thread(self.storage.space.hold, self.low_water())
                 noted = time.monotonic()
 
     def _ended_early(self, task: "asyncio.Task[None]") -> None:
-        """Without ticks no deadline would ever come, and without the recovery not every run."""
+        """End the process: without ticks no deadline is noticed, and without the recovery runs are
+        missing."""
         if not task.cancelled() and (error := task.exception()) is not None:
             self._break(error)
 
-    async def write_notes(self) -> None:
-        """Who was seen, and how much was moved. On a full disk both wait for the next time."""
+    async def write_journal(self) -> None:
+        """Store which devices called and how much they transferred.
+
+        On a full disk both wait for the next time.
+        """
         seen = [visitor for visitor in self.visitors.values() if not visitor.noted]
         if seen:
             records = [visitor.record() for visitor in seen]

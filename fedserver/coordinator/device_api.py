@@ -1,4 +1,4 @@
-"""What a device may ask of the coordinator: `shoal.core.exchange.link.Link` without a network between."""
+"""The coordinator's interface for devices: `shoal.core.exchange.link.Link` without a network in between."""
 
 import logging
 import time
@@ -32,7 +32,7 @@ SOFTWARE = f"fedserver {shoal.__version__}"
 
 
 class DeviceApi(Link):
-    """The calls of one device, in the session that it was last given or that `session` names."""
+    """The calls of one device, in the session that its last hello opened or that `session` names."""
 
     def __init__(self, coordinator: Coordinator, device: DeviceId, session: str = "") -> None:
         self._coordinator, self._device, self._session = coordinator, device, session
@@ -41,8 +41,8 @@ class DeviceApi(Link):
         self._coordinator.check_serving()
         if not hello.oldest_protocol <= PROTOCOL <= hello.newest_protocol:
             raise WrongVersion(
-                f"this server speaks version {PROTOCOL} of the exchange, "
-                f"the device {hello.oldest_protocol} to {hello.newest_protocol}",
+                f"this server speaks protocol version {PROTOCOL}, "
+                f"but the device speaks versions {hello.oldest_protocol} to {hello.newest_protocol}",
                 "update the older of the two",
             )
         visitor = self._coordinator.visitor(self._device)
@@ -73,7 +73,7 @@ class DeviceApi(Link):
     async def alive(self, run: RunId, round: int, attempt: int) -> bool:
         visitor = self._visitor()
         if self._coordinator.storage.full or self._coordinator.conflicts:
-            self._coordinator.heard(visitor)  # its lease is as it was, and nothing new is begun
+            self._coordinator.heard(visitor)  # its lease stays as it is, and nothing new is begun
         else:
             await self._coordinator.join(visitor)
         known = self._coordinator.runs.get(run)
@@ -81,7 +81,8 @@ class DeviceApi(Link):
         return lease is not None and (lease.task.round, lease.task.attempt) == (round, attempt)
 
     async def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[bytes]:
-        """In a session it is for a task; a server that started anew leases it again when the device joins."""
+        """In a session the blob is for a task, which a restarted server leases again when the device
+        joins."""
         self._coordinator.check_serving()
         if self._session:
             await self._coordinator.join(self._visitor())
@@ -115,23 +116,24 @@ class DeviceApi(Link):
         visitor.seen()
         answer = await placement.place(self._coordinator, visitor, run, evidence)
         if evidence is not None:
-            await released.shown(self._coordinator.storage, answer.run, self._device, evidence)
+            await released.record_evidence(self._coordinator.storage, answer.run, self._device, evidence)
         return answer
 
     async def _mark(self) -> str:
-        """None in doubt: a device keeps the one that shows it."""
+        """The current mark; "" during a conflict, so that a device keeps the mark that proves the
+        conflict."""
         return "" if self._coordinator.conflicts else await self._coordinator.storage.history.mark()
 
     def _visitor(self) -> Visitor:
-        """Raises SessionLost when this session is not the device's newest."""
+        """The state of the device. Raises SessionLost if this session is not the device's newest."""
         self._coordinator.check_serving()
         visitor = self._coordinator.visitor(self._device)
         if self._session and self._session in visitor.replaced:
-            log.warning("device %s: a session of it that was replaced is still in use", self._device)
+            log.warning("device %s: a session that was replaced is still in use", self._device)
             raise SessionLost(
-                f"another process took the place of this one as device {self._device}",
-                "each device needs a name of its own: stop one of the two",
+                f"another process has replaced this one as device {self._device}",
+                "each device needs its own name: stop one of the two processes",
             )
         if not self._session or visitor.session != self._session:
-            raise SessionLost(f"device {self._device} has no session here", "say hello")
+            raise SessionLost(f"device {self._device} has no session on this server", "say hello again")
         return visitor

@@ -1,4 +1,10 @@
-"""A report comes in: looked at, put on disk, and only then counted."""
+"""Intake of reports: a report is checked, stored on disk, and only then counted.
+
+Reports are checked at the same time, since that takes long: it reads all their tensors. Whether a report
+counts is decided in turn, one report at a time and never while a round opens or ends. Otherwise two copies of
+a report, or a report and the deadline of its round, could both pass their checks before either has had its
+effect.
+"""
 
 import asyncio
 
@@ -19,14 +25,15 @@ from shoal.core.types import DeviceId, Tensors
 from shoal.shell import crash
 
 DETAILS, REASON = 8192, 500
-"""Characters of an author's traceback that go into the log (its end), and of why a device is missing."""
+"""How many characters of a traceback (its end) go into the log, and how many of why a device is missing."""
 
 
 async def receive(coordinator: Coordinator, device: DeviceId, report: Report) -> Receipt:
-    """What becomes of a report. It counts once, and only if it is on disk.
+    """Receive a report, and return its receipt. A report counts only once, and only if it is on disk.
 
-    Raises NotFound for one whose blobs are not here: they never came, or gave way, or a disk that failed lost
-    them. The device is not to blame, and nothing is decided: it uploads them again and reports again.
+    Raises NotFound if blobs of the report are missing: they never arrived, newer uploads took their space, or
+    a failed disk lost them. This is not the device's fault, and nothing is decided: the device uploads them
+    and reports again.
     """
     run = coordinator.runs.get(report.run)
     if run is None:
@@ -47,24 +54,25 @@ async def receive(coordinator: Coordinator, device: DeviceId, report: Report) ->
         facts = {"run": run.run, "round": report.round, "device": device, "reason": bad.message}
         await coordinator.storage.identities.note_event(Event.UPDATE_REFUSED, **facts)
         return await coordinator.in_turn(_refused(run, device, report, bad))
-    await released.reported(coordinator.storage, run.run, device, task, report.result, run.left_open)
+    await released.record_report(coordinator.storage, run.run, device, task, report.result, run.left_open)
     return await coordinator.in_turn(_count(coordinator, run, device, report, report.result))
 
 
 async def _answered(
     coordinator: Coordinator, run: Run, device: DeviceId, report: Report
 ) -> Message | Receipt:
-    """The task that a report answers, or the receipt of a report that no task waits for any more.
+    """The task that a report answers, or the receipt for a report that no task waits for.
 
-    Before the admission this spares reading the tensors of a report that cannot count: those of a duplicate
-    are gone from the uploads. In turn, right before the report counts, it decides: since the first look the
-    round may have ended, and another copy of the report may have counted.
+    This is called twice. The first call, before the tensors are checked, saves reading the tensors of a
+    report that cannot count; those of a duplicate are no longer among the uploads. The second call, in turn
+    and right before the report counts, is the one that decides: meanwhile the round may have ended, or
+    another copy of the report may have been counted.
     """
     stored = await coordinator.storage.reports.get(report.run, report.round, device)
     if stored is not None:
         if isinstance(report.result, Payload) and stored.data == payload_to_bytes(report.result):
-            return Receipt(Outcome.DUPLICATE, "the same report counted before")
-        return Receipt(Outcome.REFUSED, "another report of this device counted in this round before")
+            return Receipt(Outcome.DUPLICATE, "the same report was counted before")
+        return Receipt(Outcome.REFUSED, "another report of this device was counted in this round before")
     try:
         return _expected(run, device, report)
     except StaleReport as stale:
@@ -73,14 +81,17 @@ async def _answered(
 
 
 def _expected(run: Run, device: DeviceId, report: Report) -> Message:
-    """The task that the report answers. Raises StaleReport when no task waits for it."""
+    """The task that the report answers. Raises StaleReport if no task waits for it."""
     if not run.active:
         raise StaleReport(f"run {run.run} is over: {run.reason}", "ask for the next task")
     return run.engine.expects(device, report.round, report.attempt)
 
 
 def _admit(blobs: Blobs, device: DeviceId, task: Message, payload: Payload) -> None:
-    """Raises BadPayload or NotFound. What does not need the tensors is checked before one is opened."""
+    """Raises BadPayload or NotFound.
+
+    Everything that does not need the tensors is checked before one is opened.
+    """
 
     def arrived(weights: Weights) -> Tensors:
         return MappedTensors(blobs.arrived(device, weights.blob.sha256), weights.manifest)
@@ -92,11 +103,11 @@ def _admit(blobs: Blobs, device: DeviceId, task: Message, payload: Payload) -> N
 async def _count(
     coordinator: Coordinator, run: Run, device: DeviceId, report: Report, payload: Payload
 ) -> Receipt:
-    """In turn: the report is stored, and from then on it counts."""
+    """In turn: store the report, which counts from then on."""
     task = await _answered(coordinator, run, device, report)
     if isinstance(task, Receipt):
         return task
-    if device in coordinator.barred:  # its call was on its way when it was revoked
+    if device in coordinator.barred:  # it was revoked while this call was in progress
         await _drop(coordinator, device, report)
         return Receipt(Outcome.REFUSED, "the device was revoked")
     crash.point("server.report-checked")
@@ -112,7 +123,7 @@ async def _count(
 
 
 async def _disputed(run: Run, device: DeviceId, round: int, reason: str) -> None:
-    """Somebody must look at that: two processes share an identity, or a device changes its mind."""
+    """Log a second, different report once, for the operator: two processes may be sharing one identity."""
     if (device, round) not in run.disputed:
         run.disputed.add((device, round))
         await run.note(f"a report of round {round} was refused: {reason}", device)
@@ -132,7 +143,7 @@ async def _refused(run: Run, device: DeviceId, report: Report, bad: BadPayload) 
 
 
 async def _without(run: Run, device: DeviceId, report: Report, reason: str, receipt: Receipt) -> Receipt:
-    """The round goes on without this device."""
+    """Let the round continue without this device."""
     try:
         _expected(run, device, report)
     except StaleReport as stale:
@@ -142,7 +153,7 @@ async def _without(run: Run, device: DeviceId, report: Report, reason: str, rece
 
 
 async def _drop(coordinator: Coordinator, device: DeviceId, report: Report) -> None:
-    """What a report that does not count had uploaded is not needed."""
+    """Delete the uploads of a report that does not count."""
     if isinstance(report.result, Payload):
         names = [weights.blob.sha256 for weights in report.result.weights()]
         await asyncio.to_thread(coordinator.storage.blobs.discard, device, names)

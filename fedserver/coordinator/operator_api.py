@@ -1,4 +1,4 @@
-"""What an operator may ask of the coordinator."""
+"""The coordinator's interface for operators."""
 
 import asyncio
 import itertools
@@ -22,25 +22,26 @@ from shoal.core.types import ModelKey, RunId
 from shoal.shell import crash
 
 OWNER = "@operator"
-"""Whose uploads an operator's are. No device can have that name."""
+"""The device name under which an operator's uploads are stored. No device can have this name."""
 LARGEST = 1 << 40
-"""Bytes of the largest blob that is taken from an operator."""
-MOMENT = 0.1
-"""Seconds from one look at a run that is watched to the next."""
-MISSED_BEATS = 3
+"""The largest blob that is accepted from an operator, in bytes."""
+WATCH_INTERVAL = 0.1
+"""The shortest time in seconds between two states of a watched run."""
+MISSED_HEARTBEATS = 3
+"""How many heartbeats a device may miss before it counts as absent."""
 
 
 class OperatorApi:
-    """Whoever holds one may do all of this. Raises ShoalErrors only."""
+    """All operator calls. Access is controlled by the caller of this class. Raises only ShoalErrors."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
 
     async def start_run(self, spec: RunSpec, initial: Weights | None) -> RunId:
-        """Start a run; it is on disk on return. initial: weights that were uploaded here before.
+        """Start a run, which is on disk on return. initial: weights that were uploaded to this server before.
 
-        Raises ConfigError for a specification that cannot work, and for a name that is taken. Without a name
-        one is made from the algorithm.
+        Without a name, one is made from the algorithm. Raises ConfigError if the specification cannot work or
+        the name is taken.
         """
         self._coordinator.check_serving()
         self._coordinator.check_deciding()
@@ -49,13 +50,13 @@ class OperatorApi:
         return await self._coordinator.in_turn(self._start(spec, recipe, initial))
 
     async def stop_run(self, run: RunId, reason: str) -> RunStatus:
-        """End a run for good. Its last models stay. Safe to repeat."""
+        """Stop a run permanently. Its last models stay. Safe to repeat."""
         self._coordinator.check_deciding()
         await self._coordinator.in_turn(_stop(self._coordinator.run(run), reason))
         return await self.show(run)
 
     def runs(self) -> list[RunSummary]:
-        """All runs, newest first; those that are not back yet and those that cannot be read last."""
+        """All runs, newest first; those that are not restored yet and those that cannot be read come last."""
         readable = [self._coordinator.summary(run) for run in reversed(self._coordinator.runs.values())]
         recovery = self._coordinator.recovery
         return [
@@ -70,21 +71,21 @@ class OperatorApi:
         return await (shown if self._coordinator.storage.full else self._coordinator.in_turn(shown))
 
     async def roll_back(self, run: RunId, round: int, cluster: ModelKey = "") -> RunStatus:
-        """Go on with the models that a round opened with, of all clusters or of one; on disk on return.
+        """Continue with the models that a round opened with, of all clusters or of one; on disk on return.
 
-        Raises NotFound for a round that is not kept or a cluster that is not there, Refused while reports are
-        combined.
+        Raises NotFound if the round is not kept or the cluster does not exist, Refused while reports are
+        being combined.
         """
         self._coordinator.check_deciding()
         await self._coordinator.in_turn(self._coordinator.run(run).roll_back(round, cluster))
         return await self.show(run)
 
     async def clusters(self, run: RunId) -> list[ClusterVersions]:
-        """The clusters of a run, with the versions of their models that are kept. Raises NotFound."""
+        """The clusters of a run, with the versions of their models that are stored. Raises NotFound."""
         return await self._coordinator.in_turn(self._clusters(self._coordinator.run(run)))
 
     async def watch(self, run: RunId) -> AsyncIterator[RunStatus]:
-        """A run now, and whenever something of it changes, until it is over."""
+        """The status of a run now and whenever it changes, until the run is over."""
         found = self._coordinator.run(run)
         while True:
             change = found.changed.next()
@@ -94,24 +95,24 @@ class OperatorApi:
                 return
             await change.wait()
             self._coordinator.check_serving()
-            await asyncio.sleep(MOMENT)
+            await asyncio.sleep(WATCH_INTERVAL)
 
     async def log(self, run: RunId, after: int) -> list[LogLine]:
-        """The next lines of a run's log with a number above `after`; none when there are no more."""
+        """The next lines of a run's log with numbers above `after`; none if there are no more."""
         self._coordinator.run(run)
         return await self._coordinator.storage.journal.log_lines(run, after)
 
     async def status(self) -> ServerStatus:
-        """The daemon, its devices, and the runs that go on."""
+        """The daemon, its devices and the active runs."""
         coordinator, settings = self._coordinator, self._coordinator.settings
         if not coordinator.storage.full:
-            await coordinator.in_turn(coordinator.write_notes())
-        patience, active = MISSED_BEATS * max(settings.poll, settings.heartbeat), coordinator.active()
+            await coordinator.in_turn(coordinator.write_journal())
+        timeout, active = MISSED_HEARTBEATS * max(settings.poll, settings.heartbeat), coordinator.active()
         devices = []
         for record in await coordinator.storage.journal.devices():
             visitor = coordinator.visitors.get(record.device)
             leases = coordinator.leases(visitor) if visitor else []
-            devices.append(device_of(record, visitor, leases, patience))
+            devices.append(device_of(record, visitor, leases, timeout))
         pending = [unchecked(record) for record in coordinator.recovery.pending.values()]
         known = await coordinator.storage.journal.trainers()
         summaries = [coordinator.summary(run, known) for run in active]
@@ -122,21 +123,21 @@ class OperatorApi:
     # -- blobs ----------------------------------------------------------------------------------------------
 
     def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[bytes]:
-        """The bytes of a blob from `start` on. Raises NotFound."""
+        """The bytes of a blob, beginning with byte `start`. Raises NotFound."""
         return transfer.read(self._coordinator.storage.blobs.path(blob.sha256), blob, start)
 
     async def uploaded(self, blob: BlobRef) -> int:
-        """How many bytes of an upload are here."""
+        """How many bytes of an upload have arrived."""
         return await asyncio.to_thread(self._coordinator.storage.blobs.uploaded, OWNER, blob)
 
     async def upload(self, blob: BlobRef, start: int, chunks: AsyncIterator[bytes]) -> int:
-        """Take weights that a run is to start from; how many bytes of them are here."""
+        """Receive weights for the start of a run. Returns how many bytes of them have arrived."""
         blobs = self._coordinator.storage.blobs
-        with transfer.expected(self._coordinator, blob.size - start) as came:
+        with transfer.expected(self._coordinator, blob.size - start) as arrived:
 
             async def counted() -> AsyncIterator[bytes]:
                 async for chunk in chunks:
-                    came(len(chunk))
+                    arrived(len(chunk))
                     yield chunk
 
             receiving = await asyncio.to_thread(blobs.receive, OWNER, blob, start, LARGEST)
@@ -147,12 +148,13 @@ class OperatorApi:
     def _check(self, spec: RunSpec) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}|", spec.name):
             raise ConfigError(
-                f"{spec.name!r} is not a name for a run", "use 1 to 64 letters, digits, dots and dashes"
+                f"{spec.name!r} is not a valid run name",
+                "use 1 to 64 letters, digits, dots, dashes and underscores",
             )
-        shortest = MISSED_BEATS * self._coordinator.settings.heartbeat
+        shortest = MISSED_HEARTBEATS * self._coordinator.settings.heartbeat
         if spec.policy.device_timeout < shortest:
             raise ConfigError(
-                f"a silence of {spec.policy.device_timeout:g} s is too short: devices call every "
+                f"a device timeout of {spec.policy.device_timeout:g} s is too short: devices call every "
                 f"{self._coordinator.settings.heartbeat:g} s while they work",
                 f"use {shortest:g} s or more",
             )
@@ -160,7 +162,7 @@ class OperatorApi:
     async def _show(self, found: Run) -> RunStatus:
         run, storage = found.run, self._coordinator.storage
         if not self._coordinator.storage.full:
-            await self._coordinator.write_notes()
+            await self._coordinator.write_journal()
         rounds = await storage.runs.rounds(run)
         traffic = {each.device: each for each in await storage.journal.traffic(run)}
         state, models = found.engine.state, {}
@@ -217,8 +219,8 @@ class OperatorApi:
         taken = {*self._coordinator.runs, *recovery.pending, *recovery.unreadable}
         if spec.name in taken:
             raise ConfigError(
-                f"there is a run {spec.name!r} already",
-                "use another name, or none at all: one is then made from the algorithm",
+                f"a run named {spec.name!r} already exists",
+                "use another name, or leave it out to get one made from the algorithm",
             )
         numbered = (f"{spec.algorithm}-{number}" for number in itertools.count(2))
         names = [spec.name] if spec.name else itertools.chain([spec.algorithm], numbered)

@@ -1,7 +1,8 @@
-"""Which model fits a newcomer: the algorithm decides, of the run that was named or the one that fits best.
+"""Placement: the algorithm of a run decides which of its models fits a newcomer.
 
-That is the newest run that compares the newcomer's data with its clusters and needs no labels for it; where
-there is none, the newest that compares with labels, and else the newest that can place at all.
+If the newcomer does not name a run, the server chooses one: the newest run that compares the newcomer's data
+with its clusters and needs no labels; if there is none, the newest that compares with labels; otherwise the
+newest that can place at all.
 """
 
 import asyncio
@@ -20,12 +21,12 @@ from shoal.core.types import RunId
 
 
 class CannotPlace(Refused):
-    """The run cannot place yet, or not without labels; the hint says what would work."""
+    """The run cannot place yet, or cannot place without labels. The hint says what would help."""
 
 
 @dataclass(frozen=True)
 class _Answer:
-    """What a run answers, and the state that it answered from: the run may go on meanwhile."""
+    """The answer of a run, and the state that it is based on, since the run may continue meanwhile."""
 
     run: Run
     state: State
@@ -35,7 +36,10 @@ class _Answer:
 async def place(
     coordinator: Coordinator, visitor: Visitor, run: RunId, evidence: Evidence | None
 ) -> Question | Placement:
-    """Raises CannotPlace, NotFound when there is no such run, BadPayload for evidence that is wrong."""
+    """Answer a newcomer with its placement, or with the question whose answer `evidence` should be.
+
+    Raises CannotPlace, NotFound if there is no such run, BadPayload if the evidence is wrong.
+    """
     if run:
         return await _given(visitor, await _ask(coordinator.run(run), evidence))
     asking: _Answer | None = None
@@ -61,7 +65,7 @@ async def place(
         return await _given(visitor, asking)
     if fallback is not None:
         return await _given(visitor, fallback, f"; {refusal.message}" if refusal else "")
-    raise refusal or CannotPlace("there is no run that could place", "start one first")
+    raise refusal or CannotPlace("there is no run that can place devices", "start one first")
 
 
 async def _ask(run: Run, evidence: Evidence | None) -> _Answer:
@@ -72,13 +76,13 @@ async def _ask(run: Run, evidence: Evidence | None) -> _Answer:
         raise CannotPlace(f"run {run.run}: {refused.message}", refused.hint) from None
     if isinstance(found, ClusterAssignment) and len(state.models) == 1:
         compared = "nothing was compared" if evidence is None else found.reason
-        reason = f"run {run.run} has one model only" + (f": {compared}" if compared else "")
+        reason = f"run {run.run} has only one model" + (f": {compared}" if compared else "")
         found = replace(found, reason=reason)
     return _Answer(run, state, found)
 
 
 def _found(run: Run, state: State, evidence: Evidence | None) -> ClusterAssignment | Message:
-    """What the algorithm says; evidence has to be an answer to the question that the run asks."""
+    """The algorithm's answer. The evidence has to answer the question that the run asks."""
     question = run.server_half.place(state, None)
     if evidence is None or isinstance(question, ClusterAssignment):
         return question
@@ -87,13 +91,13 @@ def _found(run: Run, state: State, evidence: Evidence | None) -> ClusterAssignme
 
 
 async def _given(visitor: Visitor, answer: _Answer, why: str = "") -> Question | Placement:
-    """The answer for a device, with leave to fetch what it names. why: what to add to its reason."""
+    """The answer for a device, which may then fetch the blobs that it names. why: is added to its reason."""
     run, found = answer.run, answer.found
     if isinstance(found, Message):
         payload = await run.blobs.question(found)
         visitor.grant([weights.blob.sha256 for weights in payload.weights()], run.run)
         return Question(run.run, payload)
-    # Also where it abstained: the owner may want to use the nearest model all the same.
+    # The model is included even if the algorithm abstained: the owner may want to use the nearest one anyway.
     model = await run.blobs.weights(answer.state.models[found.cluster])
     visitor.grant([model.blob.sha256], run.run)
     return Placement(run.run, replace(found, reason=found.reason + why), model)

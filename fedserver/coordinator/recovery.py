@@ -1,14 +1,17 @@
-"""The runs come back after a start, each once its files were checked; the server answers meanwhile.
+"""Recovery of the runs after a start, each as soon as its files were checked. The server answers meanwhile.
 
-A run is not there for anybody before its newest checkpoint and the reports of its open round were read and
-hashed, so nothing that is damaged is handed out or counted. What is damaged goes to the quarantine, and then
+A run becomes available once its newest checkpoint and the reports of its open round were read and hashed, so
+that damaged data is never sent or counted. Damaged blobs are moved to the quarantine, and then
 
-- a report of the open round is withdrawn and its device asked again. It had been acknowledged, so that is
-  said loudly, in the server's log and in the run's;
-- a run whose newest checkpoint is damaged goes back to the newest one that is sound, and does the rounds from
-  there again; without any it is set aside, with the reason.
+- a damaged report of the open round is withdrawn, and its device is asked again. The report had been
+  acknowledged, so this is logged as an error, in the server's log and in the run's log;
+- a run whose newest checkpoint is damaged goes back to the newest sound one, and repeats the rounds from
+  there. If no checkpoint is sound, the run is set aside, with the reason.
 
-Older checkpoints are read later, slowly, while the server works: one that is damaged is dropped.
+The order matters. Active runs come first, because devices wait for them. Within a run the checkpoint comes
+before the reports: if the run has to go back, the reports of the newer round are dropped and need not be
+checked. Older checkpoints come last, slowly and while the server works, since they are only needed for a
+rollback; a damaged one is dropped.
 """
 
 import asyncio
@@ -26,15 +29,16 @@ from shoal.core.types import RunId
 log = logging.getLogger("shoal.server")
 
 AT_ONCE = 1.0
-"""Seconds that a start waits for the runs: what is small is there before anybody calls."""
+"""How many seconds a start waits for the runs, so that small ones are available before the first call."""
 
 Add = Callable[[RunRecord, Recipe, State, BlobCacheCalls], Awaitable[None]]
 
 
 class Recovery:
-    """pending: the runs that are not back yet. unreadable: those that cannot come back, and why.
+    """Restores the runs of a state folder.
 
-    add: called with a run that can go on, its recipe, its state and what it has stored.
+    pending: the runs that have not been restored yet. unreadable: those that cannot be restored, and why.
+    add: called with each restored run, its recipe, its state and its blob cache.
     """
 
     def __init__(self, storage: Storage, add: Add) -> None:
@@ -44,7 +48,10 @@ class Recovery:
         self._order: list[RunId] = []
 
     async def begin(self) -> "asyncio.Task[None]":
-        """Take up all runs; what goes on with that, done or not. Raises what the disk does until then."""
+        """Begin to restore all runs.
+
+        Returns the task that continues after this call; raises early disk errors.
+        """
         records = await self._storage.runs.all()
         self.pending = {record.run: record for record in records}
         self._order = list(self.pending)
@@ -55,7 +62,7 @@ class Recovery:
         return asyncio.create_task(self._older(restoring, records))
 
     def age(self, run: RunId) -> int:
-        """The runs that a start found, oldest first, and those that are new after them."""
+        """A sort key: the runs found at the start, oldest first, and new runs after them."""
         return self._order.index(run) if run in self._order else len(self._order)
 
     async def _all(self, records: list[RunRecord]) -> None:
@@ -64,7 +71,7 @@ class Recovery:
         (log.error if self._check.damaged else log.info)(self._check.summary())
 
     async def _older(self, restoring: "asyncio.Task[None]", records: list[RunRecord]) -> None:
-        """What the runs could go back to, once they are all there."""
+        """Check the checkpoints that the runs could go back to, once all runs are restored."""
         await restoring
         for record in records:
             if record.run not in self.unreadable:
@@ -89,11 +96,12 @@ class Recovery:
 
 
 PACE = 32 << 20
-"""Bytes of older checkpoints that are read in a second."""
+"""How many bytes of older checkpoints are read per second."""
 
 
 class StartupCheck:
-    """One start's check. blobs, size: how many were read, and their bytes; damaged: what was found."""
+    """The check of a start. blobs, size: how many blobs were read, and their bytes. damaged: what was
+    found."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -101,21 +109,24 @@ class StartupCheck:
         self.damaged: list[str] = []
 
     async def check(self, record: RunRecord) -> RunRecord:
-        """The run as it can go on. Raises NotFound when no checkpoint of it is sound."""
+        """The run as it can continue. Raises NotFound if none of its checkpoints is sound."""
         record = await self._with_a_sound_checkpoint(record)
         if record.asked:
             await self._withdraw_damaged_reports(record)
         return record
 
     async def check_older(self, run: RunId) -> None:
-        """The checkpoints that the run could go back to; it works meanwhile, and may remove some itself."""
+        """Check the checkpoints that the run could go back to.
+
+        It works meanwhile, and may delete some itself.
+        """
         for number, names in (await self._storage.runs.checkpoints(run))[1:]:
             found = await self._damage(names, PACE)
             if found and number in dict(await self._storage.runs.checkpoints(run)):
                 await self._drop(run, number, found)
 
     def summary(self) -> str:
-        """In one line, for people."""
+        """The result in one line, for the log."""
         what = f"{self.blobs} blobs of {self.size / 1e6:.1f} MB"
         if not self.damaged:
             return f"checked {what}: all sound"
@@ -136,7 +147,7 @@ class StartupCheck:
         for report in await self._storage.reports.of_round(record.run, record.round):
             if found := await self._damage(report.blobs):
                 await self._storage.reports.withdraw.when_space(record.run, record.round, report.device)
-                said = f"an ACKNOWLEDGED report of round {record.round} is lost, it is asked again: {found}"
+                said = f"an ACKNOWLEDGED report of round {record.round} is lost and requested again: {found}"
                 await self._say(record.run, said, report.device)
 
     async def _drop(self, run: RunId, number: int, found: str) -> None:
@@ -144,7 +155,7 @@ class StartupCheck:
         await self._say(run, f"the checkpoint that round {number} opens with is lost: {found}")
 
     async def _damage(self, names: Iterable[str], pace: float = float("inf")) -> str:
-        """What is wrong with the first of these blobs that is not sound; "" when all are."""
+        """What is wrong with the first of these blobs that is not sound; "" if all are."""
         first = ""
         for name in names:
             size = self._storage.blobs.size(name)

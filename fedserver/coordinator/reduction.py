@@ -1,4 +1,4 @@
-"""A round's reports, opened only as they are looked at, and combined on a thread of its own."""
+"""The reduction of a round: its reports are opened one by one, and combined on a separate thread."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class StoredReports(Sequence[Report]):
-    """The reports of a round, each read from its record and its blobs when it is asked for."""
+    """The reports of a round, each read from its record and its blobs when it is accessed."""
 
     def __init__(
         self, records: Sequence[ReportRecord], tasks: Mapping[DeviceId, Message], blobs: Blobs
@@ -45,7 +45,10 @@ class StoredReports(Sequence[Report]):
 
 
 def reduce(server_half: ServerHalf, state: State, reports: Sequence[Report]) -> State:
-    """The next state, with models that are all finite: what came in was, but sums can overflow."""
+    """The next state.
+
+    Its models are checked to be finite: those in the reports are, but sums can overflow.
+    """
     following: State = server_half.reduce(state, reports)
     for key, model in following.models.items():
         check_finite(model, f"the combined model {key}")
@@ -53,14 +56,15 @@ def reduce(server_half: ServerHalf, state: State, reports: Sequence[Report]) -> 
 
 
 def measured_accuracy(reports: Sequence[Report], tasks: Mapping[DeviceId, Message]) -> float | None:
-    """Mean held-out accuracy of a round in which devices measured it, else None. Only figures are decoded."""
+    """The mean held-out accuracy if devices measured it in this round, else None. No tensor is opened."""
     if not any(issubclass(task.reply, Evaluated) for task in tasks.values()):
         return None
     return mean_accuracy(reports) if any(metrics_of(reports)) else None
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """Run long work. Its thread does not keep the process alive: a stop leaves it to the next start."""
+    """Run long work on a daemon thread, which does not keep a stopping process alive: the next start
+    repeats it."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
@@ -78,7 +82,7 @@ async def in_thread(work: Callable[[], T]) -> T:
             result = work()
         except Exception as raised:
             error = raised
-        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop was closed, so nothing waits for the result
             loop.call_soon_threadsafe(settle, result, error)
 
     threading.Thread(target=body, daemon=True, name="reduce").start()

@@ -1,4 +1,4 @@
-"""One run: its round engine, and what the engine asks for carried out on disk and towards devices."""
+"""One run: its round engine, and the effects of the engine on the disk and on devices."""
 
 import asyncio
 import logging
@@ -49,18 +49,20 @@ from shoal.shell import crash
 log = logging.getLogger("shoal.run")
 
 NAMED, REASON = 10, 2000
-"""How many missing devices are named in a line of the log, where `show` names all; characters of an error."""
+"""How many missing devices a log line names (`run show` lists all), and how many characters of an error it
+has."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """server_half: the algorithm's server half. state: the type of its states, to store and read them by."""
+    """How to run an algorithm. server_half: its server half. state: the type of its states, for the
+    checkpoints."""
 
     server_half: Bootstrap
     state: Any
 
     def start(self, model: Tensors | None) -> State:
-        """The first state; without a model one device is asked for it first."""
+        """The first state. Without an initial model, the run first asks a device for one."""
         if model is None:
             return Unstarted()
         check_finite(model, "the initial model")
@@ -69,7 +71,7 @@ class Recipe:
 
 
 def recipe_of(spec: RunSpec) -> Recipe:
-    """Raises ConfigError for an algorithm, preset or parameter that is not known."""
+    """The recipe of a specification. Raises ConfigError if an algorithm, preset or parameter is unknown."""
     algorithm, variant = find(spec.algorithm)
     parameters = algorithm.configure(spec.preset, {**variant, **spec.parameters})
     server_half = algorithm.server()
@@ -80,18 +82,19 @@ def recipe_of(spec: RunSpec) -> Recipe:
 
 @dataclass(frozen=True)
 class Lease:
-    """A task that a device has, and the message behind it."""
+    """A task that a device has, and the message that it was made from."""
 
     task: Task
     message: Message
 
 
 class Run:
-    """A run that goes on or is over. One call at a time: the coordinator sees to that.
+    """A run that is active or over. The coordinator makes only one call at a time.
 
-    wake: called with a device that has something new to ask for. in_turn: runs what comes out of a
-    reduction when nothing else is going on. held: no time passes in it, so no round opens or ends.
-    disputed: devices that sent two different reports in a round. left_open: see `fedserver.store.released`.
+    wake: called with a device for which there may be something new. in_turn: runs the end of a reduction
+    while no other work runs in turn. held: if true, no time passes in the run, so no round opens or ends.
+    disputed: devices that sent two different reports in a round, with the round. left_open: the releases
+    without a guarantee that are already recorded, see `fedserver.store.released`.
     """
 
     def __init__(
@@ -139,25 +142,25 @@ class Run:
         return session is not None and session.presence is not Presence.ABSENT
 
     def lease(self, device: DeviceId) -> Lease | None:
-        """The task that a device is to work on now, if any: the engine says whether it still stands."""
+        """The task that a device should work on now, if the engine still expects its report."""
         session, lease = self.engine.sessions.get(device), self._offered.get(device)
         if not self.active or session is None or session.presence is not Presence.WORKING:
             return None
         return lease if lease and lease.task.attempt == session.attempt else None
 
     async def advance(self, *events: Event) -> None:
-        """Tell the engine what happened and what time it is, and do what it asks for.
+        """Feed the engine with events and the current time, and carry out its effects.
 
-        Raises StaleReport for a report that nobody waits for; StorageFault when what the engine decided
-        cannot be put on disk: then only a restart can go on. A full disk is waited for
-        (`fedserver.store.disk_space`). A run that is over hears nothing any more.
+        Raises StaleReport for a report that no task waits for, and StorageFault if a decision of the engine
+        cannot be stored; then the server has to be restarted. On a full disk this waits until there is space
+        (`fedserver.store.disk_space`). It does nothing if the run is over.
         """
         for event in events if self.held else (*events, Tick(time.monotonic())):
             if self.active:
                 await self._feed(event)
 
     async def end(self, standing: Standing, reason: str) -> None:
-        """The run is over: nobody needs to work for it any more."""
+        """End the run, and withdraw its tasks."""
         self.standing, self.reason = standing, reason
         await self._storage.runs.end.when_space(self.run, standing, reason)
         crash.point("server.run-ended")
@@ -168,10 +171,10 @@ class Run:
         self.changed.fire()
 
     async def roll_back(self, round: int, cluster: ModelKey) -> None:
-        """Go on with the models that `round` opened with: see `shoal.core.engine.rollback`. An open round is
-        abandoned.
+        """Continue with the models that `round` opened with: see `shoal.core.engine.rollback`.
 
-        Raises NotFound when they are not kept, Refused while reports are being combined.
+        An open round is abandoned. Raises NotFound if the models are not stored, Refused while reports are
+        being combined.
         """
         if self.active and self.engine.stage is Stage.REDUCING:
             raise Refused(
@@ -181,27 +184,27 @@ class Run:
         kept = await self._storage.runs.versions(self.run)
         if round not in kept:
             raise NotFound(
-                f"run {self.run} does not keep what round {round} opened with",
-                f"rounds {', '.join(map(str, kept))} are kept",
+                f"run {self.run} does not have the models that round {round} opened with",
+                f"it has those of rounds {', '.join(map(str, kept))}",
             )
         for name in dict(await self._storage.runs.checkpoints(self.run))[round]:
             if found := await asyncio.to_thread(self._storage.blobs.damage, name):
                 raise NotFound(
-                    f"what round {round} opened with cannot be used: {found}", "go back to another"
+                    f"the models of round {round} cannot be used: {found}", "roll back to another round"
                 )
         earlier = await self.blobs.load_state(self.state_type, round)
         state = rolled_back(self.engine.state, earlier, cluster)
         what = f"the model of {cluster}" if cluster else "the run"
-        await self._feed(RolledBack(state, f"an operator took {what} back to the opening of round {round}"))
+        await self._feed(RolledBack(state, f"an operator rolled {what} back to the start of round {round}"))
         await self.advance()
 
     async def note(self, text: str, device: DeviceId = "") -> None:
-        """A line of the run's log."""
+        """Add a line to the run's log."""
         log.info("run %s: %s%s", self.run, f"{device}: " if device else "", text)
         await self._storage.journal.log.when_space(self.run, text, device)
 
     async def settle(self, seconds: float) -> None:
-        """Wait for a reduction that is under way, but not longer than that."""
+        """Wait for a running reduction, but at most for this many seconds."""
         if self._reduction is not None:
             await asyncio.wait([self._reduction], timeout=seconds)
 
@@ -219,13 +222,13 @@ class Run:
             except StorageFault:
                 raise
             except Exception as error:
-                await self._fail("what the algorithm made cannot be stored", error)
+                await self._fail("the result of the algorithm cannot be stored", error)
                 return
         if effects or not isinstance(event, Tick):
             self.changed.fire()
 
     async def _fail(self, what: str, error: Exception) -> None:
-        """The run cannot go on; the daemon can."""
+        """End the run as failed. The daemon and its other runs continue."""
         if self.active:
             log.error("run %s: %s", self.run, what, exc_info=error)
             reason = str(error) if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"
@@ -290,11 +293,11 @@ class Run:
         self._remarks = tuple(effect.state.remarks)
 
     async def _reduce(self, effect: Reduce) -> None:
-        with suppress(StorageFault, Unavailable):  # who gives the turns knows, or is closed
+        with suppress(StorageFault, Unavailable):  # the coordinator already knows of the fault, or is closed
             try:
                 following = await self._combined(effect)
             except StorageFault as fault:
-                await self._in_turn(_refused_by_the_disk(fault))
+                await self._in_turn(_raise(fault))
             except Exception as error:
                 what = f"the reports of round {effect.round} cannot be combined"
                 await self._in_turn(self._fail(what, error))
@@ -313,13 +316,13 @@ class Run:
         return following
 
 
-async def _refused_by_the_disk(fault: StorageFault) -> None:
-    """Raised in turn, where it is known what follows from it."""
+async def _raise(fault: StorageFault) -> None:
+    """Raise a disk error in turn, where the coordinator stops the process because of it."""
     raise fault
 
 
 def _summary(closed: RoundRecord) -> str:
-    """A round that is over, in a line of the log."""
+    """The log line about a round that is over."""
     parts = ("no result", closed.title, closed.abandoned) if closed.abandoned else ("done", closed.title)
     end = ": ".join(filter(None, parts))
     named = sorted(closed.missing.items())[:NAMED]

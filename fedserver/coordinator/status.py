@@ -1,4 +1,4 @@
-"""Runs and devices as people are shown them."""
+"""Runs and devices as they are displayed to operators."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ from shoal.core.types import DeviceId, ModelKey
 
 
 def summary_of(run: Run, known: Iterable[DeviceId]) -> RunSummary:
-    """What a run is, where it stands, what it waits for. known: devices that may take part in it."""
+    """A run, its stage, and what it waits for. known: devices that may take part in it."""
     common = (run.run, run.spec.name, run.spec.algorithm, run.spec.preset)
     so_far: dict[str, Any] = {
         "created": run.created,
@@ -38,7 +38,7 @@ def summary_of(run: Run, known: Iterable[DeviceId]) -> RunSummary:
 
 
 def unreadable(record: RunRecord, reason: str) -> RunSummary:
-    """A run whose state this version cannot read."""
+    """The summary of a run that cannot be read."""
     spec = record.spec
     return RunSummary(
         record.run,
@@ -53,7 +53,7 @@ def unreadable(record: RunRecord, reason: str) -> RunSummary:
 
 
 def unchecked(record: RunRecord) -> RunSummary:
-    """A run whose files are being checked after a start."""
+    """The summary of a run whose files are being checked after a start."""
     spec, over = record.spec, record.standing is not Standing.ACTIVE
     return RunSummary(
         record.run,
@@ -76,7 +76,7 @@ def clusters_of(state: State) -> dict[ModelKey, tuple[DeviceId, ...]]:
 
 
 def _mean_accuracy(state: State) -> float | None:
-    """The mean over the devices, weighted by their samples; None if no device has measured anything."""
+    """The mean over the devices, weighted by their samples; None if no device has measured its accuracy."""
     samples = sum(measured.examples for measured in state.metrics.values())
     if not samples:
         return None
@@ -84,7 +84,7 @@ def _mean_accuracy(state: State) -> float | None:
 
 
 def figures_of(state: State, traffic: Mapping[DeviceId, Traffic]) -> tuple[DeviceFigures, ...]:
-    """What is known of each device that took part."""
+    """The figures of each device that has taken part."""
     found = []
     for device in sorted({*state.assignments, *state.metrics, *traffic}):
         moved, measured = traffic.get(device), state.metrics.get(device)
@@ -103,13 +103,13 @@ def figures_of(state: State, traffic: Mapping[DeviceId, Traffic]) -> tuple[Devic
 
 
 def device_of(
-    record: DeviceRecord, visitor: Visitor | None, leases: Sequence[Lease], patience: float
+    record: DeviceRecord, visitor: Visitor | None, leases: Sequence[Lease], timeout: float
 ) -> DeviceStatus:
-    """A device as the server sees it. patience: seconds without a word after which it counts as gone."""
+    """A device as the server sees it. timeout: after this many seconds without a call it counts as absent."""
     if visitor is None:
         return DeviceStatus(record.device, "absent", software=record.software)
     ago = max(0.0, time.time() - visitor.last_seen)
-    here = bool(visitor.session) and ago < patience
+    here = bool(visitor.session) and ago < timeout
     return DeviceStatus(
         record.device,
         ("working" if leases else "idle") if here else "absent",

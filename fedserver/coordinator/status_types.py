@@ -1,4 +1,4 @@
-"""What people are shown: as `proto/fed/v1/operator_service.proto` has it, where each field is explained."""
+"""The status types that operators see. `proto/fed/v1/operator_service.proto` explains their fields."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,11 +14,11 @@ PRESENCES = ("absent", "idle", "working")
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What a run is and where it stands, in one line of a list.
+    """A run in one line of a list.
 
-    stage: one of STAGES. time_left: seconds; None: no limit. created: seconds since 1970. cluster_count: the
-    clusters that have devices. accuracy: mean held-out accuracy over the devices, each as measured last, 0 to
-    1; None: not measured yet.
+    stage: one of STAGES. time_left: in seconds, or None if there is no limit. created: seconds since 1970.
+    cluster_count: how many clusters have devices. accuracy: mean over the devices of the held-out accuracy
+    that each measured last, from 0 to 1, or None if none has measured it yet.
     """
 
     run: RunId
@@ -42,7 +42,7 @@ class RunSummary:
 
 @dataclass(frozen=True)
 class DeviceFigures:
-    """What is known of a device in a run. accuracy: 0 to 1; None: not measured yet."""
+    """A device in a run. accuracy: from 0 to 1, or None if it was not measured yet."""
 
     device: DeviceId
     cluster: ModelKey = ""
@@ -55,11 +55,13 @@ class DeviceFigures:
 
 @dataclass(frozen=True)
 class RunStatus:
-    """abandoned: round -> why it gave no result. missing: of the last round. models: once it is over.
+    """The full status of a run.
 
-    released: what devices have released in this run. central: what noise of the server promises.
-    spec: what the operator asked for: parameters, seed, policy, learner. accuracies: round -> mean held-out
-    accuracy, of the rounds in which devices measured it.
+    abandoned: for each abandoned round, why it has no result. missing: the devices that are missing in the
+    last round, and why. models: the models of the clusters, once the run is over. released: what devices have
+    released in this run. central: the guarantee of noise that the server adds. spec: what the operator asked
+    for: parameters, seed, policy, learner. accuracies: the mean held-out accuracy of each round in which
+    devices measured it.
     """
 
     summary: RunSummary
@@ -76,7 +78,7 @@ class RunStatus:
 
 @dataclass(frozen=True)
 class ClusterVersions:
-    """A cluster, and its model as it was when each round opened that is kept; the last is the current one."""
+    """A cluster, and its model at the start of each stored round; the last is the current one."""
 
     key: ModelKey
     members: tuple[DeviceId, ...]
@@ -85,9 +87,10 @@ class ClusterVersions:
 
 @dataclass(frozen=True)
 class DeviceStatus:
-    """presence: one of PRESENCES. last_seen: seconds ago; None: not since the server started.
+    """A device. presence: one of PRESENCES.
 
-    lease: run, round and attempt of the task that it works on.
+    last_seen: how many seconds ago it called, or None if it has not called since the server started. lease:
+    run, round and attempt of the task that it works on.
     """
 
     device: DeviceId
@@ -99,9 +102,10 @@ class DeviceStatus:
 
 @dataclass(frozen=True)
 class ServerStatus:
-    """The daemon as it is now. runs: those that are not over. notices: what keeps it from its work.
+    """The current state of the daemon.
 
-    released: what devices have released, over all runs.
+    runs: those that are not over. notices: problems that keep it from working. released: what devices have
+    released in all runs.
     """
 
     version: str

@@ -1,4 +1,4 @@
-"""Blobs to devices and from them: who may have which, and how much is taken."""
+"""The transfer of blobs: which ones a device may fetch and upload, and how many bytes are accepted."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -15,20 +15,23 @@ from shoal.core.exchange.payload import BlobRef
 from shoal.core.exchange.wire import CHUNK
 from shoal.core.types import RunId
 
-AGAIN, REST = 16, (60.0, 120.0)
-"""How many times over a device may send what a round needs of it: lines break, and the last bytes come again.
-Between how many seconds it may try again after that; its next round is a new start."""
+MOST_REPEATS, PAUSE = 16, (60.0, 120.0)
+"""How many times a device may upload the bytes that a round needs from it, since connections break and the
+last bytes are sent again; and after how many seconds it may try again. Each round counts from zero."""
 
 
 async def fetch(
     coordinator: Coordinator, visitor: Visitor, blob: BlobRef, start: int
 ) -> AsyncIterator[bytes]:
-    """A blob from `start` on, to a device whose task or placement names it; NotFound for all others."""
+    """The bytes of a blob from `start` on, for a device.
+
+    Raises NotFound unless its task or placement names it.
+    """
     run = _run_of(coordinator, visitor, blob)
     if run is None:
         raise NotFound(
             f"blob {blob.sha256[:12]} is not for device {visitor.device}",
-            "ask for the next task, or be placed",
+            "ask for the next task, or for a placement",
         )
     async for chunk in read(coordinator.storage.blobs.path(blob.sha256), blob, start):
         coordinator.heard(visitor)
@@ -37,7 +40,7 @@ async def fetch(
 
 
 def _run_of(coordinator: Coordinator, visitor: Visitor, blob: BlobRef) -> RunId | None:
-    """The run that told the device of this blob."""
+    """The run whose task or placement named this blob to the device."""
     for lease in coordinator.leases(visitor):
         if any(weights.blob == blob for weights in lease.task.payload.weights()):
             return lease.task.run
@@ -45,7 +48,7 @@ def _run_of(coordinator: Coordinator, visitor: Visitor, blob: BlobRef) -> RunId 
 
 
 async def read(path: Path, blob: BlobRef, start: int) -> AsyncIterator[bytes]:
-    """The bytes of a file from `start` on, without holding up anything else."""
+    """The bytes of a file from `start` on, read without blocking the event loop."""
     if start > blob.size:
         raise BadPayload(f"a blob of {blob.size} bytes has no byte {start}")
     try:
@@ -59,7 +62,7 @@ async def read(path: Path, blob: BlobRef, start: int) -> AsyncIterator[bytes]:
 
 
 async def uploaded(coordinator: Coordinator, visitor: Visitor, blob: BlobRef) -> int:
-    """How much of an upload is here. What `upload` would refuse is refused before a byte is on its way."""
+    """How many bytes of an upload have arrived. Raises what `upload` would raise, before any byte is sent."""
     held = await asyncio.to_thread(coordinator.storage.blobs.uploaded, visitor.device, blob)
     if held < blob.size:
         _room_for(coordinator, visitor, blob)
@@ -70,10 +73,10 @@ async def uploaded(coordinator: Coordinator, visitor: Visitor, blob: BlobRef) ->
 async def upload(
     coordinator: Coordinator, visitor: Visitor, blob: BlobRef, start: int, chunks: AsyncIterator[bytes]
 ) -> int:
-    """Take a blob that an answer to one of the device's tasks needs. Returns how much of it is here."""
+    """Receive a blob for the answer to one of the device's tasks. Returns how many bytes have arrived."""
     lease, room = _room_for(coordinator, visitor, blob)
     blobs = coordinator.storage.blobs
-    with expected(coordinator, blob.size - start) as came:
+    with expected(coordinator, blob.size - start) as arrived:
         receiving = await asyncio.to_thread(blobs.receive, visitor.device, blob, start, room)
         visitor.uploads[blob.sha256] = receiving
 
@@ -81,16 +84,16 @@ async def upload(
             nonlocal lease
             async for chunk in chunks:
                 if not any(each is lease for each in coordinator.leases(visitor)):
-                    lease, _ = _room_for(coordinator, visitor, blob)  # perhaps another one needs the blob
+                    lease, _ = _room_for(coordinator, visitor, blob)  # another task may need the same blob
                 coordinator.heard(visitor)
                 coordinator.meter.up(lease.task.run, visitor.device, len(chunk))
-                if visitor.takes(lease.task.run, lease.task.round, len(chunk)) > AGAIN * room:
+                if visitor.takes(lease.task.run, lease.task.round, len(chunk)) > MOST_REPEATS * room:
                     raise TooOften(
-                        f"device {visitor.device} has sent {AGAIN} times what the answer to its task needs",
-                        "is its line, its memory or its program damaged?",
-                        REST,
+                        f"device {visitor.device} sent {MOST_REPEATS} times the bytes that its task needs",
+                        "check its network connection, its memory and its software",
+                        PAUSE,
                     )
-                came(len(chunk))
+                arrived(len(chunk))
                 yield chunk
 
         try:
@@ -102,21 +105,24 @@ async def upload(
 
 @contextmanager
 def expected(coordinator: Coordinator, size: int) -> Iterator[Callable[[int], None]]:
-    """Around an upload of so many bytes, to be told of each piece. Raises ServerFull for lack of room."""
-    with coordinator.storage.space.expecting(max(0, size), coordinator.low_water()) as came:
+    """Reserve disk space for an upload: see `DiskSpace.expecting`.
+
+    Raises ServerFull if there is too little.
+    """
+    with coordinator.storage.space.expecting(max(0, size), coordinator.low_water()) as arrived:
         try:
-            yield came
+            yield arrived
         except DiskFull as full:
             raise ServerFull(
                 f"the server's disk is full: {full.message}",
-                "its operator can free some; the upload is tried again",
+                "the server's operator can free some space; the device tries again",
             ) from None
 
 
 def _room_for(coordinator: Coordinator, visitor: Visitor, blob: BlobRef) -> tuple[Lease, int]:
-    """The lease that needs the blob, and the bytes that all uploads of the device may take.
+    """The lease that needs the blob, and how many bytes all uploads of the device may use.
 
-    Raises Refused when the device has no task, BadPayload when no answer to it is that large.
+    Raises Refused if the device has no task, BadPayload if the blob is too large for the answer to any task.
     """
     leases = coordinator.leases(visitor)
     if not leases:
@@ -128,13 +134,13 @@ def _room_for(coordinator: Coordinator, visitor: Visitor, blob: BlobRef) -> tupl
             return lease, largest * most_models(lease.message)
         most = max(most, largest)
     raise BadPayload(
-        f"an upload of {blob.size} bytes, where the task's answer needs at most {most}",
-        "train the run's own model: same build()",
+        f"an upload has {blob.size} bytes, but the task's answer needs at most {most}",
+        "train the run's own model, with the same build()",
     )
 
 
 async def write(receiving: Upload, chunks: AsyncIterator[bytes]) -> int:
-    """Take what comes until the chunks end; it is synced, and checked when it is all, on return."""
+    """Write all chunks. On return they are synced, and verified if the upload is complete."""
     try:
         async for chunk in chunks:
             await asyncio.to_thread(receiving.append, chunk)

@@ -1,4 +1,4 @@
-"""A device as the server knows it while it runs."""
+"""The state of a device that the server keeps in memory."""
 
 import asyncio
 import secrets
@@ -12,21 +12,22 @@ from fedserver.store.records import DeviceRecord
 from shoal.core.types import DeviceId, RunId
 
 GRANTS = 16
-"""How many blobs a newcomer may still fetch that it was told of."""
-
-
+"""How many of the blobs that placements named last a device may still fetch."""
 REPLACED = 8
-"""How many sessions are remembered that a later hello of the same device made void."""
+"""How many earlier sessions of a device are remembered, to tell a replaced session from an unknown one."""
 
 
 class Signal:
-    """Take `next()` before looking at what may change, then `wait` on it: so that no change is missed."""
+    """Announces changes.
+
+    Call `next()` before reading the state and then wait, so that no change is missed.
+    """
 
     def __init__(self) -> None:
         self._next = asyncio.Event()
 
     def next(self) -> asyncio.Event:
-        """Set by the next `fire`."""
+        """The event that the next `fire` sets."""
         return self._next
 
     def fire(self) -> None:
@@ -35,7 +36,7 @@ class Signal:
 
 
 async def fired_within(event: asyncio.Event, seconds: float) -> bool:
-    """Whether it came in time."""
+    """Whether the event was set within this many seconds."""
     with suppress(TimeoutError):
         await asyncio.wait_for(event.wait(), seconds)
     return event.is_set()
@@ -43,14 +44,14 @@ async def fired_within(event: asyncio.Event, seconds: float) -> bool:
 
 @dataclass
 class Visitor:
-    """session: "" before the first hello and after the device left. joined: the runs that it joined since.
-    replaced: the last sessions before this one.
+    """A device that has called since the start.
 
-    given: the run whose task it was given last, which is the one that it works on.
-    granted: blobs that answers to a placement named, and their run.
-    taken: for each run its last round, and how many bytes of uploads came in it.
-    polling: calls that wait for a task. sent_finished: it knows that no run is left.
-    changed: something may be there for it. first_seen, last_seen: clock times; noted: they are on disk.
+    session: the current one; "" before the first hello and after the device left. replaced: the sessions
+    before it. joined: the runs that it has joined in this session. given: the run of the task that it was
+    given last, which is the one that it works on. granted: blobs that answers to a placement named, and their
+    runs. taken: for each run the last round in which it uploaded, and the bytes uploaded in it. polling: how
+    many of its calls wait for a task. sent_finished: whether it knows that no run is left. changed: fires if
+    there may be something new for it. first_seen, last_seen: clock times. noted: whether these are on disk.
     """
 
     device: DeviceId
@@ -70,7 +71,7 @@ class Visitor:
     changed: Signal = field(default_factory=Signal)
 
     def begin(self, software: str) -> str:
-        """A new session: whatever an earlier one had is void."""
+        """Begin a new session, and return it. The earlier one becomes void, and its uploads are closed."""
         if self.session:
             self.replaced = (*self.replaced, self.session)[-REPLACED:]
         self.session, self.software = secrets.token_urlsafe(24), software
@@ -89,7 +90,7 @@ class Visitor:
         self.first_seen = self.first_seen or self.last_seen
 
     def grant(self, names: list[str], run: RunId) -> None:
-        """It may fetch these blobs, which answers to it named."""
+        """Allow the device to fetch these blobs, which the answer to a placement named."""
         for name in names:
             self.granted.pop(name, None)
             self.granted[name] = run
@@ -97,14 +98,14 @@ class Visitor:
             del self.granted[name]
 
     def takes(self, run: RunId, round: int, size: int) -> int:
-        """So many bytes more of an upload came; how many those of the round are by now."""
+        """Count uploaded bytes, and return how many have been uploaded in this round."""
         last, before = self.taken.get(run, (round, 0))
         self.taken[run] = round, size + (before if last == round else 0)
         return self.taken[run][1]
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Around a call that waits: the device is there for as long as it lasts."""
+        """Wrap a call that waits; the device counts as present as long as the call lasts."""
         self.polling += 1
         try:
             yield

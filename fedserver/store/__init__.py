@@ -1,1 +1,1 @@
-"""What lasts: the database, the blobs, and what is kept of them for people."""
+"""The server's state folder: the database, the blobs, and the records that operators read."""

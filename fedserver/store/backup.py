@@ -1,9 +1,9 @@
-"""A copy of a state folder, made while its server works, and a state folder made of a copy.
+"""Back up a state folder while its server is running, and restore a state folder from a backup.
 
-A backup is a folder: the database as it was at one moment (by SQLite's own copying), the blobs that its
-rows need, and whatever else lies in the state folder and is not of the moment, such as keys. Blobs never
-change, so on the same disk they are hard links; copy the folder to another machine to be safe from the loss
-of this one. Both a backup and what is restored are whole or not there.
+A backup is a folder. It holds the database as it was at one moment (copied by SQLite's backup API), the blobs
+that its rows refer to, and all other files of the state folder that are not temporary, such as keys. Blobs
+never change, so on the same disk they are hard links; copy the backup to another machine to be protected from
+the loss of this one. A backup and a restored folder get their names only when they are complete.
 """
 
 import hashlib
@@ -37,15 +37,19 @@ PASSING = {
     "blobs",
     FACTS,
 }
-"""What of a state folder is of the moment, or is looked at apart."""
+"""The entries of a state folder that are temporary, or that are copied separately."""
 TRIES = 20
-"""How often a blob may be gone, because its round ended, before the copying is given up."""
+"""How many times a backup starts over because a round ended and its blobs were deleted meanwhile."""
 CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What a backup holds. made: seconds since 1970. start, revision: the point of the server's history."""
+    """What a backup holds.
+
+    made: seconds since 1970. start, revision: the point in the server's history. size: of the blobs, in
+    bytes.
+    """
 
     made: float
     start: int
@@ -56,23 +60,25 @@ class Facts:
 
 
 def backup(state: Path, target: Path) -> Facts:
-    """Copy the state folder `state`, whose server may be working, to `target`, which must not be there.
+    """Copy the state folder `state`, whose server may be running, to `target`, which must not exist.
 
-    Raises ConfigError, StorageFault, and Unavailable when the server was too busy.
+    Raises ConfigError, StorageFault, and Unavailable if rounds kept ending while their blobs were copied.
     """
     check_state(state)
     if target.is_relative_to(state):
-        raise ConfigError(f"{target} is in the folder that is copied", "give a folder outside of it")
+        raise ConfigError(f"{target} is inside the folder to back up", "choose a folder outside it")
     with _made_whole(target) as copy:
         for path in _lasting(state):
             _copy_tree(path, copy / path.name)
+        # The database is copied before the blobs, while the server works. If a round ends in between, blobs
+        # that the copied rows refer to are deleted; a newer copy of the database no longer refers to them.
         for _ in range(TRIES):
             with closing(sqlite3.connect(state / DATABASE)) as source:
                 _copy_database(source, copy / DATABASE)
             if _took_blobs(state, copy):
                 break
         else:
-            raise Unavailable("rounds ended faster than their blobs were copied", "try again")
+            raise Unavailable("rounds ended faster than their blobs could be copied", "try again")
         facts = _facts(copy)
         disk.write(copy / FACTS, json.dumps(asdict(facts), indent=2).encode())
         crash.point("server.backup-copied")
@@ -80,13 +86,13 @@ def backup(state: Path, target: Path) -> Facts:
 
 
 def restore(source: Path, state: Path) -> Facts:
-    """Make the state folder `state`, which must not be there or be empty, of a backup.
+    """Restore a backup to the state folder `state`, which must be empty or not exist.
 
-    Every blob is read and compared with its name. Raises ConfigError, and StorageFault for a backup that is
-    damaged: nothing is made then.
+    Every blob is hashed and compared with its name. Raises ConfigError, and StorageFault if the backup is
+    damaged; `state` is not created then.
     """
     if not (source / FACTS).is_file():
-        raise ConfigError(f"{source} is no backup", "give a folder that `fedserver backup` made")
+        raise ConfigError(f"{source} is not a backup", "give a folder that `fedserver backup` created")
     if state.is_dir() and not any(state.iterdir()):
         state.rmdir()
     with _made_whole(state) as copy:
@@ -104,20 +110,20 @@ def restore(source: Path, state: Path) -> Facts:
 
 
 def check_state(state: Path) -> None:
-    """Raises ConfigError for a folder that no server has used."""
+    """Raises ConfigError if no server has used this folder."""
     if not (state / DATABASE).is_file():
-        raise ConfigError(f"{state} is no server's state folder", "give it with --state")
+        raise ConfigError(f"{state} is not a server's state folder", "give the state folder with --state")
 
 
 @contextmanager
 def _made_whole(target: Path) -> Iterator[Path]:
-    """A folder to fill, which gets the name `target` at the end, for good, and only if nothing went wrong."""
+    """Give a temporary folder to fill. It is synced and renamed to `target` only if no error occurred."""
     if target.exists():
-        raise ConfigError(f"{target} is there already", "give the name of a folder that is not there")
+        raise ConfigError(f"{target} already exists", "choose the name of a folder that does not exist")
     copy = target.parent / f"{disk.TEMPORARY}{target.name}"
     with disk.storing(target):
         disk.make_folder(target.parent)
-        shutil.rmtree(copy, ignore_errors=True)  # of one that was killed
+        shutil.rmtree(copy, ignore_errors=True)  # left by a process that was killed
         disk.make_folder(copy)
         try:
             yield copy
@@ -129,7 +135,7 @@ def _made_whole(target: Path) -> Iterator[Path]:
 
 
 def _lasting(folder: Path) -> list[Path]:
-    """What lies in a state folder besides the database and the blobs, and is worth keeping."""
+    """The entries of a state folder to copy besides the database and the blobs."""
     return [
         path
         for path in sorted(folder.iterdir())
@@ -161,15 +167,15 @@ def _copy_database(source: sqlite3.Connection, path: Path) -> None:
     try:
         with closing(sqlite3.connect(path)) as copy:
             source.backup(copy)
-            copy.execute("PRAGMA journal_mode=DELETE")  # one file, without a log beside it
+            copy.execute("PRAGMA journal_mode=DELETE")  # a single file, without a write-ahead log beside it
         with path.open("rb") as file:
             os.fsync(file.fileno())
     except sqlite3.Error as error:
-        raise StorageFault(f"{path}: {error}", "look at both disks") from error
+        raise StorageFault(f"{path}: {error}", "check both disks") from error
 
 
 def _took_blobs(state: Path, copy: Path) -> bool:
-    """Link or copy what the copied rows need and is not there yet. False when one is gone with its round."""
+    """Link or copy the blobs that the copied rows refer to. False if one was deleted with its round."""
     for name in _needed(copy):
         target = _blob(copy, name)
         if target.exists():
@@ -178,7 +184,7 @@ def _took_blobs(state: Path, copy: Path) -> bool:
         try:
             with suppress(OSError):
                 os.link(_blob(state, name), target)
-            if not target.exists():  # on another disk
+            if not target.exists():  # a hard link cannot lead to another disk
                 _copy_file(_blob(state, name), target)
         except FileNotFoundError:
             return False

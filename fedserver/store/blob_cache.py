@@ -1,4 +1,4 @@
-"""Which of a run's tensors lie in which blob: what is stored already is never packed or hashed again."""
+"""Which blobs hold a run's tensors, so that stored tensors are never packed or hashed again."""
 
 from typing import Any
 
@@ -12,7 +12,10 @@ from shoal.core.types import ModelKey, RunId, Tensors
 
 
 class BlobCache:
-    """Goes by the identity of the objects: a state and its tasks share models. For the store's thread."""
+    """Finds tensors by the identity of their objects, since a state and its tasks share models.
+
+    For the store's thread only.
+    """
 
     def __init__(self, runs: Runs, blobs: Blobs, run: RunId) -> None:
         self._runs, self._blobs, self._run = runs, blobs, run
@@ -20,25 +23,28 @@ class BlobCache:
         self._payloads: dict[int, tuple[Message, Payload]] = {}
 
     def payload(self, message: Message) -> Payload:
-        """A task as it is sent. The same message is encoded once, however many devices get it."""
+        """The payload of a task. A message is encoded only once, no matter how many devices get it."""
         if id(message) not in self._payloads:
             payload = encode_message(message, lambda tensors: self._keep(tensors))
             self._payloads[id(message)] = (message, payload)
         return self._payloads[id(message)][1]
 
     def question(self, message: Message) -> Payload:
-        """What a newcomer is asked, as it is sent. Nothing of it is remembered."""
+        """The payload of the question that a newcomer is asked. It is not cached."""
         return encode_message(message, lambda tensors: self.weights(tensors))
 
     def weights(self, tensors: Tensors) -> Weights:
-        """The blob of these tensors. It is not remembered if it is a new one."""
+        """The blob of these tensors. A new blob is stored, but not cached."""
         if isinstance(tensors, StoredTensors):
             return tensors.weights
         known = self._weights.get(id(tensors))
         return known[1] if known else self._runs.keep(self._run, tensors)
 
     def store_state(self, hint: Any, state: object) -> Structure:
-        """A state as it is saved. What it does not refer to is forgotten: it was for the round before."""
+        """The structure under which a state is saved.
+
+        Entries that the state does not refer to are dropped: they belonged to the previous round.
+        """
         structure = encode(hint, state, lambda tensors: self._keep(tensors))
         needed = blobs_of(structure)
         self._weights = {key: known for key, known in self._weights.items() if known[1].blob.sha256 in needed}
@@ -46,11 +52,12 @@ class BlobCache:
         return structure
 
     def load_state(self, hint: Any, round: int | None = None) -> Any:
-        """The state that a round of the run opened with: the current one, or another that is kept."""
+        """The state that a round opened with: the current round, or an earlier one whose checkpoint is
+        kept."""
         return decode(hint, self._runs.checkpoint(self._run, round), lambda weights: self.load(weights))
 
     def models_of(self, hint: Any, round: int) -> dict[ModelKey, Weights]:
-        """Where the models are that a round opened with. No tensor is opened."""
+        """The blobs of the models that a round opened with. No tensor is opened."""
         places: dict[int, tuple[Tensors, Weights]] = {}
 
         def note(weights: Weights) -> Tensors:

@@ -1,10 +1,10 @@
-"""Bytes by their hash on the server's disk.
+"""Blobs on the server's disk, named by the SHA-256 of their bytes.
 
-blobs/<aa>/<sha256>               whole, checked, synced: the only ones that the database speaks of
-quarantine/<sha256>               were among them, and are not what their names say any more
-partial/<device>/<sha256>.part    an upload that is under way or was cut off
-partial/<device>/<sha256>         an upload that is whole and checked; it stays until its report counts, for a
-                                  crash before that must not cost the device a second upload
+blobs/<aa>/<sha256>               complete, verified and synced; the database refers only to these
+quarantine/<sha256>               former blobs whose bytes no longer match their names
+partial/<device>/<sha256>.part    an upload that is in progress or was interrupted
+partial/<device>/<sha256>         a complete and verified upload; it stays until its report counts, so that a
+                                  crash before then does not cost the device a second upload
 tmp/                              files that are being written
 """
 
@@ -28,11 +28,12 @@ from shoal.shell import crash
 from shoal.shell.disk import make_folder, move, settle, share, storing, temporary
 
 TURNS = 64
-"""Locks that all uploads share, by the name of what they write: few wait for another's, and none is kept."""
+"""How many locks all uploads share. The hash of the file's path selects one, so no lock has to be created or
+removed for an upload, and uploads of different blobs rarely wait for each other."""
 
 
 class Blobs:
-    """The blobs of a state folder. Which of them are needed is the business of `References`."""
+    """The blobs of a state folder. `References` knows which of them are needed."""
 
     def __init__(self, state: Path) -> None:
         self._blobs, self._partial, self._tmp = state / "blobs", state / "partial", state / "tmp"
@@ -48,7 +49,7 @@ class Blobs:
         return self._blobs / sha256[:2] / sha256
 
     def keep(self, tensors: Tensors) -> Weights:
-        """Store tensors, hashed as they are written; on return they are on the disk. Raises StorageFault."""
+        """Store tensors and hash them while writing; they are on disk on return. Raises StorageFault."""
         sha, size = hashlib.sha256(), 0
         with storing(self._tmp), temporary(self._tmp) as file:
             for piece in pack(tensors):
@@ -59,23 +60,25 @@ class Blobs:
         return Weights(manifest_of(tensors), BlobRef(sha.hexdigest(), size))
 
     def load(self, weights: Weights) -> Tensors:
-        """Stored tensors as views of the mapped file: nothing is read before it is used, nothing copied.
+        """Stored tensors as views of the mapped file: bytes are read when they are used, and never copied.
 
-        They stay usable when the blob is deleted. Raises NotFound, or BadPayload when the size is wrong.
+        The tensors stay usable after the blob is deleted. Raises NotFound, or BadPayload if the size is
+        wrong.
         """
         return unpack(weights.manifest, mapped(self.path(weights.blob.sha256)))
 
     def remove(self, names: Iterable[str]) -> None:
-        """Delete blobs that nobody needs any more."""
+        """Delete blobs that are no longer needed."""
         for name in names:
             self._sound.discard(name)
             with storing(self.path(name)):
                 self.path(name).unlink(missing_ok=True)
 
     def clean_up(self, needed: Collection[str], devices: Collection[DeviceId]) -> tuple[int, int]:
-        """Delete what a crash left, temporary files too. Returns how many files that were, and their bytes.
+        """Delete the files that a crash left. Returns how many there were, and how many bytes that freed.
 
-        Blobs not in `needed` go, and uploads of others than `devices` or of reports that count.
+        These are temporary files, blobs that are not in `needed`, uploads of devices that are not in
+        `devices`, and uploads of reports that already count.
         """
         doomed = [path for path in self._blobs.glob("??/*") if path.name not in needed]
         doomed += self._tmp.iterdir()
@@ -91,10 +94,11 @@ class Blobs:
         return len(doomed), freed
 
     def damage(self, name: str) -> str:
-        """What is wrong with a blob; "" when its bytes are those of its name. They are read once in a life.
+        """What is wrong with a blob; "" if its bytes match its name. Each process reads a sound blob only
+        once.
 
-        One that is damaged goes to the quarantine, so that nothing takes it for what it was. Raises
-        StorageFault when that cannot be found out.
+        A damaged blob is moved to the quarantine, so that it cannot be used under its name. Raises
+        StorageFault if the disk did not let the blob be checked.
         """
         if name in self._sound:
             return ""
@@ -108,14 +112,14 @@ class Blobs:
             except FileNotFoundError:
                 return f"blob {name[:12]} is missing"
             except OSError as error:
-                if error.errno != errno.EIO:  # such as too many open files: that says nothing of the blob
+                if error.errno != errno.EIO:  # such as too many open files, which says nothing about the blob
                     raise
                 found = "cannot be read"
             move(path, self._quarantine / name)
-        return f"blob {name[:12]} {found}; it is in {self._quarantine}"
+        return f"blob {name[:12]} {found} and was moved to {self._quarantine}"
 
     def size(self, name: str) -> int:
-        """Bytes of a blob; 0 when it is not there."""
+        """Bytes of a blob; 0 if it does not exist."""
         with suppress(OSError):
             return self.path(name).stat().st_size
         return 0
@@ -123,21 +127,22 @@ class Blobs:
     # -- uploads --------------------------------------------------------------------------------------------
 
     def uploaded(self, device: DeviceId, blob: BlobRef) -> int:
-        """Bytes of an upload that are here; the blob's size when it is whole and checked."""
+        """How many bytes of an upload have arrived; the blob's size once it is complete and verified."""
         if self.arrived(device, blob.sha256).is_file():
             return blob.size
         part = self._part(device, blob)
-        # A part of full size was never checked: its last byte is asked for again, and the check with it.
+        # A part of full size was never verified. Requesting its last byte again triggers the verification.
         return min(part.stat().st_size, max(0, blob.size - 1)) if part.is_file() else 0
 
     def arrived(self, device: DeviceId, sha256: str) -> Path:
-        """Where an upload lies once it is whole and checked."""
+        """The path of an upload once it is complete and verified."""
         return self._partial / device / sha256
 
     def receive(self, device: DeviceId, blob: BlobRef, start: int, room: int) -> "Upload":
-        """Go on with an upload at byte `start`, in the place of whoever was at it.
+        """Continue an upload at byte `start`; a call that was receiving the same upload is cut off.
 
-        room: bytes that the device's uploads may take in all; older ones give way.
+        room: how many bytes all uploads of the device may use; the oldest ones are deleted beyond that.
+        Raises BadPayload if `start` is beyond the bytes that have arrived.
         """
         part = self._part(device, blob)
         turn = self._turns[hash(part) % TURNS]
@@ -148,7 +153,7 @@ class Blobs:
             part.touch(mode=0o600)
             if start > part.stat().st_size:
                 raise BadPayload(
-                    f"an upload goes on at byte {start}, but {part.stat().st_size} bytes are here",
+                    f"an upload continues at byte {start}, but only {part.stat().st_size} bytes have arrived",
                     "ask how much was uploaded",
                 )
             others = _sizes(part.parent)
@@ -163,24 +168,27 @@ class Blobs:
             return upload
 
     def accept(self, device: DeviceId, names: Iterable[str]) -> None:
-        """Make uploads that are whole and checked into blobs too; `discard` them once their report counts.
+        """Turn complete uploads into blobs; call `discard` for the uploads once their report counts.
 
-        Raises NotFound when one gave way to others.
+        Raises NotFound if an upload does not exist, for example because newer uploads took its space.
         """
         for name in dict.fromkeys(names):
             if not self.arrived(device, name).is_file():
-                raise NotFound(f"blob {name[:12]} is not here", "upload it first")
+                raise NotFound(f"the server does not have blob {name[:12]}", "upload it first")
+            # The blob becomes a second name of the same file, instead of a renamed upload. If the process
+            # dies before the report's row is committed, the start removes the blob, which no row refers to,
+            # and the upload is still there when the device sends its report again.
             with storing(self.path(name)):
                 share(self.arrived(device, name), self.path(name))
 
     def discard(self, device: DeviceId, names: Iterable[str]) -> None:
-        """Delete uploads that are not needed any more. A blob that was made of one stays."""
+        """Delete uploads that are no longer needed. A blob that was made from one stays."""
         for name in names:
             with storing(self._partial):
                 self.arrived(device, name).unlink(missing_ok=True)
 
     def _is_blob(self, upload: Path) -> bool:
-        """Whether an upload is a blob as well: one file with two names."""
+        """Whether an upload is also a blob: one file with two names."""
         with suppress(OSError):
             return upload.samefile(self.path(upload.name))
         return False
@@ -190,10 +198,10 @@ class Blobs:
 
 
 class References:
-    """Which blobs the rows of the database and the open tasks of runs refer to. For the store's thread.
+    """Which blobs the rows of the database and the open tasks of runs refer to. For the store's thread only.
 
-    A blob is deleted only after the last row that refers to it is gone, and written before the first: so a
-    crash in between leaves bytes that nothing needs, and never a row whose blob is missing.
+    A blob is written before the first row that refers to it, and deleted after the last one. A crash in
+    between leaves a blob that is not needed, but never a row whose blob is missing.
     """
 
     def __init__(self, database: Database, blobs: Blobs) -> None:
@@ -205,7 +213,7 @@ class References:
         self._held.setdefault(run, set()).add(name)
 
     def release(self, run: RunId) -> set[str]:
-        """Hold nothing for this run any more. Returns what was held."""
+        """Stop holding blobs for this run. Returns the names of those that were held."""
         return self._held.pop(run, set())
 
     def of_run(self, run: RunId) -> set[str]:
@@ -214,16 +222,16 @@ class References:
         return {name for (name,) in self._db.query(query, (run,))}
 
     def remove_unneeded(self, names: set[str]) -> None:
-        """Delete those of the blobs that no row and no task refers to any more."""
+        """Delete those of the given blobs that no row and no task refers to."""
         held = set().union(*self._held.values())
         query = "SELECT 1 FROM needed_blobs WHERE sha256 = ? LIMIT 1"
-        with suppress(DiskFull):  # on some disks deleting needs space; the next start removes them
+        with suppress(DiskFull):  # deleting needs space on some file systems; the next start removes them
             doomed = (name for name in sorted(names - held) if not self._db.query(query, (name,)))
             self._blobs.remove(doomed)
 
 
 def _sizes(folder: Path) -> dict[Path, tuple[float, int]]:
-    """When each file in it was written, and its size; one that another call removes meanwhile is left out."""
+    """When each file in the folder was written, and its size, without files that another call removes."""
     found = {}
     for path in folder.iterdir():
         with suppress(FileNotFoundError):
@@ -241,10 +249,10 @@ def _hash_of(path: Path) -> str:
 
 
 class Upload:
-    """One upload that is being received. A later one of the same blob closes it: see `Blobs.receive`.
+    """One upload that is being received. A later upload of the same blob closes it: see `Blobs.receive`.
 
-    turn: held while one takes the place of another, and while what came is checked and gets its name, so that
-    no byte of another comes in between.
+    turn: held while a later upload replaces this one, and while the bytes are verified and get their final
+    name, so that no other upload writes to the file in between.
     """
 
     def __init__(self, part: Path, target: Path, blob: BlobRef, start: int, turn: Lock) -> None:
@@ -258,36 +266,42 @@ class Upload:
         self._file.truncate(start)
 
     def append(self, chunk: bytes) -> None:
-        """Take the next bytes. Raises BadPayload when they are more than was announced."""
+        """Write the next bytes. Raises BadPayload if they exceed the announced size."""
         with self._writing():
             if self.held + len(chunk) > self._blob.size:
                 self._spoil()
-                raise BadPayload(f"an upload is longer than the {self._blob.size} bytes that were announced")
+                raise BadPayload(f"an upload is longer than the announced {self._blob.size} bytes")
             self._file.write(chunk)
         crash.point("server.chunk-written")
         self._sha.update(chunk)
         self.held += len(chunk)
 
     def finish(self) -> int:
-        """Sync what came, and check it if it is all. Returns how much is here; raises BadPayload."""
+        """Sync the bytes, and verify them if all have arrived.
+
+        Returns how many there are; raises BadPayload.
+        """
         with self._turn, self._writing():
             if self._file.closed:
                 raise ValueError
             if self.held < self._blob.size:
                 self._sync()
             elif self._sha.hexdigest() == self._blob.sha256:
+                # `settle` syncs the bytes before it renames the file, and the folder after it. The other way
+                # around, a power failure could leave a file whose name promises bytes that were never
+                # written.
                 settle(self._file, self._target)
                 crash.point("server.upload-whole")
             else:
                 self._part.unlink(missing_ok=True)
                 raise BadPayload(
-                    f"the {self.held} uploaded bytes are not those of blob {self._blob.sha256[:12]}",
-                    "they were damaged on the way: upload them again from the beginning",
+                    f"the {self.held} uploaded bytes do not match blob {self._blob.sha256[:12]}",
+                    "they were damaged in transit; upload them again from the beginning",
                 )
         return self.held
 
     def _spoil(self) -> None:
-        """Throw away what came. Raises ValueError where that is another's by now."""
+        """Delete the bytes that arrived. Raises ValueError if a later upload has taken over the file."""
         with self._turn:
             if self._file.closed:
                 raise ValueError
@@ -298,7 +312,7 @@ class Upload:
             self._file.flush()
             os.fsync(self._file.fileno())
         except OSError:
-            self._part.unlink(missing_ok=True)  # what of it is on the disk, nobody knows any more
+            self._part.unlink(missing_ok=True)  # after a failed fsync it is unknown which bytes are on disk
             raise
 
     @contextmanager
@@ -306,17 +320,19 @@ class Upload:
         try:
             with storing(self._part):
                 yield
-        except ValueError:  # from a file that was closed
-            raise Unavailable("another upload of the same blob has begun", "ask how much is here") from None
+        except ValueError:  # raised by a closed file
+            raise Unavailable(
+                "another upload of the same blob has begun", "ask how much was uploaded"
+            ) from None
 
     def close(self) -> None:
-        """No more of this. What came stays, for another attempt."""
-        with suppress(OSError):  # it wrote what a full disk had not taken before
+        """Stop receiving. The bytes that arrived stay for another attempt."""
+        with suppress(OSError):  # closing writes buffered bytes, which a full disk may refuse again
             self._file.close()
 
 
 def mapped(path: Path) -> memoryview:
-    """A file's bytes. They stay usable when the file is deleted. Raises NotFound, StorageFault."""
+    """A file's bytes, which stay usable after the file is deleted. Raises NotFound, StorageFault."""
     with storing(path):
         try:
             with path.open("rb") as file:
@@ -324,20 +340,20 @@ def mapped(path: Path) -> memoryview:
                     return memoryview(b"")
                 return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         except FileNotFoundError:
-            raise NotFound(f"blob {path.name[:12]} is not here", "upload it first") from None
+            raise NotFound(f"the server does not have blob {path.name[:12]}", "upload it first") from None
 
 
 class MappedTensors(Lazy):
-    """A set of tensors whose file is mapped anew for each that is asked for, and let go with it.
+    """A set of tensors whose file is mapped only while one of them is used, for each of them separately.
 
-    So a thousand reports can be open, and the memory in use is that of one tensor. The file must stay.
-    Raises NotFound or BadPayload when the file is not there or not as long as the manifest says.
+    A thousand reports can be open this way while only one tensor is in memory. The file must not be deleted.
+    Raises NotFound if the file does not exist, BadPayload if its size does not match the manifest.
     """
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
         starts, size = layout(manifest)
         if len(mapped(path)) != size:
-            raise BadPayload(f"the tensors need {size} bytes, the blob has {len(mapped(path))}")
+            raise BadPayload(f"the tensors need {size} bytes, but the blob has {len(mapped(path))}")
         super().__init__(manifest)
         self._path = path
         self._places = {spec.name: (spec, start) for spec, start in zip(manifest, starts, strict=True)}
@@ -348,7 +364,7 @@ class MappedTensors(Lazy):
 
 
 class StoredTensors(MappedTensors):
-    """Tensors of a blob: where a state keeps them, they are stored already."""
+    """Tensors of a stored blob. A state that contains them can be saved without writing them again."""
 
     def __init__(self, path: Path, weights: Weights) -> None:
         super().__init__(path, weights.manifest)

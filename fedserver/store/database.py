@@ -1,4 +1,4 @@
-"""The database of a state folder, `shoal.db`: its tables, and whole transactions on one connection."""
+"""The database of a state folder, `shoal.db`: its tables, and transactions on one connection."""
 
 import json
 import sqlite3
@@ -103,12 +103,12 @@ CREATE INDEX log_by_run ON log (run, number);
 
 IDENTITIES = """
 CREATE TABLE audit (
-    number INTEGER PRIMARY KEY,          -- from 1, without a gap
+    number INTEGER PRIMARY KEY,          -- counts from 1, without a gap
     line TEXT NOT NULL                   -- see fedserver.store.identities.audit
 );
 CREATE TABLE tokens (
     token TEXT PRIMARY KEY,
-    key BLOB NOT NULL,                   -- SHA-256 of the secret, which is kept nowhere
+    key BLOB NOT NULL,                   -- SHA-256 of the secret, which is not stored
     role TEXT NOT NULL,
     uses INTEGER NOT NULL,
     used INTEGER NOT NULL,
@@ -117,7 +117,7 @@ CREATE TABLE tokens (
     labels TEXT NOT NULL,                -- JSON
     pattern TEXT NOT NULL,
     hold INTEGER NOT NULL,
-    wrong INTEGER NOT NULL,              -- proofs that were
+    wrong INTEGER NOT NULL,              -- how many proofs were wrong
     standing TEXT NOT NULL
 );
 CREATE TABLE identities (
@@ -127,7 +127,7 @@ CREATE TABLE identities (
     labels TEXT NOT NULL,                -- JSON
     standing TEXT NOT NULL,
     created REAL NOT NULL,
-    spki TEXT NOT NULL,                  -- of the key that it joined with
+    spki TEXT NOT NULL,                  -- SHA-256 of the key that it joined with
     token TEXT NOT NULL REFERENCES tokens
 );
 CREATE TABLE certificates (
@@ -136,12 +136,12 @@ CREATE TABLE certificates (
     serial TEXT NOT NULL UNIQUE,
     spki TEXT NOT NULL UNIQUE,           -- one key, one certificate
     pem BLOB NOT NULL,
-    root TEXT NOT NULL,                  -- that signed
-    bundle TEXT NOT NULL,                -- JSON: the roots that were handed out with it
+    root TEXT NOT NULL,                  -- the root that signed it
+    bundle TEXT NOT NULL,                -- JSON: the roots that were sent with it
     issued REAL NOT NULL,
     expires REAL NOT NULL,
     first_used REAL,
-    void INTEGER NOT NULL                -- a later one was used, or issued before this one was used
+    void INTEGER NOT NULL                -- 1: a later one was used, or issued before this one was used
 );
 CREATE INDEX certificates_by_device ON certificates (device);
 CREATE TABLE placements (
@@ -152,16 +152,16 @@ CREATE TABLE placements (
 );
 """
 
-EPOCH = """
+HISTORY = """
 CREATE TABLE epoch (
-    secret BLOB NOT NULL,                -- proves that a mark is ours
-    floor INTEGER NOT NULL               -- marks of starts before this one are never doubted
+    secret BLOB NOT NULL,                -- authenticates the marks of this server
+    floor INTEGER NOT NULL               -- marks of earlier starts never conflict
 );
 INSERT INTO epoch VALUES (randomblob(32), 0);
 CREATE TABLE boots (
     number INTEGER PRIMARY KEY,
-    boot TEXT NOT NULL,                  -- of this start alone
-    revision INTEGER NOT NULL            -- how much had happened at its end, or until now
+    boot TEXT NOT NULL,                  -- the random name of this start
+    revision INTEGER NOT NULL            -- the latest one of this start
 );
 CREATE TABLE doubts (
     device TEXT PRIMARY KEY,
@@ -170,11 +170,11 @@ CREATE TABLE doubts (
 );
 """
 
-MIRROR = """
+RELEASED = """
 CREATE TABLE released (
     run TEXT NOT NULL REFERENCES runs,
     device TEXT NOT NULL,
-    release TEXT NOT NULL,               -- SHA-256; or, without a guarantee, off, paper or bounds
+    release TEXT NOT NULL,               -- SHA-256; or, without a guarantee, its kind
     rho REAL NOT NULL,                   -- for one sample; 0 without a guarantee
     delta REAL NOT NULL,
     group_size INTEGER NOT NULL,
@@ -184,14 +184,14 @@ CREATE TABLE released (
 
 GAPS = """
 CREATE TABLE gaps (                      -- see fedserver.store.identities.restored
-    number INTEGER NOT NULL,             -- of the last line of the audit log that is known
-    hash TEXT NOT NULL,                  -- of that line
+    number INTEGER NOT NULL,             -- the last known line of the audit log
+    hash TEXT NOT NULL,                  -- the hash of that line
     since REAL NOT NULL,                 -- when that line was written
     until REAL                           -- when the restored state was accepted; NULL: not yet
 );
 CREATE TABLE reissued (
     device TEXT PRIMARY KEY,
-    serial TEXT NOT NULL                 -- of the last certificate that a log, and no row, tells of
+    serial TEXT NOT NULL                 -- the last certificate in a copied log, if no row has it
 );
 """
 
@@ -213,8 +213,8 @@ UPDATE reports SET message = payload_to_bytes(payload);
 ALTER TABLE reports DROP COLUMN payload;
 """
 
-STEPS: tuple[str, ...] = (FIRST, IDENTITIES, EPOCH, MIRROR, GAPS, CURVES, POLICY, ACCURACY, REPORTS)
-"""The history of the tables: step n upgrades version n - 1 to n. A released step never changes."""
+STEPS: tuple[str, ...] = (FIRST, IDENTITIES, HISTORY, RELEASED, GAPS, CURVES, POLICY, ACCURACY, REPORTS)
+"""The migrations: step n upgrades version n - 1 to n. The SQL of a released step never changes."""
 VERSION = len(STEPS)
 POLICY_FIELDS = {
     "over_select": "oversample",
@@ -222,12 +222,15 @@ POLICY_FIELDS = {
     "silence": "device_timeout",
     "patience": "max_abandoned_rounds",
 }
-"""The fields of a round policy that have had another name in stored run specifications."""
+"""Former names of round policy fields in stored run specifications, and today's names."""
 RESTORE = "keep the folder as it is, and restore a backup: fedserver restore BACKUP --state DIR"
 
 
 class Database:
-    """One connection, for one thread. Raises StorageFault when the disk refuses, DiskFull when it is full."""
+    """One connection, for one thread.
+
+    Raises DiskFull if the disk is full, StorageFault for other disk errors.
+    """
 
     def __init__(self, path: Path) -> None:
         self.connection = connect(path)
@@ -247,12 +250,13 @@ class Database:
             return cursor.execute(query, values).fetchall()
 
     def after_commit(self, action: Callable[[], None]) -> None:
-        """Inside a transaction: do this once its rows are on the disk. Dropped if it is rolled back."""
+        """Inside a transaction: call `action` once its rows are on disk, and not at all if it is rolled
+        back."""
         self._after_commit[action] = None
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All of it or nothing, and on the disk at the end."""
+        """Commit all changes of the block together, or none of them; they are on disk at its end."""
         self._after_commit.clear()
         with _faults():
             self.connection.execute("BEGIN IMMEDIATE")
@@ -269,7 +273,7 @@ class Database:
 
 @contextmanager
 def _faults() -> Iterator[None]:
-    """Around work on the database: what SQLite raises becomes a StorageFault, a full disk a DiskFull."""
+    """Turn SQLite's errors into StorageFault, or into DiskFull if the disk is full."""
     try:
         yield
     except sqlite3.Error as error:
@@ -279,10 +283,10 @@ def _faults() -> Iterator[None]:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """The database at `path`, made when it is new, brought up to date when an older version wrote it.
+    """Open the database at `path`; create it if it is new, and migrate it if an older version wrote it.
 
-    A commit is on the disk when it returns. What was there before an update stays beside it, as
-    shoal.db.version-N. Raises ConfigError when a newer version wrote it, StorageFault when it cannot be read.
+    A commit is on disk when it returns. The database from before a migration stays beside it, as
+    shoal.db.version-N. Raises ConfigError if a newer version wrote it, StorageFault if it cannot be read.
     """
     connection = sqlite3.connect(path, isolation_level=None)
     try:
@@ -308,19 +312,21 @@ def connect(path: Path) -> sqlite3.Connection:
         crash.point("server.migrated")
     if found > VERSION:
         connection.close()
-        raise ConfigError(f"{path} has version {found}, this server reads {VERSION}", "use a newer fedserver")
+        raise ConfigError(
+            f"{path} has version {found}, but this server reads version {VERSION}", "use a newer fedserver"
+        )
     return connection
 
 
 def _check(connection: sqlite3.Connection, path: Path) -> None:
-    """Raises StorageFault when pages of the database contradict each other."""
+    """Raises StorageFault if pages of the database contradict each other."""
     (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if found != "ok":
         raise StorageFault(f"{path} is damaged: {found}", RESTORE)
 
 
 def _version(connection: sqlite3.Connection) -> int:
-    """Of the tables that are there; 0 when there are none."""
+    """The version of the tables; 0 if there are none."""
     if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
         return 0
     (found,) = connection.execute("SELECT schema_version FROM meta").fetchone()
@@ -328,7 +334,7 @@ def _version(connection: sqlite3.Connection) -> int:
 
 
 def _back_up(connection: sqlite3.Connection, copy: Path) -> None:
-    """A copy of the whole database in the file `copy`, which is whole or not there."""
+    """Copy the whole database to the file `copy`, which appears only when it is complete."""
     with temporary(copy.parent, 0o600) as file:
         with closing(sqlite3.connect(file.name)) as target:
             connection.backup(target)
@@ -336,7 +342,7 @@ def _back_up(connection: sqlite3.Connection, copy: Path) -> None:
 
 
 def _rename_policy_fields(spec: str) -> str:
-    """A stored run specification, with the present names of its policy's fields."""
+    """A stored run specification, with today's names of its policy's fields."""
     stored = json.loads(spec)
     policy = stored["value"]["policy"]
     stored["value"]["policy"] = {POLICY_FIELDS.get(name, name): value for name, value in policy.items()}
@@ -344,7 +350,7 @@ def _rename_policy_fields(spec: str) -> str:
 
 
 def _payload_to_bytes(stored: str) -> bytes:
-    """The payload of a report, which was JSON once, as it is on the wire."""
+    """The wire bytes of a report's payload, which earlier versions stored as JSON."""
 
     def no_tensors(weights: object) -> Any:
         raise TypeError("a payload holds no tensors, only references to blobs")

@@ -1,18 +1,20 @@
-"""Room on the state folder's disk, and what happens when there is none.
+"""Free space on the disk of the state folder, and what happens when there is too little.
 
-Bytes come in by uploads, and go when a round is over. So it is uploads that are refused first: while fewer
-than the low-water mark would stay free, with the code "server-full", and devices keep their results and come
-again. Everything else goes on: downloads, placements, status, and reports whose blobs are here already, for
-a report needs one row, and counting it is what ends the round and frees the disk.
+Uploads use up disk space, and the end of a round frees it. Therefore uploads are refused first, with the code
+"server-full", if they would leave less free space than the low-water mark; the devices keep their results and
+try again later. Everything else continues: downloads, placements, status, and reports whose blobs have
+already arrived. Such a report needs only one row, and counting it is what ends the round and frees space.
 
-Below that lies a reserve, a file of a few megabytes that is deleted when a transition does not fit: what the
-engine has decided must be written before anything else is decided. If even that does not do, the transition
-waits and is tried again until there is room; see `Storage.when_space`. Nothing was told to anybody
-meanwhile, so nothing is lost if the process ends there. The reserve is put back when there is room for it.
+If the disk fills up nevertheless, the server deletes its reserve, a file of a few megabytes. The reserve
+exists because a decision of the engine must be on disk before the engine decides anything else: without it, a
+full disk could stop the very transition that would end a round and delete its blobs. If the reserve is not
+enough, the transition waits and is tried again until there is space; see `Storage.when_space`. No device has
+seen the decision by then, so nothing is lost if the process ends while it waits. The reserve is created again
+as soon as there is space for it.
 
-A full disk has harmed nothing, for the same write can be tried again. Any other error has: after a failed
-fsync nobody knows what is on the disk, and a second one would succeed without having written. So that ends
-the process, and the next start goes on from what the log and the hashes prove.
+A full disk does no harm, because the same write can be tried again. Any other disk error ends the process:
+after a failed fsync it is unknown which bytes are on disk, and a second fsync would succeed without having
+written them. The next start continues from what the write-ahead log and the hashes prove to be on disk.
 """
 
 import os
@@ -24,70 +26,76 @@ from shoal.core.errors import DiskFull, ServerFull
 from shoal.shell import disk
 
 RESERVE = 4 << 20
-"""Bytes of the reserve: some thousand transitions without their models."""
+"""Bytes of the reserve: enough for about a thousand transitions without their models."""
 
 
 class DiskSpace:
-    """The space on the disk of one state folder. For any thread, except `expecting`."""
+    """The space on the disk of one state folder. Any thread may use it, except for `expecting`."""
 
     def __init__(self, state: Path) -> None:
         self._state, self._reserve = state, state / "reserve"
         self._expected = 0
 
     def free(self) -> int:
-        """Bytes that this user may still write."""
+        """How many more bytes the server's user may write."""
         with disk.storing(self._state):
             found = os.statvfs(self._state)
         return found.f_bavail * found.f_frsize
 
     def lacks(self, low_water: int, size: int = 0) -> int:
-        """Bytes that are missing to take `size` more, all uploads that are under way, and the mark."""
+        """How many free bytes are missing for `size` more, all uploads in progress, and the low-water
+        mark."""
         return max(0, low_water + self._expected + size - self.free())
 
     def check(self, low_water: int, size: int) -> None:
-        """Raises ServerFull when an upload of `size` bytes does not fit."""
+        """Raises ServerFull if there is no space for an upload of `size` bytes."""
         if lacking := self.lacks(low_water, size):
             raise ServerFull(
-                f"the server's disk lacks {lacking} bytes to take an upload of {size}",
-                "its operator can free some; the upload is tried again",
+                f"the server's disk needs {lacking} more free bytes for an upload of {size} bytes",
+                "the server's operator can free some space; the device tries again",
             )
 
     @contextmanager
     def expecting(self, size: int, low_water: int) -> Iterator[Callable[[int], None]]:
-        """Around an upload of `size` bytes; call what it gives with the bytes of each piece that came.
+        """Reserve space for an upload of `size` bytes while the block runs.
 
-        Raises ServerFull when so much does not fit.
+        Gives a function to call with the number of bytes of each chunk that arrived: these use disk space
+        already and are no longer counted as expected. Raises ServerFull if there is no space for the upload.
         """
         self.check(low_water, size)
         left = size
         self._expected += size
 
-        def came(more: int) -> None:
+        def arrived(more: int) -> None:
             nonlocal left
             self._expected -= min(more, left)
             left -= min(more, left)
 
         try:
-            yield came
+            yield arrived
         finally:
             self._expected -= left
 
     # -- the reserve ----------------------------------------------------------------------------------------
 
     def hold(self, low_water: int) -> None:
-        """Put the reserve there, if it is not and there is room for it."""
+        """Create the reserve, unless it exists or there is no space for it."""
         if self._reserve.exists() or self.lacks(low_water, RESERVE):
             return
         with suppress(DiskFull), disk.replacing(self._reserve) as file:
             os.posix_fallocate(file.fileno(), 0, RESERVE)
 
     def make_way(self) -> None:
-        """At a start: give the reserve away where there is no room for even so much."""
+        """At the start: delete the reserve if less than its size is free, so that the database can be
+        opened."""
         if self._reserve.exists() and self.free() < RESERVE:
             self.release()
 
     def release(self) -> bool:
-        """Give the reserve's room to whoever writes next. False when there was no reserve."""
+        """Delete the reserve, so that its space can be used for the next write.
+
+        False if there was no reserve.
+        """
         with disk.storing(self._reserve):
             there = self._reserve.exists()
             self._reserve.unlink(missing_ok=True)

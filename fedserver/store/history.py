@@ -1,13 +1,18 @@
-"""Which history a server lives in, so that a server restored from an older state is recognized.
+"""The history of a server, by which a server that was restored from an older state is recognized.
 
-Every start has a number and a random name, and a revision that grows with every transition that a device
-may have seen. A device receives these as a mark, keeps it on its disk and shows it at its next hello. If it
-shows a start that the server does not know, or a revision that the server has not reached, the server has
-lost something that it once acknowledged: it was restored from a backup, or two servers run from copies of
+Each start of a server has a number and a random name, and a revision that grows with every transition that a
+device may have seen. A device receives the three as a mark, stores it, and shows it at its next hello. If the
+mark names a start that the server does not know, or a revision that the server has not reached, the server
+has lost something that it once acknowledged: it was restored from a backup, or two servers run on copies of
 one state. It then begins nothing new until its operator accepts the loss (`fedserver recover --accept`).
 
-A mark carries a code that only the servers of one history can make. Otherwise any device could stop a server
-with an invented mark, or with the mark of another server that it belonged to before.
+The revision makes a loss visible within one start, and the random name makes it visible across starts: a
+server that was restored from a backup begins a start with a number that the lost history may have used too,
+and may even reach the same revision. Only the name tells these two starts apart.
+
+A mark carries an authentication code that only servers with the same history can compute. Otherwise any
+device could stop a server with an invented mark, or with the mark of another server that it belonged to
+before.
 """
 
 import hmac
@@ -20,7 +25,7 @@ from shoal.core.types import DeviceId
 
 
 class Mark(NamedTuple):
-    """A point of a history: `revision` of the start `number`, whose random name is `boot`."""
+    """A point in a history: `revision` of the start `number`, whose random name is `boot`."""
 
     number: int
     boot: str
@@ -31,23 +36,23 @@ class Mark(NamedTuple):
 
 
 class History:
-    """The starts of a server, and the marks that devices showed."""
+    """The starts of a server, and the conflicting marks that devices have shown."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
 
     def begin_start(self) -> None:
-        """A start of the server gets its number."""
+        """Record a new start of the server."""
         self._begin(0, 0)
 
     def mark(self) -> str:
-        """The present point of the history, for a device to keep."""
+        """The current point in the history, for a device to store."""
         return f"{self._present()}.{self._code(self._present())}"
 
     def check_mark(self, device: DeviceId, text: str) -> str:
-        """What a device has seen that this server's history does not contain; "" when it contains everything.
+        """What a device has seen that this server's history does not contain; "" if there is no such thing.
 
-        A conflict is on the disk on return, so that a restart does not forget it.
+        A conflict is on disk on return, so that it is known after a restart.
         """
         mark = self._authentic(text)
         if mark is None or not (why := self._conflict(mark)):
@@ -57,7 +62,7 @@ class History:
         return why
 
     def conflicts(self) -> dict[DeviceId, str]:
-        """The devices whose marks are not of this history, and what they have seen."""
+        """The devices whose marks conflict with this history, and what they have seen."""
         found = {}
         for device, text in self._db.query("SELECT device, mark FROM doubts ORDER BY device"):
             mark = self._authentic(text)
@@ -65,7 +70,12 @@ class History:
         return found
 
     def accept(self) -> None:
-        """Go on from the present state, in a start beyond all conflicting marks, which conflict no more."""
+        """Continue from the current state, in a new start; the marks shown so far no longer conflict.
+
+        The new start gets a number and a revision beyond those of all conflicting marks. A mark that the
+        server gives to a device from now on is therefore never confused with one of the history that was
+        lost.
+        """
         shown = [self._authentic(text) for (text,) in self._db.query("SELECT mark FROM doubts")]
         marks = [mark for mark in shown if mark is not None]
         self._begin(
@@ -76,13 +86,14 @@ class History:
             self._db.execute("DELETE FROM doubts", ())
 
     def advance(self) -> None:
-        """Inside a transaction: something happens that devices may see."""
+        """Inside a transaction: count a transition that devices may see."""
+        # In the same transaction as the transition: a mark never promises more than the disk holds.
         self._db.execute(
             "UPDATE boots SET revision = revision + 1 WHERE number = (SELECT max(number) FROM boots)", ()
         )
 
     def _begin(self, number: int, revision: int) -> None:
-        """A new start, beyond these and all earlier ones."""
+        """Record a new start, with a number and a revision beyond these and those of all earlier starts."""
         with self._db.transaction():
             self._db.execute(
                 "INSERT INTO boots SELECT"
@@ -95,7 +106,7 @@ class History:
         return Mark(*row)
 
     def _conflict(self, mark: Mark) -> str:
-        # Marks below the floor were accepted by an operator (`accept`), whatever they say.
+        # Marks of starts below the floor do not matter: an operator has accepted the loss (`accept`).
         ((floor,),) = self._db.query("SELECT floor FROM epoch")
         if mark.number < floor:
             return ""
@@ -107,7 +118,7 @@ class History:
         return f"revision {mark.revision} of start {mark.number}, which ended here at {rows[0]['revision']}"
 
     def _authentic(self, text: str) -> Mark | None:
-        """The mark, if it was made with this history's secret; None for any other text."""
+        """The mark, if its code was computed with this history's secret; None for any other text."""
         parts = text.split(".")
         if len(parts) != 4 or not all(part.isascii() and part.isdecimal() for part in (parts[0], parts[2])):
             return None

@@ -1,4 +1,4 @@
-"""What is kept for people: which devices called, what was moved, what happened. No run depends on it."""
+"""Records that operators read: devices, traffic, releases and the log of each run. No run depends on them."""
 
 import time
 from collections import Counter
@@ -15,17 +15,18 @@ from shoal.core.types import DeviceId, RunId
 LOG_LINES, PAGE = 10_000, 200
 """How many lines of a run's log are kept, and how many are read at a time."""
 RELEASES, MORE = 10_000, "more than is counted here"
-"""Releases of one device in one run that are noted: an honest device makes at most one a round."""
+"""How many releases of one device are recorded for one run: an honest device makes at most one per round."""
 
 
 class Journal:
-    """Who called, what was moved, what was released, and what happened in each run."""
+    """Which devices called, how many bytes they transferred, what they released, and what happened in each
+    run."""
 
     def __init__(self, database: Database) -> None:
         self._db = database
 
     def note_devices(self, devices: Iterable[DeviceRecord]) -> None:
-        """Update what is known of these devices."""
+        """Update the records of these devices."""
         with self._db.transaction():
             self._db.connection.executemany(
                 "INSERT INTO devices VALUES (?, ?, ?, ?) ON CONFLICT (device) DO UPDATE"
@@ -34,11 +35,12 @@ class Journal:
             )
 
     def devices(self) -> list[DeviceRecord]:
-        """Every device that ever called, by name."""
+        """Every device that has ever called, sorted by name."""
         return [DeviceRecord(*row) for row in self._db.query("SELECT * FROM devices ORDER BY device")]
 
     def trainers(self) -> list[DeviceId]:
-        """Devices that may take part in runs: those admitted to train; in plain text, all that called."""
+        """Devices that may take part in runs: those admitted to train, and all that have called without
+        TLS."""
         rows = self._db.query(
             "SELECT device FROM identities WHERE role = ? AND standing = ? UNION"
             " SELECT device FROM devices WHERE device NOT IN (SELECT device FROM identities)",
@@ -47,7 +49,7 @@ class Journal:
         return [device for (device,) in rows]
 
     def add_traffic(self, traffic: Iterable[Traffic]) -> None:
-        """Add to what devices sent and fetched."""
+        """Add these bytes to what the devices have sent and fetched."""
         with self._db.transaction():
             self._db.connection.executemany(
                 "INSERT INTO traffic VALUES (?, ?, ?, ?) ON CONFLICT (run, device) DO UPDATE"
@@ -56,14 +58,14 @@ class Journal:
             )
 
     def traffic(self, run: RunId) -> list[Traffic]:
-        """What each device sent and fetched in a run."""
+        """How many bytes each device has sent and fetched in a run."""
         rows = self._db.query(
             "SELECT device, run, up, down FROM traffic WHERE run = ? ORDER BY device", (run,)
         )
         return [Traffic(*row) for row in rows]
 
     def note_releases(self, releases: Iterable[ReleaseRecord]) -> None:
-        """Note each release of devices once; beyond `RELEASES`, only that there are more."""
+        """Record each release once; beyond `RELEASES`, record only that there are more."""
         with self._db.transaction():
             for each in releases:
                 curve = np.asarray(each.curve, "<f8").tobytes()
@@ -80,7 +82,7 @@ class Journal:
                 )
 
     def releases(self, run: RunId | None = None) -> list[ReleaseRecord]:
-        """What was noted of a run, or of all."""
+        """The recorded releases of a run, or of all runs."""
         rows = self._db.query("SELECT * FROM released WHERE ?1 IS NULL OR run = ?1 ORDER BY rowid", (run,))
         return [_release(*row) for row in rows]
 
@@ -114,7 +116,7 @@ def _release(
 
 
 class Meter:
-    """Bytes of blobs sent and fetched since the last `take`, counted in memory."""
+    """Counts in memory how many bytes of blobs devices have sent and fetched since the last `take`."""
 
     def __init__(self) -> None:
         self._up: Counter[tuple[RunId, DeviceId]] = Counter()
@@ -127,13 +129,13 @@ class Meter:
         self._down[run, device] += size
 
     def give_back(self, taken: Iterable[Traffic]) -> None:
-        """Count again what was taken but could not be stored."""
+        """Add back what was taken but could not be stored."""
         for each in taken:
             self.up(each.run, each.device, each.up)
             self.down(each.run, each.device, each.down)
 
     def take(self) -> list[Traffic]:
-        """Everything counted; counting starts again at zero."""
+        """Return all counts, and reset them to zero."""
         keys = sorted({*self._up, *self._down})
         taken = [Traffic(device, run, self._up[run, device], self._down[run, device]) for run, device in keys]
         self._up.clear()

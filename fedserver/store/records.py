@@ -1,4 +1,4 @@
-"""What the database holds, row by row. Clock times are seconds since 1970, and only for people."""
+"""The records of the database. Clock times are in seconds since 1970, and are only displayed."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,9 +22,10 @@ class Standing(Enum):
 
 @dataclass(frozen=True)
 class RunSpec:
-    """What an operator asked for. algorithm: or one of its variants. parameters: changes to the preset.
+    """What an operator asked for.
 
-    learner, learner_options: which learner the devices are to have; a note for people.
+    algorithm: the name of an algorithm or of a variant. parameters: changes to the preset. learner,
+    learner_options: the learner that devices should configure; the server only displays them.
     """
 
     name: str
@@ -39,9 +40,10 @@ class RunSpec:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """Where a run stands on disk.
+    """A run as it is stored.
 
-    round: the one that is open or will open next. asked: the devices of an open round, else none.
+    round: the one that is open or will open next. asked: the devices of the open round; empty if none is
+    open.
     """
 
     run: RunId
@@ -57,9 +59,11 @@ class RunRecord:
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """A round that is over. abandoned: why it gave no result, "" when it did. seconds: from open to saved.
+    """A round that is over.
 
-    accuracy: mean held-out accuracy over the devices that measured it, 0 to 1; None: no device did.
+    missing: the devices that did not count, and why. abandoned: why the round has no result, "" if it has
+    one. seconds: from its opening until it was saved. accuracy: mean held-out accuracy over the devices that
+    measured it, from 0 to 1; None if no device did.
     """
 
     round: int
@@ -74,7 +78,8 @@ class RoundRecord:
 
 @dataclass(frozen=True)
 class ReportRecord:
-    """A report that counts. data: its payload as on the wire, decoded only while it is used."""
+    """A report that counts. data: the wire bytes of its payload, which are decoded only when they are
+    used."""
 
     run: RunId
     round: int
@@ -97,7 +102,7 @@ class ReportRecord:
 
 @dataclass(frozen=True)
 class DeviceRecord:
-    """A device that has called. software: as it said itself."""
+    """A device that has called. software: the version that it reported."""
 
     device: DeviceId
     software: str
@@ -107,7 +112,8 @@ class DeviceRecord:
 
 @dataclass(frozen=True)
 class LogLine:
-    """Something that happened in a run. number: grows over all runs. device: "" for the run itself."""
+    """Something that happened in a run. number: counts the lines of all runs. device: "" for the run
+    itself."""
 
     number: int
     at: float
@@ -117,7 +123,7 @@ class LogLine:
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes of blobs that a device sent in a run, and fetched."""
+    """How many bytes of blobs a device has sent (up) and fetched (down) in a run."""
 
     device: DeviceId
     run: RunId
@@ -127,10 +133,10 @@ class Traffic:
 
 @dataclass(frozen=True)
 class ReleaseRecord:
-    """What a device released in a run. release: its SHA-256; or what it was, without a guarantee.
+    """Something that a device released in a run.
 
-    rho, curve: what it cost, for one sample (`shoal.core.privacy.cost`); 0 and none without a guarantee.
-    delta, group_size: as asked.
+    release: its SHA-256, or its kind if it has no privacy guarantee. rho, curve: its privacy cost for one
+    sample (`shoal.core.privacy.cost`); 0 and empty without a guarantee. delta, group_size: as requested.
     """
 
     run: RunId

@@ -1,7 +1,8 @@
-"""What devices have released, as far as it has arrived: for reports, and for nothing else.
+"""What devices have released, as far as the server has received it. It is displayed, and used for nothing
+else.
 
-The account that counts is on each device (`fedclient.store.ledger`). What is sent again is the same release,
-by its hash, which is also the one in the device's ledger.
+The authoritative account is the ledger on each device (`fedclient.store.ledger`). A release that is sent
+again is recognized by its hash, which the device's ledger contains too.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,20 +21,20 @@ from shoal.core.privacy.report import OPEN, Statement, left_open
 from shoal.core.types import DeviceId, RunId
 
 
-async def note(storage: Storage, run: RunId, device: DeviceId, parts: Iterable[Part]) -> None:
-    """Write down what a message has released. A full disk loses the note, and nothing else."""
+async def record_parts(storage: Storage, run: RunId, device: DeviceId, parts: Iterable[Part]) -> None:
+    """Record what the parts of a message have released. On a full disk only this record is lost."""
     await _write(storage, [each for part in parts if (each := _release(run, device, part)) is not None])
 
 
-async def shown(storage: Storage, run: RunId, device: DeviceId, evidence: Evidence) -> None:
-    """Write down what a newcomer has released to be placed."""
+async def record_evidence(storage: Storage, run: RunId, device: DeviceId, evidence: Evidence) -> None:
+    """Record what a newcomer has released for its placement."""
     if isinstance(evidence, Scores):
         await _write(storage, [ReleaseRecord(run, device, OPEN["figures"])])
     else:
-        await note(storage, run, device, [evidence])
+        await record_parts(storage, run, device, [evidence])
 
 
-async def reported(
+async def record_report(
     storage: Storage,
     run: RunId,
     device: DeviceId,
@@ -41,9 +42,10 @@ async def reported(
     report: Payload,
     known: set[tuple[str, str]],
 ) -> None:
-    """Write down what the report of a task has released.
+    """Record what the report of a task has released.
 
-    known: what left a device of this run without a guarantee, by device, and is written down already.
+    known: pairs of a device of this run and a kind of release without a guarantee that are already recorded;
+    new ones are added.
     """
     parts, private = report.parts, getattr(task, "private", None)
     found = [each for part in parts.values() if (each := _release(run, device, part)) is not None]
@@ -80,7 +82,7 @@ def _release(run: RunId, device: DeviceId, part: Part) -> ReleaseRecord | None:
 
 
 def statements(records: Iterable[ReleaseRecord]) -> dict[DeviceId, Statement]:
-    """What each device has released. One release that came in several runs counts once."""
+    """What each device has released. A release that arrived in several runs counts once."""
     by_device: dict[DeviceId, dict[str, ReleaseRecord]] = {}
     for each in records:
         by_device.setdefault(each.device, {})[each.release] = each

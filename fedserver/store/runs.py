@@ -1,4 +1,4 @@
-"""The rows of runs: what was asked for, where each stands, its checkpoints, its rounds, and their reports."""
+"""Runs in the database: their specifications and states, checkpoints, rounds and reports."""
 
 import json
 import sqlite3
@@ -18,12 +18,16 @@ from shoal.core.types import DeviceId, RunId, Tensors
 from shoal.shell import crash
 
 VERSIONS = 5
-"""How many checkpoints of a run are kept: a device that still fetches a model of an earlier round can finish,
-and an operator can go back to one."""
+"""How many checkpoints of a run are kept, so that a device can finish fetching a model of an earlier round,
+and
+an operator can roll back to one."""
 
 
 class Runs:
-    """All runs of a server. Blobs are on the disk before rows refer to them; rows go before their blobs."""
+    """All runs of a server.
+
+    A blob is on disk before a row refers to it, and a row is deleted before its blobs.
+    """
 
     def __init__(
         self, database: Database, blobs: Blobs, references: References, history: History, audit: AuditLog
@@ -32,24 +36,30 @@ class Runs:
         self._history, self._audit = history, audit
 
     def keep(self, run: RunId, tensors: Tensors) -> Weights:
-        """Store tensors for a run's tasks. They stay until its next round, longer if that refers to them."""
+        """Store tensors for a run's tasks.
+
+        They stay until its next round, and longer if that refers to them.
+        """
         weights = self._blobs.keep(tensors)
         self._references.hold(run, weights.blob.sha256)
         return weights
 
     def adopt(self, run: RunId, owner: DeviceId, weights: Weights) -> None:
-        """Make an upload of `owner` a blob that stays as with `keep`. Raises NotFound if it never arrived."""
+        """Turn an upload of `owner` into a blob that stays as with `keep`.
+
+        Raises NotFound if it is missing.
+        """
         name = weights.blob.sha256
         self._references.hold(run, name)
         self._blobs.accept(owner, [name])
         self._blobs.discard(owner, [name])
 
     def release(self, run: RunId) -> None:
-        """Delete what was kept or adopted for this run and is in no checkpoint."""
+        """Delete what was kept or adopted for this run and is not part of a checkpoint."""
         self._references.remove_unneeded(self._references.release(run))
 
     def add(self, record: RunRecord, checkpoint: Structure) -> None:
-        """A new run, that starts with `checkpoint`."""
+        """Add a new run, which starts with `checkpoint`."""
         with self._db.transaction():
             self._db.execute(
                 "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -88,7 +98,7 @@ class Runs:
         ]
 
     def checkpoint(self, run: RunId, round: int | None = None) -> Structure:
-        """The state that a round opens, or opened, with: the current round, or another of `versions`."""
+        """The state that a round opens with: the current round, or another of `versions`."""
         (row,) = self._db.query(
             "SELECT structure FROM checkpoints WHERE run = ?1 AND round = coalesce(?2,"
             " (SELECT max(round) FROM checkpoints WHERE run = ?1))",
@@ -98,13 +108,14 @@ class Runs:
         return structure
 
     def checkpoints(self, run: RunId) -> list[tuple[int, list[str]]]:
-        """The rounds that a checkpoint of this run opens, newest first, each with the blobs that it needs."""
+        """The rounds that have a checkpoint, newest first, each with the names of the blobs that it refers
+        to."""
         rounds = self._db.query("SELECT round FROM checkpoints WHERE run = ? ORDER BY round DESC", (run,))
         query = "SELECT sha256 FROM checkpoint_blobs WHERE run = ? AND round = ? ORDER BY sha256"
         return [(number, [name for (name,) in self._db.query(query, (run, number))]) for (number,) in rounds]
 
     def drop_checkpoint(self, run: RunId, round: int) -> None:
-        """Remove an unusable checkpoint. If it was the newest, the run goes back to the one before it."""
+        """Remove an unusable checkpoint. If it was the newest, the run goes back to the previous one."""
         with self._db.transaction():
             self._db.execute("DELETE FROM checkpoints WHERE run = ? AND round = ?", (run, round))
             ((last,),) = self._db.query("SELECT max(round) FROM checkpoints WHERE run = ?", (run,))
@@ -122,7 +133,7 @@ class Runs:
         return [number for (number,) in rows]
 
     def open_round(self, run: RunId, asked: Sequence[DeviceId], title: str) -> None:
-        """The run's current round asks these devices."""
+        """Open the run's current round, which asks these devices."""
         with self._db.transaction():
             self._db.execute(
                 "UPDATE runs SET asked = ?, title = ? WHERE run = ?", (json.dumps(asked), title, run)
@@ -131,7 +142,7 @@ class Runs:
     def save_round(
         self, run: RunId, closed: RoundRecord, checkpoint: Structure, abandoned_in_a_row: int
     ) -> None:
-        """A round is over, and the next one will open with `checkpoint`."""
+        """End a round; the next one will open with `checkpoint`."""
         following, oldest = closed.round + 1, closed.round + 2 - VERSIONS
         with self._db.transaction():
             self._db.execute(
@@ -163,7 +174,7 @@ class Runs:
         self._references.remove_unneeded(before | self._references.release(run))
 
     def end(self, run: RunId, standing: Standing, reason: str) -> None:
-        """A run is over. Its last checkpoint stays."""
+        """End a run. Its last checkpoint stays."""
         with self._db.transaction():
             self._db.execute(
                 "UPDATE runs SET standing = ?, reason = ?, asked = '[]' WHERE run = ?",
@@ -204,9 +215,9 @@ class Reports:
         self._db, self._blobs, self._references, self._history = database, blobs, references, history
 
     def add(self, report: ReportRecord) -> None:
-        """A report counts from here on. Raises NotFound when its blobs have not arrived.
+        """Store a report, which counts from then on. Raises NotFound if its blobs have not arrived.
 
-        After NotFound or DiskFull it does not count; those of its blobs that arrived are still there.
+        After NotFound or DiskFull it does not count, and the uploads that arrived are still there.
         """
         try:
             self._blobs.accept(report.device, report.blobs)
@@ -235,14 +246,14 @@ class Reports:
             crash.point("server.report-committing")
 
     def of_round(self, run: RunId, round: int) -> list[ReportRecord]:
-        """The reports of a round that count, in device-id order. Blobs are there while the round is."""
+        """The reports of a round that count, sorted by device. Their blobs exist until the round is saved."""
         rows = self._db.query(
             "SELECT * FROM reports WHERE run = ? AND round = ? ORDER BY device", (run, round)
         )
         return [_report_of(row) for row in rows]
 
     def withdraw(self, run: RunId, round: int, device: DeviceId) -> None:
-        """Stop counting a report whose blobs are damaged."""
+        """Remove a report whose blobs are damaged, so that it no longer counts."""
         with self._db.transaction():
             self._db.execute(
                 "DELETE FROM reports WHERE run = ? AND round = ? AND device = ?", (run, round, device)
@@ -256,7 +267,7 @@ class Reports:
         return _report_of(rows[0]) if rows else None
 
     def rounds_of(self, run: RunId, device: DeviceId) -> list[int]:
-        """The rounds of a run in which an update of the device counts, of those that are still known."""
+        """The rounds of a run, among those still stored, in which a report of the device counts."""
         query = "SELECT round FROM reports WHERE run = ? AND device = ? ORDER BY round"
         return [number for (number,) in self._db.query(query, (run, device))]
 

@@ -1,10 +1,10 @@
-"""The state folder: a fact is stored here before anyone sees it.
+"""The state folder: the server stores each fact here before anyone sees it.
 
 shoal.db   the database, one transaction for each transition     lock   held while a server uses the folder
 blobs/ partial/ tmp/   see `fedserver.store.blobs`
 
-`Store` is the folder itself, for one thread and nothing asynchronous. `Storage` is the same for callers on an
-event loop: each method of a part becomes an awaitable call on the one thread that owns the store.
+`Store` is the folder itself, for use by one thread. `Storage` offers the same to callers on an event loop:
+each method of a part becomes an awaitable call on the one thread that owns the store.
 
     await storage.reports.add(record)
     await storage.runs.save_round.when_space(run, closed, checkpoint, 0)
@@ -44,7 +44,7 @@ RETRY = 1.0
 
 
 class Store:
-    """One state folder. After a StorageFault only a restart finds out what is stored."""
+    """One state folder. After a StorageFault, only a restart can find out what is stored."""
 
     def __init__(self, state: Path) -> None:
         with disk.storing(state):
@@ -67,16 +67,16 @@ class Store:
         self._lock.close()
 
     def clean_up(self) -> str:
-        """Remove what a crash left behind, and say what it was; "" when there was nothing."""
+        """Remove the files that a crash left behind. Returns a line for the log; "" if there were none."""
         needed = {name for (name,) in self.database.query("SELECT sha256 FROM needed_blobs")}
         asked = [device for record in self.runs.all() for device in record.asked]
         files, size = self.blobs.clean_up(needed, asked)
         return f"removed {files} unfinished files ({size} bytes) left by the last stop" if files else ""
 
     def recover(self) -> list[RunId]:
-        """Accept this state as the one to go on from. Returns the runs whose open rounds it abandons.
+        """Accept this state as the one to continue from. Returns the runs whose open rounds were abandoned.
 
-        Safe to repeat after an interruption, since the acceptance itself is written last.
+        Safe to repeat after an interruption: the acceptance itself is written last.
         """
         conflicts, found = ", ".join(self.history.conflicts()), []
         said = "the restored state is accepted"
@@ -107,15 +107,15 @@ class Call(Generic[P, T]):
         return await self._storage.on_thread(functools.partial(self._method, *args, **kwargs))
 
     async def when_space(self, *args: P.args, **kwargs: P.kwargs) -> T:
-        """The same for what is decided already: on a full disk it waits until there is space."""
+        """The same for a write that has been decided: on a full disk it waits until there is space."""
         return await self._storage.when_space(functools.partial(self._method, *args, **kwargs))
 
 
 class Storage:
-    """A store for callers that must not block. Made by `open`.
+    """A store for callers that must not block. Created by `open`.
 
-    full: the error of a write that waits for disk space, or None. space: of the state folder's disk. blobs:
-    files only, so any thread may use them.
+    full: the error of a write that waits for disk space, or None. space: the state folder's disk space.
+    blobs: these are only files, so any thread may use them.
     """
 
     def __init__(self, store: Store, thread: ThreadPoolExecutor, space: DiskSpace) -> None:
@@ -130,7 +130,10 @@ class Storage:
 
     @classmethod
     async def open(cls, state: Path) -> "Storage":
-        """Raises ConfigError when the folder is in use or too new, StorageFault when it cannot be read."""
+        """Open a state folder.
+
+        Raises ConfigError if it is in use or a newer version wrote it, StorageFault if it cannot be read.
+        """
         space, thread = DiskSpace(state), ThreadPoolExecutor(1, thread_name_prefix="store")
         try:
             await asyncio.to_thread(space.make_way)
@@ -144,10 +147,10 @@ class Storage:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
 
     async def when_space(self, work: Callable[[], T]) -> T:
-        """Run on the store's thread, and again as long as the disk is full.
+        """Run `work` on the store's thread, and repeat it as long as the disk is full.
 
-        Raises DiskFull only when the server stops meanwhile. Nothing else is decided while this waits, so the
-        devices have seen nothing of it: a restart decides the same again.
+        Raises DiskFull only if the server stops meanwhile. Nothing else is decided while this waits, and no
+        device has seen the decision, so the server can decide the same again after a restart.
         """
         try:
             while True:
@@ -172,11 +175,11 @@ class Storage:
         return BlobCacheCalls(self, BlobCache(self._store.runs, self._store.blobs, run))
 
     def stop_waiting(self) -> None:
-        """Let writes that wait for space fail: the next start decides them again."""
+        """Let writes that wait for space fail; they are decided again after the next start."""
         self._ending.set()
 
     async def close(self) -> None:
-        """Finish what was asked for, and release the folder."""
+        """Finish all pending calls, and release the folder."""
         await self.on_thread(self._store.close)
         self._thread.shutdown()
 

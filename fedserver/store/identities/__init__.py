@@ -1,4 +1,4 @@
-"""Who may call: tokens, the registry of devices, their admission, the audit log, the restore gap."""
+"""Identities: tokens, the registry of devices, their admission, the audit log and the restore gap."""
 
 from fedserver.store.database import Database
 from fedserver.store.identities.admission import Admissions
@@ -9,7 +9,7 @@ from fedserver.store.identities.tokens import Tokens
 
 
 class Identities:
-    """The parts of the store that know devices by their certificates."""
+    """The parts of the store that deal with devices' certificates."""
 
     def __init__(self, database: Database, audit: AuditLog) -> None:
         self.audit = audit

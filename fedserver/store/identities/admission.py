@@ -1,7 +1,9 @@
-"""Getting in: a token's proof, a last key, or the present certificate against the next certificate.
+"""Admission: how a device gets its first certificate (join) and its next one (renew, rejoin).
 
-Each method is one transaction with its line of the audit log, on the store's one thread: of a hundred devices
-that show the same token at once, the first in line is admitted.
+A device joins with the proof that it knows a token's secret, renews with its current certificate, and rejoins
+with the key of a certificate that has expired. Each method is one transaction, together with its line of the
+audit log, on the store's only thread: if a hundred devices show the same single-use token at once, exactly
+one is admitted.
 """
 
 import json
@@ -32,15 +34,19 @@ from shoal.core.identity.proof import is_proved, is_signed
 from shoal.core.types import DeviceId
 
 SLEEP = 90 * DAY
-"""How long after its certificate's end a device may still come back with its key."""
+"""How long after its certificate has expired a device may still rejoin with its key, in seconds."""
 MOST_NEXT, WINDOW = 10, 3600.0
-"""Certificates of one device in so many seconds, at most. One in nine days is due."""
-NOBODY = b"\0" * 32
-"""A key that no token has: so that an unknown token costs the same time as a wrong proof."""
+"""How many certificates one device may get, and in how many seconds. It normally needs one in nine days."""
+DUMMY_KEY = b"\0" * 32
+"""A key that no token has. Proofs for unknown tokens are checked against it, so that the time of the answer
+does not reveal which tokens exist."""
 
 
 class NoEntry(Refused):
-    """The one answer to everything that is wrong with a token, a proof or a last key."""
+    """The same answer to everything that is wrong with a token, a proof or an expired certificate.
+
+    An answer that said which of them it was would help an attacker to guess.
+    """
 
     def __init__(self) -> None:
         super().__init__(
@@ -51,9 +57,10 @@ class NoEntry(Refused):
 
 @dataclass(frozen=True)
 class Admission:
-    """What came of a try: the device, and its certificate if it has one; or the error that it is told.
+    """The outcome of an attempt: the device, and its certificate if it has one; or the error that it
+    receives.
 
-    error: raised after the transaction, so that what it noted stays.
+    error: to be raised after the transaction, so that what was recorded in it stays.
     """
 
     device: Registered | None = None
@@ -62,7 +69,7 @@ class Admission:
 
 
 class Admissions:
-    """Joining, rejoining and renewing, with the key and the roots that the issuer has at that moment."""
+    """Joining, rejoining and renewing, with the issuer's current key and roots."""
 
     def __init__(
         self, database: Database, audit: AuditLog, registry: Registry, tokens: Tokens, gap: RestoreGap
@@ -71,7 +78,11 @@ class Admissions:
         self._registry, self._tokens, self._gap = registry, tokens, gap
 
     def join(self, joining: Joining, key: PublicKey, pin: bytes, issuer: Issuer, address: str) -> Admission:
-        """A device shows that it knows a token's secret. key: of its request. address: of the caller."""
+        """Admit a device that proves that it knows a token's secret.
+
+        key: the public key in its certificate request. pin: of the server's join certificate.
+        address: the network address of the caller.
+        """
         with self._db.transaction():
             return self._joined(joining, key, pin, issuer, address)
 
@@ -86,7 +97,7 @@ class Admissions:
 
         rows = self._db.query("SELECT * FROM tokens WHERE token = ?", (joining.token,))
         row = rows[0] if rows else None
-        secret = row["key"] if row else NOBODY
+        secret = row["key"] if row else DUMMY_KEY
         proved = is_proved(secret, joining.nonce, pin, joining.csr, joining.proof)
         if row is None:
             return refused("unknown token")
@@ -110,17 +121,17 @@ class Admissions:
         if known:
             return refused(
                 "the name is taken",
-                Taken(f"there is a device {joining.device!r} already", "join with another --device"),
+                Taken(f"a device named {joining.device!r} already exists", "join with another --device"),
             )
         if self._registry.has_key(spki):
-            reason = "another device has that key"
-            return refused(reason, BadPayload(reason, "make a new one"))
+            reason = "another device already has this key"
+            return refused(reason, BadPayload(reason, "make a new key"))
         return self._admitted(joining, row, key, issuer, address)
 
     def _admitted(
         self, joining: Joining, row: sqlite3.Row, key: PublicKey, issuer: Issuer, address: str
     ) -> Admission:
-        """The token is used and the device is in the registry, both or neither."""
+        """Count a use of the token and enter the device in the registry, both or neither."""
         standing = DeviceStanding.PENDING if row["hold"] else DeviceStanding.APPROVED
         self._db.execute("UPDATE tokens SET used = used + 1 WHERE token = ?", (row["token"],))
         self._db.execute(
@@ -149,14 +160,15 @@ class Admissions:
         return Admission(self._registry.find(joining.device), found)
 
     def _again(self, known: Registered, key: PublicKey, issuer: Issuer) -> Admission:
-        """The same request again: the same answer, or the certificate that was waited for."""
+        """Answer a repeated request: with the same certificate, or with the first one if it was waiting
+        for approval."""
         if known.standing is DeviceStanding.REVOKED:
             return Admission(known, error=_revoked(known.device))
         if known.standing is DeviceStanding.PENDING:
             return Admission(known)
         certified = self._same_key(known.device, known.spki, issuer)
         if certified is None and self._registry.is_certified(known.spki):
-            return Admission(error=NoEntry())  # it has called with a later key
+            return Admission(error=NoEntry())  # the device has since called with a later key
         if certified is None:
             certified = self._certify(known.device, key, issuer)
             self._audit.record(Event.CERTIFIED, device=known.device, serial=certified.serial)
@@ -171,15 +183,15 @@ class Admissions:
         issuer: Issuer,
         address: str,
     ) -> Admission:
-        """A device whose certificate has ended comes back with the key of that certificate. Raises TooOften.
+        """Admit a device whose certificate has expired by the key of that certificate. Raises TooOften.
 
-        named: what that certificate says. key: of the request for the next one.
+        named: the names in that certificate. key: the public key in the request for the next one.
         """
         with self._db.transaction():
             shown, known = certificate(rejoining.certificate), self._registry.find(named.device)
             found = self._certified(named)
             lost = None if found else self._gap.lost(named, shown, issuer)
-            reason = _asleep(rejoining, found or lost, known, pin)
+            reason = _refusal(rejoining, found or lost, known, pin)
             if reason or known is None:
                 self._audit.record(Event.REJOIN_REFUSED, device=named.device, reason=reason, address=address)
                 revoked = reason == DeviceStanding.REVOKED.value
@@ -194,7 +206,7 @@ class Admissions:
             return Admission(self._registry.find(known.device), certified)
 
     def renew(self, device: DeviceId, serial: str, key: PublicKey, issuer: Issuer) -> Admission:
-        """The next certificate of a device that calls with the present one, `serial`. Raises TooOften."""
+        """The next certificate of a device that calls with its current one, `serial`. Raises TooOften."""
         with self._db.transaction():
             certified, is_new = self._next(device, key, issuer, serial)
             if is_new:
@@ -202,19 +214,19 @@ class Admissions:
             return Admission(self._registry.find(device), certified)
 
     def _next(self, device: DeviceId, key: PublicKey, issuer: Issuer, present: str) -> tuple[Certified, bool]:
-        """The certificate for a new key, and whether it was just made.
+        """The certificate for a new key, and whether it was just issued.
 
-        present: serial of the one that the device asks with. It holds until the next is used, since the
-        answer may be lost; any other that was never used is void from now on. Raises BadPayload for an old
-        key, and TooOften.
+        present: the serial of the certificate that the device calls with. It stays valid until the next one
+        is used, since the answer may be lost; any other certificate that was never used becomes void. Raises
+        BadPayload for a key that was used before, and TooOften.
         """
         spki = pin_of(key).hex()
         if found := self._same_key(device, spki, issuer):
             if found.first_used is not None:
-                raise BadPayload("that key was in use already", "make a new key for the next certificate")
+                raise BadPayload("that key has been used before", "make a new key for the next certificate")
             return found, False
         if self._registry.has_key(spki):
-            raise BadPayload("that key was in use already", "make a new key for the next certificate")
+            raise BadPayload("that key has been used before", "make a new key for the next certificate")
         self._check_pace(device)
         self._db.execute(
             "UPDATE certificates SET void = 1 WHERE device = ? AND first_used IS NULL AND serial != ?",
@@ -223,14 +235,14 @@ class Admissions:
         return self._certify(device, key, issuer), True
 
     def _check_pace(self, device: DeviceId) -> None:
-        """Raises TooOften when the device had as many certificates as it may have for now."""
+        """Raises TooOften if the device has got too many certificates recently."""
         now = time.time()
         query = "SELECT issued FROM certificates WHERE device = ? AND issued > ? ORDER BY number"
         issued = [at for (at,) in self._db.query(query, (device, now - WINDOW))]
         if len(issued) >= MOST_NEXT:
             wait = max(0.0, min(issued[-MOST_NEXT] + WINDOW - now, WINDOW))
             raise TooOften(
-                f"device {device} had {len(issued)} certificates within an hour",
+                f"device {device} got {len(issued)} certificates within an hour",
                 "use the newest of them",
                 (wait, wait + WINDOW / MOST_NEXT),
             )
@@ -244,7 +256,8 @@ class Admissions:
         return found
 
     def _same_key(self, device: DeviceId, spki: str, issuer: Issuer) -> Certified | None:
-        """The certificate that this key of the device got before; it goes out with today's roots."""
+        """The certificate that was issued for this key of the device before; it is sent with the current
+        roots."""
         where, bundle = "WHERE device = ? AND spki = ? AND NOT void", json.dumps(list(issuer.roots))
         self._db.execute(f"UPDATE certificates SET bundle = ? {where}", (bundle, device, spki))  # noqa: S608
         rows = self._db.query(f"SELECT * FROM certificates {where}", (device, spki))  # noqa: S608
@@ -256,16 +269,16 @@ class Admissions:
         return certified_of(rows[0]) if rows else None
 
 
-def _asleep(rejoining: Rejoining, found: Certified | None, known: Registered | None, pin: bytes) -> str:
-    """Why a device may not come back with its last key; "" when it may."""
+def _refusal(rejoining: Rejoining, found: Certified | None, known: Registered | None, pin: bytes) -> str:
+    """Why a device may not rejoin with the key of its last certificate; "" if it may."""
     if found is None or known is None:
         return "unknown or void certificate"
-    key: Any = certificate(found.pem).public_key()  # as a root of ours signed it
+    key: Any = certificate(found.pem).public_key()  # taken from the certificate that our root signed
     if not is_signed(key, rejoining.nonce, pin, rejoining.csr, rejoining.signature):
         return "wrong signature"
     if known.standing is not DeviceStanding.APPROVED:
         return str(known.standing.value)
-    return "it slept too long" if time.time() > found.expires + SLEEP else ""
+    return "its certificate expired too long ago" if time.time() > found.expires + SLEEP else ""
 
 
 def _revoked(device: DeviceId) -> Revoked:

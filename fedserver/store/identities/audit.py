@@ -1,19 +1,20 @@
-"""The audit log: lines in the database, in the transaction that they report, and the same lines in a file.
+"""The audit log: lines in the database, written in the transaction that they report, and a copy in a file.
 
     with database.transaction():
-        ...                                             what happens
-        audit.record(Event.REVOKED, device=device)      and that it did
+        ...                                             # make the change
+        audit.record(Event.REVOKED, device=device)      # and record it
 
-Each line is JSON with the hash of the line before it, so that none can be changed, inserted or removed:
+Each line is JSON and contains the hash of the previous line, so a changed, inserted or removed line is
+noticed:
 
     {"at": "2026-03-01T09:00:00.125Z", "event": "joined", "facts": {...}, "hash": "...", "number": 7,
      "previous": "..."}
 
-hash is the SHA-256, in hexadecimal, of the line's JSON without it, keys sorted, no spaces.
+hash is the SHA-256, in hexadecimal, of the line's JSON without this field, with sorted keys and no spaces.
 
-The table is what counts: a line is there if and only if what it reports has happened. The file, audit.jsonl,
-is for people and their tools; it is completed after each commit, and at the start after a crash. Since both
-hold every line, `fedserver audit verify` notices when lines of one of them were removed or changed.
+The table is authoritative: it contains a line if and only if what the line reports has happened. The file,
+audit.jsonl, is for operators and their tools. The server completes it after each commit and at each start.
+Since both hold every line, `fedserver audit verify` notices if lines of one of them were removed or changed.
 """
 
 import hashlib
@@ -38,13 +39,13 @@ FILE = "audit.jsonl"
 """The file of a state folder that holds a copy of the log."""
 
 FIRST = "0" * 64
-"""What the first line has for the hash of the one before."""
+"""The previous hash in the first line."""
 LONGEST = 500
-"""Characters of a fact that a peer may have had a say in."""
+"""The most characters of a fact that are recorded, since facts can contain text from a peer."""
 
 
 class Event(Enum):
-    """What is written down. `fedserver audit show --event NAME` takes these names."""
+    """The events that are recorded. `fedserver audit show --event NAME` takes these names."""
 
     INIT = "init"
     START = "start"
@@ -77,14 +78,14 @@ class Event(Enum):
 
 @dataclass(frozen=True)
 class Head:
-    """The last line: its number, from 1, and its hash. A log without lines: 0 and FIRST."""
+    """The last line of a log: its number, from 1, and its hash. An empty log has 0 and FIRST."""
 
     number: int = 0
     hash: str = FIRST
 
 
 def link(head: Head, at: float, event: Event, facts: Mapping[str, Any]) -> tuple[Head, str]:
-    """The line after `head`, and the head that it makes. at: clock time."""
+    """Make the line after `head`. Returns the new head, and the line. at: clock time."""
     clock = datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     kept = {name: _short(value) for name, value in facts.items() if value is not None}
     number = head.number + 1
@@ -94,7 +95,10 @@ def link(head: Head, at: float, event: Event, facts: Mapping[str, Any]) -> tuple
 
 
 def follow(head: Head, text: str) -> tuple[Head, str]:
-    """The head that this line makes, and what is wrong with it as the one after `head`, "" if nothing."""
+    """Check that a line follows `head`.
+
+    Returns the new head, and what is wrong with the line, "" if nothing.
+    """
     try:
         line = json.loads(text)
         said = line.pop("hash")
@@ -102,16 +106,16 @@ def follow(head: Head, text: str) -> tuple[Head, str]:
     except (ValueError, KeyError, AttributeError, TypeError):
         return head, "it is not a line of this log"
     if number != head.number + 1:
-        return head, f"its number is {number} where {head.number + 1} is due"
+        return head, f"its number is {number}, but {head.number + 1} was expected"
     if previous != head.hash:
-        return head, "it does not follow the line before"
+        return head, "it does not follow the previous line"
     if said != _hash(line) or text != _json({**line, "hash": said}):
-        return head, "its content is not what it was"
+        return head, "its content was changed"
     return Head(number, said), ""
 
 
 def head_of(text: str) -> Head:
-    """The head that a line makes by its own word; number 0 for what is not a line."""
+    """The number and hash that a line states, without checking them; number 0 if it is not a line."""
     try:
         line = json.loads(text)
         return Head(int(line["number"]), str(line["hash"]))
@@ -124,7 +128,7 @@ def _hash(line: Mapping[str, Any]) -> str:
 
 
 def _json(line: Mapping[str, Any]) -> str:
-    """One text for one content, ASCII: a peer's odd characters cannot make lines of their own."""
+    """The canonical text of a line, in ASCII, so that characters from a peer cannot start a new line."""
     return json.dumps(line, sort_keys=True, separators=(",", ":"))
 
 
@@ -137,11 +141,11 @@ def _short(value: Any) -> Any:
 log = logging.getLogger("shoal.audit")
 
 TAIL = 1 << 16
-"""Bytes at the end of the file that are read to find its last line: more than a line has."""
+"""How many bytes at the end of the file are read to find its last line. No line is that long."""
 
 
 class AuditLog:
-    """The log of one state folder. _written: how many lines the file has; None: not known."""
+    """The log of one state folder. _written: how many lines the file has, or None if that is not known."""
 
     def __init__(self, database: Database, state: Path) -> None:
         self._db, self._file = database, state / FILE
@@ -149,7 +153,7 @@ class AuditLog:
         self._complete()
 
     def note(self, event: Event, /, **facts: Any) -> None:
-        """Record an event that changes nothing else in the database."""
+        """Record an event that does not change anything else in the database."""
         with self._db.transaction():
             self.record(event, **facts)
 
@@ -160,7 +164,7 @@ class AuditLog:
         return Head()
 
     def record(self, event: Event, /, **facts: Any) -> None:
-        """Inside a transaction: record that this happened. Facts that are None are left out. No secrets."""
+        """Inside a transaction: record an event. Facts that are None are left out. Never pass a secret."""
         head, line = link(self.head(), time.time(), event, facts)
         self._db.execute("INSERT INTO audit VALUES (?, ?)", (head.number, line))
         self._db.after_commit(self._complete)
@@ -168,7 +172,10 @@ class AuditLog:
     # -- the file -------------------------------------------------------------------------------------------
 
     def _complete(self) -> None:
-        """Append to the file the lines that only the table has. What fails is tried at the next commit."""
+        """Append to the file the lines that only the table has.
+
+        A failure is tried again at the next commit.
+        """
         query = "SELECT number, line FROM audit WHERE number > ? ORDER BY number"
         try:
             if self._written is None:
@@ -184,7 +191,10 @@ class AuditLog:
             self._written = rows[-1]["number"] if rows else self._written
 
     def _take_up(self) -> None:
-        """Find the end of the file. If that is not in the table, the file is set aside. Raises OSError."""
+        """Find the last line of the file.
+
+        If the table does not have it, the file is set aside. Raises OSError.
+        """
         last = _last_line(self._file)
         self._written = head_of(last).number
         kept = [
@@ -194,11 +204,11 @@ class AuditLog:
             aside = self._file.with_name(f"{FILE}.{time.time_ns()}")
             self._file.rename(aside)
             self._written = 0
-            self.note(Event.LOG_SET_ASIDE, reason="its end is not in the database", kept_as=aside.name)
+            self.note(Event.LOG_SET_ASIDE, reason="its last line is not in the database", kept_as=aside.name)
 
 
 def _last_line(path: Path) -> str:
-    """The last whole line of a file, "" if there is none. A line that a crash cut off is removed."""
+    """The last complete line of a file, "" if there is none. A line that a crash cut off is removed."""
     if not path.exists():
         return ""
     with path.open("r+b") as file:
@@ -211,17 +221,18 @@ def _last_line(path: Path) -> str:
         return whole.rpartition(b"\n")[2].decode(errors="replace") if newline else ""
 
 
-# -- is it whole? -------------------------------------------------------------------------------------------
+# -- verification -------------------------------------------------------------------------------------------
 
 MOMENT = 0.5
-"""Seconds that a running server may take from a line in the table to the same line in the file."""
+"""How many seconds a running server may take to copy a line from the table to the file."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """head: the last sound line. wrong: what is wrong with the line after it, "" if the log is whole.
+    """The result of a verification.
 
-    expected: whether a head that was noted before is still part of the log.
+    head: the last correct line. wrong: what is wrong with the line after it, "" if the log is intact.
+    expected: whether the head that the caller expected is part of the log.
     """
 
     head: Head
@@ -230,23 +241,24 @@ class Verdict:
 
 
 def verify(state: Path, expected: Head | None = None) -> Verdict:
-    """Follow the whole log. expected: the number and hash of a line, noted elsewhere at an earlier time."""
+    """Verify the whole log. expected: the number and hash of a line, recorded elsewhere at an earlier
+    time."""
     verdict = _verify(state, expected)
-    if verdict.wrong:  # the server may be between the two
+    if verdict.wrong:  # a running server may not have copied the last lines to the file yet
         time.sleep(MOMENT)
         verdict = _verify(state, expected)
     return verdict
 
 
 def lines(state: Path) -> Iterator[str]:
-    """The lines of the file. Raises NotFound when there is none."""
+    """The lines of the file. Raises NotFound if there is no file."""
     path = state / FILE
     try:
         with path.open(encoding="utf-8", errors="replace", newline="\n") as file:
             for line in file:
                 yield line.removesuffix("\n")
     except FileNotFoundError:
-        raise NotFound(f"there is no {path}", "give the folder of a server with --state") from None
+        raise NotFound(f"{path} does not exist", "give a server's state folder with --state") from None
 
 
 def _verify(state: Path, expected: Head | None) -> Verdict:
@@ -259,7 +271,7 @@ def _verify(state: Path, expected: Head | None) -> Verdict:
         if wrong:
             return Verdict(head, f"line {number} of {FILE}: {wrong}", met)
         if stored != line:
-            reason = "is not in the database" if stored is None else "is another in the database"
+            reason = "is not in the database" if stored is None else "differs from the database"
             return Verdict(head, f"line {number} of {FILE} {reason}", met)
         head, met = following, met or following == expected
     return Verdict(head, "", met)

@@ -1,4 +1,4 @@
-"""What the registry holds. Clock times are seconds since 1970."""
+"""The records of the registry. Clock times are in seconds since 1970."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,13 +14,14 @@ from shoal.core.types import DeviceId
 DAY = 86400.0
 """Seconds."""
 DEVICE_BACK = DAY
-"""How long before it was issued a device's certificate begins: its `not_valid_before` plus this is when."""
+"""How long before its issue a device's certificate becomes valid, in seconds. `not_valid_before` plus this is
+the time of issue."""
 
 PublicKey = ec.EllipticCurvePublicKey
 
 
 class TokenStanding(Enum):
-    """Whether a token admits devices, its uses and its end apart."""
+    """Whether a token admits devices, regardless of its uses and its expiry."""
 
     OPEN = "open"
     REVOKED = "revoked"
@@ -37,9 +38,10 @@ class DeviceStanding(Enum):
 
 @dataclass(frozen=True)
 class Terms:
-    """What a token is good for. ttl: seconds. labels: go to every device that it admits.
+    """What a token allows.
 
-    pattern: the names that it admits, with * and ? as in a shell. hold: an operator approves each device.
+    ttl: how many seconds it is valid. labels: given to every device that it admits. pattern: the device names
+    that it admits, with * and ? as in a shell. hold: an operator has to approve each device.
     """
 
     role: Role = Role.TRAIN
@@ -52,9 +54,9 @@ class Terms:
 
 @dataclass(frozen=True)
 class Token:
-    """A token as it is kept: never its secret, only key = SHA-256(secret), and that not in here.
+    """A token without its key. The server never stores the secret, only key = SHA-256(secret).
 
-    used: how many devices it admitted. wrong: proofs that were.
+    used: how many devices it has admitted. wrong: how many wrong proofs were sent for it.
     """
 
     token: str
@@ -72,9 +74,10 @@ class Token:
 
 @dataclass(frozen=True)
 class Certified:
-    """One certificate of a device. serial: in hexadecimal. spki: SHA-256 of its key, in hexadecimal.
+    """A certificate of a device. serial: in hexadecimal. spki: SHA-256 of its key, in hexadecimal.
 
-    root: who signed. bundle: the roots that were handed out with it. first_used: None: not yet.
+    root: the name of the root that signed it. bundle: the roots that were sent with it. first_used: when the
+    device first called with it, or None.
     """
 
     serial: str
@@ -89,9 +92,10 @@ class Certified:
 
 @dataclass(frozen=True)
 class Registered:
-    """A device. device: its name for good, as in its certificates. display: what people call it.
+    """A device.
 
-    spki: of the key that it joined with. token: that admitted it. certificates: those that are not void,
+    device: its permanent name, as in its certificates. display: the name that is displayed. spki: SHA-256 of
+    the key that it joined with. token: the token that admitted it. certificates: those that are not void,
     oldest first.
     """
 
@@ -108,9 +112,9 @@ class Registered:
 
 @dataclass(frozen=True)
 class Issued:
-    """A device's certificate. serial: in hexadecimal. spki: SHA-256 of its key. issued, expires: clock times.
+    """A new certificate. serial: in hexadecimal. spki: SHA-256 of its key. issued, expires: clock times.
 
-    root: the name of the one that signed.
+    root: the name of the root that signed it.
     """
 
     pem: bytes
@@ -129,7 +133,7 @@ class Issuer(Protocol):
         """The trusted roots by name."""
 
     def issue(self, device: DeviceId, key: PublicKey) -> Issued:
-        """A certificate for a device's key, from now on."""
+        """Issue a certificate for a device's key, valid from now on."""
 
     def signer(self, certificate: x509.Certificate) -> str:
-        """The name of the root that signed it; "" for a foreign certificate."""
+        """The name of the root that signed a certificate; "" if none of ours did."""

@@ -1,4 +1,4 @@
-"""The registry: which devices there are, what they may do, and with which certificates they call."""
+"""The registry: the admitted devices, what they may do, and the certificates that they call with."""
 
 import json
 import sqlite3
@@ -13,35 +13,38 @@ from shoal.core.types import DeviceId
 
 
 class Registry:
-    """All devices that were ever admitted, and their certificates."""
+    """All devices that have ever been admitted, and their certificates."""
 
     def __init__(self, database: Database, audit: AuditLog) -> None:
         self._db, self._audit = database, audit
 
     def all(self) -> list[Registered]:
-        """Every device that was ever admitted, by name."""
+        """Every device that has ever been admitted, sorted by name."""
         rows = self._db.query("SELECT * FROM identities ORDER BY device")
         return [self._registered(row) for row in rows]
 
     def get(self, device: DeviceId) -> Registered:
         """Raises NotFound."""
         if (found := self.find(device)) is None:
-            raise NotFound(f"no device {device!r} has joined", "fedserver device ls names those that have")
+            raise NotFound(f"no device {device!r} has joined", "fedserver device ls lists those that have")
         return found
 
     def approve(self, device: DeviceId) -> Registered:
-        """Admit a device that waits for it. Safe to repeat. Raises NotFound, Refused if it is revoked."""
+        """Approve a device that is waiting for it.
+
+        Safe to repeat. Raises NotFound, Refused if it is revoked.
+        """
         with self._db.transaction():
             found = self.get(device)
             if found.standing is DeviceStanding.REVOKED:
-                raise Refused(f"device {device} is revoked, and that is for good", "let it join again")
+                raise Refused(f"device {device} is revoked permanently", "let it join again")
             if found.standing is DeviceStanding.PENDING:
                 self.set_standing(device, DeviceStanding.APPROVED)
                 self._audit.record(Event.APPROVED, device=device, key=found.spki)
             return self.get(device)
 
     def revoke(self, device: DeviceId, reason: str) -> Registered:
-        """End an identity for good. Safe to repeat. Raises NotFound."""
+        """Revoke an identity permanently. Safe to repeat. Raises NotFound."""
         with self._db.transaction():
             if self.get(device).standing is not DeviceStanding.REVOKED:
                 self.set_standing(device, DeviceStanding.REVOKED)
@@ -49,7 +52,7 @@ class Registry:
             return self.get(device)
 
     def rename(self, device: DeviceId, display: str) -> Registered:
-        """What people call it; its name in certificates stays. Raises NotFound."""
+        """Change the displayed name; the name in certificates stays. Raises NotFound."""
         with self._db.transaction():
             self.get(device)
             self._db.execute("UPDATE identities SET display = ? WHERE device = ?", (display, device))
@@ -57,7 +60,7 @@ class Registry:
             return self.get(device)
 
     def spend_placement(self, device: DeviceId, most: int) -> bool:
-        """Count a placement of today. Whether the device stays within `most`."""
+        """Count a placement of today. Returns whether the device stays within `most` a day."""
         day = int(time.time() // DAY)
         with self._db.transaction():
             self._db.execute("DELETE FROM placements WHERE day < ?", (day,))
@@ -71,7 +74,7 @@ class Registry:
             return bool(count <= most)
 
     def use_certificate(self, serial: str) -> Registered:
-        """A certificate is called with for the first time: those before it are void from now on."""
+        """Record the first call with a certificate; the device's earlier certificates become void."""
         with self._db.transaction():
             self._db.execute(
                 "UPDATE certificates SET first_used = ? WHERE serial = ? AND first_used IS NULL AND NOT void",
@@ -89,16 +92,16 @@ class Registry:
     # -- inside ---------------------------------------------------------------------------------------------
 
     def has_key(self, spki: str) -> bool:
-        """Whether any device has that key, or had it."""
+        """Whether any device has this key, or has had it."""
         joined = self._db.query("SELECT 1 FROM identities WHERE spki = ?", (spki,))
         return bool(joined) or self.is_certified(spki)
 
     def is_certified(self, spki: str) -> bool:
-        """Whether there ever was a certificate for that key."""
+        """Whether a certificate was ever issued for this key."""
         return bool(self._db.query("SELECT 1 FROM certificates WHERE spki = ?", (spki,)))
 
     def insert(self, device: DeviceId, found: Certified) -> None:
-        """Inside a transaction: a certificate of the device."""
+        """Inside a transaction: add a certificate of the device."""
         self._db.execute(
             "INSERT INTO certificates (device, serial, spki, pem, root, bundle, issued, expires, void)"
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0)",
@@ -115,7 +118,7 @@ class Registry:
         )
 
     def find(self, device: DeviceId) -> Registered | None:
-        """The device, if it was ever admitted."""
+        """The device, if it has ever been admitted."""
         rows = self._db.query("SELECT * FROM identities WHERE device = ?", (device,))
         return self._registered(rows[0]) if rows else None
 
@@ -136,7 +139,7 @@ class Registry:
         )
 
     def set_standing(self, device: DeviceId, standing: DeviceStanding) -> None:
-        """Inside a transaction."""
+        """Inside a transaction: change whether a device may call."""
         self._db.execute("UPDATE identities SET standing = ? WHERE device = ?", (standing.value, device))
 
 

@@ -1,14 +1,14 @@
-"""What a registry that was restored from the past does not know, and what it may take up of that.
+"""The restore gap: what a registry that was restored from a backup does not know, and how it recovers it.
 
-Between a backup and the loss of the disk certificates were issued and devices revoked. Whoever restores a
-backup opens a gap (`fedserver restore`); accepting it as the state to go on from closes the gap (`fedserver
-recover --accept`), and from then on a device may call with a certificate of the time between, though it is in
-no row: one that a root of ours signed, for a device that is known and approved, newer than any that the
-registry has of it. It gets its row, and a line of the audit log, when it is first shown. That lasts no longer
-than such certificates do, and never holds for one issued before the gap, or after it.
+After the backup was made and before the disk was lost, certificates may have been issued and devices revoked.
+`fedserver restore` opens a gap for this time, and accepting the restored state (`fedserver recover --accept`)
+closes it. From then on a device may call with a certificate from the gap although no row has it, provided
+that one of our roots signed it, the device is known and approved, and the certificate is newer than all that
+the registry has of the device. The registry enters it, with a line in the audit log, when it is first shown.
+This ends when such certificates expire, and never applies to certificates issued before or after the gap.
 
-A copy of the audit log that is newer than the backup says more: who was revoked, which tokens were used, and
-which certificate of each device was the last. What it covers is no part of the gap any more.
+A copy of the audit log that is newer than the backup provides more: which devices were revoked, which tokens
+were used, and which certificate of each device was the last. The time that it covers is removed from the gap.
 """
 
 import json
@@ -45,14 +45,20 @@ INSERT INTO gaps (number, hash, since)
     WHERE NOT EXISTS (SELECT 1 FROM gaps WHERE until IS NULL)
     ORDER BY number DESC LIMIT 1;
 """
-"""A restored database knows all up to the last line of its log; one that was never accepted stays open."""
+"""A restored database knows everything up to the last line of its audit log. If the backup itself contains a
+gap that was not accepted, that gap stays open and no other is added."""
 REISSUED = {each.value for each in (Event.CERTIFIED, Event.RENEWED, Event.REJOINED, Event.CERTIFICATE_FOUND)}
-"""What tells of a certificate of a device that is known; the last such line is of its last certificate."""
+"""The events that report another certificate of a known device; the last of them reports its last
+certificate."""
 
 
 @dataclass(frozen=True)
 class Gap:
-    """head: the last line before it. since: of that line, whole seconds of clock time."""
+    """A gap in the registry.
+
+    head: the last line of the audit log before it. since: when that line was written, in whole seconds of
+    clock time.
+    """
 
     head: Head
     since: float
@@ -60,9 +66,10 @@ class Gap:
 
 @dataclass(frozen=True)
 class Taken:
-    """What was taken over from a copy of the audit log. lines: that were read beyond the gap's beginning.
+    """What was imported from a copy of the audit log.
 
-    revoked: devices that are now. joined: devices that are in no row, and have to join anew.
+    lines: how many lines were read after the beginning of the gap. revoked: devices that are revoked now.
+    joined: devices that joined during the gap, which the registry does not know; they have to join again.
     """
 
     lines: int = 0
@@ -71,29 +78,33 @@ class Taken:
 
 
 class RestoreGap:
-    """What a restored registry lacks, and how it is filled."""
+    """The gap of a restored registry, and how it is filled."""
 
     def __init__(self, database: Database, audit: AuditLog, registry: Registry, tokens: Tokens) -> None:
         self._db, self._audit, self._registry, self._tokens = database, audit, registry, tokens
 
     def open(self) -> Gap | None:
-        """The gap that nobody has accepted yet."""
+        """The gap that has not been accepted yet."""
         rows = self._db.query("SELECT * FROM gaps WHERE until IS NULL")
         return Gap(Head(rows[0]["number"], rows[0]["hash"]), rows[0]["since"]) if rows else None
 
     def was_accepted(self) -> bool:
-        """Whether there may be certificates that are good and in no row."""
+        """Whether a gap was accepted, so that there may be valid certificates that no row has."""
         return bool(self._db.query("SELECT 1 FROM gaps WHERE until IS NOT NULL"))
 
     def accept(self) -> None:
-        """Go on from what is here: what was issued until now may be taken up."""
+        """Accept the restored state: certificates issued in the gap, which ends now, may be entered when
+        shown."""
         with self._db.transaction():
             if found := self.open():
                 self._db.execute("UPDATE gaps SET until = ? WHERE until IS NULL", (time.time(),))
                 self._audit.record(Event.GAP_ACCEPTED, lines=found.head.number, since=found.since)
 
     def take_up(self, named: Named, found: x509.Certificate, issuer: Issuer) -> Registered | None:
-        """Enter a certificate that is in no row, if it may be one of a gap. The device as it is then."""
+        """Enter a certificate that no row has, if it may be from a gap.
+
+        Returns the device, if it is known.
+        """
         lost = self.lost(named, found, issuer)
         if lost is not None:
             with self._db.transaction():
@@ -101,7 +112,7 @@ class RestoreGap:
         return self._registry.find(named.device)
 
     def lost(self, named: Named, found: x509.Certificate, issuer: Issuer) -> Certified | None:
-        """The row that this certificate would have, if it may be one of a gap."""
+        """The row that this certificate would have, if it may be from a gap."""
         device = self._registry.find(named.device) if self.was_accepted() else None
         if device is None or device.standing is not DeviceStanding.APPROVED:
             return None
@@ -117,7 +128,7 @@ class RestoreGap:
         return Certified(named.serial, spki, pem, root, (), issued, expires, None)
 
     def _in_gap(self, named: Named, issued: float) -> bool:
-        """Whether it was issued in a gap, or is the last that a log has of its device."""
+        """Whether a certificate was issued in a gap, or is the last one of its device in an imported log."""
         between = "SELECT 1 FROM gaps WHERE since <= ?1 AND ?1 <= until"
         last = (
             "SELECT 1 FROM reissued WHERE device = ? AND serial = ?"
@@ -126,20 +137,24 @@ class RestoreGap:
         return bool(self._db.query(between, (issued,)) or self._db.query(last, (named.device, named.serial)))
 
     def enter(self, device: DeviceId, lost: Certified) -> None:
-        """In a transaction. It came with roots that are not known: so its device renews at once."""
+        """Inside a transaction: enter a certificate from a gap.
+
+        Its bundle is empty, since it is not known which roots were sent with it; so its device renews at
+        once.
+        """
         self._registry.insert(device, lost)
         self._audit.record(Event.CERTIFICATE_FOUND, device=device, serial=lost.serial, issued=lost.issued)
 
     # -- a newer copy of the log -----------------------------------------------------------------------------
 
     def take_over(self, path: Path) -> Taken:
-        """Take over what a copy of this server's audit log tells of the gap. Safe to repeat.
+        """Import what a copy of this server's audit log says about the gap. Safe to repeat.
 
-        Raises Refused where nothing was restored, ConfigError for a file that is not this log's continuation.
+        Raises Refused if there is no open gap, ConfigError if the file does not continue the restored log.
         """
         gap = self.open()
         if gap is None:
-            raise Refused("no backup was restored here that is not accepted yet", "leave --audit out")
+            raise Refused("no restored backup is waiting to be accepted here", "leave out --audit")
         taken = Taken()
         with self._db.transaction():
             for head, line in _beyond(path, gap.head):
@@ -152,7 +167,10 @@ class RestoreGap:
         return taken
 
     def _repeat(self, event: str, facts: dict[str, Any], taken: Taken) -> Taken:
-        """In a transaction: what one line tells of happens here too. It brings nobody in who is unknown."""
+        """Inside a transaction: repeat what one line reports.
+
+        This never admits a device that is not known.
+        """
         taken = replace(taken, lines=taken.lines + 1)
         device, token = str(facts.get("device", "")), facts.get("token")
         known = self._registry.find(device)
@@ -181,9 +199,9 @@ class RestoreGap:
 
 
 def _beyond(path: Path, since: Head) -> Iterator[tuple[Head, dict[str, Any]]]:
-    """The lines of a log after `since`, with the head that each makes. A last line that was cut off is left.
+    """The lines of a log after `since`, each with its head. A last line that was cut off is skipped.
 
-    Raises ConfigError for a file that is not whole, or in which `since` is not.
+    Raises ConfigError if the file is damaged or does not contain `since`.
     """
     head, met = Head(), since == Head()
     try:
@@ -201,6 +219,6 @@ def _beyond(path: Path, since: Head) -> Iterator[tuple[Head, dict[str, Any]]]:
         raise ConfigError(f"{path}: {error.strerror}", "give the audit.jsonl of the lost folder") from None
     if not met:
         raise ConfigError(
-            f"{path} does not go on from line {since.number} of the restored log",
-            "give the audit.jsonl of the folder that the backup was made of",
+            f"{path} does not continue from line {since.number} of the restored log",
+            "give the audit.jsonl of the folder that was backed up",
         )

@@ -1,4 +1,4 @@
-"""Tokens: what admits a device once. The secret is shown once and stored nowhere."""
+"""Tokens, which admit devices. A token's secret is shown once and not stored."""
 
 import json
 import secrets
@@ -21,13 +21,16 @@ WRONG = 5
 
 
 class Tokens:
-    """All tokens, with the rows that they stand in."""
+    """All tokens in the database."""
 
     def __init__(self, database: Database, audit: AuditLog) -> None:
         self._db, self._audit = database, audit
 
     def add(self, terms: Terms) -> tuple[Token, bytes]:
-        """A new token and its secret, 32 bytes. Raises ConfigError for terms that cannot be."""
+        """Create a token.
+
+        Returns it and its secret of 32 bytes. Raises ConfigError if the terms are not allowed.
+        """
         check(terms)
         secret, now = secrets.token_bytes(32), time.time()
         name = secrets.token_hex(6)
@@ -78,11 +81,11 @@ class Tokens:
         return [token_of(row) for row in self._db.query("SELECT * FROM tokens ORDER BY created, token")]
 
     def revoke(self, name: str) -> Token:
-        """Let it admit no further device; admitted devices stay. Safe to repeat. Raises NotFound."""
+        """Let a token admit no more devices; admitted devices stay. Safe to repeat. Raises NotFound."""
         with self._db.transaction():
             rows = self._db.query("SELECT * FROM tokens WHERE token = ?", (name,))
             if not rows:
-                raise NotFound(f"there is no token {name!r}", "fedserver token ls names them")
+                raise NotFound(f"there is no token {name!r}", "fedserver token ls lists them")
             if rows[0]["standing"] != TokenStanding.REVOKED.value:
                 self.set_standing(name, TokenStanding.REVOKED)
                 self._audit.record(Event.TOKEN_REVOKED, token=name)
@@ -97,25 +100,27 @@ class Tokens:
             self._audit.record(Event.TOKEN_LOCKED, token=row["token"], wrong_proofs=wrong)
 
     def set_standing(self, name: str, standing: TokenStanding) -> None:
-        """Inside a transaction."""
+        """Inside a transaction: change whether a token admits devices."""
         self._db.execute("UPDATE tokens SET standing = ? WHERE token = ?", (standing.value, name))
 
 
 def check(terms: Terms) -> None:
-    """Raises ConfigError."""
+    """Raises ConfigError if the terms are not allowed."""
     if not 1 <= terms.uses <= MOST_USES:
         raise ConfigError(f"a token cannot have {terms.uses} uses", f"use 1 to {MOST_USES}")
     if not 0.0 < terms.ttl <= LONGEST:
-        raise ConfigError(f"a token cannot be good for {terms.ttl:g} s", "use more than 0, and at most 24 h")
+        raise ConfigError(
+            f"a token cannot be valid for {terms.ttl:g} s", "use more than 0 s and at most 24 h"
+        )
     if not 1 <= len(terms.pattern) <= LABEL:
-        raise ConfigError("a pattern of names has 1 to 64 characters", "such as 'ward-*'")
+        raise ConfigError("a name pattern must have 1 to 64 characters", "use a pattern such as 'ward-*'")
     labels = terms.labels or {}
     if len(labels) > MOST_LABELS or any(
         not 1 <= len(text) <= LABEL for label in labels.items() for text in label
     ):
         raise ConfigError(
-            "these labels are too many or too long",
-            f"use at most {MOST_LABELS}, names and values of 1 to {LABEL} characters",
+            "there are too many labels, or they are too long",
+            f"use at most {MOST_LABELS} labels, with names and values of 1 to {LABEL} characters",
         )
 
 

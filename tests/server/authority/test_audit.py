@@ -48,8 +48,8 @@ def test_a_line_follows_the_one_before() -> None:
     after, second = link(head, 1.0, Event.STOP, {"reason": "x" * 9999})
     assert follow(head, second) == (after, "")
     assert len(second) < 1000
-    assert follow(Head(), second)[1] == "its number is 2 where 1 is due"
-    assert follow(Head(1, "0" * 64), second)[1] == "it does not follow the line before"
+    assert follow(Head(), second)[1] == "its number is 2, but 1 was expected"
+    assert follow(Head(1, "0" * 64), second)[1] == "it does not follow the previous line"
     for broken in ("", "[]", "{}", "x", second[:-1], second.replace("{", "{ ", 1)):
         assert follow(head, broken)[1]
 
@@ -95,13 +95,13 @@ def test_lines_that_were_made_up_are_not_in_the_database(state: Path) -> None:
         head, line = link(head, float(number), Event.APPROVED, {"device": "evil"})
         chain.append(line)
     rewrite(state, chain)
-    assert verify(state).wrong == f"line 1 of {FILE} is another in the database"
+    assert verify(state).wrong == f"line 1 of {FILE} differs from the database"
 
 
 def test_rows_that_are_changed_are_found_too(state: Path) -> None:
     with closing(sqlite3.connect(state / "shoal.db")) as database, database:
         database.execute("UPDATE audit SET line = replace(line, 'renamed', 'revoked') WHERE number = 3")
-    assert verify(state).wrong == f"line 3 of {FILE} is another in the database"
+    assert verify(state).wrong == f"line 3 of {FILE} differs from the database"
 
 
 def test_who_rewrites_both_is_found_by_a_head_that_was_kept_elsewhere(state: Path) -> None:

@@ -260,9 +260,9 @@ def test_only_the_continuation_of_the_restored_log_is_taken_over(tmp_path: Path,
     log, store = (tmp_path / "a" / FILE).read_text(), Store(tmp_path / "b")
     wrong = tmp_path / "wrong.jsonl"
     for text, why in (
-        ("", "does not go on from line"),
-        ("".join(log.splitlines(keepends=True)[:2]), "does not go on from line"),
-        (log.replace("renewed", "revoked"), "its content is not what it was"),
+        ("", "does not continue from line"),
+        ("".join(log.splitlines(keepends=True)[:2]), "does not continue from line"),
+        (log.replace("renewed", "revoked"), "its content was changed"),
     ):
         wrong.write_text(text)
         with pytest.raises(ConfigError, match=why):
@@ -274,7 +274,7 @@ def test_only_the_continuation_of_the_restored_log_is_taken_over(tmp_path: Path,
     assert store.identities.gap.take_over(wrong).lines == 0  # safe to repeat
     assert not store.identities.gap.was_accepted()  # nothing holds before it is accepted
     store.recover()
-    with pytest.raises(Refused, match="no backup was restored"):
+    with pytest.raises(Refused, match="no restored backup"):
         store.identities.gap.take_over(wrong)
     store.close()
     assert recover(tmp_path / "b", "--audit", wrong)["error"]["code"] == "usage"

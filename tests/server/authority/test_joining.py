@@ -304,7 +304,7 @@ def test_who_slept_too_long_needs_a_new_join_string(tmp_path: Path, monkeypatch:
         error, _ = await refused(device.rejoin(new_key()))
         assert error.code() is grpc.StatusCode.PERMISSION_DENIED
         (line,) = lines_of(found.state, Event.REJOIN_REFUSED)
-        assert line["facts"]["reason"] == "it slept too long"
+        assert line["facts"]["reason"] == "its certificate expired too long ago"
 
     play(story, tmp_path / "s")
 

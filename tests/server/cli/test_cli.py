@@ -151,7 +151,7 @@ def test_options_alone_start_a_run_too(command: Command) -> None:
         (("run", "start", "x", "--algorithm", "flx"), 3, "no algorithm 'flx'", 'did you mean "flux"?'),
         (("run", "start", "x", "--algorithm", "flux", "--set", "rouns=3"), 3, "'rouns'", '"rounds"'),
         (("run", "start", "x", "--algorithm", "flux", "--set", "rounds"), 3, "not NAME=VALUE", ""),
-        (("run", "start", "a/b", "--algorithm", "flux"), 3, "not a name for a run", "letters"),
+        (("run", "start", "a/b", "--algorithm", "flux"), 3, "is not a valid run name", "letters"),
         (("run", "start", "x", "--algorithm", "flux", "--learner", "none.py"), 3, "no learner file", ""),
         (("run", "start", "x", "--algorithm", "flux", "--initial-weights", "none"), 3, "safetensors", ""),
         (("run", "start", "x", "-f", "none.yaml"), 3, "none.yaml: No such file", ""),
@@ -179,8 +179,8 @@ def test_a_name_that_is_taken_is_refused_and_without_one_a_number_is_added(comma
     first = data(command(*start, "taken"))["run"]
     code, out, err = command(*start, "taken")
     assert (first, code) == ("taken", 3)
-    assert "there is a run 'taken' already" in err
-    assert "or none at all" in json.loads(out)["error"]["hint"]
+    assert "a run named 'taken' already exists" in err
+    assert "or leave it out" in json.loads(out)["error"]["hint"]
     names = [data(command(*start))["run"] for _ in range(2)]
     assert len(set(names)) == 2
     assert all(name.startswith("fedavg") for name in names)

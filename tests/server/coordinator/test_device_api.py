@@ -51,7 +51,7 @@ def test_a_later_hello_makes_the_earlier_session_void(tmp_path: Path) -> None:
             first.link.leave(),
             anext(first.link.fetch(task.payload.weights()[0].blob, 0)),
         ):
-            with pytest.raises(SessionLost, match="another process took the place of this one"):
+            with pytest.raises(SessionLost, match="another process has replaced this one"):
                 await call
         assert await second.link.alive(again.run, again.round, again.attempt)
         assert not await second.link.alive(task.run, task.round, task.attempt)
@@ -99,7 +99,9 @@ def test_who_never_said_hello_is_asked_to(tmp_path: Path) -> None:
 
 def test_a_device_of_another_version_is_told_both(tmp_path: Path) -> None:
     async def story(coordinator: Coordinator) -> None:
-        with pytest.raises(WrongVersion, match="speaks version 1 of the exchange, the device 2 to 3"):
+        with pytest.raises(
+            WrongVersion, match="speaks protocol version 1, but the device speaks versions 2 to 3"
+        ):
             await link(coordinator, 0).hello(Hello("toy", 2, 3))
 
     scenario(story, tmp_path)

@@ -104,7 +104,7 @@ def test_a_model_with_a_tensor_too_many_is_not_even_taken(tmp_path: Path) -> Non
         reply = await trained(devices[0], task)
         larger = Trained({**reply.model, "x": np.zeros(9)}, reply.examples, reply.loss)
         payload = devices[0].payload(larger)
-        with pytest.raises(BadPayload, match="where the task's answer needs at most 136"):
+        with pytest.raises(BadPayload, match="but the task's answer needs at most 136"):
             await devices[0].upload(payload)
         receipt = await devices[0].link.report(Report(task.run, task.round, task.attempt, payload))
         assert receipt.outcome is Outcome.REFUSED
@@ -179,7 +179,7 @@ def test_damaged_bytes_are_refused_at_once_and_can_be_sent_again(tmp_path: Path)
         payload = devices[0].payload(await trained(devices[0], task))
         blob = payload.weights()[0].blob
         data = devices[0].blobs[blob.sha256]
-        with pytest.raises(BadPayload, match="not those of blob"):
+        with pytest.raises(BadPayload, match="do not match blob"):
             await devices[0].link.upload(blob, 0, pieces_of(b"\x01" + data[1:]))
         assert (await devices[0].send(task, payload)).outcome is Outcome.ACCEPTED
 

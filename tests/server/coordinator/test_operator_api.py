@@ -27,7 +27,7 @@ from tests.server.toys import MODEL, Hands, honest, pieces_of, serve
         ({"preset": "papr"}, 'did you mean "paper"'),
         ({"parameters": {"round": 3}}, 'did you mean "rounds"'),
         ({"parameters": {"rounds": "3"}}, "expected a whole number"),
-        ({"name": "../x"}, "not a name for a run"),
+        ({"name": "../x"}, "is not a valid run name"),
         ({"policy": RoundPolicy(device_timeout=0.01)}, "too short"),
     ],
 )
@@ -58,7 +58,7 @@ def test_initial_weights_are_uploaded_before_and_must_be_finite(tmp_path: Path) 
 def test_a_name_is_had_once_and_without_one_it_is_made_from_the_algorithm(tmp_path: Path) -> None:
     async def story(coordinator: Coordinator) -> None:
         assert await start(coordinator, None) == "toy"
-        with pytest.raises(ConfigError, match="there is a run 'toy' already"):
+        with pytest.raises(ConfigError, match="a run named 'toy' already exists"):
             await start(coordinator, None)
         for expected in ("flux-soft", "flux-soft-2", "flux-soft-3"):
             assert await start(coordinator, None, name="", algorithm="flux-soft") == expected

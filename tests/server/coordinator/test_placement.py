@@ -45,7 +45,7 @@ def test_a_newcomer_is_given_the_model_and_may_fetch_it(tmp_path: Path) -> None:
 def test_a_run_that_cannot_place_says_so_and_an_older_one_may(tmp_path: Path) -> None:
     async def story(coordinator: Coordinator) -> None:
         newcomer = DeviceApi(coordinator, "newcomer")
-        with pytest.raises(CannotPlace, match="no run that could place"):
+        with pytest.raises(CannotPlace, match="no run that can place devices"):
             await newcomer.place("", None)
         with pytest.raises(NotFound, match="no run 'other'"):
             await newcomer.place("other", None)
@@ -113,7 +113,7 @@ def test_a_run_that_compares_goes_before_a_newer_one_with_one_model(
         assert isinstance(answer, Placement)
         assert answer.run == "fedavg"
         assert answer.assignment.reason == (
-            "run fedavg has one model only: nothing was compared; run empty: the run has no model yet"
+            "run fedavg has only one model: nothing was compared; run empty: the run has no model yet"
         )
         monkeypatch.setattr(server_half, "place", place)
         question = await newcomer.place("", None)
@@ -123,10 +123,10 @@ def test_a_run_that_compares_goes_before_a_newer_one_with_one_model(
         answer = await newcomer.place("", descriptor)
         assert isinstance(answer, Placement)
         assert (answer.run, answer.assignment.confidence) == ("flux", 0.5)
-        assert answer.assignment.reason == "run flux has one model only: near"
+        assert answer.assignment.reason == "run flux has only one model: near"
         named = await newcomer.place("fedavg", None)
         assert isinstance(named, Placement)
-        assert named.assignment.reason == "run fedavg has one model only: nothing was compared"
+        assert named.assignment.reason == "run fedavg has only one model: nothing was compared"
 
     scenario(story, tmp_path)
 

@@ -46,7 +46,7 @@ def test_what_a_newcomer_shows_is_noted_among_what_it_has_released(tmp_path: Pat
         for _ in range(2):
             await DeviceApi(coordinator, "d0").place("ifca", Scores(np.ones(4), 9))
         prototypes = Prototypes(np.zeros(1), np.ones((1, 2)), np.ones(1))
-        await released.shown(coordinator.storage, "ifca", "d1", prototypes)
+        await released.record_evidence(coordinator.storage, "ifca", "d1", prototypes)
         found = statements(await coordinator.storage.journal.releases("ifca"))
         assert found["d0"].unprotected == (OPEN["figures"],)
         assert found["d1"].unprotected == (OPEN["prototypes"],)

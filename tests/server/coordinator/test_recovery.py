@@ -67,7 +67,7 @@ def test_a_damaged_report_is_withdrawn_and_asked_again(
         spoil(tmp_path, name)
         async with server(tmp_path) as second:
             assert quarantined(tmp_path) == {name}
-            said = "d1: an ACKNOWLEDGED report of round 1 is lost, it is asked again: blob"
+            said = "d1: an ACKNOWLEDGED report of round 1 is lost and requested again: blob"
             assert f"{said} {name[:12]} is damaged" in await lines(second)
             assert said in caplog.text
             assert second.runs["toy"].engine.reported == {"d0"}
@@ -153,15 +153,15 @@ def test_the_server_answers_while_it_checks_and_hands_nothing_out(
             device, desk = await Hands(link(second, 1)).hello(), OperatorApi(second)
             idle = await device.link.next_task(0.1)
             assert isinstance(idle, Idle)
-            assert (idle.reason, idle.finished) == ("the server checks its files after a start", False)
+            assert (idle.reason, idle.finished) == ("the server is checking its files after the start", False)
             (found,) = desk.runs()
             assert found.waiting_for == "the check of its files after the start"
             assert (await desk.status()).runs == (found,)
             report = Report("toy", 1, 1, device.payload(honest(1)(Train(MODEL, TrainingSettings()), 0)))
             for call in (device.link.report(report), desk.show("toy"), desk.log("toy", 0)):
-                with pytest.raises(Unavailable, match="being checked after a start"):
+                with pytest.raises(Unavailable, match="is being checked after the server's start"):
                     await call
-            with pytest.raises(Exception, match="there is a run 'toy' already"):
+            with pytest.raises(Exception, match="a run named 'toy' already exists"):
                 await start(second)
             waiting = asyncio.create_task(device.link.next_task(10.0))
             await until(lambda: second.visitor("d1").polling == 1)
@@ -192,7 +192,7 @@ def test_what_cannot_be_read_is_damaged_and_what_cannot_be_opened_now_is_not(
                         blobs.damage(name)
                     assert blobs.path(name).exists()
                 else:
-                    assert "cannot be read; it is in" in blobs.damage(name)
+                    assert "cannot be read and was moved to" in blobs.damage(name)
         assert quarantined(tmp_path / "state") == {name}
 
     scenario(story, tmp_path)

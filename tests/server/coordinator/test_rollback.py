@@ -66,7 +66,7 @@ def test_an_open_round_is_abandoned_and_the_run_does_again_what_came_after(tmp_p
         payload = slow.payload(honest(1)(await slow.open(task), task.seed))
 
         status = await OperatorApi(coordinator).roll_back("toy", 2)
-        assert status.abandoned == {3: "an operator took the run back to the opening of round 2"}
+        assert status.abandoned == {3: "an operator rolled the run back to the start of round 2"}
         assert digest(models(coordinator)["global"]) == known[2]
         assert coordinator.runs["toy"].engine.state.progress == 1
         assert await versions(coordinator) == {**known, 4: known[2]}
@@ -84,7 +84,7 @@ def test_an_open_round_is_abandoned_and_the_run_does_again_what_came_after(tmp_p
         assert (await OperatorApi(coordinator).show("toy")).summary.stage == "finished"
         log = [line.text for line in await OperatorApi(coordinator).log("toy", 0)]
         assert any(
-            "took the run back to the opening of round 2; 1 of 3 devices counted" in text for text in log
+            "rolled the run back to the start of round 2; 1 of 3 devices counted" in text for text in log
         )
 
     scenario(story, tmp_path)
@@ -131,7 +131,7 @@ def test_what_is_not_kept_or_not_there_is_refused_and_changes_nothing(tmp_path: 
         await until_round(coordinator, 2)
         before = await OperatorApi(coordinator).show("toy")
         desk = OperatorApi(coordinator)
-        with pytest.raises(NotFound, match="does not keep what round 3 opened with"):
+        with pytest.raises(NotFound, match="does not have the models that round 3 opened with"):
             await desk.roll_back("toy", 3)
         with pytest.raises(NotFound, match="no cluster 'c7' now"):
             await desk.roll_back("toy", 1, "c7")

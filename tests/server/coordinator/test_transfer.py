@@ -9,7 +9,7 @@ import pytest
 
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
-from fedserver.coordinator.transfer import AGAIN
+from fedserver.coordinator.transfer import MOST_REPEATS
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import BadPayload, NotFound, Refused, SessionLost, TooOften, Unavailable
 from shoal.core.exchange.admit import Limits
@@ -68,9 +68,9 @@ def test_an_upload_needs_a_task_and_fits_its_answer(tmp_path: Path) -> None:
             await stranger.link.upload(small, 0, pieces_of(b"x" * 10))
         with pytest.raises(BadPayload, match="needs at most 136"):
             await device.link.upload(large, 0, pieces_of(b"x"))
-        with pytest.raises(BadPayload, match="goes on at byte 5"):
+        with pytest.raises(BadPayload, match="an upload continues at byte 5"):
             await device.link.upload(small, 5, pieces_of(b"x"))
-        with pytest.raises(BadPayload, match="longer than the 10 bytes"):
+        with pytest.raises(BadPayload, match="longer than the announced 10 bytes"):
             await device.link.upload(small, 0, pieces_of(b"x" * 200))
 
     scenario(story, tmp_path)
@@ -147,10 +147,10 @@ def test_a_device_that_sends_the_same_over_and_over_is_told_to_rest(tmp_path: Pa
         payload = device.payload(honest(0)(await device.open(task), task.seed))
         (weights,) = payload.weights()
         damaged = bytes(weights.blob.size)
-        for _ in range(AGAIN):
-            with pytest.raises(BadPayload, match="not those of blob"):
+        for _ in range(MOST_REPEATS):
+            with pytest.raises(BadPayload, match="do not match blob"):
                 await device.link.upload(weights.blob, 0, pieces_of(damaged))
-        with pytest.raises(TooOften, match="16 times what the answer") as caught:
+        with pytest.raises(TooOften, match="16 times the bytes that its task needs") as caught:
             await device.link.upload(weights.blob, 0, pieces_of(damaged))
         assert caught.value.window == (60.0, 120.0)
         failure = Report(task.run, task.round, task.attempt, Failure("broken", "the line is damaged"))

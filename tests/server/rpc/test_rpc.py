@@ -97,7 +97,7 @@ def test_an_old_session_is_unauthenticated_and_told_to_say_hello(tmp_path: Path)
                 await call
             assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
             assert fault_of(caught.value).code == "say-hello"
-            assert "another process took the place of this one" in fault_of(caught.value).message
+            assert "another process has replaced this one" in fault_of(caught.value).message
 
     over_grpc(story, tmp_path)
 
@@ -314,7 +314,7 @@ def test_what_the_server_refuses_an_operator_arrives_as_its_own_error(
     def ask() -> None:
         with pytest.raises(NotFound, match="no run 'other'") as caught:
             operator.show("other")
-        assert caught.value.hint == "known: none"
+        assert caught.value.hint == "known runs: none"
         with pytest.raises(ConfigError, match="minimum of 3"):
             operator.start_run(spec(policy=_policy(devices=2, minimum=3)), None)
         with pytest.raises(ConfigError, match="no algorithm 'flx'"):

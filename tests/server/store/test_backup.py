@@ -192,16 +192,16 @@ def test_what_is_there_is_never_written_over(tmp_path: Path) -> None:
     Store(tmp_path / "a").close()
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
-    with pytest.raises(ConfigError, match="no server's state folder"):
+    with pytest.raises(ConfigError, match="is not a server's state folder"):
         backup(tmp_path / "full", tmp_path / "copy")
-    with pytest.raises(ConfigError, match="there already"):
+    with pytest.raises(ConfigError, match="already exists"):
         backup(tmp_path / "a", tmp_path / "full")
-    with pytest.raises(ConfigError, match="in the folder that is copied"):
+    with pytest.raises(ConfigError, match="is inside the folder to back up"):
         backup(tmp_path / "a", tmp_path / "a" / "copy")
-    with pytest.raises(ConfigError, match="no backup"):
+    with pytest.raises(ConfigError, match="is not a backup"):
         restore(tmp_path / "full", tmp_path / "b")
     backup(tmp_path / "a", tmp_path / "copy")
-    with pytest.raises(ConfigError, match="there already"):
+    with pytest.raises(ConfigError, match="already exists"):
         restore(tmp_path / "copy", tmp_path / "full")
     (tmp_path / "empty").mkdir()
     restore(tmp_path / "copy", tmp_path / "empty")

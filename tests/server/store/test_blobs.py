@@ -110,7 +110,7 @@ def test_a_part_is_synced_and_counted_when_its_stream_ends(blobs: Blobs) -> None
 
 def test_an_upload_cannot_begin_beyond_what_is_here(blobs: Blobs) -> None:
     blob, _ = sample(blobs)
-    with pytest.raises(BadPayload, match="goes on at byte 5, but 0 bytes are here"):
+    with pytest.raises(BadPayload, match="continues at byte 5, but only 0 bytes have arrived"):
         blobs.receive("d", blob, 5, ROOM)
 
 
@@ -118,7 +118,7 @@ def test_wrong_bytes_are_found_and_forgotten(blobs: Blobs) -> None:
     blob, data = sample(blobs)
     upload = blobs.receive("d", blob, 0, ROOM)
     upload.append(b"\xff" + data[1:])
-    with pytest.raises(BadPayload, match="not those of blob"):
+    with pytest.raises(BadPayload, match="do not match blob"):
         upload.finish()
     upload.close()
     assert blobs.uploaded("d", blob) == 0
@@ -129,7 +129,7 @@ def test_more_than_was_announced_is_not_taken(blobs: Blobs) -> None:
     blob, data = sample(blobs)
     upload = blobs.receive("d", blob, 0, ROOM)
     upload.append(data)
-    with pytest.raises(BadPayload, match="longer than the 400 bytes"):
+    with pytest.raises(BadPayload, match="longer than the announced 400 bytes"):
         upload.append(b"x")
     upload.close()
     assert blobs.uploaded("d", blob) == 0
@@ -144,7 +144,7 @@ def test_a_part_of_full_size_that_was_never_checked_is_not_taken_for_whole(blobs
     assert held == blob.size - 1
     again = blobs.receive("d", blob, held, ROOM)
     again.append(data[held:])
-    with pytest.raises(BadPayload, match="not those of blob"):
+    with pytest.raises(BadPayload, match="do not match blob"):
         again.finish()
     again.close()
 
@@ -229,9 +229,9 @@ def test_what_a_device_sent_and_a_state_keeps_is_not_stored_again(
 def test_mapped_tensors_must_fit_their_file(blobs: Blobs) -> None:
     weights = blobs.keep(TENSORS)
     longer = manifest_of({**TENSORS, "more": np.zeros(1)})
-    with pytest.raises(BadPayload, match="the blob has"):
+    with pytest.raises(BadPayload, match="but the blob has"):
         MappedTensors(blobs.path(weights.blob.sha256), longer)
-    with pytest.raises(NotFound, match="is not here"):
+    with pytest.raises(NotFound, match="the server does not have blob"):
         MappedTensors(blobs.path("ab" * 32), weights.manifest)
 
 

@@ -49,7 +49,7 @@ def test_uploads_that_do_not_fit_are_refused_and_all_else_goes_on(
         second = await devices[1].task()
         message = await devices[1].open(second)  # downloads go on
         payload = devices[1].payload(honest(1)(message, second.seed))
-        with pytest.raises(ServerFull, match="lacks 36 bytes to take an upload of 136"):
+        with pytest.raises(ServerFull, match="needs 36 more free bytes for an upload of 136 bytes"):
             await devices[1].upload(payload)
         with pytest.raises(ServerFull):  # told before a byte was on its way
             await devices[1].link.uploaded(payload.weights()[0].blob)
@@ -62,7 +62,7 @@ def test_uploads_that_do_not_fit_are_refused_and_all_else_goes_on(
         assert receipt.outcome is Outcome.ACCEPTED  # its blob is here already
         assert (await OperatorApi(coordinator).status()).notices == ()
         disk.free = MARK - 5
-        assert "the disk lacks 5 bytes" in (await OperatorApi(coordinator).status()).notices[0]
+        assert "the disk needs 5 more free bytes" in (await OperatorApi(coordinator).status()).notices[0]
 
         disk.free = MARK + DEVICES * 136
         assert (await devices[1].send(second, payload)).outcome is Outcome.ACCEPTED

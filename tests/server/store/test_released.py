@@ -35,7 +35,7 @@ def exact(mode: str) -> Descriptor:
 
 async def noted(storage: Storage, device: str) -> None:
     for _ in range(3):  # sent again
-        await released.note(storage, "toy", device, [descriptor(1), 7, "text"])
+        await released.record_parts(storage, "toy", device, [descriptor(1), 7, "text"])
 
 
 def test_each_release_is_noted_once_by_its_hash(tmp_path: Path) -> None:
@@ -44,9 +44,9 @@ def test_each_release_is_noted_once_by_its_hash(tmp_path: Path) -> None:
             await start(coordinator, MODEL)
             storage = coordinator.storage
             await noted(storage, "d0")
-            await released.note(storage, "toy", "d0", [descriptor(2)])
-            await released.note(storage, "toy", "d1", [exact("paper"), exact("off"), exact("off")])
-            await released.note(storage, "toy", "d1", [LatentBounds(np.zeros(1), np.ones(1))])
+            await released.record_parts(storage, "toy", "d0", [descriptor(2)])
+            await released.record_parts(storage, "toy", "d1", [exact("paper"), exact("off"), exact("off")])
+            await released.record_parts(storage, "toy", "d1", [LatentBounds(np.zeros(1), np.ones(1))])
             found = statements(await storage.journal.releases("toy"))
             assert found == statements(await storage.journal.releases())
             assert (found["d0"].cost.rho, found["d0"].delta, found["d0"].group_size) == (0.25, 1e-7, 2)
@@ -77,7 +77,7 @@ def test_what_a_report_gives_away_follows_from_its_task(tmp_path: Path) -> None:
             for _ in range(2):
                 known: set[tuple[str, str]] = set()
                 for device, task, report in (*told, *told):
-                    await released.reported(coordinator.storage, "toy", device, task, report, known)
+                    await released.record_report(coordinator.storage, "toy", device, task, report, known)
                 assert known == {("d0", OPEN["weights"]), ("d2", OPEN["figures"])}
             found = statements(await coordinator.storage.journal.releases("toy"))
             assert found == {
@@ -98,7 +98,7 @@ def test_a_device_cannot_fill_the_disk_with_releases(tmp_path: Path, monkeypatch
         async with server(tmp_path) as coordinator:
             await start(coordinator, MODEL)
             for value in range(9):
-                await released.note(coordinator.storage, "toy", "d0", [descriptor(value)])
+                await released.record_parts(coordinator.storage, "toy", "d0", [descriptor(value)])
             assert (
                 len(await coordinator.storage.journal.releases("toy")) == 4
             )  # the last says that there are more
