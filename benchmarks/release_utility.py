@@ -19,7 +19,7 @@ from sklearn.metrics import adjusted_rand_score
 from shoal.core.algorithms.flux import Parameters
 from shoal.core.algorithms.flux.clustering import form_clusters, place
 from shoal.core.errors import Refused
-from shoal.core.exchange.parts import Descriptor, PrivacySettings, Vector
+from shoal.core.exchange.parts import Descriptor, FloatArray, PrivacySettings
 from shoal.core.privacy.release import release_sums
 from shoal.core.privacy.sums import sums_of
 from shoal.core.privacy.terms import Terms, terms
@@ -44,9 +44,9 @@ class World:
         self.centres = 0.5 * self._directions(CLASSES)
         self.moved = shift * self._directions(GROUPS)
 
-    def _directions(self, count: int) -> Vector:
+    def _directions(self, count: int) -> FloatArray:
         points = self.chance.normal(size=(count, DIMS))
-        unit: Vector = points / np.linalg.norm(points, axis=1, keepdims=True)
+        unit: FloatArray = points / np.linalg.norm(points, axis=1, keepdims=True)
         return unit
 
     def describe(

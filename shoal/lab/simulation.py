@@ -20,7 +20,7 @@ from shoal.core.device_kit.learner import Latent, Learner, initial_weights
 from shoal.core.engine import simulate as engine
 from shoal.core.engine.events import Abandon, Effect, Opened, Save
 from shoal.core.engine.rounds import RoundPolicy
-from shoal.core.errors import BadPayload, ConfigError, DeviceFault, Refused
+from shoal.core.errors import BadPayload, ConfigError, DeviceFault, LearnerFault, Refused
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.parts import ClusterAssignment
 from shoal.core.exchange.tensors import manifest_of, pack, unpack
@@ -119,10 +119,12 @@ def attempt(
     calls = {device: recorder.listening(device, call) for device, call in devices.calls().items()}
     policy = RoundPolicy(minimum=len(fleet))
     engine.simulate(server, state, calls, policy, seed, keep=spooled, watch=recorder.watch, outcome=outcome)
-    return SimulationResult(
+    result = SimulationResult(
         name, card, preset, configured, parameters, fleet, learner, devices, outcome, recorder.rounds, seed,
         model_seed, device, time.perf_counter() - started,
     )  # fmt: skip
+    result.fault = recorder.fault
+    return result
 
 
 class SimulationResult(Result):
@@ -160,9 +162,12 @@ class SimulationResult(Result):
             name: self.state.assignments[name] for name in fleet if name in self.state.assignments
         }
         self.facts = dict(self.state.facts)
+        self.fault: LearnerFault | None = None
 
     def completed(self) -> "SimulationResult":
-        """The same. Raises Refused when the run failed."""
+        """The same. Raises Refused when the run failed, or the learner's own fault if that is the cause."""
+        if self.outcome.failed and self.fault is not None:
+            raise self.fault
         if self.outcome.failed:
             raise Refused(f"the run failed: {self.outcome.reason}")
         return self
@@ -326,12 +331,17 @@ class _Recorder:
         self._began = self._opened = time.perf_counter()
         self._title, self._bytes, self._measured = "", (0, 0), ""
         self._figures: dict[DeviceId, _Figures] = {}
+        self.fault: LearnerFault | None = None
 
     def listening(self, name: DeviceId, call: engine.Device) -> engine.Device:
-        """The same device, whose answers are noted."""
+        """The same device, with its answers recorded, and the last fault of the learner."""
 
         def perform(message: Message, seed: int) -> Message:
-            answer = call(message, seed)
+            try:
+                answer = call(message, seed)
+            except LearnerFault as fault:
+                self.fault = fault
+                raise
             self._figures[name] = _figures_of(message, answer)
             return answer
 

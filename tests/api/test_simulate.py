@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import shoal
 from shoal.core.algorithm import find
@@ -207,3 +208,12 @@ def test_the_algorithms_are_listed_with_a_line_each() -> None:
     found = shoal.algorithms()
     assert {"fedavg", "flux", "flux-soft", "ifca"} <= set(found)
     assert all(line and "\n" not in line for line in found.values())
+
+
+def test_a_network_that_does_not_fit_the_data_ends_the_simulation_with_the_learner_s_own_error() -> None:
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Linear(3, 2))
+
+    with pytest.raises(LearnerFault, match="shapes cannot be multiplied") as caught:
+        shoal.simulate("fedavg", fleet(), model=build, rounds=1)
+    assert "Traceback" in caught.value.details

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from shoal.core.exchange.parts import Vector
+from shoal.core.exchange.parts import FloatArray
 from tests.audit.cases import CASES, Case, collect, proved
 
 
@@ -42,7 +42,7 @@ def main() -> None:
     report.write_text(json.dumps(rows, indent=2))
 
 
-def read(file: Path) -> tuple[Vector, Vector]:
+def read(file: Path) -> tuple[FloatArray, FloatArray]:
     """What earlier calls have found."""
     if not file.exists():
         return np.zeros(0), np.zeros(0)
@@ -51,8 +51,8 @@ def read(file: Path) -> tuple[Vector, Vector]:
 
 
 async def completed(
-    case: Case, sides: tuple[Vector, Vector], releases: int, until: float
-) -> tuple[Vector, Vector]:
+    case: Case, sides: tuple[FloatArray, FloatArray], releases: int, until: float
+) -> tuple[FloatArray, FloatArray]:
     """Both sides with what is missing, as far as the time reaches."""
     due = round(releases * case.share)
     found = []

@@ -12,14 +12,16 @@ from collections.abc import Callable
 import numpy as np
 from scipy.stats import beta, norm
 
-from shoal.core.exchange.parts import Vector
+from shoal.core.exchange.parts import FloatArray
 from tests.core.privacy.reference import gaussian_epsilon
 
 CONFIDENCE = 0.95
 THRESHOLDS = 100
 
 
-def epsilon_bound(absent: Vector, present: Vector, delta: float, confidence: float = CONFIDENCE) -> float:
+def epsilon_bound(
+    absent: FloatArray, present: FloatArray, delta: float, confidence: float = CONFIDENCE
+) -> float:
     """A lower bound on epsilon, whatever the mechanism is.
 
     absent, present: (n,) each, the statistic of releases without and with the sample; larger where it is
@@ -32,7 +34,9 @@ def epsilon_bound(absent: Vector, present: Vector, delta: float, confidence: flo
     return max(0.0, _best(absent, present, confidence, bound))
 
 
-def gaussian_bound(absent: Vector, present: Vector, delta: float, confidence: float = CONFIDENCE) -> float:
+def gaussian_bound(
+    absent: FloatArray, present: FloatArray, delta: float, confidence: float = CONFIDENCE
+) -> float:
     """A lower bound on epsilon if the noise has the shape of a Gaussian, whatever its size.
 
     Then no test has  probit(true positives) - probit(false positives)  above the sensitivity over the noise
@@ -48,7 +52,7 @@ def gaussian_bound(absent: Vector, present: Vector, delta: float, confidence: fl
 
 
 def _best(
-    absent: Vector, present: Vector, confidence: float, bound: Callable[[float, float], float]
+    absent: FloatArray, present: FloatArray, confidence: float, bound: Callable[[float, float], float]
 ) -> float:
     """`bound` of the least true and the most false positives, at the threshold that looked best before."""
     first, second = slice(0, None, 2), slice(1, None, 2)
@@ -59,8 +63,8 @@ def _best(
 
 
 def _at(
-    absent: Vector,
-    present: Vector,
+    absent: FloatArray,
+    present: FloatArray,
     threshold: float,
     confidence: float,
     bound: Callable[[float, float], float],

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from shoal.core.exchange.parts import Descriptor, PrivacySettings, Vector
+from shoal.core.exchange.parts import Descriptor, FloatArray, PrivacySettings
 from shoal.core.exchange.payload import Payload
 from shoal.core.exchange.wire import payload_to_bytes
 from tests.audit.bounds import epsilon_bound, gaussian_bound
@@ -45,7 +45,7 @@ CASES = {
 }
 
 
-async def collect(case: Case, present: bool, count: int, until: float) -> Vector:
+async def collect(case: Case, present: bool, count: int, until: float) -> FloatArray:
     """The statistics of up to `count` releases; fewer when time.monotonic() passes `until`.
 
     Fails where two releases are the same: noise that comes again protects nobody.
@@ -63,7 +63,7 @@ async def collect(case: Case, present: bool, count: int, until: float) -> Vector
     return np.array(found)
 
 
-def proved(case: Case, absent: Vector, present: Vector) -> dict[str, float | None]:
+def proved(case: Case, absent: FloatArray, present: FloatArray) -> dict[str, float | None]:
     """What the releases prove. gaussian: None where the noise is not Gaussian."""
     settings = case.world.settings
     return {

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import mannwhitneyu
 
-from shoal.core.exchange.parts import Vector
+from shoal.core.exchange.parts import FloatArray
 from tests.audit.bounds import epsilon_bound, gaussian_bound, highest, lowest
 from tests.audit.cases import BALANCED, CASES, PAPER, collect
 from tests.audit.world import World
@@ -18,7 +18,7 @@ from tests.waiting import HANG
 DELTA = 1e-6
 
 
-def gaussian(sigma: float, count: int, seed: int = 0) -> tuple[Vector, Vector]:
+def gaussian(sigma: float, count: int, seed: int = 0) -> tuple[FloatArray, FloatArray]:
     """Statistics of releases with this noise, for a sensitivity of 1."""
     chance = np.random.default_rng(seed)
     return sigma * chance.normal(size=count), 1.0 + sigma * chance.normal(size=count)
@@ -70,7 +70,7 @@ def test_the_sample_is_the_worst_that_there_is(classes: int) -> None:
     assert 0.99999 < World(BALANCED, classes).sensitivity <= 1.0
 
 
-def play(name: str, count: int) -> tuple[Vector, Vector]:
+def play(name: str, count: int) -> tuple[FloatArray, FloatArray]:
     case, until = CASES[name], time.monotonic() + HANG
     absent, present = (asyncio.run(collect(case, there, count, until)) for there in (False, True))
     assert (len(absent), len(present)) == (count, count)

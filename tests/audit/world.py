@@ -14,9 +14,9 @@ import torch
 from shoal.core.device_kit.describe import moments_of, project
 from shoal.core.device_kit.learner import builtin, initial_weights
 from shoal.core.exchange.messages import Describe
-from shoal.core.exchange.parts import Descriptor, NoisySums, PrivacySettings, Vector
+from shoal.core.exchange.parts import Descriptor, FloatArray, NoisySums, PrivacySettings
 from shoal.core.privacy.sums import GRID, sums_of
-from shoal.core.server_kit.projector import LENGTH, public_projector
+from shoal.core.server_kit.frozen_encoder import LENGTH, public_projector
 from shoal.core.types import Array, Tensors
 
 SAMPLES, LATENTS, DIMS = 400, 16, 2
@@ -69,7 +69,7 @@ class World:
     def y(self) -> Array:
         return np.arange(SAMPLES) % 2
 
-    def _worst(self) -> Vector:
+    def _worst(self) -> FloatArray:
         """A sample whose projected latents have the length of the radius and lie on an axis: its part of the
         sums is as long as any can be."""
         first, *rest = self.projector["components"][:, :LATENTS]
@@ -98,12 +98,12 @@ class World:
         return float(np.linalg.norm(present - absent) / GRID)
 
     @cached_property
-    def _exact(self) -> tuple[Vector, Vector]:
+    def _exact(self) -> tuple[FloatArray, FloatArray]:
         """What is released, before noise: without the sample and with it."""
         absent, present = (self._of(self.x(there)) for there in (False, True))
         return absent, present
 
-    def _of(self, x: Array) -> Vector:
+    def _of(self, x: Array) -> FloatArray:
         labels = self.y if self.classes else None
         latents = project([2 * torch.from_numpy(x)], self.projector)
         if self.settings.calibrated:

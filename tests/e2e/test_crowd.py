@@ -28,4 +28,4 @@ def test_who_comes_too_early_comes_again_in_its_turn(
         assert [each.device for each in found.peers.known()] == [folder.root.name for folder in folders]
 
     play(story, tmp_path / "s")
-    assert "this address asks for too many challenges: it is this device's turn in" in capfd.readouterr().err
+    assert "this address requests too many challenges; trying again in" in capfd.readouterr().err

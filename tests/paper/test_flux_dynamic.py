@@ -80,7 +80,7 @@ def test_devices_that_drift_are_noticed_in_the_round_when_they_do_and_grouped_an
     assert last.facts["reclustered"] == 1
     assert last.facts["clustering_round"] == MOVES
     assert last.remarks[0] == (
-        f"after round {MOVES} the data of device-001, device-002 have drifted: clusters are formed anew"
+        f"after round {MOVES} the data of device-001, device-002 had drifted: the clusters were formed again"
     )
 
 

@@ -25,7 +25,7 @@ from shoal.core.privacy.accountant import Unmetered
 from shoal.core.privacy.release import release_sums
 from shoal.core.privacy.sums import sums_of
 from shoal.core.privacy.terms import terms
-from shoal.core.server_kit.projector import public_projector
+from shoal.core.server_kit.frozen_encoder import public_projector
 from tests.fleet import data, first_model, learner
 
 CLASSES, DIMS, GROUPS = 4, 6, 4

@@ -14,7 +14,7 @@ from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.simulate import simulate
 from shoal.core.errors import ConfigError, DeviceFault, Refused
 from shoal.core.exchange.messages import Represent, Represented, Train, Trained
-from shoal.core.exchange.parts import ClusterAssignment, Prototypes, Vector
+from shoal.core.exchange.parts import ClusterAssignment, FloatArray, Prototypes
 from shoal.core.types import Tensors
 from shoal.lab.datasets import images
 from shoal.lab.datasets.pixels import unit
@@ -30,7 +30,7 @@ def holding(**classes: tuple[float, float, float]) -> Prototypes:
     return Prototypes(table[:, 0], table[:, 1:3], table[:, 3])
 
 
-def square(*pairs: float) -> Vector:
+def square(*pairs: float) -> FloatArray:
     """A symmetric matrix from its upper triangle, row by row."""
     size = round((1 + np.sqrt(1 + 8 * len(pairs))) / 2)
     found = np.zeros((size, size))
@@ -121,7 +121,7 @@ def test_classes_that_one_device_alone_names_cost_nothing_and_change_nothing(
     assert len(looked) == 2, "c0, in each of the two calls"
 
 
-def blocks(*sizes: int, near: float = 0.1, far: float = 1.0) -> Vector:
+def blocks(*sizes: int, near: float = 0.1, far: float = 1.0) -> FloatArray:
     """Groups of so many devices, near each other and far from the others; not two distances are the same."""
     truth = np.repeat(np.arange(len(sizes)), sizes)
     apart = np.where(truth[:, None] == truth[None], near, far)
@@ -148,7 +148,7 @@ def test_section_45_the_window_follows_the_spread_of_distances(
 ) -> None:
     tried: list[int] = []
 
-    def silhouette(apart: Vector, clusters: int) -> float:
+    def silhouette(apart: FloatArray, clusters: int) -> float:
         tried.append(clusters)
         return 0.5
 
@@ -240,7 +240,7 @@ def test_a_newcomer_with_labels_is_placed_and_one_without_is_told_what_would_hel
         assert placed.cluster == f"c{number % 3}"
         assert placed.confidence > 0.5
     blind = Views.of(Dataset(few_classes(9).x))
-    with pytest.raises(DeviceFault, match="have no labels"):
+    with pytest.raises(DeviceFault, match="need labels, and the data have none"):
         standard.perform(question, DeviceContext(learner(), blind, "cpu", 0, np.random.default_rng(0)))
 
 

@@ -1,14 +1,14 @@
-"""What an algorithm is. One lives in one folder of `shoal/core/algorithms/`, in another distribution under
-the entry point group `shoal.algorithms`, or in a notebook cell (`shoal.algorithm`), and is found there: no
-list is edited.
+"""What an algorithm is. Each one lives in a folder of `shoal/core/algorithms/`, in another distribution under
+the entry point group `shoal.algorithms`, or in a notebook cell (`shoal.algorithm`). It is discovered there:
+there is no list to edit.
 
     algorithms/<name>/__init__.py   ALGORITHM = Algorithm(...), its parameters and presets
                       server.py     the server half: start, plan, reduce, place
                       device.py     the device half: perform
-                      messages.py   what they say to each other, where the standard messages do not suffice
+                      messages.py   its own messages, where the standard ones do not suffice
 
-A half that is given by its module's name is loaded only where it runs: a device never imports scikit-learn, a
-server never torch.
+A half that is given by its module's name is loaded only where it runs: a device never imports scikit-learn,
+and the server never imports torch.
 """
 
 from shoal.core.algorithm.card import Algorithm

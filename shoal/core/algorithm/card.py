@@ -1,4 +1,5 @@
-"""The card of an algorithm: its name, its parameters, its two halves; and the rules that all of them keep."""
+"""The card of an algorithm: its name, its parameters and its two halves; and the rules that every card
+follows."""
 
 import ast
 import importlib
@@ -16,22 +17,24 @@ from shoal.core.errors import ConfigError, near
 from shoal.core.exchange.messages import STANDARD, Message
 
 STANDARD_DEVICE = "shoal.core.device_kit.standard"
-"""The device half of an algorithm that does with the standard messages."""
+"""The device half of an algorithm that needs only the standard messages."""
 SERVER_FUNCTIONS = ("start", "plan", "reduce", "place")
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """The card of an algorithm. parameters: a frozen dataclass type whose defaults are what we recommend.
+    """The card of an algorithm.
 
-    server_module, device_module: the halves: the name of a module, which is imported where it runs, or any
-        object that has the half's functions: a module, a class, a namespace.
-    presets: named changes to the defaults. variants: names of their own for such changes ("flux-soft").
-    initial: how many models with initial weights of their own a run with these parameters starts from.
-    clustered_rounds: for parameters, the fewest and the most rounds of training that are on clusters; None
-        where every round is, or where only the run can tell.
-    about: text that begins with the citation; empty: the docstring of the module that has `parameters`.
+    parameters: a frozen dataclass type, whose defaults are what we recommend.
+    server_module, device_module: the halves. Each is the name of a module, which is imported where it runs,
+    or any object that has the half's functions: a module, a class or a namespace.
+    presets: named changes to the defaults. variants: such changes under a name of their own ("flux-soft").
+    initial: how many models, each with initial weights of its own, a run with these parameters starts from.
+    clustered_rounds: for given parameters, the fewest and the most rounds of training that train clusters;
+    None if every round does, or if only the run itself can know.
+    about: a text that begins with the citation; if it is empty, the docstring of the module that has
+    `parameters`.
     """
 
     name: str
@@ -47,31 +50,34 @@ class Algorithm:
     about: str = ""
 
     def server(self) -> ServerHalf:
-        """The server half. Raises ConfigError where a function of it is missing."""
+        """The server half. Raises ConfigError if it lacks a function."""
         half = _loaded(self.server_module)
         for name in SERVER_FUNCTIONS:
             if not callable(getattr(half, name, None)):
                 raise ConfigError(
                     f"the server half of algorithm {self.name} has no function {name}",
-                    f"it has to have {', '.join(SERVER_FUNCTIONS)}",
+                    f"a server half has the functions {', '.join(SERVER_FUNCTIONS)}",
                 )
         return typing.cast(ServerHalf, half)
 
     def device(self) -> DeviceHalf:
-        """The device half. Raises ConfigError where it has no `perform`."""
+        """The device half. Raises ConfigError if it has no `perform`."""
         half = _loaded(self.device_module)
         if not callable(getattr(half, "perform", None)):
             raise ConfigError(f"the device half of algorithm {self.name} has no function perform")
         return typing.cast(DeviceHalf, half)
 
     def state_type(self) -> type:
-        """The type of its states: what `start` is annotated with. States are stored by that type."""
+        """The type of its states: the return annotation of `start`. States are stored by that type.
+
+        Raises ConfigError if `start` has no such annotation.
+        """
         half = self.server()
         found = typing.get_type_hints(half.start).get("return")
         if found is None or found is Any or not is_dataclass(found):
             raise ConfigError(
-                f"algorithm {self.name} does not say what its state is",
-                "annotate what start returns with the state's type, a frozen dataclass",
+                f"algorithm {self.name} does not declare the type of its state",
+                "annotate the return value of start with the state's type, a frozen dataclass",
             )
         return typing.cast(type, found)
 
@@ -85,21 +91,22 @@ class Algorithm:
 
     @property
     def documentation(self) -> str:
-        """Its description, which begins with the citation of its paper."""
+        """The description, which begins with the citation of the paper."""
         return self.about or (sys.modules[self.parameters.__module__].__doc__ or "").strip()
 
     @property
     def citation(self) -> str:
-        """The first paragraph of its documentation."""
+        """The first paragraph of the documentation, on one line."""
         return " ".join(self.documentation.split("\n\n")[0].split())
 
     def configure(self, preset: str = "default", changes: Mapping[str, Any] | None = None) -> Any:
-        """The parameters of a preset with `changes` on top. Raises ConfigError naming the parameter, its
-        value, and what is legal.
+        """The parameters of a preset with `changes` on top.
 
-        Example:
-            >>> find("ifca")[0].configure("paper", {"clusters": 3}).clusters
-            3
+        Raises ConfigError, which names the parameter, its value and the legal values.
+
+            Example:
+                >>> find("ifca")[0].configure("paper", {"clusters": 3}).clusters
+                3
         """
         if preset != "default" and preset not in self.presets:
             known = ["default", *self.presets]
@@ -108,7 +115,8 @@ class Algorithm:
         return self.parameters(**checked(self.name, self.parameters, values))
 
     def typed(self, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """Changes as the parameters want them: a text is what was written, anything else what it means."""
+        """Changes with values of the parameters' types: for a `Written` value, the text itself where the
+        parameter is a string, and what YAML reads in it otherwise."""
         types = {name: each.type for name, each in self.settings.items()}
         return {
             name: (str(value) if types.get(name) is str else value.meant)
@@ -119,15 +127,16 @@ class Algorithm:
 
 
 def check_rules(card: Algorithm) -> None:
-    """The rules that can be checked without importing a half: of the name, the parameters, the presets, and,
-    as far as their source can be read, of the halves. Raises ConfigError.
-    """
+    """Check what can be checked without importing a half: the name, the parameters, the presets and, if their
+    source can be read, the functions of the halves. Raises ConfigError."""
     for name in (card.name, *card.variants):
         if not (isinstance(name, str) and NAME.fullmatch(name)):
-            raise ConfigError(f"{name!r} is not a legal name", "use small letters, digits and single hyphens")
+            raise ConfigError(
+                f"{name!r} is not a legal name", "use lowercase letters, digits and single hyphens"
+            )
     kind = card.parameters
     if not (is_dataclass(kind) and kind.__dataclass_params__.frozen):  # type: ignore[attr-defined]
-        raise ConfigError("its parameters are not a frozen dataclass", "use @dataclass(frozen=True)")
+        raise ConfigError("the parameters are not a frozen dataclass", "use @dataclass(frozen=True)")
     settings_of(kind)
     for changes in card.presets.values():
         checked(card.name, kind, changes)
@@ -146,33 +155,35 @@ def _check_half(half: Any, functions: Sequence[str]) -> None:
             getattr(half, "start", None), "__annotations__", {}
         )
     else:
-        # Reading the source instead of importing it: a half may load PyTorch or scikit-learn, which no one
-        # who lists algorithms should wait for, and which the other side does not even have.
+        # The source is read instead of imported: a half may load PyTorch or scikit-learn, which is too slow
+        # for a list of algorithms, and which the other side may not even have installed.
         defined = _defined(half)
         missing = [] if defined is None else [name for name in functions if name not in defined]
         start = (defined or {}).get("start")
         annotated = not isinstance(start, ast.FunctionDef) or start.returns is not None
     if missing:
-        raise ConfigError(f"its half {_named(half)} has no function {missing[0]}")
+        raise ConfigError(f"the half {_name_of(half)} has no function {missing[0]}")
     if not annotated:
         raise ConfigError(
-            f"start of {_named(half)} does not say what its state is",
-            "annotate what it returns with the state's type, a frozen dataclass",
+            f"start of {_name_of(half)} does not declare the type of its state",
+            "annotate its return value with the state's type, a frozen dataclass",
         )
 
 
-def _named(half: Any) -> str:
+def _name_of(half: Any) -> str:
     return half if isinstance(half, str) else getattr(half, "__name__", type(half).__name__)
 
 
 def _defined(module: str) -> dict[str, ast.stmt] | None:
-    """The names that a module's source binds at its top level; None where the source cannot be read."""
+    """The names that a module's source binds at its top level; None if the source cannot be read."""
     try:
         spec = importlib.util.find_spec(module)
     except ImportError:
         spec = None
     if spec is None:
-        raise ConfigError(f"there is no module {module}", "correct the halves that its card names")
+        raise ConfigError(
+            f"there is no module {module}", "correct server_module or device_module of the card"
+        )
     source = getattr(spec.loader, "get_source", lambda name: None)(module)
     if source is None:
         return None

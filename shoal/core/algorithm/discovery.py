@@ -1,5 +1,6 @@
-"""Which algorithms there are: the folders here, other distributions' entry points, and what was registered in
-this process. A plug-in that breaks a rule is named, and ends nothing but itself."""
+"""Which algorithms there are: the folders of `shoal.core.algorithms`, the entry points of other
+distributions, and what was registered in this process. A plug-in that breaks a rule is rejected with a
+reason, and affects nothing else."""
 
 import functools
 import importlib
@@ -34,7 +35,12 @@ _registered: dict[str, Algorithm] = {}
 
 
 def discover() -> dict[str, Algorithm]:
-    """Every usable algorithm by name. Cheap: no half is imported, and plug-ins are loaded once."""
+    """Every usable algorithm by name. This is cheap: no half is imported, and plug-ins are loaded once.
+
+    Example:
+        >>> discover()["fedavg"].parameters().rounds
+        10
+    """
     return {**_built_in(), **_plug_ins(tuple(sys.path))[0], **_registered}
 
 
@@ -46,7 +52,7 @@ def rejected() -> tuple[Rejected, ...]:
 def find(name: str) -> tuple[Algorithm, Mapping[str, Any]]:
     """The algorithm of that name, and the changes to its parameters that a variant's name stands for.
 
-    Raises ConfigError, which says of a rejected plug-in why it was rejected.
+    Raises ConfigError for an unknown name; for a rejected plug-in it gives the reason of the rejection.
     """
     algorithms = discover()
     for algorithm in algorithms.values():
@@ -62,8 +68,10 @@ def find(name: str) -> tuple[Algorithm, Mapping[str, Any]]:
 
 
 def register(card: Algorithm) -> None:
-    """Make an algorithm known in this process, under its name; an earlier one that was registered so is
-    replaced, for a notebook's cell runs again. Raises ConfigError for a broken rule or a name that is taken.
+    """Make an algorithm known in this process under its name. It replaces an algorithm that was registered
+    under the same name before, because a notebook cell may run again.
+
+    Raises ConfigError if a rule is broken or the name is taken.
     """
     check_rules(card)
     _check_free(card, {**_built_in(), **_plug_ins(tuple(sys.path))[0]})
@@ -81,10 +89,10 @@ def _built_in() -> dict[str, Algorithm]:
 
 @functools.cache
 def _plug_ins(path: tuple[str, ...]) -> tuple[dict[str, Algorithm], tuple[Rejected, ...]]:
-    """path: what `sys.path` is, by which a distribution that is installed later is found."""
+    """path: the value of `sys.path`, so that a distribution that is installed later is found."""
     found: dict[str, Algorithm] = {}
     refused: list[Rejected] = []
-    # In an order that does not depend on how the distributions lie on the disk.
+    # Sorted, so that the order does not depend on where the distributions are on the disk.
     points = sorted(entry_points(group=GROUP), key=lambda point: (point.name, point.value))
     for point in points:
         source = point.dist.name if point.dist else point.value
@@ -96,7 +104,7 @@ def _plug_ins(path: tuple[str, ...]) -> tuple[dict[str, Algorithm], tuple[Reject
             _check_free(card, {**_built_in(), **found})
         except ShoalError as fault:
             refused.append(Rejected(point.name, source, fault.message, fault.hint))
-        # A stranger's module may raise anything while it is imported, SystemExit included.
+        # Another author's module may raise anything while it is imported, SystemExit included.
         except (Exception, SystemExit) as fault:
             reason = f"it cannot be imported: {type(fault).__name__}: {fault}"
             refused.append(Rejected(point.name, source, reason))
@@ -106,7 +114,7 @@ def _plug_ins(path: tuple[str, ...]) -> tuple[dict[str, Algorithm], tuple[Reject
 
 
 def _check_free(card: Algorithm, others: Mapping[str, Algorithm]) -> None:
-    """Refuse a card whose name, variant or message would replace that of another algorithm."""
+    """Refuse a card whose name, variant or message kind belongs to another algorithm."""
     taken = {name: other.name for other in others.values() for name in (other.name, *other.variants)}
     for name in (card.name, *card.variants):
         if name in taken:
@@ -117,5 +125,5 @@ def _check_free(card: Algorithm, others: Mapping[str, Algorithm]) -> None:
         if message.kind in kinds:
             raise ConfigError(
                 f"the message kind {message.kind} belongs to {kinds[message.kind]}",
-                f"call it {card.name}_{message.kind}",
+                f"rename it to {card.name}_{message.kind}",
             )

@@ -1,4 +1,5 @@
-"""The two halves of an algorithm, what each must have, and what passes between them and the engine."""
+"""The two halves of an algorithm, the functions that each must have, and the values that pass between them
+and the engine."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,17 +13,19 @@ if TYPE_CHECKING:
     from shoal.core.device_kit.context import DeviceContext
 
 LASTING: Mapping[str, bool] = {"lasting": True}
-"""Metadata of a field of a state that stays as it is when a run goes back to an earlier one."""
+"""Metadata of a state's field that keeps its value when a run goes back to an earlier state."""
 
 
 class State(Protocol):
-    """What every algorithm's state shows. A frozen dataclass, and all there is to resume from.
+    """What every algorithm's state has. It is a frozen dataclass, and contains everything that a run resumes
+    from.
 
-    models: the models of the run by key. assignments: which of them each device is trained with.
-    metrics: what each device measured last, for reports. progress: rounds of training done.
-    facts: what else people may want to know, such as the round that formed the clusters.
-    remarks: what an operator should be told of how the models came to be; the run's log gets each when it is
-        new, so one that holds on is written once.
+    models: the models of the run by key. assignments: the model that each device is trained with.
+    metrics: what each device measured last, for reports. progress: the number of completed rounds of
+    training.
+    facts: other values for people, such as the round in which the clusters were formed.
+    remarks: what an operator should know about how the models were made. The run's log gets each remark when
+    it is new, so a remark that stays is written once.
     """
 
     @property
@@ -49,52 +52,61 @@ class Plan:
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """What a device answered. Tensors in it may be views of a spooled file: never write to them. As they are
-    they may become part of the next state, and the file then stays; a view of them may not."""
+    """What a device answered. Tensors in it may be views of a spooled file: never write to them. A tensor as
+    it is may become part of the next state, and the file is then kept; a view of such a tensor may not."""
 
     device: DeviceId
     message: Message
 
 
 class ServerHalf(Protocol):
-    """The server half, a module: pure functions over one frozen value, whose type it names `State`.
+    """The server half: pure functions over one frozen value, whose type is called `State`.
 
-    One whose devices use more than a model of the run has a fifth function, `measure`: see `measurement`.
+    A server half whose devices use more than one model of the run has a fifth function, `measure`; see
+    `measurement`.
     """
 
     def start(self, model: Tensors, parameters: Any, *others: Tensors) -> Any:
-        """The first state of a run. others: the further initial models, where the card asks for several; none
-        where an operator gave the weights to start from. Who asks for one need not take them."""
+        """The first state of a run.
+
+        others: the further initial models, if the card asks for several; there are none if an operator gave
+        the initial weights. A half whose card asks for one model need not accept them.
+        """
         ...
 
     def plan(self, state: Any, present: Sequence[DeviceId]) -> Plan | None:
-        """The next round for these devices (sorted), or None when the run is done. Cheap."""
+        """The next round for these devices, which are sorted; None when the run is done. It must be cheap."""
         ...
 
     def reduce(self, state: Any, reports: Sequence[Report]) -> Any:
-        """The next state, from at least one report, in device-id order. May be slow; may read twice.
+        """The next state, from at least one report, in the order of device ids. It may be slow, and may read
+        the reports twice.
 
-        The reports were admitted (`shoal.core.exchange.admit`): each answers its task, is finite and of the
-        right shape.
+        The reports were admitted (`shoal.core.exchange.admit`): each answers its task, and its numbers are
+        finite and of the right shapes.
         """
         ...
 
     def place(self, state: Any, evidence: Evidence | None) -> ClusterAssignment | Message:
-        """Which model fits a device that was never seen: the answer, or what it must compute first.
+        """The model that suits a device that never took part: the answer, or the message that the device must
+        answer first.
 
-        That is a standard message whose answer is evidence: Describe, Score or Represent. The evidence was
-        admitted: it answers what was asked of this state.
+        Such a message is a standard one whose answer is evidence: Describe, Score or Represent. The evidence
+        was admitted: it answers what this state asked.
 
-        Raises Refused when the run cannot place yet, or cannot without labels; says what would work.
+        Raises Refused when the run cannot place a device yet, or cannot do it without labels; the error says
+        what would work.
         """
         ...
 
 
 def measurement(server_half: ServerHalf, state: Any, cluster: ModelKey) -> Message:
-    """The task by which a device of a cluster measures, on its test part, what it uses; Evaluated answers.
+    """The task by which a device of a cluster measures, on its test part, the model that it uses. Evaluated
+    answers it.
 
-    That is the cluster's model, unless the server half says otherwise by `measure(state, cluster)`: where
-    devices have personal models, say. Without a memory the same task measures what a newcomer would use.
+    It is to evaluate the cluster's model, unless the server half has a function `measure(state, cluster)`,
+    for example because devices have personal models. On a device without a memory, the same task measures
+    what a newcomer would use.
     """
     own = getattr(server_half, "measure", None)
     task: Message = own(state, cluster) if own else Evaluate(state.models[cluster], "test", cluster)
@@ -102,8 +114,8 @@ def measurement(server_half: ServerHalf, state: Any, cluster: ModelKey) -> Messa
 
 
 class DeviceHalf(Protocol):
-    """The device half, a module."""
+    """The device half: one function."""
 
     def perform(self, message: Message, context: "DeviceContext") -> Message:
-        """Do what a message asks, with what the bench holds."""
+        """Do what a message asks, with the data and the learner of the device context."""
         ...

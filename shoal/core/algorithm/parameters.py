@@ -1,4 +1,4 @@
-"""An algorithm's parameters say once what they may be: type, range, unit, default and meaning.
+"""An algorithm's parameters declare each fact once: type, range, unit, default and meaning.
 
     @dataclass(frozen=True)
     class Parameters(TrainingParameters):
@@ -6,10 +6,10 @@
         search: Literal["window", "all"] = setting("all", "Which numbers of clusters to try.")
 
         def check(self) -> None:
-            '''What relates several fields. Raises ConfigError.'''
+            '''Constraints between several fields. Raises ConfigError.'''
 
-`Algorithm.configure` holds every value to that, and `fedserver algorithm show` prints it. A class may give an
-inherited field another default; range, unit and meaning stay as they are.
+`Algorithm.configure` checks every value against the declaration, and `fedserver algorithm show` prints it. A
+class may give an inherited field another default; its range, unit and meaning remain.
 """
 
 import functools
@@ -26,15 +26,17 @@ from shoal.core.exchange.parts import MAX_SCALE, MIN_SCALE, PrivacySettings
 from shoal.core.exchange.privacy_modes import MODES, mode_of
 
 Rule = Literal["auto", "mean", "clipped", "trimmed", "median"]
-"""How updates become a model; see `shoal.core.server_kit.robust`."""
+"""How updates are combined into a model; see `shoal.core.server_kit.robust`."""
 
 _KEY = "shoal.setting"
 
 
 class Written(str):
-    """What stands in a text, where YAML reads something else in it: `off` is false, and 12:30 is 750.
+    """A value as it was written, for cases in which YAML reads something else: `off` is false, and 12:30 is
+    750.
 
-    meant: what YAML reads. Settings mean that; a parameter, whose type is known later, may want the text.
+    meant: what YAML reads. Most settings take that; a parameter, whose type is known later, may take the
+    text.
     """
 
     meant: Any
@@ -47,9 +49,10 @@ class Written(str):
 
 @dataclass(frozen=True)
 class Setting:
-    """One parameter, for those who read about it. type: bool, int, float or str. choices: of a text.
+    """The declaration of one parameter. type: bool, int, float or str. choices: the legal values of a string.
 
-    at_least, above, at_most, below: bounds of a number, None where there is none. zero: 0 is legal besides.
+    at_least, above, at_most, below: bounds of a number, None for no bound. zero: whether 0 is legal outside
+    the bounds.
     """
 
     name: str
@@ -67,7 +70,7 @@ class Setting:
 
     @property
     def legal(self) -> str:
-        """What it may be, as the end of a sentence.
+        """The legal values, as the end of a sentence.
 
         Example:
             >>> Setting("momentum", float, 0.9, at_least=0, below=1).legal
@@ -121,10 +124,15 @@ def setting(
     zero: bool = False,
     hint: str = "",
 ) -> Any:
-    """A field of a `Parameters` dataclass. meaning: one sentence. unit: as in "rounds", "" for a bare number.
+    """A field of a `Parameters` dataclass. meaning: one sentence. unit: for example "rounds"; "" for a bare
+    number.
 
-    hint: what to do about an illegal value, where the legal ones do not say it already. The other arguments
-    are those of `Setting`; what a text may be is said by the field's type, a `Literal`, or by choices.
+    hint: how to correct an illegal value, if the list of legal values is not enough. The other arguments are
+    those of `Setting`; the legal values of a string are given by the field's type, a `Literal`, or by
+    `choices`.
+
+    Example:
+        clusters: int = setting(4, "K, the number of clusters.", unit="clusters", at_least=1)
     """
     stated = {
         "meaning": meaning,
@@ -142,8 +150,11 @@ def setting(
 
 @functools.cache
 def settings_of(parameters: type) -> dict[str, Setting]:
-    """Every parameter by name, in the order in which it is declared. Raises ConfigError for a class that is
-    not a dataclass, or has a field without a default or of another type."""
+    """Every parameter by name, in the order of declaration.
+
+    Raises ConfigError for a class that is not a dataclass, or that has a field without a default or with
+    another type.
+    """
     if not (isinstance(parameters, type) and is_dataclass(parameters)):
         raise ConfigError(f"{parameters!r} is not a dataclass", "decorate it with @dataclass(frozen=True)")
     hints = typing.get_type_hints(parameters)
@@ -153,7 +164,7 @@ def settings_of(parameters: type) -> dict[str, Setting]:
 def _setting(parameters: type, name: str, hint: Any) -> Setting:
     default = parameters.__dataclass_fields__[name].default  # type: ignore[attr-defined]
     stated: dict[str, Any] = {}
-    # A subclass that only changes the default keeps what its base said of the field.
+    # A subclass that changes only the default keeps what its base declares about the field.
     for base in reversed(parameters.__mro__):
         own = base.__dict__.get("__dataclass_fields__", {}).get(name)
         if own is not None and name in inspect.get_annotations(base):
@@ -169,9 +180,10 @@ def _setting(parameters: type, name: str, hint: Any) -> Setting:
 
 
 def checked(owner: str, parameters: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values as the fields want them: a whole number is taken where a number is expected.
+    """The values, each of the type of its field: a whole number is accepted where a number is expected.
 
-    owner: whose parameters, for people. Raises ConfigError naming the parameter, its value and what is legal.
+    owner: the algorithm's name, for error texts. Raises ConfigError, which names the parameter, its value and
+    the legal values.
     """
     settings = settings_of(parameters)
     found = {}
@@ -195,21 +207,23 @@ def checked(owner: str, parameters: type, values: Mapping[str, Any]) -> dict[str
 
 @dataclass(frozen=True)
 class CommonParameters:
-    """What every algorithm here has. A plug-in's parameters may begin with them."""
+    """The parameters that every built-in algorithm has. A plug-in's parameters may derive from them."""
 
     rounds: int = setting(10, "Rounds of training in the whole run.", unit="rounds", at_least=1)
     epochs: int = setting(2, "Passes over a device's training part in a round.", unit="passes", at_least=1)
     batch_size: int = setting(64, "Size of a mini-batch.", unit="samples", at_least=1)
     learning_rate: float = setting(0.005, "Step size of the optimizer.", above=0)
     aggregation: Rule = setting(
-        "clipped", "How updates become a model, and what a hostile one can do; see docs/aggregation.md."
+        "clipped",
+        "How updates are combined into a model, and how far a hostile one can move it; see "
+        "docs/aggregation.md.",
     )
     evaluate: bool = setting(
-        True, "Measure, as the last exchange, what devices then use on their test parts."
+        True, "Measure, in the last exchange, the models that devices then use, on their test parts."
     )
 
     def __post_init__(self) -> None:
-        """No value of this type is illegal, wherever it was made. Raises ConfigError."""
+        """Refuse an illegal value, wherever the instance was made. Raises ConfigError."""
         owner = type(self).__module__.rpartition(".")[2]
         checked(owner, type(self), vars(self))
         try:
@@ -218,12 +232,12 @@ class CommonParameters:
             raise ConfigError(f"{owner}: {fault.message}", fault.hint) from None
 
     def check(self) -> None:
-        """What relates several fields; an algorithm's own begins with `super().check()`."""
+        """Check constraints between several fields. An override begins with `super().check()`."""
 
 
 @dataclass(frozen=True)
 class SgdParameters(CommonParameters):
-    """Those of SGD besides."""
+    """The common parameters and those of SGD."""
 
     momentum: float = setting(0.9, "Momentum of the optimizer.", at_least=0, below=1)
     weight_decay: float = setting(0.0, "Weight decay of the optimizer.", at_least=0)
@@ -231,28 +245,32 @@ class SgdParameters(CommonParameters):
 
 @dataclass(frozen=True)
 class RoundParameters(SgdParameters):
-    """What an algorithm's parameters most often begin with."""
+    """The parameters of SGD, and whether momentum survives an epoch: the base of most algorithms."""
 
-    restart_momentum: bool = setting(False, "Forget momentum at each epoch, not only at each round.")
+    restart_momentum: bool = setting(False, "Reset the momentum at each epoch, not only at each round.")
 
 
 @dataclass(frozen=True)
 class TrainingParameters(RoundParameters):
-    """Those of an algorithm whose devices train by the standard messages only, and so can do DP-SGD."""
+    """For algorithms whose devices train only by the standard messages, and so can use DP-SGD."""
 
     dp_epsilon: float = setting(
-        0.0, "DP-SGD on the devices: epsilon of the whole run; 0 with dp_noise 0: no DP-SGD.", at_least=0
+        0.0,
+        "DP-SGD on the devices: epsilon of the whole run. If dp_noise is 0 too, there is no DP-SGD.",
+        at_least=0,
     )
-    dp_delta: float = setting(1e-6, "DP-SGD on the devices: delta at which epsilon holds.", above=0, below=1)
+    dp_delta: float = setting(
+        1e-6, "DP-SGD on the devices: the delta for which epsilon holds.", above=0, below=1
+    )
     dp_clip: float = setting(
         1.0,
-        "DP-SGD on the devices: L2 norm to which each sample's gradient is shortened.",
+        "DP-SGD on the devices: L2 norm to which each sample's gradient is clipped.",
         at_least=MIN_SCALE,
         at_most=MAX_SCALE,
     )
     dp_noise: float = setting(
         0.0,
-        "DP-SGD on the devices: standard deviation of the noise; 0: what dp_epsilon needs.",
+        "DP-SGD on the devices: standard deviation of the noise; 0: as much as dp_epsilon requires.",
         unit="multiples of dp_clip",
         at_least=MIN_NOISE,
         at_most=MAX_NOISE,
@@ -263,25 +281,26 @@ class TrainingParameters(RoundParameters):
         super().check()
         if self.dp_epsilon and self.dp_noise:
             raise ConfigError(
-                f"dp_epsilon={self.dp_epsilon} and dp_noise={self.dp_noise} do not go together: "
-                "either one decides the other",
+                f"dp_epsilon={self.dp_epsilon} and dp_noise={self.dp_noise} cannot both be set: "
+                "each determines the other",
                 "set one of them to 0",
             )
 
 
 NOISED = "noised"
-"""The rule of aggregation by which the server adds noise; see `shoal.core.server_kit.noised`."""
+"""The aggregation rule under which the server adds noise; see `shoal.core.server_kit.noised`."""
 
 
 @dataclass(frozen=True)
 class NoisedParameters(TrainingParameters):
-    """Those of an algorithm whose models the server can add noise to."""
+    """For algorithms to whose models the server can add noise."""
 
-    # A subclass that widens a frozen field is sound; mypy takes the field for one that may be assigned.
+    # It is sound for a subclass to widen a frozen field; mypy assumes that the field can be assigned.
     aggregation: Literal["auto", "mean", "clipped", "trimmed", "median", "noised"] = "clipped"  # type: ignore[assignment]
     central_noise: float = setting(
         0.0,
-        "With aggregation=noised: standard deviation of the noise that the server adds to a sum of updates.",
+        "With aggregation=noised: standard deviation of the noise that the server adds to the sum of the "
+        "updates.",
         unit="multiples of central_clip",
         at_least=MIN_NOISE,
         at_most=MAX_SCALE,
@@ -289,12 +308,12 @@ class NoisedParameters(TrainingParameters):
     )
     central_clip: float = setting(
         1.0,
-        "With aggregation=noised: L2 norm to which each device's update is shortened.",
+        "With aggregation=noised: L2 norm to which each device's update is clipped.",
         at_least=MIN_SCALE,
         at_most=MAX_SCALE,
     )
     central_delta: float = setting(
-        1e-6, "With aggregation=noised: delta at which epsilon is reported.", above=0, below=1
+        1e-6, "With aggregation=noised: the delta for which epsilon is reported.", above=0, below=1
     )
 
     def check(self) -> None:
@@ -312,47 +331,56 @@ class NoisedParameters(TrainingParameters):
 
 @dataclass(frozen=True)
 class DescriptorParameters(TrainingParameters):
-    """Those of an algorithm whose devices describe their data by a frozen model; see
+    """For algorithms whose devices describe their data by a frozen model; see
     `shoal.core.server_kit.frozen_encoder`."""
 
-    classes: int = setting(10, "U, classes among the run's labels.", unit="classes", at_least=1)
+    classes: int = setting(10, "U, the number of classes among the run's labels.", unit="classes", at_least=1)
     dims: int = setting(
         10,
-        "l, coordinates after projection; with a privacy guarantee two of them are the length of latents.",
+        "l, the number of coordinates after projection. With a privacy guarantee, two of them carry the "
+        "length of the latents.",
         unit="coordinates",
         at_least=1,
     )
     bounds: Literal["scalar", "coordinate"] = setting(
         "scalar",
-        "One pair of bounds for all latents, or one for each. On ReLU latents both cluster alike, and "
-        "scalar reveals one value of one record instead of one for each latent.",
+        "scalar: one pair of bounds for all latents. coordinate: one pair for each. On ReLU latents both "
+        "give "
+        "the same clusters, and scalar reveals one value of one record instead of one for each latent.",
     )
     margin: float = setting(1.02, "Factor by which the merged bounds are widened.", at_least=1)
     solver: Literal["auto", "full"] = setting(
-        "full", "Solver of the projector's PCA; auto is randomized above 500 latents."
+        "full", "Solver of the projector's PCA; auto uses a randomized one above 500 latents."
     )
     absent: Literal["minus_one", "beyond"] = setting(
         "beyond",
-        "What stands for a class that a device lacks: -1, or one range of the values below the lowest.",
+        "Value for a class that a device lacks. minus_one: -1. beyond: one range of the values below the "
+        "lowest.",
     )
     privacy: str = setting(
         "balanced",
-        "Privacy of the descriptors. paper is not private; explicit takes epsilon and delta; see "
+        "Privacy of the descriptors. paper is not private; explicit uses epsilon and delta. See "
         "docs/privacy.md.",
         choices=tuple(MODES),
     )
-    epsilon: float = setting(0.0, "Of the guarantee, with privacy=explicit or paper.", at_least=0)
-    delta: float = setting(0.0, "Of the guarantee, with privacy=explicit.", at_least=0, below=1)
+    epsilon: float = setting(
+        0.0, "Epsilon of the guarantee, with privacy=explicit or privacy=paper.", at_least=0
+    )
+    delta: float = setting(0.0, "Delta of the guarantee, with privacy=explicit.", at_least=0, below=1)
     group_size: int = setting(
-        1, "Samples that may be of one person, who is protected as a whole.", unit="samples", at_least=1
+        1,
+        "Most samples that belong to one person; a person's samples are protected together.",
+        unit="samples",
+        at_least=1,
     )
     noise_at_test: bool = setting(
-        True, "Noise for newcomers' descriptors too; required with a privacy guarantee."
+        True, "Add noise to the descriptors of newcomers too; required with a privacy guarantee."
     )
 
     @property
     def asked_privacy(self) -> PrivacySettings:
-        """What is asked of the devices. A mode that has its numbers needs none. Raises ConfigError."""
+        """What the devices are asked for. A mode with numbers of its own needs no epsilon and delta. Raises
+        ConfigError."""
         numbers = (self.epsilon, self.delta)
         if numbers == (0.0, 0.0):
             numbers = mode_of(self.privacy).guarantee or numbers

@@ -1,4 +1,4 @@
-"""An algorithm in one class: for a notebook's cell, a test, or a small module."""
+"""An algorithm in one class: for a notebook cell, a test or a small module."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -20,13 +20,15 @@ def algorithm(
     messages: Sequence[type[Message]] = (),
     initial: Callable[[Any], int] = lambda parameters: 1,
 ) -> Callable[[Any], Algorithm]:
-    """Make an algorithm of a class, a module or any other object that has `start`, `plan`, `reduce` and
-    `place`, and make it known in this process by its name.
+    """Make an algorithm from a class, a module or any other object that has `start`, `plan`, `reduce` and
+    `place`, and make it known in this process under its name.
 
-    The functions of a class are called without an instance. With a function `perform` it is the device half
-    as well; without one, devices answer the standard messages. parameters: a frozen dataclass; by default the
-    class's own `Parameters`, or else `TrainingParameters`. The other arguments are those of `Algorithm`.
-    Raises ConfigError for a broken rule, and for a name that another algorithm has.
+    The functions of a class are called without an instance. If the object has a function `perform`, it is the
+    device half as well; otherwise devices answer the standard messages. parameters: a frozen dataclass; by
+    default the class's own `Parameters`, or else `TrainingParameters`. The other arguments are those of
+    `Algorithm`.
+
+    Raises ConfigError if a rule is broken, or if another algorithm has the name.
 
     Example:
         @shoal.algorithm("nova")

@@ -17,7 +17,7 @@ from shoal.core.device_kit.latents import latents
 from shoal.core.device_kit.learner import Learner
 from shoal.core.device_kit.samples import Samples
 from shoal.core.errors import BadPayload, DataFault, LearnerFault
-from shoal.core.exchange.parts import MAX_ROWS, MAX_SCALE, MIN_SCALE, Descriptor, PrivacySettings, Vector
+from shoal.core.exchange.parts import MAX_ROWS, MAX_SCALE, MIN_SCALE, Descriptor, FloatArray, PrivacySettings
 from shoal.core.exchange.tensors import Manifest, TensorSpec, check_manifest, digest, manifest_of
 from shoal.core.privacy.accountant import Order
 from shoal.core.privacy.release import ExactMoments, release
@@ -80,7 +80,7 @@ def sums(
     return sums_of(once, float(projector["radius"]), projected.shape[1], classes)
 
 
-def project(batches: Iterable[Tensor], projector: Tensors) -> Vector:
+def project(batches: Iterable[Tensor], projector: Tensors) -> FloatArray:
     """Latents (B, v), batch by batch -> (z - mean) components^T for all of them, (n, l) float64."""
     projected, mean, components = [], None, None
     for batch in batches:
@@ -112,7 +112,7 @@ def standardized(latents: Tensor) -> Tensor:
 
 
 def moments_of(
-    projected: Vector, labels: Array | None, classes: int, distinct: Numbers | None = None
+    projected: FloatArray, labels: Array | None, classes: int, distinct: Numbers | None = None
 ) -> ExactMoments:
     """Mean and population standard deviation of (n, l) projected latents, n at least 1.
 

@@ -18,7 +18,7 @@ from shoal.core.device_kit.samples import Batches, Samples, seeded
 from shoal.core.device_kit.train import descend
 from shoal.core.errors import DeviceFault, LearnerFault
 from shoal.core.exchange.messages import TrainingSettings
-from shoal.core.exchange.parts import Vector
+from shoal.core.exchange.parts import FloatArray
 from shoal.core.types import Array, Tensors
 
 Labels = npt.NDArray[np.int64]
@@ -53,20 +53,22 @@ def probabilities(context: DeviceContext, model: Tensors, samples: Samples) -> T
     return torch.log_softmax(torch.cat(found).double(), dim=1)
 
 
-def sample_losses(context: DeviceContext, models: Sequence[Tensors], samples: Samples) -> Vector:
+def sample_losses(context: DeviceContext, models: Sequence[Tensors], samples: Samples) -> FloatArray:
     """(n, K): cross-entropy of each sample under each model, at most `WORST`.
 
     Raises LearnerFault for a sample that no model gives a number for.
     """
     rows = torch.arange(len(samples), device=samples.x.device)
     columns = [-probabilities(context, model, samples)[rows, samples.labels] for model in models]
-    found: Vector = torch.stack(columns, dim=1).cpu().numpy()
+    found: FloatArray = torch.stack(columns, dim=1).cpu().numpy()
     if not np.isfinite(found).any(axis=1).all():
         raise LearnerFault("the loss of a sample is no number under any model", "lower the learning rate")
     return np.minimum(np.nan_to_num(found, nan=WORST), WORST)
 
 
-def responsibilities(losses: Vector, weights: Vector, log_shares: Vector | None = None) -> Vector:
+def responsibilities(
+    losses: FloatArray, weights: FloatArray, log_shares: FloatArray | None = None
+) -> FloatArray:
     """(n, K), rows that sum to 1: which model explains each sample, by Bayes' rule.
 
     weights: (K,), the prior. log_shares: (n, K), how usual the sample's class is with each model; what is
@@ -77,12 +79,12 @@ def responsibilities(losses: Vector, weights: Vector, log_shares: Vector | None 
     if log_shares is not None:
         scores = scores - log_shares
     scores = np.exp(scores - scores.max(axis=1, keepdims=True))
-    found: Vector = scores / scores.sum(axis=1, keepdims=True)
+    found: FloatArray = scores / scores.sum(axis=1, keepdims=True)
     return found
 
 
 def predicted(
-    context: DeviceContext, models: Sequence[Tensors], weights: Vector, samples: Samples
+    context: DeviceContext, models: Sequence[Tensors], weights: FloatArray, samples: Samples
 ) -> tuple[float, float]:
     """Accuracy, and mean loss, of the weighted sum of the models' probabilities. weights: (K,), sum 1."""
     mixed = sum(
@@ -97,7 +99,7 @@ def predicted(
 
 
 def train_share(
-    context: DeviceContext, model: Tensors, samples: Samples, share: Vector, settings: TrainingSettings
+    context: DeviceContext, model: Tensors, samples: Samples, share: FloatArray, settings: TrainingSettings
 ) -> tuple[dict[str, Array], float]:
     """The model after training with each sample's loss times its `share`, (n,), and that loss.
 

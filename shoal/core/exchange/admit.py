@@ -32,12 +32,12 @@ from shoal.core.exchange.parts import (
     MAX_LATENTS,
     Descriptor,
     Evidence,
+    FloatArray,
     Moments,
     NoisySums,
     PrivacySettings,
     Prototypes,
     Scores,
-    Vector,
 )
 from shoal.core.exchange.payload import Payload, decode, fields_of, tensors_of
 from shoal.core.exchange.tensors import Manifest, check_finite, check_manifest, digest, layout, manifest_of
@@ -222,7 +222,7 @@ def _admit_moments(privacy: PrivacySettings, moments: Moments) -> None:
         raise BadPayload("the descriptor has negative counts or deviations")
 
 
-def _admit_counts(found: Vector) -> None:
+def _admit_counts(found: FloatArray) -> None:
     if (found > MAX_EXAMPLES).any():
         raise BadPayload("the descriptor counts more samples than a device can have")
 
@@ -236,7 +236,7 @@ def _admit_sums(projector: Tensors, privacy: PrivacySettings, sums: NoisySums) -
         raise BadPayload(f"noise of {sums.sigma:g} gives epsilon {holds:g}, not {privacy.epsilon:g}")
 
 
-def _check_range(what: str, *arrays: Vector) -> None:
+def _check_range(what: str, *arrays: FloatArray) -> None:
     for array in arrays:
         if (np.abs(array) > MAX_VALUE).any():
             raise BadPayload(f"{what} has values above {MAX_VALUE:g}", "look at the device's data")

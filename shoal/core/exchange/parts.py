@@ -14,7 +14,7 @@ import numpy.typing as npt
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.privacy_modes import PrivacyMode, mode_of
 
-Vector = npt.NDArray[np.float64]
+FloatArray = npt.NDArray[np.float64]
 """Real numbers, as an array of any rank: docstrings give the shape."""
 Integers = npt.NDArray[np.int64]
 
@@ -124,8 +124,8 @@ class LatentBounds:
     epoch: counts the encoders of a run; bounds of another encoder mean nothing.
     """
 
-    low: Vector
-    high: Vector
+    low: FloatArray
+    high: FloatArray
     provenance: str = "raw"
     epoch: int = 0
 
@@ -157,9 +157,9 @@ class Moments:
         BadPayload: for another dtype, shapes that do not fit together, or numbers that are not finite.
     """
 
-    means: Vector
-    deviations: Vector
-    counts: Vector
+    means: FloatArray
+    deviations: FloatArray
+    counts: FloatArray
 
     def __post_init__(self) -> None:
         for array in (self.means, self.deviations):
@@ -277,7 +277,7 @@ class ClusterAssignment:
 class Scores:
     """Mean loss of each of K models on a device's own data. losses: (K,) float64; examples: how many."""
 
-    losses: Vector
+    losses: FloatArray
     examples: int
 
     def __post_init__(self) -> None:
@@ -293,9 +293,9 @@ class Prototypes:
     classes: (c,) float64 whole numbers, ascending; means: (c, d) float64; counts: (c,) float64.
     """
 
-    classes: Vector
-    means: Vector
-    counts: Vector
+    classes: FloatArray
+    means: FloatArray
+    counts: FloatArray
 
     def __post_init__(self) -> None:
         _check_array("prototypes", self.classes, 1, MAX_ROWS)
@@ -314,7 +314,7 @@ class Prototypes:
 class MixtureCounts:
     """Responsibility mass of each of K models for each of C classes (FedRC). counts: (K, C) float64."""
 
-    counts: Vector
+    counts: FloatArray
 
     def __post_init__(self) -> None:
         _check_array("mixture counts", self.counts, 2, MAX_MODELS * MAX_ROWS)
@@ -334,7 +334,7 @@ class Extension:
     data: bytes
 
 
-def _check_array(what: str, array: Vector, rank: int, most: int) -> None:
+def _check_array(what: str, array: FloatArray, rank: int, most: int) -> None:
     if array.dtype != np.float64 or array.ndim != rank:
         raise BadPayload(
             f"{what}: expected a {rank}-D float64 array, got a {array.ndim}-D {array.dtype} array"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from shoal.core.exchange.parts import Vector
+from shoal.core.exchange.parts import FloatArray
 from shoal.core.privacy.chance import Entropy
 from shoal.core.privacy.cost import Cost
 
@@ -42,18 +42,20 @@ FINE = 20
 """Noisy sums are rounded to the power of two that is next below 2^-FINE of the noise."""
 
 
-def noisy(sums: Vector, scale: float, entropy: Entropy) -> Vector:
+def noisy(sums: FloatArray, scale: float, entropy: Entropy) -> FloatArray:
     """`sums`, any shape, with Gaussian noise of standard deviation `scale`, above 0, rounded to a grid.
 
     Sum and noise are float64, and the grid is far coarser than their last bits, by which noise would give
     itself away (Mironov, On Significance of the Least Significant Bits, CCS 2012).
     """
     step = 2.0 ** (math.floor(math.log2(scale)) - FINE)
-    result: Vector = np.rint((sums + scale * gaussian(sums.size, entropy).reshape(sums.shape)) / step) * step
+    result: FloatArray = (
+        np.rint((sums + scale * gaussian(sums.size, entropy).reshape(sums.shape)) / step) * step
+    )
     return result
 
 
-def gaussian(count: int, entropy: Entropy) -> Vector:
+def gaussian(count: int, entropy: Entropy) -> FloatArray:
     """(count,) standard normal numbers, by Box and Muller from 53 random bits each; none is beyond 8.7."""
     pairs = (count + 1) // 2
     words = np.frombuffer(entropy(16 * pairs), np.uint64) >> np.uint64(11)

@@ -8,7 +8,7 @@ from secrets import token_bytes
 import numpy as np
 
 from shoal.core.errors import BadPayload
-from shoal.core.exchange.parts import Descriptor, Moments, NoisySums, PrivacySettings, Vector
+from shoal.core.exchange.parts import Descriptor, FloatArray, Moments, NoisySums, PrivacySettings
 from shoal.core.exchange.privacy_modes import Mechanism
 from shoal.core.privacy.chance import Chance, Entropy
 from shoal.core.privacy.discrete_gaussian import draw
@@ -28,14 +28,14 @@ class ExactMoments:
     low, high: lowest and highest projected latent, over all samples and coordinates.
     """
 
-    means: Vector
-    deviations: Vector
-    counts: Vector
+    means: FloatArray
+    deviations: FloatArray
+    counts: FloatArray
     low: float
     high: float
 
 
-Noise = Callable[[ExactMoments, float, np.random.Generator], tuple[Vector, Vector]]
+Noise = Callable[[ExactMoments, float, np.random.Generator], tuple[FloatArray, FloatArray]]
 
 
 def release_sums(
@@ -67,12 +67,14 @@ def release(
     return Descriptor(Moments(means, deviations, moments.counts.copy()), projector, settings)
 
 
-def _off(moments: ExactMoments, epsilon: float, noise: np.random.Generator) -> tuple[Vector, Vector]:
+def _off(moments: ExactMoments, epsilon: float, noise: np.random.Generator) -> tuple[FloatArray, FloatArray]:
     """The moments as they are."""
     return moments.means.copy(), moments.deviations.copy()
 
 
-def _paper(moments: ExactMoments, epsilon: float, noise: np.random.Generator) -> tuple[Vector, Vector]:
+def _paper(
+    moments: ExactMoments, epsilon: float, noise: np.random.Generator
+) -> tuple[FloatArray, FloatArray]:
     """The mechanism of FLUX (appendix C.1.1, step S4) and FEROMA, kept to compare with their tables.
 
     Laplace noise of scale (high - low) / (n epsilon) on every mean and every deviation, the rows of absent

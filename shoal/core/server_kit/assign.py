@@ -1,24 +1,27 @@
 """Which cluster a device is put in, and with how much confidence."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from shoal.core.exchange.parts import ClusterAssignment, Vector
+from shoal.core.exchange.parts import ClusterAssignment, FloatArray
 from shoal.core.server_kit.cluster import Labels
 from shoal.core.types import ModelKey
 
 FAR = 1e150
 """As far as a coordinate counts, so that no device's numbers have infinite squares."""
+SURE = 1.645
+"""Standard errors between nearest and runner-up below which noise may have decided: one case in twenty."""
 
 
-def euclidean(points: Vector, centroids: Vector) -> Vector:
+def euclidean(points: FloatArray, centroids: FloatArray) -> FloatArray:
     """(n, M): distance of each point to each centroid. points: (n, L); centroids: (M, L)."""
-    distances: Vector = np.linalg.norm(points[:, None] - centroids[None], axis=2)
+    distances: FloatArray = np.linalg.norm(points[:, None] - centroids[None], axis=2)
     return distances
 
 
-def divergence(points: Vector, samples: Vector, centroids: Vector) -> Vector:
+def divergence(points: FloatArray, samples: FloatArray, centroids: FloatArray) -> FloatArray:
     """(n, M): how much likelier two distributions make a device's samples and a cluster's than one does.
 
     points: (n, 2 l), means and then deviations of l coordinates; samples: (n,), behind each point; centroids:
@@ -37,11 +40,11 @@ def divergence(points: Vector, samples: Vector, centroids: Vector) -> Vector:
     own = points[:, None, dims:] ** 2 + short + least
     gaps = (points[:, None, :dims] - centroids[None, :, :dims]) ** 2
     ratio = 2.0 * np.log((own + theirs) / 2.0 + gaps / 4.0) - np.log(own) - np.log(theirs)
-    distances: Vector = np.sqrt(np.maximum(ratio.sum(axis=2), 0.0))
+    distances: FloatArray = np.sqrt(np.maximum(ratio.sum(axis=2), 0.0))
     return distances
 
 
-def nearest(point: Vector, centroids: Vector, names: Sequence[ModelKey]) -> ClusterAssignment:
+def nearest(point: FloatArray, centroids: FloatArray, names: Sequence[ModelKey]) -> ClusterAssignment:
     """The nearest centroid by Euclidean distance (FLUX eq. 9). point: (L,); centroids: (M, L), M >= 1."""
     return nearest_of(names, euclidean(point[None], centroids)[0].tolist())
 
@@ -58,7 +61,7 @@ def nearest_of(names: Sequence[ModelKey], distances: Sequence[float]) -> Cluster
     return ClusterAssignment(names[order[0]], first, names[order[1]], second, confidence)
 
 
-def reach(apart: Vector, labels: Labels, between: Vector) -> Vector:
+def radii(apart: FloatArray, labels: Labels, between: FloatArray) -> FloatArray:
     """(M,): how far from its centroid a cluster may be taken to stretch: the farthest of its own points, or
     half-way to the nearest other centroid where that is farther (a cluster of one has no width to go by).
 
@@ -68,11 +71,13 @@ def reach(apart: Vector, labels: Labels, between: Vector) -> Vector:
     own = np.array([apart[labels == m, m].max() for m in range(len(between))])
     if len(between) == 1:
         return own if len(apart) > 2 else np.array([np.inf])
-    stretch: Vector = np.maximum(own, np.where(np.eye(len(between)) > 0, np.inf, between).min(axis=1) / 2.0)
+    stretch: FloatArray = np.maximum(
+        own, np.where(np.eye(len(between)) > 0, np.inf, between).min(axis=1) / 2.0
+    )
     return stretch
 
 
-def mixing_weights(points: Vector, centroids: Vector) -> Vector:
+def mixing_weights(points: FloatArray, centroids: FloatArray) -> FloatArray:
     """(n, M) rows that sum to 1: how much of each cluster's model suits each point (FLUX D.3, "soft").
 
     Inverse squared distance; what is below an equal share 1/M is left out, the nearest never is, so that a
@@ -81,5 +86,112 @@ def mixing_weights(points: Vector, centroids: Vector) -> Vector:
     closeness = 1.0 / np.maximum(euclidean(points, centroids), 1e-12) ** 2
     weights = closeness / closeness.sum(axis=1, keepdims=True)
     weights[weights < 1.0 / len(centroids)] = 0.0
-    total: Vector = weights / weights.sum(axis=1, keepdims=True)
+    total: FloatArray = weights / weights.sum(axis=1, keepdims=True)
     return total
+
+
+# -- points with known noise ---------------------------------------------------------------------------------
+
+
+def noisy_squared_distance(
+    one: FloatArray, other: FloatArray, noise: FloatArray, weights: FloatArray
+) -> float:
+    """Weighted squared distance without what noise adds to it on average, and so negative at times.
+
+    noise: (L,), of both points together. weights: (L,), 0 where anything is unknown; see `trust`.
+    """
+    known = weights > 0.0
+    gap = (one - other)[known]
+    return float(weights[known] @ (gap**2 - noise[known]))
+
+
+def trust(noise: FloatArray, centroids: FloatArray, centroid_noise: FloatArray) -> FloatArray:
+    """(L,): how much each coordinate of a point with this noise tells of which centroid (M, L) it is near.
+
+    Signal / (signal + noise), from 0 to 1, where the signal is how far apart the centroids truly are. A
+    coordinate counts for all centroids or for none, so one that some centroid lacks does not count.
+    """
+    added = noise + centroid_noise.max(axis=0)
+    known = np.isfinite(added)
+    added[~known] = 1.0
+    own = np.where(known, centroid_noise, 0.0).mean(axis=0)
+    signal = np.maximum(np.where(known, centroids, 0.0).var(axis=0) - own, 0.0)
+    told = np.where(added > 0.0, signal / np.maximum(signal + added, 1e-300), 1.0)
+    result: FloatArray = np.where(known, told, 0.0)
+    return result
+
+
+def nearest_noisy(
+    point: FloatArray,
+    noise: FloatArray,
+    centroids: FloatArray,
+    centroid_noise: FloatArray,
+    names: Sequence[str],
+) -> ClusterAssignment:
+    """The nearest centroid by weighted distance; abstains where noise may have decided.
+
+    centroids, centroid_noise: (M, L), M at least 1. The distances in the answer are not weighted: a point may
+    be far from all centroids where these do not differ. Its confidence is of the weighted ones. With no noise
+    and nothing unknown it answers as `shoal.core.server_kit.assign.nearest` does.
+    """
+    both = noise + centroid_noise
+    weights = trust(noise, centroids, centroid_noise)
+    every = np.where(np.isfinite(both).all(axis=0), 1.0, 0.0)
+    rows = range(len(names))
+    near = np.array([noisy_squared_distance(point, centroids[m], both[m], weights) for m in rows])
+    far = [noisy_squared_distance(point, centroids[m], both[m], every) for m in rows]
+    distances = np.sqrt(np.maximum(far, 0.0)).tolist()
+    order = np.argsort(near, kind="stable").tolist()
+    best = order[0]
+    if len(names) == 1:
+        return ClusterAssignment(names[0], distances[0], reason="the run has one cluster")
+    runner_up = order[1]
+    confidence = (
+        1.0 - float(np.sqrt(max(near[best], 0.0) / near[runner_up])) if near[runner_up] > 0.0 else 0.0
+    )
+    answer = ClusterAssignment(
+        names[best], distances[best], names[runner_up], distances[runner_up], confidence
+    )
+    # What noise does to the difference of the two squared distances: the point's moves it along the line
+    # between the centroids, a centroid's along the line to it.
+    error = 2.0 * np.sqrt(
+        _noise_along(centroids[runner_up] - centroids[best], noise, weights)
+        + _noise_along(point - centroids[best], centroid_noise[best], weights)
+        + _noise_along(point - centroids[runner_up], centroid_noise[runner_up], weights)
+    )
+    if weights.any() and near[runner_up] - near[best] >= SURE * error:
+        return answer
+    reason = f"noise may have decided between the clusters {answer.cluster} and {answer.runner_up}"
+    return replace(answer, abstained=True, reason=reason)
+
+
+def _noise_along(line: FloatArray, noise: FloatArray, weights: FloatArray) -> float:
+    known = weights > 0.0
+    return float(((weights * line)[known] ** 2) @ noise[known])
+
+
+def noisy_centroids(points: FloatArray, noise: FloatArray, labels: Labels) -> tuple[FloatArray, FloatArray]:
+    """(M, L) each: the mean of each cluster's points where any is known, and the variance of its noise."""
+    known = ~np.isnan(points)
+    values, variances = np.where(known, points, 0.0), np.where(known, noise, 0.0)
+    members = np.stack([known[labels == m].sum(axis=0) for m in range(labels.max() + 1)])
+    sums = np.stack([values[labels == m].sum(axis=0) for m in range(len(members))])
+    spread = np.stack([variances[labels == m].sum(axis=0) for m in range(len(members))])
+    counted = np.maximum(members, 1)
+    return (
+        np.where(members > 0, sums / counted, np.nan),
+        np.where(members > 0, spread / counted**2, np.inf),
+    )
+
+
+def filled(points: FloatArray, instead: FloatArray | None = None) -> FloatArray:
+    """(n, L) points with what is not known put in, so that it makes no difference.
+
+    From `instead`, (n, L), or else the mean of all points that know it, or 0 where none does.
+    """
+    known = ~np.isnan(points)
+    mean = np.where(known, points, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
+    result: FloatArray = np.where(known, points, mean)
+    if instead is not None:
+        result = np.where(known | np.isnan(instead), result, instead)
+    return result

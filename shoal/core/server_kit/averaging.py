@@ -126,7 +126,7 @@ def held_back(
     usual = reference(norms, weights, before)
     long = {device: size / usual for device, size in norms.items() if 0.0 < BOUND * usual < size}
     lengths = [f"{device} ({times:.3g} times)" for device, times in sorted(long.items())]
-    remark = f"held back from others, longer than {BOUND:g} times the usual update: {named(lengths)}"
+    remark = f"held back from others, longer than {BOUND:g} times the usual update: {listed(lengths)}"
     of_round = {ALL: (remark,)} if long else {}
     return set(long), Guard({ALL: usual}, of_round, guard.of_run)
 
@@ -135,13 +135,13 @@ def _remarks(key: ModelKey, combined: Combined) -> tuple[str, ...]:
     found = []
     if combined.clipped:
         lengths = [f"{device} ({times:.3g} times)" for device, times in combined.clipped.items()]
-        found.append(f"model {key}: cut to {BOUND:g} times the usual update: {named(lengths)}")
+        found.append(f"model {key}: cut to {BOUND:g} times the usual update: {listed(lengths)}")
     if combined.capped:
-        found.append(f"model {key}: weight cut, too many samples for one device: {named(combined.capped)}")
+        found.append(f"model {key}: weight cut, too many samples for one device: {listed(combined.capped)}")
     return tuple(found)
 
 
-def named(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
     """The first few of some names, and how many more there are."""
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return ", ".join(names[:NAMED]) + more

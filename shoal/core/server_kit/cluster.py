@@ -2,16 +2,19 @@
 
 import sys
 import warnings
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import squareform
 from sklearn.cluster import DBSCAN, KMeans
 from sklearn.neighbors import NearestNeighbors
 
-from shoal.core.exchange.parts import Vector
+from shoal.core.exchange.parts import FloatArray
+from shoal.core.types import DeviceId, ModelKey
 
 # kneed imports matplotlib where it can, for plots that are not used here; a server would keep it in memory.
 # So it is hidden for the moment of that import, unless something else has loaded it already.
@@ -30,7 +33,7 @@ SLACK = 1e-9
 """Relative: far above rounding, far below any difference between devices."""
 
 
-def adaptive_dbscan(points: Vector, scaling: float = 1.0) -> Labels:
+def adaptive_dbscan(points: FloatArray, scaling: float = 1.0) -> Labels:
     """Density clustering whose radius comes from the points (FLUX section 4.2.1 and appendix D.2).
 
     points: (n, L). The radius is the elbow of the sorted distances to the nearest other point, times
@@ -51,7 +54,7 @@ def adaptive_dbscan(points: Vector, scaling: float = 1.0) -> Labels:
     return with_singletons(labels)
 
 
-def elbow(curve: Vector) -> float:
+def elbow(curve: FloatArray) -> float:
     """The value of an ascending curve where it turns from dense to sparse: its knee (Kneedle).
 
     Where there is no knee (a flat or straight curve, about one random curve in twenty), the authors' code
@@ -85,14 +88,14 @@ def renumbered(labels: npt.NDArray[np.integer[Any]]) -> Labels:
     return result
 
 
-def kmeans(points: Vector, clusters: int) -> Labels:
+def kmeans(points: FloatArray, clusters: int) -> Labels:
     """K-means with a known number of clusters, at most one for each distinct point (FLUX-prior, D.2)."""
     clusters = min(clusters, len(np.unique(points, axis=0)))
     labels: Labels = KMeans(clusters, random_state=42).fit_predict(points).astype(np.int64)
     return labels
 
 
-def agglomerated(distances: Vector, method: str, *, clusters: int = 0, below: float = 0.0) -> Labels:
+def agglomerated(distances: FloatArray, method: str, *, clusters: int = 0, below: float = 0.0) -> Labels:
     """Groups that were merged step by step, the two nearest at each. distances: (n, n), symmetric.
 
     method: how far two groups are apart, as scipy's `linkage` names it; "ward" wants Euclidean distances.
@@ -107,6 +110,26 @@ def agglomerated(distances: Vector, method: str, *, clusters: int = 0, below: fl
     return renumbered(fcluster(tree, 0.0 if clusters else below, "distance"))
 
 
-def centroids(points: Vector, labels: Labels) -> Vector:
+def centroids(points: FloatArray, labels: Labels) -> FloatArray:
     """(M, L): the mean of each cluster's points (FLUX Algorithm 1, line 11)."""
     return np.stack([points[labels == label].mean(axis=0) for label in range(labels.max() + 1)])
+
+
+def matched(
+    devices: Sequence[DeviceId],
+    labels: Labels,
+    before: Mapping[DeviceId, ModelKey],
+    names: Sequence[ModelKey],
+) -> dict[DeviceId, ModelKey]:
+    """Groups of devices under the names that most of their devices had before, each name once.
+
+    labels: (n,) 0, 1, ...; at most as many groups as `names`. A group without such a name gets a free one.
+    """
+    overlap = np.zeros((int(labels.max()) + 1, len(names)))
+    for device, label in zip(devices, labels, strict=True):
+        if before.get(device) in names:
+            overlap[label, names.index(before[device])] += 1.0
+    # Of names that suit as well, the first: so that the result does not hang on how the solver breaks ties.
+    rows, columns = linear_sum_assignment(-overlap + 1e-9 * np.arange(len(names)))
+    name = {int(row): names[int(column)] for row, column in zip(rows, columns, strict=True)}
+    return {device: name[int(label)] for device, label in zip(devices, labels, strict=True)}

@@ -4,6 +4,7 @@ A run is a table of phases, each an exchange: what it asks of the devices that a
 their answers. The functions below are such halves, for any state that is a `Clustered`.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ from shoal.core.algorithm import Plan, Report
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.messages import Evaluate, Evaluated, Message, Score, Scored, Train
 from shoal.core.exchange.parts import ClusterAssignment, Evidence, Scores
+from shoal.core.exchange.tensors import weighted_mean
 from shoal.core.seeds import generator
 from shoal.core.server_kit.assign import nearest_of
 from shoal.core.server_kit.averaging import Guard, combined_models, next_models
@@ -86,7 +88,7 @@ def phased(
     return plan, reduce
 
 
-def named(count: int) -> tuple[ModelKey, ...]:
+def cluster_names(count: int) -> tuple[ModelKey, ...]:
     """Names of so many clusters."""
     return tuple(f"c{number}" for number in range(count))
 
@@ -98,7 +100,7 @@ def ask_all(state: Clustered, present: Sequence[DeviceId], task: Message, what: 
 
 def begun(count: int, models: Sequence[Tensors]) -> dict[ModelKey, Tensors]:
     """So many clusters, each with an initial model of its own as far as they go, and then over again."""
-    return {name: models[number % len(models)] for number, name in enumerate(named(count))}
+    return {name: models[number % len(models)] for number, name in enumerate(cluster_names(count))}
 
 
 def several(models: Sequence[Tensors], names: Sequence[ModelKey]) -> dict[ModelKey, Tensors]:
@@ -222,6 +224,48 @@ def end(state: S) -> str:
 def title(state: Clustered, what: str = "") -> str:
     what = what or ("one model for all" if len(state.models) == 1 else "one model for each cluster")
     return f"training round {state.progress + 1} of {state.parameters.rounds}: {what}"
+
+
+# -- clusters that form and merge ----------------------------------------------------------------------------
+
+
+def formed(state: S, groups: Mapping[DeviceId, int], phase: str) -> S:
+    """Clusters before any training: devices by group 0, 1, ...; each begins with the model of all."""
+    names = cluster_names(1 + max(groups.values()))
+    return replace(
+        state,
+        models=dict.fromkeys(names, state.models[GLOBAL]),
+        guard=state.guard.split(GLOBAL, names),
+        assignments={device: names[group] for device, group in groups.items()},
+        phase=phase,
+    )
+
+
+def merged(state: S, into: Mapping[ModelKey, ModelKey]) -> S:
+    """Clusters become one. into: the name under which each goes on.
+
+    A merged model is the mean of those it is made of, each by its number of devices (equally, where none has
+    any). A cluster that is not merged keeps its model.
+    """
+    devices = Counter(state.assignments.values())
+    models: dict[ModelKey, Tensors] = {}
+    for key in dict.fromkeys(into.values()):
+        parts = [name for name in into if into[name] == key]
+        counted = [name for name in parts if devices[name]]
+        whole = {name: float(max(devices[name], 1)) for name in counted or parts}
+        alone = len(parts) == 1
+        models[key] = (
+            state.models[key]
+            if alone
+            else weighted_mean((state.models[name], n) for name, n in whole.items())
+        )
+    guard = replace(
+        state.guard,
+        references={key: norm for key, norm in state.guard.references.items() if key in models},
+        of_round={key: texts for key, texts in state.guard.of_round.items() if key in models},
+    )
+    assignments = {device: into[key] for device, key in state.assignments.items()}
+    return replace(state, models=models, guard=guard, assignments=assignments)
 
 
 # -- choice by loss -----------------------------------------------------------------------------------------

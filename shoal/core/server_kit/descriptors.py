@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shoal.core.exchange.parts import Descriptor, Vector
+from shoal.core.exchange.parts import Descriptor, FloatArray
 from shoal.core.server_kit.estimates import estimate
 
 
-def vector(descriptor: Descriptor, classes: int = 0) -> Vector:
+def vector(descriptor: Descriptor, classes: int = 0) -> FloatArray:
     """One descriptor as a vector of 2 (U+1) l float64, NaN where a class is absent, or within noise.
 
     classes: U, where the descriptor may lack the rows of classes; they are NaN then.
@@ -33,13 +33,13 @@ def vector(descriptor: Descriptor, classes: int = 0) -> Vector:
     return _laid_out(means, deviations, classes, np.nan)
 
 
-def noise_vector(descriptor: Descriptor, classes: int = 0) -> Vector:
+def noise_vector(descriptor: Descriptor, classes: int = 0) -> FloatArray:
     """Variances of the noise in `vector`, coordinate by coordinate, infinite where nothing is known."""
     found = estimate(descriptor)
     return _laid_out(found.mean_noise, found.deviation_noise, classes, np.inf)
 
 
-def _laid_out(means: Vector, deviations: Vector, classes: int, missing: float) -> Vector:
+def _laid_out(means: FloatArray, deviations: FloatArray, classes: int, missing: float) -> FloatArray:
     lacking = np.full((max(1 + classes - len(means), 0), means.shape[1]), missing)
     blocks = [means[0], deviations[0], means[1:], lacking, deviations[1:], lacking]
     return np.concatenate([block.ravel() for block in blocks])
@@ -50,11 +50,11 @@ class Table:
     """Descriptors side by side, (n, 1 + U, l) or (n, 1 + U). Noise as variances; where a descriptor lacks the
     rows of classes, these are not known, and their noise is infinite."""
 
-    means: Vector
-    variances: Vector
-    counts: Vector
-    mean_noise: Vector
-    count_noise: Vector
+    means: FloatArray
+    variances: FloatArray
+    counts: FloatArray
+    mean_noise: FloatArray
+    count_noise: FloatArray
     known: npt.NDArray[np.bool_]
 
     @property
@@ -63,13 +63,13 @@ class Table:
         return self.count_noise[:, 0] > 0.0
 
     @property
-    def errors(self) -> Vector:
+    def errors(self) -> FloatArray:
         """(n, 1 + U, l): variances of the means, by sampling and by noise."""
         return self.variances / self._free + self.mean_noise
 
     @property
-    def _free(self) -> Vector:
-        free: Vector = np.maximum(self.counts - 1.0, 1.0)[:, :, None]
+    def _free(self) -> FloatArray:
+        free: FloatArray = np.maximum(self.counts - 1.0, 1.0)[:, :, None]
         return free
 
     def without_classes(self) -> "Table":
@@ -103,7 +103,7 @@ def aligned(described: Sequence[Descriptor]) -> Table:
     found = [estimate(one) for one in described]
     rows = max(len(one.means) for one in found)
 
-    def stacked(arrays: Iterable[Vector], missing: float) -> Vector:
+    def stacked(arrays: Iterable[FloatArray], missing: float) -> FloatArray:
         return np.stack(
             [
                 np.concatenate([array, np.full((rows - len(array), *array.shape[1:]), missing)])
@@ -130,12 +130,12 @@ class BlockScaler:
     """
 
     width: int
-    low: Vector
-    high: Vector
-    absent: Vector
+    low: FloatArray
+    high: FloatArray
+    absent: FloatArray
 
     @classmethod
-    def fit(cls, vectors: Sequence[Vector], width: int, absent: str) -> "BlockScaler":
+    def fit(cls, vectors: Sequence[FloatArray], width: int, absent: str) -> "BlockScaler":
         """From the vectors of all devices of the clustering round.
 
         absent: what a missing class counts as. "minus_one": -1, as the authors' code has it. "beyond": one
@@ -157,29 +157,31 @@ class BlockScaler:
         low, high = np.where(some, np.minimum(low, fill), low), np.where(some, np.maximum(high, fill), high)
         return cls(width, low, high, fill)
 
-    def transform(self, one: Vector) -> Vector:
+    def transform(self, one: FloatArray) -> FloatArray:
         """A scaled vector; a label-free one, of the first 2 l coordinates, is taken too."""
         blocks = one.reshape(-1, self.width)
         count = len(blocks)
         low, absent = self.low[:count, None], self.absent[:count, None]
-        scaled: Vector = ((np.where(np.isnan(blocks), absent, blocks) - low) / self._spans[:count]).ravel()
+        scaled: FloatArray = (
+            (np.where(np.isnan(blocks), absent, blocks) - low) / self._spans[:count]
+        ).ravel()
         return scaled
 
-    def restored(self, scaled: Vector) -> Vector:
+    def restored(self, scaled: FloatArray) -> FloatArray:
         """What scaled vectors, (n, ...), were before; of a missing class, what stood for it."""
         blocks = scaled.reshape(len(scaled), -1, self.width)
         count = blocks.shape[1]
-        found: Vector = (blocks * self._spans[:count] + self.low[:count, None]).reshape(scaled.shape)
+        found: FloatArray = (blocks * self._spans[:count] + self.low[:count, None]).reshape(scaled.shape)
         return found
 
-    def transform_noise(self, variances: Vector) -> Vector:
+    def transform_noise(self, variances: FloatArray) -> FloatArray:
         """What becomes of the noise of a vector, given and returned as variances."""
         blocks = variances.reshape(-1, self.width)
-        scaled: Vector = (blocks / self._spans[: len(blocks)] ** 2).ravel()
+        scaled: FloatArray = (blocks / self._spans[: len(blocks)] ** 2).ravel()
         return scaled
 
     @property
-    def _spans(self) -> Vector:
+    def _spans(self) -> FloatArray:
         """(blocks, 1): the range of each block, 1 where it has none."""
-        span: Vector = np.where(self.high > self.low, self.high - self.low, 1.0)[:, None]
+        span: FloatArray = np.where(self.high > self.low, self.high - self.low, 1.0)[:, None]
         return span

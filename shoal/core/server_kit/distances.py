@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from shoal.core.exchange.parts import Vector
+from shoal.core.exchange.parts import FloatArray
 from shoal.core.server_kit.robust import MATRIX
 from shoal.core.types import DeviceId, Tensors
 
@@ -18,7 +18,7 @@ LONGEST = 1e140
 """Of a coordinate of an update, as far as it counts: so that no device makes sums of products infinite."""
 
 
-def inner_products(models: Sequence[Tensors], bases: Sequence[Tensors]) -> Vector:
+def inner_products(models: Sequence[Tensors], bases: Sequence[Tensors]) -> FloatArray:
     """(n, n): inner products of the updates `models[i] - bases[i]`, over all tensors of floats.
 
     Memory: n x n, one tensor, and rows of `MATRIX` bytes, however large the models are.
@@ -43,23 +43,23 @@ def inner_products(models: Sequence[Tensors], bases: Sequence[Tensors]) -> Vecto
     return products
 
 
-def of_devices(models: Mapping[DeviceId, Tensors], bases: Mapping[DeviceId, Tensors]) -> Vector:
+def of_devices(models: Mapping[DeviceId, Tensors], bases: Mapping[DeviceId, Tensors]) -> FloatArray:
     """`inner_products` of devices in id order. bases: what each began with."""
     devices = sorted(models)
     return inner_products([models[device] for device in devices], [bases[device] for device in devices])
 
 
-def euclidean(products: Vector) -> Vector:
+def euclidean(products: FloatArray) -> FloatArray:
     """(n, n) distances. What is within rounding of 0 is 0, so that equal updates are equal."""
     squares = np.diagonal(products)
     squared = squares[:, None] + squares[None] - 2.0 * products
     squared[squared < ROUNDING * (squares[:, None] + squares[None])] = 0.0
     np.fill_diagonal(squared, 0.0)
-    distances: Vector = np.sqrt((squared + squared.T) / 2.0)
+    distances: FloatArray = np.sqrt((squared + squared.T) / 2.0)
     return distances
 
 
-def cosines(products: Vector) -> Vector:
+def cosines(products: FloatArray) -> FloatArray:
     """(n, n) cosines of the angles between updates, -1 to 1; 0 beside an update that does not move.
 
     Those of one direction have exactly 1: what rounding leaves over is rounded off.
@@ -67,18 +67,18 @@ def cosines(products: Vector) -> Vector:
     lengths = np.sqrt(np.diagonal(products))
     moved = np.outer(lengths, lengths)
     found = np.divide(products, moved, out=np.zeros_like(products), where=moved > 0)
-    angles: Vector = np.clip(np.round(found, 12), -1.0, 1.0)
+    angles: FloatArray = np.clip(np.round(found, 12), -1.0, 1.0)
     np.fill_diagonal(angles, 1.0)
     return angles
 
 
-def angular(products: Vector) -> Vector:
+def angular(products: FloatArray) -> FloatArray:
     """(n, n) Euclidean distances of the updates, each at length 1: 0 to 2, whatever their lengths are."""
-    apart: Vector = np.sqrt(np.maximum(2.0 - 2.0 * cosines(products), 0.0))
+    apart: FloatArray = np.sqrt(np.maximum(2.0 - 2.0 * cosines(products), 0.0))
     return apart
 
 
-def points(products: Vector) -> Vector:
+def points(products: FloatArray) -> FloatArray:
     """(n, r) points, r <= n, whose inner products are `products`: the longest axis first.
 
     Equal updates give equal points: what eigenvectors leave over is rounded off.
@@ -86,6 +86,6 @@ def points(products: Vector) -> Vector:
     values, vectors = np.linalg.eigh((products + products.T) / 2.0)
     order = np.argsort(-values, kind="stable")
     kept = order[values[order] > ROUNDING * max(values.max(initial=0.0), 0.0)]
-    found: Vector = vectors[:, kept] * np.sqrt(values[kept])
+    found: FloatArray = vectors[:, kept] * np.sqrt(values[kept])
     digits = 8 - int(np.floor(np.log10(np.abs(found).max()))) if found.size else 0
     return np.round(found, digits)

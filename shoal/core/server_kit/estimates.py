@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from shoal.core.exchange.parts import Descriptor, Moments, NoisySums, Vector
+from shoal.core.exchange.parts import Descriptor, FloatArray, Moments, NoisySums
 from shoal.core.privacy.sums import SHARES, totals
 from shoal.core.privacy.terms import CLEAR
 
@@ -30,12 +30,12 @@ class Estimates:
     estimates are 0 and the variances of their noise are infinite.
     """
 
-    means: Vector
-    deviations: Vector
-    counts: Vector
-    mean_noise: Vector
-    deviation_noise: Vector
-    count_noise: Vector
+    means: FloatArray
+    deviations: FloatArray
+    counts: FloatArray
+    mean_noise: FloatArray
+    deviation_noise: FloatArray
+    count_noise: FloatArray
     known: npt.NDArray[np.bool_]
 
 
@@ -80,7 +80,9 @@ def _of_sums(sums: NoisySums) -> Estimates:
     return Estimates(means, deviations, counts, mean_noise, deviation_noise, (spread / c) ** 2, known)
 
 
-def _deviation_noise(means: Vector, variances: Vector, relative: Vector, radius: float) -> Vector:
+def _deviation_noise(
+    means: FloatArray, variances: FloatArray, relative: FloatArray, radius: float
+) -> FloatArray:
     """(rows, l): the variance of the noise in a deviation. relative: (rows,), noise over count."""
     a, b, c = SHARES
     # The delta method on q - m^2, with q the mean square: one term for each of the three sums it comes from.
@@ -89,11 +91,11 @@ def _deviation_noise(means: Vector, variances: Vector, relative: Vector, radius:
         (radius**2 / b) ** 2 + (2 * means * radius / a) ** 2 + ((squares - 2 * means**2) / c) ** 2
     )
     # d sqrt(x) = dx / (2 sqrt(x)) explodes near 0, but a square root never moves by more than sqrt(dx).
-    found: Vector = np.minimum(of_variance / np.maximum(4 * variances, 1e-300), np.sqrt(of_variance))
+    found: FloatArray = np.minimum(of_variance / np.maximum(4 * variances, 1e-300), np.sqrt(of_variance))
     return found
 
 
-def _inverse(counts: Vector, spread: Vector) -> Vector:
+def _inverse(counts: FloatArray, spread: FloatArray) -> FloatArray:
     """(rows,): 1 / count where a count is clear of its noise, else 0.
 
     1 / (noisy count) is too large, on average, by the square of its relative noise, which is divided out.
@@ -101,11 +103,13 @@ def _inverse(counts: Vector, spread: Vector) -> Vector:
     noise = spread / SHARES[2]
     clear = counts >= CLEAR * noise
     safe = np.where(clear, counts, 1.0)
-    result: Vector = np.where(clear, 1.0 / (safe * (1.0 + (noise / safe) ** 2)), 0.0)
+    result: FloatArray = np.where(clear, 1.0 / (safe * (1.0 + (noise / safe) ** 2)), 0.0)
     return result
 
 
-def _mean_noise(means: Vector, inverse: Vector, spread: Vector, radius: float) -> Vector:
+def _mean_noise(means: FloatArray, inverse: FloatArray, spread: FloatArray, radius: float) -> FloatArray:
     """(rows, l): the variance that noise adds to a mean, through the sum of latents and through the count."""
-    result: Vector = (inverse * spread)[:, None] ** 2 * ((radius / SHARES[0]) ** 2 + (means / SHARES[2]) ** 2)
+    result: FloatArray = (inverse * spread)[:, None] ** 2 * (
+        (radius / SHARES[0]) ** 2 + (means / SHARES[2]) ** 2
+    )
     return result

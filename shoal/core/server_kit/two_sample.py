@@ -19,7 +19,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 from scipy.stats import chi2
 
-from shoal.core.exchange.parts import Descriptor, Vector
+from shoal.core.exchange.parts import Descriptor, FloatArray
 from shoal.core.server_kit.cluster import Labels, renumbered
 from shoal.core.server_kit.descriptors import Table, aligned
 
@@ -35,7 +35,7 @@ that hang together, such as those of one recording, make all like devices look u
 about as much."""
 
 
-def unlikeness(described: Sequence[Descriptor]) -> Vector:
+def unlikeness(described: Sequence[Descriptor]) -> FloatArray:
     """(n, n): T of every pair, as a multiple of what chance alone could make of the most unlike of as many
     pairs under one distribution; so up to 1 means alike. 0 on the diagonal.
 
@@ -44,7 +44,7 @@ def unlikeness(described: Sequence[Descriptor]) -> Vector:
     return _unlike(aligned(described), _pairs(len(described)))
 
 
-def _unlike(table: Table, pairs: float) -> Vector:
+def _unlike(table: Table, pairs: float) -> FloatArray:
     """`unlikeness` of the rows, which are `pairs` pairs or are made of as many."""
     tables = [table, table.without_classes()] if table.noisy.any() else [table]
     found = []
@@ -52,12 +52,12 @@ def _unlike(table: Table, pairs: float) -> Vector:
         statistic, free = statistics(each)
         fewer = np.maximum(free / CORRELATION, 1.0)
         found.append(statistic / (chi2.isf(ERROR / pairs / len(tables), fewer) / fewer))
-    result: Vector = np.max(found, axis=0)
+    result: FloatArray = np.max(found, axis=0)
     np.fill_diagonal(result, 0.0)
     return (result + result.T) / 2.0
 
 
-def between(ones: Sequence[Descriptor], others: Sequence[Descriptor]) -> Vector:
+def between(ones: Sequence[Descriptor], others: Sequence[Descriptor]) -> FloatArray:
     """(n, m): `unlikeness` of each of `ones` to each of `others`; up to 1 means alike."""
     return unlikeness([*ones, *others])[: len(ones), len(ones) :]
 
@@ -66,7 +66,7 @@ def _pairs(devices: int) -> float:
     return max(devices * (devices - 1) / 2, 1.0)
 
 
-def statistics(table: Table) -> tuple[Vector, Vector]:
+def statistics(table: Table) -> tuple[FloatArray, FloatArray]:
     """(n, n) each: T of every pair, and its degrees of freedom.
 
     Of a descriptor with noise, the noise's variances are known: they are added to those of means and counts.
@@ -92,7 +92,9 @@ def statistics(table: Table) -> tuple[Vector, Vector]:
     return statistic, free
 
 
-def _counts_differ(one: Vector, others: Vector, noise: Vector, noises: Vector) -> tuple[Vector, Vector]:
+def _counts_differ(
+    one: FloatArray, others: FloatArray, noise: FloatArray, noises: FloatArray
+) -> tuple[FloatArray, FloatArray]:
     """Chi-square statistic of one device's class counts against each of `others`, and its degrees of freedom.
 
     one, noise: (1 + U,), counts of all samples and of each class, and the variances of their noise, infinite
@@ -123,7 +125,7 @@ def groups(described: Sequence[Descriptor], clusters: int = 0) -> Labels:
     return cut(tree, clusters)
 
 
-def _together(table: Table, tree: Vector) -> Vector:
+def _together(table: Table, tree: FloatArray) -> FloatArray:
     """(n - 1,): how unlike the two sides of each merge are when each is taken as one device."""
     devices = len(table.counts)
     members = [[index] for index in range(devices)]
@@ -134,7 +136,7 @@ def _together(table: Table, tree: Vector) -> Vector:
     return np.array(found)
 
 
-def cut(tree: Vector, clusters: int = 0) -> Labels:
+def cut(tree: FloatArray, clusters: int = 0) -> Labels:
     """The groups of a tree, (n - 1, 4) as `linkage` gives it, heights being unlikeness.
 
     Going up, it is cut at the first step that is `CLEAR` and leads above chance, which is up to 1; where

@@ -44,7 +44,7 @@ def run_cells(
 ) -> dict[str, str]:
     """Run `cells`, `jobs` at a time; none is begun after `seconds`. `on_result` is given each result.
 
-    Returns why cells failed, by name: an experiment that is refused ends only itself. Raises StorageFault, and
+    Returns why cells failed, by name: a refused experiment ends only itself. Raises StorageFault, and
     Unavailable when a process dies.
     """
     failed: dict[str, str] = {}

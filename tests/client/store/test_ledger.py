@@ -28,7 +28,7 @@ from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger import Debit, Open, Release, chosen, spent
 from shoal.core.privacy.sums import ExactSums, sums_of
 from shoal.core.privacy.terms import terms
-from shoal.core.server_kit.projector import public_projector
+from shoal.core.server_kit.frozen_encoder import public_projector
 from shoal.shell import disk
 
 BALANCED, STRICT = PrivacySettings("balanced", 5.0, 1e-6), PrivacySettings("strict", 1.0, 1e-6)

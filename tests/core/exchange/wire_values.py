@@ -55,6 +55,7 @@ from shoal.core.exchange.parts import (
     ClusterAssignment,
     Descriptor,
     Extension,
+    FloatArray,
     LatentBounds,
     MixtureCounts,
     Moments,
@@ -62,7 +63,6 @@ from shoal.core.exchange.parts import (
     PrivacySettings,
     Prototypes,
     Scores,
-    Vector,
 )
 from shoal.core.exchange.payload import BlobRef, Part, Payload, Settings, Weights
 from shoal.core.exchange.tensors import DTYPES, TensorSpec, digest, layout, manifest_of, pack, unpack
@@ -118,11 +118,11 @@ sha256s = st.binary(min_size=32, max_size=32).map(bytes.hex)
 milliseconds = st.integers(0, 10**8).map(lambda value: value / 1000)
 
 
-def vectors(length: int) -> st.SearchStrategy[Vector]:
+def vectors(length: int) -> st.SearchStrategy[FloatArray]:
     return st.lists(finite, min_size=length, max_size=length).map(lambda values: np.array(values, float))
 
 
-def matrices(rows: int, columns: int) -> st.SearchStrategy[Vector]:
+def matrices(rows: int, columns: int) -> st.SearchStrategy[FloatArray]:
     return vectors(rows * columns).map(lambda values: values.reshape(rows, columns))
 
 

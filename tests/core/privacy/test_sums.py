@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.core.exchange.parts import Integers, Vector
+from shoal.core.exchange.parts import FloatArray, Integers
 from shoal.core.privacy.sums import GRID, SHARES, sums_of, weights
 
 DIMS, CLASSES = 3, 4
@@ -16,7 +16,7 @@ anything = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from(
 radii = st.floats(1e-6, 1e6)
 
 
-def values(latents: Vector, labels: list[int] | None, radius: float = 1.0, classes: int = 0) -> Integers:
+def values(latents: FloatArray, labels: list[int] | None, radius: float = 1.0, classes: int = 0) -> Integers:
     batch = (latents, None if labels is None else np.array(labels, np.int64))
     return sums_of([batch], radius, latents.shape[1], classes).values
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from shoal.core.exchange.parts import Vector
-from shoal.core.server_kit.assign import divergence, euclidean, mixing_weights, nearest, reach
+from shoal.core.exchange.parts import FloatArray
+from shoal.core.server_kit.assign import divergence, euclidean, mixing_weights, nearest, radii
 
 CENTROIDS = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 4.0]])
 NAMES = ["a", "b", "c"]
@@ -27,8 +27,8 @@ def test_one_cluster_is_sure_and_has_no_runner_up() -> None:
     assert (answer.cluster, answer.distance, answer.confidence, answer.runner_up) == ("a", 5.0, 1.0, "")
 
 
-def reach_of(points: Vector, labels: list[int], centroids: Vector) -> Vector:
-    return reach(euclidean(points, centroids), np.array(labels), euclidean(centroids, centroids))
+def reach_of(points: FloatArray, labels: list[int], centroids: FloatArray) -> FloatArray:
+    return radii(euclidean(points, centroids), np.array(labels), euclidean(centroids, centroids))
 
 
 def test_reach_is_the_farthest_member_or_half_the_gap() -> None:
@@ -42,7 +42,7 @@ def test_reach_of_one_cluster_alone_needs_three_points_to_go_by() -> None:
     assert reach_of(points[:2], [0, 0], CENTROIDS[:1]).tolist() == [np.inf]
 
 
-def moments(samples: Vector) -> Vector:
+def moments(samples: FloatArray) -> FloatArray:
     return np.concatenate([samples.mean(axis=0), samples.std(axis=0)])
 
 

@@ -10,7 +10,8 @@ from shoal.core.algorithms.cornflqs import Parameters
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.messages import Evaluate, Score, Scored, Train, Trained
 from shoal.core.exchange.parts import ClusterAssignment, Scores
-from shoal.core.server_kit import clustered, merge_split
+from shoal.core.server_kit import clustered
+from shoal.core.server_kit.cluster import matched
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
 from shoal.core.types import ModelKey, Tensors
 
@@ -109,14 +110,14 @@ def test_groups_keep_the_names_that_most_of_their_devices_had() -> None:
     names = ("c0", "c1", "c2")
     before = {"a": "c1", "b": "c1", "c": "c0", "d": "c0"}
     labels = np.array([0, 0, 1, 1])
-    assert merge_split.matched(list("abcd"), labels, before, names) == before
-    assert merge_split.matched(list("abcd"), labels, {}, names) == {
+    assert matched(list("abcd"), labels, before, names) == before
+    assert matched(list("abcd"), labels, {}, names) == {
         "a": "c0",
         "b": "c0",
         "c": "c1",
         "d": "c1",
     }
-    lonely = merge_split.matched(["a"], np.array([0]), before, names)
+    lonely = matched(["a"], np.array([0]), before, names)
     assert lonely == {"a": "c1"}
 
 

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from shoal.core.exchange.parts import Vector
+from shoal.core.exchange.parts import FloatArray
 from shoal.core.server_kit import distances
 from shoal.core.server_kit.cluster import agglomerated
 from shoal.core.types import Tensors
 
 
-def spread(rows: Vector) -> list[Tensors]:
+def spread(rows: FloatArray) -> list[Tensors]:
     """Vectors as tensors of two shapes, with a whole number that must not count."""
     return [
         {"a": row[:4].reshape(2, 2), "steps": np.array(i * 1000), "b": row[4:]} for i, row in enumerate(rows)
@@ -17,13 +17,13 @@ def spread(rows: Vector) -> list[Tensors]:
 
 
 @pytest.fixture
-def rows() -> Vector:
+def rows() -> FloatArray:
     return np.random.default_rng(0).normal(size=(6, 11))
 
 
 @pytest.mark.parametrize("room", [1, 200, 1 << 25])
 def test_blocks_of_any_size_give_the_inner_products_of_the_updates(
-    rows: Vector, room: int, monkeypatch: pytest.MonkeyPatch
+    rows: FloatArray, room: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(distances, "MATRIX", room)
     base = np.ones(11)
@@ -33,7 +33,7 @@ def test_blocks_of_any_size_give_the_inner_products_of_the_updates(
 
 
 @pytest.mark.parametrize("huge", [1e308, -1.7e308, 1e200, 1e-308])
-def test_no_update_is_so_long_that_distances_of_others_are_no_numbers(rows: Vector, huge: float) -> None:
+def test_no_update_is_so_long_that_distances_of_others_are_no_numbers(rows: FloatArray, huge: float) -> None:
     models, bases = spread(rows), spread(np.ones((6, 11)))
     models[0], bases[0] = spread(np.full((1, 11), huge))[0], spread(np.full((1, 11), -1e308))[0]
     products = distances.inner_products(models, bases)
@@ -42,7 +42,7 @@ def test_no_update_is_so_long_that_distances_of_others_are_no_numbers(rows: Vect
     np.testing.assert_allclose(products[1:, 1:], (rows[1:] - 1.0) @ (rows[1:] - 1.0).T, atol=1e-12)
 
 
-def test_distances_angles_and_points_follow_from_them(rows: Vector) -> None:
+def test_distances_angles_and_points_follow_from_them(rows: FloatArray) -> None:
     products = rows @ rows.T
     apart = np.linalg.norm(rows[:, None] - rows[None], axis=2)
     np.testing.assert_allclose(distances.euclidean(products), apart, atol=1e-12)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from shoal.core.exchange.admit import MAX_VALUE
-from shoal.core.exchange.parts import Descriptor, Moments, NoisySums, PrivacySettings, Vector
+from shoal.core.exchange.parts import Descriptor, FloatArray, Moments, NoisySums, PrivacySettings
 from shoal.core.privacy.sums import GRID, ExactSums, sums_of
 from shoal.core.server_kit.estimates import Estimates, estimate
 
@@ -13,7 +13,7 @@ CLASSES, DIMS = 3, 2
 REPEATS = 4000
 
 
-def data() -> tuple[Vector, np.ndarray]:
+def data() -> tuple[FloatArray, np.ndarray]:
     """Three classes of 60, 40 and 20 samples, well inside the ball."""
     chance = np.random.default_rng(0)
     labels = np.repeat(np.arange(CLASSES), [60, 40, 20])

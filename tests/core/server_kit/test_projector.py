@@ -5,9 +5,9 @@ import pytest
 from sklearn.decomposition import PCA
 
 from shoal.core.errors import BadPayload
-from shoal.core.exchange.parts import LatentBounds, Vector
+from shoal.core.exchange.parts import FloatArray, LatentBounds
 from shoal.core.exchange.tensors import digest
-from shoal.core.server_kit.projector import make_projector, merge_bounds, public_projector
+from shoal.core.server_kit.frozen_encoder import make_projector, merge_bounds, public_projector
 
 
 def bounds(low: list[float], high: list[float], epoch: int = 0) -> LatentBounds:
@@ -101,8 +101,8 @@ def test_its_radius_shortens_few_of_random_directions() -> None:
     assert 0.01 < (lengths > projector["radius"]).mean() < 0.06
 
 
-def random_directions(latents: int) -> Vector:
+def random_directions(latents: int) -> FloatArray:
     """(5000, latents), each of length 1."""
     points = np.random.default_rng(0).normal(size=(5000, latents))
-    found: Vector = points / np.linalg.norm(points, axis=1, keepdims=True)
+    found: FloatArray = points / np.linalg.norm(points, axis=1, keepdims=True)
     return found

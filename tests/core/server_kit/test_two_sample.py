@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from shoal.core.device_kit.describe import moments_of
-from shoal.core.exchange.parts import Descriptor, Moments, PrivacySettings, Vector
+from shoal.core.exchange.parts import Descriptor, FloatArray, Moments, PrivacySettings
 from shoal.core.privacy.release import release, release_sums
 from shoal.core.privacy.sums import sums_of
 from shoal.core.privacy.terms import terms
@@ -26,14 +26,14 @@ def device(
     return release(moments, PrivacySettings(), "0" * 64, chance)
 
 
-def tree(*heights: float) -> Vector:
+def tree(*heights: float) -> FloatArray:
     """Devices that join one after the other at these heights, as `linkage` has it."""
     count = len(heights)
     first = [0, *range(count + 1, 2 * count)]
     return np.array([[first[k], k + 1, heights[k], k + 2] for k in range(count)], float)
 
 
-def pairs(matrix: Vector) -> Vector:
+def pairs(matrix: FloatArray) -> FloatArray:
     return matrix[np.triu_indices(len(matrix), 1)]
 
 

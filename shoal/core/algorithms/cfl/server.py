@@ -9,7 +9,7 @@ import numpy as np
 from shoal.core.algorithm import Report
 from shoal.core.algorithms.cfl import Parameters
 from shoal.core.exchange.messages import Trained
-from shoal.core.exchange.parts import Vector
+from shoal.core.exchange.parts import FloatArray
 from shoal.core.server_kit import clustered, distances
 from shoal.core.server_kit.cluster import Labels, agglomerated
 from shoal.core.server_kit.clustered import Clustered
@@ -61,7 +61,7 @@ def _leaving(state: State, key: ModelKey, updates: Mapping[DeviceId, Trained]) -
     return [device for device, half in zip(devices, halves, strict=True) if half]
 
 
-def incongruent(parameters: Parameters, products: Vector, weights: Vector) -> bool:
+def incongruent(parameters: Parameters, products: FloatArray, weights: FloatArray) -> bool:
     """Whether the mean update is short while some update is long (Algorithm 2; section IV, eq. 29 and 30).
 
     products: (n, n), inner products of the updates.
@@ -74,7 +74,7 @@ def incongruent(parameters: Parameters, products: Vector, weights: Vector) -> bo
     return mean < parameters.short * longest
 
 
-def bipartition(cosines: Vector) -> tuple[Labels, float]:
+def bipartition(cosines: FloatArray) -> tuple[Labels, float]:
     """Two groups whose largest cosine across is smallest, and that cosine (Algorithm 1)."""
     halves = agglomerated(1.0 - cosines, "single", clusters=2)
     if halves.max() == 0:  # all the same: nothing parts them

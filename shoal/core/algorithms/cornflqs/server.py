@@ -7,10 +7,10 @@ import numpy as np
 
 from shoal.core.algorithm import Plan, Report
 from shoal.core.algorithms.cornflqs import Parameters
-from shoal.core.exchange.parts import Vector
-from shoal.core.server_kit import clustered, distances, merge_split
+from shoal.core.exchange.parts import FloatArray
+from shoal.core.server_kit import clustered, distances
 from shoal.core.server_kit.averaging import next_models
-from shoal.core.server_kit.cluster import agglomerated
+from shoal.core.server_kit.cluster import agglomerated, matched
 from shoal.core.server_kit.clustered import GLOBAL, Clustered, advanced, choose, regrouped, started_from
 from shoal.core.server_kit.standard import trained
 from shoal.core.types import DeviceId, Tensors
@@ -58,13 +58,13 @@ def _take_corn(state: State, reports: Sequence[Report]) -> State:
     if not updates:  # only late devices answered: the round is still to come
         return state
     devices = sorted(updates)
-    names = clustered.named(state.parameters.clusters)
+    names = clustered.cluster_names(state.parameters.clusters)
     labels = agglomerated(_apart(state, updates), "ward", clusters=len(names))
-    groups = merge_split.matched(devices, labels, state.assignments, names)
+    groups = matched(devices, labels, state.assignments, names)
     return advanced(regrouped(state, reports, groups), "agree")
 
 
-def _apart(state: State, updates: Mapping[DeviceId, Tensors]) -> Vector:
+def _apart(state: State, updates: Mapping[DeviceId, Tensors]) -> FloatArray:
     """(n, n) distances of devices in id order.
 
     Directions from different models cannot be compared. So the server parts those who started from one, and

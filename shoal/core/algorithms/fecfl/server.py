@@ -10,8 +10,8 @@ from shoal.core.algorithm import Plan, Report
 from shoal.core.algorithms.fecfl import Parameters
 from shoal.core.errors import Refused
 from shoal.core.exchange.messages import Message, Represent, Represented
-from shoal.core.exchange.parts import ClusterAssignment, Evidence, Prototypes, Vector
-from shoal.core.server_kit import clustered, distances, merge_split
+from shoal.core.exchange.parts import ClusterAssignment, Evidence, FloatArray, Prototypes
+from shoal.core.server_kit import clustered, distances
 from shoal.core.server_kit.assign import nearest_of
 from shoal.core.server_kit.cluster import agglomerated
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
@@ -25,7 +25,7 @@ class State(Clustered):
     """phase: represent, clustered, evaluate or done. embeddings: (d,), each device's mean."""
 
     parameters: Parameters
-    embeddings: Mapping[DeviceId, Vector] = field(default_factory=dict)
+    embeddings: Mapping[DeviceId, FloatArray] = field(default_factory=dict)
 
 
 def start(model: Tensors, parameters: Parameters) -> State:
@@ -41,7 +41,7 @@ def place(state: State, evidence: Evidence | None) -> ClusterAssignment | Messag
     return nearest(state, evidence.means[0])
 
 
-def nearest(state: State, embedding: Vector) -> ClusterAssignment:
+def nearest(state: State, embedding: FloatArray) -> ClusterAssignment:
     """The cluster to whose members the mean cosine distance is least."""
     members = sorted(state.embeddings)
     apart = cosine_distances([embedding, *(state.embeddings[device] for device in members)])[0, 1:]
@@ -50,7 +50,7 @@ def nearest(state: State, embedding: Vector) -> ClusterAssignment:
     return nearest_of(names, [float(apart[homes == name].mean()) for name in names])
 
 
-def cosine_distances(embeddings: Sequence[Vector]) -> Vector:
+def cosine_distances(embeddings: Sequence[FloatArray]) -> FloatArray:
     """(n, n) 1 - cosine, 0 to 2; those of another width than most are at right angles to all."""
     width = Counter(len(one) for one in embeddings).most_common(1)[0][0]
     rows = np.stack([one if len(one) == width else np.zeros(width) for one in embeddings])
@@ -71,7 +71,7 @@ def _take_represent(state: State, reports: Sequence[Report]) -> State:
         below=chosen.distance,
     )
     groups = dict(zip(embeddings, labels.tolist(), strict=True))
-    return merge_split.formed(replace(state, embeddings=embeddings), groups, "clustered")
+    return clustered.formed(replace(state, embeddings=embeddings), groups, "clustered")
 
 
 def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:
@@ -88,7 +88,7 @@ def _take_train(state: State, reports: Sequence[Report]) -> State:
     return clustered.take_train(state, reports)
 
 
-def _embeddings(reports: Sequence[Report]) -> dict[DeviceId, Vector]:
+def _embeddings(reports: Sequence[Report]) -> dict[DeviceId, FloatArray]:
     return {
         report.device: report.message.prototypes.means[0]
         for report in reports

@@ -8,8 +8,8 @@ import numpy as np
 from shoal.core.algorithm import Plan, Report
 from shoal.core.algorithms.feddrift import Parameters
 from shoal.core.errors import ConfigError
-from shoal.core.exchange.parts import MAX_MODELS, Vector
-from shoal.core.server_kit import clustered, merge_split
+from shoal.core.exchange.parts import MAX_MODELS, FloatArray
+from shoal.core.server_kit import clustered
 from shoal.core.server_kit.cluster import agglomerated
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
 from shoal.core.types import DeviceId, ModelKey, Tensors
@@ -70,9 +70,7 @@ def _take_scores(state: State, reports: Sequence[Report]) -> State:
     labels = agglomerated(apart, "complete", below=state.parameters.drift)
     names = list(state.models)
     firsts = {label: names[labels.tolist().index(label)] for label in labels.tolist()}
-    after = merge_split.merged(
-        after, {name: firsts[label] for name, label in zip(names, labels, strict=True)}
-    )
+    after = clustered.merged(after, {name: firsts[label] for name, label in zip(names, labels, strict=True)})
     own = {device: f"c{state.made + number}" for number, device in enumerate(drifted)}
     return replace(
         after,
@@ -90,9 +88,9 @@ def _take_scores(state: State, reports: Sequence[Report]) -> State:
 def distances(
     names: Sequence[ModelKey],
     assignments: Mapping[DeviceId, ModelKey],
-    losses: Mapping[DeviceId, Vector],
+    losses: Mapping[DeviceId, FloatArray],
     against: str = "home",
-) -> Vector:
+) -> FloatArray:
     """(K, K): by how much either of two models is worse on the other's devices than the other's own is there
     ("home"), or than it is itself on its own ("itself"); never below 0. Infinitely far where a cluster has
     nobody who told a loss.

@@ -8,7 +8,7 @@ from shoal.core.algorithms.fedem.messages import Measure, Mix, Mixed
 from shoal.core.device_kit import standard
 from shoal.core.device_kit.mixture import labelled, predicted, responsibilities, sample_losses, train_share
 from shoal.core.exchange.messages import Evaluated, Message
-from shoal.core.exchange.parts import Vector
+from shoal.core.exchange.parts import FloatArray
 from shoal.core.seeds import generator
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def _measure(task: Measure, context: "DeviceContext") -> Evaluated:
     return Evaluated(*predicted(context, task.models, mixture, samples), len(samples))
 
 
-def recalled(context: "DeviceContext", count: int) -> Vector | None:
+def recalled(context: "DeviceContext", count: int) -> FloatArray | None:
     """The remembered weights of so many models: none below 0, their sum 1. None where there are none such."""
     found = (context.memory or {}).get(WEIGHTS)
     if found is None or found.shape != (count,) or not (found >= 0.0).all():

@@ -7,7 +7,7 @@ import numpy as np
 
 from shoal.core.algorithm import Plan, Report
 from shoal.core.algorithms.fedgroup import Parameters
-from shoal.core.exchange.parts import Vector
+from shoal.core.exchange.parts import FloatArray
 from shoal.core.server_kit import clustered, distances
 from shoal.core.server_kit.cluster import kmeans
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
@@ -37,13 +37,13 @@ def _take_start(state: State, reports: Sequence[Report]) -> State:
     updates = {device: update.model for device, update in sorted(trained(reports).items())}
     products = distances.of_devices(updates, dict.fromkeys(updates, state.initial))
     labels = kmeans(decomposed(products, state.parameters.clusters), state.parameters.clusters)
-    names = clustered.named(state.parameters.clusters)
+    names = clustered.cluster_names(state.parameters.clusters)
     groups = {device: names[label] for device, label in zip(updates, labels, strict=True)}
     after = clustered.regrouped(state, reports, groups)
     return clustered.advanced(_mixed(replace(after, first=after.models)), "clustered")
 
 
-def decomposed(products: Vector, clusters: int) -> Vector:
+def decomposed(products: FloatArray, clusters: int) -> FloatArray:
     """(n, r): cosines of n updates with the `clusters` leading right singular vectors of all of them.
 
     With updates as rows of U S V^T, an update's inner product with the j-th row of V^T is U_ij S_j.

@@ -23,7 +23,7 @@ from shoal.core.device_kit.mixture import Labels, labelled, predicted, sample_lo
 from shoal.core.device_kit.samples import Samples
 from shoal.core.errors import BadPayload, DataFault
 from shoal.core.exchange.messages import Message, Scored, TrainingSettings
-from shoal.core.exchange.parts import MixtureCounts, Scores, Vector
+from shoal.core.exchange.parts import FloatArray, MixtureCounts, Scores
 from shoal.core.privacy.chance import Chance
 from shoal.core.privacy.discrete_gaussian import draw
 from shoal.core.types import Tensors
@@ -133,10 +133,10 @@ def _trained(
     return found
 
 
-def _noised(counts: Vector, deviation: float, context: "DeviceContext") -> Vector:
+def _noised(counts: FloatArray, deviation: float, context: "DeviceContext") -> FloatArray:
     """With a discrete Gaussian of this standard deviation, in samples, on the grid (section E)."""
     if not deviation:
         return counts
     drawn = draw(Fraction(deviation * GRID) ** 2, counts.size, Chance(context.noise.bytes))
-    found: Vector = (np.rint(counts * GRID) + np.reshape(drawn, counts.shape)) / GRID
+    found: FloatArray = (np.rint(counts * GRID) + np.reshape(drawn, counts.shape)) / GRID
     return found

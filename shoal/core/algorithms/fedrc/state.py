@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shoal.core.algorithms.fedrc import Parameters
-from shoal.core.exchange.parts import MixtureCounts, Vector
+from shoal.core.exchange.parts import FloatArray, MixtureCounts
 from shoal.core.server_kit.clustered import Clustered
 from shoal.core.server_kit.robust import SHARE, capped
 from shoal.core.types import DeviceId, ModelKey, Scalar
@@ -28,8 +28,8 @@ class State(Clustered):
 
     parameters: Parameters
     phase: str = "train"
-    tables: Mapping[DeviceId, Vector] = field(default_factory=dict)
-    scores: Mapping[DeviceId, Vector] = field(default_factory=dict)
+    tables: Mapping[DeviceId, FloatArray] = field(default_factory=dict)
+    scores: Mapping[DeviceId, FloatArray] = field(default_factory=dict)
     low: Mapping[ModelKey, int] = field(default_factory=dict)
     spare: Mapping[ModelKey, int] = field(default_factory=dict)
     removed: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ def table(state: State) -> MixtureCounts | None:
     return MixtureCounts(counts / counts.sum(axis=1, keepdims=True))
 
 
-def all_counts(state: State) -> Vector:
+def all_counts(state: State) -> FloatArray:
     """(K, C), in samples."""
     total = np.zeros_like(next(iter(state.tables.values())))
     for _, each in sorted(bounded_tables(state).items()):
@@ -63,7 +63,7 @@ def all_counts(state: State) -> Vector:
     return total
 
 
-def bounded_tables(state: State) -> dict[DeviceId, Vector]:
+def bounded_tables(state: State) -> dict[DeviceId, FloatArray]:
     """By device, (K, C), in samples. How many one has is its own word: so where updates are bounded, none
     counts for more than its share of all, as in `shoal.core.server_kit.robust`."""
     if state.parameters.aggregation == "mean":
@@ -73,6 +73,6 @@ def bounded_tables(state: State) -> dict[DeviceId, Vector]:
     return {device: each * (allowed[device] / sizes[device]) for device, each in state.tables.items()}
 
 
-def heaviest(tables: Mapping[DeviceId, Vector], keys: Sequence[ModelKey]) -> dict[DeviceId, ModelKey]:
+def heaviest(tables: Mapping[DeviceId, FloatArray], keys: Sequence[ModelKey]) -> dict[DeviceId, ModelKey]:
     """The model that explains most of each device's data; the first of several."""
     return {device: keys[int(np.argmax(each.sum(axis=1)))] for device, each in tables.items()}

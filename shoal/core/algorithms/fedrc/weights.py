@@ -10,7 +10,7 @@ import numpy as np
 
 from shoal.core.algorithms.fedrc.messages import Mixing
 from shoal.core.device_kit.mixture import Labels, responsibilities
-from shoal.core.exchange.parts import MixtureCounts, Vector
+from shoal.core.exchange.parts import FloatArray, MixtureCounts
 from shoal.core.seeds import generator
 from shoal.core.types import Tensors
 
@@ -34,11 +34,11 @@ class Mixture:
     """
 
     keys: tuple[str, ...]
-    omega: Vector
-    gamma: Vector | None = None
-    velocity: Vector | None = None
-    square: Vector | None = None
-    costs: Vector | None = None
+    omega: FloatArray
+    gamma: FloatArray | None = None
+    velocity: FloatArray | None = None
+    square: FloatArray | None = None
+    costs: FloatArray | None = None
 
     def tensors(self) -> Tensors:
         """What is to be remembered, by model, as the server may take some away. omega alone
@@ -77,13 +77,13 @@ def recalled(memory: Tensors | None, keys: Sequence[str], samples: int) -> Mixtu
     return replace(mixture, gamma=_shared_out(gamma, mixture.omega), velocity=velocity, square=square)
 
 
-def mean_costs(losses: Vector, log_shares: Vector | None) -> Vector:
+def mean_costs(losses: FloatArray, log_shares: FloatArray | None) -> FloatArray:
     """(K,): how badly each model explains the data, the mean of -log P(y | x) / P(y) (eq. 2), in nats."""
-    found: Vector = (losses if log_shares is None else losses + log_shares).mean(axis=0)
+    found: FloatArray = (losses if log_shares is None else losses + log_shares).mean(axis=0)
     return found
 
 
-def as_one(before: Mixture, losses: Vector, log_shares: Vector | None, mixing: Mixing) -> Mixture:
+def as_one(before: Mixture, losses: FloatArray, log_shares: FloatArray | None, mixing: Mixing) -> Mixture:
     """All samples alike, by how well each model explains them together. Weights that were drawn stand in the
     first round, as models that begin alike explain everything alike."""
     omega, costs = before.omega, None
@@ -96,7 +96,7 @@ def as_one(before: Mixture, losses: Vector, log_shares: Vector | None, mixing: M
     return Mixture(before.keys, omega, np.tile(omega, (len(losses), 1)), costs=costs)
 
 
-def weighed(before: Mixture, losses: Vector, log_shares: Vector | None, mixing: Mixing) -> Mixture:
+def weighed(before: Mixture, losses: FloatArray, log_shares: FloatArray | None, mixing: Mixing) -> Mixture:
     """The E-step (eq. 3 and 4): each sample's models by the weights of before, and from that the weights."""
     prior = np.maximum(before.omega, mixing.floor)
     gamma = responsibilities(losses, prior / prior.sum(), log_shares)
@@ -113,20 +113,20 @@ def weighed(before: Mixture, losses: Vector, log_shares: Vector | None, mixing: 
     return Mixture(before.keys, moved.mean(axis=0), moved, velocity, square)
 
 
-def log_shares(table: MixtureCounts | None, labels: Labels) -> Vector | None:
+def log_shares(table: MixtureCounts | None, labels: Labels) -> FloatArray | None:
     """(n, K): log of how usual each sample's class is with each model."""
     return None if table is None else np.log(table.counts[:, labels].T)
 
 
-def class_counts(gamma: Vector, labels: Labels, classes: int) -> Vector:
+def class_counts(gamma: FloatArray, labels: Labels, classes: int) -> FloatArray:
     """(K, C): how many samples of each class each model explains."""
     counts = np.zeros((gamma.shape[1], classes))
     np.add.at(counts.T, labels, gamma)
     return counts
 
 
-def _shared_out(gamma: Vector, omega: Vector) -> Vector:
+def _shared_out(gamma: FloatArray, omega: FloatArray) -> FloatArray:
     """Rows that sum to 1; one of which nothing is left is that of the device."""
     sums = gamma.sum(axis=1, keepdims=True)
-    found: Vector = np.where(sums > 0.0, gamma / np.where(sums > 0.0, sums, 1.0), omega)
+    found: FloatArray = np.where(sums > 0.0, gamma / np.where(sums > 0.0, sums, 1.0), omega)
     return found

@@ -15,7 +15,7 @@ from shoal.core.device_kit.personal import Personal, recall, remember
 from shoal.core.device_kit.samples import Batches, seeded
 from shoal.core.device_kit.train import descend
 from shoal.core.exchange.messages import Evaluate, Message
-from shoal.core.exchange.parts import Vector
+from shoal.core.exchange.parts import FloatArray
 from shoal.core.exchange.tensors import weighted_mean
 from shoal.core.seeds import generator
 from shoal.core.types import Tensors
@@ -57,7 +57,7 @@ def _train(message: Train, context: "DeviceContext") -> SoftTrained:
     return SoftTrained(model, len(samples), loss, shares=tuple(shares.tolist()))
 
 
-def counted(models: tuple[Tensors, ...], context: "DeviceContext") -> Vector:
+def counted(models: tuple[Tensors, ...], context: "DeviceContext") -> FloatArray:
     """n_ks / n_k, (S,): for which share of the training samples each centre's loss is the lowest."""
     samples, _ = labelled(context, "train")
     losses, order = (
@@ -65,7 +65,7 @@ def counted(models: tuple[Tensors, ...], context: "DeviceContext") -> Vector:
         generator(context.seed, "ties").permutation(len(models)),
     )
     best = order[losses[:, order].argmin(axis=1)]
-    found: Vector = np.bincount(best, minlength=len(models)) / len(samples)
+    found: FloatArray = np.bincount(best, minlength=len(models)) / len(samples)
     return found
 
 

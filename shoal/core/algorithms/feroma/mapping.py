@@ -9,7 +9,7 @@ from scipy.spatial.distance import cdist
 
 from shoal.core.algorithms.feroma import Parameters
 from shoal.core.algorithms.feroma.state import Row
-from shoal.core.exchange.parts import ClusterAssignment, Descriptor, Moments, Vector
+from shoal.core.exchange.parts import ClusterAssignment, Descriptor, FloatArray, Moments
 from shoal.core.server_kit import descriptors, two_sample
 from shoal.core.server_kit.robust import SHARE, capped
 from shoal.core.types import DeviceId, ModelKey
@@ -83,7 +83,7 @@ def distances(
     others: Sequence[Descriptor],
     scaler: descriptors.BlockScaler,
     classes: int,
-) -> Vector:
+) -> FloatArray:
     """(n, m): "likeness", how unlike as a multiple of what chance alone makes of one distribution; or
     "euclidean" or "cosine", between scaled profiles of so many classes, 0 for label-free ones."""
     if measure == "likeness":
@@ -93,18 +93,18 @@ def distances(
         np.stack([scaler.transform(descriptors.vector(one, classes)[:taken]) for one in side])
         for side in (ones, others)
     )
-    found: Vector = cdist(points, to, measure)
+    found: FloatArray = cdist(points, to, measure)
     return np.nan_to_num(found, nan=1.0)  # cosine: a profile of zeros has no direction
 
 
-def closeness(weighting: str, apart: Vector) -> Vector:
+def closeness(weighting: str, apart: FloatArray) -> FloatArray:
     """Eq. 3 without its sum: of each distance, how much it counts for.
 
     "likeness" is flat up to 1, where two profiles could be of one distribution. Above, it falls as 1 / T: T
     is a squared difference over the error of telling it from so many samples, and what is off by that much is
     to count by one over its squared error. So few samples make devices share more, and many make them choose.
     """
-    found: Vector
+    found: FloatArray
     if weighting == "softmax":
         found = np.exp(apart.min(axis=1, keepdims=True) - apart)
     elif weighting == "inverse":
@@ -114,14 +114,14 @@ def closeness(weighting: str, apart: Vector) -> Vector:
     return found
 
 
-def normalised(weights: Vector) -> Vector:
+def normalised(weights: FloatArray) -> FloatArray:
     """Rows that sum to 1, or to 0 where nothing counts."""
     total = weights.sum(axis=1, keepdims=True)
-    found: Vector = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0.0)
+    found: FloatArray = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0.0)
     return found
 
 
-def above(weights: Vector, threshold: float) -> Vector:
+def above(weights: FloatArray, threshold: float) -> FloatArray:
     """Eq. 4: without the weights below tau, or all alike where none is left (the global fallback)."""
     if not threshold:
         return weights
@@ -130,7 +130,7 @@ def above(weights: Vector, threshold: float) -> Vector:
     return normalised(np.where(left.any(axis=1, keepdims=True), left, 1.0))
 
 
-def sizes(parameters: Parameters, rows: Sequence[Row]) -> Vector:
+def sizes(parameters: Parameters, rows: Sequence[Row]) -> FloatArray:
     """(m,): p_j, the samples of each source, none above its share where claims are not to be believed."""
     claimed = {str(index): float(row.examples) for index, row in enumerate(rows)}
     if parameters.aggregation != "mean":

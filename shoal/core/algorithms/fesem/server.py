@@ -37,7 +37,7 @@ def _first_groups(state: State, updates: dict[DeviceId, Tensors]) -> dict[Device
     products = distances.of_devices(updates, dict.fromkeys(updates, state.models[GLOBAL]))
     points = distances.points(products)
     labels = kmeans(points, state.parameters.clusters) if points.size else [0] * len(updates)
-    names = clustered.named(state.parameters.clusters)
+    names = clustered.cluster_names(state.parameters.clusters)
     return {device: names[label] for device, label in zip(updates, labels, strict=True)}
 
 

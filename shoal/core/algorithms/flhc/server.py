@@ -41,7 +41,7 @@ def _take_group(state: State, reports: Sequence[Report]) -> State:
         clusters=state.parameters.clusters,
         below=state.parameters.distance,
     )
-    names = clustered.named(int(labels.max()) + 1)
+    names = clustered.cluster_names(int(labels.max()) + 1)
     groups = {device: names[label] for device, label in zip(updates, labels, strict=True)}
     # Who was there before and is away now has no cluster yet, and will choose one.
     return clustered.advanced(

@@ -8,9 +8,9 @@ from scipy.stats import chi2
 
 from shoal.core.algorithms.flux import Parameters
 from shoal.core.algorithms.flux.state import Clustering
-from shoal.core.exchange.parts import ClusterAssignment, Descriptor, Vector
+from shoal.core.exchange.parts import ClusterAssignment, Descriptor, FloatArray
 from shoal.core.exchange.privacy_modes import mode_of
-from shoal.core.server_kit import assign, cluster, descriptors, noisy, two_sample
+from shoal.core.server_kit import assign, cluster, descriptors, two_sample
 from shoal.core.server_kit.assign import nearest_of
 from shoal.core.server_kit.estimates import estimate
 from shoal.core.types import DeviceId, ModelKey, Tensors
@@ -59,9 +59,9 @@ def form_clusters(
     noise = None
     if private:
         added = [scaler.transform_noise(descriptors.noise_vector(one, parameters.classes)) for one in chosen]
-        centroids, noise = noisy.centroids(points, np.stack(added), labels)
-        centroids = noisy.filled(centroids)
-        points = noisy.filled(points, centroids[labels])
+        centroids, noise = assign.noisy_centroids(points, np.stack(added), labels)
+        centroids = assign.filled(centroids)
+        points = assign.filled(points, centroids[labels])
     else:
         centroids = cluster.centroids(points, labels)
     middles = centroids[:, : 2 * scaler.width]
@@ -78,14 +78,16 @@ def form_clusters(
         described=described,
         vectors=dict(zip(devices, points, strict=True)),
         centroids=centroids,
-        reach=assign.reach(apart, labels, between),
+        reach=assign.radii(apart, labels, between),
         noise=noise,
         classless=sum(1 for one in chosen if private and not one.classes),
     )
     return found, {device: names[label] for device, label in zip(devices, labels, strict=True)}
 
 
-def find_groups(parameters: Parameters, points: Vector, described: Sequence[Descriptor]) -> cluster.Labels:
+def find_groups(
+    parameters: Parameters, points: FloatArray, described: Sequence[Descriptor]
+) -> cluster.Labels:
     """K-means where the number of clusters is known (FLUX-prior), else by test, or by density (D.2).
 
     Descriptors with noise are always grouped by test: it alone takes the noise into account.
@@ -106,7 +108,7 @@ def add_device(
     answer, point = _nearest(clustering, descriptor, len(clustering.scaler.low) // 2 - 1)
     if clustering.noise is not None:
         row = clustering.names.index(answer.cluster)
-        point = noisy.filled(point[None], clustering.centroids[row][None])[0]
+        point = assign.filled(point[None], clustering.centroids[row][None])[0]
     vectors, described = {**clustering.vectors, device: point}, {**clustering.described, device: descriptor}
     return replace(clustering, vectors=vectors, described=described), answer.cluster
 
@@ -154,10 +156,10 @@ def _by_likelihood(parameters: Parameters) -> bool:
 def _apart(
     parameters: Parameters,
     scaler: descriptors.BlockScaler,
-    points: Vector,
-    samples: Vector,
-    centroids: Vector,
-) -> Vector:
+    points: FloatArray,
+    samples: FloatArray,
+    centroids: FloatArray,
+) -> FloatArray:
     """(n, M): how far newcomers are from clusters. points: (n, 2 l), scaled; samples: (n,), of each."""
     if _by_likelihood(parameters):
         return assign.divergence(scaler.restored(points), samples, scaler.restored(centroids))
@@ -166,7 +168,7 @@ def _apart(
 
 def _nearest(
     clustering: Clustering, descriptor: Descriptor, classes: int
-) -> tuple[ClusterAssignment, Vector]:
+) -> tuple[ClusterAssignment, FloatArray]:
     """The nearest centroid, in the coordinates of so many classes, and the scaled point."""
     names, taken = list(clustering.names), (1 + classes) * clustering.label_free
     point = clustering.scaler.transform(descriptors.vector(descriptor, classes)[:taken])
@@ -174,7 +176,7 @@ def _nearest(
     if clustering.noise is None:
         return assign.nearest(point, centroids, names), point
     noise = clustering.scaler.transform_noise(descriptors.noise_vector(descriptor, classes)[:taken])
-    return noisy.nearest(point, noise, centroids, clustering.noise[:, :taken], names), point
+    return assign.nearest_noisy(point, noise, centroids, clustering.noise[:, :taken], names), point
 
 
 def mixing_weights(clustering: Clustering, device: DeviceId) -> dict[ModelKey, float]:

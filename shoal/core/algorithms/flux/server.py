@@ -19,7 +19,7 @@ from shoal.core.errors import Refused
 from shoal.core.exchange.messages import Describe, Described, Evaluate, Message, Train
 from shoal.core.exchange.parts import ClusterAssignment, Descriptor, Evidence, PrivacySettings
 from shoal.core.server_kit import clustered
-from shoal.core.server_kit.averaging import named, next_models
+from shoal.core.server_kit.averaging import listed, next_models
 from shoal.core.server_kit.clustered import GLOBAL
 from shoal.core.server_kit.frozen_encoder import (
     ask_bounds,
@@ -207,7 +207,10 @@ def _take_watch(state: State, reports: Sequence[Report]) -> State:
     if not moved:
         return replace(state, phase="clustered")
     found, assignments, sources = recluster(state.parameters, _clustering(state), state.progress, described)
-    remark = f"after round {state.progress} the data of {named(moved)} have drifted: clusters are formed anew"
+    remark = (
+        f"after round {state.progress} the data of {listed(moved)} had drifted: "
+        "the clusters were formed again"
+    )
     return replace(
         state,
         clustering=found,

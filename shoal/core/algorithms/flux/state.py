@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from shoal.core.algorithm import LASTING
 from shoal.core.algorithms.flux import Parameters
-from shoal.core.exchange.parts import Descriptor, LatentBounds, Vector
+from shoal.core.exchange.parts import Descriptor, FloatArray, LatentBounds
 from shoal.core.server_kit.clustered import Clustered
 from shoal.core.server_kit.descriptors import BlockScaler
 from shoal.core.types import DeviceId, ModelKey, Scalar, Tensors
@@ -18,7 +18,7 @@ class Clustering:
     encoder: the frozen global model that describes. projector: as in `Train`.
     described: every device's descriptor. vectors: the same, scaled, (2 (U+1) l,).
     centroids: (M, 2 (U+1) l), one row for each of `names`.
-    reach: (M,), by the measure that newcomers are placed by; see `shoal.core.server_kit.assign.reach`.
+    reach: (M,), by the measure that newcomers are placed by; see `shoal.core.server_kit.assign.radii`.
     noise: (M, 2 (U+1) l), variances of the privacy noise in the centroids; None without a guarantee. Where a
     cluster knows nothing of a class, its noise is infinite, and the centroid there is a stopgap.
     classless: devices of the clustering round that released no classes.
@@ -29,10 +29,10 @@ class Clustering:
     projector: Tensors
     scaler: BlockScaler
     names: tuple[ModelKey, ...]
-    vectors: Mapping[DeviceId, Vector]
-    centroids: Vector
-    reach: Vector
-    noise: Vector | None = None
+    vectors: Mapping[DeviceId, FloatArray]
+    centroids: FloatArray
+    reach: FloatArray
+    noise: FloatArray | None = None
     described: Mapping[DeviceId, Descriptor] = field(default_factory=dict)
     classless: int = 0
 

@@ -6,7 +6,7 @@ import numpy as np
 from sklearn.metrics import silhouette_score
 
 from shoal.core.algorithms.fmcl import Parameters
-from shoal.core.exchange.parts import ClusterAssignment, Prototypes, Vector
+from shoal.core.exchange.parts import ClusterAssignment, FloatArray, Prototypes
 from shoal.core.server_kit.assign import nearest_of
 from shoal.core.server_kit.cluster import Labels, agglomerated
 from shoal.core.types import DeviceId, ModelKey
@@ -17,7 +17,7 @@ WINDOWS = ((0.35, 1, 3), (0.70, 2, 6), (np.inf, 3, MOST))
 """Below a coefficient of variation: the smallest and largest K to try (section 4.5)."""
 
 
-def distances(parameters: Parameters, held: Sequence[Prototypes]) -> Vector:
+def distances(parameters: Parameters, held: Sequence[Prototypes]) -> FloatArray:
     """(n, n) distances of all pairs, infinite where a pair shares no class (Algorithm 3, up to D_big)."""
     overlap, summed = np.zeros((2, len(held), len(held)))
     for _, holders in sorted(_by_class(held).items()):
@@ -52,14 +52,14 @@ def _by_class(held: Sequence[Prototypes]) -> dict[tuple[float, int], list[tuple[
 
 def _of_class(
     held: Sequence[Prototypes], holders: Sequence[tuple[int, int]]
-) -> tuple[list[int], Vector, Vector]:
+) -> tuple[list[int], FloatArray, FloatArray]:
     """Of those that hold a class: rows, (m, d) means, (m,) shares of the class in each device's samples."""
     means = np.stack([held[row].means[place] for row, place in holders])
     shares = np.array([held[row].counts[place] / held[row].counts.sum() for row, place in holders])
     return [row for row, _ in holders], means, shares
 
 
-def beyond(parameters: Parameters, held: Sequence[Prototypes], apart: Vector) -> float:
+def beyond(parameters: Parameters, held: Sequence[Prototypes], apart: FloatArray) -> float:
     """D_big: how far apart those are that share no class (Algorithm 3)."""
     pairs = apart[np.triu_indices(len(apart), 1)]
     finite = pairs[np.isfinite(pairs)]
@@ -73,7 +73,7 @@ def between_classes(held: Sequence[Prototypes]) -> float:
     """Mean cosine distance of the mean embeddings of two different classes, over all devices; 0 for one."""
     widths = [one.means.shape[1] for one in held]
     width = max(set(widths), key=widths.count)
-    sums: dict[float, Vector] = {}
+    sums: dict[float, FloatArray] = {}
     for one in held:
         if one.means.shape[1] == width:
             for label, mean, count in zip(one.classes, one.means, one.counts, strict=True):
@@ -85,14 +85,14 @@ def between_classes(held: Sequence[Prototypes]) -> float:
     return float(1.0 - (means @ means.T)[np.triu_indices(len(means), 1)].mean())
 
 
-def group(parameters: Parameters, apart: Vector) -> Labels:
+def group(parameters: Parameters, apart: FloatArray) -> Labels:
     """Average linkage into K groups, or into as many as are found (Algorithms 4 and 5). apart: all finite."""
     if parameters.clusters:
         return agglomerated(apart, "average", clusters=parameters.clusters)
     return agglomerated(apart, "average", clusters=how_many(apart, parameters.search))
 
 
-def how_many(apart: Vector, search: str) -> int:
+def how_many(apart: FloatArray, search: str) -> int:
     """K (Algorithm 5): where the silhouette has its highest peak, among all K up to `MOST`, or in the paper's
     "window", which the spread of distances sets."""
     pairs = apart[np.triu_indices(len(apart), 1)]
@@ -109,7 +109,7 @@ def how_many(apart: Vector, search: str) -> int:
     return window[max(peaks or range(len(scores)), key=lambda row: scores[row])]
 
 
-def silhouette(apart: Vector, clusters: int) -> float:
+def silhouette(apart: FloatArray, clusters: int) -> float:
     """Mean silhouette of so many groups; 0 for one."""
     labels = agglomerated(apart, "average", clusters=clusters)
     if not 2 <= labels.max() + 1 < len(apart):

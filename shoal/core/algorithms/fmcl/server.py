@@ -10,7 +10,7 @@ from shoal.core.algorithms.fmcl import Parameters, clustering
 from shoal.core.errors import Refused
 from shoal.core.exchange.messages import Message, Represent, Represented
 from shoal.core.exchange.parts import ClusterAssignment, Evidence, Prototypes
-from shoal.core.server_kit import clustered, merge_split
+from shoal.core.server_kit import clustered
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
 from shoal.core.types import DeviceId, Tensors
 
@@ -50,7 +50,7 @@ def _take_represent(state: State, reports: Sequence[Report]) -> State:
     far = clustering.beyond(state.parameters, list(held.values()), apart)
     labels = clustering.group(state.parameters, np.where(np.isfinite(apart), apart, far))
     groups = dict(zip(held, labels.tolist(), strict=True))
-    return merge_split.formed(replace(state, prototypes=held, far=far), groups, "clustered")
+    return clustered.formed(replace(state, prototypes=held, far=far), groups, "clustered")
 
 
 def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:

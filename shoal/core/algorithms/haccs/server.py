@@ -9,8 +9,8 @@ from sklearn.cluster import OPTICS
 from shoal.core.algorithm import Plan, Report
 from shoal.core.algorithms.haccs import Parameters
 from shoal.core.algorithms.haccs.messages import Count, Counted
-from shoal.core.exchange.parts import Vector
-from shoal.core.server_kit import clustered, merge_split
+from shoal.core.exchange.parts import FloatArray
+from shoal.core.server_kit import clustered
 from shoal.core.server_kit.cluster import Labels, renumbered, with_singletons
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
 from shoal.core.types import DeviceId, Tensors
@@ -39,21 +39,21 @@ def _take_count(state: State, reports: Sequence[Report]) -> State:
         if isinstance(report.message, Counted)
     }
     labels = density(hellinger(histograms))
-    return merge_split.formed(state, dict(zip(sorted(histograms), labels.tolist(), strict=True)), "clustered")
+    return clustered.formed(state, dict(zip(sorted(histograms), labels.tolist(), strict=True)), "clustered")
 
 
-def histogram(parameters: Parameters, message: Counted) -> Vector:
+def histogram(parameters: Parameters, message: Counted) -> FloatArray:
     """(rows, cells) whose rows sum to 1, or to 0 for a class that is not there: one row of P(y), or one for
     each class of P(X|y)."""
     by_class = parameters.summary == "pixels"
     shape = (parameters.classes, parameters.bins) if by_class else (1, parameters.classes)
     counts = np.array(message.counts).reshape(shape)
     totals = counts.sum(axis=1, keepdims=True)
-    shares: Vector = np.divide(counts, totals, out=np.zeros_like(counts), where=totals > 0.0)
+    shares: FloatArray = np.divide(counts, totals, out=np.zeros_like(counts), where=totals > 0.0)
     return shares
 
 
-def hellinger(histograms: Mapping[DeviceId, Vector]) -> Vector:
+def hellinger(histograms: Mapping[DeviceId, FloatArray]) -> FloatArray:
     """(n, n) Hellinger distances, 0 to 1, of devices in id order: the mean over rows that either has."""
     roots = np.sqrt(np.stack([histograms[device] for device in sorted(histograms)]))
     there = roots.sum(axis=2) > 0.0
@@ -68,7 +68,7 @@ def hellinger(histograms: Mapping[DeviceId, Vector]) -> Vector:
     return (found + found.T) / 2.0
 
 
-def density(apart: Vector) -> Labels:
+def density(apart: FloatArray) -> Labels:
     """Groups of at least two by OPTICS; a device that lies in none is a group of its own."""
     if len(apart) < 3 or apart.max() <= 1e-9:
         return np.zeros(len(apart), np.int64)

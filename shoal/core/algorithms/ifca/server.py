@@ -18,7 +18,7 @@ class State(Clustered):
 
 
 def start(model: Tensors, parameters: Parameters, *others: Tensors) -> State:
-    models = several((model, *others), clustered.named(parameters.clusters))
+    models = several((model, *others), clustered.cluster_names(parameters.clusters))
     return State(parameters=parameters, models=models, phase="choose")
 
 

@@ -8,8 +8,8 @@ import numpy as np
 from shoal.core.algorithm import Plan, Report
 from shoal.core.algorithms.pacfl import Parameters
 from shoal.core.algorithms.pacfl.messages import Span, Spanned
-from shoal.core.exchange.parts import Vector
-from shoal.core.server_kit import clustered, merge_split
+from shoal.core.exchange.parts import FloatArray
+from shoal.core.server_kit import clustered
 from shoal.core.server_kit.cluster import agglomerated
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
 from shoal.core.types import DeviceId, Tensors
@@ -38,17 +38,17 @@ def _take_span(state: State, reports: Sequence[Report]) -> State:
     labels = agglomerated(
         angles(bases, chosen.measure), "average", clusters=chosen.clusters, below=chosen.angle
     )
-    return merge_split.formed(state, dict(zip(sorted(bases), labels.tolist(), strict=True)), "clustered")
+    return clustered.formed(state, dict(zip(sorted(bases), labels.tolist(), strict=True)), "clustered")
 
 
-def basis(message: Spanned) -> Vector:
+def basis(message: Spanned) -> FloatArray:
     """(p, width) orthonormal rows; made so here, for a device may send anything."""
     rows = np.array(message.vectors).reshape(-1, message.width)
-    orthonormal: Vector = np.linalg.svd(rows, full_matrices=False)[2]
+    orthonormal: FloatArray = np.linalg.svd(rows, full_matrices=False)[2]
     return orthonormal
 
 
-def angles(bases: Mapping[DeviceId, Vector], measure: str) -> Vector:
+def angles(bases: Mapping[DeviceId, FloatArray], measure: str) -> FloatArray:
     """(n, n) degrees between the subspaces of devices in id order; right angles where they do not compare.
 
     Principal angles are the arc cosines of the singular values of A B^T.

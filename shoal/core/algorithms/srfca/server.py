@@ -9,8 +9,8 @@ from scipy.sparse.csgraph import connected_components
 
 from shoal.core.algorithm import Report
 from shoal.core.algorithms.srfca import Parameters
-from shoal.core.exchange.parts import Vector
-from shoal.core.server_kit import clustered, distances, merge_split
+from shoal.core.exchange.parts import FloatArray
+from shoal.core.server_kit import clustered, distances
 from shoal.core.server_kit.cluster import SLACK
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
 from shoal.core.server_kit.standard import trained
@@ -40,13 +40,13 @@ def _take_start(state: State, reports: Sequence[Report]) -> State:
     kept = [label for label in sorted(sizes) if sizes[label] >= state.parameters.smallest]
     if not kept:
         labels, kept = [0] * len(labels), [0]
-    names = dict(zip(kept, clustered.named(len(kept)), strict=True))
+    names = dict(zip(kept, clustered.cluster_names(len(kept)), strict=True))
     groups = {device: names[label] for device, label in zip(updates, labels, strict=True) if label in names}
     after = clustered.regrouped(state, reports, groups)
     return clustered.advanced(replace(after, near=near, assignments=groups), _next(state.parameters, 1))
 
 
-def joined(apart: Vector, near: float) -> list[int]:
+def joined(apart: FloatArray, near: float) -> list[int]:
     """Devices, or clusters, by what hangs together of those that are at most so far apart."""
     _, labels = connected_components(apart <= near * (1.0 + SLACK), directed=False)
     return [int(label) for label in labels]
@@ -69,7 +69,7 @@ def _take_choice(state: State, reports: Sequence[Report]) -> State:
     products = distances.inner_products([state.models[name] for name in names], [base] * len(names))
     labels = joined(distances.euclidean(products), state.near)
     firsts = {label: names[labels.index(label)] for label in labels}
-    return merge_split.merged(state, {name: firsts[label] for name, label in zip(names, labels, strict=True)})
+    return clustered.merged(state, {name: firsts[label] for name, label in zip(names, labels, strict=True)})
 
 
 PHASES: clustered.Phases[State] = {

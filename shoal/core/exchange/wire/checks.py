@@ -8,7 +8,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 
 from shoal.core.errors import BadPayload
-from shoal.core.exchange.parts import Integers, Vector
+from shoal.core.exchange.parts import FloatArray, Integers
 from shoal.core.exchange.tensors import MAX_NAME
 
 MAX_TEXT = 1 << 16
@@ -76,12 +76,12 @@ def meaning(table: Mapping[int, Key], number: int, what: str) -> Key:
     return table[number]
 
 
-def vector(values: Sequence[float], most: int, what: str) -> Vector:
+def vector(values: Sequence[float], most: int, what: str) -> FloatArray:
     """A packed array, (n,) float64; counted before it is copied."""
     return np.fromiter(values, np.float64, count=limited(len(values), most, what))
 
 
-def matrix(values: Sequence[float], rows: int, most_rows: int, most: int, what: str) -> Vector:
+def matrix(values: Sequence[float], rows: int, most_rows: int, most: int, what: str) -> FloatArray:
     """A packed array of `rows` rows, (rows, n) float64, n at least 1."""
     _divides(values, rows, most_rows, what)
     return vector(values, most, what).reshape(rows, -1)
