@@ -295,9 +295,9 @@ def test_newcomers_with_labels_are_placed_by_the_e_step_and_others_are_told_what
         assert placed.cluster == found(outcome)[device]
         assert placed.confidence > 0.5
         assert placed.distance < placed.runner_up_distance
-    with pytest.raises(DeviceFault, match="have no labels") as refused:
+    with pytest.raises(DeviceFault, match="needs labels, and the data have none") as refused:
         device_half.perform(question, context(0, Dataset(unseen(0).x)))
-    assert "one of flux" in refused.value.hint
+    assert "one with flux" in refused.value.hint
 
 
 def test_h2_prediction_is_the_weighted_sum_of_probabilities_or_the_heaviest_model_or_tuned(

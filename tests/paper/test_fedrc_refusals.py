@@ -85,7 +85,7 @@ def test_a_single_device_and_devices_that_are_all_alike_are_a_run_like_any_other
 def test_a_label_beyond_the_run_no_labels_and_a_loss_of_ones_own_are_named() -> None:
     with pytest.raises(DataFault, match="label 9"):
         device_half.perform(replace(MIX, mixing=replace(MIXING, classes=9)), context(0))
-    with pytest.raises(DeviceFault, match="no labels"):
+    with pytest.raises(DeviceFault, match="needs labels, and the data have none"):
         device_half.perform(MIX, context(0, Dataset(data(0).x)))
     ours = context(0)
     ours.learner = Learner("own", LEARNER.build, loss=lambda model, x, y: model(x).sum())
