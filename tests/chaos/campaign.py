@@ -34,7 +34,7 @@ class Planned:
 
 @dataclass
 class Campaign:
-    """out: the folder of what comes out. say: told how it goes. secure: over mutual TLS, or in plain text.
+    """out: the folder of what comes out. say: gets its progress. secure: over mutual TLS, or in plain text.
 
     skipped: kinds that this machine does not permit, and why. fleets: what was wrong with a fleet at its end.
     """

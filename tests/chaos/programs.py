@@ -82,7 +82,7 @@ class Program:
 
     async def alive(self, after: float = 0.0) -> None:
         """Wait until it runs, in a life that began later than `after`."""
-        while self.began <= after or self.pid is None:  # noqa: ASYNC110 - nobody tells us of processes
+        while self.began <= after or self.pid is None:  # noqa: ASYNC110 - nothing notifies us of processes
             await asyncio.sleep(LOOK)
 
     async def restart(self, environment: Mapping[str, str] = {}, within: Sequence[str] = ()) -> None:

@@ -81,7 +81,7 @@ NONE_MISSING: Missing = {}
 
 
 class Recalled:
-    """A device's account in the truth: nobody can foresee noise, so what the device released is looked up."""
+    """A device's account in the truth: noise cannot be foreseen, so what the device released is looked up."""
 
     def __init__(self, folder: Path) -> None:
         self._ledger = Ledger(folder, BUDGET)

@@ -144,7 +144,7 @@ def test_the_data_are_looked_at_before_the_server_is_asked(
 
 
 class Forgetful(MemoryLink):
-    """A server that has forgotten what it told, `left` times: it was started anew."""
+    """A server that has forgotten its answers, `left` times, as after a restart."""
 
     left = 0
 

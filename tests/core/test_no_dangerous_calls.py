@@ -1,4 +1,4 @@
-"""No line of ours makes code out of data, hands a shell a text, or opens a plain port that nobody asked for.
+"""No line of ours makes code out of data, hands a shell a text, or opens a plain port that no one asked for.
 
 Every program of the product is read as a syntax tree. What is allowed all the same stands below, with its
 reason.
@@ -50,7 +50,7 @@ ALLOWED = {
     (
         "fedserver/rpc/server.py",
         "add_insecure_port",
-    ): "loopback alone, which is checked, and Unix sockets",
+    ): "only loopback, which is checked, and Unix sockets",
     ("fedserver/rpc/client.py", "insecure_channel"): "the operators' Unix socket",
     ("fedclient/net/rpc.py", "insecure_channel"): "only where the owner's settings say insecure_loopback",
     ("benchmarks/restart.py", "insecure_channel"): "a benchmark, on loopback",
@@ -142,7 +142,7 @@ def test_nothing_dangerous_is_done_but_what_has_a_reason() -> None:
         for what, line in dangers(ast.parse(path.read_bytes(), str(path)))
     }
     assert {place: line for place, line in found.items() if place not in ALLOWED} == {}
-    assert [place for place in ALLOWED if place not in found] == []  # a reason that nobody needs any more
+    assert [place for place in ALLOWED if place not in found] == []  # a reason that is no longer needed
 
 
 @pytest.mark.parametrize(

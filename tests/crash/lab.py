@@ -85,7 +85,7 @@ def expected() -> dict[ModelKey, Tensors]:
 
 
 class Toy:
-    """In the place of a training process: `counting`, with what it remembers on the disk."""
+    """In place of a training process: `counting`, with what it remembers on the disk."""
 
     def __init__(self, number: int, store: BlobStore) -> None:
         self._number, self._store, self._memory = number, store, Memory.beside(store.folder)
@@ -190,7 +190,7 @@ def end(root: Path) -> dict[str, Any]:
 
 
 def acknowledged(root: Path) -> list[str]:
-    """Round and device of every report that a device was told counts."""
+    """Round and device of every report that was confirmed to a device."""
     path = root / "acknowledged"
     return path.read_text().splitlines() if path.exists() else []
 

@@ -26,13 +26,13 @@ STARTS = 4
 """Starts after which a folder has recovered."""
 CALLS = [*(("os", name) for name in ("fsync", "rename", "link", "unlink", "open")), ("Path", "open")]
 EVERY = 2
-"""Every how many passages one is tried in the store alone."""
+"""Every how many passages one is tried in only the store."""
 
 
 def recovered(root: Path) -> None:
     """Start until the run is over, and look at what it came to.
 
-    A device that met the error while it worked has failed, and its round was planned anew under another
+    A device that met the error while it worked has failed, and its round was planned again under another
     number, from which other seeds follow; then the models are not compared.
     """
     assert any(lived(root) == 0 for _ in range(STARTS))
@@ -47,7 +47,7 @@ def recovered(root: Path) -> None:
     assert len(confirmed) == len(set(confirmed))
     kept = {
         each for each in confirmed if not each.startswith("1 ")
-    }  # the reports of the first are not kept so long
+    }  # the reports of the first are no longer stored
     assert kept <= set(found["stored"])
 
 
@@ -93,11 +93,11 @@ def test_a_run_goes_on_after_a_call_of_the_database_failed(
     recovered(tmp_path)
 
 
-# -- the store alone, at every passage ---------------------------------------------------------------------
+# -- only the store, at every passage ---------------------------------------------------------------------
 
 
 def steps(store: Store, confirmed: list[str]) -> None:
-    """A run to the end of its first round. told: what anybody was told of, as soon as that is so."""
+    """A run to the end of its first round. confirmed: gets the name of each thing once it is confirmed."""
     if not store.runs.all():
         store.runs.add(RECORD, checkpoint(store, 1.0))
         confirmed.append("run")
@@ -112,7 +112,7 @@ def steps(store: Store, confirmed: list[str]) -> None:
 
 
 def failing_once(action: Callable[[], None], call: tuple[str, str], passage: int, number: int) -> str:
-    """What came of it when one call failed: "full", "fault", or "" where nobody noticed."""
+    """What came of it when one call failed: "full", "fault", or "" where nothing noticed."""
     whose, name = call
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(OWNERS[whose], name, getattr(OWNERS[whose], name))  # so that it is put back

@@ -95,6 +95,6 @@ def test_an_answer_that_is_no_histogram_is_refused() -> None:
 
 
 def test_parameters_that_cannot_work_are_refused() -> None:
-    for change in ({"classes": 0}, {"bins": 0}, {"summary": "colours"}):
+    for change in ({"classes": 0}, {"bins": 0}, {"summary": "colors"}):
         with pytest.raises(ConfigError, match=next(iter(change))):
             server_half.start(model(0, 0), ALGORITHM.configure("default", change))

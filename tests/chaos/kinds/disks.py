@@ -58,7 +58,7 @@ async def _fill(trial: Trial, program: Program, folder: Path, *device: str) -> N
 
 
 def _take_all_but(left: int, filler: Path) -> None:
-    """Leave so many bytes of a file system, give or take what others write at the same time."""
+    """Leave this many bytes of a file system, give or take what others write at the same time."""
     with filler.open("wb") as file:
         for spare in range(left, left + (8 << 20), 1 << 16):
             with contextlib.suppress(OSError):

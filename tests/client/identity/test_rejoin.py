@@ -1,4 +1,4 @@
-"""A device whose certificate is over: it comes back by itself, and by the server's clock alone."""
+"""A device whose certificate is over: it comes back by itself, and only by the server's clock."""
 
 from dataclasses import replace
 
@@ -122,7 +122,7 @@ def test_nothing_is_decided_by_the_devices_clock(
 def test_who_hangs_up_may_be_someone_else_so_the_pin_is_asked(
     federation: Federation, keyring: Keyring
 ) -> None:
-    """The device goes on trying: a stranger on the way must not end an agent that nobody can visit."""
+    """The device goes on trying: a stranger on the way must not end an agent that no one can visit."""
     federation.life = -DAY
 
     async def steps() -> None:

@@ -15,7 +15,7 @@ DEVICES = ["cpu", pytest.param("cuda", marks=NO_GPU)]
 
 
 def blobs(count: int, classes: int = 3, width: int = 4) -> Dataset:
-    """`count` points around `classes` centres, easy to tell apart."""
+    """`count` points around `classes` centers, easy to tell apart."""
     chance = np.random.default_rng(0)
     y = np.arange(count) % classes
     x = 3 * np.eye(classes, width)[y] + chance.normal(size=(count, width))

@@ -1,4 +1,4 @@
-"""From a round's reports to the next models: shares, what is remembered, and what an operator is told."""
+"""From a round's reports to the next models: shares, what is remembered, and what an operator is shown."""
 
 import json
 

@@ -54,8 +54,8 @@ def test_multiples_of_90_are_exact(quarter: int, side: int) -> None:
 
 
 def test_45_degrees_by_hand() -> None:
-    # Counter-clockwise: what was above the centre goes to its upper left. Corners look up points 1.41 pixels
-    # away from the centre along an axis, which is still the edge's pixel (it reaches to 1.5).
+    # Counter-clockwise: what was above the center goes to its upper left. Corners look up points 1.41 pixels
+    # away from the center along an axis, which is still the edge's pixel (it reaches to 1.5).
     image = np.array([[1, 2, 3], [4, 5, 6], [7, 8, 9]], np.uint8)
     assert rotate(image, 45).tolist() == [[2, 3, 6], [1, 5, 9], [4, 7, 8]]
 

@@ -140,7 +140,7 @@ class Peer:
         return channel_of(self.address, roots or self.issued.authorities, self.key, self.issued.certificate)
 
     def link(self, channel: aio.Channel) -> WireLink:
-        """Calls of this device; it says that it is somebody else, which nobody may believe."""
+        """Calls of this device; it claims to be another device, which the server must not believe."""
         return WireLink(channel, "somebody-else")
 
     @asynccontextmanager
@@ -151,7 +151,7 @@ class Peer:
 
     @asynccontextmanager
     async def joining_channel(self) -> AsyncIterator[aio.Channel]:
-        """To where devices join: the certificate there is believed for its pin alone."""
+        """To where devices join: the certificate there is trusted only for its pin."""
         pem = await asyncio.to_thread(
             ssl.get_server_certificate, (self.string.host.strip("[]"), self.string.port)
         )

@@ -141,7 +141,7 @@ def test_a_certificate_that_is_in_no_row_holds_for_nobody_else(tmp_path: Path, c
     state, devices = tmp_path / "b", lost(tmp_path, clock, "d0", "d1", "d2")
 
     def forged(device: Peer, authority: Authority, ago: float, name: str = "") -> Peer:
-        """Another certificate for the device, signed by the root, issued so many seconds ago."""
+        """Another certificate for the device, signed by the root, issued this many seconds ago."""
         key, pair = new_key(), authority.roots[authority.issuing]
         made = issuing.device(
             pair.key, pair.certificate, key.public_key(), "clinic", name or device.name, time.time() - ago

@@ -1,4 +1,4 @@
-"""TLS handshakes of whoever reaches the port: many at once end no server, and each meets the roots of now."""
+"""TLS handshakes of any caller: many at once end no server, and each meets the roots of now."""
 
 import asyncio
 import contextlib

@@ -26,7 +26,7 @@ from tests.server.authority.peers import Peer, World, lines_of, play, refused, w
 
 @pytest.fixture
 def unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Addresses are never told to wait."""
+    """Addresses never have to wait."""
     monkeypatch.setattr(rate_limit, "MINUTE", 0.0)
 
 
@@ -53,7 +53,7 @@ def test_the_same_request_gets_the_same_certificate_also_after_a_crash(tmp_path:
         async with world(tmp_path / "s") as found:
             device = Peer(await found.token(), "d0")
             first = await device.join()
-            device.csr = request(device.key)  # the device died too, and asks with the same key anew
+            device.csr = request(device.key)  # the device died too, and asks again with the same key
             again = await device.join()
             assert isinstance(first, IssuedIdentity)
             assert isinstance(again, IssuedIdentity)

@@ -124,7 +124,9 @@ def test_a_report_that_was_on_its_way_when_its_device_was_revoked_does_not_count
             task = await hands.task()
             payload = hands.payload(honest(0)(await hands.open(task), task.seed))
             await hands.upload(payload)
-            async with found.coordinator._turn:  # something else is going on: the report waits, past the gate
+            async with (
+                found.coordinator._turn
+            ):  # something else is going on: the report waits, past the interceptor
                 report = Report(task.run, task.round, task.attempt, payload)
                 reporting = asyncio.create_task(hands.link.report(report))
                 await until(lambda: bool(found.peers._calls.get("d0")))
@@ -200,7 +202,7 @@ def test_a_revocation_that_a_failing_disk_took_ends_the_server_so_that_the_next_
 def test_a_revocation_that_a_full_disk_refused_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Barred in memory and approved on the disk, it would get tasks for ever and each result be refused."""
+    """Barred in memory and approved on the disk, it would get tasks but each result would be refused."""
 
     async def full(device: str, reason: str) -> Registered:
         raise DiskFull("shoal.db: no space left", "free some space")

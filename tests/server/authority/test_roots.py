@@ -123,7 +123,7 @@ def test_the_joining_key_of_an_earlier_version_stays_under_its_new_name(tmp_path
 
 
 def damaged(path: Path, folder: Path) -> list[bytes]:
-    """What a disk, or somebody, may have made of the server's certificate."""
+    """What a disk, or someone, may have made of the server's certificate."""
     good, other = path.read_bytes(), roots.load_pair(folder / roots.JOINING)
     strange = other.key_pem + roots.load_pair(next(folder.glob("root-*"))).pem
     return [b"", good[:200], good[: good.index(b"-----BEGIN CERT")], b"\xff" * 99, strange]
@@ -278,10 +278,10 @@ def test_the_change_from_one_root_to_the_next_without_a_restart(tmp_path: Path) 
             assert (old.certificates, old.awaited) == (2, ())
             new = await found.api.add_root()
             assert new.awaited == ("d0", "d1")
-            assert await hello(first) == 0.0  # it is told to renew at once
+            assert await hello(first) == 0.0  # it has to renew at once
             await renew(first)
             with pytest.raises(Refused, match=r"2 devices do not trust authority .* yet: d0, d1"):
-                await found.api.use_root(new.name, False)  # told, but has it stored that?
+                await found.api.use_root(new.name, False)  # announced, but is it stored?
             await hello(first)
             with pytest.raises(Refused, match=r"1 devices do not trust authority .* yet: d1"):
                 await found.api.use_root(new.name, False)

@@ -1,4 +1,4 @@
-"""Over real TLS: whose certificate gets a caller to the gate, and through it."""
+"""Over real TLS: whose certificate gets a caller to the authorization, and through it."""
 
 import asyncio
 import ssl

@@ -208,7 +208,7 @@ def test_a_wait_says_why_the_devices_of_a_run_failed(command: Command, server: D
 
 
 def test_a_wait_outlasts_a_server_that_starts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server goes away twice while somebody waits, and is back each time."""
+    """The server goes away twice while a command waits, and is back each time."""
     summary = RunSummary("r", "r", "fedavg", "default", "open", 1)
     watched = iter([[summary], [], [replace(summary, round=2)], [replace(summary, stage="finished")]])
 

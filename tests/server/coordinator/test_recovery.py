@@ -30,7 +30,7 @@ from tests.waiting import until
 
 
 async def reports(coordinator: Coordinator, count: int) -> None:
-    """A run of which so many reports are in."""
+    """A run of which this many reports are in."""
     await start(coordinator)
     devices = [await hands(coordinator, number) for number in range(DEVICES)]
     for device in devices:

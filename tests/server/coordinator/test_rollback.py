@@ -1,4 +1,4 @@
-"""Going back to earlier models: through the desk, over gRPC, and over a death of the server right after."""
+"""Going back to earlier models: through the operator API, over gRPC, and after a sudden end of the server."""
 
 import asyncio
 import json

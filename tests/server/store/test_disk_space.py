@@ -26,7 +26,7 @@ MARK = Settings().low_water
 
 
 class Disk:
-    """How much is free, in the place of what the file system says."""
+    """How much is free, in place of what the file system says."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, free: int) -> None:
         self.free = free
@@ -51,7 +51,7 @@ def test_uploads_that_do_not_fit_are_refused_and_all_else_goes_on(
         payload = devices[1].payload(honest(1)(message, second.seed))
         with pytest.raises(ServerFull, match="lacks 36 bytes to take an upload of 136"):
             await devices[1].upload(payload)
-        with pytest.raises(ServerFull):  # told before a byte was on its way
+        with pytest.raises(ServerFull):  # refused before a byte was on its way
             await devices[1].link.uploaded(payload.weights()[0].blob)
         assert await devices[0].link.uploaded(uploaded.weights()[0].blob) == 136
         operator = Hands(OperatorApi(coordinator))  # type: ignore[arg-type]
