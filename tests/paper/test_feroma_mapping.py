@@ -29,7 +29,7 @@ def weights(
 def test_equation_3_softmax_inverse_and_likeness_by_hand() -> None:
     apart = np.array([[0.5, 1.0, 4.0]])
     np.testing.assert_allclose(
-        mapping.normalised(mapping.closeness("softmax", apart)),
+        mapping.normalized(mapping.closeness("softmax", apart)),
         np.exp(-apart) / np.exp(-apart).sum(),
     )
     np.testing.assert_allclose(mapping.closeness("inverse", apart), [[2.0, 1.0, 0.25]], rtol=1e-6)
