@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from shoal.core.errors import IllegalEvent, Refused
 from shoal.core.exchange import wire
-from shoal.core.identity.enrolled import Role
+from shoal.core.identity.joining import Role
 
 ALLOWED: Mapping[str, frozenset[Role]] = {
     **wire.roles_by_call(),

@@ -7,11 +7,9 @@ from typing import Any
 
 import click
 
-from fedserver.cli.text import table
+from fedserver.cli.text import WIDTH, setting, table
 from shoal.core.algorithm import Algorithm, Setting, discover, find, rejected
 from shoal.shell.console import Console, Result, verb
-
-WIDTH = 100
 
 
 @click.group()
@@ -89,46 +87,35 @@ def _page(card: Algorithm, name: str, variant: Mapping[str, Any], settings: Mapp
     lines = [f"{card.name}: {card.summary}", *textwrap.wrap(card.citation, WIDTH), ""]
     if variant:
         lines.append(f"{name} is {card.name} with {_pairs(card, variant)}")
-    for each, changes in card.variants.items():
-        if each != name:
-            lines.append(f"variant {each}: {_pairs(card, changes)}")
+    for other, changes in card.variants.items():
+        if other != name:
+            lines.append(f"variant {other}: {_pairs(card, changes)}")
     for preset, changes in card.presets.items():
         pairs = _pairs(card, changes)
         lines += textwrap.wrap(f"preset {preset}: {pairs}", WIDTH, subsequent_indent="    ")
     lines += ["", "Parameters, set with --set NAME=VALUE:", ""]
-    for setting in settings.values():
-        default = variant.get(setting.name, setting.default)
-        paper = _of_paper(card, setting)
-        unit = f" {setting.unit}" if setting.unit else ""
-        head = f"{setting.name} = {_shown(default) if setting.allows(default) else 'REQUIRED'}{unit}"
+    for each in settings.values():
+        default = variant.get(each.name, each.default)
+        paper = _of_paper(card, each)
+        unit = f" {each.unit}" if each.unit else ""
+        head = f"{each.name} = {setting(default) if each.allows(default) else 'REQUIRED'}{unit}"
         if paper is not None and paper != default:
-            head += f" (paper: {_shown(paper)})"
+            head += f" (paper: {setting(paper)})"
         lines.append(head)
-        body = f"{setting.meaning} Legal: {setting.legal}."
+        body = f"{each.meaning} Legal: {each.legal}."
         lines += textwrap.wrap(body, WIDTH, initial_indent="    ", subsequent_indent="    ")
     return "\n".join(lines)
 
 
-def _of_paper(card: Algorithm, setting: Setting) -> Any:
+def _of_paper(card: Algorithm, parameter: Setting) -> Any:
     """What the preset "paper" uses; None where there is no such preset."""
-    return card.presets["paper"].get(setting.name, setting.default) if "paper" in card.presets else None
+    return card.presets["paper"].get(parameter.name, parameter.default) if "paper" in card.presets else None
 
 
 def _pairs(card: Algorithm, changes: Mapping[str, Any]) -> str:
     """Settings as one writes them; a variant marks one that must be given by a value that is not legal."""
     settings = card.settings
     return ", ".join(
-        f"{name}={_shown(value) if settings[name].allows(value) else 'REQUIRED'}"
+        f"{name}={setting(value) if settings[name].allows(value) else 'REQUIRED'}"
         for name, value in changes.items()
-    )
-
-
-def _shown(value: Any) -> str:
-    """A value as --set takes it."""
-    return (
-        str(value).lower()
-        if isinstance(value, bool)
-        else f"{value:g}"
-        if isinstance(value, float)
-        else str(value)
     )

@@ -110,7 +110,7 @@ def export(console: Console, client: "OperatorClient", name: str, cluster: str |
     }
     said = [
         f"{out}: the model of {key}, {len(weights.manifest)} tensors",
-        f"privacy in this run: {privacy['privacy']}",
-        f"the same devices over all runs: {privacy['privacy_over_all_runs']}",
+        f"privacy in this run\n{text.privacy_table(found.released, found.central)}",
+        f"privacy of the same devices over all runs\n{text.privacy_table(in_all)}",
     ]
     return Result(facts, "\n".join(said))

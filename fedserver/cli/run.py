@@ -217,12 +217,19 @@ def _over(console: Console, client: "OperatorClient", name: str, timeout: float 
     until = None if timeout is None else time.monotonic() + timeout
     status, seen = client.show(name), time.monotonic()
     shown: tuple[str, int, str] | None = None
+    measured = max(status.accuracies, default=0)
     live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
     while not status.summary.over:
         try:
             left = None if until is None else max(0.0, until - time.monotonic())
             for status in client.watch(name, left):
                 found = status.summary
+                for number, accuracy in status.accuracies.items():
+                    if number > measured:
+                        console.say(
+                            f"{found.run}: round {number}: held-out accuracy {text.percent(accuracy)}"
+                        )
+                        measured = number
                 step = (found.stage, found.round, found.title)
                 if live or step != shown:
                     console.progress(text.summary(found) if live else text.step(found))

@@ -1,5 +1,6 @@
 """Runs and devices as text for a terminal, and as plain data for programs."""
 
+import textwrap
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,9 +8,17 @@ from dataclasses import asdict
 from typing import Any
 
 from fedserver.coordinator.status_types import ClusterVersions, RunStatus, RunSummary, ServerStatus
-from fedserver.store.records import LogLine
+from fedserver.store.records import LogLine, RunSpec
+from shoal.core.algorithm import find
+from shoal.core.errors import ConfigError
 from shoal.core.privacy.report import CentralNoise, Statement, of_weights
 from shoal.core.types import DeviceId
+
+WIDTH = 100
+LATEST = 10
+"""How many of the latest measured rounds `run show` prints."""
+
+NO_BREAK = "\xa0"
 
 
 def data(status: RunStatus) -> dict[str, Any]:
@@ -20,6 +29,8 @@ def data(status: RunStatus) -> dict[str, Any]:
     }
     return {
         **asdict(status.summary),
+        **({} if status.spec is None else spec_data(status.spec)),
+        "accuracies": status.accuracies,
         "clusters": status.clusters,
         "devices": [asdict(figures) for figures in status.devices],
         "abandoned": status.abandoned,
@@ -27,6 +38,27 @@ def data(status: RunStatus) -> dict[str, Any]:
         "models": models,
         **private_data(status.released, status.central),
     }
+
+
+def spec_data(spec: RunSpec) -> dict[str, Any]:
+    """What the operator asked for, as JSON. changed: the parameters that differ from the preset's."""
+    return {
+        "seed": spec.seed,
+        "policy": asdict(spec.policy),
+        "learner": {"name": spec.learner, "options": dict(spec.learner_options)},
+        "parameters": _parameters(spec),
+        "changed": sorted(spec.parameters),
+    }
+
+
+def _parameters(spec: RunSpec) -> dict[str, Any]:
+    """Every parameter of a run. Only those that were set, if this machine does not have the algorithm."""
+    try:
+        card, variant = find(spec.algorithm)
+        parameters = card.configure(spec.preset, {**variant, **spec.parameters})
+    except ConfigError:
+        return dict(spec.parameters)
+    return {name: getattr(parameters, name) for name in card.settings}
 
 
 def private_data(
@@ -58,19 +90,36 @@ def summary(found: RunSummary) -> str:
 def runs(found: Sequence[RunSummary]) -> str:
     if not found:
         return "no run has been started yet; start one with: fedserver run start NAME --algorithm flux"
-    rows = [(each.run, each.algorithm, each.stage, each.title or "-", each.waiting_for) for each in found]
-    return table(("run", "algorithm", "stage", "round", "why"), rows)
+    rows = [
+        (
+            each.run,
+            each.algorithm,
+            each.stage,
+            ago(each.created),
+            each.title or "-",
+            str(each.cluster_count or "-"),
+            percent(each.accuracy),
+            each.waiting_for,
+        )
+        for each in found
+    ]
+    heads = ("run", "algorithm", "stage", "started", "round", "clusters", "accuracy", "why")
+    return table(heads, rows)
 
 
 def status(found: RunStatus) -> str:
-    """A run: its progress, devices, clusters, privacy and models."""
+    """A run: its progress, settings, accuracy, devices, clusters, privacy and models."""
     parts = [summary(found.summary)]
+    if found.spec is not None:
+        parts.append(_settings(found.spec, found.summary.created))
+    if found.accuracies:
+        parts.append(_accuracies(found.accuracies))
     if found.devices:
         rows = [
             (
                 each.device,
                 each.cluster or "-",
-                "-" if each.accuracy is None else f"{100 * each.accuracy:.1f} %",
+                percent(each.accuracy),
                 "-" if each.loss is None else f"{each.loss:.4f}",
                 str(each.examples or "-"),
                 _bytes(each.bytes_up),
@@ -89,6 +138,56 @@ def status(found: RunStatus) -> str:
     for why, count in Counter(found.abandoned.values()).items():
         parts.append(f"{_many(count, 'round')} without a result: {why}")
     return "\n".join(parts)
+
+
+def _settings(spec: RunSpec, created: float | None) -> str:
+    """What the operator asked for, one line for each kind of setting. Times are in seconds."""
+    parameters, policy = _parameters(spec), asdict(spec.policy)
+    changed = {name: parameters[name] for name in parameters if name in spec.parameters}
+    rest = {name: value for name, value in parameters.items() if name not in changed}
+    options = f" with {_pairs(spec.learner_options)}" if spec.learner_options else ""
+    rows = [
+        ("algorithm", f"{spec.algorithm}, preset {spec.preset}, seed {spec.seed}"),
+        ("started", "-" if created is None else f"{clock(created)}, {ago(created)}"),
+        ("learner", f"{spec.learner}{options}" if spec.learner else "the one that each device has"),
+        ("policy", _pairs(policy) + ("" if spec.policy.devices else " (devices=0: all that are connected)")),
+        ("changed", _pairs(changed) or "none: all parameters are as in the preset"),
+        ("unchanged", _pairs(rest)),
+    ]
+    indent = max(len(head) for head, _ in rows) + 2
+    lines = []
+    for head, value in rows:
+        first = head.ljust(indent)
+        lines += textwrap.wrap(value, WIDTH, initial_indent=first, subsequent_indent=" " * indent)
+    return "\n".join(lines)
+
+
+def _accuracies(found: Mapping[int, float]) -> str:
+    """Held-out accuracy, for the latest rounds in which it was measured."""
+    latest = sorted(found.items())[-LATEST:]
+    rounds = [f"{percent(accuracy)} in round {number}" for number, accuracy in latest]
+    line = f"held-out accuracy: {', '.join(each.replace(' ', NO_BREAK) for each in rounds)}"
+    return "\n".join(textwrap.wrap(line, WIDTH, subsequent_indent="    ")).replace(NO_BREAK, " ")
+
+
+def _pairs(settings: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={setting(value)}" for name, value in settings.items())
+
+
+def setting(value: Any) -> str:
+    """A value as `--set` takes it.
+
+    Example:
+        >>> setting(True), setting(0.5), setting("off")
+        ('true', '0.5', 'off')
+    """
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.1f} %"
 
 
 def clusters(found: Sequence[ClusterVersions]) -> str:

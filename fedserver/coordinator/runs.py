@@ -106,7 +106,7 @@ class Run:
         in_turn: Callable[[Coroutine[Any, Any, None]], Awaitable[None]],
     ) -> None:
         self.run, self.spec, self.server_half = record.run, record.spec, recipe.server_half
-        self.standing, self.reason = record.standing, record.reason
+        self.created, self.standing, self.reason = record.created, record.standing, record.reason
         self.engine = RoundEngine(
             recipe.server_half,
             record.spec.policy,

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from fedserver.coordinator.runs import Lease, Run
 from fedserver.coordinator.status_types import DeviceFigures, DeviceStatus, RunSummary
@@ -15,12 +16,24 @@ from shoal.core.types import DeviceId, ModelKey
 def summary_of(run: Run, known: Iterable[DeviceId]) -> RunSummary:
     """What a run is, where it stands, what it waits for. known: devices that may take part in it."""
     common = (run.run, run.spec.name, run.spec.algorithm, run.spec.preset)
+    so_far: dict[str, Any] = {
+        "created": run.created,
+        "cluster_count": sum(map(bool, clusters_of(run.engine.state).values())),
+        "accuracy": _mean_accuracy(run.engine.state),
+    }
     if not run.active:
-        return RunSummary(*common, run.standing.value, run.engine.round, waiting_for=run.reason)
+        return RunSummary(*common, run.standing.value, run.engine.round, waiting_for=run.reason, **so_far)
     waiting, stage = run.engine.waiting(known), run.engine.stage
     title = "" if stage is Stage.WAITING else run.title
     return RunSummary(
-        *common, stage.value, run.engine.round, title, waiting.text, waiting.devices, waiting.seconds
+        *common,
+        stage.value,
+        run.engine.round,
+        title,
+        waiting.text,
+        waiting.devices,
+        waiting.seconds,
+        **so_far,
     )
 
 
@@ -35,6 +48,7 @@ def unreadable(record: RunRecord, reason: str) -> RunSummary:
         Standing.FAILED.value,
         record.round,
         waiting_for=f"it cannot be read: {reason}",
+        created=record.created,
     )
 
 
@@ -49,6 +63,7 @@ def unchecked(record: RunRecord) -> RunSummary:
         record.standing.value if over else "waiting",
         record.round,
         waiting_for="the check of its files after the start",
+        created=record.created,
     )
 
 
@@ -58,6 +73,14 @@ def clusters_of(state: State) -> dict[ModelKey, tuple[DeviceId, ...]]:
     for device, key in sorted(state.assignments.items()):
         members.setdefault(key, []).append(device)
     return {key: tuple(devices) for key, devices in members.items()}
+
+
+def _mean_accuracy(state: State) -> float | None:
+    """The mean over the devices, weighted by their samples; None if no device has measured anything."""
+    samples = sum(measured.examples for measured in state.metrics.values())
+    if not samples:
+        return None
+    return sum(each.accuracy * each.examples for each in state.metrics.values()) / samples
 
 
 def figures_of(state: State, traffic: Mapping[DeviceId, Traffic]) -> tuple[DeviceFigures, ...]:

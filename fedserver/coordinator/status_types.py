@@ -14,7 +14,12 @@ PRESENCES = ("absent", "idle", "working")
 
 @dataclass(frozen=True)
 class RunSummary:
-    """stage: one of STAGES. time_left: seconds; None: no limit."""
+    """What a run is and where it stands, in one line of a list.
+
+    stage: one of STAGES. time_left: seconds; None: no limit. created: seconds since 1970. cluster_count: the
+    clusters that have devices. accuracy: mean held-out accuracy over the devices, each as measured last, 0 to
+    1; None: not measured yet.
+    """
 
     run: RunId
     name: str
@@ -26,6 +31,9 @@ class RunSummary:
     waiting_for: str = ""
     waiting_devices: tuple[DeviceId, ...] = ()
     time_left: float | None = None
+    created: float | None = None
+    cluster_count: int = 0
+    accuracy: float | None = None
 
     @property
     def over(self) -> bool:

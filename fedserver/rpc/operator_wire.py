@@ -1,5 +1,8 @@
-"""What operators and the server say to each other <-> protobuf. Both are ours and of one version: what is not
-as it should be is a ConfigError of whoever wrote it, and no limits are checked but those of the parts."""
+"""Convert what operators and the server send to each other to protobuf, and back.
+
+Both programs are ours and of one version, so only the limits of the parts are checked. A value that is not
+legal raises ConfigError.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -33,7 +36,7 @@ _NUMBERS, _TIMES = (
 )
 
 
-# -- a run that is to be ------------------------------------------------------------------------------------
+# -- a run to start -----------------------------------------------------------------------------------------
 
 
 def spec_to_pb(spec: RunSpec) -> pb.StartRunRequest:
@@ -88,7 +91,7 @@ def _policy_from_pb(policy: pb.RoundPolicy) -> RoundPolicy:
 
 def summary_to_pb(summary: RunSummary) -> pb.RunSummary:
     left = summary.time_left
-    return pb.RunSummary(
+    found = pb.RunSummary(
         run=summary.run,
         name=summary.name,
         algorithm=summary.algorithm,
@@ -99,7 +102,12 @@ def summary_to_pb(summary: RunSummary) -> pb.RunSummary:
         waiting_for=summary.waiting_for,
         waiting_devices=summary.waiting_devices,
         time_left=None if left is None else wire.seconds_to_pb(left),
+        cluster_count=summary.cluster_count,
+        accuracy=summary.accuracy,
     )
+    if summary.created is not None:
+        found.created.FromNanoseconds(round(summary.created * 1e9))
+    return found
 
 
 def summary_from_pb(summary: pb.RunSummary) -> RunSummary:
@@ -114,6 +122,9 @@ def summary_from_pb(summary: pb.RunSummary) -> RunSummary:
         summary.waiting_for,
         tuple(summary.waiting_devices),
         _seconds(summary, "time_left", summary.time_left),
+        summary.created.ToNanoseconds() / 1e9 if summary.HasField("created") else None,
+        summary.cluster_count,
+        summary.accuracy if summary.HasField("accuracy") else None,
     )
 
 

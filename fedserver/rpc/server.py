@@ -18,10 +18,10 @@ from fedserver.authority.joining import JoinService
 from fedserver.authority.permissions import check_complete
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
-from fedserver.rpc.auth_interceptor import AuthInterceptor, Served
+from fedserver.rpc.auth_interceptor import AuthInterceptor, RecordingServer
 from fedserver.rpc.device import Blobs, Devices, Identities, Placements, blobs_of_device
 from fedserver.rpc.errors import Errors
-from fedserver.rpc.identity import Believed, Callers, Verified
+from fedserver.rpc.identity import Callers, Unverified, Verified
 from fedserver.rpc.limits import Admission
 from fedserver.rpc.operator import Authorities, Observers, Operators
 from fedserver.rpc.tls import Access, device_credentials, joining_credentials, joining_server
@@ -82,10 +82,10 @@ async def listen(
 ) -> Listeners:
     """Serve devices at `address`, without `access` in plain text and only on loopback; operators at `socket`.
 
-    Raises ConfigError for an address that cannot be had.
+    Raises ConfigError for an address that is not available.
     """
     verified = None if access is None else Verified(access.peers, coordinator.settings.placements)
-    callers: Callers = verified or Believed()
+    callers: Callers = verified or Unverified()
     authorization = () if access is None else (AuthInterceptor(access.peers),)
     options = (*OPTIONS, *_ageing(coordinator.settings.age))
     devices = aio.server(
@@ -96,7 +96,7 @@ async def listen(
     operators = aio.server(interceptors=(Errors(),), options=OPTIONS, maximum_concurrent_rpcs=OPERATOR_CALLS)
     checks, operator_api = health.HealthServicer(), OperatorApi(coordinator)
     listeners = Listeners([devices, operators], checks)
-    served: Any = Served(devices)  # all of a server that generated code asks for
+    served: Any = RecordingServer(devices)  # all of a server that generated code asks for
     if access is None or verified is None:
         listeners.address = f"{_loopback(address)}:{bind(devices, address)}"
     else:

@@ -10,6 +10,7 @@ from signal import SIGTERM
 from typing import Any
 
 from fedserver.store.store import Store
+from shoal.core.exchange.wire import payload_from_bytes
 from tests.chaos import work
 from tests.chaos.fleet import Fleet
 from tests.chaos.ledger import account
@@ -119,7 +120,7 @@ def _count(trial: Trial, facts: Facts) -> None:
         device.name: [each for each in device.receipts() if each["run"] == trial.run]
         for device in trial.fleet.devices.values()
     }
-    reports = {(row["device"], row["round"]): row["payload"] for row in stored}
+    reports = {(row["device"], row["round"]): _blobs_of(row["message"]) for row in stored}
     found = account(receipts, rounds, reports)
     facts.acknowledged, facts.lost, facts.twice = found.acknowledged, found.lost, found.twice
     facts.problems += found.problems
@@ -176,3 +177,8 @@ def _look_at_exits(trial: Trial, facts: Facts) -> None:
             facts.exits[program.name] = codes
         for code in set(codes) - trial.expected.get(program.name, set()):
             facts.problems.append(f"{program.name} ended with exit code {code}; see {program.log.name}")
+
+
+def _blobs_of(message: bytes) -> str:
+    """The names of the blobs of a stored payload, in one text."""
+    return " ".join(weights.blob.sha256 for weights in payload_from_bytes(message).weights())

@@ -27,7 +27,7 @@ def account(
     rounds: Mapping[int, Mapping[str, Any]],
     reports: Mapping[tuple[str, int], str],
 ) -> Account:
-    """receipts: of each device. rounds: rows by number. reports: payloads by device and round.
+    """receipts: of each device. rounds: rows by number. reports: their blobs, by device and round.
 
     The database keeps the reports of the last rounds alone; of earlier ones it says who was missing.
     """

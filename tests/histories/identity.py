@@ -22,7 +22,7 @@ from fedserver.store.identities.records import Terms
 from shoal.core.errors import ShoalError
 from shoal.core.identity import proof
 from shoal.core.identity.certificates import request
-from shoal.core.identity.enrolled import Enrolled, Joining
+from shoal.core.identity.joining import IssuedIdentity, Joining
 from shoal.core.types import DeviceId
 
 HOST, DEVICES, JOINING = "localhost", "localhost:50051", "localhost:50052"
@@ -63,7 +63,7 @@ class Identities:
         nonce, csr = (await service.challenge(device)).nonce, request(generate_private_key(SECP256R1()))
         shown = proof.prove(proof.key_of(string.secret), nonce, string.pin, csr)
         answer = await service.join(Joining(string.token, nonce, csr, shown, device), device)
-        assert isinstance(answer, Enrolled)
+        assert isinstance(answer, IssuedIdentity)
         self.certificates[device] = answer.certificate
         self.joined[device].set()
 

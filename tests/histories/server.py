@@ -9,7 +9,7 @@ from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.rpc.auth_interceptor import AuthInterceptor
 from fedserver.rpc.device import Blobs, Devices, blobs_of_device
 from fedserver.rpc.errors import Errors
-from fedserver.rpc.identity import Believed, Callers, Verified
+from fedserver.rpc.identity import Callers, Unverified, Verified
 from fedserver.rpc.limits import Admission
 from shoal.core.errors import ShoalError
 from shoal.core.exchange._pb.fed.v1.blob_service_pb2_grpc import add_BlobServiceServicer_to_server
@@ -46,7 +46,7 @@ class Server:
         shown = identities.shown if identities is not None else _nothing
         server = SimServer(process, shown, world.observe, world.bug)
         try:
-            callers: Callers = Believed()
+            callers: Callers = Unverified()
             authorization: tuple[AuthInterceptor, ...] = ()
             if identities is not None and authority is not None:
                 keeper = await identities.open(coordinator, authority)

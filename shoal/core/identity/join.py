@@ -1,4 +1,4 @@
-"""The one line that enrols a device: where to call, whom to trust there, and the secret that admits it."""
+"""The join string: where a device joins, whom it trusts there, and the secret that admits it, in one line."""
 
 import base64
 import binascii

@@ -147,9 +147,9 @@ def test_a_certificate_that_is_in_no_row_holds_for_nobody_else(tmp_path: Path, c
             pair.key, pair.certificate, key.public_key(), "clinic", name or device.name, time.time() - ago
         )
         peer = Peer(device.string, device.name, device.address, key)
-        assert device.enrolled is not None
+        assert device.issued is not None
         pem = made.public_bytes(Encoding.PEM)
-        peer.enrolled = replace(device.enrolled, certificate=pem)
+        peer.issued = replace(device.issued, certificate=pem)
         return peer
 
     async def story(found: World) -> None:
@@ -251,7 +251,7 @@ def test_a_certificate_that_was_taken_up_holds_after_a_second_loss(tmp_path: Pat
 def replace_key(device: Peer) -> Peer:
     """The device as it is now, whatever it does next."""
     peer = Peer(device.string, device.name, device.address, device.key)
-    peer.enrolled = device.enrolled
+    peer.issued = device.issued
     return peer
 
 

@@ -17,7 +17,7 @@ from shoal.core.errors import DiskFull, StorageFault
 from shoal.core.exchange._pb.fed.v1.fault_pb2 import Fault
 from shoal.core.exchange.link import Hello, Report
 from shoal.core.identity.certificates import new_key
-from shoal.core.identity.enrolled import Role
+from shoal.core.identity.joining import Role
 from tests.server.authority.peers import Peer, World, lines_of, play, refused
 from tests.server.servers import DEVICES, spec, start
 from tests.server.toys import Hands, honest, pieces_of

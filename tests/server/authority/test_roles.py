@@ -20,7 +20,7 @@ from shoal.core.exchange._pb.fed.v1.observer_service_pb2 import ObserveRunsReque
 from shoal.core.exchange._pb.fed.v1.observer_service_pb2_grpc import ObserverServiceStub
 from shoal.core.exchange.link import Outcome, Placement, Report
 from shoal.core.exchange.parts import ClusterAssignment
-from shoal.core.identity.enrolled import Role
+from shoal.core.identity.joining import Role
 from tests.server.authority.peers import Peer, World, lines_of, play, refused, world
 from tests.server.servers import DEVICES, start
 from tests.server.toys import Hands, honest, pieces_of

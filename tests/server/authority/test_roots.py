@@ -275,9 +275,9 @@ def test_the_change_from_one_root_to_the_next_without_a_restart(tmp_path: Path) 
             first, second = await found.device("d0"), await found.device("d1")
             (old,) = await found.office.roots()
             assert (await hello(first), await hello(second)) > (1.0, 1.0)
-            assert (old.certificates, old.untold) == (2, ())
+            assert (old.certificates, old.awaited) == (2, ())
             new = await found.office.add_root()
-            assert new.untold == ("d0", "d1")
+            assert new.awaited == ("d0", "d1")
             assert await hello(first) == 0.0  # it is told to renew at once
             await renew(first)
             with pytest.raises(Refused, match=r"2 devices do not trust authority .* yet: d0, d1"):

@@ -64,7 +64,7 @@ def test_strangers_get_nothing(tmp_path: Path) -> None:
         for channel in (
             channel_of(address, roots),
             channel_of(address, roots, key, certificate),
-            channel_of(address, roots, neighbour.key, neighbour.enrolled.certificate),  # type: ignore[union-attr]
+            channel_of(address, roots, neighbour.key, neighbour.issued.certificate),  # type: ignore[union-attr]
             channel_of(address, trustme.CA().cert_pem.bytes()),
             aio.insecure_channel(address),
         ):
@@ -151,12 +151,12 @@ def test_tls_1_3_is_spoken_and_1_2_is_refused(tmp_path: Path, version: ssl.TLSVe
 
     async def story(found: World) -> None:
         device = await found.device("d0")
-        assert device.enrolled is not None
-        context = ssl.create_default_context(cadata=device.enrolled.authorities.decode())
+        assert device.issued is not None
+        context = ssl.create_default_context(cadata=device.issued.authorities.decode())
         context.maximum_version = version
         context.set_alpn_protocols(["h2"])
         chain = tmp_path / "chain.pem"
-        chain.write_bytes(key_to_pem(device.key) + device.enrolled.certificate)
+        chain.write_bytes(key_to_pem(device.key) + device.issued.certificate)
         context.load_cert_chain(chain)
         host, _, port = found.listeners.address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port), ssl=context)

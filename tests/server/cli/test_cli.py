@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -83,12 +84,18 @@ def test_a_run_from_its_start_to_its_model(command: Command, server: Daemon, tmp
     code, out, _ = command("run", "wait", "whole", "--timeout", 60)
     assert code == 0
     assert "whole: finished" in out
+    assert f"changed    rounds={ROUNDS}" in out
+    assert "held-out accuracy: " in out
     for run in data(command("run", "ls", "--json"))["runs"]:
         command("run", "stop", run["run"])
     devices.join()
 
     shown = data(command("run", "show", "whole", "--json"))
     assert shown["stage"] == "finished"
+    assert (shown["seed"], shown["parameters"]["rounds"], shown["changed"]) == (5, ROUNDS, ["rounds"])
+    assert (shown["policy"]["devices"], shown["learner"]) == (DEVICES, {"name": "", "options": {}})
+    assert shown["created"] == pytest.approx(time.time(), abs=600.0)
+    assert shown["accuracy"] == pytest.approx(list(shown["accuracies"].values())[-1])
     assert shown["clusters"] == {"global": ["d0", "d1", "d2"]}
     assert [device["device"] for device in shown["devices"]] == ["d0", "d1", "d2"]
     assert 0.0 <= shown["devices"][0]["accuracy"] <= 1.0
@@ -97,6 +104,9 @@ def test_a_run_from_its_start_to_its_model(command: Command, server: Daemon, tmp
     assert shown["weights"] == WEIGHTS
     told = "no guarantee: weights trained without DP-SGD, accuracy and loss as measured"
     assert [shown["released"][device]["summary"] for device in ("d0", "d1", "d2")] == [told] * 3
+    printed = command("model", "export", "whole", "--out", tmp_path / "again.safetensors")[1]
+    assert "\nprivacy in this run\nof         what left " in printed
+    assert "\nprivacy of the same devices over all runs\nof         what left " in printed
     assert found["privacy"] == found["privacy_over_all_runs"] == f"each of 3 devices: {told}; {WEIGHTS}"
     with safe_open(tmp_path / "m.safetensors", framework="numpy") as file:
         metadata = file.metadata()
@@ -243,6 +253,24 @@ def test_without_a_terminal_a_wait_prints_each_step_once(capfd: pytest.CaptureFi
         "r: open, final evaluation",
         "r: finished",
     ]
+
+
+def test_a_wait_prints_the_accuracy_of_each_round_once(capfd: pytest.CaptureFixture[str]) -> None:
+    """Rounds that were measured before the wait began are not repeated."""
+    here = RunStatus(RunSummary("r", "r", "fedavg", "default", "open", 2), accuracies={1: 0.25})
+    later = replace(here, accuracies={1: 0.25, 2: 0.5, 4: 0.625})
+    over = replace(later, summary=replace(here.summary, stage="finished"))
+
+    class Measured:
+        def show(self, run: str) -> RunStatus:
+            return here
+
+        def watch(self, run: str, timeout: float | None) -> Iterator[RunStatus]:
+            yield from [here, later, later, over]
+
+    run_verbs._over(Console(), Measured(), "r", None)  # type: ignore[arg-type]
+    said = [line for line in capfd.readouterr().err.splitlines() if "accuracy" in line]
+    assert said == ["r: round 2: held-out accuracy 50.0 %", "r: round 4: held-out accuracy 62.5 %"]
 
 
 def test_the_time_can_be_up(command: Command) -> None:

@@ -12,7 +12,9 @@ from fedserver.coordinator.status_types import (
     RunSummary,
     ServerStatus,
 )
-from fedserver.store.records import LogLine
+from fedserver.store.records import LogLine, RunSpec
+from shoal.core.algorithm import find
+from shoal.core.engine.policy import RoundPolicy
 from shoal.core.exchange.payload import BlobRef, Weights
 from shoal.core.privacy.cost import ORDERS, Cost, rho_for
 from shoal.core.privacy.report import OPEN as OPEN_WAYS
@@ -39,11 +41,14 @@ def test_a_run_in_a_line_says_for_whom_and_until_when() -> None:
     assert text.summary(OVER) == "old: failed: no memory"
 
 
-def test_all_runs_are_a_table() -> None:
-    assert text.runs([OPEN, OVER]).splitlines() == [
-        "run     algorithm  stage   round                   why",
-        "digits  flux       open    training round 3 of 10  1 of 8 reports are in",
-        "old     fedavg     failed  -                       no memory",
+def test_all_runs_are_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.time", lambda: 1_000_000.0)
+    trained = replace(OPEN, created=999_700.0, cluster_count=2, accuracy=0.7123)
+    assert text.runs([trained, OVER]).splitlines() == [
+        "run     algorithm  stage   started    round                   clusters  accuracy  why",
+        "digits  flux       open    5 min ago  training round 3 of 10  2         71.2 %    "
+        "1 of 8 reports are in",
+        "old     fedavg     failed  -          -                       -         -         no memory",
     ]
     assert "fedserver run start" in text.runs([])
 
@@ -83,6 +88,47 @@ def test_a_run_in_full_names_who_is_missing_and_what_gave_no_result() -> None:
     assert [released[device]["epsilon"] for device in ("d0", "d2")] == [pytest.approx(5.0), None]
     assert text.data(status)["abandoned"] == dict(status.abandoned)
     assert text.data(status)["models"] == {"c0": {"sha256": "ab" * 32, "size": 0, "tensors": 0}}
+
+
+def test_a_run_in_full_says_what_was_asked_for_and_how_accurate_its_models_are() -> None:
+    """The parameters that the operator set come first, and the rest of the preset after them."""
+    policy = RoundPolicy(devices=8, minimum=6, deadline=90.5)
+    options = {"classes": 10}
+    spec = RunSpec("digits", "fedavg", "paper", {"rounds": 7}, policy, 42, "lenet5", options)
+    accuracies = {number: number / 20 for number in range(1, 13)}
+    status = RunStatus(OPEN, spec=spec, accuracies=accuracies)
+    lines = text.status(status).splitlines()[1:]
+    assert lines[:6] == [
+        "algorithm  fedavg, preset paper, seed 42",
+        "started    -",
+        "learner    lenet5 with classes=10",
+        "policy     devices=8 minimum=6 oversample=1 wait_for_devices=30 deadline=90.5 device_timeout=60",
+        "           max_abandoned_rounds=5",
+        "changed    rounds=7",
+    ]
+    card, _ = find("fedavg")
+    listed = " ".join(lines[6:-3]).split()
+    assert listed[0] == "unchanged"
+    assert [pair.partition("=")[0] for pair in listed[1:]] == [n for n in card.settings if n != "rounds"]
+    assert lines[-3:] == [
+        "held-out accuracy: 15.0 % in round 3, 20.0 % in round 4, 25.0 % in round 5, 30.0 % in round 6,",
+        "    35.0 % in round 7, 40.0 % in round 8, 45.0 % in round 9, 50.0 % in round 10, "
+        "55.0 % in round 11,",
+        "    60.0 % in round 12",
+    ]
+    found = text.data(status)
+    assert (found["seed"], found["policy"]["deadline"], found["changed"]) == (42, 90.5, ["rounds"])
+    assert found["learner"] == {"name": "lenet5", "options": options}
+    assert (found["parameters"]["rounds"], set(found["parameters"])) == (7, set(card.settings))
+    assert found["accuracies"] == accuracies
+
+
+def test_a_run_of_an_algorithm_that_is_not_installed_here_shows_what_was_set() -> None:
+    status = RunStatus(OPEN, spec=RunSpec("digits", "elsewhere", parameters={"depth": 0.5, "soft": True}))
+    lines = text.status(status).splitlines()
+    assert "learner    the one that each device has" in lines
+    assert "changed    depth=0.5 soft=true" in lines
+    assert text.data(status)["parameters"] == {"depth": 0.5, "soft": True}
 
 
 def test_what_the_models_have_is_said_where_noise_was_added() -> None:

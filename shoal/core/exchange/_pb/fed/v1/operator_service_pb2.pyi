@@ -871,6 +871,9 @@ class RunSummary(_message.Message):
     WAITING_FOR_FIELD_NUMBER: _builtins.int
     WAITING_DEVICES_FIELD_NUMBER: _builtins.int
     TIME_LEFT_FIELD_NUMBER: _builtins.int
+    CREATED_FIELD_NUMBER: _builtins.int
+    CLUSTER_COUNT_FIELD_NUMBER: _builtins.int
+    ACCURACY_FIELD_NUMBER: _builtins.int
     run: _builtins.str
     """Set by the server: the run's id. Unset: never."""
     name: _builtins.str
@@ -887,13 +890,23 @@ class RunSummary(_message.Message):
     """Set by the server: what that round is for, for people. Unset: it was not planned yet."""
     waiting_for: _builtins.str
     """Set by the server: what the run waits for, or why it is over, for people. Unset: nothing."""
+    cluster_count: _builtins.int
+    """Set by the server: the number of clusters that have devices. Unset: there is none yet."""
+    accuracy: _builtins.float
+    """Set by the server: mean held-out accuracy over the devices, each as measured last, weighted by their samples,
+    0 to 1. Unset: no device has measured it yet.
+    """
     @_builtins.property
     def waiting_devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Set by the server: the devices that it waits for, sorted. Unset: no one in particular."""
 
     @_builtins.property
     def time_left(self) -> _duration_pb2.Duration:
-        """Set by the server: how long it will wait at most, from now. Unset: for ever, or it does not wait."""
+        """Set by the server: how long it will wait at most, from now. Unset: without limit, or it does not wait."""
+
+    @_builtins.property
+    def created(self) -> _timestamp_pb2.Timestamp:
+        """Set by the server: when the run was started, by the server's clock. Unset: never."""
 
     def __init__(
         self,
@@ -908,12 +921,17 @@ class RunSummary(_message.Message):
         waiting_for: _builtins.str = ...,
         waiting_devices: _abc.Iterable[_builtins.str] | None = ...,
         time_left: _duration_pb2.Duration | None = ...,
+        created: _timestamp_pb2.Timestamp | None = ...,
+        cluster_count: _builtins.int = ...,
+        accuracy: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["time_left", b"time_left"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "accuracy", b"accuracy", "created", b"created", "time_left", b"time_left"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["algorithm", b"algorithm", "name", b"name", "preset", b"preset", "round", b"round", "run", b"run", "stage", b"stage", "time_left", b"time_left", "title", b"title", "waiting_devices", b"waiting_devices", "waiting_for", b"waiting_for"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "accuracy", b"accuracy", "algorithm", b"algorithm", "cluster_count", b"cluster_count", "created", b"created", "name", b"name", "preset", b"preset", "round", b"round", "run", b"run", "stage", b"stage", "time_left", b"time_left", "title", b"title", "waiting_devices", b"waiting_devices", "waiting_for", b"waiting_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__accuracy: _TypeAlias = _typing.Literal["accuracy"]  # noqa: Y015
+    _WhichOneofArgType__accuracy: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__accuracy) -> _WhichOneofReturnType__accuracy | None: ...
 
 Global___RunSummary: _TypeAlias = RunSummary  # noqa: Y015
 
