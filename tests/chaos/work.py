@@ -77,7 +77,7 @@ class Truth:
 
 Missing = Mapping[int, frozenset[DeviceId]]
 """Who did not count, by round."""
-NOBODY: Missing = {}
+NONE_MISSING: Missing = {}
 
 
 class Recalled:
@@ -103,7 +103,7 @@ def spec(name: str, run: str, seed: int) -> RunSpec:
     return RunSpec(name, algorithm, parameters=parameters, policy=POLICY, seed=seed)
 
 
-def truth(run: str, seed: int, ledgers: Mapping[DeviceId, Path], missing: Missing = NOBODY) -> Truth:
+def truth(run: str, seed: int, ledgers: Mapping[DeviceId, Path], missing: Missing = NONE_MISSING) -> Truth:
     """What a run must come to when these devices were missing in these rounds. ledgers: their folders."""
     algorithm, parameters = RUNS[run]
     card, _ = find(algorithm)

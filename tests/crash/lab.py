@@ -197,15 +197,15 @@ def acknowledged(root: Path) -> list[str]:
 
 def check(root: Path) -> None:
     """The run ended as it would have without a crash, and the devices remember nothing of it."""
-    found, told = end(root), acknowledged(root)
+    found, confirmed = end(root), acknowledged(root)
     for number in range(DEVICES):
         assert not [path for path in (root / f"d{number}" / "memory").rglob("*") if path.is_file()]
     assert found["standing"] == "finished"
     assert found["same"]
     assert found["counted"] == [[DEVICES, DEVICES, ""]] * (ROUNDS + 1)
     assert len(found["stored"]) == DEVICES * (ROUNDS + 1)
-    assert len(told) == len(set(told))
-    assert set(told) <= set(found["stored"])
+    assert len(confirmed) == len(set(confirmed))
+    assert set(confirmed) <= set(found["stored"])
 
 
 if __name__ == "__main__":

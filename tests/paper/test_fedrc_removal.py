@@ -34,13 +34,13 @@ def test_of_two_models_that_can_replace_each_other_one_goes_and_the_one_that_is_
     )
     tables = {"d0": [[8.0, 0.0], [0.0, 0.0], [0.0, 0.0]], "d1": [[0.0, 0.0], [3.0, 2.0], [3.0, 2.0]]}
     costs = {"d0": [0.0, 4.0, 4.0], "d1": [4.0, 0.1, 0.2]}
-    reported = replace(
+    scored = replace(
         state,
         tables={device: np.array(each) for device, each in tables.items()},
         scores={device: np.array(each) for device, each in costs.items()},
     )
-    assert without_spare_models(replace(reported, progress=1)).spare == {}
-    once = without_spare_models(replace(reported, progress=2))
+    assert without_spare_models(replace(scored, progress=1)).spare == {}
+    once = without_spare_models(replace(scored, progress=2))
     assert once.spare == {"c1": 1, "c2": 1}
     twice = without_spare_models(replace(once, progress=3))
     assert list(twice.models) == ["c0", "c1"]

@@ -1,6 +1,9 @@
-"""Which points belong together. Labels are 0, 1, ... for each point, in the order of the points."""
+"""Which points belong together. Labels are 0, 1, ... for each point, in the order of the points.
 
-import sys
+scikit-learn and kneed, which loads matplotlib, are imported where they are used: a server whose runs need
+neither does without their 100 MB.
+"""
+
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,22 +13,9 @@ import numpy.typing as npt
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import squareform
-from sklearn.cluster import DBSCAN, KMeans
-from sklearn.neighbors import NearestNeighbors
 
 from shoal.core.exchange.parts import FloatArray
 from shoal.core.types import DeviceId, ModelKey
-
-# kneed imports matplotlib if it is installed, for plots that are not used here, and a server would keep it in
-# memory. It is therefore hidden during that import, unless something else has loaded it already.
-if "matplotlib" in sys.modules:
-    from kneed import KneeLocator
-else:
-    sys.modules["matplotlib"] = None  # type: ignore[assignment]
-    try:
-        from kneed import KneeLocator
-    finally:
-        del sys.modules["matplotlib"]
 
 Labels = npt.NDArray[np.int64]
 
@@ -45,6 +35,9 @@ def adaptive_dbscan(points: FloatArray, scaling: float = 1.0) -> Labels:
     """
     if len(points) < 2:
         return np.zeros(len(points), np.int64)
+    from sklearn.cluster import DBSCAN
+    from sklearn.neighbors import NearestNeighbors
+
     distances, _ = NearestNeighbors(n_neighbors=2).fit(points).kneighbors(points)
     # The elbow is the distance of some point to its neighbor: without slack the last bit would decide whether
     # the two are in one cluster, and another machine would decide differently.
@@ -63,6 +56,8 @@ def elbow(curve: FloatArray) -> float:
     that points that are all about equally dense are one cluster; otherwise it is the middle of the widest
     gap.
     """
+    from kneed import KneeLocator
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # "no knee found": this case is handled below
         found = KneeLocator(range(len(curve)), curve, curve="convex", direction="increasing").elbow
@@ -93,6 +88,8 @@ def renumbered(labels: npt.NDArray[np.integer[Any]]) -> Labels:
 def kmeans(points: FloatArray, clusters: int) -> Labels:
     """K-means with a known number of clusters, at most one for each distinct point (FLUX-prior, D.2)."""
     clusters = min(clusters, len(np.unique(points, axis=0)))
+    from sklearn.cluster import KMeans
+
     labels: Labels = KMeans(clusters, random_state=42).fit_predict(points).astype(np.int64)
     return labels
 

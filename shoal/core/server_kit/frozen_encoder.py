@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, cast
 
 import numpy as np
-from sklearn.decomposition import PCA
 
 from shoal.core.algorithm import Plan, Report
 from shoal.core.errors import BadPayload
@@ -94,6 +93,8 @@ def make_projector(
     """
     chance = np.random.RandomState(SEED)
     points = chance.uniform(bounds.low, bounds.high, (POINTS, latents))
+    from sklearn.decomposition import PCA  # where it is used, as in shoal.core.server_kit.cluster
+
     fitted = PCA(min(dims, POINTS, latents), svd_solver=solver, random_state=chance).fit(points)
     return {"mean": fitted.mean_, "components": np.ascontiguousarray(fitted.components_)}
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
-from scipy.stats import chi2
+from scipy.special import chdtri
 
 from shoal.core.exchange.parts import Descriptor, FloatArray
 from shoal.core.server_kit.cluster import Labels, renumbered
@@ -54,7 +54,7 @@ def _unlike(table: Table, pairs: float) -> FloatArray:
     for each in tables:
         statistic, free = statistics(each)
         fewer = np.maximum(free / CORRELATION, 1.0)
-        found.append(statistic / (chi2.isf(ERROR / pairs / len(tables), fewer) / fewer))
+        found.append(statistic / (chdtri(fewer, ERROR / pairs / len(tables)) / fewer))
     result: FloatArray = np.max(found, axis=0)
     np.fill_diagonal(result, 0.0)
     return (result + result.T) / 2.0

@@ -80,12 +80,12 @@ def table(
     due = [cell for cell in cells if cell.name not in results]
     console.say(f"{len(cells)} cells, {len(results)} of them done; results in {folder}")
 
-    def told(cell: Any, result: Mapping[str, Any]) -> None:
+    def show(cell: Any, result: Mapping[str, Any]) -> None:
         results[cell.name] = result
         left = len(cells) - len(results)
         console.say(f"{cell.name}: {_figures(chosen, cell, result)}, {_seconds(result):.0f} s; {left} left")
 
-    failed = campaign.run_cells(due, folder, jobs=jobs, seconds=60.0 * minutes, told=told) if due else {}
+    failed = campaign.run_cells(due, folder, jobs=jobs, seconds=60.0 * minutes, on_result=show) if due else {}
     for name, reason in failed.items():
         console.say(f"{name}: failed: {reason}")
     everything = chosen.cells(base, _kept_seeds(folder, seeds), scale=scale)

@@ -27,7 +27,7 @@ def small() -> Learner:
     return builtin("mlp", {"inputs": 4, "hidden": (5,), "classes": 3})
 
 
-def bench_of(
+def context_of(
     learner: Learner | None = None, data: Dataset | None = None, device: str = "cpu", seed: int = 1
 ) -> DeviceContext:
     views = Views.of(blobs(50) if data is None else data)

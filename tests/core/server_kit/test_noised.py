@@ -114,12 +114,12 @@ def test_rounds_cost_what_dp_accounting_says(multiplier: float, rounds: int) -> 
         spent = dict(charged(spent, present, noise))
     assert spent["late"] == pytest.approx(spent["a"] / rounds)
     found = CentralNoise(max(spent.values()), 1e-6)
-    reported = float(str(found).split("epsilon ")[1].split(" ")[0])
+    claimed = float(str(found).split("epsilon ")[1].split(" ")[0])
     events = events.SelfComposedDpEvent(events.GaussianDpEvent(multiplier), rounds)
     orders = [1 + 10 ** (step / 50) for step in range(-150, 200)]
     renyi, exact = RdpAccountant(orders).compose(events), PLDAccountant().compose(events)
-    assert reported == pytest.approx(renyi.get_epsilon(1e-6), rel=0.01)
-    assert exact.get_epsilon(1e-6) <= reported * (1 + 1e-3)
+    assert claimed == pytest.approx(renyi.get_epsilon(1e-6), rel=0.01)
+    assert exact.get_epsilon(1e-6) <= claimed * (1 + 1e-3)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "flux"])

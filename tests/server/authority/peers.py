@@ -51,12 +51,12 @@ class World:
 
     state: Path
     coordinator: Coordinator
-    keeper: Peers
-    office: AuthorityApi
+    peers: Peers
+    api: AuthorityApi
     listeners: Listeners
 
     async def token(self, **terms: Any) -> JoinString:
-        _, join = await self.office.create_token(Terms(**terms))
+        _, join = await self.api.create_token(Terms(**terms))
         return join
 
     async def device(self, name: str, **terms: Any) -> "Peer":
@@ -73,15 +73,15 @@ async def world(state: Path, hosts: tuple[str, ...] = (HOST,)) -> AsyncIterator[
     authority = Authority.open(state, hosts)
     authority.refresh()
     async with server(state) as coordinator:
-        keeper = await Peers.open(coordinator.storage, authority)
-        access = Access(keeper, f"{HOST}:0", hosts[0])
+        peers = await Peers.open(coordinator.storage, authority)
+        access = Access(peers, f"{HOST}:0", hosts[0])
         listeners = await listen(coordinator, f"{HOST}:0", state / SOCKET, access)
         try:
             yield World(
                 state,
                 coordinator,
-                keeper,
-                AuthorityApi(coordinator, keeper, listeners.join_address),
+                peers,
+                AuthorityApi(coordinator, peers, listeners.join_address),
                 listeners,
             )
         finally:

@@ -41,7 +41,7 @@ def test_a_device_joins_and_says_hello(tmp_path: Path) -> None:
         life = issuing.DEVICE_LIFE
         assert 0.59 * life < welcome.renew_in < 0.67 * life
         assert list(found.coordinator.visitors) == ["d0"]  # and not who it said it was
-        (known,) = await found.office.devices()
+        (known,) = await found.api.devices()
         assert known.device.labels == {"site": "basel"}
         assert known.device.certificates[0].first_used is not None
 
@@ -66,7 +66,7 @@ def test_the_same_request_gets_the_same_certificate_also_after_a_crash(tmp_path:
             answer = await device.join()
             assert isinstance(answer, IssuedIdentity)
             assert answer.certificate == first.certificate
-            assert [each.used for each in await found.office.tokens()] == [1]
+            assert [each.used for each in await found.api.tokens()] == [1]
 
     asyncio.run(join_again(*asyncio.run(join())))
 
@@ -80,7 +80,7 @@ def test_of_a_hundred_devices_with_one_token_one_gets_in(tmp_path: Path, unlimit
         losers = [answer for answer in answers if isinstance(answer, aio.AioRpcError)]
         assert (len(winners), len(losers)) == (1, 99)
         assert {error.code() for error in losers} == {grpc.StatusCode.PERMISSION_DENIED}
-        assert [each.device.device for each in await found.office.devices()] == [winners[0].device]
+        assert [each.device.device for each in await found.api.devices()] == [winners[0].device]
         assert len(winners[0].certificate) > 0
 
     play(story, tmp_path / "s")
@@ -91,7 +91,7 @@ def test_all_that_is_wrong_with_a_token_looks_the_same_from_outside(tmp_path: Pa
         used = await found.token()
         await Peer(used, "first").join()
         expired, revoked, locked = (await found.token(ttl=0.01), await found.token(), await found.token())
-        await found.office.revoke_token(revoked.token)
+        await found.api.revoke_token(revoked.token)
         wrong = {"proof": b"x" * 32}
         for _ in range(5):
             await refused(Peer(locked, "d0").join(**wrong))
@@ -120,7 +120,7 @@ def test_all_that_is_wrong_with_a_token_looks_the_same_from_outside(tmp_path: Pa
             "unknown token",
         ]
         assert len(lines_of(found.state, Event.TOKEN_LOCKED)) == 1
-        standings = {token.token: token.standing.value for token in await found.office.tokens()}
+        standings = {token.token: token.standing.value for token in await found.api.tokens()}
         assert (standings[locked.token], standings[good.token]) == ("locked", "open")
 
     play(story, tmp_path / "s")
@@ -153,14 +153,14 @@ def test_a_device_that_is_held_waits_for_an_operator(tmp_path: Path) -> None:
         assert isinstance(answer, Pending)
         assert answer.fingerprint == pin_of(device.key.public_key())
         assert isinstance(await device.join(), Pending)
-        (known,) = await found.office.devices()
+        (known,) = await found.api.devices()
         assert known.device.standing is DeviceStanding.PENDING
         assert bytes.fromhex(known.device.spki) == answer.fingerprint
-        await found.office.approve("d0")
+        await found.api.approve("d0")
         assert isinstance(await device.join(), IssuedIdentity)
         async with device.channel() as channel:
             await device.link(channel).hello(Hello("toy"))
-        await found.office.revoke("d0", "")
+        await found.api.revoke("d0", "")
         _, fault = await refused(device.join())
         assert fault.code == "revoked"
 
@@ -231,7 +231,7 @@ def test_certificates_that_were_never_used_do_not_pile_up(tmp_path: Path) -> Non
         error, fault = await refused(device.renew(new_key()))
         assert (error.code(), fault.code) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "too-often")
         assert 0 < fault.earliest.seconds <= admission.WINDOW
-        (known,) = [each for each in await found.office.devices() if each.device.device == "d0"]
+        (known,) = [each for each in await found.api.devices() if each.device.device == "d0"]
         assert len(known.device.certificates) == 2  # the one in use and the newest
         assert (await device.renew(key)).certificate == identity.certificate
         await other.renew(new_key())  # another device does not wait for this one
@@ -289,7 +289,7 @@ def test_a_device_that_slept_comes_back_with_its_last_key(
         assert (await device.rejoin(key)).certificate == again.certificate  # its answer was lost
         async with device.channel() as channel:
             await device.link(channel).hello(Hello("toy"))
-        await found.office.revoke("d1", "lost")
+        await found.api.revoke("d1", "lost")
         _, fault = await refused(stranger.rejoin(new_key()))
         assert fault.code == "revoked"
         assert len(lines_of(found.state, Event.REJOINED)) == 1
@@ -323,7 +323,7 @@ def test_the_secret_is_kept_nowhere(tmp_path: Path) -> None:
         assert join.secret not in b"".join(
             path.read_bytes() for path in found.state.rglob("*") if path.is_file()
         )
-        listed = json.dumps([str(token) for token in await found.office.tokens()])
+        listed = json.dumps([str(token) for token in await found.api.tokens()])
         assert str(join).rpartition(":")[2] not in listed
 
     play(story, tmp_path / "s")

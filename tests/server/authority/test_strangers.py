@@ -55,7 +55,7 @@ def test_strangers_get_nothing(tmp_path: Path) -> None:
     """No certificate, another authority's, plain text: TLS ends before any call."""
 
     async def story(found: World) -> None:
-        address, roots = found.listeners.address, found.keeper.authority.bundle
+        address, roots = found.listeners.address, found.peers.authority.bundle
         stranger = trustme.CA().issue_cert("d0.example")
         key = key_from_pem(stranger.private_key_pem.bytes())
         certificate = stranger.cert_chain_pems[0].bytes()
@@ -77,21 +77,21 @@ def test_strangers_get_nothing(tmp_path: Path) -> None:
 def test_a_certificate_of_our_authority_that_the_registry_does_not_know_is_not_enough(tmp_path: Path) -> None:
     async def story(found: World) -> None:
         known = await found.device("d0")
-        root, now = found.keeper.authority.roots[found.keeper.authority.issuing], time.time()
+        root, now = found.peers.authority.roots[found.peers.authority.issuing], time.time()
 
         async def call(federation: str, name: str) -> grpc.StatusCode:
             key = new_key()
             made = issuing.device(root.key, root.certificate, key.public_key(), federation, name, now)
             pem = made.public_bytes(Encoding.PEM)
             return await status_of(
-                channel_of(found.listeners.address, found.keeper.authority.bundle, key, pem)
+                channel_of(found.listeners.address, found.peers.authority.bundle, key, pem)
             )
 
         assert await call("clinic", "nobody") is grpc.StatusCode.UNAUTHENTICATED
         assert await call("clinic", "d0") is grpc.StatusCode.UNAUTHENTICATED
         assert await call("elsewhere", "d0") is grpc.StatusCode.UNAUTHENTICATED
-        server = found.keeper.authority.server  # it is for serving: TLS does not take it from a caller
-        channel = channel_of(known.address, found.keeper.authority.bundle, server.key, server.pem)
+        server = found.peers.authority.server  # it is for serving: TLS does not take it from a caller
+        channel = channel_of(known.address, found.peers.authority.bundle, server.key, server.pem)
         assert await status_of(channel) is grpc.StatusCode.UNAVAILABLE
         assert len(lines_of(found.state, Event.DENIED)) == 2  # d0 is noted once a minute
         async with known.channel() as channel:
@@ -119,8 +119,8 @@ def test_a_certificate_that_ends_while_its_connection_lasts_is_refused(
 def test_a_device_that_is_not_approved_is_refused(tmp_path: Path) -> None:
     async def story(found: World) -> None:
         device = await found.device("d0")
-        (known,) = found.keeper.known()
-        found.keeper.learn(replace(known, standing=DeviceStanding.PENDING))
+        (known,) = found.peers.known()
+        found.peers.learn(replace(known, standing=DeviceStanding.PENDING))
         async with device.channel() as channel:
             error, fault = await refused(device.link(channel).hello(Hello("toy")))
         assert error.code() is grpc.StatusCode.UNAUTHENTICATED

@@ -72,8 +72,8 @@ async def _attacked(server: Daemon) -> None:
             _forget_the_peak(server)
             lie = honest(1)(taken, bait.seed)
             assert isinstance(lie, Trained)
-            told = attack(Attack(theirs, evil, bait, lie.model))
-            said = await _refusal(told, *([grpc.StatusCode.NOT_FOUND] if attack is another_blob else []))
+            report = attack(Attack(theirs, evil, bait, lie.model))
+            said = await _refusal(report, *([grpc.StatusCode.NOT_FOUND] if attack is another_blob else []))
             growth = _memory(server, "VmHWM") - before
             print(f"{name:<36} {growth:6.1f} MiB  {said}")
             assert growth <= GROWTH, name

@@ -148,13 +148,17 @@ def test_a_decision_that_does_not_fit_waits_and_the_run_goes_on(
         playing = asyncio.create_task(serve_all(coordinator))
         await until(lambda: coordinator.storage.full is not None)
         assert not reserve.exists()
-        desk = OperatorApi(coordinator)
-        status = await desk.status()
+        operator = OperatorApi(coordinator)
+        status = await operator.status()
         assert "the disk is full, and all runs wait for space" in status.notices[0]
         assert [run.waiting_for for run in status.runs] == ["space on the server's disk"] * len(status.runs)
-        assert (await desk.show("toy")).summary.run == "toy"
+        assert (await operator.show("toy")).summary.run == "toy"
         device = await hands(coordinator, 9)
-        for call in (device.link.next_task(1.0), device.link.leave(), desk.start_run(spec(name="x"), None)):
+        for call in (
+            device.link.next_task(1.0),
+            device.link.leave(),
+            operator.start_run(spec(name="x"), None),
+        ):
             with pytest.raises(ServerFull):
                 await call
         playing.cancel()

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from scipy.stats import chi2
+from scipy.special import chdtri
 
 from shoal.core.algorithms.flux import Parameters
 from shoal.core.algorithms.flux.state import Clustering
@@ -150,7 +150,7 @@ def _placed(
     taken, samples = clustering.label_free, estimate(descriptor).counts[:1]
     point = clustering.scaler.transform(descriptors.vector(descriptor)[:taken])
     apart = _apart(parameters, clustering.scaler, point[None], samples, clustering.centroids[:, :taken])
-    chance = chi2.isf(ERROR, taken) / max(float(samples[0]), 1.0)
+    chance = chdtri(taken, ERROR) / max(float(samples[0]), 1.0)
     return nearest_of(clustering.names, apart[0].tolist()), chance
 
 
