@@ -1,4 +1,4 @@
-"""What operators do about tokens, devices and authorities. Raises only ShoalErrors.
+"""The operator API for tokens, devices and authorities. It raises only ShoalErrors.
 
 A change is carried out to its end even if the operator disconnects in the middle of it: the registry on disk
 and the peer cache must never differ.
@@ -73,7 +73,7 @@ class Root:
 
 
 class AuthorityApi:
-    """join_address: where devices join, "HOST:PORT", as it stands in join strings."""
+    """What operators may do. join_address: where devices join, "HOST:PORT", as it stands in join strings."""
 
     def __init__(self, coordinator: Coordinator, peers: Peers, join_address: str) -> None:
         self._coordinator, self._peers = coordinator, peers
@@ -84,7 +84,7 @@ class AuthorityApi:
     # -- tokens ---------------------------------------------------------------------------------------------
 
     async def create_token(self, terms: Terms) -> tuple[Token, JoinString]:
-        """The token and its join string, which is not stored: only the caller has it. Raises ConfigError."""
+        """Create a token and its join string, which is returned and not stored. Raises ConfigError."""
         token, secret = await self._storage.identities.add_token(terms)
         pin = self._authority.joining.pin
         return token, JoinString(self._host, self._port, pin, token.token, secret)

@@ -49,12 +49,12 @@ class Nonces:
         return nonce
 
     def take(self, nonce: bytes) -> bool:
-        """Whether it is valid; from now on it is not."""
+        """Return whether a nonce is valid, and make it invalid."""
         return time.monotonic() < self._ends.pop(nonce, 0.0)
 
 
 class JoinService:
-    """address: where devices call, as their identity will say."""
+    """Gives devices their certificates. address: where devices call, as their identity will say."""
 
     def __init__(self, peers: Peers, address: str) -> None:
         self._peers, self._authority, self._address = peers, peers.authority, address
@@ -63,7 +63,7 @@ class JoinService:
         self._all_asked = Pace(ALL_CHALLENGES, ALL_AT_ONCE, FURTHEST)
 
     async def challenge(self, caller: str) -> Challenge:
-        """caller: the network address, here and below. Raises TooOften, and Busy when too many ask."""
+        """Create a challenge. caller: the network address, here and below. Raises TooOften or Busy."""
         self._check(caller)
         if delay := self._asked.delay(caller):
             problem = "this address requests too many challenges"
@@ -74,7 +74,10 @@ class JoinService:
         return Challenge(self._nonces.make(), NONCE_LIFE, time.time())
 
     async def join(self, joining: Joining, caller: str) -> IssuedIdentity | Pending:
-        """Raises NoEntry, Refused, Taken, Revoked, BadPayload, TooOften, Unavailable for an old challenge."""
+        """Admit a device with a join string.
+
+        Raises NoEntry, Refused, Taken, Revoked, BadPayload, TooOften, and Unavailable for an old challenge.
+        """
         self._check(caller)
         key = key_of_request(joining.csr)
         self._take(joining.nonce)
@@ -84,7 +87,7 @@ class JoinService:
         return self._answer(admission, caller)
 
     async def rejoin(self, rejoining: Rejoining, caller: str) -> IssuedIdentity:
-        """Raises NoEntry, Revoked, BadPayload, TooOften."""
+        """Replace an expired certificate. Raises NoEntry, Revoked, BadPayload, TooOften."""
         self._check(caller)
         key, named = key_of_request(rejoining.csr), named_by(certificate(rejoining.certificate))
         self._take(rejoining.nonce)
@@ -97,7 +100,7 @@ class JoinService:
         return answer
 
     async def renew(self, peer: Named, csr: bytes) -> IssuedIdentity:
-        """For a device that the authorization interceptor has admitted. Raises BadPayload, TooOften."""
+        """Renew a certificate, for a device that was authorized. Raises BadPayload, TooOften."""
         key = key_of_request(csr)
         admission = await self._peers.storage.identities.renew(peer.device, peer.serial, key, self._authority)
         answer = self._answer(admission, "")

@@ -26,7 +26,7 @@ RENEW_AT, SPREAD = 2 / 3, 1 / 15
 
 
 class Peers:
-    """Made by `open`. authority: may change while the server runs."""
+    """The registry in memory; see `open`. The authority may change while the server runs."""
 
     def __init__(self, storage: Storage, authority: Authority, known: list[Registered], gaps: bool) -> None:
         self.storage, self.authority = storage, authority
@@ -44,9 +44,9 @@ class Peers:
         )
 
     async def admit(self, peer: Named, certificate: bytes) -> Registered:
-        """The device behind a certificate (PEM) that TLS has verified, and what that says.
+        """Find the device behind a certificate (PEM) that TLS has verified. peer: what the certificate says.
 
-        Raises Unauthenticated for a certificate that does not hold, Revoked for a device that does not.
+        Raises Unauthenticated for a certificate that is not valid, Revoked for a device that was revoked.
         """
         if self._gaps and self._certified(peer) is None:
             shown = parsed(certificate)

@@ -34,7 +34,7 @@ def check_complete(served: Iterable[str]) -> None:
 
 
 def check_allowed(role: Role, method: str) -> None:
-    """Raises Refused."""
+    """Check that a role may make a call. Raises Refused."""
     if role not in ALLOWED.get(method, frozenset()):
         name = method.rpartition("/")[2]
         raise Refused(

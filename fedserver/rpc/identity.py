@@ -1,4 +1,4 @@
-"""Who is calling, decided only here: the TLS peer or, on plain loopback, the device that the caller names."""
+"""Decide who is calling: the TLS peer or, on plain loopback, the device that the caller names."""
 
 import functools
 import ipaddress

@@ -63,7 +63,7 @@ def spec_to_pb(spec: RunSpec) -> pb.StartRunRequest:
 
 
 def spec_from_pb(request: pb.StartRunRequest) -> RunSpec:
-    """Raises ConfigError for a policy that cannot be, BadPayload for what cannot be read."""
+    """Raises ConfigError for an illegal policy, BadPayload for a malformed request."""
     return RunSpec(
         request.name,
         request.algorithm,

@@ -1,4 +1,4 @@
-"""TLS: what the two ports show and ask for, and the server of the joining port."""
+"""TLS: the certificates that the two ports show and ask for, and the server of the joining port."""
 
 from dataclasses import dataclass
 
@@ -34,7 +34,7 @@ OPTIONS = (
     ("grpc.max_connection_age_grace_ms", 10_000),
     ("grpc.so_reuseport", 0),
 )
-"""Of the port that anyone can reach; no caller has a reason to stay connected to it."""
+"""Options of the joining port, which anyone can reach. No caller has a reason to stay connected to it."""
 
 
 @dataclass(frozen=True)

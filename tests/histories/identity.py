@@ -29,7 +29,7 @@ HOST, DEVICES, JOINING = "localhost", "localhost:50051", "localhost:50052"
 
 
 class Identities:
-    """certificates: PEM, by device. office: of the server that runs now. ending: who is being revoked.
+    """certificates: PEM, by device. api: of the server that runs now. ending: who is being revoked.
 
     joined: set once the device has its certificate.
     """

@@ -21,7 +21,7 @@ def key_of(secret: bytes) -> bytes:
 
 
 def prove(key: bytes, nonce: bytes, pin: bytes, csr: bytes) -> bytes:
-    """HMAC-SHA-256 over the challenge, the server's pin and the request: neither can be exchanged."""
+    """Compute HMAC-SHA-256 over the challenge, the server's pin and the request, so none can be exchanged."""
     return hmac.new(key, _signed(nonce, pin, csr), hashlib.sha256).digest()
 
 

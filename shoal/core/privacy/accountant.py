@@ -76,7 +76,7 @@ class Account(Protocol):
 
 
 class Unmetered:
-    """For simulations, whose data need no protection: noise is drawn from `entropy`, and nothing is paid."""
+    """Serves simulations, whose data need no protection: noise comes from `entropy`, and nothing is paid."""
 
     def __init__(self, entropy: Entropy) -> None:
         self._entropy = entropy
