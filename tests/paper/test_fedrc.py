@@ -103,7 +103,7 @@ def test_eq_5_a_model_is_trained_on_the_samples_that_it_explains() -> None:
 
 
 def test_eq_5_gamma_is_the_step_and_weighting_by_mass_takes_it_to_the_full_rate() -> None:
-    """Equal models explain a third each. By mass, each is trained as if by itself."""
+    """Equal models explain a third each. By mass, each is trained as if it were the only one."""
     alike = replace(MIX, models=(MODELS[0],) * 3)
     ours = context(0)
     samples = ours.samples("train")
@@ -259,7 +259,7 @@ def test_only_models_that_explain_something_here_are_trained_and_sent() -> None:
 def test_every_concept_has_a_model_of_its_own_whatever_classes_its_devices_have(outcome: Outcome) -> None:
     truth = [concept(number) for number in range(DEVICES)]
     assert adjusted_rand_score(truth, found(outcome)) == 1.0
-    assert len(outcome.state.models) == 3  # of six, and nothing said how many concepts there are
+    assert len(outcome.state.models) == 3  # of six, and the number of concepts was not given
     one = run("fedavg", epochs=1, rounds=10)
     ours, theirs = (
         np.mean([each.accuracy for each in state.metrics.values()]) for state in (outcome.state, one.state)

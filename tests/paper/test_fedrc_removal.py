@@ -27,7 +27,7 @@ def test_algorithm_3_a_model_that_explains_too_little_for_too_long_is_removed() 
 
 
 def test_of_two_models_that_can_replace_each_other_one_goes_and_the_one_that_is_needed_stays() -> None:
-    """Three models, of which the last two explain a device's data alike; nobody explains the first one's."""
+    """Three models: the last two explain a device's data equally well, and the first explains no device's."""
     state = replace(
         begin(replaceable=0.5, settle=2, remove_after=2),
         models={key: {"w": np.zeros(1)} for key in ("c0", "c1", "c2")},
@@ -45,7 +45,7 @@ def test_of_two_models_that_can_replace_each_other_one_goes_and_the_one_that_is_
     twice = without_spare_models(replace(once, progress=3))
     assert list(twice.models) == ["c0", "c1"]
     assert twice.scores["d1"].tolist() == [4.0, 0.1]
-    assert "c2 was removed after round 3: it was needed for 0 nats a sample" in twice.remarks[0]
+    assert "c2 was removed after round 3: it was needed for only 0 nats per sample" in twice.remarks[0]
     again = without_spare_models(without_spare_models(replace(twice, progress=5)))
     assert list(again.models) == ["c0", "c1"]
 

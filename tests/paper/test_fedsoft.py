@@ -36,12 +36,12 @@ def trained(context: DeviceContext, count: bool = True, models: tuple[Tensors, .
     return answer
 
 
-def test_importance_is_the_share_of_samples_for_which_a_center_is_the_best_and_never_0() -> None:
+def test_importance_is_the_share_of_samples_for_which_a_centre_is_the_best_and_never_0() -> None:
     """Class 0 is likeliest with the third center, class 1 with the second, and the first is best for none."""
     assert trained(device(0, 0, 0, 1)).shares == pytest.approx((0.01, 0.25, 0.75))
 
 
-def test_the_update_goes_down_the_loss_and_towards_each_center_by_its_importance() -> None:
+def test_the_update_goes_down_the_loss_and_towards_each_centre_by_its_importance() -> None:
     """With a model of its own, w = -1, and shares that stand: sum_s u_s (w - c_s) is written out."""
     memory = {"model/w": np.array(-1.0, np.float32), "numbers/shares": np.array([0.5, 0.2, 0.4])}
     context = device(0, 0, 0, 1).for_task(0, memory)
@@ -55,15 +55,15 @@ def test_the_update_goes_down_the_loss_and_towards_each_center_by_its_importance
     assert float(context.remembered["model/w"]) == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_first_update_starts_from_the_mixture_of_the_centers_and_counts_whatever_the_round() -> None:
-    """All samples are the third center's: shares 0.01, 0.01, 1. The pull is towards where it starts."""
-    center = (0.01 * 1.0 - 0.01 * 1.0 + 3.0) / 1.02
-    slope = -1.0 / (1.0 + np.exp(center))
+def test_the_first_update_starts_from_the_mixture_of_the_centres_and_counts_whatever_the_round() -> None:
+    """All samples are the third center's: shares 0.01, 0.01, 1. The pull is toward its start."""
+    centre = (0.01 * 1.0 - 0.01 * 1.0 + 3.0) / 1.02
+    slope = -1.0 / (1.0 + np.exp(centre))
     answer = trained(device(0, 0), count=False)
-    assert float(answer.model["w"]) == pytest.approx(center - 0.5 * slope, rel=1e-5)
+    assert float(answer.model["w"]) == pytest.approx(centre - 0.5 * slope, rel=1e-5)
 
 
-def test_centers_are_means_by_importance_times_samples() -> None:
+def test_centres_are_means_by_importance_times_samples() -> None:
     parameters = ALGORITHM.configure("original", {"rounds": 2})
     state = server_half.start(at(0.0), parameters, at(1.0))
     reports = [
@@ -90,7 +90,7 @@ def test_importance_is_counted_every_tau_rounds() -> None:
     assert state.phase == "evaluate"
 
 
-def test_a_device_measures_its_own_model_and_a_newcomer_the_center_it_was_given() -> None:
+def test_a_device_measures_its_own_model_and_a_newcomer_the_centre_it_was_given() -> None:
     state = server_half.start(at(1.0), Parameters(clusters=2), at(-1.0))
     for memory, accuracy in ((None, 0.25), ({"model/w": np.array(2.0, np.float32)}, 0.75)):
         question = measurement(server_half, state, "c1")
@@ -100,7 +100,7 @@ def test_a_device_measures_its_own_model_and_a_newcomer_the_center_it_was_given(
         assert answer.accuracy == accuracy
 
 
-def test_centers_that_begin_alike_part_as_each_device_draws_whom_to_prefer() -> None:
+def test_centres_that_begin_alike_part_as_each_device_draws_whom_to_prefer() -> None:
     alike = (at(1.0),) * 3
     preferred = [np.argmax(trained(device(0, 1, seed=seed), models=alike).shares) for seed in range(12)]
     assert set(preferred) == {0, 1, 2}
@@ -109,7 +109,7 @@ def test_centers_that_begin_alike_part_as_each_device_draws_whom_to_prefer() -> 
     )
 
 
-def test_one_sample_and_more_centers_than_devices_are_no_special_case() -> None:
+def test_one_sample_and_more_centres_than_devices_are_no_special_case() -> None:
     answer = trained(device(1), models=(*CENTRES, *CENTRES))
     assert sum(share == 1.0 for share in answer.shares) == 1
     assert np.isfinite(answer.model["w"])

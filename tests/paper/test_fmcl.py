@@ -122,7 +122,7 @@ def test_classes_that_one_device_alone_names_cost_nothing_and_change_nothing(
 
 
 def blocks(*sizes: int, near: float = 0.1, far: float = 1.0) -> FloatArray:
-    """Groups of these sizes, near each other and far from the others; not two distances are the same."""
+    """Groups of this many devices, near each other and far from the others; no two distances are equal."""
     truth = np.repeat(np.arange(len(sizes)), sizes)
     apart = np.where(truth[:, None] == truth[None], near, far)
     noise = np.random.default_rng(0).uniform(0.98, 1.02, apart.shape)

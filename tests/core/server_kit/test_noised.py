@@ -97,7 +97,7 @@ def test_samples_give_no_weight_and_operators_are_told_how_loud_the_noise_is() -
     assert found["g"]["w"] == pytest.approx(same["g"]["w"], abs=1e-6)
     _, guard = next_models({"g": BASE}, [report("a", 1), report("b", 1)], Noise(1.0, 5.0, 1e-6), Guard())
     assert guard.remarks == (
-        "model g: 2 devices; the noise in it is 7.1 times as long as an update of norm central_clip",
+        "model g: 2 devices; its noise is 7.1 times as long as an update of norm central_clip",
     )
 
 
