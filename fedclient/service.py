@@ -24,7 +24,7 @@ from fedclient.store.state import DeviceFolder, Outbox, Status
 from fedclient.work.executor import Spawned, WorkerInfo
 from shoal.core.errors import ConfigError, DataFault, Refused, ShoalError
 from shoal.core.exchange.link import Hello, ObservedRun
-from shoal.core.identity.enrolled import Role
+from shoal.core.identity.joining import Role
 from shoal.shell.console import Console
 
 LOOK = 2.0

@@ -5,10 +5,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 # Sums over several threads differ in their last bits, and every worker has its own core already. It is set
 # before anything imports NumPy or PyTorch, and every process that a test starts inherits it.
 os.environ["OMP_NUM_THREADS"] = "1"
+
+# An example has no time limit: on a busy machine any of them takes longer than the 200 ms that are usual.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 MEMORY, ENOUGH = Path("/dev/shm"), 4 << 30
 

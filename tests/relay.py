@@ -18,7 +18,7 @@ has, for with less TCP waits for its timers."""
 class Relay:
     """address: where to call instead. rate: bytes a second in each direction; None: as fast as it goes.
 
-    open: cleared, nothing goes through, and nobody hears of it. accepted: connections so far. sent: bytes
+    open: cleared, nothing goes through, and neither side knows. accepted: connections so far. sent: bytes
     that went to the target; received: bytes that came from it.
     """
 
@@ -32,7 +32,7 @@ class Relay:
         self._ends: set[asyncio.StreamWriter] = set()
 
     def fall_silent(self) -> None:
-        """Nothing goes through the connections that there are, for ever; new ones are as good as any."""
+        """Nothing goes through the connections that there are, indefinitely; new ones are as good as any."""
         self.open.clear()
         self.open = asyncio.Event()
         self.open.set()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 HANG = 240.0 * float(os.environ.get("SHOAL_TEST_PATIENCE", "1"))
 """Seconds after which something has hung. It ends a test that would never end, and measures nothing."""
 EPHEMERAL = 32768
-"""The first port that the system gives to whoever asks for any, where nothing else is set."""
+"""The first port that the system gives to a program that asks for any, where nothing else is set."""
 FIRST, SHARE = 20000, 400
 """The first port of the tests, and how many each worker has."""
 
@@ -35,7 +35,7 @@ PORTS = _ports()
 def free_port() -> int:
     """A port for a server that must have the same one after a restart.
 
-    The system gives it to nobody in between, as it would one of those that it chooses itself: the client's
+    The system gives it to no one in between, as it would one of those that it chooses itself: the client's
     end of any connection on this machine has one of those.
     """
     for port in PORTS:

@@ -1,7 +1,7 @@
 """Make six clinics and a newcomer out of a real data set: data/clinic-1 ... data/clinic-6, data/newcomer.
 
 Real: the patients. scikit-learn brings the breast-cancer data of Wisconsin (1995): 569 patients, and of each
-30 measurements of cell nuclei, and whether the tumour is malignant.
+30 measurements of cell nuclei, and whether the tumor is malignant.
 
 Made here: which clinic a patient goes to, by chance, and what its instrument reports. Instrument A reports
 the numbers of the data set. Instrument B differs in two ways, and no column says so:
@@ -12,7 +12,7 @@ the numbers of the data set. Instrument B differs in two ways, and no column say
 So the same number means another thing: a high "worst concavity" is a bad sign at A and a good one at B.
 
 Each folder is what would be on the clinic's own machine: its csv files, the settings and the learner. The
-truth about the newcomer lies beside them, for the last check alone.
+truth about the newcomer lies beside them, only for the last check.
 """
 
 import shutil

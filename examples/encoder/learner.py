@@ -1,4 +1,4 @@
-"""The readers' learner: an image of 64 grey values in, scores of the ten digits out; and a frozen encoder.
+"""The readers' learner: an image of 64 gray values in, scores of the ten digits out; and a frozen encoder.
 
 Shoal reads two names in this file: build and encoder. The encoder is not the network that is trained: it
 comes in encoder.npz, is the same on all devices, and nothing here changes it. make_encoder.py made it, from
@@ -28,7 +28,7 @@ class Scale(nn.Module):
 
 
 def encoder(x: Tensor) -> Tensor:
-    """(B, 64) grey values -> (B, 16): what an image shows."""
+    """(B, 64) gray values -> (B, 16): what an image shows."""
     frozen = {name: array.to(x) for name, array in FROZEN.items()}
     hidden = torch.relu(nn.functional.linear(x / WHITE, frozen["weight1"], frozen["bias1"]))
     return torch.relu(nn.functional.linear(hidden, frozen["weight2"], frozen["bias2"]))

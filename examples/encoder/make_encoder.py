@@ -1,7 +1,7 @@
 """Train the encoder that comes with this example, and write it to encoder.npz: 16 values for an image.
 
 It learns to tell the ten digits apart on the 500 public images of split.py; its last layer but one is the
-encoder. With images of your own, take a large network that somebody has trained on public ones instead.
+encoder. With images of your own, take a large network that someone has trained on public ones instead.
 """
 
 from pathlib import Path

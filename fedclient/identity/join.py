@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from fedclient.faults import NotApproved
-from fedclient.identity.keyring import Asking, EnrollmentPort, Identity, Keyring, fingerprint_of, identity_of
+from fedclient.identity.keyring import Asking, Identity, JoiningPort, Keyring, fingerprint_of, identity_of
 from fedclient.identity.rpc import enrollment
 from fedclient.net.backoff import Backoff, patiently
 from fedclient.store.state import DeviceFolder
 from shoal.core.errors import ConfigError, Unavailable
-from shoal.core.identity.enrolled import Enrolled, Joining, Pending
 from shoal.core.identity.join import JoinString, parse
+from shoal.core.identity.joining import IssuedIdentity, Joining, Pending
 from shoal.core.identity.proof import key_of, prove
 from shoal.core.types import DeviceId
 from shoal.shell.console import Console
@@ -63,7 +63,7 @@ async def join(
             identity = await _ask_until_answered(line, keyring, name, wait, console)
             folder.device(identity.device)
             return identity, True
-        if name not in (None, known.device) or line.pin != known.enrol.pin:
+        if name not in (None, known.device) or line.pin != known.joining_port.pin:
             raise ConfigError(
                 f"{folder.root} holds the identity of {known.device} in federation {known.federation}",
                 "use another --state for another device or server",
@@ -76,7 +76,7 @@ async def _ask_until_answered(
     line: JoinString, keyring: Keyring, device: DeviceId | None, wait: bool, console: Console
 ) -> Identity:
     """On return the identity is on the disk."""
-    port, asking = EnrollmentPort(line.host, line.port, line.pin), keyring.asking()
+    port, asking = JoiningPort(line.host, line.port, line.pin), keyring.asking()
     name = device or _name_for(asking)
     console.progress(f"asking {port.address} for a certificate for {name}")
     answer = await _when_admitted(lambda: _ask(line, port, asking, name), console)
@@ -110,7 +110,9 @@ async def _when_admitted(ask: Callable[[], Awaitable[T]], console: Console) -> T
         await asyncio.sleep(wait)
 
 
-async def _ask(line: JoinString, port: EnrollmentPort, asking: Asking, name: DeviceId) -> Enrolled | Pending:
+async def _ask(
+    line: JoinString, port: JoiningPort, asking: Asking, name: DeviceId
+) -> IssuedIdentity | Pending:
     async with enrollment(port) as client:
         nonce = (await client.challenge()).nonce
         proof = prove(key_of(line.secret), nonce, line.pin, asking.csr)

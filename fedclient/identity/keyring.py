@@ -17,7 +17,7 @@ from cryptography import x509
 
 from shoal.core.errors import BadPayload, ConfigError, StorageFault
 from shoal.core.identity import certificates as certs
-from shoal.core.identity.enrolled import Enrolled, Role
+from shoal.core.identity.joining import IssuedIdentity, Role
 from shoal.core.types import DeviceId
 from shoal.shell.disk import storing, sync_folder, write
 
@@ -28,7 +28,7 @@ JOIN_AGAIN = (
 
 
 @dataclass(frozen=True)
-class EnrollmentPort:
+class JoiningPort:
     """Where EnrollmentService listens, and the SHA-256 of the key that must answer there."""
 
     host: str
@@ -51,7 +51,7 @@ class Identity:
     device: DeviceId
     role: Role
     address: str
-    enrol: EnrollmentPort
+    joining_port: JoiningPort
 
     @property
     def parsed(self) -> x509.Certificate:
@@ -96,29 +96,29 @@ def fingerprint_of(key: bytes) -> str:
     return certs.fingerprint(certs.pin_of(certs.key_from_pem(key).public_key()))
 
 
-def identity_of(asking: Asking, enrolled: Enrolled, enrol: EnrollmentPort) -> Identity:
+def identity_of(asking: Asking, issued: IssuedIdentity, joining_port: JoiningPort) -> Identity:
     """The identity that an answer makes of a request. Raises BadPayload if it answers another request."""
-    certificate = certs.certificate(enrolled.certificate)
+    certificate = certs.certificate(issued.certificate)
     named = certs.named_by(certificate)
     if certificate.public_key() != certs.key_from_pem(asking.key).public_key():
         raise BadPayload("the server sent a certificate for another key", "update the server")
-    if (named.federation, named.device) != (enrolled.federation, enrolled.device):
+    if (named.federation, named.device) != (issued.federation, issued.device):
         raise BadPayload("the server's certificate names another device than its answer", "update the server")
     try:
-        x509.load_pem_x509_certificates(enrolled.authorities)
+        x509.load_pem_x509_certificates(issued.authorities)
     except ValueError:
         raise BadPayload(
             "the server sent authorities that are not certificates", "update the server"
         ) from None
     return Identity(
         asking.key,
-        enrolled.certificate,
-        enrolled.authorities,
-        enrolled.federation,
-        enrolled.device,
-        enrolled.role,
-        enrolled.address,
-        enrol,
+        issued.certificate,
+        issued.authorities,
+        issued.federation,
+        issued.device,
+        issued.role,
+        issued.address,
+        joining_port,
     )
 
 
@@ -136,7 +136,7 @@ class Keyring:
         if found is None:
             return None
         try:
-            enrol = found["enrol"]
+            joining_port = found["enrol"]
             identity = Identity(
                 found["key"].encode(),
                 found["certificate"].encode(),
@@ -145,7 +145,7 @@ class Keyring:
                 found["device"],
                 Role(found["role"]),
                 found["address"],
-                EnrollmentPort(enrol["host"], enrol["port"], bytes.fromhex(enrol["pin"])),
+                JoiningPort(joining_port["host"], joining_port["port"], bytes.fromhex(joining_port["pin"])),
             )
             if identity.parsed.public_key() != certs.key_from_pem(identity.key).public_key():
                 raise ValueError("key and certificate do not belong together")
@@ -171,7 +171,7 @@ class Keyring:
 
     def keep(self, identity: Identity) -> None:
         """Replace the identity. On return the new one is on the disk. Raises StorageFault."""
-        enrol = identity.enrol
+        joining_port = identity.joining_port
         self._write(
             self._identity,
             {
@@ -179,7 +179,11 @@ class Keyring:
                 "device": identity.device,
                 "role": identity.role.value,
                 "address": identity.address,
-                "enrol": {"host": enrol.host, "port": enrol.port, "pin": enrol.pin.hex()},
+                "enrol": {
+                    "host": joining_port.host,
+                    "port": joining_port.port,
+                    "pin": joining_port.pin.hex(),
+                },
                 "key": identity.key.decode(),
                 "certificate": identity.certificate.decode(),
                 "authorities": identity.authorities.decode(),

@@ -22,7 +22,7 @@ from fedclient.net.rpc import RpcLink, error_of
 from shoal.core.errors import Refused, ShoalError, Unauthenticated, Unavailable
 from shoal.core.exchange.link import Hello, Observation, Welcome
 from shoal.core.identity.certificates import key_from_pem
-from shoal.core.identity.enrolled import Enrolled, Rejoining
+from shoal.core.identity.joining import IssuedIdentity, Rejoining
 from shoal.core.identity.proof import sign
 
 SOONEST = 1.0
@@ -99,21 +99,21 @@ class SecureLink(RpcLink):
         try:
             while True:
                 await asyncio.sleep(seconds * (1.0 + JITTER * self._chance.random()))
-                enrolled = await patiently(self._renew, self._backoff, float("inf"), lambda text: None)
-                seconds = max(enrolled.renew_in, SOONEST)
+                issued = await patiently(self._renew, self._backoff, float("inf"), lambda text: None)
+                seconds = max(issued.renew_in, SOONEST)
         except ShoalError as error:
             self._say(f"the certificate could not be renewed: {error}; trying again at the next hello")
 
-    async def _renew(self) -> Enrolled:
+    async def _renew(self) -> IssuedIdentity:
         async with self._one_at_a_time:
             asking = self._keyring.asking()
             try:
                 async with self._channel.calling() as to:
-                    enrolled = await renewed(to.identity, asking.csr)
+                    issued = await renewed(to.identity, asking.csr)
             except aio.AioRpcError as error:
                 raise error_of(error, self.address) from None
-            await self._adopt(identity_of(asking, enrolled, self.identity.enrol))
-            return enrolled
+            await self._adopt(identity_of(asking, issued, self.identity.joining_port))
+            return issued
 
     async def _adopt(self, identity: Identity) -> None:
         """Store an identity, and only then use it."""
@@ -141,7 +141,7 @@ class SecureLink(RpcLink):
             if self.identity is not used:
                 return Unavailable("the certificate has just been replaced", "the call is repeated")
             try:
-                async with enrollment(used.enrol) as port:
+                async with enrollment(used.joining_port) as port:
                     clock = (await port.challenge()).clock
                     if clock > used.ends.timestamp():
                         return await self._rejoin(port)
@@ -160,19 +160,19 @@ class SecureLink(RpcLink):
         last, asking = self.identity, self._keyring.asking()
         self._say(f"the certificate of {last.device} ended on {last.ends:%Y-%m-%d}: asking for a new one")
         nonce = (await port.challenge()).nonce
-        signature = sign(key_from_pem(last.key), nonce, last.enrol.pin, asking.csr)
+        signature = sign(key_from_pem(last.key), nonce, last.joining_port.pin, asking.csr)
         try:
-            enrolled = await port.rejoin(Rejoining(last.certificate, nonce, asking.csr, signature))
+            issued = await port.rejoin(Rejoining(last.certificate, nonce, asking.csr, signature))
         except Refused as error:
             return error
-        await self._adopt(identity_of(asking, enrolled, last.enrol))
-        self._renew_in(enrolled.renew_in)
+        await self._adopt(identity_of(asking, issued, last.joining_port))
+        self._renew_in(issued.renew_in)
         return Unavailable("the certificate had expired and has been replaced", "the call is repeated")
 
     async def _wrong_clock(self) -> ShoalError:
         """The server's certificate is not valid by this device's clock: find out whose clock is wrong."""
         try:
-            async with enrollment(self.identity.enrol) as port:
+            async with enrollment(self.identity.joining_port) as port:
                 ahead = (time.time() - (await port.challenge()).clock) / DAY
         except (Unavailable, SomeoneElse) as error:
             return Unavailable(error.message, error.hint)

@@ -13,14 +13,14 @@ import grpc
 from cryptography import x509
 from grpc import aio
 
-from fedclient.identity.keyring import EnrollmentPort, Identity
+from fedclient.identity.keyring import Identity, JoiningPort
 from fedclient.net.rpc import OPTIONS, error_of
 from shoal.core.engine import timeouts
 from shoal.core.errors import Unavailable
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import enrollment_service_pb2 as pb
 from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import EnrollmentServiceStub
-from shoal.core.identity.enrolled import Challenge, Enrolled, Joining, Pending, Rejoining
+from shoal.core.identity.joining import Challenge, IssuedIdentity, Joining, Pending, Rejoining
 
 if TYPE_CHECKING:
     from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import IdentityServiceAsyncStub
@@ -87,13 +87,13 @@ class EnrollmentClient:
         call = self._stub.Challenge(pb.ChallengeRequest(), timeout=timeouts.ANSWER)
         return wire.challenge_from_pb(await self._answer(call))
 
-    async def join(self, joining: Joining) -> Enrolled | Pending:
+    async def join(self, joining: Joining) -> IssuedIdentity | Pending:
         call = self._stub.Join(wire.joining_to_pb(joining), timeout=timeouts.ANSWER)
         return wire.joined_from_pb(await self._answer(call))
 
-    async def rejoin(self, rejoining: Rejoining) -> Enrolled:
+    async def rejoin(self, rejoining: Rejoining) -> IssuedIdentity:
         call = self._stub.Rejoin(wire.rejoining_to_pb(rejoining), timeout=timeouts.ANSWER)
-        return wire.enrolled_from_pb((await self._answer(call)).identity)
+        return wire.identity_from_pb((await self._answer(call)).identity)
 
     async def _answer(self, call: Awaitable[T]) -> T:
         try:
@@ -110,7 +110,7 @@ class EnrollmentClient:
 
 
 @asynccontextmanager
-async def enrollment(port: EnrollmentPort) -> AsyncIterator[EnrollmentClient]:
+async def enrollment(port: JoiningPort) -> AsyncIterator[EnrollmentClient]:
     """A client on a channel that trusts only the certificate whose key has the pin, whatever its name."""
     certificate = await shown(port)
     trust = grpc.ssl_channel_credentials(to_pem(certificate))
@@ -119,13 +119,13 @@ async def enrollment(port: EnrollmentPort) -> AsyncIterator[EnrollmentClient]:
         yield EnrollmentClient(channel, port.address, certificate)
 
 
-async def renewed(stub: "IdentityServiceAsyncStub", csr: bytes) -> Enrolled:
+async def renewed(stub: "IdentityServiceAsyncStub", csr: bytes) -> IssuedIdentity:
     """The next certificate. Raises aio.AioRpcError, and BadPayload."""
     answer = await stub.Renew(pb.RenewRequest(csr=csr), timeout=timeouts.ANSWER)
-    return wire.enrolled_from_pb(answer.identity)
+    return wire.identity_from_pb(answer.identity)
 
 
-async def shown(port: EnrollmentPort) -> x509.Certificate:
+async def shown(port: JoiningPort) -> x509.Certificate:
     """The certificate that is shown at `port`, if its key has the pin; it is then the one to trust.
 
     This is a TLS 1.3 handshake and nothing else: no name, no token, no data is sent.

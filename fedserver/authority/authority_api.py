@@ -1,4 +1,4 @@
-"""What operators do about tokens, devices and authorities. Raises only ShoalErrors.
+"""The operator API for tokens, devices and authorities. It raises only ShoalErrors.
 
 A change is carried out to its end even if the operator disconnects in the middle of it: the registry on disk
 and the peer cache must never differ.
@@ -61,7 +61,7 @@ class Ended:
 class Root:
     """An authority. pin: SHA-256 of its key. certificates: how many valid ones it has signed.
 
-    untold: approved devices, seen recently, that do not know it yet.
+    awaited: approved devices, seen recently, that do not know it yet.
     """
 
     name: str
@@ -69,22 +69,22 @@ class Root:
     signs: bool
     expires: float
     certificates: int
-    untold: tuple[DeviceId, ...]
+    awaited: tuple[DeviceId, ...]
 
 
 class AuthorityApi:
-    """join_address: where devices join, "HOST:PORT", as it stands in join strings."""
+    """What operators may do. join_address: where devices join, "HOST:PORT", as it stands in join strings."""
 
-    def __init__(self, coordinator: Coordinator, keeper: Peers, join_address: str) -> None:
-        self._coordinator, self._keeper = coordinator, keeper
-        self._storage, self._authority = coordinator.storage, keeper.authority
+    def __init__(self, coordinator: Coordinator, peers: Peers, join_address: str) -> None:
+        self._coordinator, self._peers = coordinator, peers
+        self._storage, self._authority = coordinator.storage, peers.authority
         self._host, _, port = join_address.rpartition(":")
         self._port = int(port)
 
     # -- tokens ---------------------------------------------------------------------------------------------
 
     async def create_token(self, terms: Terms) -> tuple[Token, JoinString]:
-        """The token and its join string, which is not stored: only the caller has it. Raises ConfigError."""
+        """Create a token and its join string, which is returned and not stored. Raises ConfigError."""
         token, secret = await self._storage.identities.add_token(terms)
         pin = self._authority.joining.pin
         return token, JoinString(self._host, self._port, pin, token.token, secret)
@@ -101,7 +101,7 @@ class AuthorityApi:
         """Every device that has ever joined, by name."""
         await self._coordinator.in_turn(self._coordinator.write_journal())
         seen = {each.device: each.last_seen for each in await self._storage.journal.devices()}
-        return [Known(each, seen.get(each.device)) for each in self._keeper.known()]
+        return [Known(each, seen.get(each.device)) for each in self._peers.known()]
 
     @to_the_end
     async def approve(self, device: DeviceId) -> Known:
@@ -146,11 +146,11 @@ class AuthorityApi:
             if not before:
                 barred.discard(device)
             raise
-        self._keeper.learn(known)
-        return self._keeper.cut(device)
+        self._peers.learn(known)
+        return self._peers.cut(device)
 
     async def _changed(self, device: Registered) -> Known:
-        self._keeper.learn(device)
+        self._peers.learn(device)
         return await self._seen(device.device)
 
     async def _seen(self, device: DeviceId) -> Known:
@@ -178,9 +178,9 @@ class AuthorityApi:
         found = await self._found(name)
         if found.signs:
             return found
-        if found.untold and not force:
+        if found.awaited and not force:
             raise Refused(
-                f"{len(found.untold)} devices do not trust authority {name} yet: {_some(found.untold)}",
+                f"{len(found.awaited)} devices do not trust authority {name} yet: {_some(found.awaited)}",
                 "wait until they have renewed; with --force, they must rejoin",
             )
         await self._storage.identities.note_event(Event.AUTHORITY_USED, authority=name, forced=force)
@@ -214,9 +214,9 @@ class AuthorityApi:
             for certified in each.device.certificates
             if certified.root == name and certified.expires > now
         ]
-        untold = [each.device.device for each in devices if _recent(each) and not _was_told(each, name)]
+        awaited = [each.device.device for each in devices if _recent(each) and not _has_root(each, name)]
         expires = pair.certificate.not_valid_after_utc.timestamp()
-        return Root(name, pair.pin, name == self._authority.issuing, expires, len(valid), tuple(untold))
+        return Root(name, pair.pin, name == self._authority.issuing, expires, len(valid), tuple(awaited))
 
 
 def _counts(known: Known) -> bool:
@@ -228,7 +228,7 @@ def _recent(known: Known) -> bool:
     return since > time.time() - RECENT
 
 
-def _was_told(known: Known, root: str) -> bool:
+def _has_root(known: Known, root: str) -> bool:
     """Whether the device has called with a certificate that came with this root, so that it has both."""
     used = [each for each in known.device.certificates if each.first_used is not None]
     newest = used[-1] if used else known.device.certificates[-1]

@@ -2,7 +2,7 @@
 
 An address that was refused five times in a minute has to wait. Success costs nothing, so that a whole fleet
 can join from behind one address. Challenges, which anyone may request, are paced for each address and for
-all: no one can request so many that those of other devices become invalid.
+all: no one can request enough of them to make those of other devices invalid.
 """
 
 import secrets
@@ -15,7 +15,7 @@ from fedserver.store.identities.admission import Admission
 from shoal.core.engine.pacing import Pace
 from shoal.core.errors import Busy, TooOften, Unavailable
 from shoal.core.identity.certificates import Named, certificate, key_of_request, named_by
-from shoal.core.identity.enrolled import Challenge, Enrolled, Joining, Pending, Rejoining
+from shoal.core.identity.joining import Challenge, IssuedIdentity, Joining, Pending, Rejoining
 from shoal.core.identity.proof import NONCE
 
 FAILURES = 5
@@ -49,21 +49,21 @@ class Nonces:
         return nonce
 
     def take(self, nonce: bytes) -> bool:
-        """Whether it is valid; from now on it is not."""
+        """Return whether a nonce is valid, and make it invalid."""
         return time.monotonic() < self._ends.pop(nonce, 0.0)
 
 
 class JoinService:
-    """address: where devices call, as their identity will say."""
+    """Gives devices their certificates. address: where devices call, as their identity will say."""
 
-    def __init__(self, keeper: Peers, address: str) -> None:
-        self._keeper, self._authority, self._address = keeper, keeper.authority, address
+    def __init__(self, peers: Peers, address: str) -> None:
+        self._peers, self._authority, self._address = peers, peers.authority, address
         self._nonces, self._failures = Nonces(), RateLimit(FAILURES)
         self._asked = PaceByKey(lambda: Pace(CHALLENGES, AT_ONCE, FURTHEST))
         self._all_asked = Pace(ALL_CHALLENGES, ALL_AT_ONCE, FURTHEST)
 
     async def challenge(self, caller: str) -> Challenge:
-        """caller: the network address, here and below. Raises TooOften, and Busy when too many ask."""
+        """Create a challenge. caller: the network address, here and below. Raises TooOften or Busy."""
         self._check(caller)
         if delay := self._asked.delay(caller):
             problem = "this address requests too many challenges"
@@ -73,37 +73,38 @@ class JoinService:
             raise Busy(problem, f"try again in {delay:.0f} s", (delay, delay + 1.0))
         return Challenge(self._nonces.make(), NONCE_LIFE, time.time())
 
-    async def join(self, joining: Joining, caller: str) -> Enrolled | Pending:
-        """Raises NoEntry, Refused, Taken, Revoked, BadPayload, TooOften, Unavailable for an old challenge."""
+    async def join(self, joining: Joining, caller: str) -> IssuedIdentity | Pending:
+        """Admit a device with a join string.
+
+        Raises NoEntry, Refused, Taken, Revoked, BadPayload, TooOften, and Unavailable for an old challenge.
+        """
         self._check(caller)
         key = key_of_request(joining.csr)
         self._take(joining.nonce)
-        admission = await self._keeper.storage.identities.join(
+        admission = await self._peers.storage.identities.join(
             joining, key, self._authority.joining.pin, self._authority, caller
         )
         return self._answer(admission, caller)
 
-    async def rejoin(self, rejoining: Rejoining, caller: str) -> Enrolled:
-        """Raises NoEntry, Revoked, BadPayload, TooOften."""
+    async def rejoin(self, rejoining: Rejoining, caller: str) -> IssuedIdentity:
+        """Replace an expired certificate. Raises NoEntry, Revoked, BadPayload, TooOften."""
         self._check(caller)
         key, named = key_of_request(rejoining.csr), named_by(certificate(rejoining.certificate))
         self._take(rejoining.nonce)
         pin = self._authority.joining.pin
-        admission = await self._keeper.storage.identities.rejoin(
+        admission = await self._peers.storage.identities.rejoin(
             rejoining, named, key, pin, self._authority, caller
         )
         answer = self._answer(admission, caller)
-        assert isinstance(answer, Enrolled)  # a device that is not approved is refused
+        assert isinstance(answer, IssuedIdentity)  # a device that is not approved is refused
         return answer
 
-    async def renew(self, peer: Named, csr: bytes) -> Enrolled:
-        """For a device that the authorization interceptor has admitted. Raises BadPayload, TooOften."""
+    async def renew(self, peer: Named, csr: bytes) -> IssuedIdentity:
+        """Renew a certificate, for a device that was authorized. Raises BadPayload, TooOften."""
         key = key_of_request(csr)
-        admission = await self._keeper.storage.identities.renew(
-            peer.device, peer.serial, key, self._authority
-        )
+        admission = await self._peers.storage.identities.renew(peer.device, peer.serial, key, self._authority)
         answer = self._answer(admission, "")
-        assert isinstance(answer, Enrolled)
+        assert isinstance(answer, IssuedIdentity)
         return answer
 
     # -- inside ---------------------------------------------------------------------------------------------
@@ -116,22 +117,22 @@ class JoinService:
         if not self._nonces.take(nonce):
             raise Unavailable("the challenge is no longer valid", "request a new one and answer that")
 
-    def _answer(self, admission: Admission, caller: str) -> Enrolled | Pending:
+    def _answer(self, admission: Admission, caller: str) -> IssuedIdentity | Pending:
         if admission.error is not None:
             if caller:
                 self._failures.count(caller)
             raise admission.error
         device, certified = admission.device, admission.certified
         assert device is not None
-        self._keeper.learn(device)
+        self._peers.learn(device)
         if certified is None:
             return Pending(bytes.fromhex(device.spki), RETRY)
-        return Enrolled(
+        return IssuedIdentity(
             certified.pem,
             self._authority.bundle,
             self._authority.federation,
             device.device,
             device.role,
             self._address,
-            self._keeper.due(certified),
+            self._peers.renewal_in(certified),
         )

@@ -18,7 +18,7 @@ from fedserver.store.store import Storage
 from shoal.core.errors import Revoked, Unauthenticated
 from shoal.core.identity.certificates import Named
 from shoal.core.identity.certificates import certificate as parsed
-from shoal.core.identity.enrolled import Role
+from shoal.core.identity.joining import Role
 from shoal.core.types import DeviceId
 
 RENEW_AT, SPREAD = 2 / 3, 1 / 15
@@ -26,7 +26,7 @@ RENEW_AT, SPREAD = 2 / 3, 1 / 15
 
 
 class Peers:
-    """Made by `open`. authority: may change while the server runs."""
+    """The registry in memory; see `open`. The authority may change while the server runs."""
 
     def __init__(self, storage: Storage, authority: Authority, known: list[Registered], gaps: bool) -> None:
         self.storage, self.authority = storage, authority
@@ -44,9 +44,9 @@ class Peers:
         )
 
     async def admit(self, peer: Named, certificate: bytes) -> Registered:
-        """The device behind a certificate (PEM) that TLS has verified, and what that says.
+        """Find the device behind a certificate (PEM) that TLS has verified. peer: what the certificate says.
 
-        Raises Unauthenticated for a certificate that does not hold, Revoked for a device that does not.
+        Raises Unauthenticated for a certificate that is not valid, Revoked for a device that was revoked.
         """
         if self._gaps and self._certified(peer) is None:
             shown = parsed(certificate)
@@ -106,9 +106,9 @@ class Peers:
         """Seconds until the next certificate is required; 0 if the authorities have changed."""
         certificates = self._known[device].certificates
         certified = next((each for each in certificates if each.serial == serial), None)
-        return 0.0 if certified is None else self.due(certified)
+        return 0.0 if certified is None else self.renewal_in(certified)
 
-    def due(self, certified: Certified) -> float:
+    def renewal_in(self, certified: Certified) -> float:
         """Seconds until the certificate after this one is required, slightly different for each device."""
         if certified.root != self.authority.issuing or set(certified.bundle) != set(self.authority.roots):
             return 0.0

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from shoal.core.errors import IllegalEvent, Refused
 from shoal.core.exchange import wire
-from shoal.core.identity.enrolled import Role
+from shoal.core.identity.joining import Role
 
 ALLOWED: Mapping[str, frozenset[Role]] = {
     **wire.roles_by_call(),
@@ -34,7 +34,7 @@ def check_complete(served: Iterable[str]) -> None:
 
 
 def check_allowed(role: Role, method: str) -> None:
-    """Raises Refused."""
+    """Check that a role may make a call. Raises Refused."""
     if role not in ALLOWED.get(method, frozenset()):
         name = method.rpartition("/")[2]
         raise Refused(

@@ -54,7 +54,7 @@ class KeyPair:
 
     @property
     def pem(self) -> bytes:
-        """The certificate alone."""
+        """Only the certificate, without the key."""
         return self.certificate.public_bytes(Encoding.PEM)
 
     @property
@@ -63,7 +63,7 @@ class KeyPair:
 
 
 class Authority:
-    """Made by `open`, of a folder that `make` has filled. roots: by name, oldest first."""
+    """The keys and certificates that `make` has created; see `open`. roots: by name, oldest first."""
 
     def __init__(self, folder: Path, hosts: Sequence[str]) -> None:
         self._folder, self._hosts = folder, tuple(hosts)
@@ -99,12 +99,12 @@ class Authority:
 
     @property
     def bundle(self) -> bytes:
-        """The certificates of all roots, PEM: whom a device is to trust, and the server itself."""
+        """The certificates of all roots, PEM. Devices and the server trust what these have signed."""
         return b"".join(pair.pem for pair in self.roots.values())
 
     @property
     def shown(self) -> tuple[tuple[bytes, bytes], bytes]:
-        """The server's key and certificate, and whom it trusts, PEM. Called by gRPC's own threads too."""
+        """The server's key and certificate, and the roots that it trusts, PEM. gRPC's threads call it too."""
         return (self.server.key_pem, self.server.pem), self.bundle
 
     def signer(self, certificate: x509.Certificate) -> str:
@@ -152,7 +152,7 @@ class Authority:
         self.refresh()
 
     def drop(self, name: str) -> None:
-        """Trust this root no more."""
+        """Stop trusting this root."""
         self.check_droppable(name)
         path = _root_path(self._folder, name)
         with disk.storing(path):
@@ -184,7 +184,7 @@ class Authority:
 
 
 def lacking(state: Path) -> list[str]:
-    """What `make` has to make here: what is not there, and the server's certificate if it is damaged."""
+    """List what `make` has to create: what is missing, and the server's certificate if it is damaged."""
     folder = state / FOLDER
     _take_over(folder)
     lacks = [name for name in (ISSUING, SERVER, JOINING) if not (folder / name).is_file()]
@@ -203,9 +203,9 @@ def _take_over(folder: Path) -> None:
 
 
 def make(state: Path, federation: str, hosts: Sequence[str]) -> list[str]:
-    """Make what is missing of an authority; the names of the files that were made.
+    """Create what is missing of an authority; return the names of the files that were created.
 
-    Raises StorageFault, also where the one thing is gone that cannot be made again: a root that signed.
+    Raises StorageFault, also if something is missing that cannot be created again: a root that has signed.
     """
     folder, lacks = state / FOLDER, lacking(state)
     disk.make_folder(folder)
@@ -262,7 +262,7 @@ def _sound(path: Path) -> KeyPair | None:
 
 
 def new_root(federation: str) -> tuple[str, KeyPair]:
-    """A root with a name of its own, the beginning of its pin; nobody trusts it yet."""
+    """Make a root, which no device trusts yet. Its name is the beginning of its pin."""
     key = new_key()
     name = pin_of(key.public_key()).hex()[:8]
     return name, KeyPair(key, issuing.root(key, federation, name, time.time()))

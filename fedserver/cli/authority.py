@@ -41,7 +41,7 @@ def list_(console: Console, client: "AuthorityClient") -> Result:
             "yes" if root.signs else "no",
             clock(root.expires),
             str(root.certificates),
-            ", ".join(root.untold) or "-",
+            ", ".join(root.awaited) or "-",
         )
         for root in found
     ]
@@ -97,5 +97,5 @@ def facts(root: "Root") -> dict[str, Any]:
         "signs": root.signs,
         "expires": root.expires,
         "certificates": root.certificates,
-        "untold": list(root.untold),
+        "awaited": list(root.awaited),
     }

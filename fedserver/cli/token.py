@@ -10,7 +10,7 @@ from fedserver.cli.options import connected
 from fedserver.cli.text import clock, table
 from fedserver.store.identities.records import Terms, Token
 from shoal.core.errors import ConfigError
-from shoal.core.identity.enrolled import Role
+from shoal.core.identity.joining import Role
 from shoal.shell.console import Console, Result, verb
 
 if TYPE_CHECKING:

@@ -67,16 +67,15 @@ class AuthInterceptor(aio.ServerInterceptor):  # type: ignore[type-arg]
         except ShoalError as error:
             address = address_of(context)
             if self._noted.allow(f"{device or address} {method}"):
-                log.warning(
-                    "denied: %s of %s at %s: %s", method, device or "no device", address, error.message
-                )
+                caller = device or "an unknown caller"
+                log.warning("denied: %s of %s at %s: %s", method, caller, address, error.message)
                 facts = {"device": device, "call": method, "reason": error.code, "address": address}
                 await self._peers.storage.identities.note_event(Event.DENIED, **facts)
             raise
         return known
 
 
-class Served:
+class RecordingServer:
     """Registers services at a server, and records their calls by full name: "/package.Service/Call"."""
 
     def __init__(self, server: aio.Server) -> None:

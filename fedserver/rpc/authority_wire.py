@@ -1,4 +1,4 @@
-"""Tokens, devices and authorities <-> protobuf. Both sides are ours and of one version."""
+"""Convert tokens, devices and authorities to protobuf, and back. Both programs are of one version."""
 
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -149,7 +149,7 @@ def root_to_pb(root: Root) -> pb.Authority:
         signs=root.signs,
         expires=_stamp(root.expires),
         certificates=root.certificates,
-        untold=root.untold,
+        awaited=root.awaited,
     )
 
 
@@ -160,7 +160,7 @@ def root_from_pb(root: pb.Authority) -> Root:
         root.signs,
         _clock(root.expires),
         root.certificates,
-        tuple(root.untold),
+        tuple(root.awaited),
     )
 
 

@@ -166,8 +166,8 @@ class Enrollments(EnrollmentServiceServicer):
     ) -> enrollment_pb.RejoinResponse:
         require_tls(context)
         rejoining = wire.rejoining_from_pb(request)
-        enrolled = await self._joins.rejoin(rejoining, address_of(context))
-        return enrollment_pb.RejoinResponse(identity=wire.enrolled_to_pb(enrolled))
+        issued = await self._joins.rejoin(rejoining, address_of(context))
+        return enrollment_pb.RejoinResponse(identity=wire.identity_to_pb(issued))
 
 
 class Identities(IdentityServiceServicer):
@@ -177,5 +177,5 @@ class Identities(IdentityServiceServicer):
     async def Renew(
         self, request: enrollment_pb.RenewRequest, context: Context
     ) -> enrollment_pb.RenewResponse:
-        enrolled = await self._joins.renew(peer_of(context), request.csr)
-        return enrollment_pb.RenewResponse(identity=wire.enrolled_to_pb(enrolled))
+        issued = await self._joins.renew(peer_of(context), request.csr)
+        return enrollment_pb.RenewResponse(identity=wire.identity_to_pb(issued))

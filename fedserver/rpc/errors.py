@@ -1,7 +1,7 @@
-"""What a caller sees of an error: a status, and the fault beside it. One table, for every service.
+"""Turn errors into what a caller sees: a status, and the fault beside it. One table serves every service.
 
-Also what stands between the bytes of any call and its behavior: requests are read within bounds, and a
-caller that takes nothing of what it asked for is let go.
+This module also stands between the bytes of a call and its behavior: requests are parsed within limits, and
+a call ends if its caller takes nothing of the answer.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ STATUSES: dict[type[ShoalError], grpc.StatusCode] = {
     ServerFull: grpc.StatusCode.RESOURCE_EXHAUSTED,
     StorageFault: grpc.StatusCode.RESOURCE_EXHAUSTED,
 }
-"""An error has the status of the nearest of its classes; what is not here is a bug of ours."""
+"""An error has the status of the nearest of its classes. An error that is not here is a bug."""
 
 DETAILS, MESSAGE, HINT = 500, 2000, 500
 """Characters of an error that fit into the metadata of an answer."""
@@ -72,7 +72,7 @@ def status_of(error: ShoalError) -> grpc.StatusCode:
 
 
 class Errors(aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Around every call: errors become statuses, and what is not one of ours stays in our log."""
+    """Turns the errors of every call into statuses. The details of a bug stay in the server's log."""
 
     async def intercept_service(
         self,
@@ -86,7 +86,7 @@ class Errors(aio.ServerInterceptor):  # type: ignore[type-arg]
 
 
 def around(handler: Any, wrap: Callable[[Behavior], Behavior]) -> Any:
-    """The handler of a call with something around its behavior, which is a coroutine in all four forms."""
+    """Wrap the behavior of a call's handler. Behaviors of all four forms become coroutines."""
     name = (
         f"{'stream' if handler.request_streaming else 'unary'}_"
         f"{'stream' if handler.response_streaming else 'unary'}"
@@ -98,7 +98,7 @@ def around(handler: Any, wrap: Callable[[Behavior], Behavior]) -> Any:
 
 
 def _written(behavior: Callable[[Any, Any], AsyncGenerator[Any, None]]) -> Behavior:
-    """A stream of answers as a coroutine that writes them: an end from outside reaches a slow write too."""
+    """Make a coroutine that writes a stream of answers, so that a cancellation reaches a slow write too."""
 
     async def written(request: Any, context: aio.ServicerContext[Any, Any]) -> None:
         async with contextlib.aclosing(behavior(request, context)) as responses:
@@ -109,7 +109,7 @@ def _written(behavior: Callable[[Any, Any], AsyncGenerator[Any, None]]) -> Behav
 
 
 async def _write(response: Any, context: aio.ServicerContext[Any, Any]) -> None:
-    """Raises Unavailable for a caller that takes nothing; gRPC takes what the caller has room for."""
+    """Write one answer. gRPC waits for room at the caller; raises Unavailable if that takes too long."""
     try:
         async with asyncio.timeout(timeouts.STALL):
             await context.write(response)
@@ -118,7 +118,7 @@ async def _write(response: Any, context: aio.ServicerContext[Any, Any]) -> None:
 
 
 def _reading(handler: Any) -> Any:
-    """A handler that is given bytes and reads them: what gRPC cannot read it answers in its own words."""
+    """Make a handler parse its requests itself, since gRPC answers malformed bytes with errors of its own."""
     cls: type[Message] = handler.request_deserializer.__self__
 
     def read(behavior: Behavior) -> Behavior:
@@ -148,7 +148,7 @@ def _answered(behavior: Behavior) -> Behavior:
 
 
 async def abort(context: aio.ServicerContext[Any, Any], error: Exception) -> None:
-    """End a call with what its caller may know of an error."""
+    """End a call with as much of an error as its caller may know."""
     if isinstance(error, aio.AbortError):
         raise error
     if isinstance(error, ShoalError) and status_of(error) is not grpc.StatusCode.INTERNAL:

@@ -1,4 +1,4 @@
-"""Who is calling, decided only here: the TLS peer or, on plain loopback, the device that the caller names."""
+"""Decide who is calling: the TLS peer or, on plain loopback, the device that the caller names."""
 
 import functools
 import ipaddress
@@ -10,7 +10,7 @@ from grpc import aio
 from fedserver.authority.peers import Peers
 from shoal.core.errors import BadPayload, TooOften, Unauthenticated
 from shoal.core.identity.certificates import NAME, Named, certificate, named_by
-from shoal.core.identity.enrolled import Role
+from shoal.core.identity.joining import Role
 from shoal.core.types import DeviceId
 
 Context = aio.ServicerContext[Any, Any]
@@ -30,11 +30,11 @@ class Callers(Protocol):
         """Seconds until the caller should renew its certificate; None where there are no certificates."""
 
     async def placed(self, context: Context) -> None:
-        """The caller is about to be given its model. Raises TooOften."""
+        """Count that the caller is about to be given its model. Raises TooOften."""
 
 
-class Believed:
-    """Callers in plain text on this machine, by their own word."""
+class Unverified:
+    """Callers in plain text on this machine. They are believed when they say which device they are."""
 
     def identify(self, context: Context) -> DeviceId:
         device = _entry(context, "shoal-device")
@@ -49,11 +49,11 @@ class Believed:
         return None
 
     async def placed(self, context: Context) -> None:
-        """Nobody is counted here."""
+        """Placements are not counted here."""
 
 
 class Verified:
-    """Callers that the authorization interceptor let through. placements: a day, for infer-only devices."""
+    """Callers that the authorization interceptor has admitted. placements: a day, for infer-only devices."""
 
     def __init__(self, peers: Peers, placements: int) -> None:
         self._peers, self._placements = peers, placements
@@ -77,7 +77,7 @@ class Verified:
 
 
 def peer_of(context: Context) -> Named:
-    """What the certificate of the TLS peer says. Raises Unauthenticated."""
+    """Read the certificate of the TLS peer. Raises Unauthenticated."""
     return _named(shown_by(context))
 
 
@@ -97,7 +97,7 @@ def require_tls(context: Context) -> None:
 
 
 def address_of(context: Context) -> str:
-    """Where a caller is in the network, as limits go by it."""
+    """The network address of a caller, by which limits are kept."""
     return network_of(context.peer())
 
 
@@ -117,7 +117,7 @@ def network_of(peer: str) -> str:
 
 
 def session(context: Context) -> str:
-    """The session that the caller says it is in, for calls whose request has no place for it."""
+    """The session that the caller names in its metadata, for calls whose request has no field for it."""
     return _entry(context, "shoal-session")
 
 

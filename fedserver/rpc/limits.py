@@ -32,7 +32,7 @@ MOVING = ("/fed.v1.BlobService/Fetch", "/fed.v1.BlobService/Upload")
 
 
 class Admission(aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Around every call of a device. callers: who calls."""
+    """Limits the calls of each device, and the transfers and arrivals of all."""
 
     def __init__(self, callers: Callers) -> None:
         self._callers = callers
@@ -61,7 +61,7 @@ class Admission(aio.ServerInterceptor):  # type: ignore[type-arg]
 
     @contextmanager
     def _admitted(self, method: str, device: DeviceId) -> Iterator[None]:
-        """Around a call. Raises TooOften or Busy."""
+        """Count a call while it is open. Raises TooOften or Busy."""
         if method in ARRIVING:
             self._arrive(device)
         counted, most = (self._transfers, TRANSFERS) if method in MOVING else (self._calls, CALLS)
@@ -83,7 +83,7 @@ class Admission(aio.ServerInterceptor):  # type: ignore[type-arg]
                 del counted[device]
 
     def _arrive(self, device: DeviceId) -> None:
-        """Raises TooOften for who arrives too often, Busy for who arrives among too many."""
+        """Count an arrival. Raises TooOften if this device arrives too often, Busy if too many do."""
         now = asyncio.get_running_loop().time()
         own = self._own.setdefault(device, Pace(OWN_ARRIVALS, OWN_AT_ONCE, FURTHEST))
         for pace in (own, self._arrivals):

@@ -1,5 +1,8 @@
-"""What operators and the server say to each other <-> protobuf. Both are ours and of one version: what is not
-as it should be is a ConfigError of whoever wrote it, and no limits are checked but those of the parts."""
+"""Convert what operators and the server send to each other to protobuf, and back.
+
+Both programs are ours and of one version, so only the limits of the parts are checked. A value that is not
+legal raises ConfigError.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -33,7 +36,7 @@ _NUMBERS, _TIMES = (
 )
 
 
-# -- a run that is to be ------------------------------------------------------------------------------------
+# -- a run to start -----------------------------------------------------------------------------------------
 
 
 def spec_to_pb(spec: RunSpec) -> pb.StartRunRequest:
@@ -60,7 +63,7 @@ def spec_to_pb(spec: RunSpec) -> pb.StartRunRequest:
 
 
 def spec_from_pb(request: pb.StartRunRequest) -> RunSpec:
-    """Raises ConfigError for a policy that cannot be, BadPayload for what cannot be read."""
+    """Raises ConfigError for an illegal policy, BadPayload for a malformed request."""
     return RunSpec(
         request.name,
         request.algorithm,

@@ -18,10 +18,10 @@ from fedserver.authority.joining import JoinService
 from fedserver.authority.permissions import check_complete
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
-from fedserver.rpc.auth_interceptor import AuthInterceptor, Served
+from fedserver.rpc.auth_interceptor import AuthInterceptor, RecordingServer
 from fedserver.rpc.device import Blobs, Devices, Identities, Placements, blobs_of_device
 from fedserver.rpc.errors import Errors
-from fedserver.rpc.identity import Believed, Callers, Verified
+from fedserver.rpc.identity import Callers, Unverified, Verified
 from fedserver.rpc.limits import Admission
 from fedserver.rpc.operator import Authorities, Observers, Operators
 from fedserver.rpc.tls import Access, device_credentials, joining_credentials, joining_server
@@ -62,14 +62,14 @@ DEVICE_SERVICES = ("fed.v1.DeviceService", "fed.v1.BlobService", "fed.v1.Placeme
 
 
 class Listeners:
-    """Made by `listen`. address: "HOST:PORT", where devices call; join_address: where they join, or ""."""
+    """The open ports. address: "HOST:PORT", where devices call; join_address: where they join, or ""."""
 
     def __init__(self, servers: list[aio.Server], checks: health.HealthServicer) -> None:
         self.servers, self._checks = servers, checks
         self.address = self.join_address = ""
 
     async def stop_accepting(self) -> None:
-        """Report, to health checks, that this server is about to end."""
+        """Report to health checks that this server is about to end."""
         await self._checks.enter_graceful_shutdown()
 
     async def stop(self, grace: float) -> None:
@@ -82,10 +82,10 @@ async def listen(
 ) -> Listeners:
     """Serve devices at `address`, without `access` in plain text and only on loopback; operators at `socket`.
 
-    Raises ConfigError for an address that cannot be had.
+    Raises ConfigError for an address that is not available.
     """
     verified = None if access is None else Verified(access.peers, coordinator.settings.placements)
-    callers: Callers = verified or Believed()
+    callers: Callers = verified or Unverified()
     authorization = () if access is None else (AuthInterceptor(access.peers),)
     options = (*OPTIONS, *_ageing(coordinator.settings.age))
     devices = aio.server(
@@ -96,7 +96,7 @@ async def listen(
     operators = aio.server(interceptors=(Errors(),), options=OPTIONS, maximum_concurrent_rpcs=OPERATOR_CALLS)
     checks, operator_api = health.HealthServicer(), OperatorApi(coordinator)
     listeners = Listeners([devices, operators], checks)
-    served: Any = Served(devices)  # all of a server that generated code asks for
+    served: Any = RecordingServer(devices)  # all of a server that generated code asks for
     if access is None or verified is None:
         listeners.address = f"{_loopback(address)}:{bind(devices, address)}"
     else:
@@ -129,7 +129,7 @@ async def listen(
 
 
 def _ageing(age: float) -> tuple[tuple[str, int], ...]:
-    """A connection takes no new call after `age` seconds, and what is under way gets a sixth more.
+    """A connection takes no new call after `age` seconds; calls that are open may take a sixth longer.
 
     So a certificate is checked again, and a transfer that is cut resumes after its last chunk.
     """
@@ -141,7 +141,7 @@ def _ageing(age: float) -> tuple[tuple[str, int], ...]:
 
 
 def _loopback(address: str) -> str:
-    """The host of an address that only this machine can reach."""
+    """Return the host of an address. Raises ConfigError if other machines can reach it."""
     host, colon, port = address.rpartition(":")
     try:
         is_loopback = ipaddress.ip_address(host.strip("[]")).is_loopback
@@ -156,7 +156,7 @@ def _loopback(address: str) -> str:
 
 
 def bind(server: aio.Server, address: str, credentials: grpc.ServerCredentials | None = None) -> int:
-    """The port that was bound. Raises ConfigError."""
+    """Bind an address; return the port. Raises ConfigError."""
     try:
         if credentials is None:
             return server.add_insecure_port(address)
@@ -169,7 +169,7 @@ def bind(server: aio.Server, address: str, credentials: grpc.ServerCredentials |
 
 
 def _bind_socket(server: aio.Server, socket: Path) -> None:
-    """A socket that only this user can open, from the first moment on.
+    """Create a socket that only this user can open, from the first moment on.
 
     gRPC does not tell who is at the other end of a Unix socket, so nothing is asked of them here: the mode of
     the socket is what the kernel holds callers to.
@@ -179,7 +179,7 @@ def _bind_socket(server: aio.Server, socket: Path) -> None:
             f"the path of the operators' socket has more than {LONGEST_PATH} bytes: {socket}",
             "use a shorter --state",
         )
-    socket.unlink(missing_ok=True)  # of a server that did not end well: the lock says that none is running
+    socket.unlink(missing_ok=True)  # left by a server that crashed: we have the lock, so none is running
     with _umask(0o177):
         bind(server, f"unix:{socket}")
 

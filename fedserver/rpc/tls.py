@@ -1,4 +1,4 @@
-"""TLS: what the two ports show and ask for, and the server of the joining port."""
+"""TLS: the certificates that the two ports show and ask for, and the server of the joining port."""
 
 from dataclasses import dataclass
 
@@ -34,12 +34,12 @@ OPTIONS = (
     ("grpc.max_connection_age_grace_ms", 10_000),
     ("grpc.so_reuseport", 0),
 )
-"""Of the port that anyone can reach; no caller has a reason to stay connected to it."""
+"""Options of the joining port, which anyone can reach. No caller has a reason to stay connected to it."""
 
 
 @dataclass(frozen=True)
 class Access:
-    """How devices get in. join_listen: where EnrollmentService listens, "HOST:PORT".
+    """What a server with certificates needs. join_listen: where EnrollmentService listens, "HOST:PORT".
 
     host: the first name or address in the server's certificate: what devices are given to call.
     """
@@ -49,25 +49,25 @@ class Access:
     host: str
 
     def at(self, port: int) -> str:
-        """Where a port of this server is, for devices."""
+        """The address of a port of this server, for devices."""
         return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
 
 
 def device_credentials(authority: Authority) -> grpc.ServerCredentials:
-    """A certificate is asked of every caller; each new connection meets the authority as it is then."""
-    showing = Showing(authority)
+    """Ask every caller for a certificate. Each new connection uses the authority as it is then."""
+    source = CertificateSource(authority)
     return grpc.dynamic_ssl_server_credentials(
-        showing.now(),
-        showing.changed,  # type: ignore[arg-type] # the stubs do not know that None says: no change
+        source.now(),
+        source.changed,  # type: ignore[arg-type] # the stubs do not know that None says: no change
         require_client_authentication=True,
     )
 
 
-class Showing:
-    """What callers are shown and whom the server trusts, as gRPC takes it.
+class CertificateSource:
+    """Gives gRPC the server's certificate and the roots that it trusts.
 
-    gRPC asks at each connection whether that has changed, and what it is given takes the place of what other
-    threads may be about to use for a handshake: it then ends with SIGSEGV. So it is given only what is new.
+    gRPC asks at each connection whether they have changed. An answer replaces what other threads may be about
+    to use for a handshake, and the process then ends with SIGSEGV. So an answer is given only for a change.
     """
 
     def __init__(self, authority: Authority) -> None:
@@ -79,7 +79,7 @@ class Showing:
         return grpc.ssl_server_certificate_configuration([shown], root_certificates=trusted)
 
     def changed(self) -> grpc.ServerCertificateConfiguration | None:
-        """What holds now, once; None while it is what was given last. For gRPC's own threads."""
+        """The present configuration, or None if it is the one given last. gRPC's own threads call this."""
         if (found := self._authority.shown) == self._given:
             return None
         self._given = found
@@ -87,13 +87,13 @@ class Showing:
 
 
 def joining_credentials(authority: Authority) -> grpc.ServerCredentials:
-    """No certificate is asked of callers: they have none yet."""
+    """Ask callers for no certificate: they have none yet."""
     pair = authority.joining
     return grpc.ssl_server_credentials([(pair.key_pem, pair.pem)])
 
 
 def joining_server(joins: JoinService) -> aio.Server:
-    """Nothing but EnrollmentService."""
+    """A server that has only EnrollmentService."""
     server = aio.server(interceptors=(Errors(),), options=OPTIONS, maximum_concurrent_rpcs=JOINING)
     add_EnrollmentServiceServicer_to_server(Enrollments(joins), server)
     return server

@@ -9,7 +9,7 @@ import numpy as np
 from fedserver.store.database import Database
 from fedserver.store.identities.records import DeviceStanding
 from fedserver.store.records import DeviceRecord, LogLine, ReleaseRecord, Traffic
-from shoal.core.identity.enrolled import Role
+from shoal.core.identity.joining import Role
 from shoal.core.types import DeviceId, RunId
 
 LOG_LINES, PAGE = 10_000, 200

@@ -33,7 +33,7 @@ from typing import ClassVar
 
 
 class ShoalError(Exception):
-    """What went wrong (`message`) and what to do about it (`hint`, which may be empty).
+    """An error that says what went wrong (`message`) and what to do about it (`hint`, which may be empty).
 
     Example:
         >>> str(ConfigError("rounds cannot be 0", "use 1 or more"))
@@ -69,7 +69,7 @@ class StaleReport(DeviceFault):
 
 
 class LearnerFault(ShoalError):
-    """`details` is the author's traceback, bounded in length."""
+    """The author's own code failed. `details` is its traceback, of bounded length."""
 
     code, exit_code = "learner-failed", 8
 
@@ -115,7 +115,8 @@ class NotFound(ShoalError):
 
 
 class Unavailable(ShoalError):
-    """window: try again between these two numbers of seconds from now, where the other side has said so."""
+    """The other side cannot be reached, or not now. window: try again between these two numbers of seconds
+    from now, if the other side has said so."""
 
     code, exit_code = "unavailable", 4
 
@@ -161,7 +162,7 @@ class IllegalEvent(ShoalError):
 
 
 def near(word: str, known: list[str]) -> str:
-    """A hint: 'did you mean "x"?' when a known word is close to `word`, else the list of known words."""
+    """Make a hint: 'did you mean "x"?' if a known word is close to `word`, else the list of known words."""
     from difflib import get_close_matches
 
     close = get_close_matches(word, known, n=1)

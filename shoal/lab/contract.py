@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -154,6 +154,15 @@ class Blobs:
 
 
 @dataclass(frozen=True)
+class Straight:
+    """A run that was not interrupted. saved: of every checkpoint the round, the state, and what each device
+    remembered."""
+
+    outcome: Outcome
+    saved: list[tuple[int, Any, dict[DeviceId, Tensors]]]
+
+
+@dataclass(frozen=True)
 class Subject:
     """An algorithm, or one of its variants, that is put through the rules."""
 
@@ -182,6 +191,18 @@ class Subject:
         return simulate(
             server_half, state, dict(devices or fleet(self.card)), policy, 11, round=round, watch=watch
         )
+
+    @cached_property
+    def straight(self) -> Straight:
+        """Made once, for every rule that compares another run with it."""
+        saved: list[tuple[int, Any, dict[DeviceId, Tensors]]] = []
+        memories: dict[DeviceId, Tensors] = {}
+
+        def watch(effect: Effect) -> None:
+            if isinstance(effect, Save):
+                saved.append((effect.round, effect.state, dict(memories)))
+
+        return Straight(self.run(watch=watch, devices=fleet(self.card, memories=memories)), saved)
 
 
 def bits(outcome: Outcome) -> dict[str, str]:
@@ -232,7 +253,7 @@ def stays_on_its_floor(subject: Subject) -> None:
 
 def repeats_bit_for_bit(subject: Subject) -> None:
     """Three runs with the same seed give the same models, whatever the order of the devices."""
-    first = subject.run()
+    first = subject.straight.outcome
     _expect(not first.failed, f"the run failed: {first.reason}")
     missing = sorted({f"d{i}" for i in range(DEVICES)} ^ set(first.state.assignments))
     _expect(not missing, f"at the end, assignments do not have exactly the run's devices: {missing}")
@@ -245,20 +266,14 @@ def repeats_bit_for_bit(subject: Subject) -> None:
 
 def resumes_from_every_round(subject: Subject) -> None:
     """A run that is stored, read and resumed at any round ends as the run that was not interrupted."""
-    saved: list[tuple[int, Any, dict[DeviceId, Tensors]]] = []
-    blobs, memories = Blobs(), dict[DeviceId, Tensors]()
-    kind = subject.card.state_type()
-
-    def watch(effect: Effect) -> None:
-        if isinstance(effect, Save):
-            saved.append((effect.round, checkpoint.encode(kind, effect.state, blobs.keep), dict(memories)))
-
-    straight = subject.run(watch=watch, devices=fleet(subject.card, memories=memories))
+    blobs, kind = Blobs(), subject.card.state_type()
+    straight, saved = subject.straight.outcome, subject.straight.saved
     rounds = getattr(subject.parameters(), "rounds", 1)
     _expect(len(saved) >= rounds, f"{len(saved)} states were saved in {rounds} rounds")
-    for number, structure, remembered in saved:
-        state = checkpoint.decode(kind, structure, blobs.load)
-        resumed = subject.run(state=state, round=number, devices=fleet(subject.card, memories=remembered))
+    for number, before, remembered in saved:
+        state = checkpoint.decode(kind, checkpoint.encode(kind, before, blobs.keep), blobs.load)
+        memories = dict(remembered)
+        resumed = subject.run(state=state, round=number, devices=fleet(subject.card, memories=memories))
         _expect(bits(resumed) == bits(straight), f"resumed at round {number}, the run ends with other models")
         _expect(
             resumed.state.assignments == straight.state.assignments,
@@ -286,9 +301,7 @@ def survives_a_drop_out(subject: Subject) -> None:
 def keeps_models_without_updates(subject: Subject) -> None:
     """A round in which only one device reports changes no model that this device did not train."""
     server_half, devices = subject.card.server(), fleet(subject.card)
-    states: list[Any] = []
-    subject.run(watch=lambda effect: states.append(effect.state) if isinstance(effect, Save) else None)
-    for state in (state for state in states if len(state.models) > 1):
+    for state in (state for _, state, _ in subject.straight.saved if len(state.models) > 1):
         plan = server_half.plan(state, sorted(devices))
         if plan is None:
             continue
@@ -328,7 +341,10 @@ def travels_unchanged(subject: Subject) -> None:
         return lambda message, seed: sent(device(sent(message), seed))
 
     coded = subject.run(devices={name: wrapped(device) for name, device in fleet(subject.card).items()})
-    _expect(bits(subject.run()) == bits(coded), "messages lose something on their way: other models come out")
+    _expect(
+        bits(subject.straight.outcome) == bits(coded),
+        "messages lose something on their way: other models come out",
+    )
     _expect(bool(models), "no message of the run has a model")
 
 
@@ -465,12 +481,13 @@ def check(algorithm: Algorithm | str) -> Verdict:
     """
     card = find(algorithm)[0] if isinstance(algorithm, str) else algorithm
     kept, broken = [], {}
+    subjects = [Subject(card, variant) for variant in ("", *card.variants)]
     with one_thread():
         for rule in RULES:
             title = (rule.__doc__ or rule.__name__).strip().split("\n")[0]
             try:
-                for variant in ("", *card.variants):
-                    rule(Subject(card, variant))
+                for subject in subjects:
+                    rule(subject)
             except Exception as fault:
                 broken[title] = _words(fault)
                 if rule is states_its_parts:

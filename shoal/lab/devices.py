@@ -54,7 +54,7 @@ class Simulated:
 
 
 class SimulatedDevices:
-    """A fleet's devices for one run. Memory holds the data of their present stages, and one network."""
+    """A fleet's devices for one run. Memory holds only the data of their present stages and one network."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class SimulatedDevices:
         return answer.accuracy
 
     def show(self, name: DeviceId, question: Message, labels: int) -> Evidence:
-        """As a newcomer: the test part without labels, or so many samples of each class with them.
+        """As a newcomer: the test part without labels, or `labels` samples of each class with them.
 
         Raises DeviceFault where the question takes labels and none are shown.
         """
@@ -111,7 +111,7 @@ class SimulatedDevices:
         return self._context(name, Views(data, data.subset(slice(0, 0))))
 
     def _few(self, name: DeviceId, data: Dataset, each: int) -> Dataset:
-        """At most so many samples of each class, by chance."""
+        """At most `each` samples of each class, drawn at random."""
         assert data.y is not None
         order = generator(self._seed, "labelled", self._numbers[name]).permutation(len(data))
         ranks = [order[data.y[order] == label][:each] for label in np.unique(data.y)]

@@ -5,7 +5,7 @@ known: mean accuracy on the devices' test parts of what each uses at the end of 
 test: the same of what each device is given as a newcomer that shows its test data without labels, or a few of
 them with labels.
 own: what the devices measured themselves in the end, by the algorithm's own way of predicting.
-newcomers: of devices that took no part and show labelled data, where the shift has some; with FedRC's shift,
+newcomers: of devices that took no part and show labelled data, where the shift has any; with FedRC's shift,
 the global accuracy of its paper.
 """
 
@@ -116,7 +116,7 @@ def remark(parameters: Any) -> str:
     """How private the descriptors are, for people; empty where the algorithm asks for none."""
     mode = getattr(parameters, "privacy", "")
     remarks = {
-        "off": "off, since simulated devices have nobody to protect",
+        "off": "off, since simulated devices have no one to protect",
         "paper": "paper, which is not private",
     }
     return remarks.get(mode, mode)
@@ -149,7 +149,7 @@ def measure(
 def _newcomers(
     experiment: Experiment, algorithm: Algorithm, server: ServerHalf, state: State, learner: Learner
 ) -> list[dict[str, Any]]:
-    """How labelled devices fare that took no part, one for each concept, where the shift has them."""
+    """How well labelled devices do that took no part, one for each concept, where the shift has them."""
     if experiment.dataset in natural.NAMES:
         return []
     made = newcomers(experiment.shift, experiment.seed, *images.load(experiment.dataset, experiment.data_dir))

@@ -108,7 +108,7 @@ class Fleet(Mapping[str, Holding]):
 
     @property
     def concepts(self) -> list[int] | None:
-        """The true group of each device, in order; None where nobody knows it."""
+        """The true group of each device, in order; None where it is unknown."""
         found = [one.concept for one in self.values()]
         return None if None in found else [each for each in found if each is not None]
 

@@ -31,9 +31,9 @@ ENCODER = TrainingSettings(epochs=20, batch_size=32, learning_rate=0.02)
 class Experiment:
     """What to run.
 
-    seed: of the data and of the shuffling. model_seed: of the initial weights, 42 in all of the papers'
+    seed: for the data and the shuffling. model_seed: for the initial weights, 42 in all of the papers'
     repetitions. threads: of PyTorch; 0 leaves it to PyTorch. changes: to parameters, by name; privacy is off
-    unless they say otherwise, since simulated devices have nobody to protect. samples: training images of
+    unless they say otherwise, since simulated devices have no one to protect. samples: training images of
     each device; 0 shares out all of them. rounds: 0 for the preset's.
 
     drifts: stages that each device's data go through, see `shoal.lab.shifts.drift`, as is mode; 0: the data

@@ -275,8 +275,8 @@ def configure(
 ) -> Any:
     """The parameters of a simulated run. Raises ConfigError.
 
-    An algorithm that has to be told the number of clusters (clusters=-1) is told the truth where the fleet
-    knows it. Privacy is off where nothing else is asked for: simulated devices have nobody to protect.
+    An algorithm that needs the number of clusters (clusters=-1) is given the true one where the fleet knows
+    it. Privacy is off unless it is asked for, since simulated devices have no one to protect.
     """
     changes: dict[str, Any] = dict(variant)
     if hasattr(card.parameters, "classes"):
@@ -287,7 +287,7 @@ def configure(
     if changes.get("clusters") == -1:
         if fleet.concepts is None:
             raise ConfigError(
-                f"{card.name} has to be given the number of clusters, and nobody knows it of this fleet",
+                f"{card.name} has to be given the number of clusters, which is unknown for this fleet",
                 "give clusters=4, say",
             )
         changes["clusters"] = len(set(fleet.concepts))

@@ -148,7 +148,8 @@ class Commands(click.Group):
 
     modules: ClassVar[Mapping[str, str]] = {}
     renamed: ClassVar[Mapping[str, str]] = {}
-    """Options under a former name, which is still read but not shown in the help, and their present name."""
+    """The former names of options, and their present ones. A former name is still accepted by the commands
+    that have the option, but is not in their help."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*self.modules, *super().list_commands(ctx)]
@@ -177,14 +178,40 @@ class Commands(click.Group):
         sys.exit(_exit_code(run, "--json" in arguments))
 
     def _modern(self, arguments: list[str]) -> list[str]:
-        """The arguments with each former name of an option replaced by its present one."""
-        end = arguments.index("--") if "--" in arguments else len(arguments)
-        for index, argument in enumerate(arguments[:end]):
+        """The arguments with each former name of an option replaced by its present one.
+
+        Only names in the position of an option of the command in question are replaced: a value, and what
+        stands after `--`, may look like one and stays.
+        """
+        if not any(argument.partition("=")[0] in self.renamed for argument in arguments):
+            return arguments
+        command: click.Command = self
+        context, options, values = click.Context(self), _options(self), 0
+        for index, argument in enumerate(arguments):
             name, equals, value = argument.partition("=")
-            if name in self.renamed:
-                deprecated(name, self.renamed[name])
-                arguments[index] = f"{self.renamed[name]}{equals}{value}"
+            if values:
+                values -= 1
+            elif argument == "--":
+                break
+            elif not argument.startswith("-") or argument == "-":
+                found = command.get_command(context, argument) if isinstance(command, click.Group) else None
+                if found is not None:
+                    command, options = found, _options(found)
+            else:
+                present = self.renamed.get(name, "")
+                if name not in options and present in options:
+                    deprecated(name, present)
+                    name, arguments[index] = present, f"{present}{equals}{value}"
+                option = options.get(name)
+                takes_value = option is not None and not (equals or option.is_flag or option.count)
+                values = option.nargs if option is not None and takes_value else 0
         return arguments
+
+
+def _options(command: click.Command) -> dict[str, click.Option]:
+    """The options of a command, by each of their names."""
+    options = [each for each in command.params if isinstance(each, click.Option)]
+    return {name: each for each in options for name in (*each.opts, *each.secondary_opts)}
 
 
 def deprecated(former: str, name: str) -> None:

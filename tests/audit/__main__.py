@@ -19,7 +19,7 @@ def main() -> None:
     )
     parser.add_argument("--releases", type=int, default=10000, help="of each data set  [default: 10000]")
     parser.add_argument("--seconds", type=float, default=280.0, help="stop then; call again to go on")
-    parser.add_argument("--case", action="append", choices=list(CASES), help="this one alone; repeatable")
+    parser.add_argument("--case", action="append", choices=list(CASES), help="run only this case; repeatable")
     parser.add_argument("--out", type=Path, default=Path("runs/audit"), help="folder of what comes out")
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)

@@ -48,7 +48,7 @@ CASES = {
 async def collect(case: Case, present: bool, count: int, until: float) -> FloatArray:
     """The statistics of up to `count` releases; fewer when time.monotonic() passes `until`.
 
-    Fails where two releases are the same: noise that comes again protects nobody.
+    Fails where two releases are the same: noise that is repeated protects no one.
     """
     found: list[float] = []
     seen: set[bytes] = set()

@@ -1,4 +1,4 @@
-"""Ways through the real client: its training process alone, and the whole program over gRPC.
+"""Ways through the real client: its training process by itself, and the whole program over gRPC.
 
 Every release has a ledger of its own, since a second one of the same data would be the same bytes.
 """
@@ -24,7 +24,7 @@ from tests.client.memory_server import MemoryServer
 
 
 async def from_worker(world: World, present: bool, folder: Path) -> AsyncIterator[Descriptor]:
-    """Releases of one training process, for ever: as the agent starts it, and asks it."""
+    """Releases of one training process, without end: as the agent starts it, and asks it."""
     world.save(folder / "data.npz", present)
     work = WorkConfig(
         folder / "blobs",
@@ -49,7 +49,7 @@ async def from_worker(world: World, present: bool, folder: Path) -> AsyncIterato
 
 
 async def from_program(world: World, present: bool, folder: Path) -> AsyncIterator[Descriptor]:
-    """Releases of `fedclient place`, for ever: a process, a ledger and calls over gRPC for each of them. The
+    """Releases of `fedclient place`, endlessly: a process, a ledger and calls over gRPC for each of them. The
     auditor serves."""
     world.save(folder / "data.npz", present)
     server = MemoryServer([])

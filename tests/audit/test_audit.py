@@ -33,7 +33,7 @@ def test_the_interval_is_that_of_clopper_and_pearson() -> None:
 
 
 def test_a_bound_stays_under_an_epsilon_that_is_known_in_nineteen_cases_of_twenty() -> None:
-    flipped = 1 / (1 + math.e)  # randomised response of epsilon 1
+    flipped = 1 / (1 + math.e)  # randomized response of epsilon 1
     above = 0
     for seed in range(100):
         chance = np.random.default_rng(seed)

@@ -59,7 +59,7 @@ class World:
             samples[-1] = self._worst() if present else OVERFLOWING
             return samples
         # The papers take the range from the data. Some other sample spans it in both data sets, so that what
-        # is found is not the fault of the range alone.
+        # is found is not only the fault of the range.
         samples = np.zeros((SAMPLES, LATENTS), np.float32)
         samples[-2] = 1.0
         samples[-1] = 1.0 if present else 0.0
@@ -93,7 +93,7 @@ class World:
 
     @cached_property
     def sensitivity(self) -> float:
-        """By how much the sample moves the exact sums, 1 at most; of calibrated modes alone."""
+        """By how much the sample moves the exact sums, 1 at most; only for calibrated modes."""
         absent, present = self._exact
         return float(np.linalg.norm(present - absent) / GRID)
 

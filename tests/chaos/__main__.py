@@ -54,7 +54,7 @@ def main() -> int:
         (arguments.out / TRIALS).unlink(missing_ok=True)
     began = time.monotonic()
     try:
-        asyncio.run(until_told(campaign.play(plan)))
+        asyncio.run(until_stopped(campaign.play(plan)))
     except asyncio.CancelledError:
         campaign.say("ended by a signal")
         return 128 + signal.SIGTERM
@@ -64,7 +64,7 @@ def main() -> int:
     return 0 if campaign.good else 1
 
 
-async def until_told(work: Coroutine[None, None, None]) -> None:
+async def until_stopped(work: Coroutine[None, None, None]) -> None:
     """Do this until it is done, or SIGTERM comes, which the first process of a namespace must handle."""
     task = asyncio.ensure_future(work)
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)

@@ -34,7 +34,7 @@ class Planned:
 
 @dataclass
 class Campaign:
-    """out: the folder of what comes out. say: told how it goes. secure: over mutual TLS, or in plain text.
+    """out: the folder of what comes out. say: gets its progress. secure: over mutual TLS, or in plain text.
 
     skipped: kinds that this machine does not permit, and why. fleets: what was wrong with a fleet at its end.
     """
@@ -77,7 +77,7 @@ class Campaign:
             if trial in planned and facts.secure == self.secure:
                 planned.remove(trial)
                 self.trials.append(facts)
-        self._write(*self.trials, anew=True)
+        self._write(*self.trials, empty=True)
         return [trial for trial in plan if trial in planned]
 
     async def play(self, plan: list[Planned]) -> None:
@@ -146,8 +146,8 @@ class Campaign:
         self._write(facts)
         return facts
 
-    def _write(self, *trials: Facts, anew: bool = False) -> None:
-        with (self.out / TRIALS).open("w" if anew else "a") as file:
+    def _write(self, *trials: Facts, empty: bool = False) -> None:
+        with (self.out / TRIALS).open("w" if empty else "a") as file:
             file.writelines(json.dumps(asdict(facts)) + "\n" for facts in trials)
 
     def _say(self, facts: Facts) -> None:

@@ -22,9 +22,9 @@ AGAIN = 1 << 20
 """Bytes of a result that a cut connection may cost: what was under way, and the piece that it was in. A kill
 cuts a process's connections."""
 CONNECTION, SHARE = 64 << 10, 100
-"""Framing: bytes for the handshake and the calls of a connection, and one in so many of what is carried."""
+"""Framing: bytes for the handshake and the calls of a connection, and a share of what is carried."""
 STOPPED = (0, -SIGTERM)
-"""How a program may end that is told to; by the signal itself while it is still loading."""
+"""How a program may end after a signal; by the signal itself while it is still loading."""
 
 
 @dataclass
@@ -107,7 +107,7 @@ async def examine_fleet(fleet: Fleet) -> list[str]:
 
 
 def _count(trial: Trial, facts: Facts) -> None:
-    """What the devices were told against what the database holds."""
+    """What the devices were sent, against what the database holds."""
     with closing(sqlite3.connect(f"file:{trial.fleet.state}/shoal.db?mode=ro", uri=True)) as database:
         database.row_factory = sqlite3.Row
         rows = database.execute("SELECT * FROM rounds WHERE run = ?", (trial.run,)).fetchall()

@@ -24,7 +24,7 @@ from fedserver.config import SETTINGS
 from fedserver.rpc.client import AuthorityClient
 from fedserver.store.identities.records import Terms
 from shoal.core.errors import ShoalError, Unavailable
-from shoal.core.identity.enrolled import Role
+from shoal.core.identity.joining import Role
 from tests.chaos import work
 from tests.chaos.device import RECEIPTS
 from tests.chaos.programs import LOOK, PATIENCE, Program, marked, once

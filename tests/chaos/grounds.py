@@ -36,7 +36,7 @@ def enter() -> None:
 
 
 def no_tmpfs() -> str:
-    """Why no file system of a limited size can be had; "" when one can."""
+    """Why no file system of a limited size is available; "" when one is."""
     if os.environ.get(INSIDE) != "namespaces":
         return "no mount namespace of our own is permitted"
     return ""

@@ -1,4 +1,4 @@
-"""The account of a run: what devices were told, against what the server's database holds."""
+"""The account of a run: what devices were sent, against what the server's database holds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ def account(
 ) -> Account:
     """receipts: of each device. rounds: rows by number. reports: their blobs, by device and round.
 
-    The database keeps the reports of the last rounds alone; of earlier ones it says who was missing.
+    The database keeps only the reports of the last rounds; of earlier ones it says who was missing.
     """
     found = Account()
     oldest = max(rounds, default=0) + 2 - VERSIONS

@@ -82,10 +82,10 @@ class Program:
 
     async def alive(self, after: float = 0.0) -> None:
         """Wait until it runs, in a life that began later than `after`."""
-        while self.began <= after or self.pid is None:  # noqa: ASYNC110 - nobody tells us of processes
+        while self.began <= after or self.pid is None:  # noqa: ASYNC110 - nothing notifies us of processes
             await asyncio.sleep(LOOK)
 
-    async def anew(self, environment: Mapping[str, str] = {}, within: Sequence[str] = ()) -> None:
+    async def restart(self, environment: Mapping[str, str] = {}, within: Sequence[str] = ()) -> None:
         """End it in the orderly way, and give its next life, and no later one, these.
 
         within: what stands in front of the command, such as `strace` with its options.

@@ -81,7 +81,7 @@ def _never_struck(trials: Sequence[Facts]) -> list[str]:
 
 
 def _resent(trials: Sequence[Facts]) -> dict[str, Any]:
-    """Bytes that devices sent beyond their results, with framing. cuts: where connections alone were cut."""
+    """Bytes that devices sent beyond their results, with framing. cuts: where only connections were cut."""
     cut = [(f.resent[name], number) for f in trials for name, number in f.cut.items() if name in f.resent]
     return {
         "all": sum(sum(facts.resent.values()) for facts in trials),

@@ -1,4 +1,4 @@
-"""The network that chaos puts between devices and server does what it is told, at the right byte."""
+"""The network that chaos puts between devices and server does what it is set to do, at the right byte."""
 
 import asyncio
 import time

@@ -103,7 +103,7 @@ class Trial:
         try:
             await asyncio.wait_for(self.over.wait(), LIVENESS)
         except TimeoutError:
-            waiting = self.status.summary.waiting_for if self.status else "nobody knows what"
+            waiting = self.status.summary.waiting_for if self.status else "an unknown cause"
             raise Unavailable(f"{self.run} is not over after {LIVENESS:.0f} s: {waiting}") from None
         finally:
             self._watching.cancel()

@@ -77,11 +77,11 @@ class Truth:
 
 Missing = Mapping[int, frozenset[DeviceId]]
 """Who did not count, by round."""
-NOBODY: Missing = {}
+NONE_MISSING: Missing = {}
 
 
 class Recalled:
-    """A device's account in the truth: nobody can foresee noise, so what the device released is looked up."""
+    """A device's account in the truth: noise cannot be foreseen, so what the device released is looked up."""
 
     def __init__(self, folder: Path) -> None:
         self._ledger = Ledger(folder, BUDGET)
@@ -103,7 +103,7 @@ def spec(name: str, run: str, seed: int) -> RunSpec:
     return RunSpec(name, algorithm, parameters=parameters, policy=POLICY, seed=seed)
 
 
-def truth(run: str, seed: int, ledgers: Mapping[DeviceId, Path], missing: Missing = NOBODY) -> Truth:
+def truth(run: str, seed: int, ledgers: Mapping[DeviceId, Path], missing: Missing = NONE_MISSING) -> Truth:
     """What a run must come to when these devices were missing in these rounds. ledgers: their folders."""
     algorithm, parameters = RUNS[run]
     card, _ = find(algorithm)

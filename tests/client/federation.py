@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 from grpc import aio
 
-from fedclient.identity.keyring import Asking, EnrollmentPort, Identity, identity_of
+from fedclient.identity.keyring import Asking, Identity, JoiningPort, identity_of
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import enrollment_service_pb2 as pb
 from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import (
@@ -29,8 +29,8 @@ from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import (
     add_IdentityServiceServicer_to_server,
 )
 from shoal.core.identity import certificates as certs
-from shoal.core.identity.enrolled import Challenge, Enrolled, Pending, Role
 from shoal.core.identity.join import JoinString
+from shoal.core.identity.joining import Challenge, IssuedIdentity, Pending, Role
 from shoal.core.identity.proof import is_proved, is_signed, key_of
 from tests.client.bridge import Bridge, add_to
 from tests.client.memory_server import MemoryServer
@@ -101,32 +101,32 @@ class Federation(EnrollmentServiceServicer, IdentityServiceServicer):
     pending: int = 0
     lose: int = 0
     log: list[str] = field(default_factory=list)
-    answered: dict[bytes, Enrolled] = field(default_factory=dict)
+    answered: dict[bytes, IssuedIdentity] = field(default_factory=dict)
     refuse: Callable[[Any], Awaitable[None]] | None = None
     address: str = ""
 
     def __post_init__(self) -> None:
         self.authorities = self.authorities or [self.authority]
-        self.enrol_key = certs.new_key()
-        pin = certs.pin_of(self.enrol_key.public_key())
+        self.join_key = certs.new_key()
+        pin = certs.pin_of(self.join_key.public_key())
         self.line = JoinString("127.0.0.1", 1, pin, "token-01", secrets.token_bytes(32))
         self._nonces: set[bytes] = set()
 
     # -- certificates -----------------------------------------------------------------------------------
 
-    def enrolled(self, key: EllipticCurvePublicKey, device: str) -> Enrolled:
+    def issued(self, key: EllipticCurvePublicKey, device: str) -> IssuedIdentity:
         name = x509.UniformResourceIdentifier(certs.uri_of("shoal", device))
         certificate = pem_of(self.authority.sign(key, [name], -30 * DAY, self.life))
         roots = b"".join(authority.pem for authority in self.authorities)
-        return Enrolled(certificate, roots, "shoal", device, self.role, self.address, self.renew_in)
+        return IssuedIdentity(certificate, roots, "shoal", device, self.role, self.address, self.renew_in)
 
     def identity_for(self, device: str, address: str = "") -> Identity:
         """As it would have got it."""
         key = certs.new_key()
         self.address = address or self.address
-        enrolled = self.enrolled(key.public_key(), device)
-        enrol = EnrollmentPort(self.line.host, self.line.port, self.line.pin)
-        return identity_of(Asking(certs.key_to_pem(key), b""), enrolled, enrol)
+        issued = self.issued(key.public_key(), device)
+        joining_port = JoiningPort(self.line.host, self.line.port, self.line.pin)
+        return identity_of(Asking(certs.key_to_pem(key), b""), issued, joining_port)
 
     # -- the two services -------------------------------------------------------------------------------
 
@@ -163,20 +163,20 @@ class Federation(EnrollmentServiceServicer, IdentityServiceServicer):
         assert isinstance(key, EllipticCurvePublicKey)
         if not is_signed(key, asked.nonce, self.line.pin, asked.csr, asked.signature):
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "not signed by that key")
-        enrolled = await self._answer(asked.csr, certs.named_by(last).device, context)
-        return pb.RejoinResponse(identity=wire.enrolled_to_pb(enrolled))
+        issued = await self._answer(asked.csr, certs.named_by(last).device, context)
+        return pb.RejoinResponse(identity=wire.identity_to_pb(issued))
 
     async def Renew(self, request: Any, context: Any) -> Any:
         self.log.append("renew")
         await self._maybe_refuse(context)
         device = device_of(context)
-        enrolled = await self._answer(request.csr, device, context)
-        return pb.RenewResponse(identity=wire.enrolled_to_pb(enrolled))
+        issued = await self._answer(request.csr, device, context)
+        return pb.RenewResponse(identity=wire.identity_to_pb(issued))
 
-    async def _answer(self, csr: bytes, device: str, context: Any) -> Enrolled:
+    async def _answer(self, csr: bytes, device: str, context: Any) -> IssuedIdentity:
         """The same to the same request; lost on the way, it was given all the same."""
         if csr not in self.answered:
-            self.answered[csr] = self.enrolled(certs.key_of_request(csr), device)
+            self.answered[csr] = self.issued(certs.key_of_request(csr), device)
         if self.lose:
             self.lose -= 1
             await context.abort(grpc.StatusCode.UNAVAILABLE, "lost on the way")
@@ -198,13 +198,11 @@ def names_of(hosts: list[str]) -> list[x509.GeneralName]:
 
 
 @asynccontextmanager
-async def enrolment_port(
-    federation: Federation, days: tuple[float, float] = (-365, 3650)
-) -> AsyncIterator[None]:
+async def join_port(federation: Federation, days: tuple[float, float] = (-365, 3650)) -> AsyncIterator[None]:
     """EnrollmentService on a free port, in the join string from now on. days: its certificate's life."""
-    key, server = federation.enrol_key, aio.server()
+    key, server = federation.join_key, aio.server()
     life = (days[0] * DAY, days[1] * DAY)
-    certificate = federation.authority.sign(key.public_key(), names_of(["enrol.test"]), *life)
+    certificate = federation.authority.sign(key.public_key(), names_of(["join.test"]), *life)
     add_EnrollmentServiceServicer_to_server(federation, server)  # type: ignore[no-untyped-call]
     pair = (certs.key_to_pem(key), pem_of(certificate))
     port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([pair]))

@@ -18,7 +18,7 @@ from shoal.core.types import RunId, Tensors
 
 @dataclass
 class MemoryServer:
-    """tasks: what is due, in order; one is over when its report came. log: calls and what became of them.
+    """tasks: to give out, in order; one is over when its report came. log: calls and what became of them.
 
     away: this many of the next calls fail, of the kinds in `away_from` (all, when empty). forget: void the
     session at the next call. late: answers to the next reports, which do not count then. cut: bytes after

@@ -36,9 +36,9 @@ def test_people_read_the_run_and_its_own_count(device: Device, server: MemorySer
     ]
     server.outcomes = [Receipt(Outcome.LATE, "it was over"), Receipt(Outcome.ACCEPTED)]
     device.run()
-    told = [text for text in device.doing if text.startswith("digits: ")]
-    assert told == ["digits: training round 4 of 10: devices describe their data", "digits: train"]
-    assert device.said == [f"{told[0]}: the result was late: it was over"]
+    shown = [text for text in device.doing if text.startswith("digits: ")]
+    assert shown == ["digits: training round 4 of 10: devices describe their data", "digits: train"]
+    assert device.said == [f"{shown[0]}: the result was late: it was over"]
     assert device.reporter.status.round == 10
 
 

@@ -1,4 +1,4 @@
-"""Sessions that are lost, work that nobody wants any more, and the end of a visit."""
+"""Sessions that are lost, work that is no longer wanted, and the end of a visit."""
 
 import asyncio
 import os

@@ -33,14 +33,14 @@ ASSIGNMENT = ClusterAssignment("c1", 0.5, "c0", 2.0, 0.75)
 
 
 @pytest.fixture
-def workshop(work: WorkConfig, tmp_path: Path) -> Runtime:
+def runtime(work: WorkConfig, tmp_path: Path) -> Runtime:
     np.savez(tmp_path / "new.npz", x=np.arange(120, dtype=np.float32).reshape(30, 4))
     return Runtime.open(replace(work, file=tmp_path / "new.npz"))
 
 
 @pytest.fixture
-def model(workshop: Runtime) -> Tensors:
-    return initial_weights(workshop._context.learner, 5)
+def model(runtime: Runtime) -> Tensors:
+    return initial_weights(runtime._context.learner, 5)
 
 
 @pytest.fixture
@@ -53,21 +53,21 @@ def server(model: Tensors) -> MemoryServer:
 
 def placed(
     server: MemoryServer,
-    workshop: Runtime,
+    runtime: Runtime,
     store: BlobStore,
     accept_nearest: bool = False,
     limit: int = 1 << 20,
 ) -> PlacementResult:
     doing: list[str] = []
-    link, executor = MemoryLink(server), InProcess(workshop)
+    link, executor = MemoryLink(server), InProcess(runtime)
     placer = Placer(link, executor, store, doing.append, limit, give_up_after=0.05)
     return asyncio.run(placer.place("", accept_nearest))
 
 
 def test_a_question_an_answer_and_a_model(
-    server: MemoryServer, workshop: Runtime, store: BlobStore, model: Tensors, tmp_path: Path
+    server: MemoryServer, runtime: Runtime, store: BlobStore, model: Tensors, tmp_path: Path
 ) -> None:
-    found = placed(server, workshop, store)
+    found = placed(server, runtime, store)
     assert server.log == ["place", "fetch 0", "fetch 0", "place r1"]  # the model is the encoder: not fetched
     assert (found.run, found.assignment) == ("r1", ASSIGNMENT)
     (descriptor,) = server.placed
@@ -88,46 +88,46 @@ def test_a_question_an_answer_and_a_model(
 
 
 def test_a_run_with_one_model_asks_nothing(
-    server: MemoryServer, workshop: Runtime, store: BlobStore, tmp_path: Path
+    server: MemoryServer, runtime: Runtime, store: BlobStore, tmp_path: Path
 ) -> None:
     assert server.placement is not None
     server.question = None
     server.placement = replace(server.placement, assignment=ClusterAssignment("global"))
-    found = placed(server, workshop, store)
+    found = placed(server, runtime, store)
     assert server.placed == []
     save(found, store, tmp_path / "model")
     assert json.loads((tmp_path / "model" / PLACEMENT).read_text())["distance"] is None
 
 
 def test_an_abstention_brings_no_model_unless_the_owner_takes_the_nearest(
-    server: MemoryServer, workshop: Runtime, store: BlobStore
+    server: MemoryServer, runtime: Runtime, store: BlobStore
 ) -> None:
     assert server.placement is not None
     far = replace(ASSIGNMENT, abstained=True, reason="farther than any member")
     server.placement = replace(server.placement, assignment=far)
-    assert placed(server, workshop, store).model is None
-    assert placed(server, workshop, store, accept_nearest=True).model == server.placement.model
+    assert placed(server, runtime, store).model is None
+    assert placed(server, runtime, store, accept_nearest=True).model == server.placement.model
     server.placement = replace(server.placement, model=None)
-    assert placed(server, workshop, store, accept_nearest=True).model is None
+    assert placed(server, runtime, store, accept_nearest=True).model is None
 
 
-def test_what_can_go_wrong_is_said(server: MemoryServer, workshop: Runtime, store: BlobStore) -> None:
+def test_what_can_go_wrong_is_said(server: MemoryServer, runtime: Runtime, store: BlobStore) -> None:
     with pytest.raises(Refused, match=r"limits\.download_bytes"):
-        placed(server, workshop, store, limit=10)
+        placed(server, runtime, store, limit=10)
     assert server.question is not None
     wrong = encode(Describe({"x": np.zeros(3, np.float32)}, PROJECTOR), server.keep)
     server.question = Question("r1", wrong)
     with pytest.raises(TaskFailed, match="tensor"):
-        placed(server, workshop, store)
+        placed(server, runtime, store)
     server.question = Question("r1", replace(wrong, kind="horoscope"))
     with pytest.raises(TaskFailed, match="'horoscope'"):
-        placed(server, workshop, store)
+        placed(server, runtime, store)
     server.question, server.placement = None, None
     with pytest.raises(Refused, match="no model yet"):
-        placed(server, workshop, store)
+        placed(server, runtime, store)
     server.away = 1 << 30
     with pytest.raises(Unavailable):
-        placed(server, workshop, store)
+        placed(server, runtime, store)
 
 
 def test_the_data_are_looked_at_before_the_server_is_asked(
@@ -144,29 +144,29 @@ def test_the_data_are_looked_at_before_the_server_is_asked(
 
 
 class Forgetful(MemoryLink):
-    """A server that has forgotten what it told, `left` times: it was started anew."""
+    """A server that has forgotten its answers, `left` times, as after a restart."""
 
     left = 0
 
     async def place(self, run: RunId, descriptor: Descriptor | None) -> Question | Placement:
-        self.told = self.left <= 0
+        self.remembers = self.left <= 0
         self.left -= 1
         return await super().place(run, descriptor)
 
     async def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[bytes]:
-        if not self.told:
+        if not self.remembers:
             raise NotFound(f"blob {blob.sha256[:12]} is not for this device")
         async for data in super().fetch(blob, start):
             yield data
 
 
 def test_a_server_that_forgot_what_it_told_is_asked_once_again(
-    server: MemoryServer, workshop: Runtime, store: BlobStore
+    server: MemoryServer, runtime: Runtime, store: BlobStore
 ) -> None:
     said: list[str] = []
     link = Forgetful(server)
     link.left = 1
-    placer = Placer(link, InProcess(workshop), store, said.append, 1 << 20, 0.05)
+    placer = Placer(link, InProcess(runtime), store, said.append, 1 << 20, 0.05)
     assert asyncio.run(placer.place()).assignment == ASSIGNMENT
     assert server.log == ["place", "place", "fetch 0", "fetch 0", "place r1"]
     assert any("asking the server again: blob" in text for text in said)
@@ -180,13 +180,13 @@ def test_a_server_that_forgot_what_it_told_is_asked_once_again(
 
 
 def test_a_question_after_the_answer_is_refused(
-    server: MemoryServer, workshop: Runtime, store: BlobStore
+    server: MemoryServer, runtime: Runtime, store: BlobStore
 ) -> None:
     class Asking(MemoryLink):
         async def place(self, run: str, descriptor: object) -> Question | Placement:
             return await super().place(run, None)
 
-    placer = Placer(Asking(server), InProcess(workshop), store, lambda text: None, 1 << 20, 0.05)
+    placer = Placer(Asking(server), InProcess(runtime), store, lambda text: None, 1 << 20, 0.05)
     with pytest.raises(BadPayload, match="the same question again"):
         asyncio.run(placer.place())
 
@@ -196,9 +196,9 @@ def test_a_question_after_the_answer_is_refused(
 
 @pytest.fixture
 def settings(
-    work: WorkConfig, server: MemoryServer, workshop: Runtime, store: BlobStore, tmp_path: Path
+    work: WorkConfig, server: MemoryServer, runtime: Runtime, store: BlobStore, tmp_path: Path
 ) -> ClientConfig:
-    save(placed(server, workshop, store), store, tmp_path / "model")
+    save(placed(server, runtime, store), store, tmp_path / "model")
     return ClientConfig(learner=work.learner, data=work.data, state=tmp_path)
 
 

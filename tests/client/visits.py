@@ -28,7 +28,7 @@ class NoJitter(Random):
 
 
 class Doubler:
-    """In the place of a training process: twice the weights. before: what happens first, task by task."""
+    """In place of a training process: twice the weights. before: what happens first, task by task."""
 
     def __init__(self, store: BlobStore) -> None:
         self.store = store

@@ -1,6 +1,10 @@
 """Every algorithm that is found keeps `shoal.lab.contract`. A new one is tested by being there."""
 
-from collections.abc import Callable, Iterator
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
 
 import pytest
 
@@ -20,16 +24,10 @@ SUBJECTS = {
 OF_CARDS = {
     contract.states_its_parts,
     contract.configures,
-    contract.stays_on_its_floor,
+    contract.stays_on_its_floor,  # `test_each_half_stays_on_its_floor`
     contract.bears_odd_fleets,  # also held to what exactly is refused: test_odd_fleets
 }
 """Rules of which a variant makes no difference."""
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    with contract.one_thread():
-        yield
 
 
 @pytest.mark.parametrize("rule", [rule for rule in RULES if rule not in OF_CARDS], ids=lambda r: r.__name__)
@@ -40,12 +38,49 @@ def test_every_variant_keeps(name: str, rule: Callable[[Subject], None]) -> None
 
 @pytest.mark.parametrize(
     "rule",
-    [contract.states_its_parts, contract.configures, contract.stays_on_its_floor],
+    [contract.states_its_parts, contract.configures],
     ids=lambda r: r.__name__,
 )
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_every_card_keeps(name: str, rule: Callable[[Subject], None]) -> None:
     rule(Subject(ALGORITHMS[name]))
+
+
+IMPORTS = """
+import importlib, json, os, sys
+import {shared}
+for module in {modules}:
+    if os.fork() == 0:
+        importlib.import_module(module)
+        print(json.dumps([module, sorted(sys.modules)]), flush=True)
+        os._exit(0)
+    if os.wait()[1]:
+        sys.exit(1)
+"""
+
+
+@cache
+def imported(shared: str, modules: tuple[str, ...]) -> dict[str, list[str]]:
+    """What is loaded after each module was imported for the first time, in a process that has only imported
+    `shared` before. These processes are forks of one, which saves loading `shared` for each of them."""
+    code = IMPORTS.format(shared=shared, modules=modules)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return dict(json.loads(line) for line in result.stdout.splitlines())
+
+
+@pytest.mark.parametrize("name", sorted(ALGORITHMS))
+def test_each_half_stays_on_its_floor(name: str) -> None:
+    """What `contract.stays_on_its_floor` asks, of all at once: that rule starts two interpreters for each."""
+    cards = [ALGORITHMS[each] for each in sorted(ALGORITHMS)]
+    server = imported("scipy.stats, sklearn.cluster", tuple(str(card.server_module) for card in cards))
+    device = imported("torch", tuple(str(card.device_module) for card in cards))
+    card = ALGORITHMS[name]
+    assert not {"torch"} & set(server[str(card.server_module)])
+    assert not {"sklearn", "scipy", "kneed"} & set(device[str(card.device_module)])
+
+
+def test_the_rule_about_floors_holds_too() -> None:
+    contract.stays_on_its_floor(Subject(ALGORITHMS["flux"]))
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))

@@ -1,4 +1,4 @@
-"""What every algorithm must bear: one device, one sample, classes nobody has, more clusters than devices.
+"""What every algorithm must bear: one device, one sample, classes that none has, more clusters than devices.
 
 It goes to the end with models that are numbers, or it refuses and says what would work; it never breaks.
 """

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fedserver.authority.permissions import ALLOWED
 from shoal.core.exchange._pb.fed.v1 import enrollment_service_pb2
-from shoal.core.identity.enrolled import Role
+from shoal.core.identity.joining import Role
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "SECURITY.md").read_text()

@@ -85,7 +85,7 @@ def expected() -> dict[ModelKey, Tensors]:
 
 
 class Toy:
-    """In the place of a training process: `counting`, with what it remembers on the disk."""
+    """In place of a training process: `counting`, with what it remembers on the disk."""
 
     def __init__(self, number: int, store: BlobStore) -> None:
         self._number, self._store, self._memory = number, store, Memory.beside(store.folder)
@@ -190,22 +190,22 @@ def end(root: Path) -> dict[str, Any]:
 
 
 def acknowledged(root: Path) -> list[str]:
-    """Round and device of every report that a device was told counts."""
+    """Round and device of every report that was confirmed to a device."""
     path = root / "acknowledged"
     return path.read_text().splitlines() if path.exists() else []
 
 
 def check(root: Path) -> None:
     """The run ended as it would have without a crash, and the devices remember nothing of it."""
-    found, told = end(root), acknowledged(root)
+    found, confirmed = end(root), acknowledged(root)
     for number in range(DEVICES):
         assert not [path for path in (root / f"d{number}" / "memory").rglob("*") if path.is_file()]
     assert found["standing"] == "finished"
     assert found["same"]
     assert found["counted"] == [[DEVICES, DEVICES, ""]] * (ROUNDS + 1)
     assert len(found["stored"]) == DEVICES * (ROUNDS + 1)
-    assert len(told) == len(set(told))
-    assert set(told) <= set(found["stored"])
+    assert len(confirmed) == len(set(confirmed))
+    assert set(confirmed) <= set(found["stored"])
 
 
 if __name__ == "__main__":

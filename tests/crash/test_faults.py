@@ -26,17 +26,17 @@ STARTS = 4
 """Starts after which a folder has recovered."""
 CALLS = [*(("os", name) for name in ("fsync", "rename", "link", "unlink", "open")), ("Path", "open")]
 EVERY = 2
-"""Every how many passages one is tried in the store alone."""
+"""Every how many passages one is tried in only the store."""
 
 
 def recovered(root: Path) -> None:
     """Start until the run is over, and look at what it came to.
 
-    A device that met the error while it worked has failed, and its round was planned anew under another
+    A device that met the error while it worked has failed, and its round was planned again under another
     number, from which other seeds follow; then the models are not compared.
     """
     assert any(lived(root) == 0 for _ in range(STARTS))
-    found, told = end(root), acknowledged(root)
+    found, confirmed = end(root), acknowledged(root)
     if not any(abandoned for _, _, abandoned in found["counted"]):
         check(root)
         return
@@ -44,10 +44,10 @@ def recovered(root: Path) -> None:
     (why,) = [abandoned for _, _, abandoned in found["counted"] if abandoned]
     assert why.startswith(ONE_FAILED)
     assert len(found["counted"]) == ROUNDS + 2
-    assert len(told) == len(set(told))
+    assert len(confirmed) == len(set(confirmed))
     kept = {
-        each for each in told if not each.startswith("1 ")
-    }  # the reports of the first are not kept so long
+        each for each in confirmed if not each.startswith("1 ")
+    }  # the reports of the first are no longer stored
     assert kept <= set(found["stored"])
 
 
@@ -93,26 +93,26 @@ def test_a_run_goes_on_after_a_call_of_the_database_failed(
     recovered(tmp_path)
 
 
-# -- the store alone, at every passage ---------------------------------------------------------------------
+# -- only the store, at every passage ---------------------------------------------------------------------
 
 
-def steps(store: Store, told: list[str]) -> None:
-    """A run to the end of its first round. told: what anybody was told of, as soon as that is so."""
+def steps(store: Store, confirmed: list[str]) -> None:
+    """A run to the end of its first round. confirmed: gets the name of each thing once it is confirmed."""
     if not store.runs.all():
         store.runs.add(RECORD, checkpoint(store, 1.0))
-        told.append("run")
+        confirmed.append("run")
     if store.runs.all()[0].round == 1:
         store.runs.open_round("mnist", ("a", "b"), "training")
         for device, value in (("a", 2.0), ("b", 3.0)):
             if store.reports.get("mnist", 1, device) is None:
                 store.reports.add(report(store, device, value))
-                told.append(device)
+                confirmed.append(device)
         store.runs.save_round("mnist", closed(1), checkpoint(store, 4.0), 0)
-        told.append("round")
+        confirmed.append("round")
 
 
 def failing_once(action: Callable[[], None], call: tuple[str, str], passage: int, number: int) -> str:
-    """What came of it when one call failed: "full", "fault", or "" where nobody noticed."""
+    """What came of it when one call failed: "full", "fault", or "" where nothing noticed."""
     whose, name = call
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(OWNERS[whose], name, getattr(OWNERS[whose], name))  # so that it is put back
@@ -133,19 +133,19 @@ def test_the_store_holds_what_it_told_whichever_call_fails(
 ) -> None:
     outcomes = []
     for passage in itertools.count(1, EVERY):
-        state, told = tmp_path / str(passage), list[str]()
+        state, confirmed = tmp_path / str(passage), list[str]()
         store = Store(state)
-        outcomes.append(failing_once(lambda: steps(store, told), call, passage, number))  # noqa: B023
+        outcomes.append(failing_once(lambda: steps(store, confirmed), call, passage, number))  # noqa: B023
         if outcomes[-1] == "full":
-            steps(store, told)  # what did not fit is tried again by the same server
+            steps(store, confirmed)  # what did not fit is tried again by the same server
         store.close()
         store = Store(state)
         store.clean_up()
-        assert ("run" in told) <= len(store.runs.all())
-        assert {device for device in told if device in "ab"} <= {
+        assert ("run" in confirmed) <= len(store.runs.all())
+        assert {device for device in confirmed if device in "ab"} <= {
             each.device for each in (store.reports.of_round("mnist", 1) if store.runs.all() else [])
         }
-        steps(store, told)
+        steps(store, confirmed)
         assert store.clean_up() == "" or outcomes[-1]
         assert blobs_in(state) == {digest(model(1.0)), digest(model(4.0))}
         assert [each.device for each in store.reports.of_round("mnist", 1)] == ["a", "b"]

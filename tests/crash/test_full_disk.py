@@ -14,7 +14,7 @@ MOUNT = "mount -t tmpfs -o size=8m shoal-test"
 
 
 def mounts_here(folder: Path) -> bool:
-    """Whether a mount of one's own can be had."""
+    """Whether a mount of one's own is possible."""
     if shutil.which("unshare") is None:
         return False
     command = ["unshare", "-Urm", "sh", "-c", f"{MOUNT} {folder}"]
@@ -23,7 +23,7 @@ def mounts_here(folder: Path) -> bool:
 
 def test_a_full_disk_holds_everything_up_and_loses_nothing(tmp_path: Path) -> None:
     if not mounts_here(tmp_path):
-        pytest.skip("this machine lets nobody mount a small file system of their own (unshare -Urm)")
+        pytest.skip("this machine lets no user mount a small file system of their own (unshare -Urm)")
     line = f'{MOUNT} {tmp_path} && exec "$0" -m tests.crash.full_disk {tmp_path}'
     command = ["unshare", "-Urm", "sh", "-c", line, sys.executable]
     result = subprocess.run(command, capture_output=True, text=True, timeout=HANG, check=False)

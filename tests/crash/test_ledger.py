@@ -116,7 +116,7 @@ def test_a_kill_in_training_never_sends_what_is_not_paid(tmp_path: Path, point: 
     entries = Ledger(tmp_path / "privacy", budget).verify()
     paid = len(chosen(entries, Training))
     drawn, left = noted(tmp_path / "drawn"), noted(tmp_path / "sent")
-    assert len(drawn) == len(set(drawn)) <= paid  # each task draws anew, and each is paid
+    assert len(drawn) == len(set(drawn)) <= paid  # each task draws new noise, and each is paid
     assert len(left) == ended.count(0)
     assert set(left) <= set(drawn)
     if budget is SINGLE:

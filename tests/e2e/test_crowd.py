@@ -25,7 +25,7 @@ def test_who_comes_too_early_comes_again_in_its_turn(
         folders = [DeviceFolder(tmp_path / f"d{number}") for number in range(DEVICES)]
         joins = [join(folder, line, folder.root.name, Console()) for folder in folders]
         assert all(is_new for _, is_new in await asyncio.gather(*joins))
-        assert [each.device for each in found.keeper.known()] == [folder.root.name for folder in folders]
+        assert [each.device for each in found.peers.known()] == [folder.root.name for folder in folders]
 
     play(story, tmp_path / "s")
-    assert "this address asks for too many challenges: it is this device's turn in" in capfd.readouterr().err
+    assert "this address requests too many challenges; trying again in" in capfd.readouterr().err

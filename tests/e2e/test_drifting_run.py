@@ -1,5 +1,5 @@
 """FEROMA on devices whose data drift: the same models, bit for bit, in the simulator, with the coordinator
-called directly, and over gRPC. Time is each device's own, so nobody has to agree on it."""
+called directly, and over gRPC. Time is each device's own, so devices need not agree on it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence

@@ -106,7 +106,7 @@ class Place:
             made = self.call("fedserver", "init", "--state", self.state, "--host", "127.0.0.1", *ports)
             assert made.returncode == 0, made.stderr
             with (self.state / "fedserver.yaml").open("a") as file:
-                file.write("cadence: {poll: 1}\n")  # so that a waiting device soon calls anew
+                file.write("cadence: {poll: 1}\n")  # so that a waiting device soon calls again
         with self.running(
             "server", *(program or ("-m", "fedserver")), "up", "--state", self.state
         ) as process:

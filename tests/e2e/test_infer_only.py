@@ -5,21 +5,21 @@ from pathlib import Path
 
 import pytest
 
-from fedclient.identity.keyring import EnrollmentPort, Identity, Keyring
+from fedclient.identity.keyring import Identity, JoiningPort, Keyring
 from fedclient.identity.link import SecureLink
 from fedserver.store.identities.audit import Event
 from fedserver.store.identities.records import DAY
 from shoal.core.exchange.link import Hello
 from shoal.core.identity.certificates import key_to_pem
-from shoal.core.identity.enrolled import Role
+from shoal.core.identity.joining import Role
 from tests.server.authority.peers import Peer, World, lines_of, play
 
 
 def identity_of(peer: Peer) -> Identity:
     """What `fedclient join` would have kept."""
-    found = peer.enrolled
+    found = peer.issued
     assert found is not None
-    enrol = EnrollmentPort(peer.string.host, peer.string.port, peer.string.pin)
+    joining_port = JoiningPort(peer.string.host, peer.string.port, peer.string.pin)
     key = key_to_pem(peer.key)
     return Identity(
         key,
@@ -29,7 +29,7 @@ def identity_of(peer: Peer) -> Identity:
         found.device,
         found.role,
         found.address,
-        enrol,
+        joining_port,
     )
 
 

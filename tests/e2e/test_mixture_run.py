@@ -109,4 +109,4 @@ def test_where_every_task_is_done_by_an_agent_that_was_just_started(
             await coordinator.close()
 
     asyncio.run(play())
-    assert len(list(tmp_path.glob("d*/memory/tensors/*"))) >= DEVICES  # nobody has told them that it is over
+    assert len(list(tmp_path.glob("d*/memory/tensors/*"))) >= DEVICES  # they do not know yet that it is over

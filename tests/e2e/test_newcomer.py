@@ -1,4 +1,4 @@
-"""A newcomer that was told its model gets it, though the server is killed and started anew meanwhile."""
+"""A newcomer that was given a model gets it, though the server is killed and restarted meanwhile."""
 
 import asyncio
 from pathlib import Path

@@ -16,7 +16,7 @@ from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.coordinator.status_types import RunSummary
 from fedserver.store.identities.audit import Event
 from fedserver.store.identities.records import DAY
-from shoal.core.identity.enrolled import Role
+from shoal.core.identity.joining import Role
 from tests.e2e.test_infer_only import identity_of
 from tests.server.authority.peers import World, lines_of, play
 from tests.server.servers import start

@@ -137,7 +137,7 @@ def test_groups_are_found_all_that_left_is_in_the_ledgers_and_no_more_leaves(tmp
             placed = await place(coordinator, tmp_path, members[1], budget, "first")
             assert placed.assignment.cluster == found[members[1].name]
             entries = ledger(tmp_path, members[1], budget).verify()
-            assert len(chosen(entries, Debit)) == 1  # what it told as it trained places it too
+            assert len(chosen(entries, Debit)) == 1  # what it sent as it trained places it too
             mirrored = (await OperatorApi(coordinator).status()).released[members[1].name]
             assert mirrored.protected == pytest.approx(5.0)
 
@@ -149,8 +149,8 @@ def test_groups_are_found_all_that_left_is_in_the_ledgers_and_no_more_leaves(tmp
                 await asyncio.gather(*(train(coordinator, tmp_path, each, budget) for each in members))
                 status = await OperatorApi(coordinator).show(name)
                 assert status.summary.stage == "failed"
-                told = [line.text for line in await OperatorApi(coordinator).log(name, 0)]
-                assert sum(reason in line for line in told) >= TRAINERS
+                lines = [line.text for line in await OperatorApi(coordinator).log(name, 0)]
+                assert sum(reason in line for line in lines) >= TRAINERS
             for each in members:
                 assert len(ledger(tmp_path, each, budget).verify()) == 4
         finally:

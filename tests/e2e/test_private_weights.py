@@ -71,8 +71,8 @@ def test_every_report_tells_the_same_epsilon_and_a_run_without_is_refused(tmp_pa
                 await asyncio.gather(*(train(coordinator, tmp_path, each, budget) for each in members))
                 status = await OperatorApi(coordinator).show(name)
                 assert status.summary.stage == "failed"
-                told = [line.text for line in await OperatorApi(coordinator).log(name, 0)]
-                assert sum(reason in line for line in told) >= DEVICES
+                lines = [line.text for line in await OperatorApi(coordinator).log(name, 0)]
+                assert sum(reason in line for line in lines) >= DEVICES
                 assert text.privacy(status.released) == [WEIGHTS]
         finally:
             await coordinator.close()

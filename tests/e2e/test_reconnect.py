@@ -35,7 +35,7 @@ def test_sixty_devices_are_all_back_and_each_came_once(tmp_path: Path) -> None:
 
     (found,) = json.loads((tmp_path / "found.json").read_text())
     assert found["devices"] == 60
-    assert found["hellos_a_device"] == 1.0  # nobody was turned away, or came twice
+    assert found["hellos_a_device"] == 1.0  # no device was turned away, or came twice
 
 
 def test_between_two_tries_nobody_dials() -> None:
@@ -46,7 +46,7 @@ def test_between_two_tries_nobody_dials() -> None:
             return 2.0
 
     async def story(port: socket.socket) -> None:
-        port.bind(("127.0.0.1", 0))  # until it listens, whoever calls is refused
+        port.bind(("127.0.0.1", 0))  # until it listens, every caller is refused
         link = RpcLink(f"127.0.0.1:{port.getsockname()[1]}", "d0")
         tries = dials = 0
 

@@ -40,10 +40,10 @@ async def served(folder: Path, age: float = 1800.0) -> AsyncIterator[tuple[Coord
     """A server with a run that asks one device. age: seconds that a connection may last."""
     coordinator = await Coordinator.open(folder, Settings(tick=0.05, age=age))
     listeners = await listen(coordinator, "127.0.0.1:0", folder / "operator.sock")
-    desk, hands = OperatorApi(coordinator), Hands(None)  # type: ignore[arg-type]
+    operator, hands = OperatorApi(coordinator), Hands(None)  # type: ignore[arg-type]
     initial = hands.keep(MODEL)
-    await desk.upload(initial.blob, 0, pieces_of(hands.blobs[initial.blob.sha256], wire.CHUNK))
-    await desk.start_run(spec(policy=ALONE), initial)
+    await operator.upload(initial.blob, 0, pieces_of(hands.blobs[initial.blob.sha256], wire.CHUNK))
+    await operator.start_run(spec(policy=ALONE), initial)
     try:
         yield coordinator, listeners
     finally:

@@ -88,7 +88,7 @@ TARGETS: Mapping[str, Callable[[bytes], object]] = {
     "fault": of(fault_pb2.Fault, wire.fault_from_pb),
     "challenge": of(enrollment_service_pb2.ChallengeResponse, wire.challenge_from_pb),
     "joined": of(enrollment_service_pb2.JoinResponse, wire.joined_from_pb),
-    "identity": of(enrollment_service_pb2.Identity, wire.enrolled_from_pb),
+    "identity": of(enrollment_service_pb2.Identity, wire.identity_from_pb),
     "certificate": certificates.certificate,
     "join-string": join_string,
     # what both read of their disks and pipes

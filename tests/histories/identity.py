@@ -22,14 +22,14 @@ from fedserver.store.identities.records import Terms
 from shoal.core.errors import ShoalError
 from shoal.core.identity import proof
 from shoal.core.identity.certificates import request
-from shoal.core.identity.enrolled import Enrolled, Joining
+from shoal.core.identity.joining import IssuedIdentity, Joining
 from shoal.core.types import DeviceId
 
 HOST, DEVICES, JOINING = "localhost", "localhost:50051", "localhost:50052"
 
 
 class Identities:
-    """certificates: PEM, by device. office: of the server that runs now. ending: who is being revoked.
+    """certificates: PEM, by device. api: of the server that runs now. ending: who is being revoked.
 
     joined: set once the device has its certificate.
     """
@@ -37,7 +37,7 @@ class Identities:
     def __init__(self, devices: Sequence[DeviceId]) -> None:
         self.certificates: dict[DeviceId, bytes] = {}
         self.joined = {device: asyncio.Event() for device in devices}
-        self.office: AuthorityApi | None = None
+        self.api: AuthorityApi | None = None
         self.ending: set[DeviceId] = set()
 
     @staticmethod
@@ -49,28 +49,28 @@ class Identities:
         return authority
 
     async def open(self, coordinator: Coordinator, authority: Authority) -> Peers:
-        keeper = await Peers.open(coordinator.storage, authority)
-        self.office = AuthorityApi(coordinator, keeper, JOINING)
-        return keeper
+        peers = await Peers.open(coordinator.storage, authority)
+        self.api = AuthorityApi(coordinator, peers, JOINING)
+        return peers
 
-    async def join(self, keeper: Peers, device: DeviceId) -> None:
+    async def join(self, peers: Peers, device: DeviceId) -> None:
         """A device gets its certificate, if it has none."""
-        assert self.office is not None
+        assert self.api is not None
         if device in self.certificates:
             return
-        _, string = await self.office.create_token(Terms(pattern=device))
-        service = JoinService(keeper, DEVICES)
+        _, string = await self.api.create_token(Terms(pattern=device))
+        service = JoinService(peers, DEVICES)
         nonce, csr = (await service.challenge(device)).nonce, request(generate_private_key(SECP256R1()))
         shown = proof.prove(proof.key_of(string.secret), nonce, string.pin, csr)
         answer = await service.join(Joining(string.token, nonce, csr, shown, device), device)
-        assert isinstance(answer, Enrolled)
+        assert isinstance(answer, IssuedIdentity)
         self.certificates[device] = answer.certificate
         self.joined[device].set()
 
-    async def revoke(self, office: AuthorityApi, device: DeviceId) -> None:
+    async def revoke(self, api: AuthorityApi, device: DeviceId) -> None:
         """An operator ends an identity."""
         with contextlib.suppress(ShoalError):  # the server ends, or its disk fails: then it may hold or not
-            await office.revoke(device, "somebody stole it")
+            await api.revoke(device, "somebody stole it")
 
     def shown(self, device: DeviceId) -> Mapping[str, Any]:
         """What TLS knows of a device's connection."""

@@ -33,7 +33,7 @@ class Nemesis:
     def __init__(self, world: "World") -> None:
         self._world = world
         self._chance = world.chance("nemesis")
-        self._mending: set[asyncio.Task[None]] = set()
+        self._repairs: set[asyncio.Task[None]] = set()
         self._twins: set[asyncio.Task[None]] = set()
 
     async def rage(self, seconds: float) -> None:
@@ -49,9 +49,9 @@ class Nemesis:
     async def end(self) -> None:
         """The faults are over."""
         world = self._world
-        for task in [*self._mending, *self._twins]:
+        for task in [*self._repairs, *self._twins]:
             task.cancel()
-        await asyncio.gather(*self._mending, *self._twins, return_exceptions=True)
+        await asyncio.gather(*self._repairs, *self._twins, return_exceptions=True)
         weather = world.network.weather
         weather.lost = weather.unheard = weather.late = weather.cut = weather.swept = 0.0
         weather.reset = 1.0
@@ -150,11 +150,11 @@ class Nemesis:
         """An operator ends the identity of a device, once, where the runs can do without it."""
         world, identities = self._world, self._world.identities
         spare = all(run.policy.minimum < world.plan.devices for run in world.plan.runs)
-        if identities is None or identities.ending or identities.office is None or not spare:
+        if identities is None or identities.ending or identities.api is None or not spare:
             return
         device = self._chance.choice(world.devices())
         identities.ending.add(device)
-        world.processes[SERVER].spawn(identities.revoke(identities.office, device))
+        world.processes[SERVER].spawn(identities.revoke(identities.api, device))
 
     def _twin(self) -> None:
         """A second process with a device's name, on a machine of its own: a copied disk image."""
@@ -170,13 +170,13 @@ class Nemesis:
         self._later(self._chance.uniform(5.0, 40.0), lambda: _cancel(task))
 
     def _later(self, seconds: float, hint: Callable[[], None]) -> None:
-        async def mending() -> None:
+        async def repair() -> None:
             await asyncio.sleep(seconds)
             hint()
 
-        task = asyncio.create_task(mending())
-        self._mending.add(task)
-        task.add_done_callback(self._mending.discard)
+        task = asyncio.create_task(repair())
+        self._repairs.add(task)
+        task.add_done_callback(self._repairs.discard)
 
 
 def _cancel(task: "asyncio.Task[None]") -> None:

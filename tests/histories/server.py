@@ -9,7 +9,7 @@ from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.rpc.auth_interceptor import AuthInterceptor
 from fedserver.rpc.device import Blobs, Devices, blobs_of_device
 from fedserver.rpc.errors import Errors
-from fedserver.rpc.identity import Believed, Callers, Verified
+from fedserver.rpc.identity import Callers, Unverified, Verified
 from fedserver.rpc.limits import Admission
 from shoal.core.errors import ShoalError
 from shoal.core.exchange._pb.fed.v1.blob_service_pb2_grpc import add_BlobServiceServicer_to_server
@@ -46,13 +46,13 @@ class Server:
         shown = identities.shown if identities is not None else _nothing
         server = SimServer(process, shown, world.observe, world.bug)
         try:
-            callers: Callers = Believed()
+            callers: Callers = Unverified()
             authorization: tuple[AuthInterceptor, ...] = ()
             if identities is not None and authority is not None:
-                keeper = await identities.open(coordinator, authority)
-                callers, authorization = Verified(keeper, 1), (AuthInterceptor(keeper),)
+                peers = await identities.open(coordinator, authority)
+                callers, authorization = Verified(peers, 1), (AuthInterceptor(peers),)
                 for device in world.devices():
-                    await identities.join(keeper, device)
+                    await identities.join(peers, device)
             self.coordinator = coordinator
             recovery = coordinator.recovery
             check(not recovery.unreadable, f"runs cannot be read: {recovery.unreadable}")
@@ -62,35 +62,35 @@ class Server:
             add_BlobServiceServicer_to_server(Blobs(blobs_of_device(coordinator, callers)), server)
             await server.start(*authorization, Errors(), Admission(callers))
             world.network.server = server
-            process.on_death.append(self._nobody_listens)
+            process.on_death.append(self._stop_listening)
             operating = process.spawn(self.operate(OperatorApi(coordinator)))
             operating.add_done_callback(self._operator_ended)
             await coordinator.broken
             operating.cancel()
         finally:
-            self._nobody_listens()
+            self._stop_listening()
             coordinator.stop_serving()
             await server.stop(world.plan.settings.grace)
             await coordinator.close()
         raise coordinator.broken.result()
 
-    def _nobody_listens(self) -> None:
+    def _stop_listening(self) -> None:
         self._world.network.server = self.coordinator = None
         if self._world.identities is not None:
-            self._world.identities.office = None
+            self._world.identities.api = None
 
-    async def operate(self, desk: OperatorApi) -> None:
+    async def operate(self, operator: OperatorApi) -> None:
         """An operator starts the runs, and looks at them now and then."""
         world = self._world
         while True:
             try:
                 for spec in world.plan.runs:
-                    if spec.name not in [run.run for run in desk.runs()]:
-                        await desk.start_run(spec, await self._uploaded(desk))
+                    if spec.name not in [run.run for run in operator.runs()]:
+                        await operator.start_run(spec, await self._uploaded(operator))
                         world.invariants.started.add(spec.name)
-                for run in desk.runs():
-                    await desk.show(run.run)
-                await desk.status()
+                for run in operator.runs():
+                    await operator.show(run.run)
+                await operator.status()
             except ShoalError as error:
                 world.say("operator", "told", str(error))
             await asyncio.sleep(20.0 if world.invariants.started else 1.0)
@@ -99,15 +99,15 @@ class Server:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._world.bug(f"an operator's call ended with {type(error).__name__}: {error}")
 
-    async def _uploaded(self, desk: OperatorApi) -> Any:
+    async def _uploaded(self, operator: OperatorApi) -> Any:
         initial = self._world.initial
         if initial is None:
             return None
-        hands = Hands(desk)  # type: ignore[arg-type]
+        hands = Hands(operator)  # type: ignore[arg-type]
         weights = hands.keep(initial)
-        held = await desk.uploaded(weights.blob)
+        held = await operator.uploaded(weights.blob)
         if held < weights.blob.size:
-            await desk.upload(weights.blob, held, pieces_of(hands.blobs[weights.blob.sha256][held:]))
+            await operator.upload(weights.blob, held, pieces_of(hands.blobs[weights.blob.sha256][held:]))
         return weights
 
 

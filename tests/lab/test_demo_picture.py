@@ -1,4 +1,4 @@
-"""The picture of the demo is drawn from its summary alone."""
+"""The picture of the demo is drawn only from its summary."""
 
 from pathlib import Path
 

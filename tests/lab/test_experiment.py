@@ -162,5 +162,5 @@ def test_newcomers_of_fedrcs_shift_show_labelled_data_and_use_what_they_are_give
     assert 0.0 <= found["accuracy"]["newcomers"] <= 100.0
     assert found["accuracy"]["own"] == pytest.approx(found["accuracy"]["known"])
     assert set(found["facts"]) == {"clusters", "ensemble", "hard", "tuned"}
-    assert found["accuracy"]["test"] is None  # nobody can be placed here without labels
+    assert found["accuracy"]["test"] is None  # no device can be placed here without labels
     assert found["seconds"]["training"] > 0.0

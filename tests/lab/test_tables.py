@@ -102,21 +102,21 @@ def test_methods_and_columns_are_chosen_by_name_or_pattern_and_a_wrong_one_is_na
 def test_cells_are_run_once_and_a_failing_one_ends_alone(tmp_path: Path) -> None:
     table = small(Method("FedAvg", "fedavg", "default"), Method("Wrong", "fedavg", changes={"rounds": 0}))
     cells = table.cells(DIGITS, [1])
-    told: list[str] = []
+    reported: list[str] = []
 
     def run(seconds: float) -> dict[str, str]:
         done = campaign.finished(cells, tmp_path)
         due = [cell for cell in cells if cell.name not in done]
         return campaign.run_cells(
-            due, tmp_path, jobs=1, seconds=seconds, told=lambda cell, result: told.append(cell.name)
+            due, tmp_path, jobs=1, seconds=seconds, on_result=lambda cell, result: reported.append(cell.name)
         )
 
     assert run(0.0) == {}
-    assert told == []
+    assert reported == []
     failed = run(600.0)
     assert list(failed) == ["Wrong--px-1--seed-1"]
     assert "rounds" in failed["Wrong--px-1--seed-1"]
-    assert told == ["FedAvg--px-1--seed-1"]
+    assert reported == ["FedAvg--px-1--seed-1"]
     kept = campaign.finished(cells, tmp_path)
     assert 0.0 < kept["FedAvg--px-1--seed-1"]["accuracy"]["known"] <= 100.0
 

@@ -50,7 +50,7 @@ def data(device: int) -> Dataset:
 
 
 def unseen(of: int) -> Dataset:
-    """Digits that nobody trains on, all classes alike, under the names of a concept."""
+    """Digits that no device trains on, all classes alike, under the names of a concept."""
     _, test = images.load("digits")
     assert test.y is not None
     return Dataset(unit(test.x), named(test.y, of, 10))

@@ -51,7 +51,7 @@ def test_the_next_round_goes_on_from_the_own_model_and_alpha_with_the_common_one
 
 
 def test_a_device_measures_the_mixture_and_a_newcomer_the_common_model() -> None:
-    """Every sample is told to be of class 0, which it is, where the weight is above 0."""
+    """Every sample is classified as class 0, which is right, if the weight is above 0."""
     task = measurement(server_half, server_half.start(at(3.0), Parameters()), "global")
     assert isinstance(task, Measure)
     device = context(slope())

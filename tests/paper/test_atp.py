@@ -29,7 +29,7 @@ def entropy_slope(w: float) -> float:
 
 
 def normed() -> Learner:
-    """Two features, normalised, of which the first tells the class."""
+    """Two features, normalized, of which the first tells the class."""
     return Learner("normed", lambda: nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 2)))
 
 

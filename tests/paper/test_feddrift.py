@@ -90,6 +90,6 @@ def test_one_device_all_the_same_and_parameters_that_cannot_work() -> None:
     )
     same = server_half.reduce(state, [scored(device, 1, 1, 1) for device in "abc"])
     assert set(same.assignments.values()) == {"c0"}
-    for change in ({"drift": 0.0}, {"every": 0}, {"first": "alone"}):
+    for change in ({"drift": 0.0}, {"every": 0}, {"first": "separate"}):
         with pytest.raises(ConfigError, match=next(iter(change))):
             server_half.start(model(0, 0), ALGORITHM.configure("default", change))

@@ -20,7 +20,7 @@ def test_algorithm_2_updates_are_told_by_their_cosines_with_the_leading_singular
     expected = rows @ right[:3].T / np.linalg.norm(rows, axis=1, keepdims=True)
     found = server_half.decomposed(rows @ rows.T, 3)
     np.testing.assert_allclose(np.abs(found), np.abs(expected), atol=1e-7)
-    assert server_half.decomposed(np.zeros((2, 2)), 3).tolist() == [[0.0], [0.0]], "nobody moved"
+    assert server_half.decomposed(np.zeros((2, 2)), 3).tolist() == [[0.0], [0.0]], "no device moved"
 
 
 def test_algorithm_1_the_cold_start_groups_by_direction_and_not_by_length() -> None:

@@ -103,7 +103,7 @@ def test_eq_5_a_model_is_trained_on_the_samples_that_it_explains() -> None:
 
 
 def test_eq_5_gamma_is_the_step_and_weighting_by_mass_takes_it_to_the_full_rate() -> None:
-    """Equal models explain a third each. By mass, each is trained as if alone."""
+    """Equal models explain a third each. By mass, each is trained as if it were the only one."""
     alike = replace(MIX, models=(MODELS[0],) * 3)
     ours = context(0)
     samples = ours.samples("train")
@@ -259,7 +259,7 @@ def test_only_models_that_explain_something_here_are_trained_and_sent() -> None:
 def test_every_concept_has_a_model_of_its_own_whatever_classes_its_devices_have(outcome: Outcome) -> None:
     truth = [concept(number) for number in range(DEVICES)]
     assert adjusted_rand_score(truth, found(outcome)) == 1.0
-    assert len(outcome.state.models) == 3  # of six, and nobody said how many concepts there are
+    assert len(outcome.state.models) == 3  # of six, and the number of concepts was not given
     one = run("fedavg", epochs=1, rounds=10)
     ours, theirs = (
         np.mean([each.accuracy for each in state.metrics.values()]) for state in (outcome.state, one.state)
@@ -295,9 +295,9 @@ def test_newcomers_with_labels_are_placed_by_the_e_step_and_others_are_told_what
         assert placed.cluster == found(outcome)[device]
         assert placed.confidence > 0.5
         assert placed.distance < placed.runner_up_distance
-    with pytest.raises(DeviceFault, match="have no labels") as refused:
+    with pytest.raises(DeviceFault, match="needs labels, and the data have none") as refused:
         device_half.perform(question, context(0, Dataset(unseen(0).x)))
-    assert "one of flux" in refused.value.hint
+    assert "one with flux" in refused.value.hint
 
 
 def test_h2_prediction_is_the_weighted_sum_of_probabilities_or_the_heaviest_model_or_tuned(

@@ -46,10 +46,13 @@ def test_models_that_begin_alike_are_set_apart_by_the_devices_or_refused() -> No
         ({"smoothing": -1.0}, "smoothing"),
         ({"skip": 0.5}, "skip"),
         ({"noise": 5.0}, "noise hides"),
-        ({"noise": 5.0, "weighting": "samples", "aggregation": "mean"}, "replaceable models found"),
+        (
+            {"noise": 5.0, "weighting": "samples", "aggregation": "mean"},
+            "weighting=mass and replaceable depend on",
+        ),
         ({"replaceable": -1.0}, "replaceable"),
         ({"as_one": -1}, "as_one"),
-        ({"weighting": "samples"}, "do not go together"),
+        ({"weighting": "samples"}, "cannot be combined with aggregation=clipped"),
         ({"predict": "best"}, "predict cannot be 'best'"),
     ],
 )
@@ -85,7 +88,7 @@ def test_a_single_device_and_devices_that_are_all_alike_are_a_run_like_any_other
 def test_a_label_beyond_the_run_no_labels_and_a_loss_of_ones_own_are_named() -> None:
     with pytest.raises(DataFault, match="label 9"):
         device_half.perform(replace(MIX, mixing=replace(MIXING, classes=9)), context(0))
-    with pytest.raises(DeviceFault, match="no labels"):
+    with pytest.raises(DeviceFault, match="needs labels, and the data have none"):
         device_half.perform(MIX, context(0, Dataset(data(0).x)))
     ours = context(0)
     ours.learner = Learner("own", LEARNER.build, loss=lambda model, x, y: model(x).sum())
@@ -104,11 +107,17 @@ HONEST = Mixed(MODELS[:2], "c0 c2", MixtureCounts(np.full((3, 10), 1.0)), 30, 0.
         (replace(HONEST, keys="c2 c0"), "under the names"),
         (replace(HONEST, keys="c0"), "under the names"),
         (replace(HONEST, keys="c0 c9"), "under the names"),
-        (replace(HONEST, counts=MixtureCounts(np.ones((2, 10)))), r"shape \(2, 10\)"),
-        (replace(HONEST, scores=Scores(np.zeros(2), 30)), "scores of 2 models, 3 are due"),
-        (replace(HONEST, examples=7), "30 samples, 7 are told"),
-        (replace(HONEST, counts=MixtureCounts(np.full((3, 10), -1.0))), "class counts of -30"),
-        (replace(HONEST, counts=MixtureCounts(np.full((3, 10), 31.0))), "up to 31 of 30 samples"),
+        (
+            replace(HONEST, counts=MixtureCounts(np.ones((2, 10)))),
+            r"expected class counts of shape \(3, 10\), got \(2, 10\)",
+        ),
+        (replace(HONEST, scores=Scores(np.zeros(2), 30)), "expected the scores of 3 models, got 2"),
+        (replace(HONEST, examples=7), "the class counts sum to 30, but there are 7 samples"),
+        (replace(HONEST, counts=MixtureCounts(np.full((3, 10), -1.0))), "the class counts sum to -30"),
+        (
+            replace(HONEST, counts=MixtureCounts(np.full((3, 10), 31.0))),
+            "a class count is 31, but there are 30 samples",
+        ),
     ],
 )
 def test_a_report_that_does_not_answer_is_refused(reply: Mixed, words: str) -> None:

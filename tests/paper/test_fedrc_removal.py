@@ -27,25 +27,25 @@ def test_algorithm_3_a_model_that_explains_too_little_for_too_long_is_removed() 
 
 
 def test_of_two_models_that_can_replace_each_other_one_goes_and_the_one_that_is_needed_stays() -> None:
-    """Three models, of which the last two explain a device's data alike; nobody explains the first one's."""
+    """Three models: the last two explain a device's data equally well, and the first explains no device's."""
     state = replace(
         begin(replaceable=0.5, settle=2, remove_after=2),
         models={key: {"w": np.zeros(1)} for key in ("c0", "c1", "c2")},
     )
     tables = {"d0": [[8.0, 0.0], [0.0, 0.0], [0.0, 0.0]], "d1": [[0.0, 0.0], [3.0, 2.0], [3.0, 2.0]]}
     costs = {"d0": [0.0, 4.0, 4.0], "d1": [4.0, 0.1, 0.2]}
-    told = replace(
+    scored = replace(
         state,
         tables={device: np.array(each) for device, each in tables.items()},
         scores={device: np.array(each) for device, each in costs.items()},
     )
-    assert without_spare_models(replace(told, progress=1)).spare == {}
-    once = without_spare_models(replace(told, progress=2))
+    assert without_spare_models(replace(scored, progress=1)).spare == {}
+    once = without_spare_models(replace(scored, progress=2))
     assert once.spare == {"c1": 1, "c2": 1}
     twice = without_spare_models(replace(once, progress=3))
     assert list(twice.models) == ["c0", "c1"]
     assert twice.scores["d1"].tolist() == [4.0, 0.1]
-    assert "c2 was removed after round 3: it was needed for 0 nats a sample" in twice.remarks[0]
+    assert "c2 was removed after round 3: it was needed for only 0 nats per sample" in twice.remarks[0]
     again = without_spare_models(without_spare_models(replace(twice, progress=5)))
     assert list(again.models) == ["c0", "c1"]
 

@@ -37,7 +37,7 @@ def trained(context: DeviceContext, count: bool = True, models: tuple[Tensors, .
 
 
 def test_importance_is_the_share_of_samples_for_which_a_centre_is_the_best_and_never_0() -> None:
-    """Class 0 is likeliest with the third centre, class 1 with the second, and the first is best for none."""
+    """Class 0 is likeliest with the third center, class 1 with the second, and the first is best for none."""
     assert trained(device(0, 0, 0, 1)).shares == pytest.approx((0.01, 0.25, 0.75))
 
 
@@ -56,7 +56,7 @@ def test_the_update_goes_down_the_loss_and_towards_each_centre_by_its_importance
 
 
 def test_the_first_update_starts_from_the_mixture_of_the_centres_and_counts_whatever_the_round() -> None:
-    """All samples are the third centre's: shares 0.01, 0.01, 1. The pull is towards where it starts."""
+    """All samples are the third center's: shares 0.01, 0.01, 1. The pull is toward its start."""
     centre = (0.01 * 1.0 - 0.01 * 1.0 + 3.0) / 1.02
     slope = -1.0 / (1.0 + np.exp(centre))
     answer = trained(device(0, 0), count=False)

@@ -133,7 +133,7 @@ def test_a_late_joiner_describes_itself_and_then_starts_from_like_models(seen: S
     task = plan.tasks["late"]
     assert isinstance(task, Describe)
     after = server_half.reduce(state, [Report("late", answered(task, data(7)))])
-    assert after.progress == state.progress, "nobody trained, so the round is still to come"
+    assert after.progress == state.progress, "no device trained, so the round is still to come"
     assert after.phase == "mixed"
     share = sum(w for key, w in after.starts["late"].items() if after.rows[key].device in LIKE["d1"])
     assert share > 0.8

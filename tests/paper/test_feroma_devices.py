@@ -146,11 +146,11 @@ def test_devices_that_are_all_alike_or_all_different_are_no_special_case(angles:
 
 def test_a_device_of_one_sample_and_one_without_labels_do_not_stop_the_others() -> None:
     device_half, devices = ALGORITHM.device(), fleet(ALGORITHM, 3)
-    for name, own in {"few": data(3).subset(slice(0, 1)), "unlabelled": Dataset(data(4).x)}.items():
+    for name, own in {"few": data(3).subset(slice(0, 1)), "unlabeled": Dataset(data(4).x)}.items():
         mine = context(own)
         devices[name] = lambda message, seed, mine=mine: device_half.perform(message, mine.for_task(seed))  # type: ignore[misc]
     state = server_half.start(first_model(), ALGORITHM.configure("default", {**SMALL, "epochs": 1}))
     outcome = simulate(server_half, state, devices, RoundPolicy(minimum=3), 3)
     assert not outcome.failed
-    assert any("needs labels" in why.get("unlabelled", "") for why in outcome.missing.values())
+    assert any("needs labels" in why.get("unlabeled", "") for why in outcome.missing.values())
     assert "few" in outcome.state.assignments

@@ -29,7 +29,7 @@ def weights(
 def test_equation_3_softmax_inverse_and_likeness_by_hand() -> None:
     apart = np.array([[0.5, 1.0, 4.0]])
     np.testing.assert_allclose(
-        mapping.normalised(mapping.closeness("softmax", apart)),
+        mapping.normalized(mapping.closeness("softmax", apart)),
         np.exp(-apart) / np.exp(-apart).sum(),
     )
     np.testing.assert_allclose(mapping.closeness("inverse", apart), [[2.0, 1.0, 0.25]], rtol=1e-6)
@@ -116,7 +116,7 @@ def test_what_cannot_work_is_refused_before_the_run_starts(changes: dict[str, An
 
 
 def test_a_newcomer_gets_the_nearest_model_whoever_has_it_and_however_old_it_is() -> None:
-    """It differs from what nobody has any more by little more than chance, from what others have by far."""
+    """It differs from data that no device has any more by little more than chance, from others' by far."""
     rows = {"a": row(4.0, device="a", round=9), "gone": row(0.0, round=1)}
     shown = profile(0.4)
     assert 1.0 < two_sample.between([shown], [rows["gone"].profile])[0, 0] < 3.0

@@ -15,13 +15,13 @@ def test_algorithm_1_the_e_step_goes_by_distance_and_the_m_step_takes_means() ->
     near, far = state.assignments["a"], state.assignments["c"]
     assert state.assignments == {"a": near, "b": near, "c": far, "d": far}
     assert values(state) == {near: [1.5, 0.0], far: [0.0, 8.5]}
-    # b's weights are now nearer to the other centre, wherever it started from.
+    # b's weights are now nearer to the other center, wherever it started from.
     state = server_half.reduce(state, [trained("a", 2, 0), trained("b", 0, 7), trained("d", 0, 9)])
     assert state.assignments == {"a": near, "b": far, "c": far, "d": far}
     assert values(state) == {near: [2.0, 0.0], far: [0.0, 8.0]}
 
 
-def test_a_centre_without_devices_stays() -> None:
+def test_a_center_without_devices_stays() -> None:
     state = server_half.start(model(0, 0), PLAIN)
     state = server_half.reduce(state, [trained("a", 1, 0), trained("b", 0, 9)])
     left = state.assignments["a"]
@@ -40,7 +40,7 @@ def test_fewer_devices_than_clusters_all_the_same_and_a_late_one() -> None:
     state = server_half.reduce(
         server_half.start(model(0, 0), PLAIN), [trained("a", 0, 0), trained("b", 0, 0)]
     )
-    assert len(state.models) == 1, "nobody moved"
+    assert len(state.models) == 1, "no device moved"
     state = server_half.reduce(
         server_half.start(model(0, 0), PLAIN), [trained("a", 1, 0), trained("b", 0, 9)]
     )

@@ -91,7 +91,7 @@ def test_algorithm_1_the_encoder_is_the_model_before_the_clustering_round_and_st
     ("history", "accuracies", "expected"),
     [
         ("whole", [0.136, 0.152, 0.27], True),  # a slow start fires it: what the authors' code does
-        ("from_earliest", [0.136, 0.152, 0.27], False),  # eq. 14 looks at r' >= 3 alone
+        ("from_earliest", [0.136, 0.152, 0.27], False),  # eq. 14 looks only at r' >= 3
         ("from_earliest", [0.2, 0.5, 0.55], True),
         ("whole", [0.2, 0.5], False),  # r >= 3
         ("from_earliest", [0.1, 0.3, 0.5, 0.7], False),
@@ -193,7 +193,7 @@ def test_algorithm_1_line_26_a_late_joiner_describes_and_then_trains_with_its_gr
     )  # rotated by 90 degrees
     after = server_half.reduce(running, [Report("late", standard.perform(task, context))])
     assert after.assignments["late"] == finished.assignments["d1"]
-    assert after.progress == running.progress, "nobody trained, so the round is still to come"
+    assert after.progress == running.progress, "no device trained, so the round is still to come"
     again = server_half.plan(after, ["late"])
     assert again is not None
     assert isinstance(again.tasks["late"], Train)

@@ -1,4 +1,4 @@
-"""FLUX-dynamic (Fenoglio et al. 2025, section 5): data that drift form clusters anew, and others never do."""
+"""FLUX-dynamic (Fenoglio et al. 2025, section 5): clusters form again when data drift, and only then."""
 
 from dataclasses import replace
 

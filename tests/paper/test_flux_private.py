@@ -114,7 +114,7 @@ def test_devices_with_and_without_classes_are_clustered_together() -> None:
     assert len(found.names) == 2
     assert found.classless == 4
     (remark,) = State(parameters=PARAMETERS, models={}, phase="clustered", clustering=found).remarks
-    assert remark.startswith("4 devices had too few samples, or too little budget left, to tell of their")
+    assert remark.startswith("4 devices had too few samples, or too little budget left, to describe their")
 
 
 def test_density_cannot_group_what_is_noisy() -> None:

@@ -122,7 +122,7 @@ def test_classes_that_one_device_alone_names_cost_nothing_and_change_nothing(
 
 
 def blocks(*sizes: int, near: float = 0.1, far: float = 1.0) -> FloatArray:
-    """Groups of so many devices, near each other and far from the others; not two distances are the same."""
+    """Groups of this many devices, near each other and far from the others; no two distances are equal."""
     truth = np.repeat(np.arange(len(sizes)), sizes)
     apart = np.where(truth[:, None] == truth[None], near, far)
     noise = np.random.default_rng(0).uniform(0.98, 1.02, apart.shape)
@@ -240,7 +240,7 @@ def test_a_newcomer_with_labels_is_placed_and_one_without_is_told_what_would_hel
         assert placed.cluster == f"c{number % 3}"
         assert placed.confidence > 0.5
     blind = Views.of(Dataset(few_classes(9).x))
-    with pytest.raises(DeviceFault, match="have no labels"):
+    with pytest.raises(DeviceFault, match="need labels, and the data have none"):
         standard.perform(question, DeviceContext(learner(), blind, "cpu", 0, np.random.default_rng(0)))
 
 
@@ -272,7 +272,9 @@ def test_a_late_device_represents_first_and_trains_in_the_next_round() -> None:
     assert state.assignments["late"] == "c0"
     assert state.progress == 1
     state = server_half.reduce(state, represented(later=holding(c0=(0.1, 0.9, 1))))
-    assert (state.assignments["later"], state.progress) == ("c1", 1), "nobody trained: the round is to come"
+    assert (state.assignments["later"], state.progress) == ("c1", 1), (
+        "no device trained: the round is to come"
+    )
 
 
 def test_a_device_of_one_sample_and_a_class_of_one_sample_take_part() -> None:

@@ -89,12 +89,12 @@ def test_one_device_two_devices_all_the_same_and_one_without_samples() -> None:
 
 def test_an_answer_that_is_no_histogram_is_refused() -> None:
     for counts in ((1.0, 2.0), (1.0, 2.0, -3.0)):
-        with pytest.raises(BadPayload, match="3 counts are due"):
+        with pytest.raises(BadPayload, match="expected 3 counts of at least 0"):
             Count(3).admit(Counted(counts, 9))
     Count(3).admit(Counted((1.0, 0.0, 2.0), 9))
 
 
 def test_parameters_that_cannot_work_are_refused() -> None:
-    for change in ({"classes": 0}, {"bins": 0}, {"summary": "colours"}):
+    for change in ({"classes": 0}, {"bins": 0}, {"summary": "colors"}):
         with pytest.raises(ConfigError, match=next(iter(change))):
             server_half.start(model(0, 0), ALGORITHM.configure("default", change))

@@ -27,10 +27,10 @@ def test_algorithm_1_choose_train_average() -> None:
     assert task.model["w"].tolist() == values(state)["c1"]
     state = server_half.reduce(state, [trained("a", 4, 4, 4), trained("c", 8, 8, 8, examples=30)])
     assert values(state)["c0"] == [7, 7, 7]
-    assert sorted(values(state)["c1"]) == [1, 2, 3], "nobody chose it this time"
+    assert sorted(values(state)["c1"]) == [1, 2, 3], "no device chose it this time"
     assert (state.phase, state.progress) == ("choose", 1)
     state = server_half.reduce(state, [scored("a", 3, 2)])
-    assert state.assignments["a"] == "c1", "devices choose anew in every round"
+    assert state.assignments["a"] == "c1", "devices choose again in every round"
 
 
 def test_a_single_cluster_and_more_clusters_than_devices() -> None:

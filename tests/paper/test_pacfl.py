@@ -65,9 +65,9 @@ def test_algorithm_2_devices_of_like_subspaces_train_one_model() -> None:
     ]
     state = server_half.start(model(0, 0), Parameters(clusters=0, angle=30.0))
     assert server_half.reduce(state, reports).assignments == {"a": "c0", "b": "c0", "c": "c1"}
-    told = server_half.reduce(server_half.start(model(0, 0), Parameters(clusters=2)), reports)
-    assert told.assignments == {"a": "c0", "b": "c0", "c": "c1"}
-    plan = server_half.plan(told, ["late"])
+    state = server_half.reduce(server_half.start(model(0, 0), Parameters(clusters=2)), reports)
+    assert state.assignments == {"a": "c0", "b": "c0", "c": "c1"}
+    plan = server_half.plan(state, ["late"])
     assert plan is not None
     assert isinstance(plan.tasks["late"], Score)
 

@@ -58,7 +58,7 @@ def test_the_server_moves_by_beta_and_each_device_counts_once() -> None:
 
 
 def test_a_device_measures_its_personal_model_and_a_newcomer_the_common_one() -> None:
-    """With w above 0 every sample is told to be of class 0, which it is."""
+    """With w above 0 every sample is classified as class 0, which is right."""
     device = context(slope())
     task = measurement(server_half, server_half.start(at(3.0), PARAMETERS), "global")
     assert isinstance(task, Measure)

@@ -14,7 +14,7 @@ FIVE = [
     trained("b", 1, 0),
     trained("c", 9, 9),
     trained("d", 9, 8),
-    trained("alone", -50, 50),
+    trained("single", -50, 50),
 ]
 
 
@@ -23,10 +23,10 @@ def test_one_shot_what_hangs_together_is_a_cluster_and_who_is_alone_chooses() ->
     assert state.assignments == {"a": "c0", "b": "c0", "c": "c1", "d": "c1"}
     assert values(state) == {"c0": [0.5, 0.0], "c1": [9.0, 8.5]}
     assert (state.phase, state.progress) == ("train", 1)
-    plan = server_half.plan(state, ["a", "alone"])
+    plan = server_half.plan(state, ["a", "single"])
     assert plan is not None
     assert isinstance(plan.tasks["a"], Train)
-    assert isinstance(plan.tasks["alone"], Score)
+    assert isinstance(plan.tasks["single"], Score)
 
 
 def test_chains_hang_together() -> None:
@@ -39,8 +39,8 @@ def test_refine_devices_go_where_their_loss_is_lowest() -> None:
     state = server_half.reduce(server_half.start(model(0, 0), PLAIN), FIVE)
     state = server_half.reduce(state, [trained("a", 0, 0), trained("c", 9, 9)])
     assert state.phase == "choose"
-    state = server_half.reduce(state, [scored("a", 2, 1), scored("alone", 1, 2)])
-    assert (state.assignments["a"], state.assignments["alone"]) == ("c1", "c0")
+    state = server_half.reduce(state, [scored("a", 2, 1), scored("single", 1, 2)])
+    assert (state.assignments["a"], state.assignments["single"]) == ("c1", "c0")
     assert state.phase == "train"
 
 

@@ -49,7 +49,7 @@ class Attack:
         return await self.report(Trained(model, 10, 0.5))
 
     async def manifest(self, *specs: tensor_pb2.TensorSpec, size: int = 4) -> Receipt:
-        """Report a set of tensors that is only told of."""
+        """Report a set of tensors that is only announced."""
         blob = tensor_pb2.BlobRef(sha256=bytes(32), size=size)
         weights = payload_pb2.Weights(manifest=specs, blob=blob)
         return await self.parts(model=payload_pb2.Part(weights=weights))
@@ -117,7 +117,7 @@ def damaged(data: bytes) -> tensor_pb2.Chunk:
 
 
 def nested(depth: int) -> bytes:
-    """Groups in groups, which nobody's schema has."""
+    """Groups in groups, which no schema has."""
     return b"\x0b" * depth + b"\x0c" * depth
 
 

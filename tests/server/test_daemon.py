@@ -1,4 +1,4 @@
-"""The real process: it starts, stops when it is told to, and goes on where it was however it ended."""
+"""The real process: it starts, stops when it is asked to, and goes on where it was however it ended."""
 
 import asyncio
 import signal

@@ -29,7 +29,7 @@ from fedserver.store.identities.restored import RestoreGap
 from fedserver.store.identities.tokens import Tokens
 from shoal.core.errors import BadPayload, Refused, Revoked, ShoalError, Taken, TooOften
 from shoal.core.identity.certificates import Named, certificate, pin_of
-from shoal.core.identity.enrolled import Joining, Rejoining
+from shoal.core.identity.joining import Joining, Rejoining
 from shoal.core.identity.proof import is_proved, is_signed
 from shoal.core.types import DeviceId
 

@@ -8,7 +8,7 @@ from typing import Protocol
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from shoal.core.identity.enrolled import Role
+from shoal.core.identity.joining import Role
 from shoal.core.types import DeviceId
 
 DAY = 86400.0

@@ -8,7 +8,7 @@ from fedserver.store.database import Database
 from fedserver.store.identities.audit import AuditLog, Event
 from fedserver.store.identities.records import DAY, Certified, DeviceStanding, Registered
 from shoal.core.errors import NotFound, Refused
-from shoal.core.identity.enrolled import Role
+from shoal.core.identity.joining import Role
 from shoal.core.types import DeviceId
 
 

@@ -9,7 +9,7 @@ from fedserver.store.database import Database
 from fedserver.store.identities.audit import AuditLog, Event
 from fedserver.store.identities.records import Terms, Token, TokenStanding
 from shoal.core.errors import ConfigError, NotFound
-from shoal.core.identity.enrolled import Role
+from shoal.core.identity.joining import Role
 from shoal.core.identity.proof import key_of
 
 LONGEST = 24 * 3600.0

@@ -33,7 +33,7 @@ class Algorithm:
     initial: how many models, each with initial weights of its own, a run with these parameters starts from.
     clustered_rounds: for given parameters, the fewest and the most rounds of training that train clusters;
     None if every round does, or if only the run itself can know.
-    about: a text that begins with the citation; if it is empty, the docstring of the module that has
+    about: text that begins with the citation; if it is empty, the docstring of the module that has
     `parameters`.
     """
 

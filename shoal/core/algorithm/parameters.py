@@ -82,7 +82,7 @@ class Setting:
             *first, last = self.choices
             return f"{', '.join(first)} or {last}" if first else last
         if self.type is str:
-            return "a text"
+            return "a string"
         bounds = [
             f"{word} {bound:g}"
             for word, bound in (

@@ -1,4 +1,4 @@
-"""What a report must be before it may touch a model: an answer to its task, of the right shape, and finite.
+"""Check a report before it may touch a model: it answers its task, has the right shape, and is finite.
 
 `admit_payload` looks only at the references, so that a wrong report costs no byte of tensors;
 `admit_message` looks at the values.
@@ -135,7 +135,7 @@ def admit_evidence(question: Message, evidence: Evidence) -> None:
 
 
 def _admit_private(asked: PrivateTraining | None, reply: Trained) -> None:
-    """The cost is the device's own word: it protects only the device, which loses by a wrong one."""
+    """Check a claimed privacy cost. It protects only the device, which harms itself with a wrong claim."""
     done = reply.private
     if (asked is None) != (done is None) or (done is None) != (reply.curve is None):
         raise BadPayload(f"DP-SGD was {'not ' if asked is None else ''}asked for, and its cost goes with it")

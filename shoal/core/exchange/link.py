@@ -1,6 +1,7 @@
-"""What a device may ask of a server. The coordinator is one, the gRPC client is one, tests wrap one.
+"""The calls that a device may make to a server, as the protocol `Link`, and the values that they exchange.
 
-A Link is bound to one device: no call names who is calling.
+The coordinator, the gRPC client and wrappers in tests implement it. A Link is bound to one device, so no call
+names its caller.
 """
 
 from collections.abc import AsyncIterator
@@ -18,9 +19,9 @@ PROTOCOL = 1
 
 @dataclass(frozen=True)
 class Hello:
-    """A device says what it is. capabilities: names of optional things it can do.
+    """A device introduces itself. capabilities: the names of optional features that it has.
 
-    mark: the last one that this server gave it, "" for none.
+    mark: the last mark that this server gave it, "" for none.
     """
 
     software: str
@@ -32,13 +33,13 @@ class Hello:
 
 @dataclass(frozen=True)
 class Welcome:
-    """The server answers, and sets every cadence. Times in seconds.
+    """The server's answer, which sets how often the device calls. All times are in seconds.
 
-    session: opaque; a later hello of the same device makes it void.
-    poll: how long one `next_task` may wait. heartbeat: call `alive` this often while you work.
-    spread: up to how long to wait before coming back from a lost connection.
+    session: opaque; a later hello of the same device invalidates it.
+    poll: how long one `next_task` may wait. heartbeat: call `alive` this often during work.
+    spread: the maximum of the random wait before reconnecting after a lost connection.
     renew_in: seconds until the device should renew its certificate; None: there are no certificates.
-    mark: an opaque point of the server's history, to be kept on the device's disk; "" to keep the last one.
+    mark: an opaque point in the server's history, which the device stores on its disk; "": keep the last one.
     """
 
     software: str
@@ -71,7 +72,7 @@ class ObservedRun:
 
 @dataclass(frozen=True)
 class Observation:
-    """What an observer gets: the runs, newest first, and in how many seconds it has to renew."""
+    """What an observer receives: the runs, newest first, and the seconds until it has to renew."""
 
     runs: tuple[ObservedRun, ...]
     renew_in: float
@@ -79,9 +80,10 @@ class Observation:
 
 @dataclass(frozen=True)
 class Task:
-    """One unit of work, leased. (run, round) with the device says which; `attempt` fences older leases.
+    """A unit of work that is leased to a device. With the device, (run, round) identifies it; a higher
+    `attempt` fences off older leases.
 
-    seed: where the device's shuffling starts from. title: for people.
+    seed: the seed of the device's shuffling. title: for people.
     """
 
     run: RunId
@@ -94,10 +96,10 @@ class Task:
 
 @dataclass(frozen=True)
 class Idle:
-    """Nothing to do now: come back between `earliest` and `latest` seconds from now.
+    """The device has nothing to do now. It should call again after `earliest` to `latest` seconds.
 
     finished: no run is left that could need this device.
-    going_on: the runs that a device may remember something of; None where the server does not know them all.
+    going_on: the runs for which a device may keep its memory; None if the server does not know all of them.
     """
 
     reason: str
@@ -109,7 +111,7 @@ class Idle:
 
 @dataclass(frozen=True)
 class Failure:
-    """A device could not do its task. details: a traceback of the author's code, bounded."""
+    """Says why a device could not do its task. details: a bounded traceback of the author's code."""
 
     code: str
     message: str
@@ -137,7 +139,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True)
 class Receipt:
-    """What became of a report, and why when it was not taken. mark: as in a Welcome."""
+    """Says what became of a report, and why if it was not accepted. mark: see `Welcome`."""
 
     outcome: Outcome
     reason: str = ""
@@ -146,7 +148,7 @@ class Receipt:
 
 @dataclass(frozen=True)
 class Question:
-    """What a newcomer must compute first: a message whose answer is evidence, such as Describe."""
+    """The message that a newcomer has to answer first. The answer is evidence, such as that to Describe."""
 
     run: RunId
     payload: Payload
@@ -156,8 +158,8 @@ class Question:
 class Placement:
     """The answer to a newcomer.
 
-    model: that of the cluster; when the server abstained, that of the nearest one, for an owner who wants it
-    all the same, or None.
+    model: the cluster's. If the server abstained: that of the nearest cluster, for an owner who wants it
+    anyway, or None.
     """
 
     run: RunId
@@ -166,28 +168,28 @@ class Placement:
 
 
 class Link(Protocol):
-    """All calls raise ShoalErrors only; Unavailable means: try the same call again later."""
+    """Calls raise only ShoalErrors. Unavailable means that the same call can be tried again later."""
 
     async def hello(self, hello: Hello) -> Welcome: ...
 
     async def next_task(self, wait: float) -> Task | Idle:
-        """The task that is leased to this device, waiting up to `wait` seconds for one."""
+        """Get the task that is leased to this device; wait up to `wait` seconds for one."""
         ...
 
     async def alive(self, run: RunId, round: int, attempt: int) -> bool:
-        """Say that the device is still working. False: stop, the result is no longer needed."""
+        """Report that the device is still working. False means: stop, the result is no longer needed."""
         ...
 
     def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[bytes]:
-        """The bytes of a blob from `start` on, in chunks."""
+        """Receive the bytes of a blob from `start` on, in chunks."""
         ...
 
     async def uploaded(self, blob: BlobRef) -> int:
-        """How many bytes of this blob the server holds for sure: go on from there."""
+        """Ask how many bytes of this blob the server has on disk, to continue from there."""
         ...
 
     async def upload(self, blob: BlobRef, start: int, chunks: AsyncIterator[bytes]) -> int:
-        """Send bytes from `start` on; how many the server now holds for sure."""
+        """Send bytes from `start` on; return how many the server now has on disk."""
         ...
 
     async def report(self, report: Report) -> Receipt: ...
@@ -195,5 +197,5 @@ class Link(Protocol):
     async def leave(self) -> None: ...
 
     async def place(self, run: RunId, evidence: Evidence | None) -> Question | Placement:
-        """Which model fits a device that does not train. run: "" for the newest that can place."""
+        """Ask which model fits a device that does not train. run: "" for the newest that can place."""
         ...

@@ -1,4 +1,4 @@
-"""Named arrays: their manifest, their one byte layout, and sums that come out in the same bits every time.
+"""Named arrays: their manifest, their only byte layout, and sums that have the same bits every time.
 
 Layout of packed tensors: each array's little-endian bytes in manifest order, every start rounded up to
 `ALIGNMENT` bytes with zeros, so that a mapped file can be used in place. The SHA-256 of these bytes is the
@@ -28,7 +28,7 @@ BLOCK = 1 << 18
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """Name, dtype (a key of `DTYPES`) and shape of one tensor; a hostile one does not get past here."""
+    """Name, dtype (a key of `DTYPES`) and shape of one tensor. An illegal one cannot be created."""
 
     name: str
     dtype: str

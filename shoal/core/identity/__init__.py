@@ -1,4 +1,4 @@
-"""Who a device is: join strings, proofs, keys, certificates. The cryptography is the package's of that name.
+"""Who a device is: join strings, proofs, keys and certificates, made with the package `cryptography`.
 
     operator -- join string --> owner -- `fedclient join` --> key made on the device, proof, request
                                                           <-- certificate that names the device

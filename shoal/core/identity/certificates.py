@@ -1,4 +1,4 @@
-"""Keys, requests and certificates as both sides read them. P-256 throughout.
+"""Create and read keys, certificate requests and certificates, all on P-256.
 
 A device's certificate names it by one URI, spiffe://FEDERATION/device/NAME, and nothing else is read from it.
 """
@@ -43,12 +43,12 @@ def new_key() -> ec.EllipticCurvePrivateKey:
 
 
 def key_to_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """PKCS #8, unencrypted: the file's mode protects it."""
+    """Encode a key as PKCS #8, unencrypted: the file's mode protects it."""
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 def key_from_pem(pem: bytes) -> ec.EllipticCurvePrivateKey:
-    """Raises StorageFault when that is not a P-256 key."""
+    """Read a key. Raises StorageFault if it is not a P-256 key."""
     try:
         key = load_pem_private_key(pem, None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
@@ -59,24 +59,24 @@ def key_from_pem(pem: bytes) -> ec.EllipticCurvePrivateKey:
 
 
 def pin_of(key: ec.EllipticCurvePublicKey) -> bytes:
-    """SHA-256 of a public key as certificates carry it (SubjectPublicKeyInfo, DER)."""
+    """Return the SHA-256 of a public key as certificates carry it (SubjectPublicKeyInfo, DER)."""
     return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).digest()
 
 
 def fingerprint(pin: bytes) -> str:
-    """A key's hash as people compare it on two screens: hexadecimal in groups of four."""
+    """Format a key's hash so that people can compare two screens: hexadecimal in groups of four."""
     digits = pin.hex()
     return " ".join(digits[start : start + 4] for start in range(0, len(digits), 4))
 
 
 def request(key: ec.EllipticCurvePrivateKey) -> bytes:
-    """A certificate request, DER. It holds no name: the server writes the names."""
+    """Create a certificate request, DER. It has no name in it: the server writes the names."""
     builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([]))
     return builder.sign(key, SHA256()).public_bytes(Encoding.DER)
 
 
 def key_of_request(csr: bytes) -> ec.EllipticCurvePublicKey:
-    """The key that asks, which has signed the request. Raises BadPayload."""
+    """Read the key of a request, which has to be signed by that key. Raises BadPayload."""
     if len(csr) > MAX_REQUEST:
         raise BadPayload(f"a certificate request of {len(csr)} bytes", f"{MAX_REQUEST} are enough")
     try:
@@ -92,7 +92,7 @@ def key_of_request(csr: bytes) -> ec.EllipticCurvePublicKey:
 
 
 def certificate(pem: bytes) -> x509.Certificate:
-    """The first certificate in `pem`. Raises BadPayload."""
+    """Read the first certificate in `pem`. Raises BadPayload."""
     try:
         return x509.load_pem_x509_certificate(pem)
     except (ValueError, TypeError, x509.InvalidVersion):
@@ -104,7 +104,7 @@ def uri_of(federation: str, device: DeviceId) -> str:
 
 
 def named_by(found: x509.Certificate) -> Named:
-    """Who a device's certificate names. Raises BadPayload when it is not one of a device."""
+    """Read which device a certificate names. Raises BadPayload if it is not a device's certificate."""
     try:
         names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         uris = names.get_values_for_type(x509.UniformResourceIdentifier)

@@ -1,4 +1,4 @@
-"""The one line that enrols a device: where to call, whom to trust there, and the secret that admits it."""
+"""The join string: where a device joins, whom it trusts there, and the secret that admits it, in one line."""
 
 import base64
 import binascii
@@ -17,7 +17,7 @@ SHAPE = re.compile(
 
 @dataclass(frozen=True)
 class JoinString:
-    """host, port: where EnrollmentService listens. pin: SHA-256 of its public key. token: its name.
+    """A join string. host, port: where devices join. pin: SHA-256 of the public key there. token: its name.
 
     secret: 32 bytes that are never sent, and never shown by `repr`.
     """
@@ -40,7 +40,7 @@ class JoinString:
 
 
 def parse(line: str) -> JoinString:
-    """The join string in a line, spaces around it apart. Raises ConfigError, without the secret in it."""
+    """Parse a join string; spaces around it are ignored. Raises ConfigError, without the secret in it."""
     found = SHAPE.fullmatch(line.strip())
     if found is None or not 0 < int(found["port"]) < 1 << 16:
         raise ConfigError("that is not a join string", HINT)
@@ -53,7 +53,7 @@ def _text(data: bytes) -> str:
 
 
 def _bytes(text: str) -> bytes:
-    """The 32 bytes behind 43 letters. The last letter has two bits too many, which must be zero."""
+    """Decode 32 bytes from 43 letters. The last letter has two bits too many, which must be zero."""
     try:
         data = base64.urlsafe_b64decode(text + "=")
     except (binascii.Error, ValueError):

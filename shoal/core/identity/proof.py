@@ -1,4 +1,4 @@
-"""That a device knows its token's secret, or holds its last key, shown without sending either."""
+"""Prove that a device knows its token's secret, or holds its last key, without sending either."""
 
 import hashlib
 import hmac
@@ -16,22 +16,22 @@ NONCE = 32
 
 
 def key_of(secret: bytes) -> bytes:
-    """What the server keeps of a token's secret, and what proofs are made with."""
+    """The key of proofs, made from a token's secret. The server stores only this."""
     return hashlib.sha256(secret).digest()
 
 
 def prove(key: bytes, nonce: bytes, pin: bytes, csr: bytes) -> bytes:
-    """HMAC-SHA-256 over the challenge, the server's pin and the request: neither can be exchanged."""
+    """Compute HMAC-SHA-256 over the challenge, the server's pin and the request, so none can be exchanged."""
     return hmac.new(key, _signed(nonce, pin, csr), hashlib.sha256).digest()
 
 
 def is_proved(key: bytes, nonce: bytes, pin: bytes, csr: bytes, proof: bytes) -> bool:
-    """In a time that does not depend on where the proof is wrong."""
+    """Whether a proof is right, in a time that does not depend on where it is wrong."""
     return hmac.compare_digest(prove(key, nonce, pin, csr), proof)
 
 
 def sign(key: EllipticCurvePrivateKey, nonce: bytes, pin: bytes, csr: bytes) -> bytes:
-    """The same by the device's last key: ECDSA with SHA-256."""
+    """Sign the same with the device's last key: ECDSA with SHA-256."""
     return key.sign(_signed(nonce, pin, csr), ECDSA(SHA256()))
 
 

@@ -76,7 +76,7 @@ class Account(Protocol):
 
 
 class Unmetered:
-    """For simulations, whose data need no protection: noise is drawn from `entropy`, and nothing is paid."""
+    """Serves simulations, whose data need no protection: noise comes from `entropy`, and nothing is paid."""
 
     def __init__(self, entropy: Entropy) -> None:
         self._entropy = entropy
@@ -92,7 +92,7 @@ class Unmetered:
 
 
 class NoAccount:
-    """Where there is no account: no release with a guarantee can be made."""
+    """Stands in where there is no account: it refuses every release with a guarantee."""
 
     def release(self, order: Order, exact: Callable[[], ExactSums]) -> Descriptor:
         raise _missing()
@@ -107,5 +107,5 @@ class NoAccount:
 def _missing() -> DeviceFault:
     return DeviceFault(
         "no privacy account is kept here, so nothing can be released with a guarantee",
-        "give the bench an account",
+        "give the device context an account",
     )

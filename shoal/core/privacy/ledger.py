@@ -1,13 +1,13 @@
-"""The lines of a device's ledger: what they say, how they hang together, and what they add up to. No files.
+"""The lines of a device's ledger: their content, their chain of hashes, and the sum of their costs.
 
     {"entry": "debit", "number": 1, "at": ..., "purpose": ..., "rho": ..., ..., "previous": SHA-256}
     {"entry": "release", "debit": 1, "at": ..., "release": SHA-256, "previous": SHA-256}
     {"entry": "training", "number": 2, "at": ..., "purpose": ..., "curve": [...], ..., "previous": SHA-256}
 
-Each line carries the SHA-256 of the bytes of the line before it (64 zeros in the first), and the head, which
-is kept beside the ledger, that of the last line. So whatever is changed, taken away or moved is found. Who
-can write both files can make up another history: a ledger is proof against accidents and careless hands, and
-the server's mirror shows the rest.
+Each line carries the SHA-256 of the line before it (64 zeros in the first line). The head, which is stored
+beside the ledger, has that of the last line. So every line that was changed, removed or moved is found.
+Anyone who can write both files can invent another history: a ledger protects against accidents and careless
+edits, and what the server has recorded shows the rest. This module touches no files.
 """
 
 import json
@@ -29,11 +29,11 @@ NOTHING = "0" * 64
 
 @dataclass(frozen=True)
 class Debit:
-    """A release that is paid for, whatever becomes of it. number: 1, 2, ... over all that is paid for.
+    """A release that is paid for, even if it never leaves. number: 1, 2, ... over debits and trainings.
 
-    at: seconds since 1970, by the device's clock. purpose to group_size: what was asked, and for what.
-    delta: as asked; sigma is enough for it, and for less where there are many samples. classes: rows of
-    classes in the release. rho: cost for one sample. The hashes are those of `Order`.
+    at: seconds since 1970, by the device's clock. purpose to group_size: what was requested, and for what.
+    delta: as requested; sigma satisfies it, and a smaller one where there are many samples. classes: the
+    number of class rows in the release. rho: the cost for one sample. The hashes are those of `Order`.
     """
 
     number: int
@@ -76,8 +76,8 @@ class Debit:
         return Cost(self.rho)
 
     def fits(self, order: Order) -> bool:
-        """Whether what was released for this debit is what is ordered, or tells it too: where no classes are
-        asked for, a release with classes does, whatever the labels were."""
+        """Whether the release for this debit can be used for the order. Where the order has no classes, a
+        release with classes can be used too, with any labels."""
         again = Debit.of(order, self.number, self.at)
         indifferent = {"purpose": ""} if order.terms.classes else {"purpose": "", "classes": 0, "content": ""}
         return asdict(again) | indifferent == asdict(self) | indifferent
@@ -85,7 +85,7 @@ class Debit:
 
 @dataclass(frozen=True)
 class Training:
-    """Training that is paid for, whatever becomes of it. number, at, purpose, data: as in `Debit`.
+    """A training that is paid for, even if its result never leaves. number, at, purpose, data: see `Debit`.
 
     clip to steps: its terms (`shoal.core.privacy.dpsgd`). curve: its cost for one sample
     (`shoal.core.privacy.cost`).
@@ -123,9 +123,9 @@ class Training:
 
 @dataclass(frozen=True)
 class Release:
-    """What was released for a debit, or trained: `release` is the SHA-256 of its bytes.
+    """What was released or trained for a debit. release: the SHA-256 of its bytes.
 
-    Those of a descriptor stay on the disk. Weights wait in the outbox until the server has them.
+    The bytes of a descriptor stay on the disk. Weights wait in the outbox until the server has them.
     """
 
     debit: int
@@ -135,7 +135,7 @@ class Release:
 
 @dataclass(frozen=True)
 class Open:
-    """Something left without a guarantee. It is noted once for each version of the data."""
+    """Something that left without a guarantee. It is recorded once for each version of the data."""
 
     at: float
     what: str
@@ -155,23 +155,23 @@ _NAMES = {cls: name for name, cls in _KINDS.items()}
 
 @dataclass(frozen=True)
 class Head:
-    """How many lines there are, and the hash of the last one."""
+    """The end of a ledger: the number of lines, and the hash of the last one."""
 
     lines: int = 0
     last: str = NOTHING
 
 
 def line_of(entry: Entry, previous: str) -> bytes:
-    """The line of an entry, with its end."""
+    """Encode an entry as a line, with its line end."""
     fields = {"entry": _NAMES[type(entry)], **asdict(entry), "previous": previous}
     return json.dumps(fields, allow_nan=False).encode() + b"\n"
 
 
 def read(data: bytes, head: Head) -> tuple[list[Entry], Head]:
-    """The entries of a ledger, and the head that belongs to it.
+    """Read the entries of a ledger, and compute its head.
 
-    The ledger may have more lines than `head` says: a crash, or another process, came in between.
-    Raises LedgerFault, naming the line.
+    The ledger may have more lines than `head` says, after a crash or while another process writes. Raises
+    LedgerFault, which names the line.
     """
     if data and not data.endswith(b"\n"):
         raise LedgerFault("the ledger's last line is cut off")
@@ -207,38 +207,38 @@ def _check(entry: Entry, before: Sequence[Entry]) -> None:
         entry.debit not in {each.number for each in paid(before)}
         or entry.debit in {each.debit for each in chosen(before, Release)}
     ):
-        raise ValueError(f"nothing is to be released for debit {entry.debit}")
+        raise ValueError(f"debit {entry.debit} does not exist or has a release already")
 
 
 def chosen(entries: Iterable[Entry], kind: type[T]) -> list[T]:
-    """Those of one kind."""
+    """Select the entries of one kind."""
     return [entry for entry in entries if isinstance(entry, kind)]
 
 
 def paid(entries: Iterable[Entry]) -> list[Paid]:
-    """All that was paid for."""
+    """Select all entries that have a cost."""
     return [entry for entry in entries if isinstance(entry, Paid)]
 
 
 def released(entries: Sequence[Entry], order: Order) -> Release | None:
-    """The latest release that is what is ordered, if there is one."""
+    """Find the latest release that can be used for an order."""
     by_debit = {each.debit: each for each in chosen(entries, Release)}
     fitting = [each for each in chosen(entries, Debit) if each.number in by_debit and each.fits(order)]
     return by_debit[fitting[-1].number] if fitting else None
 
 
 def spent(entries: Iterable[Entry], data: str | None = None) -> Cost:
-    """For one sample: in all, or on one version of the data."""
+    """Sum the cost for one sample, over all versions of the data or on one."""
     return total(each.cost for each in paid(entries) if data in (None, each.data))
 
 
 def versions(entries: Iterable[Entry]) -> list[str]:
-    """The versions of the data that anything was released from, in order."""
+    """List the versions of the data from which anything was released, in order."""
     return list(dict.fromkeys(each.data for each in entries if isinstance(each, Paid | Open)))
 
 
 def head_from(fields: Any) -> Head:
-    """A head as JSON has it. Raises LedgerFault."""
+    """Read a head from its JSON fields. Raises LedgerFault."""
     try:
         head = Head(**fields)
         if type(head.lines) is int and head.lines >= 0 and type(head.last) is str:

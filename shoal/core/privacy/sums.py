@@ -1,4 +1,4 @@
-"""What the calibrated modes release, before noise: a vector of whole numbers that no sample moves far.
+"""Compute what the calibrated modes release, before noise: a vector of integers that no sample moves far.
 
 A sample with projected latents u (l,), shortened to the public radius R where it is longer, and class y has
 
@@ -8,13 +8,14 @@ so |v| <= 1, since |u o u| <= |u|^2 <= R^2. It enters row 0 with weight w_m, and
 w_m^2 + w_c^2 = 1; without class rows w_m is 1. So one sample moves the whole vector by at most 1 (L2 norm),
 however many classes and dimensions there are.
 
-Each weighted value is cut off, towards zero, on a grid of 2^-20, which shortens vectors only. What is left is
-whole, so its squared length is at most 2^40 exactly: floating-point error, of some 10^-13 of it, cannot reach
-the next whole number. Sums of whole numbers are the same in every order.
+Each weighted value is truncated toward zero on a grid of 2^-20, which can only shorten vectors. The result is
+an integer vector, so its squared length is at most 2^40 exactly: floating-point error, about 10^-13 of it,
+cannot reach the next integer. Sums of integers are the same in every order.
 
-Neighbours are two data sets of as many places, one of which is filled in one and empty in the other (Kairouz
-et al., Practical and Private Deep Learning without Sampling or Shuffling, ICML 2021). So the number of places
-is public. A sample with NaN or infinite latents, or of a class that the run lacks, counts as an empty place.
+Neighbors are two data sets with the same number of places, where one place is filled in one and empty in the
+other (Kairouz et al., Practical and Private Deep Learning without Sampling or Shuffling, ICML 2021). So the
+number of places is public. A sample with NaN or infinite latents, or of a class that the run lacks, counts as
+an empty place.
 """
 
 import math
@@ -32,17 +33,17 @@ Labels = npt.NDArray[np.integer[Any]]
 GRID = 1 << 20
 """Steps of the grid in one unit of sensitivity."""
 SHARES = np.array([0.80, 0.50, 0.33]) / np.linalg.norm([0.80, 0.50, 0.33])
-"""a, b, c: how the norm of a sample is shared between its latents, their squares, and its count."""
+"""a, b, c: the parts of a sample's norm that its latents, their squares, and its count get."""
 ROWS_AT_ONCE = 4096
 
 
 @dataclass(frozen=True, eq=False)
 class ExactSums:
-    """Sums without noise. On purpose no message and no payload can hold this: only `release` makes something
-    of it that may leave.
+    """Sums without noise. No message and no payload can hold this, on purpose: only `release` turns it into
+    something that may leave.
 
-    values: (1 + U, 2 l + 1) int64, in steps of the grid: row 0 over all samples, row 1 + k over class k; in
-    each row the latents, their squares and the count. radius: R, in projected latent units.
+    values: (1 + U, 2 l + 1) int64, in steps of the grid. Row 0 is over all samples, and row 1 + k over class
+    k; each row has the latents, their squares and the count. radius: R, in projected latent units.
     """
 
     values: Integers
@@ -50,16 +51,16 @@ class ExactSums:
 
 
 def weights(classes: int) -> tuple[float, float]:
-    """(w_m, w_c): of the row of all samples, and of the rows of classes."""
+    """Return (w_m, w_c), the weights of the row of all samples and of the rows of classes."""
     return (math.sqrt(0.5), math.sqrt(0.5)) if classes else (1.0, 0.0)
 
 
 def sums_of(
     batches: Iterable[tuple[FloatArray, Labels | None]], radius: float, dims: int, classes: int
 ) -> ExactSums:
-    """The sums over batches, of any size, of projected latents (n, l) and their labels (n,).
+    """Sum over batches of any size, each with projected latents (n, l) and their labels (n,).
 
-    Labels may be None when `classes` is 0. radius: R, above 0, public.
+    Labels may be None when `classes` is 0. radius: R, above 0, which is public.
     """
     values = np.zeros((1 + classes, 2 * dims + 1), np.int64)
     marginal, own = weights(classes)
@@ -81,7 +82,7 @@ def sums_of(
 
 
 def sample_vectors(latents: FloatArray, radius: float) -> FloatArray:
-    """v of each of (n, l) finite latents, (n, 2 l + 1) float64, each of norm 1 at most."""
+    """Return v for each of (n, l) finite latents: (n, 2 l + 1) float64, each with a norm of at most 1."""
     latents = np.asarray(latents, np.float64)
     largest = np.maximum(np.abs(latents).max(axis=1, initial=0.0), radius)  # its square may overflow
     lengths = np.linalg.norm(latents / largest[:, None], axis=1)
@@ -91,15 +92,15 @@ def sample_vectors(latents: FloatArray, radius: float) -> FloatArray:
 
 
 def on_grid(vectors: FloatArray) -> Integers:
-    """Whole steps of the grid, towards zero."""
+    """Truncate to whole steps of the grid, toward zero."""
     return np.trunc(vectors * GRID).astype(np.int64)
 
 
 def totals(sums: NoisySums) -> tuple[FloatArray, FloatArray]:
-    """Sums of sample vectors, (rows, 2 l + 1), and the noise's standard deviation in each row, (rows,).
+    """Return the sums of sample vectors, (rows, 2 l + 1), and the noise's standard deviation by row, (rows,).
 
-    All samples together are both a row of their own and the sum of the classes. The two are independent
-    measurements of one thing, so they are averaged, weighted by the inverse of their variances.
+    The sum over all samples is released twice: as a row of its own, and as the sum of the classes. These are
+    two independent measurements of one quantity, so they are averaged, weighted by their inverse variances.
     """
     classes = sums.rows - 1
     marginal, own = weights(classes)
@@ -114,6 +115,6 @@ def totals(sums: NoisySums) -> tuple[FloatArray, FloatArray]:
 
 
 def counts(sums: NoisySums) -> FloatArray:
-    """(rows,) the samples behind each row, with noise: they may be negative."""
+    """Return the number of samples behind each row, (rows,). It has noise, so it may be negative."""
     found: FloatArray = totals(sums)[0][:, -1] / SHARES[2]
     return found

@@ -1,1 +1,1 @@
-"""The server halves' kit. scikit-learn and scipy may be used here, torch never."""
+"""The toolkit of the server halves. It may use scikit-learn and SciPy, but never torch."""

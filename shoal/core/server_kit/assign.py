@@ -1,4 +1,9 @@
-"""Which cluster a device is put in, and with how much confidence."""
+"""Which cluster a device is assigned to, and with how much confidence; for exact points and for noisy ones.
+
+A noisy point has a known amount of noise in each coordinate, and may have unknown coordinates. point: (L,),
+NaN where it is unknown. noise: (L,), the variance of the noise in each coordinate, infinite where the point
+is unknown. Both may be stacked, (n, L).
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,9 +15,10 @@ from shoal.core.server_kit.cluster import Labels
 from shoal.core.types import ModelKey
 
 FAR = 1e150
-"""As far as a coordinate counts, so that no device's numbers have infinite squares."""
+"""Limit of a coordinate's magnitude, so that no device's numbers have infinite squares."""
 SURE = 1.645
-"""Standard errors between nearest and runner-up below which noise may have decided: one case in twenty."""
+"""Standard errors between the nearest and the runner-up below which noise may have decided: one case in
+twenty."""
 
 
 def euclidean(points: FloatArray, centroids: FloatArray) -> FloatArray:
@@ -22,20 +28,23 @@ def euclidean(points: FloatArray, centroids: FloatArray) -> FloatArray:
 
 
 def divergence(points: FloatArray, samples: FloatArray, centroids: FloatArray) -> FloatArray:
-    """(n, M): how much likelier two distributions make a device's samples and a cluster's than one does.
+    """(n, M): how much more likely a device's samples and a cluster's are under two distributions than under
+    one.
 
-    points: (n, 2 l), means and then deviations of l coordinates; samples: (n,), behind each point; centroids:
-    (M, 2 l) likewise. The root of minus twice the logarithm of the likelihood ratio, for each sample of as
-    many on both sides, all coordinates normal and independent. So a coordinate counts by how much samples
-    spread in it; and far away distances grow so slowly that no single coordinate decides.
-    Its square, times `samples`, is no more than about chi-square of 2 l degrees of freedom by chance alone.
+    points: (n, 2 l), the means and then the deviations of l coordinates. samples: (n,), the number behind
+    each point. centroids: (M, 2 l), in the same layout.
+
+    The result is the square root of minus twice the logarithm of the likelihood ratio per sample, for equally
+    many samples on both sides, if all coordinates are normal and independent. A coordinate therefore counts
+    relative to the spread of the samples in it, and large distances grow so slowly that no single coordinate
+    decides. By chance, the square times `samples` is at most about chi-square with 2 l degrees of freedom.
     """
     dims = points.shape[1] // 2
     points, centroids = np.clip(points, -FAR, FAR), np.clip(centroids, -FAR, FAR)
-    # A coordinate that never moves (a dead unit) would divide by nothing.
+    # A coordinate that never varies (a dead unit) would cause a division by zero.
     least = 1e-12 * max(float(np.square(centroids[:, :dims]).max()), 1.0)
     theirs = centroids[None, :, dims:] ** 2 + least
-    # What n samples fall short of their distribution's variance on average, were it the cluster's.
+    # The expected shortfall of the variance of n samples, if they came from the cluster's distribution.
     short = theirs / np.maximum(samples, 1.0)[:, None, None]
     own = points[:, None, dims:] ** 2 + short + least
     gaps = (points[:, None, :dims] - centroids[None, :, :dims]) ** 2
@@ -50,8 +59,10 @@ def nearest(point: FloatArray, centroids: FloatArray, names: Sequence[ModelKey])
 
 
 def nearest_of(names: Sequence[ModelKey], distances: Sequence[float]) -> ClusterAssignment:
-    """The cluster of the least distance, or loss: at least one. confidence: 1 - least / second, 0 to 1: 0
-    when the two are as near, 1 with one cluster alone."""
+    """The cluster with the smallest distance, or loss. names and distances: at least one of each.
+
+    confidence: 1 - smallest / second smallest, from 0 if the two are equal to 1 if there is only one cluster.
+    """
     order = np.argsort(distances, kind="stable")
     first = distances[order[0]]
     if len(names) == 1:
@@ -62,11 +73,12 @@ def nearest_of(names: Sequence[ModelKey], distances: Sequence[float]) -> Cluster
 
 
 def radii(apart: FloatArray, labels: Labels, between: FloatArray) -> FloatArray:
-    """(M,): how far from its centroid a cluster may be taken to stretch: the farthest of its own points, or
-    half-way to the nearest other centroid where that is farther (a cluster of one has no width to go by).
+    """(M,): the radius of each cluster: the distance of its farthest point from its centroid, or half the
+    distance to the nearest other centroid if that is larger, because a cluster of one point has no width of
+    its own.
 
-    apart: (n, M), of points to centroids; between: (M, M), of centroids.
-    One cluster alone of fewer than three points has neither: it stretches to infinity.
+    apart: (n, M), distances of points to centroids. between: (M, M), distances of centroids to each other. If
+    there is only one cluster and it has fewer than three points, neither exists and the radius is infinite.
     """
     own = np.array([apart[labels == m, m].max() for m in range(len(between))])
     if len(between) == 1:
@@ -80,8 +92,8 @@ def radii(apart: FloatArray, labels: Labels, between: FloatArray) -> FloatArray:
 def mixing_weights(points: FloatArray, centroids: FloatArray) -> FloatArray:
     """(n, M) rows that sum to 1: how much of each cluster's model suits each point (FLUX D.3, "soft").
 
-    Inverse squared distance; what is below an equal share 1/M is left out, the nearest never is, so that a
-    point in the middle of a cluster has that cluster alone and few models travel.
+    A weight is the inverse squared distance. Weights below an equal share 1 / M are dropped, but never the
+    largest: a point in the middle of a cluster then uses only that cluster's model, and few models are sent.
     """
     closeness = 1.0 / np.maximum(euclidean(points, centroids), 1e-12) ** 2
     weights = closeness / closeness.sum(axis=1, keepdims=True)
@@ -96,9 +108,10 @@ def mixing_weights(points: FloatArray, centroids: FloatArray) -> FloatArray:
 def noisy_squared_distance(
     one: FloatArray, other: FloatArray, noise: FloatArray, weights: FloatArray
 ) -> float:
-    """Weighted squared distance without what noise adds to it on average, and so negative at times.
+    """The weighted squared distance without the amount that noise adds to it on average. It can be negative.
 
-    noise: (L,), of both points together. weights: (L,), 0 where anything is unknown; see `trust`.
+    noise: (L,), the variance of the noise of both points together. weights: (L,), 0 for unknown coordinates;
+    see `trust`.
     """
     known = weights > 0.0
     gap = (one - other)[known]
@@ -106,18 +119,19 @@ def noisy_squared_distance(
 
 
 def trust(noise: FloatArray, centroids: FloatArray, centroid_noise: FloatArray) -> FloatArray:
-    """(L,): how much each coordinate of a point with this noise tells of which centroid (M, L) it is near.
+    """(L,): how much each coordinate of a point with this noise reveals about which centroid (M, L) is near.
 
-    Signal / (signal + noise), from 0 to 1, where the signal is how far apart the centroids truly are. A
-    coordinate counts for all centroids or for none, so one that some centroid lacks does not count.
+    It is signal / (signal + noise), from 0 to 1, where the signal is the variance of the centroids without
+    their own noise. A coordinate counts for all centroids or for none, so one that some centroid lacks does
+    not count.
     """
     added = noise + centroid_noise.max(axis=0)
     known = np.isfinite(added)
     added[~known] = 1.0
     own = np.where(known, centroid_noise, 0.0).mean(axis=0)
     signal = np.maximum(np.where(known, centroids, 0.0).var(axis=0) - own, 0.0)
-    told = np.where(added > 0.0, signal / np.maximum(signal + added, 1e-300), 1.0)
-    result: FloatArray = np.where(known, told, 0.0)
+    ratio = np.where(added > 0.0, signal / np.maximum(signal + added, 1e-300), 1.0)
+    result: FloatArray = np.where(known, ratio, 0.0)
     return result
 
 
@@ -128,11 +142,11 @@ def nearest_noisy(
     centroid_noise: FloatArray,
     names: Sequence[str],
 ) -> ClusterAssignment:
-    """The nearest centroid by weighted distance; abstains where noise may have decided.
+    """The nearest centroid by weighted distance; it abstains if noise may have decided.
 
-    centroids, centroid_noise: (M, L), M at least 1. The distances in the answer are not weighted: a point may
-    be far from all centroids where these do not differ. Its confidence is of the weighted ones. With no noise
-    and nothing unknown it answers as `shoal.core.server_kit.assign.nearest` does.
+    centroids, centroid_noise: (M, L), with M at least 1. The distances in the answer are not weighted,
+    because a point may be far from all centroids in coordinates in which these do not differ. The confidence
+    is that of the weighted distances. Without noise and unknown coordinates the answer is that of `nearest`.
     """
     both = noise + centroid_noise
     weights = trust(noise, centroids, centroid_noise)
@@ -152,8 +166,8 @@ def nearest_noisy(
     answer = ClusterAssignment(
         names[best], distances[best], names[runner_up], distances[runner_up], confidence
     )
-    # What noise does to the difference of the two squared distances: the point's moves it along the line
-    # between the centroids, a centroid's along the line to it.
+    # The standard error of the difference of the two squared distances: the point's noise changes it along
+    # the line between the centroids, a centroid's noise along the line from the point to that centroid.
     error = 2.0 * np.sqrt(
         _noise_along(centroids[runner_up] - centroids[best], noise, weights)
         + _noise_along(point - centroids[best], centroid_noise[best], weights)
@@ -171,7 +185,8 @@ def _noise_along(line: FloatArray, noise: FloatArray, weights: FloatArray) -> fl
 
 
 def noisy_centroids(points: FloatArray, noise: FloatArray, labels: Labels) -> tuple[FloatArray, FloatArray]:
-    """(M, L) each: the mean of each cluster's points where any is known, and the variance of its noise."""
+    """(M, L) each: the mean of each cluster's known points in each coordinate, and the variance of its
+    noise."""
     known = ~np.isnan(points)
     values, variances = np.where(known, points, 0.0), np.where(known, noise, 0.0)
     members = np.stack([known[labels == m].sum(axis=0) for m in range(labels.max() + 1)])
@@ -185,9 +200,10 @@ def noisy_centroids(points: FloatArray, noise: FloatArray, labels: Labels) -> tu
 
 
 def filled(points: FloatArray, instead: FloatArray | None = None) -> FloatArray:
-    """(n, L) points with what is not known put in, so that it makes no difference.
+    """(n, L) points whose unknown coordinates are filled in such that they make no difference.
 
-    From `instead`, (n, L), or else the mean of all points that know it, or 0 where none does.
+    The values come from `instead`, (n, L), if it is given; else from the mean of all points that know the
+    coordinate, or 0 if none does.
     """
     known = ~np.isnan(points)
     mean = np.where(known, points, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)

@@ -1,4 +1,8 @@
-"""The next models of a run from a round's reports: whatever averages trained models does it here."""
+"""The next models of a run from a round's reports. All averaging of trained models happens here.
+
+The order of the reports never changes a model: updates are sorted by device id before they are combined, and
+all sums are taken in float64, whatever the type of the model's tensors.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,9 +15,9 @@ from shoal.core.server_kit.standard import trained
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
 ALL = ""
-"""The key under which a guard remembers what is of all models together."""
+"""The key under which a guard stores what concerns all models together."""
 NAMED = 5
-"""Devices that a remark names."""
+"""The largest number of devices that a remark names."""
 NOWHERE_ELSE: Mapping[DeviceId, Tensors] = MappingProxyType({})
 
 
@@ -21,8 +25,9 @@ NOWHERE_ELSE: Mapping[DeviceId, Tensors] = MappingProxyType({})
 class Guard:
     """What averaging remembers from round to round: one field of an algorithm's state.
 
-    references: by model, the norm by which its last round's updates were measured; see `robust`.
-    of_round: by model, what its last round had to hold back. of_run: what holds for the whole run.
+    references: for each model, the norm with which the updates of its last round were compared; see `robust`.
+    of_round: for each model, remarks on the updates that were bounded in its last round. of_run: a remark
+    that holds for the whole run.
     """
 
     references: Mapping[ModelKey, float] = field(default_factory=dict)
@@ -31,17 +36,17 @@ class Guard:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What an operator should know, in the run's log once it is new."""
+        """What an operator should know. The run's log shows each remark when it is new."""
         of_rounds = [text for _, texts in sorted(self.of_round.items()) for text in texts]
         return tuple(filter(None, (self.of_run, *of_rounds)))
 
     def split(self, key: ModelKey, keys: Iterable[ModelKey]) -> "Guard":
-        """Models `keys` go on where the model `key` was, and are measured as it was."""
+        """The guard after the model `key` was replaced by the models `keys`, which inherit its reference."""
         before = self.references.get(key, 0.0)
         return Guard(dict.fromkeys(keys, before), {}, self.of_run)
 
     def moved(self, sources: Mapping[ModelKey, ModelKey]) -> "Guard":
-        """Each new model goes on where an old one was. sources: which one, by the new one's key."""
+        """The guard after new models continue old ones. sources: for each new key, the old one."""
         found = {key: self.references[old] for key, old in sources.items() if old in self.references}
         return Guard(found, {}, self.of_run)
 
@@ -54,12 +59,12 @@ def next_models(
     share: Callable[[DeviceId, ModelKey], float] = lambda device, key: 1.0,
     origins: Mapping[DeviceId, Tensors] = NOWHERE_ELSE,
 ) -> tuple[dict[ModelKey, Tensors], Guard]:
-    """Each of `models` after this round's trained reports; one without any keeps what it is.
+    """Each of `models` after this round's reports of training; a model without updates is unchanged.
 
-    rule: see `shoal.core.server_kit.robust`; "mean" is FedAvg, Algorithm 1, and FLUX Algorithm 1, "weighted
-    aggregation". An update weighs its number of samples times its share in the model, 0 to 1. With noise of
-    the server it weighs its share alone, and a device's shares are 1 together at most.
-    origins: what a device trained from, where that is not the model that its update now counts in.
+    rule: see `shoal.core.server_kit.robust`; "mean" is FedAvg, Algorithm 1, and FLUX, Algorithm 1, "weighted
+    aggregation". An update's weight is the number of its samples times the device's share in the model, 0 to
+    1. If the server adds noise, the weight is the share only, and the shares of a device sum to at most 1.
+    origins: the model that a device trained from, if it is not the model that its update now counts in.
     """
     reported = trained(reports)
 
@@ -82,13 +87,14 @@ def combined_models(
     rule: str | Noise,
     guard: Guard,
 ) -> tuple[dict[ModelKey, Tensors], Guard]:
-    """Each of `models` after its own `updates`: for reports that have several models, say.
+    """Each of `models` after its own `updates`: for reports that contain several models, for example.
 
-    An update of weight 0 does not count, and a model without one that does keeps what it is.
+    An update of weight 0 does not count. A model none of whose updates counts is unchanged.
     """
     found = dict(models)
     references, of_round, of_run = dict(guard.references), dict(guard.of_round), guard.of_run
     for key, base in models.items():
+        # Sorted by device id: sums of floating-point numbers depend on the order of their terms.
         own = {device: update for device, update in sorted(updates(key).items()) if update.weight > 0.0}
         if not own:
             continue
@@ -102,7 +108,7 @@ def combined_models(
             references[key], of_round[key] = combined.reference, _remarks(key, combined)
         if rule == "auto" and len(own) < FEW and not of_run:
             of_run = (
-                f"model {key} is made by fewer than {FEW} devices: a hostile one among them is held back, "
+                f"model {key} is trained by fewer than {FEW} devices: a hostile one among them is limited, "
                 "but not outvoted"
             )
     return found, Guard(references, of_round, of_run)
@@ -111,11 +117,12 @@ def combined_models(
 def held_back(
     bases: Mapping[DeviceId, Tensors], reports: Sequence[Report], rule: str, guard: Guard
 ) -> tuple[set[DeviceId], Guard]:
-    """The devices whose trained models should not be mixed into others', for their updates are more than
-    `BOUND` times as long as usual; nobody under the rule "mean".
+    """The devices whose trained models should not be mixed into others' models, because their updates are
+    more than `BOUND` times as long as usual. Under the rule "mean" there are none.
 
-    bases: what each device trained from. For algorithms that keep every device's model: there a mixture is
-    made for each device, of other devices' models, and no single update can be cut that all share.
+    bases: the model that each device trained from. This is for algorithms that keep a model for each device:
+    there a mixture of other devices' models is made for each device, so no single shared update could be
+    clipped.
     """
     updates = trained(reports)
     if rule == "mean":
@@ -126,7 +133,10 @@ def held_back(
     usual = reference(norms, weights, before)
     long = {device: size / usual for device, size in norms.items() if 0.0 < BOUND * usual < size}
     lengths = [f"{device} ({times:.3g} times)" for device, times in sorted(long.items())]
-    remark = f"held back from others, longer than {BOUND:g} times the usual update: {listed(lengths)}"
+    remark = (
+        f"updates longer than {BOUND:g} times the usual one were kept out of others' models: "
+        f"{listed(lengths)}"
+    )
     of_round = {ALL: (remark,)} if long else {}
     return set(long), Guard({ALL: usual}, of_round, guard.of_run)
 
@@ -135,13 +145,15 @@ def _remarks(key: ModelKey, combined: Combined) -> tuple[str, ...]:
     found = []
     if combined.clipped:
         lengths = [f"{device} ({times:.3g} times)" for device, times in combined.clipped.items()]
-        found.append(f"model {key}: cut to {BOUND:g} times the usual update: {listed(lengths)}")
+        found.append(f"model {key}: updates clipped to {BOUND:g} times the usual length: {listed(lengths)}")
     if combined.capped:
-        found.append(f"model {key}: weight cut, too many samples for one device: {listed(combined.capped)}")
+        found.append(
+            f"model {key}: weight capped, too many samples for one device: {listed(combined.capped)}"
+        )
     return tuple(found)
 
 
 def listed(names: Sequence[str]) -> str:
-    """The first few of some names, and how many more there are."""
+    """The first few names, and how many more there are."""
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return ", ".join(names[:NAMED]) + more

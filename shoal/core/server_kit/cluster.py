@@ -1,6 +1,9 @@
-"""Which points belong together. Labels are 0, 1, ... for each point, in the order of the points."""
+"""Which points belong together. Labels are 0, 1, ... for each point, in the order of the points.
 
-import sys
+scikit-learn and kneed, which loads matplotlib, are imported where they are used: a server whose runs need
+neither does without their 100 MB.
+"""
+
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,59 +13,53 @@ import numpy.typing as npt
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import squareform
-from sklearn.cluster import DBSCAN, KMeans
-from sklearn.neighbors import NearestNeighbors
 
 from shoal.core.exchange.parts import FloatArray
 from shoal.core.types import DeviceId, ModelKey
 
-# kneed imports matplotlib where it can, for plots that are not used here; a server would keep it in memory.
-# So it is hidden for the moment of that import, unless something else has loaded it already.
-if "matplotlib" in sys.modules:
-    from kneed import KneeLocator
-else:
-    sys.modules["matplotlib"] = None  # type: ignore[assignment]
-    try:
-        from kneed import KneeLocator
-    finally:
-        del sys.modules["matplotlib"]
-
 Labels = npt.NDArray[np.int64]
 
 SLACK = 1e-9
-"""Relative: far above rounding, far below any difference between devices."""
+"""Relative tolerance: far above rounding errors, and far below any difference between devices."""
 
 
 def adaptive_dbscan(points: FloatArray, scaling: float = 1.0) -> Labels:
     """Density clustering whose radius comes from the points (FLUX section 4.2.1 and appendix D.2).
 
     points: (n, L). The radius is the elbow of the sorted distances to the nearest other point, times
-    `scaling`; any pair within it joins; a point that joins none is a cluster of its own, after the others.
+    `scaling`. Any two points within the radius are in one cluster; a point that is near no other is a cluster
+    of its own, numbered after the others.
 
-    The paper says "second-nearest neighbour": in the call that made its tables the nearest one is the
-    point itself, so it is the first other point.
+    The paper says "second-nearest neighbor": in the call that produced its tables the nearest point is the
+    point itself, so the second-nearest is the first other point.
     """
     if len(points) < 2:
         return np.zeros(len(points), np.int64)
+    from sklearn.cluster import DBSCAN
+    from sklearn.neighbors import NearestNeighbors
+
     distances, _ = NearestNeighbors(n_neighbors=2).fit(points).kneighbors(points)
-    # The elbow is some point's own distance to its neighbour: without slack the last bit would decide whether
-    # the two join, and another machine would decide otherwise.
+    # The elbow is the distance of some point to its neighbor: without slack the last bit would decide whether
+    # the two are in one cluster, and another machine would decide differently.
     radius = elbow(np.sort(distances[:, 1])) * scaling * (1.0 + SLACK)
-    if radius <= 0.0:  # the elbow lies among points that are the same: those, and only those, join
+    if radius <= 0.0:  # the elbow is between identical points: only those are in one cluster
         radius = np.finfo(np.float64).tiny
     labels: Labels = DBSCAN(eps=radius, min_samples=2).fit_predict(points).astype(np.int64)
     return with_singletons(labels)
 
 
 def elbow(curve: FloatArray) -> float:
-    """The value of an ascending curve where it turns from dense to sparse: its knee (Kneedle).
+    """The value of an ascending curve at its turn from dense to sparse: its knee (Kneedle).
 
-    Where there is no knee (a flat or straight curve, about one random curve in twenty), the authors' code
-    stops with an error. Here: the highest value when no value is over twice the median, which makes one
-    cluster of points that all lie alike; else the middle of the widest gap.
+    If there is no knee (a flat or straight curve, about one random curve in twenty), the authors' code stops
+    with an error. Here the result is then the highest value, if no value is more than twice the median, so
+    that points that are all about equally dense are one cluster; otherwise it is the middle of the widest
+    gap.
     """
+    from kneed import KneeLocator
+
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # "no knee found": that is handled here
+        warnings.simplefilter("ignore")  # "no knee found": this case is handled below
         found = KneeLocator(range(len(curve)), curve, curve="convex", direction="increasing").elbow
     if found is not None:
         return float(curve[int(found)])
@@ -73,7 +70,7 @@ def elbow(curve: FloatArray) -> float:
 
 
 def with_singletons(labels: Labels) -> Labels:
-    """Labels in which every noise point (-1) has a cluster of its own, numbered after the others."""
+    """Labels in which every noise point (-1) is a cluster of its own, numbered after the others."""
     result = labels.copy()
     noise = np.flatnonzero(labels < 0)
     result[noise] = np.arange(len(noise)) + labels.max(initial=-1) + 1
@@ -81,7 +78,7 @@ def with_singletons(labels: Labels) -> Labels:
 
 
 def renumbered(labels: npt.NDArray[np.integer[Any]]) -> Labels:
-    """The same groups, numbered 0, 1, ... in the order in which each is first met."""
+    """The same groups, numbered 0, 1, ... in the order of their first points."""
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     rank = np.argsort(np.argsort(first))
     result: Labels = rank[inverse].astype(np.int64)
@@ -91,16 +88,21 @@ def renumbered(labels: npt.NDArray[np.integer[Any]]) -> Labels:
 def kmeans(points: FloatArray, clusters: int) -> Labels:
     """K-means with a known number of clusters, at most one for each distinct point (FLUX-prior, D.2)."""
     clusters = min(clusters, len(np.unique(points, axis=0)))
+    from sklearn.cluster import KMeans
+
     labels: Labels = KMeans(clusters, random_state=42).fit_predict(points).astype(np.int64)
     return labels
 
 
 def agglomerated(distances: FloatArray, method: str, *, clusters: int = 0, below: float = 0.0) -> Labels:
-    """Groups that were merged step by step, the two nearest at each. distances: (n, n), symmetric.
+    """Groups from hierarchical clustering, which merges the two nearest groups at each step. distances: (n,
+    n), symmetric.
 
-    method: how far two groups are apart, as scipy's `linkage` names it; "ward" wants Euclidean distances.
-    clusters: at most so many groups; fewer where there are fewer points, or where those left are the same.
-    below: or instead, only groups at most so far apart are merged.
+    method: the distance of two groups, by the name that SciPy's `linkage` has for it; "ward" requires
+    Euclidean distances.
+    clusters: the largest number of groups; there are fewer if there are fewer points, or if the remaining
+    ones are equal.
+    below: the alternative to clusters: only groups up to this distance are merged.
     """
     if len(distances) < 2:
         return np.zeros(len(distances), np.int64)
@@ -121,7 +123,7 @@ def matched(
     before: Mapping[DeviceId, ModelKey],
     names: Sequence[ModelKey],
 ) -> dict[DeviceId, ModelKey]:
-    """Groups of devices under the names that most of their devices had before, each name once.
+    """Groups of devices under the names that most of their devices had before, each name at most once.
 
     labels: (n,) 0, 1, ...; at most as many groups as `names`. A group without such a name gets a free one.
     """
@@ -129,7 +131,7 @@ def matched(
     for device, label in zip(devices, labels, strict=True):
         if before.get(device) in names:
             overlap[label, names.index(before[device])] += 1.0
-    # Of names that suit as well, the first: so that the result does not hang on how the solver breaks ties.
+    # Among equally good names the first one wins, so that the result does not depend on the solver's ties.
     rows, columns = linear_sum_assignment(-overlap + 1e-9 * np.arange(len(names)))
     name = {int(row): names[int(column)] for row, column in zip(rows, columns, strict=True)}
     return {device: name[int(label)] for device, label in zip(devices, labels, strict=True)}

@@ -1,7 +1,9 @@
-"""What algorithms with a model for each cluster have in common, so that each need only say how it groups.
+"""What algorithms with one model per cluster have in common, so that each of them only defines how it groups
+devices.
 
-A run is a table of phases, each an exchange: what it asks of the devices that are there, and what it makes of
-their answers. The functions below are such halves, for any state that is a `Clustered`.
+A run is a table of phases. A phase is one exchange with two functions: one asks the devices that are present
+for something, and the other takes their answers into the state. The functions below are such halves of
+phases, for any state that derives from `Clustered`.
 """
 
 from collections import Counter
@@ -29,10 +31,10 @@ EVALUATE, DONE = "evaluate", "done"
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Clustered:
-    """What the state of a phased run has. parameters: with rounds, evaluate,
-    aggregation and those of training.
+    """The fields of every phased run's state. parameters: with rounds, evaluate, aggregation and those of
+    training.
 
-    phase: a key of the algorithm's phases, or "done". progress: rounds of training done.
+    phase: a key of the algorithm's phases, or "done". progress: the number of completed rounds of training.
     """
 
     parameters: Any
@@ -53,7 +55,7 @@ class Clustered:
 
     @property
     def lessons(self) -> int:
-        """How often a device trains in the whole run."""
+        """How many times a device trains in the whole run."""
         return int(self.parameters.rounds)
 
 
@@ -66,8 +68,8 @@ def phased(
 ) -> tuple[Callable[[S, Sequence[DeviceId]], Plan | None], Callable[[S, Sequence[Report]], S]]:
     """`plan` and `reduce` of a server half whose run is this table of phases.
 
-    The phase "evaluate" is the usual one where the table has none. measure: its task for a cluster, as that
-    of `shoal.core.algorithm.measurement`.
+    If the table has no phase "evaluate", the usual one is added. measure: its task for a cluster, as the
+    `measure` of `shoal.core.algorithm.measurement`.
 
     Example:
         PHASES: Phases[State] = {"train": (ask_train, take_train)}
@@ -89,26 +91,28 @@ def phased(
 
 
 def cluster_names(count: int) -> tuple[ModelKey, ...]:
-    """Names of so many clusters."""
+    """The names of this many clusters: c0, c1, ..."""
     return tuple(f"c{number}" for number in range(count))
 
 
 def ask_all(state: Clustered, present: Sequence[DeviceId], task: Message, what: str = "") -> Plan:
-    """The same task for everybody, in a round of training."""
+    """The same task for every device, in a round of training."""
     return Plan(dict.fromkeys(present, task), title(state, what))
 
 
 def begun(count: int, models: Sequence[Tensors]) -> dict[ModelKey, Tensors]:
-    """So many clusters, each with an initial model of its own as far as they go, and then over again."""
+    """This many clusters, each with an initial model; if there are fewer models, they repeat from the
+    first."""
     return {name: models[number % len(models)] for number, name in enumerate(cluster_names(count))}
 
 
 def several(models: Sequence[Tensors], names: Sequence[ModelKey]) -> dict[ModelKey, Tensors]:
-    """The models as they are, at least one, and as many others of the same distribution as `names` takes, the
-    same at every call.
+    """A model for each of `names`: the given ones, at least one, and then others of the same distribution,
+    which are the same at every call.
 
-    The values within each tensor of floats are put into another order. Initial weights are drawn alike and
-    independently within a tensor, so any order of them is as likely; constants, as of a batch norm, stay.
+    An additional model has the values of the first, permuted within each tensor of floats. Initial weights
+    are independent and identically distributed within a tensor, so any order of them is equally likely;
+    constant tensors, for example those of a batch norm, do not change.
     """
     return {
         name: models[number] if number < len(models) else _shuffled(models[0], number)
@@ -130,8 +134,9 @@ def _shuffled(model: Tensors, number: int) -> dict[str, Array]:
 
 
 def ask_train(state: S, present: Sequence[DeviceId], late: Message | None = None) -> Plan:
-    """Every device trains its cluster's model. One that belongs to none yet trains the only model there is;
-    where there are several, it is asked `late`: by default what its loss is under each, to join the best."""
+    """Every device trains its cluster's model. A device without a cluster trains the only model, if there is
+    only one. Otherwise it is asked `late`: by default its loss under each model, so that it joins the best.
+    """
     train = {key: train_task(state, model, key) for key, model in state.models.items()}
     question = late or Score(tuple(state.models.values()))
     tasks: dict[DeviceId, Message] = {}
@@ -142,19 +147,20 @@ def ask_train(state: S, present: Sequence[DeviceId], late: Message | None = None
 
 
 def train_task(state: Clustered, model: Tensors, key: ModelKey = "") -> Train:
-    """To train a model as the run's parameters say."""
+    """The task to train a model with the run's parameters."""
     private = private_training(state.parameters, state.lessons)
     return Train(model, training(state.parameters), key, private=private)
 
 
 def take_train(state: S, reports: Sequence[Report]) -> S:
-    """The next model of each cluster; where only late devices answered, the round is still to come."""
+    """The next model of each cluster. If only late devices answered, the round of training is still to
+    come."""
     state = choose(state, reports)
     return advanced(averaged(state, reports)) if trained(reports) else state
 
 
 def averaged(state: S, reports: Sequence[Report]) -> S:
-    """Each cluster's model is averaged from its own devices' updates; one without updates keeps its model."""
+    """The average of each cluster's own devices' updates; a cluster without updates keeps its model."""
     homes = {device: home(state, device) for device in trained(reports)}
     assignments = {**state.assignments, **{device: key for device, key in homes.items() if key is not None}}
     models, guard = next_models(
@@ -168,7 +174,8 @@ def averaged(state: S, reports: Sequence[Report]) -> S:
 
 
 def counted_once(state: S, reports: Sequence[Report]) -> S:
-    """The next model of a run that has one, in whose mean each device counts once, whatever its samples."""
+    """The next model of a run with a single model, in whose mean each device counts once, whatever the number
+    of its samples."""
     updates = {device: Update(update.model, 1.0) for device, update in trained(reports).items()}
     models, guard = combined_models(
         state.models, lambda key: updates, state.parameters.aggregation, state.guard
@@ -178,10 +185,11 @@ def counted_once(state: S, reports: Sequence[Report]) -> S:
 
 
 def regrouped(state: S, reports: Sequence[Report], groups: Mapping[DeviceId, ModelKey]) -> S:
-    """The models after a round whose updates count where `groups` says, wherever their devices started from.
+    """The models after a round in which each update counts in the cluster given by `groups`, whatever model
+    its device started from.
 
-    A cluster that is new begins where its first device did; one without updates keeps its model, and the
-    single model of all goes when there are clusters.
+    A new cluster begins with the model that its first device started from. A cluster without updates keeps
+    its model. The single model of all devices is removed once there are clusters.
     """
     origins = started_from(state, groups)
     kept = {key: model for key, model in state.models.items() if key != GLOBAL}
@@ -200,17 +208,17 @@ def regrouped(state: S, reports: Sequence[Report], groups: Mapping[DeviceId, Mod
 
 
 def started_from(state: S, devices: Mapping[DeviceId, Any] | Sequence[DeviceId]) -> dict[DeviceId, Tensors]:
-    """The model that each device's training began with."""
+    """The model that each device's training started from."""
     return {device: state.models[key] for device in devices if (key := home(state, device)) is not None}
 
 
 def home(state: S, device: DeviceId) -> ModelKey | None:
-    """The cluster of a device; the only model's where there is one; None for a late device elsewhere."""
+    """The cluster of a device; the only model, if there is one; None for a late device otherwise."""
     return state.assignments.get(device, next(iter(state.models)) if len(state.models) == 1 else None)
 
 
 def advanced(state: S, phase: str = "") -> S:
-    """After a round of training: into `phase` ("": the same again), or to the end."""
+    """The state after a round of training: in `phase` ("": the same one), or at the end of the run."""
     progress = state.progress + 1
     over = progress >= state.parameters.rounds
     return replace(state, progress=progress, phase=end(state) if over else phase or state.phase)
@@ -230,7 +238,8 @@ def title(state: Clustered, what: str = "") -> str:
 
 
 def formed(state: S, groups: Mapping[DeviceId, int], phase: str) -> S:
-    """Clusters before any training: devices by group 0, 1, ...; each begins with the model of all."""
+    """The state with clusters that are formed before any training. groups: 0, 1, ... by device; each cluster
+    begins with the model of all."""
     names = cluster_names(1 + max(groups.values()))
     return replace(
         state,
@@ -242,9 +251,9 @@ def formed(state: S, groups: Mapping[DeviceId, int], phase: str) -> S:
 
 
 def merged(state: S, into: Mapping[ModelKey, ModelKey]) -> S:
-    """Clusters become one. into: the name under which each goes on.
+    """The state with some clusters merged. into: for each cluster, the name under which it continues.
 
-    A merged model is the mean of those it is made of, each by its number of devices (equally, where none has
+    A merged model is the mean of its parts, weighted by their numbers of devices (equally, if no part has
     any). A cluster that is not merged keeps its model.
     """
     devices = Counter(state.assignments.values())
@@ -253,10 +262,9 @@ def merged(state: S, into: Mapping[ModelKey, ModelKey]) -> S:
         parts = [name for name in into if into[name] == key]
         counted = [name for name in parts if devices[name]]
         whole = {name: float(max(devices[name], 1)) for name in counted or parts}
-        alone = len(parts) == 1
         models[key] = (
             state.models[key]
-            if alone
+            if len(parts) == 1
             else weighted_mean((state.models[name], n) for name, n in whole.items())
         )
     guard = replace(
@@ -278,7 +286,8 @@ def ask_scores(state: S, present: Sequence[DeviceId]) -> Plan:
 
 
 def choose(state: S, reports: Sequence[Report]) -> S:
-    """Each device that told its losses belongs where its loss is lowest; the first of equal ones."""
+    """Each device that reported losses belongs to the cluster with its lowest loss; the first one of equal
+    losses."""
     names = list(state.models)
     found = {device: names[int(np.argmin(one.losses))] for device, one in scores_of(reports).items()}
     return replace(state, assignments={**state.assignments, **found})
@@ -290,14 +299,16 @@ def scores_of(reports: Sequence[Report]) -> dict[DeviceId, Scores]:
 
 
 def place_by_loss(state: Clustered, evidence: Evidence | None) -> ClusterAssignment | Message:
-    """A newcomer belongs where its loss is lowest, which it can only tell with labels."""
+    """A newcomer belongs to the cluster with its lowest loss, which it can measure only with labels."""
     names = list(state.models)
     if len(names) == 1:
         return ClusterAssignment(names[0], reason="the run has one model")
     if evidence is None:
         return Score(tuple(state.models.values()))
     if not isinstance(evidence, Scores) or len(evidence.losses) != len(names):
-        raise BadPayload(f"the losses of {len(names)} models are due", "ask again which they are")
+        raise BadPayload(
+            f"expected the losses under {len(names)} models", "request the placement task again and answer it"
+        )
     return nearest_of(names, evidence.losses.tolist())
 
 
@@ -307,8 +318,10 @@ def place_by_loss(state: Clustered, evidence: Evidence | None) -> ClusterAssignm
 def ask_evaluate(
     state: S, present: Sequence[DeviceId], measure: Callable[[S, ModelKey], Message] | None = None
 ) -> Plan:
-    """Every device measures its cluster's model on its test part. measure: another task for a cluster, as
-    that of `shoal.core.algorithm.measurement`."""
+    """Every device measures its cluster's model on its test part.
+
+    measure: another task for a cluster, as the `measure` of `shoal.core.algorithm.measurement`.
+    """
     homes = {device: home(state, device) for device in present}
     tasks: dict[ModelKey, Message] = {
         key: measure(state, key) if measure else Evaluate(model, "test", key)

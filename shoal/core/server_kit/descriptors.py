@@ -1,11 +1,13 @@
 """Descriptors as vectors that can be compared.
 
-Layout of a vector, as in the authors' code (the paper's eq. 7 interleaves the same numbers), in blocks of l:
+The layout of a vector is that of the authors' code (the paper's eq. 7 interleaves the same numbers), in
+blocks of l:
 
     [ mean of all | deviation of all | mean of class 0 .. U-1 | deviation of class 0 .. U-1 ]
 
-so the first 2 l coordinates are what a device without labels can give. A class with fewer than two samples
-has no moments: its blocks are NaN here, and get their value when the vector is scaled.
+The first 2 l coordinates are therefore what a device without labels can give. A class with fewer than two
+samples has no moments. Its blocks are NaN until the vector is scaled: any number here would look like a
+measured value, and only the scaler knows the range in which a substitute lies far from all of them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,9 +22,9 @@ from shoal.core.server_kit.estimates import estimate
 
 
 def vector(descriptor: Descriptor, classes: int = 0) -> FloatArray:
-    """One descriptor as a vector of 2 (U+1) l float64, NaN where a class is absent, or within noise.
+    """One descriptor as a vector of 2 (U+1) l float64 values, NaN where a class is absent or hidden by noise.
 
-    classes: U, where the descriptor may lack the rows of classes; they are NaN then.
+    classes: U, if the descriptor may lack the rows of classes; they are then NaN.
     """
     found = estimate(descriptor)
     known = found.known.copy()
@@ -34,7 +36,7 @@ def vector(descriptor: Descriptor, classes: int = 0) -> FloatArray:
 
 
 def noise_vector(descriptor: Descriptor, classes: int = 0) -> FloatArray:
-    """Variances of the noise in `vector`, coordinate by coordinate, infinite where nothing is known."""
+    """Variances of the noise in `vector`, coordinate by coordinate; infinite for unknown coordinates."""
     found = estimate(descriptor)
     return _laid_out(found.mean_noise, found.deviation_noise, classes, np.inf)
 
@@ -47,8 +49,8 @@ def _laid_out(means: FloatArray, deviations: FloatArray, classes: int, missing: 
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """Descriptors side by side, (n, 1 + U, l) or (n, 1 + U). Noise as variances; where a descriptor lacks the
-    rows of classes, these are not known, and their noise is infinite."""
+    """Descriptors side by side, (n, 1 + U, l) or (n, 1 + U). Noise is given as variances. If a descriptor
+    lacks the rows of classes, these are unknown and their noise is infinite."""
 
     means: FloatArray
     variances: FloatArray
@@ -64,7 +66,7 @@ class Table:
 
     @property
     def errors(self) -> FloatArray:
-        """(n, 1 + U, l): variances of the means, by sampling and by noise."""
+        """(n, 1 + U, l): variances of the means, from sampling and from noise."""
         return self.variances / self._free + self.mean_noise
 
     @property
@@ -73,11 +75,11 @@ class Table:
         return free
 
     def without_classes(self) -> "Table":
-        """All samples together alone."""
+        """Only the rows of all samples together."""
         return Table(*(getattr(self, field.name)[:, :1] for field in fields(self)))
 
     def pooled(self, groups: Sequence[Sequence[int]]) -> "Table":
-        """A row for each group of rows, as if one device had described all of their samples."""
+        """A row for each group of rows, as if one device had described all samples of the group."""
         rows = [self._one(list(group)) for group in groups]
         return Table(*(np.stack(column) for column in zip(*rows, strict=True)))
 
@@ -99,7 +101,7 @@ class Table:
 
 
 def aligned(described: Sequence[Descriptor]) -> Table:
-    """Descriptors of one number of dimensions, and of one number of classes or none."""
+    """Descriptors with one number of dimensions, and with one number of classes or none."""
     found = [estimate(one) for one in described]
     rows = max(len(one.means) for one in found)
 
@@ -123,10 +125,10 @@ def aligned(described: Sequence[Descriptor]) -> Table:
 
 @dataclass(frozen=True, eq=False)
 class BlockScaler:
-    """Takes every block of `width` coordinates to [0, 1] by one lowest and highest value over all devices.
+    """Scales every block of `width` coordinates to [0, 1] by its lowest and highest value over all devices.
 
-    low, high, absent: (blocks,) float64; `absent` stands for a missing class before scaling.
-    Fitted once, at the clustering round, and only applied after that, without clipping.
+    low, high, absent: (blocks,) float64; `absent` replaces a missing class before scaling. A scaler is fitted
+    once, in the clustering round. After that it is only applied, without clipping.
     """
 
     width: int
@@ -136,11 +138,11 @@ class BlockScaler:
 
     @classmethod
     def fit(cls, vectors: Sequence[FloatArray], width: int, absent: str) -> "BlockScaler":
-        """From the vectors of all devices of the clustering round.
+        """The scaler of the vectors of all devices of the clustering round.
 
-        absent: what a missing class counts as. "minus_one": -1, as the authors' code has it. "beyond": one
-        range of the block's values below the lowest, which is far from any present class in every scale.
-        "unknown": nothing, since noise hides which classes are missing; it stays NaN.
+        absent: the value of a missing class. "minus_one": -1, as in the authors' code. "beyond": one range of
+        the block's values below the lowest, which is far from any present class on every scale. "unknown": it
+        stays NaN, because noise hides which classes are missing.
         """
         stacked = np.stack(vectors)  # (devices, blocks x width)
         per_block = stacked.reshape(len(vectors), -1, width).swapaxes(0, 1)
@@ -158,7 +160,7 @@ class BlockScaler:
         return cls(width, low, high, fill)
 
     def transform(self, one: FloatArray) -> FloatArray:
-        """A scaled vector; a label-free one, of the first 2 l coordinates, is taken too."""
+        """A scaled vector; a label-free one, with only the first 2 l coordinates, is accepted too."""
         blocks = one.reshape(-1, self.width)
         count = len(blocks)
         low, absent = self.low[:count, None], self.absent[:count, None]
@@ -168,20 +170,21 @@ class BlockScaler:
         return scaled
 
     def restored(self, scaled: FloatArray) -> FloatArray:
-        """What scaled vectors, (n, ...), were before; of a missing class, what stood for it."""
+        """The inverse of `transform`, for (n, ...) scaled vectors; a missing class gets the value that
+        replaced it."""
         blocks = scaled.reshape(len(scaled), -1, self.width)
         count = blocks.shape[1]
         found: FloatArray = (blocks * self._spans[:count] + self.low[:count, None]).reshape(scaled.shape)
         return found
 
     def transform_noise(self, variances: FloatArray) -> FloatArray:
-        """What becomes of the noise of a vector, given and returned as variances."""
+        """The noise of a vector after scaling, given and returned as variances."""
         blocks = variances.reshape(-1, self.width)
         scaled: FloatArray = (blocks / self._spans[: len(blocks)] ** 2).ravel()
         return scaled
 
     @property
     def _spans(self) -> FloatArray:
-        """(blocks, 1): the range of each block, 1 where it has none."""
+        """(blocks, 1): the range of each block; 1 for a block whose values are all equal."""
         span: FloatArray = np.where(self.high > self.low, self.high - self.low, 1.0)[:, None]
         return span

@@ -1,7 +1,7 @@
-"""How far apart devices' updates are, without ever holding them all: a matrix over devices, block by block.
+"""How far apart devices' updates are, computed block by block and without ever holding all updates in memory.
 
-From the inner products of all pairs follow their distances, their angles, and points in at most n dimensions
-that lie to each other exactly as the updates do, so that any clustering of n points will do.
+The inner products of all pairs determine the distances, the angles, and points in at most n dimensions whose
+distances are exactly those of the updates, so that any clustering of points can be used.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,15 +13,15 @@ from shoal.core.server_kit.robust import MATRIX
 from shoal.core.types import DeviceId, Tensors
 
 ROUNDING = 1e-12
-"""Relative: below it a squared distance or an eigenvalue is what float64 left over."""
+"""Relative: a squared distance or an eigenvalue below it is a rounding error of float64."""
 LONGEST = 1e140
-"""Of a coordinate of an update, as far as it counts: so that no device makes sums of products infinite."""
+"""Limit of the magnitude of an update's coordinate, so that no device makes sums of products infinite."""
 
 
 def inner_products(models: Sequence[Tensors], bases: Sequence[Tensors]) -> FloatArray:
     """(n, n): inner products of the updates `models[i] - bases[i]`, over all tensors of floats.
 
-    Memory: n x n, one tensor, and rows of `MATRIX` bytes, however large the models are.
+    Memory: n x n values, one tensor, and `MATRIX` bytes of rows, however large the models are.
     """
     products = np.zeros((len(models), len(models)))
     if not models:
@@ -44,13 +44,14 @@ def inner_products(models: Sequence[Tensors], bases: Sequence[Tensors]) -> Float
 
 
 def of_devices(models: Mapping[DeviceId, Tensors], bases: Mapping[DeviceId, Tensors]) -> FloatArray:
-    """`inner_products` of devices in id order. bases: what each began with."""
+    """`inner_products` of devices in the order of their ids. bases: the model that each one started from."""
     devices = sorted(models)
     return inner_products([models[device] for device in devices], [bases[device] for device in devices])
 
 
 def euclidean(products: FloatArray) -> FloatArray:
-    """(n, n) distances. What is within rounding of 0 is 0, so that equal updates are equal."""
+    """(n, n) distances. Values within the rounding error of 0 are 0, so that equal updates have distance
+    0."""
     squares = np.diagonal(products)
     squared = squares[:, None] + squares[None] - 2.0 * products
     squared[squared < ROUNDING * (squares[:, None] + squares[None])] = 0.0
@@ -60,9 +61,9 @@ def euclidean(products: FloatArray) -> FloatArray:
 
 
 def cosines(products: FloatArray) -> FloatArray:
-    """(n, n) cosines of the angles between updates, -1 to 1; 0 beside an update that does not move.
+    """(n, n) cosines of the angles between updates, -1 to 1; 0 for an update that is zero.
 
-    Those of one direction have exactly 1: what rounding leaves over is rounded off.
+    Updates of one direction have exactly 1: rounding errors are rounded off.
     """
     lengths = np.sqrt(np.diagonal(products))
     moved = np.outer(lengths, lengths)
@@ -73,15 +74,15 @@ def cosines(products: FloatArray) -> FloatArray:
 
 
 def angular(products: FloatArray) -> FloatArray:
-    """(n, n) Euclidean distances of the updates, each at length 1: 0 to 2, whatever their lengths are."""
+    """(n, n) Euclidean distances of the updates, each normalized to length 1: 0 to 2."""
     apart: FloatArray = np.sqrt(np.maximum(2.0 - 2.0 * cosines(products), 0.0))
     return apart
 
 
 def points(products: FloatArray) -> FloatArray:
-    """(n, r) points, r <= n, whose inner products are `products`: the longest axis first.
+    """(n, r) points, r <= n, whose inner products are `products`; the longest axis comes first.
 
-    Equal updates give equal points: what eigenvectors leave over is rounded off.
+    Equal updates give equal points: rounding errors of the eigenvectors are rounded off.
     """
     values, vectors = np.linalg.eigh((products + products.T) / 2.0)
     order = np.argsort(-values, kind="stable")

@@ -1,7 +1,7 @@
-"""What the statistics in a descriptor say about a device's data, and how sure that is.
+"""What the statistics in a descriptor say about a device's data, and how accurate that is.
 
 Noisy sums are processed only here, on the server and after their release, which costs no privacy. The
-variances of the noise are public, so the bias that noise adds is removed again. For the layout of the sums,
+variances of the noise are public, so the bias that noise causes can be removed. For the layout of the sums,
 their shares and their weights see `shoal.core.privacy.sums`.
 """
 
@@ -15,7 +15,7 @@ from shoal.core.privacy.sums import SHARES, totals
 from shoal.core.privacy.terms import CLEAR
 
 FEWEST = 2
-"""Exact counts below this give no moments."""
+"""Exact counts below this yield no moments."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,9 +24,9 @@ class Estimates:
 
     means, deviations: (rows, l) and counts: (rows,) float64, as in `shoal.core.exchange.parts.Moments`.
     Counts that were released with noise may be negative.
-    mean_noise, deviation_noise, count_noise: of the same shapes, the variances that privacy noise adds, to
-    first order; all 0 for moments that were released without noise of a known size.
-    known: (rows,) bool, whether the moments of a row mean anything. In a noisy row where they do not, the
+    mean_noise, deviation_noise, count_noise: variances that privacy noise adds, to first order, in the same
+    shapes; 0 for moments that were released without noise of a known size.
+    known: (rows,) bool, whether the moments of a row are meaningful. If they are not in a noisy row, the
     estimates are 0 and the variances of their noise are infinite.
     """
 
@@ -40,7 +40,7 @@ class Estimates:
 
 
 def estimate(descriptor: Descriptor) -> Estimates:
-    """The estimates that a descriptor supports. Deterministic: the same descriptor gives the same bits."""
+    """The estimates that a descriptor supports. Deterministic: equal descriptors give the same bits."""
     found = descriptor.statistics
     return _of_sums(found) if isinstance(found, NoisySums) else _of_moments(found)
 
@@ -70,8 +70,8 @@ def _of_sums(sums: NoisySums) -> Estimates:
     means = total[:, :dims] * (radius / a) * inverse[:, None]
     squares = total[:, dims:-1] * (radius**2 / b) * inverse[:, None]
     mean_noise = _mean_noise(means, inverse, spread, radius)
-    # E[noisy mean squared] exceeds the mean squared by the variance of the noise; left in, it would make
-    # every device's deviations too small.
+    # E[noisy mean squared] exceeds the mean squared by the variance of the noise; without this correction
+    # every device's deviations would be too small.
     variances = squares - means**2 + mean_noise
     variances[~known] = 0.0
     deviations = np.sqrt(np.maximum(variances, 0.0))
@@ -90,15 +90,15 @@ def _deviation_noise(
     of_variance = relative[:, None] ** 2 * (
         (radius**2 / b) ** 2 + (2 * means * radius / a) ** 2 + ((squares - 2 * means**2) / c) ** 2
     )
-    # d sqrt(x) = dx / (2 sqrt(x)) explodes near 0, but a square root never moves by more than sqrt(dx).
+    # d sqrt(x) = dx / (2 sqrt(x)) diverges near 0, but a square root never changes by more than sqrt(dx).
     found: FloatArray = np.minimum(of_variance / np.maximum(4 * variances, 1e-300), np.sqrt(of_variance))
     return found
 
 
 def _inverse(counts: FloatArray, spread: FloatArray) -> FloatArray:
-    """(rows,): 1 / count where a count is clear of its noise, else 0.
+    """(rows,): 1 / count for a count that is clearly above its noise, else 0.
 
-    1 / (noisy count) is too large, on average, by the square of its relative noise, which is divided out.
+    1 / (noisy count) is too large on average, by the square of its relative noise, which is divided out.
     """
     noise = spread / SHARES[2]
     clear = counts >= CLEAR * noise

@@ -1,12 +1,15 @@
-"""What every algorithm that describes data by a frozen model shares: the one exchange of latent bounds, and
-the projector that follows from it."""
+"""What all algorithms that describe data by a frozen model share: the exchange of latent bounds, and the
+projector.
+
+A run has one projector. The server makes it, never a device: from the merged latent bounds, as in the papers,
+or only from public numbers, for the calibrated privacy modes.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Literal, cast
 
 import numpy as np
-from sklearn.decomposition import PCA
 
 from shoal.core.algorithm import Plan, Report
 from shoal.core.errors import BadPayload
@@ -19,12 +22,13 @@ from shoal.core.types import DeviceId, Tensors
 POINTS = 200
 SEED = 1
 LENGTH = 2
-"""Numbers in which standardized latents tell their length (`shoal.core.device_kit.describe.standardized`)."""
+"""The number of coordinates of standardized latents that carry their length
+(`shoal.core.device_kit.describe.standardized`)."""
 
 
 def ask_bounds(state: S, present: Sequence[DeviceId]) -> Plan:
-    """The phase that asks for the bounds of the common model's latents, or, with a guarantee, only for their
-    number. The state's parameters are `DescriptorParameters`."""
+    """The phase that asks for the bounds of the common model's latents; with a privacy guarantee, only for
+    their number. The state's parameters are `DescriptorParameters`."""
     asked = state.parameters.asked_privacy
     bounds = WIDTH if asked.calibrated else state.parameters.bounds
     task = Evaluate(state.models[GLOBAL], cluster=GLOBAL, bounds=bounds)
@@ -35,9 +39,10 @@ def ask_bounds(state: S, present: Sequence[DeviceId]) -> Plan:
 def merged_bounds(
     reports: Sequence[Report], privacy: PrivacySettings, margin: float
 ) -> tuple[LatentBounds | None, int]:
-    """The bounds of all devices' latents, None with a guarantee, and how many latents there are."""
+    """The merged bounds of all devices' latents, or None with a privacy guarantee; and the number of
+    latents."""
     measured = [each for _, each in sorted(metrics_of(reports).items()) if each.latents]
-    # One device with another network must not spoil the projector of all others.
+    # A device with a different network must not spoil the projector for all others.
     width = Counter(each.latents for each in measured).most_common(1)[0][0]
     if privacy.calibrated:
         return None, width
@@ -48,8 +53,10 @@ def merged_bounds(
 def projector_of(
     bounds: LatentBounds | None, latents: int, privacy: PrivacySettings, dims: int, solver: str
 ) -> Tensors:
-    """The projector of a run, of the merged bounds; with a guarantee, of public numbers. solver: of the PCA,
-    "auto" or "full"."""
+    """The projector of a run, from the merged bounds, or with a privacy guarantee from public numbers.
+
+    solver: of the PCA, "auto" or "full".
+    """
     if privacy.calibrated:
         return public_projector(latents, dims)
     assert bounds is not None
@@ -57,9 +64,10 @@ def projector_of(
 
 
 def merge_bounds(bounds: Iterable[LatentBounds], margin: float) -> LatentBounds:
-    """Coordinate-wise lowest low and highest high (FLUX C.1.1, S1), both moved outwards by a factor `margin`.
+    """The lowest low and the highest high of each coordinate (FLUX C.1.1, S1), widened by a factor `margin`.
 
-    The order of the parts does not matter. Raises BadPayload when they are of different encoders or widths.
+    The order of the parts does not matter. Raises BadPayload if they come from different encoders or have
+    different widths.
     """
     parts = list(bounds)
     if len({(part.low.size, part.epoch) for part in parts}) != 1:
@@ -74,31 +82,35 @@ def merge_bounds(bounds: Iterable[LatentBounds], margin: float) -> LatentBounds:
 def make_projector(
     bounds: LatentBounds, latents: int, dims: int, solver: Literal["auto", "full"] = "full"
 ) -> Tensors:
-    """PCA of 200 points drawn uniformly between the bounds (FLUX C.1.1, S2): v latents to l dims.
+    """PCA of 200 points drawn uniformly between the bounds (FLUX C.1.1, S2): v latents to l dimensions.
 
-    bounds: (v,) or (1,), one pair for all. Returns "mean" (v,) and "components" (l, v), float64; l is at
-    most `dims`, 200 and v. The points come from the legacy generator with seed 1, as in the authors' code.
+    bounds: (v,), or (1,) for one pair of bounds for all. Returns "mean" (v,) and "components" (l, v),
+    float64; l is the smallest of `dims`, 200 and v. The points come from the legacy generator with seed 1, as
+    in the authors' code.
 
-    solver: "full" gives the same projector with every version of scikit-learn; "auto", what the authors
-    ran, is randomised above 500 latents and then goes on with the same generator.
+    solver: "full" gives the same projector with every version of scikit-learn. "auto", which the authors
+    used, is randomized above 500 latents and then continues with the same generator.
     """
     chance = np.random.RandomState(SEED)
     points = chance.uniform(bounds.low, bounds.high, (POINTS, latents))
+    from sklearn.decomposition import PCA  # where it is used, as in shoal.core.server_kit.cluster
+
     fitted = PCA(min(dims, POINTS, latents), svd_solver=solver, random_state=chance).fit(points)
     return {"mean": fitted.mean_, "components": np.ascontiguousarray(fitted.components_)}
 
 
 def public_projector(latents: int, dims: int) -> Tensors:
-    """A projector with a radius, which takes nothing from any device: v latents to l dims, or a few less.
+    """A projector with a radius, which depends on no device's data: v latents to l dimensions, or slightly
+    fewer.
 
-    "components" (l, v + 2), for latents that are standardized before
+    "components" (l, v + 2), for latents that are standardized first
     (`shoal.core.device_kit.describe.standardized`): d = l - 2 random orthonormal rows, at least one, for the
-    directions of latents, and the two numbers of the length, which weigh as two directions do on average.
-    "mean" is 0.
+    directions of latents, and the two coordinates of the length, which weigh as much as two directions do on
+    average. "mean" is 0.
 
-    "radius" (), to which projected latents are shortened: the root of (d + 2 sqrt(2 d) + 2) / v. Of a random
-    direction that is the mean squared length that is left, and twice its standard deviation. So it is public,
-    and few samples are shortened.
+    "radius" (), to which projected latents are clipped: the square root of (d + 2 sqrt(2 d) + 2) / v. For a
+    random direction this is the mean squared length after projection plus twice its standard deviation, so
+    that the radius is public and few samples are clipped.
     """
     directions = max(min(dims - LENGTH, latents), 1)
     normal = np.random.RandomState(SEED).standard_normal((latents, directions))

@@ -1,14 +1,16 @@
-"""One model from many updates, with noise of the server: a guarantee for devices, against who gets models.
+"""One model from many updates, with noise that the server adds: a guarantee for devices against the
+recipients of the models.
 
-Each device's update is shortened to a public norm C, whole updates are summed, every device counting once or
-less, and Gaussian noise of standard deviation z C is added to the sum before it is divided by their number
-(McMahan et al., Learning Differentially Private Recurrent Language Models, ICLR 2018). How many samples a
-device has gives it no more weight: by its own word it could make the others' share, and so the noise, small.
+Each device's update is clipped to a public norm C. The updates are summed, every device counting at most
+once, and Gaussian noise of standard deviation z C is added to the sum before it is divided by the total
+weight (McMahan et al., Learning Differentially Private Recurrent Language Models, ICLR 2018). More samples
+give a device no more weight: since it reports their number itself, it could otherwise make the others' share,
+and so the effect of the noise, small.
 
-Neighbours are two rounds that differ in one device's update, which is nothing in one of them; that it takes
-part, and in which cluster, is the same in both. A device whose shares in several clusters are 1 together
-moves all their sums by C at most. So a round costs it rho = 1 / (2 z^2), and rounds add up; no luck of being
-chosen is counted in its favour, as the server does not choose in secret.
+Two rounds are neighbors if they differ in one device's update, which is zero in one of them; that the device
+takes part, and in which cluster, is the same in both. A device whose shares in several clusters sum to at
+most 1 changes all sums together by at most C. A round therefore costs it rho = 1 / (2 z^2), and the costs of
+rounds add up. There is no amplification by sampling, because the server does not choose devices in secret.
 """
 
 import math
@@ -30,13 +32,13 @@ from shoal.core.server_kit.standard import trained
 from shoal.core.types import Array, DeviceId, ModelKey, Tensors
 
 WITHIN = 1.0 - 1e-9
-"""Of the norm, what updates are shortened to: the rest is for the rounding of float64."""
+"""Updates are clipped to this fraction of the norm; the rest covers rounding errors of float64."""
 
 
 @dataclass(frozen=True)
 class Noise:
-    """clip: C, the L2 norm of an update. multiplier: z, of the noise, in units of clip. delta: at which its
-    epsilon is told."""
+    """clip: C, the L2 norm of an update. multiplier: z, the standard deviation of the noise in units of clip.
+    delta: the delta for which epsilon is reported."""
 
     clip: float
     multiplier: float
@@ -44,16 +46,16 @@ class Noise:
 
     @property
     def rho(self) -> float:
-        """What a round costs a device that takes part."""
+        """The cost of a round for a device that takes part."""
         return rho_of(self.multiplier)
 
 
 def noised(
     base: Tensors, updates: Mapping[DeviceId, Update], noise: Noise, entropy: Entropy = token_bytes
 ) -> dict[str, Array]:
-    """The next model, from at least one update of weight 0 to 1. Every call draws noise anew.
+    """The next model, from at least one update of weight 0 to 1. Every call draws new noise.
 
-    Whole numbers stay as in `base`. Memory: of one model and one block in float64.
+    Whole numbers stay as in `base`. Memory: one model, and one block in float64.
     """
     scales: dict[DeviceId, float] = {}
     for device, update in sorted(updates.items()):
@@ -66,7 +68,7 @@ def noised(
 
 
 def rule_of(parameters: Any) -> str | Noise:
-    """How an algorithm's parameters say that updates become a model."""
+    """The aggregation rule of an algorithm's parameters."""
     if parameters.aggregation != NOISED:
         return str(parameters.aggregation)
     return Noise(parameters.central_clip, parameters.central_noise, parameters.central_delta)
@@ -75,14 +77,15 @@ def rule_of(parameters: Any) -> str | Noise:
 def charged(
     spent: Mapping[DeviceId, float], reports: Sequence[Report], rule: str | Noise
 ) -> Mapping[DeviceId, float]:
-    """rho that each device has lost by models of this run, after a round with these reports."""
+    """The rho that each device has spent through the models of this run, after a round with these reports."""
     if not isinstance(rule, Noise):
         return spent
     return {**spent, **{device: spent.get(device, 0.0) + rule.rho for device in trained(reports)}}
 
 
 def promise(state: Any) -> CentralNoise | None:
-    """What noise of the server promises the devices of a run in this state; None where it adds none."""
+    """The guarantee of the server's noise for the devices of a run in this state; None if it adds no
+    noise."""
     rule = rule_of(state.parameters) if hasattr(state, "spent") else ""
     if not isinstance(rule, Noise):
         return None
@@ -90,11 +93,11 @@ def promise(state: Any) -> CentralNoise | None:
 
 
 def loudness(key: ModelKey, base: Tensors, own: Mapping[DeviceId, Update], noise: Noise) -> str:
-    """For an operator: whether the noise leaves anything of so few updates."""
+    """For an operator: how the noise compares with this many updates."""
     size = sum(array.size for array in base.values() if array.dtype.kind == "f")
     times = noise.multiplier * size**0.5 / sum(update.weight for update in own.values())
     return (
-        f"model {key}: {len(own)} devices; the noise in it is {times:.2g} times as long as an update of norm "
+        f"model {key}: {len(own)} devices; its noise is {times:.2g} times as long as an update of norm "
         "central_clip"
     )
 
@@ -113,7 +116,7 @@ def _tensor(
         block = slice(first, first + BLOCK)
         total = np.zeros(found[block].size)
         for device, scale in scales.items():
-            if scale > 0.0:  # nothing times an infinite step would be no number
+            if scale > 0.0:  # 0 times an infinite step would be NaN
                 update = updates[device]
                 origin = start if update.origin is None else update.origin[name].reshape(-1)
                 step = update.model[name].reshape(-1)[block].astype(np.float64) - origin[block]

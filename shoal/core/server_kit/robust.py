@@ -1,25 +1,31 @@
-"""One model from many updates, of which some may be hostile. It knows nothing of rounds and reports.
+"""One model from many updates, some of which may be hostile. This module knows nothing of rounds and reports.
 
-An update is what a device reported minus the model that its round began with. Before every rule but `mean`
+An update is the model that a device reported minus the model that its round began with. Before every rule but
+`mean`,
 
-- its L2 norm is cut to `BOUND` times a reference: the median norm of the round, which is itself at most
-  `BOUND` times the reference of the round before, so that a cluster of one has a bound too;
-- its weight is cut to `SHARE` of the cluster's: how many samples it has is the device's own word.
+- its L2 norm is clipped to `BOUND` times a reference: the median norm of the round, which is itself at most
+`BOUND` times the reference of the previous round, so that even a cluster with one device has a bound;
+- its weight is capped at `SHARE` of the cluster's, because a device reports the number of its samples itself.
 
-In that median a device counts by its samples, since who has more takes more steps and goes further: if each
-counted once, many tiny devices would hold back the few that have the data. But none counts more than twice
-its equal share, nor more than a third. So one device of three or more, or less than a quarter of them, cannot
-move the reference out of the range of the others' norms, whatever it claims.
+In that median a device counts by its samples, because more samples mean more steps and longer updates: if
+each device counted once, many tiny devices would restrain the few that have the data. But no device counts
+more than twice its equal share, nor more than a third. So one device of three or more, or any group of less
+than a quarter of the devices, cannot move the reference out of the range of the others' norms, whatever it
+claims.
 
-Then the rule: `clipped`, their weighted mean; `trimmed`, the mean of each coordinate without its highest and
-lowest tenth; `median`, of each coordinate. The last two count every device once, whatever it claims. `auto`
-chooses among these by the number of updates. What is promised, when updates are of norm B at most:
+Then the rule applies. `clipped` is the weighted mean; `trimmed` is the mean of each coordinate without its
+highest and lowest tenth; `median` is the median of each coordinate. The last two count every device once,
+whatever it claims. `auto` chooses among the three by the number of updates. If the norms of updates are at
+most B, the guarantees are:
 
-    clipped   it is at most a (B + |h|) away from h, the mean of the honest; a: the hostile share of weight
-    trimmed   each coordinate lies between the honest values, while no more are hostile than are left out
-    median    each coordinate lies between the honest values, while fewer than half are hostile
+    clipped   the model is at most a (B + |h|) away from h, the mean of the honest updates; a: the hostile
+              share of the weight
+    trimmed   each coordinate is within the range of the honest values, as long as at most as many devices
+              are hostile as are left out at one end
+    median    each coordinate is within the range of the honest values, as long as fewer than half are hostile
 
-Whole numbers (the counter of a batch norm) have no norm to cut: every rule but `mean` takes their median.
+Whole numbers (the counter of a batch norm) have no norm that could be clipped: every rule but `mean` takes
+their median.
 
 Norm bound: Sun et al., Can You Really Backdoor Federated Learning?, 2019. Trimmed mean and median: Yin et
 al., Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates, ICML 2018.
@@ -39,23 +45,24 @@ from shoal.core.types import Array, DeviceId, Tensors
 
 RULES = get_args(Rule)
 BOUND = 3.0
-"""Times the reference: the longest norm that counts, and how much the reference may grow in a round."""
+"""In units of the reference: the longest norm that counts, and the largest growth of the reference in a
+round."""
 SHARE = 0.2
-"""Of the weight of all, the most that one update has; 2 / n of it where that is more."""
+"""The largest share of the total weight for one update; 2 / n if that is more."""
 ROUNDING = 1e-9
-"""Relative: sums of weights that differ by less are the same."""
+"""Relative: sums of weights that differ by less are equal."""
 FEW, MANY = 5, 10
-"""`auto`: the clipped mean below FEW updates, the median below MANY, from there on the trimmed mean."""
+"""`auto`: the clipped mean below FEW updates, the median below MANY, and the trimmed mean otherwise."""
 TENTH = 10
 MATRIX = 1 << 25
-"""Bytes that are sorted at a time: a row for each update, as many coordinates as fit."""
+"""Bytes that are sorted at a time: a row for each update, with as many coordinates as fit."""
 
 
 @dataclass(frozen=True, eq=False)
 class Update:
-    """What a device reported, read several times. weight: above 0, in any unit.
+    """What a device reported; it is read several times. weight: above 0, in any unit.
 
-    origin: the model that it trained from, where that is not the one that the others did.
+    origin: the model that it trained from, if it differs from that of the others.
     """
 
     model: Tensors
@@ -65,9 +72,10 @@ class Update:
 
 @dataclass(frozen=True, eq=False)
 class Combined:
-    """reference: the norm by which updates were measured; 0 when nothing was.
+    """reference: the norm with which updates were compared; 0 if there was none.
 
-    clipped: of each update that was cut, how many references long it was. capped: whose weight was cut.
+    clipped: for each update that was clipped, its length in units of the reference. capped: the devices whose
+    weight was capped.
     """
 
     model: Tensors
@@ -77,11 +85,11 @@ class Combined:
 
 
 def combine(rule: str, base: Tensors, updates: Mapping[DeviceId, Update], before: float = 0.0) -> Combined:
-    """The next model, from at least one update; the same bits whatever order they came in.
+    """The next model, from at least one update; it has the same bits whatever the order of the updates.
 
-    base: what the round began with, for all updates that name no origin of their own.
-    before: the reference of the last round; 0 when there was none.
-    Memory: of one model, one tensor and `MATRIX`, however many updates there are.
+    base: the model that the round began with, for all updates without an origin of their own.
+    before: the reference of the previous round; 0 if there was none.
+    Memory: one model, one tensor and `MATRIX` bytes, however many updates there are.
     """
     devices = sorted(updates)
     weights = {device: updates[device].weight for device in devices}
@@ -90,6 +98,8 @@ def combine(rule: str, base: Tensors, updates: Mapping[DeviceId, Update], before
     origins = {device: base if (one := updates[device].origin) is None else one for device in devices}
     norms = {device: norm(updates[device].model, origins[device]) for device in devices}
     usual = reference(norms, weights, before)
+    # A long update keeps its direction and is shortened, rather than dropped: the honest device with unusual
+    # data still counts, and a hostile one gains nothing by a larger norm.
     clipped = {device: size / usual for device, size in norms.items() if 0.0 < BOUND * usual < size}
     parts: dict[DeviceId, Tensors] = {device: updates[device].model for device in devices}
     parts |= {
@@ -107,7 +117,7 @@ def combine(rule: str, base: Tensors, updates: Mapping[DeviceId, Update], before
 
 
 def chosen(rule: str, updates: int) -> str:
-    """The rule for so many updates, where it is left to us."""
+    """The rule for this many updates: `auto` resolved."""
     if rule != "auto":
         return rule
     return "clipped" if updates < FEW else "median" if updates < MANY else "trimmed"
@@ -117,7 +127,7 @@ def chosen(rule: str, updates: int) -> str:
 
 
 def norm(model: Tensors, base: Tensors) -> float:
-    """L2 norm of the update, over all tensors of floats; infinite where it is beyond float64."""
+    """L2 norm of the update, over all tensors of floats; infinite if it is beyond float64."""
     total = 0.0
     with np.errstate(over="ignore"):
         for name, origin in base.items():
@@ -130,7 +140,8 @@ def norm(model: Tensors, base: Tensors) -> float:
 
 
 def reference(norms: Mapping[DeviceId, float], weights: Mapping[DeviceId, float], before: float) -> float:
-    """The median of the norms, at most `BOUND` times `before` where there was one. 0: nothing to go by.
+    """The median of the norms, at most `BOUND` times `before` if there was a reference before; 0 if no model
+    moved.
 
     Devices that did not move their model say nothing about how far training goes.
     """
@@ -144,7 +155,7 @@ def reference(norms: Mapping[DeviceId, float], weights: Mapping[DeviceId, float]
 
 
 def _median(values: Iterable[tuple[float, float]]) -> float:
-    """Of values with weights; half-way between the two where the weight parts evenly."""
+    """The weighted median; the mean of two values if the weight divides evenly between them."""
     ordered = sorted(values)
     half = math.fsum(weight for _, weight in ordered) / 2.0
     reached = 0.0
@@ -156,9 +167,9 @@ def _median(values: Iterable[tuple[float, float]]) -> float:
 
 
 def capped(weights: Mapping[DeviceId, float], share: float) -> dict[DeviceId, float]:
-    """The weights, none above a share of what they then are together. share: 1 / n at least.
+    """The weights, none above a share of their sum after capping. share: at least 1 / n.
 
-    With the k heaviest at the limit, a share of s each, the limit is s / (1 - k s) of the others' sum.
+    If the k heaviest are capped at a share s each, the cap is s / (1 - k s) times the sum of the others.
     """
     heaviest = sorted(weights.values(), reverse=True)
     above = 0
@@ -170,9 +181,9 @@ def capped(weights: Mapping[DeviceId, float], share: float) -> dict[DeviceId, fl
 
 
 class Clipped(Mapping[str, Array]):
-    """What a device would have reported, had its update been `scale` times as long: 0 to 1.
+    """What a device would have reported if its update had been `scale` times as long, 0 to 1.
 
-    A tensor is made when it is asked for. Whole numbers are as reported.
+    A tensor is computed when it is requested. Whole numbers are as reported.
     """
 
     def __init__(self, model: Tensors, base: Tensors, scale: float) -> None:
@@ -183,7 +194,7 @@ class Clipped(Mapping[str, Array]):
         reported, start = _values(self._model, name, block), _values(self._base, name, block)
         if start.dtype.kind != "f":
             return reported
-        if self._scale == 0.0:  # nothing times an infinite step would be no number
+        if self._scale == 0.0:  # 0 times an infinite step would be NaN
             return start
         step = reported.astype(np.float64) - start
         return (start + self._scale * step).astype(start.dtype)
@@ -208,7 +219,7 @@ class Clipped(Mapping[str, Array]):
 def middle(parts: Sequence[Tensors], like: Tensors, cut: int) -> dict[str, Array]:
     """For each tensor of `like`: the mean of each coordinate without its `cut` lowest and highest values.
 
-    cut: below half of the parts. Whole numbers get the median, to the nearest, whatever `cut` is.
+    cut: less than half the number of parts. Whole numbers get the rounded median, whatever `cut` is.
     """
     return {
         name: _middle(parts, name, array, cut if array.dtype.kind == "f" else _half(len(parts)))
@@ -222,30 +233,31 @@ def _middle(parts: Sequence[Tensors], name: str, like: Array, cut: int) -> Array
     matrix = np.empty((len(parts), most))
     for block in _blocks(like.size, most):
         rows = matrix[:, : result[block].size]
-        # Mapped files are opened anew for each block and let go again: tensors never pile up.
+        # Mapped files are opened for each block and closed again, so tensors never accumulate in memory.
         for row, part in zip(rows, parts, strict=True):
             row[:] = _values(part, name, block)
         rows.sort(axis=0)
         left = rows[cut : len(parts) - cut]
         with np.errstate(over="ignore"):
             mean = left.sum(axis=0) / len(left)
-        np.clip(mean, left[0], left[-1], out=mean)  # rounding must not leave the range
+        np.clip(mean, left[0], left[-1], out=mean)  # a rounding error must not leave the range
         result[block] = mean if like.dtype.kind == "f" else np.rint(mean)
     return result.reshape(like.shape)
 
 
 def _tenth(count: int) -> int:
-    """How many of so many to leave out at each end; at least one, as long as one remains."""
+    """How many of `count` values to leave out at each end for `trimmed`: at least one, as long as one
+    remains."""
     return min(max(count // TENTH, 1), _half(count))
 
 
 def _half(count: int) -> int:
-    """How many of so many to leave out at each end so that one or two remain."""
+    """How many of `count` values to leave out at each end so that one or two remain."""
     return (count - 1) // 2
 
 
 def _values(tensors: Tensors, name: str, block: slice) -> Array:
-    """Some coordinates of a tensor, in the order of its bytes."""
+    """Some coordinates of a tensor, in memory order."""
     return tensors.part(name, block) if isinstance(tensors, Clipped) else tensors[name].reshape(-1)[block]
 
 

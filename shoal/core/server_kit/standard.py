@@ -1,4 +1,4 @@
-"""What most server halves do with standard reports."""
+"""What most server halves do with the standard messages."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
@@ -10,7 +10,8 @@ from shoal.core.types import DeviceId
 
 
 def training(parameters: Any) -> TrainingSettings:
-    """The training settings among an algorithm's parameters, by name; the defaults of those it has not."""
+    """The training settings among an algorithm's parameters, by name, with defaults for those that it
+    lacks."""
     names = [item.name for item in fields(TrainingSettings)]
     return TrainingSettings(
         **{name: getattr(parameters, name) for name in names if hasattr(parameters, name)}
@@ -18,9 +19,10 @@ def training(parameters: Any) -> TrainingSettings:
 
 
 def private_training(parameters: Any, rounds: int = 0) -> PrivateTraining | None:
-    """The DP-SGD among an algorithm's parameters, by their names; None where it asks for none.
+    """The DP-SGD settings among an algorithm's parameters, by name; None if they request no DP-SGD.
 
-    An epsilon is for all of the run's `rounds` of training; 0: the parameter of that name. Raises BadPayload.
+    An epsilon is for all `rounds` of training in the run; 0 stands for the parameter of that name. Raises
+    BadPayload.
     """
     epsilon, noise = getattr(parameters, "dp_epsilon", 0.0), getattr(parameters, "dp_noise", 0.0)
     if not epsilon and not noise:
@@ -41,12 +43,12 @@ def metrics_of(reports: Sequence[Report]) -> dict[DeviceId, Evaluated]:
 
 
 def mean_loss(reports: Sequence[Report]) -> float:
-    """Mean of the measured losses, each by its number of samples."""
+    """Mean of the measured losses, weighted by numbers of samples."""
     return _mean(metrics_of(reports), lambda measured: measured.loss)
 
 
 def mean_accuracy(reports: Sequence[Report]) -> float:
-    """Mean of the measured accuracies, each by its number of samples."""
+    """Mean of the measured accuracies, weighted by numbers of samples."""
     return _mean(metrics_of(reports), lambda measured: measured.accuracy)
 
 

@@ -1,15 +1,16 @@
-"""Could two devices' data come from one distribution? A test on their descriptors, instead of a density.
+"""Could the data of two devices come from one distribution? A test on their descriptors, instead of a
+density.
 
-FLUX's elbow asks how densely devices lie, and so cannot tell "all alike" from "all different"; where devices
-differ a lot it chains unlike ones together. The descriptors carry enough to ask the right question. For two
-devices, over the classes that both have,
+FLUX's elbow looks at how densely devices lie, and so cannot tell "all alike" from "all different"; where many
+devices differ, it chains different ones together. The descriptors contain enough for the direct question. For
+two devices, over the classes that both have,
 
     T = ( sum over classes and coordinates of (mean_a - mean_b)^2 / (var_a / n_a + var_b / n_b)
           + chi-square of the class counts ) / degrees of freedom
 
-is about 1 when their data come from one distribution, whatever the data set, the model and the number of
-samples, and grows with the number of samples when they do not. Where no class can be compared, all samples
-together are.
+is about 1 if their data come from one distribution, whatever the data set, the model and the number of
+samples. Otherwise it grows with the number of samples. If no class can be compared, the moments of all
+samples together are compared instead.
 """
 
 from collections.abc import Sequence
@@ -17,41 +18,43 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
-from scipy.stats import chi2
+from scipy.special import chdtri
 
 from shoal.core.exchange.parts import Descriptor, FloatArray
 from shoal.core.server_kit.cluster import Labels, renumbered
 from shoal.core.server_kit.descriptors import Table, aligned
 
 ERROR = 0.01
-"""How often chance alone may make the most unlike of all pairs look unlike."""
+"""How often chance by itself may make the most unlike of all pairs look unlike."""
 CORRELATION = 2.0
-"""The coordinates of a class are correlated, so T spreads like that of this many times fewer of them."""
+"""The coordinates of a class are correlated, so T spreads like the statistic of this many times fewer
+coordinates."""
 CHANCE = 0.5
-"""About what chance alone makes of a pair, as a share of the most that it could make."""
+"""The typical unlikeness of a pair by chance, as a share of the largest that chance makes plausible."""
 CLEAR = 1.5
-"""A step in unlikeness by this ratio parts groups, once it is more than chance. Not every step does: samples
-that hang together, such as those of one recording, make all like devices look unlike, but by degrees and all
-about as much."""
+"""A step in unlikeness by this ratio separates groups, once it is above chance. Smaller steps do not: samples
+that depend on each other, such as those of one recording, make even similar devices look unlike, but
+gradually and all to about the same degree."""
 
 
 def unlikeness(described: Sequence[Descriptor]) -> FloatArray:
-    """(n, n): T of every pair, as a multiple of what chance alone could make of the most unlike of as many
-    pairs under one distribution; so up to 1 means alike. 0 on the diagonal.
+    """(n, n): T of every pair, divided by the largest T that chance makes plausible among this many pairs of
+    one distribution. Up to 1 therefore means alike. The diagonal is 0.
 
-    Where noise makes classes faint, a shift of all samples would drown in them: it is then tested apart too.
+    If there is noise, a shift of all samples could be too faint in the single classes: all samples together
+    are then tested separately as well.
     """
     return _unlike(aligned(described), _pairs(len(described)))
 
 
 def _unlike(table: Table, pairs: float) -> FloatArray:
-    """`unlikeness` of the rows, which are `pairs` pairs or are made of as many."""
+    """`unlikeness` of the rows. pairs: the number of pairs that the rows are, or were chosen from."""
     tables = [table, table.without_classes()] if table.noisy.any() else [table]
     found = []
     for each in tables:
         statistic, free = statistics(each)
         fewer = np.maximum(free / CORRELATION, 1.0)
-        found.append(statistic / (chi2.isf(ERROR / pairs / len(tables), fewer) / fewer))
+        found.append(statistic / (chdtri(fewer, ERROR / pairs / len(tables)) / fewer))
     result: FloatArray = np.max(found, axis=0)
     np.fill_diagonal(result, 0.0)
     return (result + result.T) / 2.0
@@ -69,17 +72,18 @@ def _pairs(devices: int) -> float:
 def statistics(table: Table) -> tuple[FloatArray, FloatArray]:
     """(n, n) each: T of every pair, and its degrees of freedom.
 
-    Of a descriptor with noise, the noise's variances are known: they are added to those of means and counts.
-    Classes within noise are left out, and all samples together are compared as well.
+    If a descriptor has noise, the variances of the noise are known and are added to those of means and
+    counts. Classes that noise hides are left out, and all samples together are compared as well.
     """
     means, counts, known = table.means, table.counts, table.known  # (n, 1 + U, ...)
     errors = table.errors
-    # A coordinate that never moves (a dead unit) says nothing, and would divide by nothing.
+    # A coordinate that never varies (a dead unit) carries no information, and would cause a division by zero.
     least = 1e-12 * np.maximum(means**2, 1.0).max(axis=(0, 1))
     noisy = table.noisy
     statistic, free = np.zeros((2, len(means), len(means)))
     for index in range(len(means)):
-        # What a squared difference of means is worth when its variance was itself estimated from few samples.
+        # The variance in the denominator is itself an estimate. With m degrees of freedom, the squared
+        # t statistic has the mean m / (m - 2) instead of 1: this factor brings it back to 1.
         samples = counts[index] + counts - 2.0
         worth = np.maximum(samples - 2.0, 0.0) / np.maximum(samples, 1.0)
         shared = known[index] & known & (worth > 0.0)
@@ -97,8 +101,8 @@ def _counts_differ(
 ) -> tuple[FloatArray, FloatArray]:
     """Chi-square statistic of one device's class counts against each of `others`, and its degrees of freedom.
 
-    one, noise: (1 + U,), counts of all samples and of each class, and the variances of their noise, infinite
-    where there is no count. others, noises: (n, 1 + U).
+    one, noise: (1 + U,), counts of all samples and of each class, and the variances of their noise, which are
+    infinite where there is no count. others, noises: (n, 1 + U).
     """
     ratio = np.sqrt(np.maximum(others[:, :1], 1.0) / max(one[0], 1.0))
     both = np.maximum(one + others, 0.0)[:, 1:]
@@ -110,23 +114,25 @@ def _counts_differ(
 
 
 def groups(described: Sequence[Descriptor], clusters: int = 0) -> Labels:
-    """Devices by group, so that no chain can form.
+    """Devices by group, in such a way that no chain can form.
 
-    clusters: how many groups, at most; 0 where that is to be found.
+    clusters: the largest number of groups; 0 to find it.
 
-    Complete linkage: two groups are as unlike as their most unlike pair; or as all of the one and all of the
-    other, where that is more, for chance and noise fade over the devices of a group. It can find one group,
-    and as many as there are devices.
+    The linkage is complete: two groups are as unlike as their most unlike pair. Pooling all devices of one
+    group and all of the other gives a second, sharper test, because chance and noise average out over the
+    devices of a group; the larger of the two values counts. The result can be one group, or as many as there
+    are devices.
     """
     if len(described) < 2:
         return np.zeros(len(described), np.int64)
     tree = linkage(squareform(unlikeness(described), checks=False), "complete")
+    # Heights must not decrease on the way up, or cutting the tree at a height would be ambiguous.
     tree[:, 2] = np.maximum.accumulate(np.maximum(tree[:, 2], _together(aligned(described), tree)))
     return cut(tree, clusters)
 
 
 def _together(table: Table, tree: FloatArray) -> FloatArray:
-    """(n - 1,): how unlike the two sides of each merge are when each is taken as one device."""
+    """(n - 1,): how unlike the two sides of each merge are if each is pooled into one device."""
     devices = len(table.counts)
     members = [[index] for index in range(devices)]
     found = []
@@ -137,13 +143,14 @@ def _together(table: Table, tree: FloatArray) -> FloatArray:
 
 
 def cut(tree: FloatArray, clusters: int = 0) -> Labels:
-    """The groups of a tree, (n - 1, 4) as `linkage` gives it, heights being unlikeness.
+    """The groups of a tree, (n - 1, 4) as `linkage` returns it, whose heights are unlikeness.
 
-    Going up, it is cut at the first step that is `CLEAR` and leads above chance, which is up to 1; where
-    devices differ by degrees and no step is clear, at the largest one.
+    From the bottom up, the tree is cut at the first step that is `CLEAR` and ends above chance, which is up
+    to 1. If devices differ by degrees and no step is clear, it is cut at the largest one.
     """
     if clusters:
         return renumbered(fcluster(tree, clusters, "maxclust"))
+    # Below CHANCE all heights count as equal: ratios of tiny values would look like clear steps.
     heights = np.maximum(np.concatenate([[CHANCE], tree[:, 2]]), CHANCE)
     steps = np.where(heights[1:] > 1.0, heights[1:] / heights[:-1], 0.0)
     if not steps.any():

@@ -18,25 +18,54 @@ from shoal.shell.console import Console, Result, verb
 )
 @verb
 @click.option("--paper", default="flux", show_default=True, help="flux, feroma, fedrc or cornflqs.")
-@click.option("--table", "number", type=int, default=1, show_default=True, help="The table's number there.")
-@click.option("--dataset", default="mnist", show_default=True, help="Such as mnist or fashion-mnist.")
+@click.option(
+    "--table", "number", type=int, default=1, show_default=True, help="The number of the table in the paper."
+)
+@click.option(
+    "--dataset", default="mnist", show_default=True, help="The data set, such as mnist or fashion-mnist."
+)
 @click.option("--data-dir", type=PATH, help="The folder with the data set's files.")
-@click.option("--seeds", default="42", show_default=True, metavar="N,N", help="One run of each cell a seed.")
 @click.option(
-    "--methods", default="", metavar="A,B", help="Of these alone, in the paper's words.  [default: all]"
+    "--seeds",
+    default="42",
+    show_default=True,
+    metavar="N,N",
+    help="Random seeds; each cell runs once for each of them.",
 )
 @click.option(
-    "--columns", default="", metavar="A,B", help="These alone; patterns such as px-*.  [default: all]"
+    "--methods", default="", metavar="A,B", help="Only these methods, by the paper's names.  [default: all]"
 )
-@click.option("--clients", type=click.IntRange(min=1), help="Devices, in the place of the paper's number.")
-@click.option("--rounds", type=click.IntRange(min=1), help="Rounds, in the place of the paper's number.")
-@click.option("--out", type=PATH, metavar="DIR", help="Where results are kept.  [default: runs/tables/NAME]")
-@click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Cells at a time.")
 @click.option(
-    "--minutes", type=click.FloatRange(min=0.0), default=float("inf"), help="Begin no cell after so long."
+    "--columns",
+    default="",
+    metavar="A,B",
+    help="Only these columns; patterns such as px-* work.  [default: all]",
+)
+@click.option("--clients", type=click.IntRange(min=1), help="Number of devices, instead of the paper's.")
+@click.option("--rounds", type=click.IntRange(min=1), help="Number of rounds, instead of the paper's.")
+@click.option(
+    "--out", type=PATH, metavar="DIR", help="Where the results are stored.  [default: runs/tables/NAME]"
+)
+@click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Number of cells to run at a time.",
+)
+@click.option(
+    "--minutes",
+    type=click.FloatRange(min=0.0),
+    default=float("inf"),
+    help="Start no new cell after this many minutes.",
 )
 @click.option("--device", default="auto", show_default=True, help="Where to compute: auto, cpu or cuda.")
-@click.option("--list", "listed", is_flag=True, help="Say what the table has, and run nothing.")
+@click.option(
+    "--list",
+    "listed",
+    is_flag=True,
+    help="List the methods and columns of the table without running anything.",
+)
 def table(
     console: Console,
     paper: str,
@@ -54,11 +83,11 @@ def table(
     device: str,
     listed: bool,
 ) -> Result:
-    """Run a table of one of the papers, and print it beside the paper's figures.
+    """Reproduce a table of one of the papers, and print it beside the paper's figures.
 
-    A table takes hours. Each cell is kept when it is done: the same command goes on where the last one
-    stopped, and --minutes 0 shows what there is. In DIR: cells/, table.json, table.md and, with matplotlib,
-    table.png.
+    A table takes hours. The result of each cell is stored as soon as it is ready, so the same command
+    continues where the last one stopped, and --minutes 0 shows the results so far. DIR holds cells/,
+    table.json, table.md and, where matplotlib is installed, table.png.
     """
     from shoal.lab import tables
     from shoal.lab.experiment import Experiment
@@ -80,12 +109,12 @@ def table(
     due = [cell for cell in cells if cell.name not in results]
     console.say(f"{len(cells)} cells, {len(results)} of them done; results in {folder}")
 
-    def told(cell: Any, result: Mapping[str, Any]) -> None:
+    def show(cell: Any, result: Mapping[str, Any]) -> None:
         results[cell.name] = result
         left = len(cells) - len(results)
         console.say(f"{cell.name}: {_figures(chosen, cell, result)}, {_seconds(result):.0f} s; {left} left")
 
-    failed = campaign.run_cells(due, folder, jobs=jobs, seconds=60.0 * minutes, told=told) if due else {}
+    failed = campaign.run_cells(due, folder, jobs=jobs, seconds=60.0 * minutes, on_result=show) if due else {}
     for name, reason in failed.items():
         console.say(f"{name}: failed: {reason}")
     everything = chosen.cells(base, _kept_seeds(folder, seeds), scale=scale)
@@ -105,7 +134,7 @@ def table(
     _write(folder, data, text)
     plot.draw(chosen, about, grids, folder / "table.png")
     refusal = (
-        Refused(f"{len(failed)} of {len(cells)} cells failed", "their reasons stand above")
+        Refused(f"{len(failed)} of {len(cells)} cells failed", "the reasons are listed above")
         if failed
         else None
     )
@@ -113,7 +142,7 @@ def table(
 
 
 def _said(scale: Mapping[str, int]) -> list[str]:
-    """What is other than in the paper."""
+    """What differs from the paper."""
     return [f"{value} {name}" for name, value in scale.items()]
 
 
@@ -125,7 +154,7 @@ def _write(folder: Path, data: Mapping[str, Any], text: str) -> None:
 
 
 def _kept_seeds(folder: Path, asked: str) -> list[int]:
-    """All seeds of which there is a cell, so that a table that is run in pieces is shown whole."""
+    """All seeds that have a stored cell, so that a table that was run in parts is shown as a whole."""
     kept = {int(path.stem.rpartition("-")[2]) for path in (folder / "cells").glob("*--seed-*.json")}
     return sorted(kept | set(_numbers(asked)))
 
@@ -134,7 +163,7 @@ def _numbers(text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
-        raise ConfigError(f"--seeds {text!r} is no list of whole numbers", "write --seeds 42,43") from None
+        raise ConfigError(f"--seeds {text!r} is not a list of whole numbers", "write --seeds 42,43") from None
 
 
 def _names(text: str) -> list[str]:

@@ -40,7 +40,7 @@ def impulse_noise(images: Images, severity: int, chance: np.random.Generator) ->
 
 
 def blur(images: Images, severity: int, chance: np.random.Generator) -> Images:
-    """Mean over each pixel and its four neighbours, 1 to 5 times over."""
+    """Replace each pixel by the mean of itself and its four neighbors, 1 to 5 times over."""
     for _ in range(severity):
         padded = np.pad(images, ((0, 0), (0, 0), (1, 1), (1, 1)), mode="edge")
         images = _clipped(

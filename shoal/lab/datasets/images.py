@@ -7,8 +7,8 @@
 | `digits`        | scikit-learn, bundled                       | 1,438  | 359    | 8x8 uint8 0..255   |
 
 All have 10 classes. `digits` comes as one set of 1,797 images with values 0..16: they are scaled by 255/16
-and rounded, put in the order of `RandomState(0).permutation(1797)`, and the first 1,438 (80%) are the train
-set, for ever.
+and rounded, put in the order of `RandomState(0).permutation(1797)`, and the first 1,438 (80%) are
+always the train set.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def load(name: str, data_dir: Path | str | None = None) -> tuple[Dataset, Datase
 
 
 def _digits() -> tuple[Dataset, Dataset]:
-    # By name, so that scikit-learn is needed by those who ask for its digits and by nobody else.
+    # By name, so that scikit-learn is needed only by those who ask for its digits.
     bundled = importlib.import_module("sklearn.datasets").load_digits()
     order = np.random.RandomState(0).permutation(len(bundled.target))
     everything = Dataset(np.rint(bundled.images * (255 / 16)).astype(np.uint8), bundled.target)

@@ -32,7 +32,7 @@ COLUMNS = "period,nswprice,nswdemand,vicprice,vicdemand,transfer,class"
 @dataclass(frozen=True, eq=False)
 class NaturalDevice:
     """stages: what it has to train and measure on, one stretch of time after the other. concept: a number of
-    its own, for nobody knows which devices are alike."""
+    its own, since it is unknown which devices are alike."""
 
     stages: tuple[Dataset, ...]
     test: Dataset

@@ -1,4 +1,5 @@
-"""What is done to images before a device sees them: turned, scaled, coloured. Arrays in, arrays out."""
+"""What is done to images before a device sees them: they are turned, scaled and colored. Arrays go in, and
+arrays come out."""
 
 import functools
 import math
@@ -11,9 +12,9 @@ CHANNELS = {"red": 0, "green": 1, "blue": 2}
 
 
 def rotate(images: npt.NDArray[Any], degrees: float) -> npt.NDArray[Any]:
-    """`images` (..., h, w) turned counter-clockwise about their centre at their size, 0 where nothing was.
+    """`images` (..., h, w) turned counter-clockwise about their center, at their size, 0 where nothing was.
 
-    Nearest neighbour, pixel for pixel what Pillow's `Image.rotate(degrees)` gives.
+    Nearest neighbor, pixel for pixel what Pillow's `Image.rotate(degrees)` gives.
     """
     height, width = images.shape[-2:]
     source, outside = _rotation(height, width, degrees)
@@ -49,14 +50,14 @@ def unit(images: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     return scaled if scaled.ndim == 4 else scaled[:, np.newaxis]
 
 
-def colour(images: npt.NDArray[Any], name: str) -> npt.NDArray[np.float32]:
+def color(images: npt.NDArray[Any], name: str) -> npt.NDArray[np.float32]:
     """Images as `check` takes them -> float32 (n, 3, h, w); those of one channel get three equal ones first.
 
     `name`: "red", "green" or "blue" sets that channel to 1 at every pixel, so that the background takes the
-    colour and the figure shows in the other two (ANDA, `color_dataset`); "gray" leaves them as they are.
+    color and the figure shows in the other two (ANDA, `color_dataset`); "gray" leaves them as they are.
     """
     scaled = unit(images)
-    coloured = scaled if scaled.shape[1] == 3 else np.repeat(scaled, 3, axis=1)
+    colored = scaled if scaled.shape[1] == 3 else np.repeat(scaled, 3, axis=1)
     if name != "gray":
-        coloured[:, CHANNELS[name]] = 1
-    return coloured
+        colored[:, CHANNELS[name]] = 1
+    return colored

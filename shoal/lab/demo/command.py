@@ -1,4 +1,4 @@
-"""`fedserver demo`: the whole system on this machine, every part a process of its own."""
+"""`fedserver demo`: the whole system on this machine, with every part in a process of its own."""
 
 import importlib.util
 from pathlib import Path
@@ -15,13 +15,13 @@ from shoal.shell.console import Console, Result, verb
     type=click.Path(path_type=Path),
     default=Path("runs/demo"),
     show_default=True,
-    help="Where everything goes: states, logs, models, summary.json. Emptied first.",
+    help="Where everything goes: states, logs, models and summary.json. The folder is emptied first.",
 )
 def demo(console: Console, directory: Path) -> Result:
     """Run one server, eight training devices and two unlabelled newcomers on this machine.
 
-    Real digits, turned by four angles; the server is not told which device turns how. Each device joins with
-    a key of its own, and all calls go over TLS with certificates on both sides.
+    The data are real images of digits, turned by four angles; the server does not know which device has which
+    angle. Each device joins with a key of its own, and all calls go over TLS with certificates on both sides.
     """
     from shoal.lab.demo.processes import play
     from shoal.lab.demo.summary import table_of

@@ -1,4 +1,4 @@
-"""The demo's fleet: real digits, eight devices in four rotation groups that nobody tells the server about.
+"""The demo's fleet: real digits, eight devices in four rotation groups that the server does not know.
 
 Each device has 140 images of its own and 359 test images, both turned by its group's angle; each newcomer has
 70 images that no trainer saw, without labels. Everything is fixed, so a run of it gives the same models in
@@ -27,7 +27,7 @@ POLICY = RoundPolicy(devices=TRAINERS, minimum=TRAINERS, wait_for_devices=600.0)
 
 @dataclass(frozen=True)
 class Member:
-    """One device of the demo. group: which angle its images are turned by; the truth, for the report alone.
+    """One device of the demo. group: which angle its images are turned by; used only in the report.
 
     train, test: uint8 images (n, 8, 8) with labels. A newcomer's labels never reach its device.
     """

@@ -25,7 +25,7 @@ from fedserver.store.records import RunSpec
 from shoal.core.data.dataset import Dataset
 from shoal.core.engine.timeouts import ANSWER, GRACE
 from shoal.core.errors import ConfigError, ShoalError, Unavailable
-from shoal.core.identity.enrolled import Role
+from shoal.core.identity.joining import Role
 from shoal.core.types import RunId
 from shoal.lab.demo import fleet
 from shoal.lab.demo.fleet import Member

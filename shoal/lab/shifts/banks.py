@@ -2,10 +2,10 @@
 
 | shift | a distribution is                                  | low   | medium | high   |
 |-------|----------------------------------------------------|-------|--------|--------|
-| `px`  | a rotation and a colour of all images              | 4 x 1 | 2 x 3  | 4 x 3  |
+| `px`  | a rotation and a color of all images               | 4 x 1 | 2 x 3  | 4 x 3  |
 | `py`  | a pair of classes, all that there is               | 4     | 6      | 8      |
 | `pyx` | a permutation of the names of some classes: all m! | m = 3 | m = 4  | m = 5  |
-| `pxy` | a rotation and a colour of the images of 8 classes | 4     | 6      | 8      |
+| `pxy` | a rotation and a color of the images of 8 classes  | 4     | 6      | 8      |
 
 Source: FEROMA, Table 12 and appendix I.2. Two entries of a random bank (`py`, `pxy`) may be alike, as there.
 `py` keeps a device's images of the two classes as they are; everything else changes images or names and
@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.core.data.dataset import Dataset
-from shoal.lab.datasets.pixels import colour, rotate, unit
+from shoal.lab.datasets.pixels import color, rotate, unit
 from shoal.lab.shifts.base import known, labels
 
 LEVELS = ("low", "medium", "high")
@@ -61,10 +61,10 @@ class Distribution:
         if not self.gray:
             return Dataset(unit(data.x), data.y)
         if self.turned is None:
-            return Dataset(colour(rotate(data.x, self.degrees), self.tint), data.y)
+            return Dataset(color(rotate(data.x, self.degrees), self.tint), data.y)
         chosen = np.isin(labels(data), self.turned)
-        images = colour(data.x, "gray")
-        images[chosen] = colour(rotate(data.x[chosen], self.degrees), self.tint)
+        images = color(data.x, "gray")
+        images[chosen] = color(rotate(data.x[chosen], self.degrees), self.tint)
         return Dataset(images, data.y)
 
 
@@ -72,7 +72,7 @@ def bank(shift: str, level: str, classes: int, chance: np.random.Generator) -> l
     """The distributions of a shift at a level; `chance` draws those that are random. Raises ValueError.
 
     Order of draws: `py`, each pair in turn; `pyx`, the classes once; `pxy`, for each entry its classes, its
-    angle, its colour.
+    angle, its color.
     """
     known("shift", shift, SHIFTS)
     known("level of drifting devices", level, LEVELS)

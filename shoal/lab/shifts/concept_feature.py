@@ -6,7 +6,7 @@ of its own. Images come out in three equal channels.
 
 Numpy stream:
 1. `choice(classes, level, replace=False)`: the classes that are turned;
-2. the same once more: the classes that the recipe would colour. FLUX colours none, but the draw is made;
+2. the same once more: the classes that the recipe would color. FLUX colors none, but the draw is made;
 3. per device, per turned class in increasing order: `choice` of an angle.
 Torch stream: as in `base`.
 
@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.core.data.dataset import Dataset
-from shoal.lab.datasets.pixels import colour, rotate
+from shoal.lab.datasets.pixels import color, rotate
 from shoal.lab.shifts.base import DeviceData, class_count, first_seen, labels, split_basic
 
 ANGLES = (0, 90, 180, 270)
@@ -56,4 +56,4 @@ def _turned(data: Dataset, degrees: npt.NDArray[np.int64]) -> Dataset:
     for angle in ANGLES[1:]:
         chosen = per_image == angle
         images[chosen] = rotate(images[chosen], angle)
-    return Dataset(colour(images, "gray"), data.y)
+    return Dataset(color(images, "gray"), data.y)

@@ -1,6 +1,6 @@
 """Devices whose data change while they train: stage after stage, each of one distribution out of a bank.
 
-Time is the device's own: it moves on after so many of its own training tasks (`stage_at`), so a run drifts
+Time is the device's own: it advances with the number of its own training tasks (`stage_at`), so a run drifts
 alike in the simulator, with the coordinator called directly, and over gRPC.
 
 | mode        | what a device trains on                    | what it is tested on                       |
@@ -10,8 +10,8 @@ alike in the simulator, with the coordinator called directly, and over gRPC.
 | `trDA`      | a stage adds to the ones before it         | a distribution that some stage had         |
 | `trND_teDR` | all stages are of one distribution         | another one                                |
 
-Under `pyx` a device of the modes `trDR_teND` and `trDA` is tested on its last stage's names: images alone do
-not tell what they are called, so its own model is the measure (FEROMA, appendix I.2).
+Under `pyx` a device of the modes `trDR_teND` and `trDA` is tested on its last stage's names: images by
+themselves do not show what they are called, so its own model is the measure (FEROMA, appendix I.2).
 
 A device's images are its even share; except under `py`, where a stage is all its images of the two classes,
 they are drawn with replacement into max(1, drifts x devices / 30) times as many, shuffled, and dealt out to
@@ -80,7 +80,7 @@ def changes(rounds: int, drifts: int) -> list[int]:
 
 
 def stage_at(begins: Sequence[int], trained: int) -> int:
-    """The stage of a device that has done so many training tasks. begins: as `changes` gives it."""
+    """The stage of a device that has done `trained` training tasks. begins: as `changes` gives it."""
     return bisect_right(begins, trained) - 1
 
 

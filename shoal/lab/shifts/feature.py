@@ -1,9 +1,9 @@
-"""P(X): every device sees the same things, each through its own rotation and colour.
+"""P(X): every device sees the same things, each through its own rotation and color.
 
-A device picks one pattern, an angle with a colour, for all its images. Angles are the multiples of 360 / n
-degrees, n = 2, 3, 4, 5 at levels 1 to 4 and again at 5 to 8; levels 1 to 4 keep the original colour, and from
-level 5 on the colour is red, blue or green. Images are rotated first and coloured after. Patterns are picked
-with replacement: 10 devices of 6 patterns hold 5 different ones on average.
+A device picks one pattern, an angle with a color, for all its images. Angles are the multiples of 360 / n
+degrees, n = 2, 3, 4, 5 at levels 1 to 4 and again at 5 to 8; levels 1 to 4 keep the original color, and from
+level 5 on the color is red, blue or green. Images are rotated first and colored afterward. Patterns are
+picked with replacement: 10 devices of 6 patterns hold 5 different ones on average.
 
 Numpy stream: 1. `randint(0, patterns, size=clients)`: the pattern of each device.
 Torch stream: as in `base`.
@@ -18,15 +18,15 @@ import itertools
 import numpy as np
 
 from shoal.core.data.dataset import Dataset
-from shoal.lab.datasets.pixels import colour, rotate
+from shoal.lab.datasets.pixels import color, rotate
 from shoal.lab.shifts.base import DeviceData, split_basic
 
 
 def patterns(level: int) -> list[tuple[float, str]]:
-    """The patterns of a level, (degrees counter-clockwise, colour), in the order of their ids."""
+    """The patterns of a level, (degrees counterclockwise, color), in the order of their ids."""
     angles = 2 + (level - 1) % 4
-    colours = ["gray"] if level <= 4 else ["red", "blue", "green"]
-    return list(itertools.product([i * 360 / angles for i in range(angles)], colours))
+    colors = ["gray"] if level <= 4 else ["red", "blue", "green"]
+    return list(itertools.product([i * 360 / angles for i in range(angles)], colors))
 
 
 def make(level: int, clients: int, seed: int, train: Dataset, test: Dataset) -> list[DeviceData]:
@@ -42,4 +42,4 @@ def make(level: int, clients: int, seed: int, train: Dataset, test: Dataset) -> 
 
 
 def _seen(data: Dataset, degrees: float, name: str) -> Dataset:
-    return Dataset(colour(rotate(data.x, degrees), name), data.y)
+    return Dataset(color(rotate(data.x, degrees), name), data.y)

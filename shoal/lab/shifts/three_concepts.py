@@ -60,7 +60,7 @@ def make(level: int, clients: int, seed: int, train: Dataset, test: Dataset) -> 
 
 
 def newcomers(seed: int, train: Dataset, test: Dataset) -> list[DeviceData]:
-    """One device for each concept, of images that nobody trained on."""
+    """One device for each concept, of images that no device trained on."""
     classes = class_count(train, test, needed=2)
     order = generator(seed, "newcomers").permutation(len(test))
     cut = int(PLACED_BY * len(test))

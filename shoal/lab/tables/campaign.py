@@ -40,11 +40,11 @@ def run_cells(
     *,
     jobs: int,
     seconds: float,
-    told: Callable[[Cell, Mapping[str, Any]], None],
+    on_result: Callable[[Cell, Mapping[str, Any]], None],
 ) -> dict[str, str]:
-    """Run `cells`, `jobs` at a time; none is begun after `seconds`. `told` is shown each result.
+    """Run `cells`, `jobs` at a time; none is begun after `seconds`. `on_result` is given each result.
 
-    Returns why cells failed, by name: what an experiment refuses ends it alone. Raises StorageFault, and
+    Returns why cells failed, by name: a refused experiment ends only itself. Raises StorageFault, and
     Unavailable when a process dies.
     """
     failed: dict[str, str] = {}
@@ -66,7 +66,7 @@ def run_cells(
                 else:
                     kept = {"settings": _settings(cell.experiment), "result": outcome}
                     disk.write(_path(folder, cell), json.dumps(kept, indent=1).encode())
-                    told(cell, outcome)
+                    on_result(cell, outcome)
 
 
 def _outcome(future: Future[Mapping[str, Any]], cell: Cell) -> Mapping[str, Any]:

@@ -3,7 +3,7 @@
 local: devices that take part, on their own test parts; global: newcomers of every concept, who show labels.
 The paper reports the round of best training accuracy; here it is the last one. FedRC-FT trains once more on
 each device, here also on the newcomers, by the labels that they show: 9,000 on Fashion-MNIST, so that its
-global accuracy says little of the run. How the paper tunes for it is not told.
+global accuracy says little of the run. The paper does not say how it tunes for it.
 """
 
 from shoal.lab.tables.table import Column, Method, Table

@@ -1,7 +1,7 @@
 """FLUX, Table 1: ten devices, four shifts at eight levels; the paper prints the mean over all 32 settings.
 
 Its parts are Tables 12 to 19 (MNIST) and 22 to 29 (FMNIST). The mean known association is over the four
-shifts, the mean test phase over the three that can be told without labels.
+shifts, the mean test phase over the three that can be recognized without labels.
 """
 
 from shoal.lab.tables.compared import COMPARED

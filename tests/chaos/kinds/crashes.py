@@ -23,7 +23,7 @@ def at(point: str, side: str) -> Kind:
         program = trial.fleet.server if side == "server" else trial.pick().program
         trial.expect(program.name, 0, -9)
         known = len(program.ends)
-        await program.anew({VARIABLE: f"{point}:{passage}"})
+        await program.restart({VARIABLE: f"{point}:{passage}"})
         strike = trial.struck(f"{point}:{passage}", (program.name,), cut=1)
         await trial.fleet.answering()
         await trial.begin()
@@ -31,7 +31,7 @@ def at(point: str, side: str) -> Kind:
         if len(program.ends) == known + 1:
             trial.strikes.remove(strike)
             trial.notes.append(f"{point}:{passage} was never passed")
-            await program.anew()
+            await program.restart()
         strike.heal()
 
     strike.__doc__ = f"SIGKILL of the {side} where {POINTS[point]}."

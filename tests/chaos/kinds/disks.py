@@ -58,7 +58,7 @@ async def _fill(trial: Trial, program: Program, folder: Path, *device: str) -> N
 
 
 def _take_all_but(left: int, filler: Path) -> None:
-    """Leave so many bytes of a file system, give or take what others write at the same time."""
+    """Leave this many bytes of a file system, give or take what others write at the same time."""
     with filler.open("wb") as file:
         for spare in range(left, left + (8 << 20), 1 << 16):
             with contextlib.suppress(OSError):
@@ -71,7 +71,7 @@ async def _fail(trial: Trial, program: Program, calls: tuple[tuple[str, str, int
     number = trial.chance.randint(1, most)
     trial.expect(program.name, 0, STORAGE)
     known, trace = len(program.ends), trial.fleet.folder / "calls.log"
-    await program.anew(within=failing(call, error, number, trace))
+    await program.restart(within=failing(call, error, number, trace))
     await trial.fleet.answering()
     await trial.begin()
     what = f"{call} number {number} fails with {error}"
@@ -82,7 +82,7 @@ async def _fail(trial: Trial, program: Program, calls: tuple[tuple[str, str, int
     if not trial.strikes:
         trial.notes.append(f"{what}: it is not called so often")
     if len(program.ends) == known + 1:
-        await program.anew()
+        await program.restart()
 
 
 KINDS = (

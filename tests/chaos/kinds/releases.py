@@ -21,12 +21,12 @@ def at(point: str) -> Kind:
         log = device.program.log
         deaths = log.read_bytes().count(DIED)
         trial.expect(device.name, 0)
-        await device.program.anew({VARIABLE: point})
+        await device.program.restart({VARIABLE: point})
         await trial.begin()
         await trial.until_over(lambda: log.read_bytes().count(DIED) > deaths)
         if not trial.over.is_set():
             strike = trial.struck(point, (device.name,))
-            await device.program.anew()
+            await device.program.restart()
             strike.heal()
         await trial.over.wait()
         _look_at(trial, device, paid, kept, log.read_bytes().count(DIED) - deaths)

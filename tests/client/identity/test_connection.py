@@ -1,4 +1,4 @@
-"""How a device reaches its server: as its identity says, or in plain text on this machine alone."""
+"""How a device reaches its server: as its identity says, or in plain text only on this machine."""
 
 from dataclasses import replace
 from pathlib import Path

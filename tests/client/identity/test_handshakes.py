@@ -7,7 +7,7 @@ import pytest
 from fedclient.identity.keyring import Keyring
 from shoal.core.errors import Unavailable
 from tests.client.bridge import serving
-from tests.client.federation import DAY, Authority, Federation, devices_port, enrolment_port
+from tests.client.federation import DAY, Authority, Federation, devices_port, join_port
 from tests.client.memory_server import MemoryServer
 from tests.client.secure import failure, joined, run
 
@@ -29,7 +29,7 @@ def test_a_certificate_of_the_server_that_is_not_good(
 ) -> None:
     async def steps() -> None:
         async with (
-            enrolment_port(federation),
+            join_port(federation),
             devices_port(federation, MemoryServer([]), **port),
             joined(federation, keyring) as link,
         ):
@@ -49,7 +49,7 @@ def test_how_far_a_clock_is_off_is_said(
 
     async def steps() -> None:
         async with (
-            enrolment_port(federation),
+            join_port(federation),
             devices_port(federation, MemoryServer([]), days=(3, 30)),
             joined(federation, keyring) as link,
         ):
@@ -80,7 +80,7 @@ def test_a_server_that_does_not_know_our_authority_is_tried_again(
 ) -> None:
     async def steps() -> None:
         async with (
-            enrolment_port(federation),
+            join_port(federation),
             devices_port(federation, MemoryServer([]), trusting=Authority.made()),
             joined(federation, keyring) as link,
         ):

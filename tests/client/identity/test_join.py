@@ -21,10 +21,10 @@ from fedclient.identity.rpc import EnrollmentClient
 from fedclient.store.state import DeviceFolder
 from shoal.core.errors import BadPayload, ConfigError, Refused, Unavailable
 from shoal.core.identity import certificates as certs
-from shoal.core.identity.enrolled import Enrolled
+from shoal.core.identity.joining import IssuedIdentity
 from shoal.shell.console import Console
 from tests.client.crashes import Crash, Steps
-from tests.client.federation import Federation, enrolment_port
+from tests.client.federation import Federation, join_port
 from tests.waiting import HANG
 
 
@@ -53,7 +53,7 @@ def folder(tmp_path: Path) -> DeviceFolder:
 
 def against(federation: Federation, steps: Callable[[], Awaitable[None]], **port: Any) -> None:
     async def run() -> None:
-        async with enrolment_port(federation, **port):
+        async with join_port(federation, **port):
             await asyncio.wait_for(steps(), HANG)
 
     asyncio.run(run())
@@ -275,9 +275,9 @@ def federation_csr(federation: Federation, identity: Identity) -> bytes:
 def test_an_answer_to_another_request_is_not_taken(
     federation: Federation, folder: DeviceFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    good = federation.enrolled
+    good = federation.issued
     stranger = certs.new_key().public_key()
-    answers: list[tuple[str, Callable[..., Enrolled]]] = [
+    answers: list[tuple[str, Callable[..., IssuedIdentity]]] = [
         ("another key", lambda key, device: good(stranger, device)),
         ("another device", lambda key, device: replace(good(key, device), device="cellar")),
         ("another device", lambda key, device: replace(good(key, device), federation="other")),
@@ -289,7 +289,7 @@ def test_an_answer_to_another_request_is_not_taken(
     ]
     for said, answer in answers:
         federation.answered.clear()
-        monkeypatch.setattr(federation, "enrolled", answer)
+        monkeypatch.setattr(federation, "issued", answer)
         with pytest.raises(BadPayload, match=said):
             ask(federation, folder)
         assert Keyring(folder.identity).identity() is None

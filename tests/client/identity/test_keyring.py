@@ -1,4 +1,4 @@
-"""A device's identity on its disk: for its owner alone, and whole."""
+"""A device's identity on its disk: readable only by its owner, and whole."""
 
 import json
 from pathlib import Path

@@ -1,13 +1,13 @@
-"""A device whose certificate is over: it comes back by itself, and by the server's clock alone."""
+"""A device whose certificate is over: it comes back by itself, and only by the server's clock."""
 
 from dataclasses import replace
 
 import grpc
 import pytest
 
-from fedclient.identity.keyring import EnrollmentPort, Keyring
+from fedclient.identity.keyring import JoiningPort, Keyring
 from shoal.core.errors import Refused, Unavailable
-from tests.client.federation import DAY, Federation, devices_port, enrolment_port
+from tests.client.federation import DAY, Federation, devices_port, join_port
 from tests.client.memory_server import MemoryServer
 from tests.client.secure import HELLO, failure, joined, kept, run
 from tests.waiting import until
@@ -18,7 +18,7 @@ def test_a_device_that_slept_too_long_rejoins_by_itself(federation: Federation, 
 
     async def steps() -> None:
         async with (
-            enrolment_port(federation),
+            join_port(federation),
             devices_port(federation, MemoryServer([])) as bridge,
             joined(federation, keyring, said) as link,
         ):
@@ -43,7 +43,7 @@ def test_a_lost_answer_to_a_rejoin_is_asked_for_again(federation: Federation, ke
 
     async def steps() -> None:
         async with (
-            enrolment_port(federation),
+            join_port(federation),
             devices_port(federation, MemoryServer([])),
             joined(federation, keyring) as link,
         ):
@@ -62,7 +62,7 @@ def test_a_device_that_may_not_come_back_ends(federation: Federation, keyring: K
 
     async def steps() -> None:
         async with (
-            enrolment_port(federation),
+            join_port(federation),
             devices_port(federation, MemoryServer([])),
             joined(federation, keyring) as link,
         ):
@@ -80,7 +80,7 @@ def test_the_servers_clock_decides_and_no_other(
 
     async def steps() -> None:
         async with (
-            enrolment_port(federation),
+            join_port(federation),
             devices_port(federation, MemoryServer([])),
             joined(federation, keyring) as link,
         ):
@@ -105,7 +105,7 @@ def test_nothing_is_decided_by_the_devices_clock(
     async def steps() -> None:
         memory = MemoryServer([], renew_in=0.0)
         async with (
-            enrolment_port(federation),
+            join_port(federation),
             devices_port(federation, memory),
             joined(federation, keyring) as link,
         ):
@@ -122,12 +122,12 @@ def test_nothing_is_decided_by_the_devices_clock(
 def test_who_hangs_up_may_be_someone_else_so_the_pin_is_asked(
     federation: Federation, keyring: Keyring
 ) -> None:
-    """The device goes on trying: a stranger on the way must not end an agent that nobody can visit."""
+    """The device goes on trying: a stranger on the way must not end an agent that no one can visit."""
     federation.life = -DAY
 
     async def steps() -> None:
         async with devices_port(federation, MemoryServer([])):
-            async with enrolment_port(federation):
+            async with join_port(federation):
                 keyring.keep(federation.identity_for("attic"))
                 federation.life, port = DAY, federation.line.port
             stranger = Federation()
@@ -135,10 +135,10 @@ def test_who_hangs_up_may_be_someone_else_so_the_pin_is_asked(
                 error = await failure(link)
                 assert isinstance(error, Unavailable)
                 assert f"127.0.0.1:{port} does not answer" in error.message
-            async with enrolment_port(stranger):
+            async with join_port(stranger):
                 identity = kept(keyring)
-                enrol = EnrollmentPort("127.0.0.1", stranger.line.port, identity.enrol.pin)
-                keyring.keep(replace(identity, enrol=enrol))
+                joining_port = JoiningPort("127.0.0.1", stranger.line.port, identity.joining_port.pin)
+                keyring.keep(replace(identity, joining_port=joining_port))
                 async with joined(federation, keyring) as link:
                     error = await failure(link)
                     assert isinstance(error, Unavailable)

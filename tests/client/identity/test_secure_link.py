@@ -73,7 +73,7 @@ def test_the_certificate_is_renewed_in_time_and_the_link_goes_on_with_it(
             assert link.identity.key != first.key
             serials = [first.parsed.serial_number, link.identity.parsed.serial_number]
             assert bridge.serials == serials
-            assert link.identity.enrol == first.enrol
+            assert link.identity.joining_port == first.joining_port
 
     run(steps)
     assert federation.log == ["renew"]

@@ -338,15 +338,15 @@ def test_noise_follows_from_the_operating_systems_entropy_and_from_no_seed(
     def release(folder: str) -> list[int]:
         nonlocal task
         budget = Budget(epsilon=20.0, total_epsilon=20.0)
-        workshop = Runtime.open(replace(work, account=tmp_path / folder, privacy=budget))
+        runtime = Runtime.open(replace(work, account=tmp_path / folder, privacy=budget))
         if task is None:
-            weights = initial_weights(workshop._context.learner, 5)
+            weights = initial_weights(runtime._context.learner, 5)
             asked = Describe(weights, public_projector(8, 2), 0, PrivacySettings("explicit", 20.0, 1e-6))
             task = Task("r1", 1, 1, 7, "", encode(asked, store.keep))
         random.seed(1)
         np.random.seed(1)
         torch.manual_seed(1)
-        answer: Any = workshop.perform(task)
+        answer: Any = runtime.perform(task)
         values: list[int] = answer.parts["descriptor"].statistics.values.ravel().tolist()
         return values
 

@@ -114,10 +114,10 @@ def test_a_changed_curve_is_found(ledger: Ledger, tmp_path: Path) -> None:
 
 
 def performed(config: WorkConfig, store: BlobStore, message: type[Message]) -> object:
-    workshop = Runtime.open(config)
-    weights = initial_weights(workshop._context.learner, 5)
+    runtime = Runtime.open(config)
+    weights = initial_weights(runtime._context.learner, 5)
     asked = Train(weights, TrainingSettings(epochs=1)) if message is Train else Evaluate(weights)
-    return workshop.perform(Task("r1", 1, 1, 7, "", encode(asked, store.keep)))
+    return runtime.perform(Task("r1", 1, 1, 7, "", encode(asked, store.keep)))
 
 
 @pytest.mark.parametrize(("message", "what"), [(Train, OPEN["weights"]), (Evaluate, OPEN["figures"])])
@@ -129,8 +129,8 @@ def test_what_leaves_without_a_guarantee_is_noted_or_refused(
     own = Ledger(work.account, work.privacy)
     assert [each.what for each in chosen(own.verify(), Open)] == [what]
     assert facts(own.entries(), work.privacy)["total"]["epsilon"] is None
-    told = WEIGHTS if message is Train else NO_WEIGHTS
-    assert facts(own.entries(), work.privacy)["weights"] == told
+    expected = WEIGHTS if message is Train else NO_WEIGHTS
+    assert facts(own.entries(), work.privacy)["weights"] == expected
     strict = replace(work, privacy=Budget(allow_plain_weights=False))
     refused = performed(strict, store, message)
     assert isinstance(refused, Failure)

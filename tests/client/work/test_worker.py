@@ -218,8 +218,8 @@ def test_what_it_cannot_start_with_is_raised_as_what_it_is(work: WorkConfig, tmp
 
 def test_an_unlabelled_file_in_the_place_of_the_data(work: WorkConfig, tmp_path: Path) -> None:
     np.savez(tmp_path / "new.npz", x=np.ones((7, 4), np.float32))
-    workshop = Runtime.open(replace(work, file=tmp_path / "new.npz"))
-    assert workshop.info == WorkerInfo(7, False, "cpu")
+    runtime = Runtime.open(replace(work, file=tmp_path / "new.npz"))
+    assert runtime.info == WorkerInfo(7, False, "cpu")
 
 
 def test_every_standard_task_has_a_half() -> None:

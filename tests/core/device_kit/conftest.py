@@ -15,7 +15,7 @@ DEVICES = ["cpu", pytest.param("cuda", marks=NO_GPU)]
 
 
 def blobs(count: int, classes: int = 3, width: int = 4) -> Dataset:
-    """`count` points around `classes` centres, easy to tell apart."""
+    """`count` points around `classes` centers, easy to tell apart."""
     chance = np.random.default_rng(0)
     y = np.arange(count) % classes
     x = 3 * np.eye(classes, width)[y] + chance.normal(size=(count, width))
@@ -27,7 +27,7 @@ def small() -> Learner:
     return builtin("mlp", {"inputs": 4, "hidden": (5,), "classes": 3})
 
 
-def bench_of(
+def context_of(
     learner: Learner | None = None, data: Dataset | None = None, device: str = "cpu", seed: int = 1
 ) -> DeviceContext:
     views = Views.of(blobs(50) if data is None else data)

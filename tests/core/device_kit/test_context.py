@@ -11,12 +11,12 @@ from shoal.core.exchange.messages import Build, Evaluated, Message
 from shoal.core.types import Tensors
 from shoal.lab.devices import Simulated
 
-from .conftest import DEVICES, bench_of, blobs, small
+from .conftest import DEVICES, blobs, context_of, small
 
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_data_and_network_are_where_it_computes_and_are_made_once(device: str) -> None:
-    context = bench_of(device=device)
+    context = context_of(device=device)
     samples = context.samples("train")
     assert samples.x.device.type == device
     assert samples.labels.device.type == device
@@ -28,7 +28,7 @@ def test_data_and_network_are_where_it_computes_and_are_made_once(device: str) -
 
 
 def test_the_bench_of_a_task_shares_all_but_the_seed() -> None:
-    context = bench_of(seed=1)
+    context = context_of(seed=1)
     task = context.for_task(seed=2)
     assert (context.seed, task.seed) == (1, 2)
     assert task.model is context.model
@@ -37,7 +37,7 @@ def test_the_bench_of_a_task_shares_all_but_the_seed() -> None:
 
 
 def test_what_a_task_leaves_is_not_in_memory_before_the_next_one() -> None:
-    task = bench_of().for_task(seed=2)
+    task = context_of().for_task(seed=2)
     assert task.memory is None
     task.remember({"omega": np.array([0.25, 0.75])})
     task.remember({"omega": np.array([0.5, 0.5])})
@@ -51,7 +51,7 @@ def test_what_a_task_leaves_is_not_in_memory_before_the_next_one() -> None:
 
 def test_a_few_models_and_a_little_for_each_sample_can_be_remembered() -> None:
     """The network has 4 x 5 + 5 + 5 x 3 + 3 = 43 float32; 40 of 50 samples are to train on."""
-    context = bench_of()
+    context = context_of()
     most = 4 * 4 * 43 + 1024 * 40
     context.remember({"all": np.zeros(most, np.uint8)})
     with pytest.raises(DeviceFault, match=f"{most + 1} bytes to remember; at most {most} are allowed"):
@@ -74,7 +74,7 @@ def test_a_simulated_device_remembers_once_there_is_an_answer() -> None:
         return tensors
 
     memories: dict[str, Tensors] = {}
-    devices = [Simulated(Counting(), bench_of(), name, memories, keep) for name in ("a", "b")]
+    devices = [Simulated(Counting(), context_of(), name, memories, keep) for name in ("a", "b")]
     seen = [devices[0](Build(), seed=1), devices[0](Build(), seed=1), devices[1](Build(), seed=1)]
     with pytest.raises(DeviceFault):
         devices[0](Build(), seed=9)
@@ -99,19 +99,19 @@ def test_parts_of_the_data() -> None:
 
 
 def test_without_a_test_part_the_held_out_one_stands_for_it() -> None:
-    context = bench_of()
+    context = context_of()
     assert context.samples("test") is context.samples("held_out")
 
 
 def test_an_empty_part_is_the_owners_to_hint() -> None:
-    context = bench_of(data=Dataset(blobs(5).x))
+    context = context_of(data=Dataset(blobs(5).x))
     with pytest.raises(DeviceFault, match="held_out part of the data is empty"):
         context.samples("held_out")
 
 
 def test_an_unknown_part_gets_the_nearest_one() -> None:
     with pytest.raises(BadPayload, match='did you mean "held_out"'):
-        bench_of().samples("heldout")
+        context_of().samples("heldout")
 
 
 def test_an_unknown_device_gets_the_nearest_one() -> None:

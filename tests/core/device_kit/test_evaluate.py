@@ -11,7 +11,7 @@ from shoal.core.device_kit.learner import Learner
 from shoal.core.device_kit.samples import PASS, Samples, convert
 from shoal.core.errors import DeviceFault, LearnerFault
 
-from .conftest import Slope, bench_of, mean_output
+from .conftest import Slope, context_of, mean_output
 
 CPU = torch.device("cpu")
 
@@ -86,7 +86,7 @@ def test_labels_are_needed() -> None:
 
 def test_the_loss_of_each_model_in_order_on_the_training_part() -> None:
     """The loss is w times the mean of x. Of ones, one in five is held out."""
-    context = bench_of(
+    context = context_of(
         Learner("slope", Slope, loss=mean_output, evaluate=None),
         Dataset(np.ones((10, 1), np.float32), np.zeros(10, np.int64)),
     )
@@ -97,7 +97,7 @@ def test_the_loss_of_each_model_in_order_on_the_training_part() -> None:
 
 
 def test_a_model_without_a_finite_loss_is_named_as_diverged() -> None:
-    context = bench_of(
+    context = context_of(
         Learner("slope", Slope, loss=mean_output), Dataset(np.ones((5, 1)), np.zeros(5, np.int64))
     )
     with pytest.raises(LearnerFault, match="diverged"):
@@ -105,7 +105,7 @@ def test_a_model_without_a_finite_loss_is_named_as_diverged() -> None:
 
 
 def test_a_model_that_somebody_ruined_fits_nobody_and_stops_nobody() -> None:
-    context = bench_of(
+    context = context_of(
         Learner("slope", Slope, loss=mean_output), Dataset(np.ones((5, 1)), np.zeros(5, np.int64))
     )
     models = [{"w": np.array([value], np.float32)} for value in (math.nan, 2.0, 3e38)]

@@ -8,7 +8,7 @@ from shoal.core.errors import LearnerFault
 from shoal.core.exchange.messages import TrainingSettings
 from shoal.core.types import Tensors
 
-from .conftest import bench_of, small
+from .conftest import context_of, small
 
 
 def ruined() -> Tensors:
@@ -18,7 +18,7 @@ def ruined() -> Tensors:
 
 
 def test_a_model_that_somebody_ruined_explains_nothing_and_stops_nobody() -> None:
-    context = bench_of()
+    context = context_of()
     models = (initial_weights(small(), 0), ruined())
     samples, _ = labelled(context, "train")
     losses = sample_losses(context, models, samples)
@@ -38,7 +38,7 @@ def test_a_model_that_somebody_ruined_explains_nothing_and_stops_nobody() -> Non
 
 
 def test_where_every_model_is_ruined_the_device_says_so() -> None:
-    context = bench_of()
+    context = context_of()
     samples, _ = labelled(context, "train")
     with pytest.raises(LearnerFault, match="under any model"):
         sample_losses(context, (ruined(), ruined()), samples)

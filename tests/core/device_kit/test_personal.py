@@ -5,20 +5,20 @@ from shoal.core.device_kit.learner import initial_weights
 from shoal.core.device_kit.personal import Personal, number, recall, remember
 from shoal.core.types import Tensors
 
-from .conftest import bench_of, small
+from .conftest import context_of, small
 
 MODEL = initial_weights(small(), 1)
 
 
 def kept(**numbers: float) -> Tensors:
-    context = bench_of()
+    context = context_of()
     remember(context, Personal(MODEL, {name: number(value) for name, value in numbers.items()}))
     assert context.remembered is not None
     return context.remembered
 
 
 def test_a_model_and_its_numbers_come_back_as_they_were() -> None:
-    found = recall(bench_of().for_task(0, kept(alpha=0.25)), MODEL, alpha=())
+    found = recall(context_of().for_task(0, kept(alpha=0.25)), MODEL, alpha=())
     assert found is not None
     assert list(found.model) == list(MODEL)
     assert all((found.model[name] == MODEL[name]).all() for name in MODEL)
@@ -26,7 +26,7 @@ def test_a_model_and_its_numbers_come_back_as_they_were() -> None:
 
 
 def test_at_first_there_is_nothing() -> None:
-    assert recall(bench_of(), MODEL) is None
+    assert recall(context_of(), MODEL) is None
 
 
 @pytest.mark.parametrize(
@@ -43,4 +43,4 @@ def test_at_first_there_is_nothing() -> None:
     ],
 )
 def test_what_does_not_fit_is_as_nothing(memory: Tensors) -> None:
-    assert recall(bench_of().for_task(0, memory), MODEL, alpha=()) is None
+    assert recall(context_of().for_task(0, memory), MODEL, alpha=()) is None

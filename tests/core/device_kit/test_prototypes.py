@@ -14,7 +14,7 @@ from shoal.core.device_kit.prototypes import prototypes
 from shoal.core.errors import DeviceFault, LearnerFault, Unprotected
 from shoal.core.exchange.messages import Represent, Represented
 
-from .conftest import bench_of, small
+from .conftest import context_of, small
 
 X = np.arange(40, dtype=np.float32).reshape(10, 4)
 Y = np.array([3, 1, 3, 1, 3, 1, 3, 1, 3, 1])
@@ -33,7 +33,7 @@ def kept(context: Any) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("at_once", [3, 256])
 def test_the_mean_of_each_class_that_is_there(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(samples, "PASS", at_once)
-    context = bench_of(replace(small(), encoder=doubled), Dataset(X, Y))
+    context = context_of(replace(small(), encoder=doubled), Dataset(X, Y))
     found, (x, y) = prototypes(context, by_class=True), kept(context)
     assert found.classes.tolist() == [1.0, 3.0]
     assert found.counts.tolist() == [(y == 1).sum(), (y == 3).sum()]
@@ -41,7 +41,7 @@ def test_the_mean_of_each_class_that_is_there(at_once: int, monkeypatch: pytest.
 
 
 def test_without_classes_the_mean_of_all_samples_and_no_labels_are_needed() -> None:
-    context = bench_of(replace(small(), encoder=doubled), Dataset(X))
+    context = context_of(replace(small(), encoder=doubled), Dataset(X))
     found = prototypes(context, by_class=False)
     assert (found.classes.tolist(), found.counts.tolist()) == ([0.0], [10.0])
     np.testing.assert_allclose(found.means, 2 * X.mean(0, keepdims=True))
@@ -50,7 +50,7 @@ def test_without_classes_the_mean_of_all_samples_and_no_labels_are_needed() -> N
 def test_a_module_is_used_as_it_is_in_evaluation_mode_and_not_trained() -> None:
     module = nn.Sequential(nn.Linear(4, 2), nn.Dropout(0.5))
     before = {name: value.clone() for name, value in module.state_dict().items()}
-    context = bench_of(replace(small(), encoder=module), Dataset(X, Y))
+    context = context_of(replace(small(), encoder=module), Dataset(X, Y))
     first, again = (prototypes(context, by_class=True).means for _ in range(2))
     np.testing.assert_array_equal(first, again)
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
@@ -58,8 +58,8 @@ def test_a_module_is_used_as_it_is_in_evaluation_mode_and_not_trained() -> None:
 
 def test_a_learner_without_an_encoder_and_data_without_labels_are_told_what_would_help() -> None:
     with pytest.raises(LearnerFault, match=r"has no encoder, by which .* \(add def encoder"):
-        prototypes(bench_of(data=Dataset(X, Y)), by_class=True)
-    blind = bench_of(replace(small(), encoder=doubled), Dataset(X))
+        prototypes(context_of(data=Dataset(X, Y)), by_class=True)
+    blind = context_of(replace(small(), encoder=doubled), Dataset(X))
     with pytest.raises(DeviceFault, match=r"the data have none \(label some samples, or ask a run"):
         prototypes(blind, by_class=True)
 
@@ -76,7 +76,7 @@ def test_a_learner_without_an_encoder_and_data_without_labels_are_told_what_woul
 )
 def test_an_encoder_that_gives_no_embeddings_is_the_authors_fault(encoder: Any, problem: str) -> None:
     with pytest.raises(LearnerFault, match=problem):
-        prototypes(bench_of(replace(small(), encoder=encoder), Dataset(X, Y)), by_class=True)
+        prototypes(context_of(replace(small(), encoder=encoder), Dataset(X, Y)), by_class=True)
 
 
 def test_the_owner_can_keep_them_from_leaving() -> None:
@@ -90,7 +90,7 @@ def test_the_owner_can_keep_them_from_leaving() -> None:
             noted.append(what)
             raise Unprotected("no")
 
-    context = bench_of(replace(small(), encoder=doubled), Dataset(X, Y))
+    context = context_of(replace(small(), encoder=doubled), Dataset(X, Y))
     answer = standard.perform(Represent(), context)
     assert isinstance(answer, Represented)
     assert answer.examples == 8

@@ -29,7 +29,7 @@ from shoal.core.exchange.parts import PrivacySettings
 from shoal.core.exchange.tensors import digest, manifest_of
 from shoal.core.types import Tensors
 
-from .conftest import DEVICES, bench_of, blobs, small
+from .conftest import DEVICES, blobs, context_of, small
 
 SETTINGS = TrainingSettings(epochs=1, batch_size=8, learning_rate=0.1)
 PROJECTOR: Tensors = {"mean": np.ones(5), "components": np.random.default_rng(2).normal(size=(2, 5))}
@@ -46,13 +46,13 @@ def exact(context: DeviceContext, weights: Tensors, parts: list[str], classes: i
 
 
 def test_build_gives_the_weights_of_the_tasks_seed() -> None:
-    answer = perform(Build(), bench_of(seed=42))
+    answer = perform(Build(), context_of(seed=42))
     assert isinstance(answer, Built)
     assert same(answer.model, initial_weights(small(), 42))
 
 
 def test_several_initial_models_are_drawn_each_anew_and_the_first_as_ever() -> None:
-    alone, several = (perform(task, bench_of(seed=42)) for task in (Build(), Build(3)))
+    alone, several = (perform(task, context_of(seed=42)) for task in (Build(), Build(3)))
     assert isinstance(alone, Built)
     assert isinstance(several, Built)
     assert alone.others is None
@@ -63,7 +63,7 @@ def test_several_initial_models_are_drawn_each_anew_and_the_first_as_ever() -> N
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_train_answers_with_a_better_model_of_the_same_shape(device: str) -> None:
-    context, weights = bench_of(device=device), initial_weights(small(), 0)
+    context, weights = context_of(device=device), initial_weights(small(), 0)
     answer = perform(Train(weights, SETTINGS), context)
     assert isinstance(answer, Trained)
     assert manifest_of(answer.model) == manifest_of(weights)
@@ -77,7 +77,7 @@ def test_train_answers_with_a_better_model_of_the_same_shape(device: str) -> Non
 @pytest.mark.parametrize("device", DEVICES)
 def test_train_is_near_what_a_processor_makes_of_it(device: str) -> None:
     weights = initial_weights(small(), 0)
-    here, there = (perform(Train(weights, SETTINGS), bench_of(device=name)) for name in ("cpu", device))
+    here, there = (perform(Train(weights, SETTINGS), context_of(device=name)) for name in ("cpu", device))
     assert isinstance(here, Trained)
     assert isinstance(there, Trained)
     assert there.loss == pytest.approx(here.loss, rel=1e-4)
@@ -86,7 +86,7 @@ def test_train_is_near_what_a_processor_makes_of_it(device: str) -> None:
 
 def test_a_task_leaves_nothing_behind_for_the_next() -> None:
     weights = initial_weights(small(), 0)
-    context = bench_of()
+    context = context_of()
     first = perform(Train(weights, SETTINGS), context)
     assert isinstance(first, Trained)
     kept = {name: array.copy() for name, array in first.model.items()}
@@ -101,7 +101,7 @@ def test_a_task_leaves_nothing_behind_for_the_next() -> None:
 
 
 def test_train_describes_the_training_part_by_the_model_as_received() -> None:
-    context, weights = bench_of(), initial_weights(small(), 0)
+    context, weights = context_of(), initial_weights(small(), 0)
     answer = perform(Train(weights, SETTINGS, projector=PROJECTOR, classes=3), context)
     assert isinstance(answer, Trained)
     assert answer.descriptor is not None
@@ -115,8 +115,8 @@ def test_train_describes_the_training_part_by_the_model_as_received() -> None:
 
 def test_describing_does_not_change_what_is_trained() -> None:
     weights = initial_weights(small(), 0)
-    plain = perform(Train(weights, SETTINGS), bench_of())
-    described = perform(Train(weights, SETTINGS, projector=PROJECTOR, classes=3), bench_of())
+    plain = perform(Train(weights, SETTINGS), context_of())
+    described = perform(Train(weights, SETTINGS, projector=PROJECTOR, classes=3), context_of())
     assert isinstance(plain, Trained)
     assert isinstance(described, Trained)
     assert same(plain.model, described.model)
@@ -124,7 +124,7 @@ def test_describing_does_not_change_what_is_trained() -> None:
 
 def test_evaluate_measures_the_part_that_is_asked_for() -> None:
     weights = initial_weights(small(), 0)
-    context = bench_of()
+    context = context_of()
     answer = perform(Evaluate(weights), context)
     assert isinstance(answer, Evaluated)
     expected = evaluate(context.learner, context.load(weights), context.samples("held_out"))
@@ -133,7 +133,7 @@ def test_evaluate_measures_the_part_that_is_asked_for() -> None:
 
 def test_evaluate_on_a_test_part_gives_bounds_of_the_held_out_one() -> None:
     weights = initial_weights(small(), 0)
-    context = bench_of()
+    context = context_of()
     context.views = type(context.views)(context.views.train, context.views.held_out, blobs(7))
     answer = perform(Evaluate(weights, part="test", bounds="coordinate"), context)
     assert isinstance(answer, Evaluated)
@@ -146,7 +146,7 @@ def test_evaluate_on_a_test_part_gives_bounds_of_the_held_out_one() -> None:
 
 
 def test_describe_with_classes_speaks_of_the_training_part() -> None:
-    context, weights = bench_of(), initial_weights(small(), 0)
+    context, weights = context_of(), initial_weights(small(), 0)
     answer = perform(Describe(weights, PROJECTOR, classes=3), context)
     assert isinstance(answer, Described)
     assert answer.examples == 40
@@ -155,7 +155,7 @@ def test_describe_with_classes_speaks_of_the_training_part() -> None:
 
 def test_describe_without_labels_speaks_of_all_data() -> None:
     weights = initial_weights(small(), 0)
-    labelled, unlabelled = bench_of(), bench_of(data=Dataset(blobs(50).x))
+    labelled, unlabelled = context_of(), context_of(data=Dataset(blobs(50).x))
     answers = [perform(Describe(weights, PROJECTOR), context) for context in (labelled, unlabelled)]
     for answer in answers:
         assert isinstance(answer, Described)
@@ -168,14 +168,14 @@ def test_describe_without_labels_speaks_of_all_data() -> None:
 
 
 def test_describe_by_class_needs_labels() -> None:
-    context = bench_of(data=Dataset(blobs(50).x))
+    context = context_of(data=Dataset(blobs(50).x))
     with pytest.raises(DeviceFault, match="needs labels"):
         perform(Describe(initial_weights(small(), 0), PROJECTOR, classes=3), context)
 
 
 def test_a_descriptor_is_released_with_the_benchs_noise() -> None:
     weights, paper = initial_weights(small(), 0), PrivacySettings("paper", 1.0)
-    context = bench_of()
+    context = context_of()
     answers = [perform(Describe(weights, PROJECTOR, 3, paper), context) for _ in range(2)]
     for answer in answers:
         assert isinstance(answer, Described)
@@ -186,7 +186,7 @@ def test_a_descriptor_is_released_with_the_benchs_noise() -> None:
 
 
 def test_score_gives_a_loss_for_each_model() -> None:
-    context = bench_of()
+    context = context_of()
     models = tuple(initial_weights(small(), seed) for seed in (0, 1))
     answer = perform(Score(models), context)
     assert isinstance(answer, Scored)
@@ -211,9 +211,9 @@ def test_a_device_loads_no_more_than_it_needs(module: str, unwanted: set[str]) -
 
 def test_a_message_of_another_kind_is_refused() -> None:
     with pytest.raises(BadPayload, match="does not answer 'trained'"):
-        perform(Trained({}, 1, 0.0), bench_of())
+        perform(Trained({}, 1, 0.0), context_of())
 
 
 def test_weights_of_another_model_are_refused() -> None:
     with pytest.raises(BadPayload, match="lacks tensor"):
-        perform(Evaluate({}), bench_of())
+        perform(Evaluate({}), context_of())

@@ -52,7 +52,7 @@ def test_the_proximal_term_pulls_towards_the_model_that_came() -> None:
         model.w.fill_(3.0)
     loss = train(SLOPE, model, ones(1), settings, seed=0)
     assert model.w.item() == pytest.approx(3.0 - 0.1 - 0.1 * 0.95)
-    assert loss == pytest.approx(2.9)  # that of the data alone
+    assert loss == pytest.approx(2.9)  # that of only the data
 
 
 def test_the_loss_is_the_mean_by_sample_over_the_last_epoch() -> None:

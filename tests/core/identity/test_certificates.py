@@ -1,4 +1,4 @@
-"""Proofs hold for what they were made for alone; requests and certificates are read strictly."""
+"""Proofs hold only for what they were made for; requests and certificates are read strictly."""
 
 import pytest
 import trustme

@@ -15,7 +15,7 @@ words = st.integers(0, (1 << 64) - 1)
 
 
 class Scripted(Chance):
-    """Gives the words it is told, then halves."""
+    """Gives the words that it was given, then halves."""
 
     def __init__(self, script: list[int]) -> None:
         self.script = script
@@ -32,11 +32,11 @@ class Undecided(Exception):
 
 
 class Again(Exception):
-    """Everything so far is thrown away, and the program starts anew."""
+    """Everything so far is thrown away, and the program starts from the beginning."""
 
 
 class Path(Chance):
-    """Takes the decisions it is told, in place of drawing them, and stops at the first that is missing."""
+    """Takes the given decisions instead of drawing them, and stops at the first that is missing."""
 
     def __init__(self, decisions: tuple[int, ...]) -> None:
         self.decisions = iter(decisions)

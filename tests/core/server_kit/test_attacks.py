@@ -48,7 +48,7 @@ LONG = [name for name in ATTACKS if name not in ("sign flip", "a little is enoug
 
 
 def attacked(honest: Rows, hostile: Rows, claim: float) -> dict[DeviceId, Update]:
-    """All ten, where the hostile two claim so many samples and each honest one has 100."""
+    """All ten, where each of the two hostile ones claims this many samples and each honest one has 100."""
     rows = [*honest, *[hostile] * HOSTILE]
     claims = [100.0] * len(honest) + [claim] * HOSTILE
     return {
@@ -58,7 +58,7 @@ def attacked(honest: Rows, hostile: Rows, claim: float) -> dict[DeviceId, Update
 
 
 def away(rule: str, honest: Rows, hostile: Rows, claim: float) -> float:
-    """How far the model is from the one that the honest devices make alone."""
+    """How far the model is from the one that the honest devices make by themselves."""
     found = combine(rule, BASE, attacked(honest, hostile, claim)).model["w"] - BASE["w"]
     return float(np.linalg.norm(found - honest.mean(axis=0)))
 
@@ -113,7 +113,8 @@ def test_the_median_stays_among_the_honest_while_they_are_the_majority(
 
 
 def test_round_after_round_the_long_way_is_cut_too() -> None:
-    """One hostile device alone in its cluster, which grows its update tenfold a round: it gets threefold."""
+    """A hostile device, the only one of its cluster, makes its update 10 times longer each round; it gets
+    3 times."""
     models, guard = {"c0": {"w": np.zeros(2)}}, Guard()
     for number in range(6):
         step = models["c0"]["w"] + np.array([10.0**number, 0.0])

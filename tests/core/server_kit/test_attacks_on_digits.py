@@ -45,7 +45,7 @@ def run(hostile: Callable[[Device, int], Device] | None, rule: str = "default", 
 
 
 def accuracy(outcome: Outcome) -> float:
-    """In per cent, on the digits that nobody trains on."""
+    """In percent, on the digits that no device trains on."""
     _, test = images.load("digits")
     judge = context(data(0, (0,)), Dataset(unit(test.x), test.y))
     answer = standard.perform(Evaluate(outcome.state.models["global"], "test"), judge)
@@ -55,7 +55,7 @@ def accuracy(outcome: Outcome) -> float:
 
 @functools.cache
 def honest(rounds: int) -> float:
-    """The accuracy that eight honest devices reach in so many rounds."""
+    """The accuracy that eight honest devices reach in this many rounds."""
     return accuracy(run(None, rounds=rounds))
 
 

@@ -1,4 +1,4 @@
-"""From a round's reports to the next models: shares, what is remembered, and what an operator is told."""
+"""From a round's reports to the next models: shares, what is remembered, and the remarks for an operator."""
 
 import json
 
@@ -51,7 +51,7 @@ def test_the_reference_of_each_model_is_remembered_for_its_next_round() -> None:
     models, guard = next_models({"c0": MODELS["c0"]}, [trained("a", 0, 900)], "clipped", guard)
     np.testing.assert_allclose(models["c0"]["w"], [0, 18], rtol=1e-6)
     assert guard.references == {"c0": 6.0}
-    assert guard.remarks == ("model c0: cut to 3 times the usual update: a (150 times)",)
+    assert guard.remarks == ("model c0: updates clipped to 3 times the usual length: a (150 times)",)
     _, guard = next_models({"c0": MODELS["c0"]}, [trained("a", 0, 5)], "clipped", guard)
     assert guard.remarks == ()
 
@@ -66,11 +66,13 @@ def test_what_was_held_back_is_said_with_a_bounded_number_of_names() -> None:
     hostile = [trained(f"x{i}", 0, 50 + i, examples=1000) for i in range(NAMED + 2)]
     _, guard = next_models({"c0": MODELS["c0"]}, [*honest, *hostile], "clipped", Guard())
     (cut,) = guard.remarks  # each of the seven has 14 % of the weight, which is allowed
-    assert cut.startswith("model c0: cut to 3 times the usual update: x0 (50 times), x1 (51 times)")
+    assert cut.startswith(
+        "model c0: updates clipped to 3 times the usual length: x0 (50 times), x1 (51 times)"
+    )
     assert cut.endswith("and 2 more")
     alone = [*honest, trained("x", 1, 0, examples=1000)]
     _, guard = next_models({"c0": MODELS["c0"]}, alone, "clipped", Guard())
-    assert guard.remarks == ("model c0: weight cut, too many samples for one device: x",)
+    assert guard.remarks == ("model c0: weight capped, too many samples for one device: x",)
 
 
 def test_a_small_cohort_under_auto_is_remarked_on_once_and_for_good() -> None:
@@ -79,7 +81,7 @@ def test_a_small_cohort_under_auto_is_remarked_on_once_and_for_good() -> None:
         reports = [trained(f"d{i}", 1, 0) for i in range(devices)]
         _, guard = next_models({"c0": MODELS["c0"]}, reports, "auto", guard)
         assert len(guard.remarks) == 1
-        assert guard.remarks[0].startswith("model c0 is made by fewer than 5 devices")
+        assert guard.remarks[0].startswith("model c0 is trained by fewer than 5 devices")
     assert next_models({"c0": MODELS["c0"]}, reports, "clipped", Guard())[1].remarks == ()
 
 
@@ -107,7 +109,9 @@ def test_whose_update_is_far_longer_than_usual_is_held_back_whatever_it_trained_
     long, guard = held_back(bases, reports, "clipped", Guard())
     assert long == {"c"}
     assert guard.references == {ALL: 1.0}
-    assert guard.remarks == ("held back from others, longer than 3 times the usual update: c (4 times)",)
+    assert guard.remarks == (
+        "updates longer than 3 times the usual one were kept out of others' models: c (4 times)",
+    )
     assert held_back(bases, reports, "mean", Guard()) == (set(), Guard())
 
 
@@ -121,7 +125,7 @@ def test_the_usual_length_grows_no_faster_than_the_bound_from_round_to_round() -
 
 
 def test_models_that_go_on_where_others_were_are_measured_as_those_were() -> None:
-    guard = Guard({"c0": 1.0, "c1": 2.0}, {"c0": ("told",)}, "of the run")
+    guard = Guard({"c0": 1.0, "c1": 2.0}, {"c0": ("a remark",)}, "of the run")
     assert guard.moved({"c0": "c1", "c5": "c1", "c6": "c9"}) == Guard(
         {"c0": 2.0, "c5": 2.0}, {}, "of the run"
     )

@@ -97,7 +97,7 @@ def test_samples_give_no_weight_and_operators_are_told_how_loud_the_noise_is() -
     assert found["g"]["w"] == pytest.approx(same["g"]["w"], abs=1e-6)
     _, guard = next_models({"g": BASE}, [report("a", 1), report("b", 1)], Noise(1.0, 5.0, 1e-6), Guard())
     assert guard.remarks == (
-        "model g: 2 devices; the noise in it is 7.1 times as long as an update of norm central_clip",
+        "model g: 2 devices; its noise is 7.1 times as long as an update of norm central_clip",
     )
 
 
@@ -114,12 +114,12 @@ def test_rounds_cost_what_dp_accounting_says(multiplier: float, rounds: int) -> 
         spent = dict(charged(spent, present, noise))
     assert spent["late"] == pytest.approx(spent["a"] / rounds)
     found = CentralNoise(max(spent.values()), 1e-6)
-    told = float(str(found).split("epsilon ")[1].split(" ")[0])
+    claimed = float(str(found).split("epsilon ")[1].split(" ")[0])
     events = events.SelfComposedDpEvent(events.GaussianDpEvent(multiplier), rounds)
     orders = [1 + 10 ** (step / 50) for step in range(-150, 200)]
     renyi, exact = RdpAccountant(orders).compose(events), PLDAccountant().compose(events)
-    assert told == pytest.approx(renyi.get_epsilon(1e-6), rel=0.01)
-    assert exact.get_epsilon(1e-6) <= told * (1 + 1e-3)
+    assert claimed == pytest.approx(renyi.get_epsilon(1e-6), rel=0.01)
+    assert exact.get_epsilon(1e-6) <= claimed * (1 + 1e-3)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "flux"])

@@ -91,7 +91,7 @@ def test_all_alike_is_one_group_and_all_different_are_as_many_as_there_are() -> 
     [
         ((0.4, 0.6, 0.7, 1.6, 30.0), 3),  # a small step above chance, before a large one
         ((0.6, 1.0, 1.3, 1.6, 12.0), 2),  # samples drawn several times over: by degrees, and then not
-        ((1.2, 1.6, 2.2, 3.0, 4.0), 6),  # by degrees from the beginning: nobody is alike
+        ((1.2, 1.6, 2.2, 3.0, 4.0), 6),  # by degrees from the beginning: no two are alike
         ((0.1, 0.1, 0.7, 0.7, 0.7), 1),  # clear steps, and all of them within chance
     ],
 )

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from shoal.core.data.dataset import Dataset
-from shoal.lab.datasets.pixels import colour, rotate
+from shoal.lab.datasets.pixels import color, rotate
 from shoal.lab.shifts import drifting
 from shoal.lab.shifts.banks import LEVELS, SHIFTS, bank
 from shoal.lab.shifts.drift import MODES, DriftingDevice, changes, stage_at
@@ -38,11 +38,11 @@ def test_table_12_the_banks_have_their_sizes_and_their_own_distributions(shift: 
         assert all(len(each.kept) == 2 for each in found)
 
 
-def test_a_rotation_and_a_colour_are_those_of_the_static_generator(pictures: Pair) -> None:
+def test_a_rotation_and_a_color_are_those_of_the_static_generator(pictures: Pair) -> None:
     train, _ = pictures
     third = bank("px", "medium", 10, np.random.default_rng(0))[4]
     assert (third.degrees, third.tint) == (180.0, "blue")
-    np.testing.assert_array_equal(third.of(train).x, colour(rotate(train.x, 180), "blue"))
+    np.testing.assert_array_equal(third.of(train).x, color(rotate(train.x, 180), "blue"))
 
 
 def test_p_x_given_y_changes_the_images_of_its_classes_alone(pictures: Pair) -> None:
@@ -51,7 +51,7 @@ def test_p_x_given_y_changes_the_images_of_its_classes_alone(pictures: Pair) -> 
     for each in bank("pxy", "low", 10, np.random.default_rng(3)):
         assert each.turned is not None
         assert len(each.turned) == 8
-        seen, plain = each.of(train).x, colour(train.x, "gray")
+        seen, plain = each.of(train).x, color(train.x, "gray")
         same = (seen == plain).all(axis=(1, 2, 3))
         np.testing.assert_array_equal(same, ~np.isin(train.y, each.turned))
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from shoal.core.data.dataset import Dataset
-from shoal.lab.datasets.pixels import colour, rotate
+from shoal.lab.datasets.pixels import color, rotate
 from shoal.lab.shifts import make
 from shoal.lab.shifts.base import split_basic
 from shoal.lab.shifts.feature import patterns
@@ -37,24 +37,24 @@ def test_patterns_are_those_of_table_9(level: int) -> None:
         3: [0, 90, 180, 270],
         4: [0, 72, 144, 216, 288],
     }[level if level <= 4 else level - 4]
-    colours = ["gray"] if level <= 4 else ["red", "blue", "green"]
-    assert patterns(level) == list(itertools.product(angles, colours))
+    colors = ["gray"] if level <= 4 else ["red", "blue", "green"]
+    assert patterns(level) == list(itertools.product(angles, colors))
 
 
 @pytest.mark.parametrize("level", [4, 8])
-def test_every_image_is_rotated_then_coloured_by_its_devices_pattern(level: int, pictures: Pair) -> None:
+def test_every_image_is_rotated_then_colored_by_its_devices_pattern(level: int, pictures: Pair) -> None:
     devices = make("px", level, 6, 42, *pictures)
     assert len({device.concept for device in devices}) > 1
     for device, raw in zip(devices, split_basic(*pictures, 6, 42), strict=True):
         for part, raw_part in zip((device.train, device.test), raw, strict=True):
             degrees, name = patterns(level)[device.concept]
-            assert (part.x == colour(rotate(raw_part.x, degrees), name)).all()
+            assert (part.x == color(rotate(raw_part.x, degrees), name)).all()
             assert part.y is not None
             assert raw_part.y is not None
             assert part.y.tolist() == raw_part.y.tolist()
 
 
-def test_the_colour_fills_the_corners_that_rotation_empties(pictures: Pair) -> None:
+def test_the_color_fills_the_corners_that_rotation_empties(pictures: Pair) -> None:
     for device in make("px", 8, 6, 42, *pictures):
         channel = {"red": 0, "green": 1, "blue": 2}[patterns(8)[device.concept][1]]
         assert np.all(device.train.x[:, channel] == 1)

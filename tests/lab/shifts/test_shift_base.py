@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from shoal.core.data.dataset import Dataset
-from shoal.lab.datasets.pixels import colour, rotate, unit
+from shoal.lab.datasets.pixels import color, rotate, unit
 from shoal.lab.shifts.base import first_seen, split_basic
 
 Pair = tuple[Dataset, Dataset]
@@ -54,8 +54,8 @@ def test_multiples_of_90_are_exact(quarter: int, side: int) -> None:
 
 
 def test_45_degrees_by_hand() -> None:
-    # Counter-clockwise: what was above the centre goes to its upper left. Corners look up points 1.41 pixels
-    # away from the centre along an axis, which is still the edge's pixel (it reaches to 1.5).
+    # Counter-clockwise: what was above the center goes to its upper left. Corners look up points 1.41 pixels
+    # away from the center along an axis, which is still the edge's pixel (it reaches to 1.5).
     image = np.array([[1, 2, 3], [4, 5, 6], [7, 8, 9]], np.uint8)
     assert rotate(image, 45).tolist() == [[2, 3, 6], [1, 5, 9], [4, 7, 8]]
 
@@ -116,17 +116,17 @@ def test_unit_copies_floats_as_they_are() -> None:
 
 
 @pytest.mark.parametrize(("name", "full"), [("red", 0), ("green", 1), ("blue", 2)])
-def test_a_colour_fills_its_channel_and_no_other(name: str, full: int) -> None:
+def test_a_color_fills_its_channel_and_no_other(name: str, full: int) -> None:
     images = NOISE // 2
-    coloured = colour(images, name)
-    assert coloured.shape == (3, 3, 28, 28)
-    assert coloured[:, full].mean() == 1
+    colored = color(images, name)
+    assert colored.shape == (3, 3, 28, 28)
+    assert colored[:, full].mean() == 1
     for channel in {0, 1, 2} - {full}:
-        assert (coloured[:, channel] == unit(images)[:, 0]).all()
+        assert (colored[:, channel] == unit(images)[:, 0]).all()
 
 
-def test_gray_is_three_equal_channels_and_keeps_colour_images() -> None:
-    gray = colour(NOISE, "gray")
+def test_gray_is_three_equal_channels_and_keeps_color_images() -> None:
+    gray = color(NOISE, "gray")
     assert all((gray[:, channel] == unit(NOISE)[:, 0]).all() for channel in range(3))
-    coloured = np.random.RandomState(2).random_sample((2, 3, 4, 4)).astype(np.float32)
-    assert (colour(coloured, "gray") == coloured).all()
+    colored = np.random.RandomState(2).random_sample((2, 3, 4, 4)).astype(np.float32)
+    assert (color(colored, "gray") == colored).all()

@@ -35,8 +35,8 @@ from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import (
 from shoal.core.exchange._pb.fed.v1.fault_pb2 import Fault
 from shoal.core.identity import proof
 from shoal.core.identity.certificates import key_to_pem, new_key, pin_of, request
-from shoal.core.identity.enrolled import Enrolled, Joining, Pending, Rejoining
 from shoal.core.identity.join import JoinString, parse
+from shoal.core.identity.joining import IssuedIdentity, Joining, Pending, Rejoining
 from tests.server.servers import server
 from tests.server.wire_link import WireLink
 
@@ -51,12 +51,12 @@ class World:
 
     state: Path
     coordinator: Coordinator
-    keeper: Peers
-    office: AuthorityApi
+    peers: Peers
+    api: AuthorityApi
     listeners: Listeners
 
     async def token(self, **terms: Any) -> JoinString:
-        _, join = await self.office.create_token(Terms(**terms))
+        _, join = await self.api.create_token(Terms(**terms))
         return join
 
     async def device(self, name: str, **terms: Any) -> "Peer":
@@ -73,15 +73,15 @@ async def world(state: Path, hosts: tuple[str, ...] = (HOST,)) -> AsyncIterator[
     authority = Authority.open(state, hosts)
     authority.refresh()
     async with server(state) as coordinator:
-        keeper = await Peers.open(coordinator.storage, authority)
-        access = Access(keeper, f"{HOST}:0", hosts[0])
+        peers = await Peers.open(coordinator.storage, authority)
+        access = Access(peers, f"{HOST}:0", hosts[0])
         listeners = await listen(coordinator, f"{HOST}:0", state / SOCKET, access)
         try:
             yield World(
                 state,
                 coordinator,
-                keeper,
-                AuthorityApi(coordinator, keeper, listeners.join_address),
+                peers,
+                AuthorityApi(coordinator, peers, listeners.join_address),
                 listeners,
             )
         finally:
@@ -97,9 +97,9 @@ class Peer:
         self.name, self.address = name, address
         self.key: Key = key or new_key()
         self.csr = request(self.key)
-        self.enrolled: Enrolled | None = None
+        self.issued: IssuedIdentity | None = None
 
-    async def join(self, **changes: Any) -> Enrolled | Pending:
+    async def join(self, **changes: Any) -> IssuedIdentity | Pending:
         """Ask for a certificate. changes: to what is sent."""
         key, pin = proof.key_of(self.string.secret), self.string.pin
         async with self.joining_stub() as stub:
@@ -107,19 +107,19 @@ class Peer:
             shown = proof.prove(key, nonce, pin, self.csr)
             joining = replace(Joining(self.string.token, nonce, self.csr, shown, self.name), **changes)
             answer = wire.joined_from_pb(await stub.Join(wire.joining_to_pb(joining)))
-        if isinstance(answer, Enrolled):
-            self.enrolled = answer
+        if isinstance(answer, IssuedIdentity):
+            self.issued = answer
             self.address = self.address or answer.address
         return answer
 
-    async def rejoin(self, key: Key, **changes: Any) -> Enrolled:
+    async def rejoin(self, key: Key, **changes: Any) -> IssuedIdentity:
         """Ask with the last key for a certificate of a new one, and go on with that."""
-        assert self.enrolled is not None
+        assert self.issued is not None
         async with self.joining_stub() as stub:
             nonce = (await stub.Challenge(pb.ChallengeRequest())).nonce
             csr = request(key)
             signature = proof.sign(self.key, nonce, self.string.pin, csr)
-            rejoining = Rejoining(self.enrolled.certificate, nonce, csr, signature)
+            rejoining = Rejoining(self.issued.certificate, nonce, csr, signature)
             answer = await stub.Rejoin(wire.rejoining_to_pb(replace(rejoining, **changes)))
         return self.go_on(key, answer.identity)
 
@@ -129,20 +129,18 @@ class Peer:
             answer = await IdentityServiceStub(channel).Renew(pb.RenewRequest(csr=request(key)))
         return answer.identity
 
-    def go_on(self, key: Key, identity: pb.Identity) -> Enrolled:
+    def go_on(self, key: Key, identity: pb.Identity) -> IssuedIdentity:
         """Use this key and certificate from now on."""
-        self.key, self.enrolled = key, wire.enrolled_from_pb(identity)
-        return self.enrolled
+        self.key, self.issued = key, wire.identity_from_pb(identity)
+        return self.issued
 
     def channel(self, roots: bytes = b"") -> aio.Channel:
         """To where devices call."""
-        assert self.enrolled is not None
-        return channel_of(
-            self.address, roots or self.enrolled.authorities, self.key, self.enrolled.certificate
-        )
+        assert self.issued is not None
+        return channel_of(self.address, roots or self.issued.authorities, self.key, self.issued.certificate)
 
     def link(self, channel: aio.Channel) -> WireLink:
-        """Calls of this device; it says that it is somebody else, which nobody may believe."""
+        """Calls of this device; it claims to be another device, which the server must not believe."""
         return WireLink(channel, "somebody-else")
 
     @asynccontextmanager
@@ -153,7 +151,7 @@ class Peer:
 
     @asynccontextmanager
     async def joining_channel(self) -> AsyncIterator[aio.Channel]:
-        """To where devices join: the certificate there is believed for its pin alone."""
+        """To where devices join: the certificate there is trusted only for its pin."""
         pem = await asyncio.to_thread(
             ssl.get_server_certificate, (self.string.host.strip("[]"), self.string.port)
         )

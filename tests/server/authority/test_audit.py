@@ -137,7 +137,7 @@ def test_a_file_that_a_crash_left_behind_is_completed_at_the_start(state: Path) 
 
 
 def test_a_file_of_another_history_is_set_aside_and_kept(state: Path) -> None:
-    """As after a backup of the database alone was restored."""
+    """As after a backup of only the database was restored."""
     good = lines(state)
     _, more = link(verify(state).head, 0.0, Event.APPROVED, {"device": "later"})
     rewrite(state, [*good, more])

@@ -114,7 +114,7 @@ def test_who_renewed_after_the_backup_is_served_once_the_loss_is_accepted(
         calls = [hello(device, found) for _ in range(4)]  # at once: none of them comes too early
         assert await asyncio.gather(*calls) == [0.0] * 4  # it renews, and then all of it is as ever
         (line,) = lines_of(state, Event.CERTIFICATE_FOUND)
-        (certified,) = found.keeper.known()[0].certificates
+        (certified,) = found.peers.known()[0].certificates
         assert line["facts"] == {
             "device": "d0",
             "serial": certified.serial,
@@ -141,19 +141,19 @@ def test_a_certificate_that_is_in_no_row_holds_for_nobody_else(tmp_path: Path, c
     state, devices = tmp_path / "b", lost(tmp_path, clock, "d0", "d1", "d2")
 
     def forged(device: Peer, authority: Authority, ago: float, name: str = "") -> Peer:
-        """Another certificate for the device, signed by the root, issued so many seconds ago."""
+        """Another certificate for the device, signed by the root, issued this many seconds ago."""
         key, pair = new_key(), authority.roots[authority.issuing]
         made = issuing.device(
             pair.key, pair.certificate, key.public_key(), "clinic", name or device.name, time.time() - ago
         )
         peer = Peer(device.string, device.name, device.address, key)
-        assert device.enrolled is not None
+        assert device.issued is not None
         pem = made.public_bytes(Encoding.PEM)
-        peer.enrolled = replace(device.enrolled, certificate=pem)
+        peer.issued = replace(device.issued, certificate=pem)
         return peer
 
     async def story(found: World) -> None:
-        authority, clock.ahead = found.keeper.authority, clock.ahead + HOUR
+        authority, clock.ahead = found.peers.authority, clock.ahead + HOUR
         for ago in (3.5 * HOUR, 0.5 * HOUR, 0.0):  # before the backup, and after the loss was accepted
             assert await denied(forged(devices["d0"], authority, ago), found) == "unauthenticated"
         stranger = forged(devices["d0"], authority, 2 * HOUR, "d9")
@@ -162,7 +162,7 @@ def test_a_certificate_that_is_in_no_row_holds_for_nobody_else(tmp_path: Path, c
         await hello(devices["d0"], found)
         assert await denied(older, found) == "unauthenticated"  # a newer one is known by now
         assert await denied(older, found) == "unauthenticated"
-        await found.office.revoke("d1", "stolen")
+        await found.api.revoke("d1", "stolen")
         assert await denied(devices["d1"], found) == "revoked"
         assert len(lines_of(state, Event.CERTIFICATE_FOUND)) == 1
         clock.ahead += 15 * issuing.DAY  # who slept meanwhile comes back with its last key
@@ -182,9 +182,11 @@ def test_a_certificate_that_is_in_no_row_holds_for_nobody_else(tmp_path: Path, c
 
 def strange(name: str) -> bytes:
     """A certificate that names a device of ours, by a key of another kind, signed by itself."""
-    key, nobody, now = Ed25519PrivateKey.generate(), x509.Name([]), datetime.now(UTC)
+    key, no_name, now = Ed25519PrivateKey.generate(), x509.Name([]), datetime.now(UTC)
     names = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(uri_of("clinic", name))])
-    builder = x509.CertificateBuilder().subject_name(nobody).issuer_name(nobody).public_key(key.public_key())
+    builder = (
+        x509.CertificateBuilder().subject_name(no_name).issuer_name(no_name).public_key(key.public_key())
+    )
     builder = builder.serial_number(7).not_valid_before(now).not_valid_after(now + timedelta(days=9))
     return builder.add_extension(names, critical=True).sign(key, None).public_bytes(Encoding.PEM)
 
@@ -206,11 +208,11 @@ def test_a_newer_copy_of_the_audit_log_brings_back_who_was_revoked(tmp_path: Pat
         superseded = replace_key(devices["d0"])
         clock.ahead += 60.0
         await renewed(devices["d0"], found)
-        await found.office.approve("d2")
+        await found.api.approve("d2")
         await held.join()
-        await found.office.rename("d0", "attic")
-        await found.office.revoke("d1", "stolen")
-        await found.office.revoke_token(spare.token)
+        await found.api.rename("d0", "attic")
+        await found.api.revoke("d1", "stolen")
+        await found.api.revoke_token(spare.token)
         devices["late"] = Peer(line, "late")
         await devices["late"].join()
         clock.ahead += HOUR
@@ -230,10 +232,10 @@ def test_a_newer_copy_of_the_audit_log_brings_back_who_was_revoked(tmp_path: Pat
         assert await hello(devices["d0"], found) == 0.0
         assert await hello(devices["d2"], found) == 0.0
         assert await denied(devices["late"], found) == "unauthenticated"
-        assert [each.display for each in found.keeper.known()] == ["attic", "d1", "d2"]
-        tokens = {each.used: each.standing.value for each in await found.office.tokens() if each.uses == 2}
+        assert [each.display for each in found.peers.known()] == ["attic", "d1", "d2"]
+        tokens = {each.used: each.standing.value for each in await found.api.tokens() if each.uses == 2}
         assert tokens == {1: "open"}
-        assert [each.standing.value for each in await found.office.tokens()].count("revoked") == 1
+        assert [each.standing.value for each in await found.api.tokens()].count("revoked") == 1
 
     on(tmp_path / "b", after)
 
@@ -251,7 +253,7 @@ def test_a_certificate_that_was_taken_up_holds_after_a_second_loss(tmp_path: Pat
 def replace_key(device: Peer) -> Peer:
     """The device as it is now, whatever it does next."""
     peer = Peer(device.string, device.name, device.address, device.key)
-    peer.enrolled = device.enrolled
+    peer.issued = device.issued
     return peer
 
 

@@ -1,4 +1,4 @@
-"""TLS handshakes of whoever reaches the port: many at once end no server, and each meets the roots of now."""
+"""TLS handshakes of any caller: many at once end no server, and each meets the roots of now."""
 
 import asyncio
 import contextlib
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedserver.authority import roots, setup
 from fedserver.authority.roots import Authority
-from fedserver.rpc.tls import Showing
+from fedserver.rpc.tls import CertificateSource
 from tests.server.processes import daemon
 
 HOST = "127.0.0.1"
@@ -22,12 +22,12 @@ def made(state: Path) -> Path:
 def test_tls_is_given_a_change_once_and_nothing_while_there_is_none(tmp_path: Path) -> None:
     authority = Authority.open(made(tmp_path / "s"), (HOST,))
     authority.refresh()
-    showing = Showing(authority)
-    assert showing.now() is not None
-    assert [showing.changed() for _ in range(3)] == [None] * 3
+    source = CertificateSource(authority)
+    assert source.now() is not None
+    assert [source.changed() for _ in range(3)] == [None] * 3
     authority.add(*roots.new_root("clinic"))
-    assert showing.changed() is not None
-    assert showing.changed() is None
+    assert source.changed() is not None
+    assert source.changed() is None
 
 
 def test_a_storm_of_handshakes_ends_no_server(tmp_path: Path) -> None:

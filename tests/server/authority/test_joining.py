@@ -19,29 +19,29 @@ from shoal.core.exchange._pb.fed.v1 import enrollment_service_pb2 as pb
 from shoal.core.exchange.link import Hello
 from shoal.core.identity import proof
 from shoal.core.identity.certificates import new_key, pin_of, request
-from shoal.core.identity.enrolled import Enrolled, Pending, Role
 from shoal.core.identity.join import JoinString
+from shoal.core.identity.joining import IssuedIdentity, Pending, Role
 from tests.server.authority.peers import Peer, World, lines_of, play, refused, world
 
 
 @pytest.fixture
 def unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Addresses are never told to wait."""
+    """Addresses never have to wait."""
     monkeypatch.setattr(rate_limit, "MINUTE", 0.0)
 
 
 def test_a_device_joins_and_says_hello(tmp_path: Path) -> None:
     async def story(found: World) -> None:
         device = await found.device("d0", role=Role.TRAIN, labels={"site": "basel"})
-        assert device.enrolled is not None
-        assert (device.enrolled.federation, device.enrolled.device) == ("clinic", "d0")
+        assert device.issued is not None
+        assert (device.issued.federation, device.issued.device) == ("clinic", "d0")
         async with device.channel() as channel:
             welcome = await device.link(channel).hello(Hello("toy"))
         assert welcome.renew_in is not None
         life = issuing.DEVICE_LIFE
         assert 0.59 * life < welcome.renew_in < 0.67 * life
         assert list(found.coordinator.visitors) == ["d0"]  # and not who it said it was
-        (known,) = await found.office.devices()
+        (known,) = await found.api.devices()
         assert known.device.labels == {"site": "basel"}
         assert known.device.certificates[0].first_used is not None
 
@@ -49,24 +49,24 @@ def test_a_device_joins_and_says_hello(tmp_path: Path) -> None:
 
 
 def test_the_same_request_gets_the_same_certificate_also_after_a_crash(tmp_path: Path) -> None:
-    async def join() -> tuple[Peer, Enrolled]:
+    async def join() -> tuple[Peer, IssuedIdentity]:
         async with world(tmp_path / "s") as found:
             device = Peer(await found.token(), "d0")
             first = await device.join()
-            device.csr = request(device.key)  # the device died too, and asks with the same key anew
+            device.csr = request(device.key)  # the device died too, and asks again with the same key
             again = await device.join()
-            assert isinstance(first, Enrolled)
-            assert isinstance(again, Enrolled)
+            assert isinstance(first, IssuedIdentity)
+            assert isinstance(again, IssuedIdentity)
             assert again.certificate == first.certificate
             return device, first
 
-    async def join_again(device: Peer, first: Enrolled) -> None:
+    async def join_again(device: Peer, first: IssuedIdentity) -> None:
         async with world(tmp_path / "s") as found:
             device.string = moved(device.string, found)
             answer = await device.join()
-            assert isinstance(answer, Enrolled)
+            assert isinstance(answer, IssuedIdentity)
             assert answer.certificate == first.certificate
-            assert [each.used for each in await found.office.tokens()] == [1]
+            assert [each.used for each in await found.api.tokens()] == [1]
 
     asyncio.run(join_again(*asyncio.run(join())))
 
@@ -76,11 +76,11 @@ def test_of_a_hundred_devices_with_one_token_one_gets_in(tmp_path: Path, unlimit
         join = await found.token()
         devices = [Peer(join, f"d{number}") for number in range(100)]
         answers = await asyncio.gather(*(device.join() for device in devices), return_exceptions=True)
-        winners = [answer for answer in answers if isinstance(answer, Enrolled)]
+        winners = [answer for answer in answers if isinstance(answer, IssuedIdentity)]
         losers = [answer for answer in answers if isinstance(answer, aio.AioRpcError)]
         assert (len(winners), len(losers)) == (1, 99)
         assert {error.code() for error in losers} == {grpc.StatusCode.PERMISSION_DENIED}
-        assert [each.device.device for each in await found.office.devices()] == [winners[0].device]
+        assert [each.device.device for each in await found.api.devices()] == [winners[0].device]
         assert len(winners[0].certificate) > 0
 
     play(story, tmp_path / "s")
@@ -91,7 +91,7 @@ def test_all_that_is_wrong_with_a_token_looks_the_same_from_outside(tmp_path: Pa
         used = await found.token()
         await Peer(used, "first").join()
         expired, revoked, locked = (await found.token(ttl=0.01), await found.token(), await found.token())
-        await found.office.revoke_token(revoked.token)
+        await found.api.revoke_token(revoked.token)
         wrong = {"proof": b"x" * 32}
         for _ in range(5):
             await refused(Peer(locked, "d0").join(**wrong))
@@ -120,7 +120,7 @@ def test_all_that_is_wrong_with_a_token_looks_the_same_from_outside(tmp_path: Pa
             "unknown token",
         ]
         assert len(lines_of(found.state, Event.TOKEN_LOCKED)) == 1
-        standings = {token.token: token.standing.value for token in await found.office.tokens()}
+        standings = {token.token: token.standing.value for token in await found.api.tokens()}
         assert (standings[locked.token], standings[good.token]) == ("locked", "open")
 
     play(story, tmp_path / "s")
@@ -153,14 +153,14 @@ def test_a_device_that_is_held_waits_for_an_operator(tmp_path: Path) -> None:
         assert isinstance(answer, Pending)
         assert answer.fingerprint == pin_of(device.key.public_key())
         assert isinstance(await device.join(), Pending)
-        (known,) = await found.office.devices()
+        (known,) = await found.api.devices()
         assert known.device.standing is DeviceStanding.PENDING
         assert bytes.fromhex(known.device.spki) == answer.fingerprint
-        await found.office.approve("d0")
-        assert isinstance(await device.join(), Enrolled)
+        await found.api.approve("d0")
+        assert isinstance(await device.join(), IssuedIdentity)
         async with device.channel() as channel:
             await device.link(channel).hello(Hello("toy"))
-        await found.office.revoke("d0", "")
+        await found.api.revoke("d0", "")
         _, fault = await refused(device.join())
         assert fault.code == "revoked"
 
@@ -178,7 +178,7 @@ def test_a_challenge_is_answered_once_and_in_time(tmp_path: Path, monkeypatch: p
                 "nonce": challenge.nonce,
                 "proof": proof.prove(key, challenge.nonce, device.string.pin, device.csr),
             }
-        assert isinstance(await device.join(**answer), Enrolled)
+        assert isinstance(await device.join(**answer), IssuedIdentity)
         error, _ = await refused(device.join(**answer))
         assert error.code() is grpc.StatusCode.UNAVAILABLE
         monkeypatch.setattr(joining, "NONCE_LIFE", 0.0)
@@ -231,7 +231,7 @@ def test_certificates_that_were_never_used_do_not_pile_up(tmp_path: Path) -> Non
         error, fault = await refused(device.renew(new_key()))
         assert (error.code(), fault.code) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "too-often")
         assert 0 < fault.earliest.seconds <= admission.WINDOW
-        (known,) = [each for each in await found.office.devices() if each.device.device == "d0"]
+        (known,) = [each for each in await found.api.devices() if each.device.device == "d0"]
         assert len(known.device.certificates) == 2  # the one in use and the newest
         assert (await device.renew(key)).certificate == identity.certificate
         await other.renew(new_key())  # another device does not wait for this one
@@ -271,25 +271,25 @@ def test_a_device_that_slept_comes_back_with_its_last_key(
             with pytest.raises(aio.AioRpcError) as caught:
                 await device.link(channel).hello(Hello("toy"))
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE  # TLS has refused it
-        assert device.enrolled is not None
-        assert stranger.enrolled is not None
+        assert device.issued is not None
+        assert stranger.issued is not None
         for changes in (
             {"signature": b"x" * 70},
             {"csr": request(new_key())},
-            {"certificate": stranger.enrolled.certificate},
+            {"certificate": stranger.issued.certificate},
         ):
             error, _ = await refused(device.rejoin(new_key(), **changes))
             assert error.code() is grpc.StatusCode.PERMISSION_DENIED
-        before, key = device.enrolled.certificate, new_key()
+        before, key = device.issued.certificate, new_key()
         old = device.key
         again = await device.rejoin(key)
         assert again.certificate != before
-        device.key, device.enrolled = old, again
-        device.enrolled = Enrolled(**{**vars(again), "certificate": before})
+        device.key, device.issued = old, again
+        device.issued = IssuedIdentity(**{**vars(again), "certificate": before})
         assert (await device.rejoin(key)).certificate == again.certificate  # its answer was lost
         async with device.channel() as channel:
             await device.link(channel).hello(Hello("toy"))
-        await found.office.revoke("d1", "lost")
+        await found.api.revoke("d1", "lost")
         _, fault = await refused(stranger.rejoin(new_key()))
         assert fault.code == "revoked"
         assert len(lines_of(found.state, Event.REJOINED)) == 1
@@ -323,7 +323,7 @@ def test_the_secret_is_kept_nowhere(tmp_path: Path) -> None:
         assert join.secret not in b"".join(
             path.read_bytes() for path in found.state.rglob("*") if path.is_file()
         )
-        listed = json.dumps([str(token) for token in await found.office.tokens()])
+        listed = json.dumps([str(token) for token in await found.api.tokens()])
         assert str(join).rpartition(":")[2] not in listed
 
     play(story, tmp_path / "s")

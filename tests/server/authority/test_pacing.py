@@ -12,7 +12,7 @@ from fedserver.authority import joining, rate_limit
 from shoal.core.errors import Busy, TooOften
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import enrollment_service_pb2 as pb
-from shoal.core.identity.enrolled import Challenge
+from shoal.core.identity.joining import Challenge
 from tests.server.authority.peers import Peer, World, play, refused
 
 

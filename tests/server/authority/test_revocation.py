@@ -17,7 +17,7 @@ from shoal.core.errors import DiskFull, StorageFault
 from shoal.core.exchange._pb.fed.v1.fault_pb2 import Fault
 from shoal.core.exchange.link import Hello, Report
 from shoal.core.identity.certificates import new_key
-from shoal.core.identity.enrolled import Role
+from shoal.core.identity.joining import Role
 from tests.server.authority.peers import Peer, World, lines_of, play, refused
 from tests.server.servers import DEVICES, spec, start
 from tests.server.toys import Hands, honest, pieces_of
@@ -40,7 +40,7 @@ def test_a_run_waits_by_name_for_those_that_may_train_and_have_not_come(tmp_path
         await start(found.coordinator)
         here, *_ = [await found.device(name) for name in ("here", "asleep", "stolen")]
         await found.device("reader", role=Role.INFER_ONLY)
-        await found.office.revoke("stolen", "it was")
+        await found.api.revoke("stolen", "it was")
         async with here.channel() as channel:
             hands = await Hands(here.link(channel)).hello()
             await hands.link.next_task(0.0)
@@ -59,17 +59,17 @@ def test_a_revoked_device_is_refused_at_its_next_call_and_its_lease_is_withdrawn
         run = found.coordinator.runs["toy"]
         assert run.lease("d1") is not None
 
-        ended = await found.office.revoke("d0", "stolen")
+        ended = await found.api.revoke("d0", "stolen")
         assert ended.counted == (("toy", 1),)
-        await found.office.revoke("d1", "stolen")
+        await found.api.revoke("d1", "stolen")
         error, fault = await refused(hands[1].link.next_task(0.0))
         assert (error.code(), fault.code) == (grpc.StatusCode.PERMISSION_DENIED, "revoked")
         assert run.lease("d1") is None
         assert not run.present("d1")
         _, fault = await refused(peers[1].renew(new_key()))
         assert fault.code == "revoked"
-        async with peers[1].channel() as anew:  # a new connection changes nothing
-            _, fault = await refused(peers[1].link(anew).hello(Hello("toy")))
+        async with peers[1].channel() as again:  # a new connection changes nothing
+            _, fault = await refused(peers[1].link(again).hello(Hello("toy")))
             assert fault.code == "revoked"
         log = [
             line.text
@@ -88,11 +88,11 @@ def test_revocation_cuts_a_download_and_a_long_poll(tmp_path: Path) -> None:
     large = {"w": np.zeros(8 << 20, np.float32)}  # 32 MiB: more than any window holds
 
     async def story(found: World) -> None:
-        desk = OperatorApi(found.coordinator)
-        shelf = Hands(desk)  # type: ignore[arg-type]
+        operator = OperatorApi(found.coordinator)
+        shelf = Hands(operator)  # type: ignore[arg-type]
         model = shelf.keep(large)
-        await desk.upload(model.blob, 0, pieces_of(shelf.blobs[model.blob.sha256], 1 << 20))
-        await desk.start_run(spec(policy=RoundPolicy(devices=1, minimum=1)), model)
+        await operator.upload(model.blob, 0, pieces_of(shelf.blobs[model.blob.sha256], 1 << 20))
+        await operator.start_run(spec(policy=RoundPolicy(devices=1, minimum=1)), model)
         devices = [await found.device(name) for name in ("d0", "d1")]
         async with devices[0].channel() as first, devices[1].channel() as second:
             loading, waiting = Hands(devices[0].link(first)), Hands(devices[1].link(second))
@@ -102,7 +102,7 @@ def test_revocation_cuts_a_download_and_a_long_poll(tmp_path: Path) -> None:
             await waiting.hello()
             poll = asyncio.create_task(waiting.link.next_task(20.0))
             await until(lambda: found.coordinator.visitor("d1").polling == 1)
-            assert [(await found.office.revoke(name, "")).cut for name in ("d0", "d1")] == [1, 1]
+            assert [(await found.api.revoke(name, "")).cut for name in ("d0", "d1")] == [1, 1]
             with pytest.raises(aio.AioRpcError) as caught:
                 await poll
             assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
@@ -124,11 +124,13 @@ def test_a_report_that_was_on_its_way_when_its_device_was_revoked_does_not_count
             task = await hands.task()
             payload = hands.payload(honest(0)(await hands.open(task), task.seed))
             await hands.upload(payload)
-            async with found.coordinator._turn:  # something else is going on: the report waits, past the gate
+            async with (
+                found.coordinator._turn
+            ):  # something else is going on: the report waits, past the interceptor
                 report = Report(task.run, task.round, task.attempt, payload)
                 reporting = asyncio.create_task(hands.link.report(report))
-                await until(lambda: bool(found.keeper._calls.get("d0")))
-                revoking = asyncio.create_task(found.office.revoke("d0", ""))
+                await until(lambda: bool(found.peers._calls.get("d0")))
+                revoking = asyncio.create_task(found.api.revoke("d0", ""))
                 with pytest.raises(aio.AioRpcError, match="was revoked"):
                     await reporting
             ended = await revoking
@@ -147,9 +149,9 @@ def test_a_caller_that_goes_away_is_not_a_revoked_one(tmp_path: Path) -> None:
             await until(lambda: found.coordinator.visitor("d0").polling == 1)
             poll.cancel()
             await asyncio.wait([poll])
-            await until(lambda: not found.keeper._calls)
+            await until(lambda: not found.peers._calls)
             assert await hands.link.next_task(0.0) is not None
-        assert found.keeper.cut("d0") == 0
+        assert found.peers.cut("d0") == 0
 
     play(story, tmp_path / "s")
 
@@ -162,14 +164,14 @@ def test_an_operator_that_goes_away_leaves_nothing_half_done(tmp_path: Path, ste
             link = device.link(channel)
             await link.hello(Hello("toy"))
             before = asyncio.all_tasks()
-            revoking = asyncio.ensure_future(found.office.revoke("d0", ""))
+            revoking = asyncio.ensure_future(found.api.revoke("d0", ""))
             for _ in range(steps):
                 await asyncio.sleep(0)
             revoking.cancel()
             await asyncio.wait([revoking])
             await asyncio.gather(*asyncio.all_tasks() - before)  # whatever of it goes on
             known = await found.coordinator.storage.identities.device("d0")
-            assert known.standing == found.keeper.known()[0].standing
+            assert known.standing == found.peers.known()[0].standing
             if steps:
                 _, fault = await refused(link.hello(Hello("toy")))
                 assert fault.code == "revoked"
@@ -191,7 +193,7 @@ def test_a_revocation_that_a_failing_disk_took_ends_the_server_so_that_the_next_
         await found.device("d0")
         monkeypatch.setattr(identities, "revoke", failing)
         with pytest.raises(StorageFault):
-            await found.office.revoke("d0", "")
+            await found.api.revoke("d0", "")
         assert isinstance(await found.coordinator.broken, StorageFault)
 
     play(story, tmp_path / "s")
@@ -200,7 +202,7 @@ def test_a_revocation_that_a_failing_disk_took_ends_the_server_so_that_the_next_
 def test_a_revocation_that_a_full_disk_refused_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Barred in memory and approved on the disk, it would get tasks for ever and each result be refused."""
+    """Barred in memory and approved on the disk, it would get tasks but each result would be refused."""
 
     async def full(device: str, reason: str) -> Registered:
         raise DiskFull("shoal.db: no space left", "free some space")
@@ -211,10 +213,10 @@ def test_a_revocation_that_a_full_disk_refused_changes_nothing(
         with monkeypatch.context() as patch:
             patch.setattr(found.coordinator.storage.identities, "revoke", full)
             with pytest.raises(DiskFull):
-                await found.office.revoke("d0", "stolen")
+                await found.api.revoke("d0", "stolen")
         assert (await hands[0].do(task, honest(0))).outcome.value == "accepted"
 
-        await found.office.revoke("d0", "stolen")
+        await found.api.revoke("d0", "stolen")
         _, fault = await refused(hands[0].link.next_task(0.0))
         assert fault.code == "revoked"
         await asyncio.gather(*(channel.close() for channel in channels))

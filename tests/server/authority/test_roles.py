@@ -20,7 +20,7 @@ from shoal.core.exchange._pb.fed.v1.observer_service_pb2 import ObserveRunsReque
 from shoal.core.exchange._pb.fed.v1.observer_service_pb2_grpc import ObserverServiceStub
 from shoal.core.exchange.link import Outcome, Placement, Report
 from shoal.core.exchange.parts import ClusterAssignment
-from shoal.core.identity.enrolled import Role
+from shoal.core.identity.joining import Role
 from tests.server.authority.peers import Peer, World, lines_of, play, refused, world
 from tests.server.servers import DEVICES, start
 from tests.server.toys import Hands, honest, pieces_of
@@ -185,7 +185,7 @@ def test_a_session_a_lease_and_a_blob_belong_to_one_device(tmp_path: Path) -> No
             assert error.code() is grpc.StatusCode.PERMISSION_DENIED  # it has no task
         assert not await thief.link.alive(task.run, task.round, task.attempt)
         receipt = await thief.link.report(report)
-        assert receipt.outcome is Outcome.LATE  # nobody waits for a report of this device
+        assert receipt.outcome is Outcome.LATE  # nothing waits for a report of this device
         thief.link._session = mine.link._session  # type: ignore[attr-defined]
         error, fault = await refused(thief.link.next_task(0.0))
         assert fault.code == "say-hello"

@@ -123,7 +123,7 @@ def test_the_joining_key_of_an_earlier_version_stays_under_its_new_name(tmp_path
 
 
 def damaged(path: Path, folder: Path) -> list[bytes]:
-    """What a disk, or somebody, may have made of the server's certificate."""
+    """What a disk, or someone, may have made of the server's certificate."""
     good, other = path.read_bytes(), roots.load_pair(folder / roots.JOINING)
     strange = other.key_pem + roots.load_pair(next(folder.glob("root-*"))).pem
     return [b"", good[:200], good[: good.index(b"-----BEGIN CERT")], b"\xff" * 99, strange]
@@ -273,55 +273,55 @@ def test_the_change_from_one_root_to_the_next_without_a_restart(tmp_path: Path) 
     async def play() -> None:
         async with world(tmp_path / "s") as found:
             first, second = await found.device("d0"), await found.device("d1")
-            (old,) = await found.office.roots()
+            (old,) = await found.api.roots()
             assert (await hello(first), await hello(second)) > (1.0, 1.0)
-            assert (old.certificates, old.untold) == (2, ())
-            new = await found.office.add_root()
-            assert new.untold == ("d0", "d1")
-            assert await hello(first) == 0.0  # it is told to renew at once
+            assert (old.certificates, old.awaited) == (2, ())
+            new = await found.api.add_root()
+            assert new.awaited == ("d0", "d1")
+            assert await hello(first) == 0.0  # it has to renew at once
             await renew(first)
             with pytest.raises(Refused, match=r"2 devices do not trust authority .* yet: d0, d1"):
-                await found.office.use_root(new.name, False)  # told, but has it stored that?
+                await found.api.use_root(new.name, False)  # announced, but is it stored?
             await hello(first)
             with pytest.raises(Refused, match=r"1 devices do not trust authority .* yet: d1"):
-                await found.office.use_root(new.name, False)
+                await found.api.use_root(new.name, False)
             await renew(second)
             await hello(second)
             async with first.channel() as lasting:
                 link = first.link(lasting)
                 await link.hello(Hello("toy"))
-                assert (await found.office.use_root(new.name, False)).signs
+                assert (await found.api.use_root(new.name, False)).signs
                 assert (await link.hello(Hello("toy"))).renew_in == 0.0  # the connection lasts
-            shown = found.keeper.authority.server.certificate
-            shown.verify_directly_issued_by(found.keeper.authority.roots[new.name].certificate)
+            shown = found.peers.authority.server.certificate
+            shown.verify_directly_issued_by(found.peers.authority.roots[new.name].certificate)
             assert await hello(second) == 0.0
-            only_old = found.keeper.authority.roots[old.name].pem
+            only_old = found.peers.authority.roots[old.name].pem
             async with second.channel(only_old) as channel:
                 with pytest.raises(aio.AioRpcError) as caught:
                     await second.link(channel).hello(Hello("toy"))
                 assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
             with pytest.raises(Refused, match=r"certificates of authority .* in use: 2"):
-                await found.office.drop_root(old.name, False)
+                await found.api.drop_root(old.name, False)
             with pytest.raises(Refused, match="signs"):
-                await found.office.drop_root(new.name, True)
+                await found.api.drop_root(new.name, True)
             left_behind = await found.device("d2")
             for device in (first, second):
                 await renew(device)
                 assert await hello(device) > 1.0
-            await found.office.drop_root(old.name, False)
-            assert [root.name for root in await found.office.roots()] == [new.name]
+            await found.api.drop_root(old.name, False)
+            assert [root.name for root in await found.api.roots()] == [new.name]
             assert await hello(first) == 0.0  # so that it trusts the old root no more
             assert await hello(left_behind) == 0.0
             events = (Event.AUTHORITY_ADDED, Event.AUTHORITY_USED, Event.AUTHORITY_DROPPED)
             assert [len(lines_of(found.state, event)) for event in events] == [1, 1, 1]
         async with world(tmp_path / "s") as again:
-            assert again.keeper.authority.issuing == new.name
+            assert again.peers.authority.issuing == new.name
 
     asyncio.run(play())
 
 
 def test_a_device_that_waits_or_works_is_told_of_a_change_at_once(tmp_path: Path) -> None:
-    async def told(link: WireLink, visitor: Visitor, change: Awaitable[object]) -> None:
+    async def asks_for_a_hello(link: WireLink, visitor: Visitor, change: Awaitable[object]) -> None:
         waiting = asyncio.ensure_future(link.next_task(30.0))
         await until(lambda: visitor.polling == 1)
         assert not waiting.done()
@@ -332,24 +332,24 @@ def test_a_device_that_waits_or_works_is_told_of_a_change_at_once(tmp_path: Path
 
     async def play() -> None:
         async with world(tmp_path / "s") as found:
-            device, (old,) = await found.device("d0"), await found.office.roots()
+            device, (old,) = await found.device("d0"), await found.api.roots()
             async with device.channel() as channel:
                 link = device.link(channel)
                 await link.hello(Hello("toy"))
-                await told(link, found.coordinator.visitor("d0"), found.office.add_root())
-                (new,) = [root.name for root in await found.office.roots() if root != old and not root.signs]
-                await told(link, found.coordinator.visitor("d0"), found.office.use_root(new, True))
+                await asks_for_a_hello(link, found.coordinator.visitor("d0"), found.api.add_root())
+                (new,) = [root.name for root in await found.api.roots() if root != old and not root.signs]
+                await asks_for_a_hello(link, found.coordinator.visitor("d0"), found.api.use_root(new, True))
                 await start(found.coordinator, policy=RoundPolicy(devices=1, minimum=1))
                 task = await link.next_task(5.0)
                 assert isinstance(task, Task)
-                other = await found.office.add_root()
+                other = await found.api.add_root()
                 _, fault = await refused(link.alive(task.run, task.round, task.attempt))
                 assert fault.code == "say-hello"
                 await link.hello(Hello("toy"))
                 again = await link.next_task(5.0)  # the same work, under a new lease
                 assert isinstance(again, Task)
                 assert (again.round, again.payload) == (task.round, task.payload)
-                await found.office.drop_root(other.name, True)
+                await found.api.drop_root(other.name, True)
                 _, fault = await refused(link.next_task(0.0))
                 assert fault.code == "say-hello"
 
@@ -362,10 +362,10 @@ def test_who_is_left_behind_by_force_comes_back_with_its_last_key(tmp_path: Path
             device = await found.device("d0")
             async with device.channel() as lasting:
                 await device.link(lasting).hello(Hello("toy"))
-                (old,) = await found.office.roots()
-                new = await found.office.add_root()
-                await found.office.use_root(new.name, True)
-                await found.office.drop_root(old.name, True)
+                (old,) = await found.api.roots()
+                new = await found.api.add_root()
+                await found.api.use_root(new.name, True)
+                await found.api.drop_root(old.name, True)
                 error, _ = await refused(device.link(lasting).hello(Hello("toy")))
                 assert error.code() is grpc.StatusCode.UNAUTHENTICATED
             await device.rejoin(new_key())

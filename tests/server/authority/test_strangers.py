@@ -1,4 +1,4 @@
-"""Over real TLS: whose certificate gets a caller to the gate, and through it."""
+"""Over real TLS: whose certificate gets a caller to the authorization, and through it."""
 
 import asyncio
 import ssl
@@ -55,7 +55,7 @@ def test_strangers_get_nothing(tmp_path: Path) -> None:
     """No certificate, another authority's, plain text: TLS ends before any call."""
 
     async def story(found: World) -> None:
-        address, roots = found.listeners.address, found.keeper.authority.bundle
+        address, roots = found.listeners.address, found.peers.authority.bundle
         stranger = trustme.CA().issue_cert("d0.example")
         key = key_from_pem(stranger.private_key_pem.bytes())
         certificate = stranger.cert_chain_pems[0].bytes()
@@ -64,7 +64,7 @@ def test_strangers_get_nothing(tmp_path: Path) -> None:
         for channel in (
             channel_of(address, roots),
             channel_of(address, roots, key, certificate),
-            channel_of(address, roots, neighbour.key, neighbour.enrolled.certificate),  # type: ignore[union-attr]
+            channel_of(address, roots, neighbour.key, neighbour.issued.certificate),  # type: ignore[union-attr]
             channel_of(address, trustme.CA().cert_pem.bytes()),
             aio.insecure_channel(address),
         ):
@@ -77,21 +77,21 @@ def test_strangers_get_nothing(tmp_path: Path) -> None:
 def test_a_certificate_of_our_authority_that_the_registry_does_not_know_is_not_enough(tmp_path: Path) -> None:
     async def story(found: World) -> None:
         known = await found.device("d0")
-        root, now = found.keeper.authority.roots[found.keeper.authority.issuing], time.time()
+        root, now = found.peers.authority.roots[found.peers.authority.issuing], time.time()
 
         async def call(federation: str, name: str) -> grpc.StatusCode:
             key = new_key()
             made = issuing.device(root.key, root.certificate, key.public_key(), federation, name, now)
             pem = made.public_bytes(Encoding.PEM)
             return await status_of(
-                channel_of(found.listeners.address, found.keeper.authority.bundle, key, pem)
+                channel_of(found.listeners.address, found.peers.authority.bundle, key, pem)
             )
 
         assert await call("clinic", "nobody") is grpc.StatusCode.UNAUTHENTICATED
         assert await call("clinic", "d0") is grpc.StatusCode.UNAUTHENTICATED
         assert await call("elsewhere", "d0") is grpc.StatusCode.UNAUTHENTICATED
-        server = found.keeper.authority.server  # it is for serving: TLS does not take it from a caller
-        channel = channel_of(known.address, found.keeper.authority.bundle, server.key, server.pem)
+        server = found.peers.authority.server  # it is for serving: TLS does not take it from a caller
+        channel = channel_of(known.address, found.peers.authority.bundle, server.key, server.pem)
         assert await status_of(channel) is grpc.StatusCode.UNAVAILABLE
         assert len(lines_of(found.state, Event.DENIED)) == 2  # d0 is noted once a minute
         async with known.channel() as channel:
@@ -119,8 +119,8 @@ def test_a_certificate_that_ends_while_its_connection_lasts_is_refused(
 def test_a_device_that_is_not_approved_is_refused(tmp_path: Path) -> None:
     async def story(found: World) -> None:
         device = await found.device("d0")
-        (known,) = found.keeper.known()
-        found.keeper.learn(replace(known, standing=DeviceStanding.PENDING))
+        (known,) = found.peers.known()
+        found.peers.learn(replace(known, standing=DeviceStanding.PENDING))
         async with device.channel() as channel:
             error, fault = await refused(device.link(channel).hello(Hello("toy")))
         assert error.code() is grpc.StatusCode.UNAUTHENTICATED
@@ -151,12 +151,12 @@ def test_tls_1_3_is_spoken_and_1_2_is_refused(tmp_path: Path, version: ssl.TLSVe
 
     async def story(found: World) -> None:
         device = await found.device("d0")
-        assert device.enrolled is not None
-        context = ssl.create_default_context(cadata=device.enrolled.authorities.decode())
+        assert device.issued is not None
+        context = ssl.create_default_context(cadata=device.issued.authorities.decode())
         context.maximum_version = version
         context.set_alpn_protocols(["h2"])
         chain = tmp_path / "chain.pem"
-        chain.write_bytes(key_to_pem(device.key) + device.enrolled.certificate)
+        chain.write_bytes(key_to_pem(device.key) + device.issued.certificate)
         context.load_cert_chain(chain)
         host, _, port = found.listeners.address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port), ssl=context)

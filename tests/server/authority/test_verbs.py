@@ -16,8 +16,8 @@ from fedserver.authority.setup import init
 from fedserver.store.identities.audit import Event
 from shoal.core.exchange.link import Hello
 from shoal.core.identity.certificates import new_key
-from shoal.core.identity.enrolled import Enrolled, Pending
 from shoal.core.identity.join import parse
+from shoal.core.identity.joining import IssuedIdentity, Pending
 from tests.server.authority.peers import Peer, lines_of
 from tests.server.processes import Daemon, daemon
 
@@ -124,7 +124,7 @@ def test_an_operator_and_an_owner_see_the_same_fingerprint(command: Command, sha
     grouped = " ".join(answer.fingerprint.hex()[start : start + 4] for start in range(0, 64, 4))
     assert grouped in command("device", "show", "held")[1]
     assert grouped in command("device", "approve", "held")[1]
-    assert isinstance(asyncio.run(peer.join()), Enrolled)
+    assert isinstance(asyncio.run(peer.join()), IssuedIdentity)
     assert command("device", "revoke", "held")[0] == 0
 
 
@@ -152,7 +152,7 @@ def test_the_change_of_authority_by_commands(command: Command, shared: Daemon) -
     peer = joined(command("token", "create")[1], "d1")
     (old,) = data(command("authority", "ls", "--json"))["authorities"]
     new = data(command("authority", "add", "--json"))
-    assert new["untold"] == ["d1"]
+    assert new["awaited"] == ["d1"]
     code, _, err = command("authority", "use", new["authority"])
     assert (code, "d1" in err) == (5, True)
     key = new_key()
@@ -173,8 +173,8 @@ def test_a_killed_server_knows_what_it_did_and_its_log_is_whole(
 ) -> None:
     join = command("token", "create")[1]
     peer = joined(join, "d0")
-    assert peer.enrolled is not None
-    before = peer.enrolled.certificate
+    assert peer.issued is not None
+    before = peer.issued.certificate
     server.stop(signal.SIGKILL)
     file = server.state / "audit.jsonl"
     file.write_bytes(file.read_bytes()[:-20])
@@ -183,7 +183,7 @@ def test_a_killed_server_knows_what_it_did_and_its_log_is_whole(
         host, _, port = (again.state / "join-address").read_text().strip().rpartition(":")
         peer.string = replace(peer.string, host=host, port=int(port))
         asyncio.run(peer.join())
-        assert peer.enrolled.certificate == before
+        assert peer.issued.certificate == before
         peer.address = again.address
         asyncio.run(hello(peer))
         code, out, _ = command("audit", "verify")
@@ -220,7 +220,7 @@ def test_no_secret_is_in_any_file_or_log(command: Command, server: Daemon) -> No
         assert str(join).rpartition(":")[2].encode() not in written
         assert join.secret.hex().encode() not in written
     assert b"token-created" in written
-    assert peer.enrolled is not None
+    assert peer.issued is not None
 
 
 def test_a_key_that_others_may_read_stops_the_start(command: Command, tmp_path: Path) -> None:

@@ -102,12 +102,12 @@ def test_a_run_from_its_start_to_its_model(command: Command, server: Daemon, tmp
     found = data(command("model", "export", "whole", "--out", tmp_path / "m.safetensors", "--json"))
     assert found["sha256"] == shown["models"]["global"]["sha256"]
     assert shown["weights"] == WEIGHTS
-    told = "no guarantee: weights trained without DP-SGD, accuracy and loss as measured"
-    assert [shown["released"][device]["summary"] for device in ("d0", "d1", "d2")] == [told] * 3
+    summary = "no guarantee: weights trained without DP-SGD, accuracy and loss as measured"
+    assert [shown["released"][device]["summary"] for device in ("d0", "d1", "d2")] == [summary] * 3
     printed = command("model", "export", "whole", "--out", tmp_path / "again.safetensors")[1]
     assert "\nprivacy in this run\nof         what left " in printed
     assert "\nprivacy of the same devices over all runs\nof         what left " in printed
-    assert found["privacy"] == found["privacy_over_all_runs"] == f"each of 3 devices: {told}; {WEIGHTS}"
+    assert found["privacy"] == found["privacy_over_all_runs"] == f"each of 3 devices: {summary}; {WEIGHTS}"
     with safe_open(tmp_path / "m.safetensors", framework="numpy") as file:
         metadata = file.metadata()
         assert {name: found[name] for name in metadata if name.startswith("privacy")} == {
@@ -208,7 +208,7 @@ def test_a_wait_says_why_the_devices_of_a_run_failed(command: Command, server: D
 
 
 def test_a_wait_outlasts_a_server_that_starts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server goes away twice while somebody waits, and is back each time."""
+    """The server goes away twice while a command waits, and is back each time."""
     summary = RunSummary("r", "r", "fedavg", "default", "open", 1)
     watched = iter([[summary], [], [replace(summary, round=2)], [replace(summary, stage="finished")]])
 

@@ -16,7 +16,7 @@ from shoal.core.errors import Unavailable
 
 
 class Clock:
-    """Time that goes on only when somebody sleeps. at: what happens then."""
+    """Time that goes on only during a sleep. at: what happens then."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0

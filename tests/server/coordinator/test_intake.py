@@ -1,4 +1,4 @@
-"""What a report must be to count, and what its sender is told when it does not; the round goes on."""
+"""What a report must be to count, and what its sender learns when it does not; the round goes on."""
 
 import asyncio
 import errno

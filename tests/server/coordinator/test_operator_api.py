@@ -42,14 +42,14 @@ def test_a_run_that_cannot_work_is_refused(tmp_path: Path, changes: dict[str, An
 
 def test_initial_weights_are_uploaded_before_and_must_be_finite(tmp_path: Path) -> None:
     async def story(coordinator: Coordinator) -> None:
-        desk = OperatorApi(coordinator)
-        weights = Hands(desk).keep(MODEL)  # type: ignore[arg-type]
+        operator = OperatorApi(coordinator)
+        weights = Hands(operator).keep(MODEL)  # type: ignore[arg-type]
         with pytest.raises(NotFound, match="upload it first"):
-            await desk.start_run(spec(), weights)
+            await operator.start_run(spec(), weights)
         with pytest.raises(BadPayload, match="initial model, tensor 'w'"):
             await start(coordinator, {"w": np.array([np.nan])})
         assert coordinator.runs == {}
-        assert await desk.uploaded(weights.blob) == 0
+        assert await operator.uploaded(weights.blob) == 0
         await start(coordinator)
 
     scenario(story, tmp_path)
@@ -157,17 +157,17 @@ def test_a_stop_of_the_server_ends_watching(tmp_path: Path) -> None:
 
 def test_an_operator_may_fetch_any_blob_and_resume_an_upload(tmp_path: Path) -> None:
     async def story(coordinator: Coordinator) -> None:
-        desk = OperatorApi(coordinator)
-        own = Hands(desk)  # type: ignore[arg-type]
+        operator = OperatorApi(coordinator)
+        own = Hands(operator)  # type: ignore[arg-type]
         blob = own.keep(MODEL).blob
         data = own.blobs[blob.sha256]
-        assert await desk.upload(blob, 0, pieces_of(data[:100])) == 100
-        assert await desk.uploaded(blob) == 100
-        assert await desk.upload(blob, 100, pieces_of(data[100:])) == blob.size
-        await desk.start_run(spec(), own.keep(MODEL))
-        assert b"".join([piece async for piece in desk.fetch(blob, 0)]) == data
+        assert await operator.upload(blob, 0, pieces_of(data[:100])) == 100
+        assert await operator.uploaded(blob) == 100
+        assert await operator.upload(blob, 100, pieces_of(data[100:])) == blob.size
+        await operator.start_run(spec(), own.keep(MODEL))
+        assert b"".join([piece async for piece in operator.fetch(blob, 0)]) == data
         with pytest.raises(NotFound, match="is gone"):
-            await anext(desk.fetch(BlobRef("ab" * 32, 5), 0))
+            await anext(operator.fetch(BlobRef("ab" * 32, 5), 0))
 
     scenario(story, tmp_path)
 
@@ -176,23 +176,23 @@ def test_the_log_is_read_page_by_page(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("fedserver.store.journal.PAGE", 2)
 
     async def story(coordinator: Coordinator) -> None:
-        desk = OperatorApi(coordinator)
+        operator = OperatorApi(coordinator)
         await start(coordinator, policy=RoundPolicy(devices=1, minimum=1))
         device = await hands(coordinator, 0)
         task = await device.task()
         failure = Failure("learner-failed", "no memory", "MemoryError")
         await device.link.report(Report(task.run, task.round, task.attempt, failure))
-        first = await desk.log("toy", 0)
+        first = await operator.log("toy", 0)
         assert len(first) == 2
         assert first[0].text.startswith("open: training round 1 of 3: one model for all, tasks for 1 device")
-        second = await desk.log("toy", first[-1].number)
+        second = await operator.log("toy", first[-1].number)
         because = "every device that is left has failed: d0: it failed: no memory"
         assert second[0].text.startswith(
             f"no result: training round 1 of 3: one model for all: {because}; 0 of 1"
         )
-        assert await desk.log("toy", 1_000) == []
+        assert await operator.log("toy", 1_000) == []
         with pytest.raises(ShoalError, match="no run 'other'"):
-            await desk.log("other", 0)
+            await operator.log("other", 0)
 
     scenario(story, tmp_path)
 
@@ -213,7 +213,7 @@ def test_a_device_that_was_held_back_is_in_the_log_once(tmp_path: Path) -> None:
         await asyncio.gather(*(serve(link(coordinator, n), answer) for n, answer in enumerate(answers)))
         texts = [line.text for line in await OperatorApi(coordinator).log("toy", 0)]
         few = [text for text in texts if "fewer than 5 devices" in text]
-        cut = [text for text in texts if "cut to 3 times the usual update: d2 (" in text]
+        cut = [text for text in texts if "updates clipped to 3 times the usual length: d2 (" in text]
         heavy = [text for text in texts if "too many samples for one device: d2" in text]
         assert (len(few), len(cut), len(heavy)) == (1, 2, 1)
         assert np.abs(models(coordinator)["global"]["layer.weight"]).max() < 1000.0

@@ -30,7 +30,7 @@ from tests.waiting import until
 
 
 async def reports(coordinator: Coordinator, count: int) -> None:
-    """A run of which so many reports are in."""
+    """A run of which this many reports are in."""
     await start(coordinator)
     devices = [await hands(coordinator, number) for number in range(DEVICES)]
     for device in devices:
@@ -150,15 +150,15 @@ def test_the_server_answers_while_it_checks_and_hands_nothing_out(
         monkeypatch.setattr(Blobs, "damage", slow)
         monkeypatch.setattr("fedserver.coordinator.recovery.AT_ONCE", 0.05)
         async with server(tmp_path, recovered=False) as second:
-            device, desk = await Hands(link(second, 1)).hello(), OperatorApi(second)
+            device, operator = await Hands(link(second, 1)).hello(), OperatorApi(second)
             idle = await device.link.next_task(0.1)
             assert isinstance(idle, Idle)
             assert (idle.reason, idle.finished) == ("the server is checking its files after the start", False)
-            (found,) = desk.runs()
+            (found,) = operator.runs()
             assert found.waiting_for == "the check of its files after the start"
-            assert (await desk.status()).runs == (found,)
+            assert (await operator.status()).runs == (found,)
             report = Report("toy", 1, 1, device.payload(honest(1)(Train(MODEL, TrainingSettings()), 0)))
-            for call in (device.link.report(report), desk.show("toy"), desk.log("toy", 0)):
+            for call in (device.link.report(report), operator.show("toy"), operator.log("toy", 0)):
                 with pytest.raises(Unavailable, match="is being checked after the server's start"):
                     await call
             with pytest.raises(Exception, match="a run named 'toy' already exists"):

@@ -1,4 +1,4 @@
-"""Going back to earlier models: through the desk, over gRPC, and over a death of the server right after."""
+"""Going back to earlier models: through the operator API, over gRPC, and after a sudden end of the server."""
 
 import asyncio
 import json
@@ -130,14 +130,14 @@ def test_what_is_not_kept_or_not_there_is_refused_and_changes_nothing(tmp_path: 
         await start(coordinator)
         await until_round(coordinator, 2)
         before = await OperatorApi(coordinator).show("toy")
-        desk = OperatorApi(coordinator)
+        operator = OperatorApi(coordinator)
         with pytest.raises(NotFound, match="does not have the models that round 3 opened with"):
-            await desk.roll_back("toy", 3)
+            await operator.roll_back("toy", 3)
         with pytest.raises(NotFound, match="no cluster 'c7' now"):
-            await desk.roll_back("toy", 1, "c7")
+            await operator.roll_back("toy", 1, "c7")
         with pytest.raises(NotFound, match="no run 'other'"):
-            await desk.roll_back("other", 1)
-        after = await desk.show("toy")
+            await operator.roll_back("other", 1)
+        after = await operator.show("toy")
         assert (after.summary.round, after.abandoned) == (before.summary.round, {})
 
     scenario(story, tmp_path)

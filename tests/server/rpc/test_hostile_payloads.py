@@ -1,6 +1,6 @@
-"""Every lie of `hostile` told to a real server process: refused before it counts, in a round that goes on.
+"""Every lie of `hostile` sent to a real server process: refused before it counts, in a round that goes on.
 
-An honest device takes part in every round, and its model alone is what each round ends with. What the server
+An honest device takes part in every round, and only its model is what each round ends with. What the server
 answered, and by how much its memory grew at most meanwhile, is printed as a table (pytest -s).
 """
 
@@ -72,8 +72,8 @@ async def _attacked(server: Daemon) -> None:
             _forget_the_peak(server)
             lie = honest(1)(taken, bait.seed)
             assert isinstance(lie, Trained)
-            told = attack(Attack(theirs, evil, bait, lie.model))
-            said = await _refusal(told, *([grpc.StatusCode.NOT_FOUND] if attack is another_blob else []))
+            report = attack(Attack(theirs, evil, bait, lie.model))
+            said = await _refusal(report, *([grpc.StatusCode.NOT_FOUND] if attack is another_blob else []))
             growth = _memory(server, "VmHWM") - before
             print(f"{name:<36} {growth:6.1f} MiB  {said}")
             assert growth <= GROWTH, name
@@ -106,7 +106,7 @@ async def _refusal(attack: Awaitable[object], *also: grpc.StatusCode) -> str:
 
 
 def _forget_the_peak(server: Daemon) -> None:
-    """VmHWM begins anew."""
+    """VmHWM starts from the present size."""
     Path(f"/proc/{server.process.pid}/clear_refs").write_text("5")
 
 

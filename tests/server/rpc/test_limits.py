@@ -1,4 +1,4 @@
-"""Over gRPC: who asks for too much is told when to come again, and whoever works does not notice."""
+"""Over gRPC: who asks for too much is asked to come again later, and devices at work do not notice."""
 
 import asyncio
 from pathlib import Path

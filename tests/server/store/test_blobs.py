@@ -277,5 +277,5 @@ def test_what_is_called_whole_is_whole_however_many_send_it_at_once(blobs: Blobs
         thread.start()
     for thread in threads:
         thread.join()
-    assert whole, "nobody ever came to the end"
+    assert whole, "no writer ever came to the end"
     assert not wrong

@@ -26,7 +26,7 @@ MARK = Settings().low_water
 
 
 class Disk:
-    """How much is free, in the place of what the file system says."""
+    """How much is free, in place of what the file system says."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, free: int) -> None:
         self.free = free
@@ -51,7 +51,7 @@ def test_uploads_that_do_not_fit_are_refused_and_all_else_goes_on(
         payload = devices[1].payload(honest(1)(message, second.seed))
         with pytest.raises(ServerFull, match="needs 36 more free bytes for an upload of 136 bytes"):
             await devices[1].upload(payload)
-        with pytest.raises(ServerFull):  # told before a byte was on its way
+        with pytest.raises(ServerFull):  # refused before a byte was on its way
             await devices[1].link.uploaded(payload.weights()[0].blob)
         assert await devices[0].link.uploaded(uploaded.weights()[0].blob) == 136
         operator = Hands(OperatorApi(coordinator))  # type: ignore[arg-type]
@@ -148,13 +148,17 @@ def test_a_decision_that_does_not_fit_waits_and_the_run_goes_on(
         playing = asyncio.create_task(serve_all(coordinator))
         await until(lambda: coordinator.storage.full is not None)
         assert not reserve.exists()
-        desk = OperatorApi(coordinator)
-        status = await desk.status()
+        operator = OperatorApi(coordinator)
+        status = await operator.status()
         assert "the disk is full, and all runs wait for space" in status.notices[0]
         assert [run.waiting_for for run in status.runs] == ["space on the server's disk"] * len(status.runs)
-        assert (await desk.show("toy")).summary.run == "toy"
+        assert (await operator.show("toy")).summary.run == "toy"
         device = await hands(coordinator, 9)
-        for call in (device.link.next_task(1.0), device.link.leave(), desk.start_run(spec(name="x"), None)):
+        for call in (
+            device.link.next_task(1.0),
+            device.link.leave(),
+            operator.start_run(spec(name="x"), None),
+        ):
             with pytest.raises(ServerFull):
                 await call
         playing.cancel()

@@ -64,7 +64,7 @@ def test_what_a_report_gives_away_follows_from_its_task(tmp_path: Path) -> None:
     plain = Payload("trained", {"model": weights, "examples": 5, "loss": 0.1})
     private = Payload("trained", {**plain.parts, "curve": CURVE})
     asked = PrivateTraining(epsilon=2.0, delta=1e-7)
-    told = (
+    reports = (
         ("d0", Train(MODEL, TrainingSettings()), plain),
         ("d1", Train(MODEL, TrainingSettings(), private=asked), private),
         ("d2", Evaluate(MODEL), Payload("evaluated", {})),
@@ -76,7 +76,7 @@ def test_what_a_report_gives_away_follows_from_its_task(tmp_path: Path) -> None:
             await start(coordinator, MODEL)
             for _ in range(2):
                 known: set[tuple[str, str]] = set()
-                for device, task, report in (*told, *told):
+                for device, task, report in (*reports, *reports):
                     await released.record_report(coordinator.storage, "toy", device, task, report, known)
                 assert known == {("d0", OPEN["weights"]), ("d2", OPEN["figures"])}
             found = statements(await coordinator.storage.journal.releases("toy"))

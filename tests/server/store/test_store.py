@@ -1,4 +1,4 @@
-"""What is on disk holds: one server at a time, whole transitions, and nothing that nobody needs."""
+"""What is on disk holds: one server at a time, whole transitions, and nothing that is not needed."""
 
 import contextlib
 import itertools
@@ -233,7 +233,7 @@ class Killed(BaseException):
 
 
 class Killer:
-    """Lets so many steps on disk happen, and none after that."""
+    """Lets this many steps on disk happen, and none after that."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
         self.left, self.dead = steps, False

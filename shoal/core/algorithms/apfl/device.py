@@ -1,4 +1,4 @@
-"""The device half of APFL: Algorithm 1. Its own model and alpha are remembered, and never sent."""
+"""The device half of APFL: Algorithm 1. The device's own model and alpha are remembered, and never sent."""
 
 import copy
 from typing import TYPE_CHECKING
@@ -54,7 +54,7 @@ def _train(message: Train, context: "DeviceContext") -> Trained:
             for v_bar, v, w in zip(weights_of(mixed), own, trained, strict=True):
                 v_bar.copy_(alpha * v + (1.0 - alpha) * w)
         of_mixed, loss = gradients(mixed, loss_at(mixed, x, y)), loss_at(common, x, y)
-        along = torch.zeros((), device=x.device)  # the derivative of the loss at v_bar by alpha
+        along = torch.zeros((), device=x.device)  # the derivative of the loss at v_bar with respect to alpha
         for v, w, at_mixed, at_common in zip(own, trained, of_mixed, gradients(common, loss), strict=True):
             along += ((v.detach() - w.detach()) * at_mixed).sum()
             v.grad, w.grad = alpha * at_mixed, at_common
@@ -67,7 +67,7 @@ def _train(message: Train, context: "DeviceContext") -> Trained:
     mixed.train()
     with seeded(context.seed, samples.x.device), authors("network or loss()"):
         loss = walk(batches, settings.epochs, step, settings.learning_rate)
-    common.zero_grad(set_to_none=True)  # as large as the model: not to be kept until the next task
+    common.zero_grad(set_to_none=True)  # as large as the model, so not kept until the next task
     with torch.no_grad():
         for v_bar, v in zip(weights_of(mixed), own, strict=True):
             v_bar.copy_(v)
@@ -84,7 +84,7 @@ def _measure(message: Measure, context: "DeviceContext") -> Message:
 
 
 def _mixture(kept: Personal, common: Tensors, trained: set[str]) -> Tensors:
-    """v_bar: alpha v + (1 - alpha) w of what is trained; the rest as it came with v."""
+    """v_bar: alpha v + (1 - alpha) w for trained tensors; the other tensors are those of v."""
     alpha = np.float32(kept.numbers["alpha"])
     return {
         name: (alpha * own + (1 - alpha) * common[name]).astype(own.dtype) if name in trained else own

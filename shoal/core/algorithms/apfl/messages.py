@@ -1,4 +1,4 @@
-"""What APFL says beyond the standard messages."""
+"""APFL's messages."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,7 +10,8 @@ from shoal.core.types import Tensors
 
 @dataclass(frozen=True, eq=False)
 class Train(Message):
-    """Train `model`, which the answer has, and your own beside it. alpha, adaptive: see the parameters."""
+    """Train `model`, which the answer contains, and the device's own model. alpha, adaptive: see the
+    parameters."""
 
     kind: ClassVar[str] = "apfl_train"
     reply: ClassVar[type[Message]] = Trained
@@ -21,12 +22,13 @@ class Train(Message):
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.alpha <= 1.0:
-            raise BadPayload(f"alpha is {self.alpha}, where 0 to 1 is a share")
+            raise BadPayload(f"alpha is {self.alpha}; expected 0 to 1")
 
 
 @dataclass(frozen=True, eq=False)
 class Measure(Message):
-    """Measure the mixture of `model` and your own on a part of the data; `model` where you have none."""
+    """Measure the mixture of `model` and the device's own model on a part of the data; `model` if it has no
+    own model."""
 
     kind: ClassVar[str] = "apfl_measure"
     reply: ClassVar[type[Message]] = Evaluated

@@ -1,4 +1,4 @@
-"""The server half of APFL: FedAvg's, of what the devices' common models became."""
+"""The server half of APFL: FedAvg of the common models that the devices trained."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

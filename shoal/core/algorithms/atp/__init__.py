@@ -1,41 +1,42 @@
 """Bao, Wei, Wang and He, Adaptive Test-Time Personalization for Federated Learning, NeurIPS 2023.
 
-One model, which each device adapts to its unlabelled data; each tensor moves at a rate that is learned.
+There is one model, which each device adapts to its unlabeled data; each tensor moves at a rate that is
+learned.
 
-A run goes through phases; each line is one exchange with the devices:
+A run goes through these phases; each line is one exchange with the devices:
 
-    train     FedAvg makes the model w
-    rates     devices learn the adaptation rates alpha, one for each tensor of w, from labelled data that w
+    train     FedAvg trains the model w
+    rates     devices learn the adaptation rates alpha, one for each tensor of w, from labeled data that w
               was not trained on; the server takes their mean
-    evaluate  every device measures on its test part what it adapts w to, without a look at the labels
+    evaluate  every device adapts w to its test part without looking at the labels, and measures the result
 
-To adapt to a batch of samples: w' = w - alpha h, tensor by tensor, where
+Adapting to a batch of samples is w' = w - alpha h, tensor by tensor, where
 
     h = grad of the mean entropy of the predictions      for weights and biases
     h = running statistic - that of the batch            for the mean and the variance of a batch norm
 
-To learn alpha, from alpha = 0: after each adaptation the loss at w', now with the labels, has
-the derivative -<grad loss(w'), h> by a tensor's rate; a step goes against it, divided by the root of the
-tensor's number of values, as the authors' code has it.
+alpha is learned from alpha = 0. After each adaptation the loss at w', which uses the labels, has the
+derivative -<grad loss(w'), h> with respect to a tensor's rate. A step goes against it, divided by the square
+root of the tensor's number of values, as in the authors' code.
 
-A network without batch norm has no running statistics: there only weights and biases adapt, which is what its
-entropy says alone. Whole numbers and what an author has frozen stay as they are.
+A network without batch norm has no running statistics: only its weights and biases adapt, to the entropy.
+Whole numbers and frozen parameters do not change.
 
-The paper leaves open, and we read:
+The paper leaves some points open. Here they are read as:
 
-    data to learn from   the held-out part, as in the authors' code; where there is none, the training part
-    w                    trained in the same run; the paper takes any that is there
+    data to learn from   the held-out part, as in the authors' code; the training part if there is none
+    w                    trained in the same run; the paper takes any existing model
     variance             never below 0, as in the authors' code
 
-An unlabelled newcomer is given w, and adapts it where it has this device half to run.
+An unlabeled newcomer gets w, and adapts it if it runs this device half.
 
-Presets. `original` is CIFAR-10 in the authors' code. `paper` is ATP as FLUX and FEROMA compare with it, whose
-page names their common settings only. They differ from `default` in
+Presets. `original` is CIFAR-10 in the authors' code. `paper` is ATP as FLUX and FEROMA compare with it; those
+papers name only their common settings. They differ from `default` in
 
     parameter      paper   original   default   why
-    rounds                 200        10        as long as the others here
-    rate_rounds            200        10        as many
-    aggregation    mean    mean       clipped   a hostile device must not carry model or rates away
+    rounds                 200        10        as long as the other algorithms here
+    rate_rounds            200        10        the same number
+    aggregation    mean    mean       clipped   a hostile device must not take over the model or the rates
 """
 
 from dataclasses import dataclass
@@ -46,12 +47,12 @@ from shoal.core.algorithms.atp.messages import Learn, Learned, Measure
 
 @dataclass(frozen=True)
 class Parameters(RoundParameters):
-    """rounds: of training w; those of learning alpha follow."""
+    """rounds: of training w; the rounds of learning alpha follow."""
 
     rate_rounds: int = setting(
-        10, "Rounds of learning alpha, each one pass over a device's data.", unit="rounds", at_least=1
+        10, "Rounds of learning alpha; each is one pass over a device's data.", unit="rounds", at_least=1
     )
-    rate_step: float = setting(0.1, "Step size by which alpha is learned.", above=0)
+    rate_step: float = setting(0.1, "Step size for learning alpha.", above=0)
     rate_batch: int = setting(
         20,
         "Size of the batches that the model is adapted to.",
@@ -59,13 +60,13 @@ class Parameters(RoundParameters):
         at_least=1,
     )
     online: bool = setting(
-        False, "Adapt to the mean of all batches so far (ATP-online), or to each batch by itself (ATP-batch)."
+        False, "Adapt to the mean of all batches so far (ATP-online), instead of to each batch (ATP-batch)."
     )
 
 
 ALGORITHM = Algorithm(
     name="atp",
-    summary="one model that adapts to unlabelled data (Bao et al. 2023)",
+    summary="one model that adapts to unlabeled data (Bao et al. 2023)",
     parameters=Parameters,
     server_module="shoal.core.algorithms.atp.server",
     device_module="shoal.core.algorithms.atp.device",

@@ -1,4 +1,5 @@
-"""A network that adapts to samples without labels: which of its tensors, in which direction, and how far."""
+"""A network that adapts to samples without labels: which of its tensors move, in which direction, and how
+far."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,9 +15,10 @@ MEAN, VARIANCE = "running_mean", "running_var"
 
 
 class Adapting:
-    """A network in evaluation mode, and what of it adapts: `places` in its state_dict.
+    """A network in evaluation mode, and its tensors that adapt: `places` are their positions in its
+    state_dict.
 
-    Tensors of the state_dict that do not adapt have no direction, so their rates mean nothing, and stay 0.
+    Tensors of the state_dict that do not adapt have no direction. Their rates have no meaning, and stay 0.
     """
 
     def __init__(self, model: nn.Module, batch_statistics: dict[str, Tensor]) -> None:
@@ -30,7 +32,7 @@ class Adapting:
         self._start = [tensor.detach().clone() for tensor in self._tensors]
 
     def directions(self, x: Tensor) -> list[Tensor]:
-        """h for a batch (B, ...), from the network as it came; it is put back to that."""
+        """h for a batch (B, ...), computed from the original network, to which the network is reset."""
         self._reset()
         scores = class_scores(self._model, x, 0)
         entropy = -(scores.softmax(1) * scores.log_softmax(1)).sum(1).mean()
@@ -41,7 +43,7 @@ class Adapting:
         ]
 
     def move(self, rates: Sequence[float], directions: Sequence[Tensor]) -> None:
-        """The network becomes what it was when it came, less rate times direction, tensor by tensor."""
+        """Set the network to the original one minus rate times direction, tensor by tensor."""
         self._reset()
         with torch.no_grad():
             for name, tensor, place, h in zip(
@@ -52,7 +54,7 @@ class Adapting:
                     tensor.clamp_(min=0.0)
 
     def gradients(self, loss: Tensor) -> list[Tensor]:
-        """Of a loss for all that adapts; 0 where it does not depend on it."""
+        """Gradients of a loss for all tensors that adapt; 0 if the loss does not depend on one."""
         return list(torch.autograd.grad(loss, self._tensors, allow_unused=True, materialize_grads=True))
 
     def _reset(self) -> None:
@@ -64,8 +66,8 @@ class Adapting:
 @contextmanager
 def adapting(model: nn.Module) -> Iterator[Adapting]:
     """Inside, the network is in evaluation mode, gradients reach the running statistics of its batch norms,
-    and each notes those of the batch that it sees. Afterwards it is a usual network again, as it was moved.
-    """
+    and each batch norm records the statistics of the batch that it sees. Afterward it is an ordinary network
+    again, with its tensors as they were moved."""
     seen: dict[str, Tensor] = {}
     norms = {name: norm for name, norm in model.named_modules() if _tracks(norm)}
     statistics = _running_statistics(model).values()
@@ -101,8 +103,9 @@ def _inner(module: str, name: str) -> str:
 
 
 def _normalised(norm: _BatchNorm, name: str, seen: dict[str, Tensor], x: Tensor) -> Tensor:
-    """What a batch norm gives in evaluation mode, from plain operations: torch's own has no gradient for the
-    statistics. The variance of a single value per channel says nothing: then it is taken to be as it was."""
+    """What a batch norm computes in evaluation mode, from plain operations: torch's own function has no
+    gradient for the statistics. The variance of a single value per channel is not defined: the running one is
+    used instead."""
     assert norm.running_mean is not None
     assert norm.running_var is not None
     others, channels = [0, *range(2, x.ndim)], [1, -1] + [1] * (x.ndim - 2)
@@ -110,8 +113,8 @@ def _normalised(norm: _BatchNorm, name: str, seen: dict[str, Tensor], x: Tensor)
         many = x.numel() > x.shape[1]
         seen[_inner(name, MEAN)] = x.mean(others)
         seen[_inner(name, VARIANCE)] = x.var(others) if many else norm.running_var.detach().clone()
-    centred = x - norm.running_mean.view(channels)
-    found = centred / (norm.running_var.view(channels) + norm.eps).sqrt()
+    centered = x - norm.running_mean.view(channels)
+    found = centered / (norm.running_var.view(channels) + norm.eps).sqrt()
     if norm.affine:
         found = found * norm.weight.view(channels) + norm.bias.view(channels)
     return found

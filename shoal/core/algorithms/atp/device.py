@@ -1,4 +1,4 @@
-"""The device half of ATP: it learns the rates, and measures what the model adapts to."""
+"""The device half of ATP: it learns the rates, and measures the adapted model."""
 
 import math
 from typing import TYPE_CHECKING
@@ -27,7 +27,7 @@ def perform(message: Message, context: "DeviceContext") -> Message:
 
 
 def _learn(message: Learn, context: "DeviceContext") -> Learned:
-    # The model has seen the training part, and is surer of it than of anything that it will meet.
+    # The model was trained on the training part, and is more certain about it than about any new sample.
     samples = context.samples("held_out" if len(context.views.held_out) else "train")
     model, rates = context.load(message.model), list(message.rates)
     loss_at = loss_of(context.learner, samples)

@@ -1,4 +1,4 @@
-"""What ATP says beyond the standard messages. Rates: one for each tensor of the model, in its order."""
+"""ATP's messages. Rates: one for each tensor of the model, in the model's order."""
 
 import math
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from shoal.core.types import Tensors
 
 @dataclass(frozen=True, eq=False)
 class Learned(Message):
-    """The rates after a pass over the data. loss: mean of the adapted models'."""
+    """The rates after a pass over the data. loss: mean loss of the adapted models."""
 
     kind: ClassVar[str] = "atp_learned"
     rates: tuple[float, ...]
@@ -34,7 +34,7 @@ class Learn(Message):
     def __post_init__(self) -> None:
         check(self.model, self.rates, self.batch_size)
         if not 0.0 < self.step < math.inf:
-            raise BadPayload(f"rates cannot be learned by steps of {self.step}")
+            raise BadPayload(f"rates cannot be learned with a step size of {self.step}")
 
     def admit(self, reply: Message) -> None:
         assert isinstance(reply, Learned)
@@ -43,9 +43,9 @@ class Learn(Message):
 
 @dataclass(frozen=True, eq=False)
 class Measure(Message):
-    """Measure what `model` adapts to on a part of the data, `batch_size` samples at a time.
+    """Measure the model that `model` adapts to on a part of the data, `batch_size` samples at a time.
 
-    online: adapt to the mean of all batches so far, instead of to each alone.
+    online: adapt to the mean of all batches so far, instead of to each batch.
     """
 
     kind: ClassVar[str] = "atp_measure"
@@ -61,10 +61,10 @@ class Measure(Message):
 
 
 def check(model: Tensors, rates: tuple[float, ...], batch_size: int) -> None:
-    """Raise BadPayload for rates that are not a model's, or a batch that is none."""
+    """Raise BadPayload for rates that do not fit the model, and for an illegal batch size."""
     if len(rates) != len(model):
         raise BadPayload(f"{len(rates)} rates came for a model of {len(model)} tensors")
     if not all(map(math.isfinite, rates)):
         raise BadPayload("a rate is NaN or infinite", "lower rate_step")
     if batch_size < 1:
-        raise BadPayload(f"nothing can be adapted to {batch_size} samples")
+        raise BadPayload(f"a model cannot be adapted to {batch_size} samples")

@@ -19,8 +19,8 @@ RATES = "rates"
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class State(Clustered):
-    """phase: train, rates, evaluate or done. rates: alpha, for each tensor of the model. learned: rounds of
-    learning them that are done."""
+    """phase: train, rates, evaluate or done. rates: alpha, for each tensor of the model. learned: the number
+    of completed rounds of learning them."""
 
     parameters: Parameters
     rates: tuple[float, ...]

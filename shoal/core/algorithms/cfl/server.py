@@ -46,7 +46,7 @@ def _take_train(state: State, reports: Sequence[Report]) -> State:
 
 
 def _leaving(state: State, key: ModelKey, updates: Mapping[DeviceId, Trained]) -> list[DeviceId]:
-    """Who of a cluster goes to a new one: nobody, where it is not to be split."""
+    """The devices of a cluster that move to a new one; none if it is not to be split."""
     if len(updates) < max(state.parameters.smallest, 2) or state.progress + 1 < state.parameters.earliest:
         return []
     devices = sorted(updates)
@@ -64,7 +64,7 @@ def _leaving(state: State, key: ModelKey, updates: Mapping[DeviceId, Trained]) -
 def incongruent(parameters: Parameters, products: FloatArray, weights: FloatArray) -> bool:
     """Whether the mean update is short while some update is long (Algorithm 2; section IV, eq. 29 and 30).
 
-    products: (n, n), inner products of the updates.
+    products: (n, n), inner products of the updates. weights: (n,), the devices' samples.
     """
     share = weights / weights.sum()
     mean = math.sqrt(max(float(share @ products @ share), 0.0))
@@ -77,7 +77,7 @@ def incongruent(parameters: Parameters, products: FloatArray, weights: FloatArra
 def bipartition(cosines: FloatArray) -> tuple[Labels, float]:
     """Two groups whose largest cosine across is smallest, and that cosine (Algorithm 1)."""
     halves = agglomerated(1.0 - cosines, "single", clusters=2)
-    if halves.max() == 0:  # all the same: nothing parts them
+    if halves.max() == 0:  # all updates are equal: there are no halves
         return halves, 1.0
     return halves, float(cosines[np.ix_(halves == 0, halves == 1)].max())
 

@@ -1,51 +1,52 @@
 """Ben Ali et al., A Robust Clustered Federated Learning Approach for Non-IID Data with Quantity Skew, 2025.
 
-Server and devices agree on clusters, where devices hold very different numbers of samples. Algorithms named
-below are the paper's.
+The server and the devices agree on clusters, for devices with very different numbers of samples. The
+algorithms named below are those of the paper.
 
-The server groups devices by their weights, which few samples mislead; devices choose by loss, which a poor
-model misleads; they alternate until they agree. A run goes through phases; each line is one exchange:
+The server groups devices by their weights, which is unreliable for few samples; devices choose by loss, which
+is unreliable for a poor model; they alternate until they agree. A run goes through these phases; each line is
+one exchange:
 
     begin          all train one model; the server takes their unweighted mean (Algorithm 2)
     corn, agree    devices train; the server groups their weights (Ward) and averages each group; devices then
-                   choose by loss, and if all choose as the server grouped, that is that (Algorithm 3)
-    settle, stable devices train the model of their choice, and choose again; until nobody moves (Algorithm 4)
+                   choose by loss, until all choose as the server grouped them (Algorithm 3)
+    settle, stable devices train the model of their choice and choose again, until none changes (Algorithm 4)
     clustered      each cluster trains its own model (Algorithm 5)
     evaluate       every device measures its cluster's model on its test part
 
-The paper leaves open, and we read:
+The paper leaves some points open. Here they are read as:
 
     what N counts        rounds of training after the first one, which only makes the common start: the first
                          line of Algorithm 3 counts from there
-    order in a round     train, group, choose: the paper groups first and trains last: the same, half a round
-                         later, but leaves the last training of a run without use
-    second training of   from the mean, as Algorithm 2 says; the authors' code let each device go on with what
-    the initialisation   it had
-    line 18 of           each device's choice against the server's group of the same round, device by device:
-    Algorithm 3          clusters bear the server's numbers, so nothing has to be matched
+    order in a round     train, group, choose. The paper groups first and trains last, which is the same half
+                         a round later, but leaves the last training of a run without use
+    second training of   from the mean, as Algorithm 2 says; in the authors' code each device continued with
+    the initialization   its own weights
+    line 18 of           each device's choice is compared with the server's group of the same round: clusters
+    Algorithm 3          have the server's numbers, so nothing has to be matched
     r <= N/2             at most floor(N/2) rounds of CORN, at least one
-    no agreement         the devices' choice holds: they have seen the models at work
-    stable               nobody chose otherwise than in the round before, after at least one round
+    no agreement         the devices' choice is used, because it is based on the models at work
+    stable               no device chose differently than in the round before, after at least one round
     equal losses         the first of them
     which data           the training part
     an empty cluster     keeps its model, and may be chosen again
     absent devices       keep their cluster; a group takes the name that most of its devices had
     late devices         choose by loss, and train in the next round
 
-K is given. Fewer groups are formed when fewer devices are there, or when all are the same.
+K is given. Fewer groups are formed if there are fewer devices, or if all are equal.
 
 Presets. `paper` is the plain mean, weighted by samples, with the rounds of its MNIST experiments. `default`
 differs in
 
     parameter      paper     default      why
     rounds         20        10           most of the gain is in the first ten
-    compare        weights   directions   devices with few samples have hardly moved, so their weights lie
-                                          together whatever their concept is; where they moved tells it
-    aggregation    mean      clipped      a hostile device must not carry the model away
+    compare        weights   directions   the weights of devices with few samples have hardly moved, so they
+                                          are similar whatever their concept; the direction reveals it
+    aggregation    mean      clipped      a hostile device must not take over the model
 
-The paper's optimiser is Adam, made anew every round; here it is SGD, as everywhere. The groups are found
-early, so devices with few samples have to come some way in the first rounds: on MNIST with quantity skew,
-epochs=10 learning_rate=0.02 batch_size=64 do, and five epochs do not for all.
+The paper's optimizer is Adam, created again in every round; here it is SGD, as everywhere. The groups are
+found early, so devices with few samples have to make progress in the first rounds: on MNIST with quantity
+skew, epochs=10 learning_rate=0.02 batch_size=64 is enough, and five epochs are not enough for all of them.
 """
 
 from dataclasses import dataclass
@@ -60,7 +61,7 @@ class Parameters(TrainingParameters):
 
     clusters: int = setting(4, "K, the largest number of clusters.", unit="clusters", at_least=1)
     compare: Literal["directions", "weights"] = setting(
-        "directions", "Group devices by their weights, or by the directions of their updates."
+        "directions", "Group devices by the directions of their updates, or by their weights."
     )
 
 

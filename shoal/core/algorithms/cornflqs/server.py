@@ -1,4 +1,5 @@
-"""The server half of CORNFLQS. Read `PHASES` first: what each phase asks, and what it makes of answers."""
+"""The server half of CORNFLQS. Read `PHASES` first: what each phase asks for, and what it does with
+answers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from shoal.core.server_kit.standard import trained
 from shoal.core.types import DeviceId, Tensors
 
 BEYOND = 1000.0
-"""Farther than any two directions, and any groups of them, are apart."""
+"""Larger than the distance of any two directions, or of any groups of them."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -35,11 +36,12 @@ def start(model: Tensors, parameters: Parameters) -> State:
 
 
 def _ask_begin(state: State, present: Sequence[DeviceId]) -> Plan:
-    return replace(clustered.ask_train(state, present), title="a common start: all train one model")
+    return replace(clustered.ask_train(state, present), title="common start: all devices train one model")
 
 
 def _take_begin(state: State, reports: Sequence[Report]) -> State:
-    """Unweighted, so that the start is not biased toward devices with many samples (Algorithm 2, line 7)."""
+    """Take the unweighted mean, so that the start is not biased toward devices with many samples (Algorithm
+    2, line 7)."""
     examples = {device: update.examples for device, update in trained(reports).items()}
     models, guard = next_models(
         state.models,
@@ -65,17 +67,17 @@ def _take_corn(state: State, reports: Sequence[Report]) -> State:
 
 
 def _apart(state: State, updates: Mapping[DeviceId, Tensors]) -> FloatArray:
-    """(n, n) distances of devices in id order.
+    """(n, n) distances of devices in the order of their ids.
 
-    Directions from different models cannot be compared. So the server parts those who started from one, and
-    leaves it to the devices, which choose by loss, to bring together those who did not.
+    Directions from different models cannot be compared. So the server separates devices that started from
+    different models, and leaves it to the devices, which choose by loss, to bring them together.
     """
     if state.parameters.compare == "directions":
         apart = distances.angular(distances.of_devices(updates, started_from(state, updates)))
         homes = np.array([clustered.home(state, device) for device in sorted(updates)])
         return np.where(homes[:, None] == homes[None], apart, BEYOND)
-    # Whole models and not what they moved by, for devices may have started from different ones: so any common
-    # model will do to measure from.
+    # Whole models are compared, not updates, because devices may have started from different models. Their
+    # distances are the same from any common base.
     common = next(iter(state.models.values()))
     return distances.euclidean(distances.of_devices(updates, dict.fromkeys(updates, common)))
 

@@ -1,17 +1,18 @@
 """M. Ali et al., Foundation Model-based Client Clustering (FMCL), preprint, 2026, sections 2 and 4.3, which
 compare with FECFL.
 
-Devices are grouped once, before training, by the mean embedding of all their samples. We know the algorithm
-only from that paper: a frozen encoder, also one with random weights, gives every device one mean embedding;
-devices are grouped by the cosine distances of these. A run goes through phases:
+Devices are grouped once, before training, by the mean embedding of all their samples. This implementation
+follows that paper, the only description that we have: a frozen encoder, possibly with random weights, gives
+every device one mean embedding, and devices are grouped by the cosine distances of these. A run goes through
+these phases:
 
     represent   every device embeds its samples by the learner's own `encoder`, and sends their mean
-    clustered   each group trains a model of its own; late joiners represent, and join in the next round
+    clustered   each group trains its own model; late joiners represent, and train from the next round on
     evaluate    every device measures its cluster's model on its test part
 
-The paper leaves open, and we read: average linkage, as for all one-shot algorithms there; K given,
-as in its tables, or a cut at a distance. No labels are needed, so a newcomer is placed without them: where
-its mean distance to the members is least.
+The paper leaves some points open. Here the linkage is average, as for all one-shot algorithms in that paper;
+K is given, as in its tables, or the tree is cut at a distance. No labels are needed, so newcomers are placed
+without them: in the cluster with the smallest mean distance to its members.
 """
 
 from dataclasses import dataclass
@@ -37,7 +38,7 @@ class Parameters(TrainingParameters):
         super().check()
         if not self.clusters and not self.distance:
             raise ConfigError(
-                "clusters=0 merges by distance, and distance is 0",
+                "clusters=0 merges groups up to a distance, but distance is 0",
                 "set clusters to at least 1, or distance above 0",
             )
 

@@ -42,7 +42,7 @@ def place(state: State, evidence: Evidence | None) -> ClusterAssignment | Messag
 
 
 def nearest(state: State, embedding: FloatArray) -> ClusterAssignment:
-    """The cluster to whose members the mean cosine distance is least."""
+    """The cluster with the smallest mean cosine distance to its members."""
     members = sorted(state.embeddings)
     apart = cosine_distances([embedding, *(state.embeddings[device] for device in members)])[0, 1:]
     homes = np.array([state.assignments[device] for device in members])
@@ -51,14 +51,15 @@ def nearest(state: State, embedding: FloatArray) -> ClusterAssignment:
 
 
 def cosine_distances(embeddings: Sequence[FloatArray]) -> FloatArray:
-    """(n, n) 1 - cosine, 0 to 2; those of another width than most are at right angles to all."""
+    """(n, n) 1 - cosine, 0 to 2. Embeddings whose width differs from that of most are orthogonal to all
+    others."""
     width = Counter(len(one) for one in embeddings).most_common(1)[0][0]
     rows = np.stack([one if len(one) == width else np.zeros(width) for one in embeddings])
     return 1.0 - distances.cosines(rows @ rows.T)
 
 
 def _ask_represent(state: State, present: Sequence[DeviceId]) -> Plan:
-    return Plan(dict.fromkeys(present, QUESTION), "mean embeddings by the frozen encoder")
+    return Plan(dict.fromkeys(present, QUESTION), "devices send mean embeddings")
 
 
 def _take_represent(state: State, reports: Sequence[Report]) -> State:

@@ -16,9 +16,9 @@ from shoal.core.types import DeviceId, Tensors
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class State(Clustered):
-    """phase: train, measure (held-out loss of this round's model), evaluate (test parts), done.
+    """phase: train, measure (held-out loss of this round's model), evaluate (test parts) or done.
 
-    best: the model of the lowest such loss so far. spent: by device, see
+    best: the model with the lowest held-out loss so far. spent: by device, see
     `shoal.core.server_kit.noised.charged`.
     """
 

@@ -19,8 +19,8 @@ from shoal.core.types import DeviceId, ModelKey, Tensors
 class State(Clustered):
     """phase: first, train, score, evaluate or done.
 
-    initial: what a new model begins with. losses: of each device under its model, in the last time step.
-    made: how many clusters there have been, so that no name comes twice.
+    initial: the weights of a new model. losses: of each device under its model, in the last time step.
+    made: how many clusters there have been, so that no name is used twice.
     """
 
     parameters: Parameters
@@ -36,7 +36,9 @@ def start(model: Tensors, parameters: Parameters) -> State:
 
 def _ask_first(state: State, present: Sequence[DeviceId]) -> Plan:
     if len(present) > MAX_MODELS:
-        raise ConfigError(f"feddrift cannot begin with {len(present)} models", "set first=together")
+        raise ConfigError(
+            f"feddrift cannot begin with {len(present)} models; at most {MAX_MODELS}", "set first=together"
+        )
     task = clustered.train_task(state, state.initial)
     return Plan(dict.fromkeys(present, task), clustered.title(state, "one model for each device"))
 
@@ -57,7 +59,7 @@ def _next(parameters: Parameters, progress: int) -> str:
 
 
 def _take_scores(state: State, reports: Sequence[Report]) -> State:
-    """Algorithm 2: drift first, then merging."""
+    """Algorithm 2: detect drift first, then merge."""
     scores = {device: one.losses for device, one in sorted(clustered.scores_of(reports).items())}
     drifted = [
         device
@@ -65,8 +67,8 @@ def _take_scores(state: State, reports: Sequence[Report]) -> State:
         if float(losses.min()) > state.losses.get(device, np.inf) + state.parameters.drift
     ]
     after = clustered.choose(state, [report for report in reports if report.device not in drifted])
-    told = {device: losses for device, losses in scores.items() if device not in drifted}
-    apart = distances(list(state.models), after.assignments, told, state.parameters.against)
+    steady = {device: losses for device, losses in scores.items() if device not in drifted}
+    apart = distances(list(state.models), after.assignments, steady, state.parameters.against)
     labels = agglomerated(apart, "complete", below=state.parameters.drift)
     names = list(state.models)
     firsts = {label: names[labels.tolist().index(label)] for label in labels.tolist()}
@@ -78,7 +80,7 @@ def _take_scores(state: State, reports: Sequence[Report]) -> State:
         assignments={**after.assignments, **own},
         losses={
             **{device: loss for device, loss in state.losses.items() if device not in own},
-            **{device: float(losses.min()) for device, losses in told.items()},
+            **{device: float(losses.min()) for device, losses in steady.items()},
         },
         made=state.made + len(own),
         phase="train",
@@ -91,10 +93,9 @@ def distances(
     losses: Mapping[DeviceId, FloatArray],
     against: str = "home",
 ) -> FloatArray:
-    """(K, K): by how much either of two models is worse on the other's devices than the other's own is there
-    ("home"), or than it is itself on its own ("itself"); never below 0. Infinitely far where a cluster has
-    nobody who told a loss.
-    """
+    """(K, K): by how much either of two models is worse on the other's devices than the other's own model is
+    there ("home"), or than it is itself on its own devices ("itself"); never below 0. The distance to a
+    cluster without any reported loss is practically infinite."""
     table = np.full((len(names), len(names)), np.inf)
     for column, name in enumerate(names):
         own = [row for device, row in losses.items() if assignments.get(device) == name]
@@ -102,7 +103,7 @@ def distances(
             table[:, column] = np.mean(own, axis=0)
     home = np.diagonal(table)
     best = home[None] if against == "home" else home[:, None]
-    with np.errstate(invalid="ignore"):  # infinity less infinity, of a cluster without devices
+    with np.errstate(invalid="ignore"):  # infinity minus infinity, for a cluster without devices
         worse = np.where(np.isfinite(table), table - best, np.inf)
     found = np.maximum(np.maximum(worse, worse.T), 0.0)
     found[~np.isfinite(found)] = np.finfo(np.float64).max / 4

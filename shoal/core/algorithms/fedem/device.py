@@ -51,7 +51,8 @@ def _measure(task: Measure, context: "DeviceContext") -> Evaluated:
 
 
 def recalled(context: "DeviceContext", count: int) -> FloatArray | None:
-    """The remembered weights of so many models: none below 0, their sum 1. None where there are none such."""
+    """The remembered weights of this many models: none below 0, with sum 1. None if there are no such
+    weights."""
     found = (context.memory or {}).get(WEIGHTS)
     if found is None or found.shape != (count,) or not (found >= 0.0).all():
         return None

@@ -1,4 +1,4 @@
-"""What FedEM says beyond the standard messages."""
+"""FedEM's messages."""
 
 import math
 from dataclasses import dataclass
@@ -11,7 +11,8 @@ from shoal.core.types import Tensors
 
 @dataclass(frozen=True, eq=False)
 class Mixed(Message):
-    """The models after the M-step. heaviest: number of the one that explains most. loss: of the mixture."""
+    """The models after the M-step. heaviest: the number of the one that explains most. loss: of the
+    mixture."""
 
     kind: ClassVar[str] = "fedem_mixed"
     models: tuple[Tensors, ...]
@@ -22,7 +23,7 @@ class Mixed(Message):
 
 @dataclass(frozen=True, eq=False)
 class Mix(Message):
-    """Do the E-step and the M-step on your training part. first: see the parameters."""
+    """Do the E-step and the M-step on the training part. first: see the parameters."""
 
     kind: ClassVar[str] = "fedem_mix"
     reply: ClassVar[type[Message]] = Mixed
@@ -32,19 +33,22 @@ class Mix(Message):
 
     def __post_init__(self) -> None:
         if not self.models or self.first not in ("equal", "random"):
-            raise BadPayload(f"{len(self.models)} models, and first weights {self.first!r}")
+            raise BadPayload(
+                f"{len(self.models)} models came with first={self.first!r}", "use equal or random"
+            )
 
     def admit(self, reply: Message) -> None:
         assert isinstance(reply, Mixed)
         if len(reply.models) != len(self.models) or not 0 <= reply.heaviest < len(self.models):
             raise BadPayload(
-                f"{len(reply.models)} models came for {len(self.models)}, the heaviest {reply.heaviest}"
+                f"{len(reply.models)} models came for {len(self.models)}, the heaviest being {reply.heaviest}"
             )
 
 
 @dataclass(frozen=True, eq=False)
 class Measure(Message):
-    """Measure your mixture of `models` on a part of the data; one by `weights` where you have none."""
+    """Measure the device's mixture of `models` on a part of the data; a mixture by `weights` if it has
+    none."""
 
     kind: ClassVar[str] = "fedem_measure"
     reply: ClassVar[type[Message]] = Evaluated
@@ -55,4 +59,4 @@ class Measure(Message):
     def __post_init__(self) -> None:
         sane = all(math.isfinite(weight) and weight >= 0.0 for weight in self.weights)
         if len(self.weights) != len(self.models) or not sane or not sum(self.weights) > 0.0:
-            raise BadPayload(f"weights {self.weights} for {len(self.models)} models")
+            raise BadPayload(f"weights {self.weights} came for {len(self.models)} models")

@@ -1,4 +1,4 @@
-"""The server half of FedEM: FedAvg of each of K models. Of the mixtures it knows nothing."""
+"""The server half of FedEM: FedAvg of each of K models. It knows nothing about the mixtures."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ class State(Clustered):
 def start(model: Tensors, parameters: Parameters, *others: Tensors) -> State:
     if parameters.first == "equal" and 1 + len(others) < parameters.clusters:
         raise ConfigError(
-            "fedem: models that begin alike, and that all devices weigh alike, stay alike",
+            "fedem: models that begin equal, and that all devices weigh equally, stay alike",
             "set first=random, or let a device draw the initial weights",
         )
     models = clustered.begun(parameters.clusters, (model, *others))

@@ -2,14 +2,15 @@
 Algorithms 1 to 3.
 
 Devices form K groups by the directions of their first updates; late devices join by direction. Every round is
-one exchange. In the first, the cold start, all devices train the initial model; each update is then told by
-its cosines with the K leading singular vectors of all updates, and k-means groups these points (the "EDC"
-measure). A group's direction is its own mean update. A late device trains the initial model too, and joins
-the group whose direction its update is nearest to in angle; that update counts in no model.
+one exchange. In the first one, the cold start, all devices train the initial model. Each update is
+represented by its cosines with the K leading singular vectors of all updates, and k-means groups these points
+(the "EDC" measure). A group's direction is its own mean update. A late device trains the initial model too,
+and joins the group whose direction has the smallest angle to its update; that update counts in no model.
 
-Where `between` is above 0, each group's model also takes that much of the others', each at length 1, after
-every round (inter-group aggregation). We read: the paper pre-trains a sample of the devices and lets the rest
-come late; here all who are there are the sample. Updates are weighted by samples. A newcomer chooses by loss.
+If `between` is above 0, after every round each group's model also gets that much of the others', each
+normalized to length 1 (inter-group aggregation). In the paper a sample of the devices is pre-trained and the
+rest come late; here all devices that are present are the sample. Updates are weighted by samples. A newcomer
+chooses by loss.
 """
 
 from dataclasses import dataclass

@@ -20,8 +20,8 @@ from shoal.core.types import Array, DeviceId, ModelKey, Tensors
 class State(Clustered):
     """phase: start, clustered, evaluate or done.
 
-    initial: the model that first updates begin with. first: each group's model after the cold start, which
-    less `initial` is its direction.
+    initial: the model that first updates begin with. first: each group's model after the cold start; its
+    difference from `initial` is the group's direction.
     """
 
     parameters: Parameters
@@ -46,8 +46,8 @@ def _take_start(state: State, reports: Sequence[Report]) -> State:
 def decomposed(products: FloatArray, clusters: int) -> FloatArray:
     """(n, r): cosines of n updates with the `clusters` leading right singular vectors of all of them.
 
-    With updates as rows of U S V^T, an update's inner product with the j-th row of V^T is U_ij S_j.
-    products: (n, n), inner products of the updates. r is 1 at least.
+    With the updates as rows of U S V^T, an update's inner product with the j-th row of V^T is U_ij S_j.
+    products: (n, n), inner products of the updates. r is at least 1.
     """
     points = distances.points(products)[:, :clusters]
     lengths = np.sqrt(np.diagonal(products))[:, None]
@@ -72,7 +72,7 @@ def _take_train(state: State, reports: Sequence[Report]) -> State:
 
 
 def _direction(state: State, model: Tensors) -> ModelKey:
-    """The group whose direction the update is nearest to in angle (Algorithm 3)."""
+    """The group whose direction has the smallest angle to the update (Algorithm 3)."""
     names = list(state.first)
     models = [model, *(state.first[name] for name in names)]
     cosines = distances.cosines(distances.inner_products(models, [state.initial] * len(models)))
@@ -80,7 +80,8 @@ def _direction(state: State, model: Tensors) -> ModelKey:
 
 
 def _mixed(state: State) -> State:
-    """Inter-group aggregation: to each model, `between` times the sum of all others, each at length 1."""
+    """Inter-group aggregation: each model gets `between` times the sum of all others, each normalized to
+    length 1."""
     rate, models = state.parameters.between, state.models
     if not rate or len(models) < 2:
         return state

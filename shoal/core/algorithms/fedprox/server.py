@@ -1,4 +1,4 @@
-"""The server half of FedProx: FedAvg's, with a proximal term in what the devices are asked."""
+"""The server half of FedProx: that of FedAvg, with a proximal term in the training settings."""
 
 from dataclasses import dataclass
 

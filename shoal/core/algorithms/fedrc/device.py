@@ -1,4 +1,5 @@
-"""The device half of FedRC: E-step, M-step, and prediction by the mixture. Sections are the paper's."""
+"""The device half of FedRC: E-step, M-step, and prediction by the mixture. Sections are those of the
+paper."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -32,11 +33,11 @@ if TYPE_CHECKING:
     from shoal.core.device_kit.context import DeviceContext
 
 ITERATIONS = 50
-"""Of the E-step where models stand still: weights that move on after that are near enough."""
+"""E-steps with unchanged models: after this many, the weights are accurate enough."""
 TINIEST = 1e-300
-"""The least weight that is told: -log of none is no number."""
+"""The smallest weight that is reported: the logarithm of 0 is not a number."""
 GRID = 1 << 20
-"""Steps of the noise in one sample."""
+"""Steps of the noise per sample."""
 
 
 def perform(message: Message, context: "DeviceContext") -> Message:
@@ -104,8 +105,8 @@ def _training_part(task: Mix | Measure | Weigh, context: "DeviceContext") -> tup
 
 
 def _settled(task: Measure | Weigh, context: "DeviceContext") -> tuple[Mixture, Samples]:
-    """The mixture that the training part comes to with models that stand still, from what is remembered, or
-    from equal weights where nothing is, as with a newcomer (H.2)."""
+    """The mixture that the training part converges to with unchanged models. It starts from what is
+    remembered, or from equal weights if nothing is, as for a newcomer (H.2)."""
     keys, (samples, labels) = task.keys.split(), _training_part(task, context)
     mixture = recalled(context.memory, keys, len(samples)) or begun(keys, "equal", context.seed)
     losses, shares = sample_losses(context, task.models, samples), log_shares(task.table, labels)
@@ -122,7 +123,7 @@ def _trained(
     settings: TrainingSettings,
     context: "DeviceContext",
 ) -> dict[int, Tensors]:
-    """The M-step (eq. 5), of the models that explain enough here to be worth it."""
+    """The M-step (eq. 5), for the models that explain enough data here."""
     assert mixture.gamma is not None
     found: dict[int, Tensors] = {}
     for number, model in enumerate(models):
@@ -134,7 +135,7 @@ def _trained(
 
 
 def _noised(counts: FloatArray, deviation: float, context: "DeviceContext") -> FloatArray:
-    """With a discrete Gaussian of this standard deviation, in samples, on the grid (section E)."""
+    """The counts plus a discrete Gaussian of this standard deviation, in samples, on the grid (section E)."""
     if not deviation:
         return counts
     drawn = draw(Fraction(deviation * GRID) ** 2, counts.size, Chance(context.noise.bytes))

@@ -1,7 +1,8 @@
-"""What FedRC says: models and the table of classes go down, trained models and class counts come up.
+"""FedRC's messages: models and the table of classes go to the devices, trained models and class counts come
+back.
 
-Models have names, since the server may take some away: `keys` has those of `models`, with spaces between.
-What each sample belongs to never leaves the device.
+Models have names, because the server may remove some: `keys` lists those of `models`, separated by spaces.
+The weights of each sample never leave the device.
 """
 
 from dataclasses import dataclass, field
@@ -15,14 +16,14 @@ from shoal.core.exchange.parts import MixtureCounts, Scores
 from shoal.core.types import Tensors
 
 TAIL = 20.0
-"""Standard deviations that no noise is away from what it hides."""
+"""Noise is never more than this many standard deviations away from the value that it hides."""
 
 
 @dataclass(frozen=True)
 class Mixing:
     """How a device weighs models; see `shoal.core.algorithms.fedrc.Parameters`.
 
-    as_one: all samples alike, in this round. scored: tell how well each model explains the data.
+    as_one: weigh all samples alike in this round. scored: report how well each model explains the data.
     """
 
     classes: int
@@ -40,11 +41,11 @@ class Mixing:
 
 @dataclass(frozen=True, eq=False)
 class Mixed(Message):
-    """After a round. models: those that the device trained, `keys` their names.
+    """The result of a round on a device. models: those that the device trained; keys: their names.
 
-    counts: (K, C), for each model of the task and each class how many samples it explains, with noise where
-    that was asked for. loss: mean over the training part under the mixture, before training. scores: of each
-    model of the task, the mean of -log of what eq. 3 weighs by, P(y | x) / P(y), where they were asked for.
+    counts: (K, C), how many samples of each class each model of the task explains, with noise if the task
+    asked for it. loss: mean over the training part under the mixture, before training. scores: for each model
+    of the task, the mean of -log of the ratio in eq. 3, P(y | x) / P(y), if the task asked for it.
     """
 
     kind: ClassVar[str] = "fedrc_mixed"
@@ -58,10 +59,11 @@ class Mixed(Message):
 
 @dataclass(frozen=True, eq=False)
 class Mix(Message):
-    """Weigh `models` by the training part, and train each on what it explains (Algorithm 1, lines 6 to 9).
+    """Weigh `models` by the training part, and train each of them on what it explains (Algorithm 1, lines 6
+    to 9).
 
-    table: (K, C), how usual each class is with each model, rows that sum to 1; None in the first round, and
-    where it is not to be looked at.
+    table: (K, C), how common each class is with each model, rows that sum to 1; None in the first round, and
+    if the run does not use it.
     """
 
     kind: ClassVar[str] = "fedrc_mix"
@@ -74,32 +76,33 @@ class Mix(Message):
 
     def admit(self, reply: Message) -> None:
         assert isinstance(reply, Mixed)
-        known, named = self.keys.split(), reply.keys.split()
-        if named != [key for key in known if key in named] or len(named) != len(reply.models):
+        known, given = self.keys.split(), reply.keys.split()
+        if given != [key for key in known if key in given] or len(given) != len(reply.models):
             raise BadPayload(f"{len(reply.models)} models came under the names {reply.keys!r}, of {known}")
-        due = (len(known), self.mixing.classes)
-        if reply.counts.counts.shape != due:
-            raise BadPayload(f"class counts of shape {reply.counts.counts.shape}, {due} are due")
+        expected = (len(known), self.mixing.classes)
+        if reply.counts.counts.shape != expected:
+            raise BadPayload(f"expected class counts of shape {expected}, got {reply.counts.counts.shape}")
         if reply.scores is not None and len(reply.scores.losses) != len(known):
-            raise BadPayload(f"scores of {len(reply.scores.losses)} models, {len(known)} are due")
+            raise BadPayload(f"expected the scores of {len(known)} models, got {len(reply.scores.losses)}")
         check_counts(reply, self.mixing.noise)
 
 
 def check_counts(reply: Mixed, noise: float) -> None:
-    """They are shares of each sample that add up to it, but for noise. Raises BadPayload."""
+    """Check that the counts are shares of samples that sum to their number, up to noise. Raises
+    BadPayload."""
     counts, examples = reply.counts.counts, reply.examples
     if (np.abs(counts) > examples + TAIL * noise).any():
-        raise BadPayload(f"class counts of up to {np.abs(counts).max():g} of {examples} samples")
+        raise BadPayload(f"a class count is {np.abs(counts).max():g}, but there are {examples} samples")
     if noise == 0.0 and ((counts < 0.0).any() or not np.isclose(counts.sum(), examples, rtol=1e-6)):
-        raise BadPayload(f"class counts of {counts.sum():g} samples, {examples} are told")
+        raise BadPayload(f"the class counts sum to {counts.sum():g}, but there are {examples} samples")
 
 
 @dataclass(frozen=True, eq=False)
 class Measured(Evaluated):
-    """By the way of predicting that was asked for, and the accuracy of each.
+    """The accuracy and loss of the requested prediction, and the accuracy of each kind of prediction.
 
-    ensemble: of all models by their weights (H.2). hard: of the heaviest alone. tuned: of the ensemble after
-    one more training on the device, with nobody else (FedRC-FT).
+    ensemble: all models by their weights (H.2). hard: only the heaviest model. tuned: the ensemble after one
+    more training on the device, without other devices (FedRC-FT).
     """
 
     kind: ClassVar[str] = "fedrc_measured"
@@ -110,9 +113,10 @@ class Measured(Evaluated):
 
 @dataclass(frozen=True, eq=False)
 class Measure(Message):
-    """Predict the `part` by the mixture that the training part comes to, from what the device remembers.
+    """Predict the `part` by the mixture that the training part converges to, starting from what the device
+    remembers.
 
-    predict: "ensemble", "hard" or "tuned". settings: of the training that tunes.
+    predict: "ensemble", "hard" or "tuned". settings: of the training for "tuned".
     """
 
     kind: ClassVar[str] = "fedrc_measure"
@@ -129,12 +133,12 @@ class Measure(Message):
         assert isinstance(reply, Measured)
         for name in ("ensemble", "hard", "tuned"):
             if not 0.0 <= getattr(reply, name) <= 1.0:
-                raise BadPayload(f"{reply.kind}.{name} is {getattr(reply, name)}, not between 0 and 1")
+                raise BadPayload(f"{reply.kind}.{name} is {getattr(reply, name)}; expected 0 to 1")
 
 
 @dataclass(frozen=True, eq=False)
 class Weigh(Message):
-    """Asked of a newcomer with labels: the weights of `models` in its mixture, each as -log of it."""
+    """A question to a newcomer with labels: the weights of `models` in its mixture, each as its -log."""
 
     kind: ClassVar[str] = "fedrc_weigh"
     reply: ClassVar[type[Message]] = Scored
@@ -145,5 +149,9 @@ class Weigh(Message):
 
     def admit(self, reply: Message) -> None:
         assert isinstance(reply, Scored)
-        if len(reply.scores.losses) != len(self.models) or (reply.scores.losses < 0.0).any():
-            raise BadPayload(f"weights of {len(reply.scores.losses)} models, {len(self.models)} are due")
+        if (reply.scores.losses < 0.0).any():
+            raise BadPayload("the weights of models are reported as -log, which is never below 0")
+        if len(reply.scores.losses) != len(self.models):
+            raise BadPayload(
+                f"expected the weights of {len(self.models)} models, got {len(reply.scores.losses)}"
+            )

@@ -1,4 +1,5 @@
-"""Models that go while a run goes on: those that explain too little, or that the others can replace."""
+"""Removal of models during a run: of those that explain too little, and of those that the others can
+replace."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,10 +11,10 @@ from shoal.core.types import ModelKey
 
 
 def without_idle_models(state: State) -> State:
-    """The models that have explained too little for too long are gone (Algorithm 3).
+    """The state without the models that have explained too little for too long (Algorithm 3).
 
-    The heaviest model stays whatever it explains. Devices share the weight of those that are gone among the
-    others when they hear of it.
+    The heaviest model stays, whatever it explains. Devices distribute the weight of removed models over the
+    others in their next round.
     """
     parameters = state.parameters
     if not parameters.remove_below:
@@ -30,29 +31,32 @@ def without_idle_models(state: State) -> State:
 
 
 def without_spare_models(state: State) -> State:
-    """One model less, where the others have explained its devices' data nearly as well for long enough.
+    """The state with one model less, if the others have explained its devices' data nearly as well for long
+    enough.
 
-    One at a time: of two that are alike, each can be replaced by the other. The counting begins when models
-    have had `settle` rounds to part.
+    Only one model is removed at a time: if two are alike, each can be replaced by the other, and removing
+    both would lose their concept. Counting begins when the models have had `settle` rounds to separate.
     """
     parameters = state.parameters
     if not parameters.replaceable or state.progress < parameters.settle or len(state.models) == 1:
         return state
     needs = _needs(state)
     spare = {key: state.spare.get(key, 0) + 1 for key, need in needs.items() if need < parameters.replaceable}
-    due = [key for key, rounds in spare.items() if rounds >= parameters.remove_after]
-    if not due:
+    removable = [key for key, rounds in spare.items() if rounds >= parameters.remove_after]
+    if not removable:
         return replace(state, spare=spare)
-    least = min(due, key=lambda key: needs[key])
-    said = f"was needed for {needs[least]:.2g} nats a sample"
-    return _without(replace(state, spare={}), [least], lambda key: said)
+    least = min(removable, key=lambda key: needs[key])
+    reason = f"was needed for only {needs[least]:.2g} nats per sample"
+    # Without the removed model the needs of the others change, so all of them are counted from 0 again.
+    return _without(replace(state, spare={}), [least], lambda key: reason)
 
 
 def _needs(state: State) -> dict[ModelKey, float]:
-    """How much worse the next best model explains what each does, in nats a sample, by the devices' word.
+    """How much worse the next best model explains what each model explains, in nats per sample, as the
+    devices report it.
 
-    A device that lies can keep a model in the run. To take one out that others need takes a large part of
-    what the model explains, and no device counts for more than its share of all.
+    A device that lies can keep a model in the run. Removing a model that others need takes a large part of
+    what the model explains, and no device counts for more than its share of the total.
     """
     gains, masses = np.zeros(len(state.models)), np.zeros(len(state.models))
     tables = bounded_tables(state)
@@ -64,13 +68,13 @@ def _needs(state: State) -> dict[ModelKey, float]:
     return dict(zip(state.models, (gains / np.maximum(masses, LEAST)).tolist(), strict=True))
 
 
-def _without(state: State, gone: Sequence[ModelKey], said: Callable[[ModelKey], str]) -> State:
+def _without(state: State, gone: Sequence[ModelKey], reason: Callable[[ModelKey], str]) -> State:
     if not gone:
         return state
     models = {key: model for key, model in state.models.items() if key not in gone}
     rows = [number for number, key in enumerate(state.models) if key not in gone]
     tables = {device: each[rows] for device, each in state.tables.items()}
-    remarks = tuple(f"model {key} was removed after round {state.progress}: it {said(key)}" for key in gone)
+    remarks = tuple(f"model {key} was removed after round {state.progress}: it {reason(key)}" for key in gone)
     return replace(
         state,
         models=models,

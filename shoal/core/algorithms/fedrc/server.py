@@ -1,4 +1,4 @@
-"""The server half of FedRC. Sections, equations and algorithms are the paper's."""
+"""The server half of FedRC. Sections, equations and algorithms are those of the paper."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
@@ -21,13 +21,13 @@ from shoal.core.types import DeviceId, ModelKey, Tensors
 
 FIGURES = ("ensemble", "hard", "tuned")
 OF_ROUND = ("as_one", "scored")
-"""What `plan` says of a round's mixing."""
+"""The fields of `Mixing` that `plan` sets for each round."""
 
 
 def start(model: Tensors, parameters: Parameters, *others: Tensors) -> State:
     if parameters.first == "equal" and 1 + len(others) < parameters.clusters:
         raise ConfigError(
-            "fedrc: models that begin alike, and that all devices weigh alike, stay alike",
+            "fedrc: models that begin equal, and that all devices weigh equally, stay alike",
             "set first=random, or give no initial weights: a device then draws them for each model",
         )
     models = clustered.begun(parameters.clusters, (model, *others))
@@ -35,7 +35,7 @@ def start(model: Tensors, parameters: Parameters, *others: Tensors) -> State:
 
 
 def place(state: State, evidence: Evidence | None) -> ClusterAssignment | Message:
-    """By the E-step on the newcomer's own labelled samples (H.2); distance is 1 minus a model's weight."""
+    """The E-step on the newcomer's own labeled samples (H.2). The distance is 1 minus a model's weight."""
     keys, parameters = list(state.models), state.parameters
     if not state.progress:
         raise Refused("the run has not trained its models yet", "try again in a few rounds")
@@ -45,7 +45,7 @@ def place(state: State, evidence: Evidence | None) -> ClusterAssignment | Messag
         shares = table(state) if parameters.newcomers_by_class else None
         return Weigh(tuple(state.models.values()), " ".join(keys), mixing(state), shares)
     if not isinstance(evidence, Scores):
-        raise BadPayload("the weights of the models are due", "answer the question that was asked")
+        raise BadPayload("expected the weights of the models", "answer the message that was sent")
     weights = np.exp(evidence.losses.min() - evidence.losses)
     weights /= weights.sum()
     first, second = np.argsort(-weights, kind="stable")[:2].tolist()
@@ -59,15 +59,16 @@ def place(state: State, evidence: Evidence | None) -> ClusterAssignment | Messag
 
 
 def measure(state: State, cluster: ModelKey) -> Measure:
-    """What a device measures, of whatever cluster: its mixture; one without a memory first comes to one."""
+    """Every device measures its mixture, whatever its cluster; a device without a memory computes one
+    first."""
     parameters, models = state.parameters, tuple(state.models.values())
     known = " ".join(state.models), mixing(state), training(parameters), table(state)
     return Measure(models, *known, parameters.predict)
 
 
 def mixing(state: State) -> Mixing:
-    """What a device has to know of the parameters, by name. One that begins late has equal weights: by then
-    the models stand apart."""
+    """The parameters that a device needs, by name. A device that begins late starts from equal weights,
+    because the models already differ by then."""
     of_run = [item.name for item in fields(Mixing) if item.name not in OF_ROUND]
     known = {name: getattr(state.parameters, name) for name in of_run}
     return Mixing(**{**known, "first": state.parameters.first if state.progress == 0 else "equal"})
@@ -105,7 +106,7 @@ def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:
         mixing(state), as_one=state.progress < parameters.as_one, scored=parameters.replaceable > 0.0
     )
     mix = Mix(models, " ".join(state.models), how, training(parameters), table(state))
-    return clustered.ask_all(state, present, mix, f"{len(models)} models")
+    return clustered.ask_all(state, present, mix, f"{len(models)} models, weighed by each device")
 
 
 def _take_train(state: State, reports: Sequence[Report]) -> State:

@@ -12,18 +12,18 @@ from shoal.core.server_kit.robust import SHARE, capped
 from shoal.core.types import DeviceId, ModelKey, Scalar
 
 LEAST = 1e-8
-"""Samples: what a class counts at least with a model, without smoothing (the authors' code)."""
+"""In samples: the least count of a class with a model, without smoothing (the authors' code)."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class State(Clustered):
-    """phase: train, evaluate or done. progress: rounds of training done.
+    """phase: train, evaluate or done. progress: the number of completed rounds of training.
 
-    tables: the last class counts of every device, (K, C) in samples, rows in the order of `models`.
-    scores: how badly each model explains a device's data, by its last word, (K,) in nats a sample.
-    low: for how many rounds in a row a model has explained less than `remove_below`. spare: the same of being
-    needed for less than `replaceable`. removed: what was said of those that are gone. figures: mean
-    accuracies in the end, by the way of predicting.
+    tables: the last class counts of every device, (K, C) in samples, with rows in the order of `models`.
+    scores: how badly each model explains a device's data, as last reported, (K,) in nats per sample.
+    low: for how many rounds in a row a model has explained less than `remove_below`. spare: for how many it
+    could have been replaced at a cost below `replaceable`. removed: remarks on the removed models. figures:
+    mean accuracies at the end, by the kind of prediction.
     """
 
     parameters: Parameters
@@ -45,9 +45,10 @@ class State(Clustered):
 
 
 def table(state: State) -> MixtureCounts | None:
-    """(K, C), rows that sum to 1: how usual each class is with each model (eq. 2), by what devices said last.
+    """(K, C), rows that sum to 1: how common each class is with each model (eq. 2), from the devices' last
+    reports.
 
-    None in the first round, when all classes are as usual with all models.
+    None in the first round, when all classes are equally common with all models.
     """
     if not state.tables or not state.parameters.table:
         return None
@@ -64,8 +65,8 @@ def all_counts(state: State) -> FloatArray:
 
 
 def bounded_tables(state: State) -> dict[DeviceId, FloatArray]:
-    """By device, (K, C), in samples. How many one has is its own word: so where updates are bounded, none
-    counts for more than its share of all, as in `shoal.core.server_kit.robust`."""
+    """By device, (K, C), in samples. A device reports its number of samples itself, so unless the rule is
+    "mean" none counts for more than its share of the total, as in `shoal.core.server_kit.robust`."""
     if state.parameters.aggregation == "mean":
         return dict(state.tables)
     sizes = {device: float(each.sum()) for device, each in state.tables.items()}
@@ -74,5 +75,5 @@ def bounded_tables(state: State) -> dict[DeviceId, FloatArray]:
 
 
 def heaviest(tables: Mapping[DeviceId, FloatArray], keys: Sequence[ModelKey]) -> dict[DeviceId, ModelKey]:
-    """The model that explains most of each device's data; the first of several."""
+    """The model that explains most of each device's data; the first one of equal models."""
     return {device: keys[int(np.argmax(each.sum(axis=1)))] for device, each in tables.items()}

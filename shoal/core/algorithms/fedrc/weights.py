@@ -1,4 +1,5 @@
-"""What a device knows of its mixture: numbers alone, no network. Sections and equations are the paper's.
+"""The device's knowledge of its mixture: only numbers, no network. Sections and equations are those of the
+paper.
 
 Arrays are (K,) or (n, K): a column for each model of a task, a row for each sample of the training part.
 """
@@ -17,21 +18,22 @@ from shoal.core.types import Tensors
 TINY = 1e-8
 """epsilon of Adam (H.3)."""
 SHARPNESS = 3.0
-"""As one: a model that explains the data better by a nat a sample weighs so many e-folds more."""
+"""For a device weighed as one: a model that explains the data better by a nat per sample weighs this many
+e-folds more."""
 FAR = 20.0
-"""As one: nats by which a model counts as worse at most. More changes no weight, and a model that was ruined
-for one round would be remembered for a hundred."""
+"""For a device weighed as one: the most nats by which a model counts as worse. A larger difference changes no
+weight, but a model that was ruined in one round would be remembered for a hundred."""
 KEPT = 0.5
-"""As one: the part of earlier rounds in how well a model explains the data. Single rounds of averaging over
-devices of few classes move models to and fro, and devices with them."""
+"""For a device weighed as one: the share of earlier rounds in how well a model explains the data. Averages
+over devices with few classes swing from round to round, and the devices would swing with them."""
 
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """omega: (K,), how much of the data each model explains; they sum to 1. gamma: (n, K), of each sample;
-    None before the first E-step. velocity, square: Adam's moments of gamma, (n, K), where it is in use.
-    costs: (K,), how badly each model explains the data as one, over the rounds; None where it does not count.
-    """
+    """omega: (K,), how much of the data each model explains; they sum to 1. gamma: (n, K), the same for each
+    sample; None before the first E-step. velocity, square: Adam's moments of gamma, (n, K), if it is in use.
+    costs: (K,), how badly each model explains the data of a device weighed as one, over the rounds; None
+    otherwise."""
 
     keys: tuple[str, ...]
     omega: FloatArray
@@ -41,8 +43,8 @@ class Mixture:
     costs: FloatArray | None = None
 
     def tensors(self) -> Tensors:
-        """What is to be remembered, by model, as the server may take some away. omega alone
-        without Adam once each sample is weighed by itself."""
+        """What the device remembers, by model, because the server may remove some. Without Adam, that is only
+        omega once each sample is weighed separately."""
         found = {f"omega.{key}": self.omega[number : number + 1] for number, key in enumerate(self.keys)}
         if self.costs is not None:
             found |= {f"cost.{key}": self.costs[number : number + 1] for number, key in enumerate(self.keys)}
@@ -53,15 +55,16 @@ class Mixture:
 
 
 def begun(keys: Sequence[str], first: str, seed: int) -> Mixture:
-    """Before the first round. first: "equal", or "random", which sets apart models that begin alike."""
+    """The mixture before the first round. first: "equal", or "random", which separates models that begin
+    equal."""
     count = len(keys)
     drawn = generator(seed, "mixture").dirichlet(np.ones(count)) if first == "random" else np.ones(count)
     return Mixture(tuple(keys), drawn / drawn.sum())
 
 
 def recalled(memory: Tensors | None, keys: Sequence[str], samples: int) -> Mixture | None:
-    """The mixture as it is remembered; what is left of it shared out anew where the server took models away
-    (Algorithm 3). None where some model of the task was not in it: then it begins anew."""
+    """The remembered mixture, with the weight of models that the server removed distributed over the others
+    (Algorithm 3). None if some model of the task was not in it: the device then starts from the beginning."""
     if memory is None or any(f"omega.{key}" not in memory for key in keys):
         return None
     omega = np.concatenate([memory[f"omega.{key}"] for key in keys])
@@ -78,14 +81,14 @@ def recalled(memory: Tensors | None, keys: Sequence[str], samples: int) -> Mixtu
 
 
 def mean_costs(losses: FloatArray, log_shares: FloatArray | None) -> FloatArray:
-    """(K,): how badly each model explains the data, the mean of -log P(y | x) / P(y) (eq. 2), in nats."""
+    """(K,): how badly each model explains the data: the mean of -log P(y | x) / P(y) (eq. 2), in nats."""
     found: FloatArray = (losses if log_shares is None else losses + log_shares).mean(axis=0)
     return found
 
 
 def as_one(before: Mixture, losses: FloatArray, log_shares: FloatArray | None, mixing: Mixing) -> Mixture:
-    """All samples alike, by how well each model explains them together. Weights that were drawn stand in the
-    first round, as models that begin alike explain everything alike."""
+    """All samples get the same weights, by how well each model explains them together. In the first round
+    weights that were drawn are used, because models that begin equal explain everything equally."""
     omega, costs = before.omega, None
     if mixing.first != "random":
         costs = mean_costs(losses, log_shares)
@@ -97,7 +100,8 @@ def as_one(before: Mixture, losses: FloatArray, log_shares: FloatArray | None, m
 
 
 def weighed(before: Mixture, losses: FloatArray, log_shares: FloatArray | None, mixing: Mixing) -> Mixture:
-    """The E-step (eq. 3 and 4): each sample's models by the weights of before, and from that the weights."""
+    """The E-step (eq. 3 and 4): each sample's weights from the former omega, and from those the new omega."""
+    # The floor lets every model recover: a weight near 0 would need many nats in a single round.
     prior = np.maximum(before.omega, mixing.floor)
     gamma = responsibilities(losses, prior / prior.sum(), log_shares)
     if not mixing.adam:
@@ -109,12 +113,13 @@ def weighed(before: Mixture, losses: FloatArray, log_shares: FloatArray | None, 
     velocity = (1.0 - mixing.beta1) * step + mixing.beta1 * velocity
     square = (1.0 - mixing.beta2) * step**2 + mixing.beta2 * square
     moved = last - velocity / (1.0 - mixing.beta1) / (np.sqrt(square / (1.0 - mixing.beta2)) + TINY)
+    # Adam's step may leave the simplex: values below 0 are cut off, and the rows normalized again.
     moved = _shared_out(np.maximum(moved, 0.0), before.omega)
     return Mixture(before.keys, moved.mean(axis=0), moved, velocity, square)
 
 
 def log_shares(table: MixtureCounts | None, labels: Labels) -> FloatArray | None:
-    """(n, K): log of how usual each sample's class is with each model."""
+    """(n, K): the logarithm of how common each sample's class is with each model."""
     return None if table is None else np.log(table.counts[:, labels].T)
 
 
@@ -126,7 +131,7 @@ def class_counts(gamma: FloatArray, labels: Labels, classes: int) -> FloatArray:
 
 
 def _shared_out(gamma: FloatArray, omega: FloatArray) -> FloatArray:
-    """Rows that sum to 1; one of which nothing is left is that of the device."""
+    """Rows that sum to 1; a row of zeros becomes omega."""
     sums = gamma.sum(axis=1, keepdims=True)
     found: FloatArray = np.where(sums > 0.0, gamma / np.where(sums > 0.0, sums, 1.0), omega)
     return found

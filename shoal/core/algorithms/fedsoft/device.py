@@ -1,4 +1,4 @@
-"""The device half of FedSoft: Algorithm 1. A device's own model and its shares are remembered."""
+"""The device half of FedSoft: Algorithm 1. A device remembers its own model and its shares."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -39,10 +39,10 @@ def _train(message: Train, context: "DeviceContext") -> SoftTrained:
         shares = np.maximum(counted(message.models, context), message.smoothing)
     else:
         shares = own.numbers["shares"]
-    centre = weighted_mean(zip(message.models, shares, strict=True))
-    network = context.load(centre if own is None else own.model)
-    towards = [
-        torch.from_numpy(centre[name]).to(samples.x.device)
+    center = weighted_mean(zip(message.models, shares, strict=True))
+    network = context.load(center if own is None else own.model)
+    anchors = [
+        torch.from_numpy(center[name]).to(samples.x.device)
         for name, weight in network.named_parameters()
         if weight.requires_grad
     ]
@@ -50,15 +50,15 @@ def _train(message: Train, context: "DeviceContext") -> SoftTrained:
     batches = Batches(samples, settings.batch_size, context.seed)
     network.train()
     with seeded(context.seed, samples.x.device), authors("training"):
-        loss = descend(network, batches, settings, loss_of(context.learner, samples), towards)
-    network.zero_grad(set_to_none=True)  # as large as the model: not to be kept until the next task
+        loss = descend(network, batches, settings, loss_of(context.learner, samples), anchors)
+    network.zero_grad(set_to_none=True)  # as large as the model, so not kept until the next task
     model = tensors_of(network)
     remember(context, Personal(model, {"shares": shares}))
     return SoftTrained(model, len(samples), loss, shares=tuple(shares.tolist()))
 
 
 def counted(models: tuple[Tensors, ...], context: "DeviceContext") -> FloatArray:
-    """n_ks / n_k, (S,): for which share of the training samples each centre's loss is the lowest."""
+    """n_ks / n_k, (S,): the share of the training samples for which each center's loss is the lowest."""
     samples, _ = labelled(context, "train")
     losses, order = (
         sample_losses(context, models, samples),

@@ -1,4 +1,4 @@
-"""What FedSoft says beyond the standard messages."""
+"""FedSoft's messages."""
 
 import math
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from shoal.core.types import Tensors
 
 @dataclass(frozen=True, eq=False)
 class SoftTrained(Trained):
-    """The device's own model. shares: u_k, its importance for each centre, above 0 to 1."""
+    """The device's own model. shares: u_k, its importance for each center, above 0 and at most 1."""
 
     kind: ClassVar[str] = "fedsoft_trained"
     shares: tuple[float, ...] = ()
@@ -19,9 +19,10 @@ class SoftTrained(Trained):
 
 @dataclass(frozen=True, eq=False)
 class Train(Message):
-    """Train your own model, held near the centres `models`. settings.proximal: lambda.
+    """Train the device's own model, which stays near the centers `models`. settings.proximal: lambda.
 
-    count: tell anew which samples are whose; else only where that was not done yet. smoothing: sigma.
+    count: count again which samples belong to which center; otherwise only if that was never done. smoothing:
+    sigma.
     """
 
     kind: ClassVar[str] = "fedsoft_train"
@@ -33,18 +34,20 @@ class Train(Message):
 
     def __post_init__(self) -> None:
         if not self.models or not 0.0 < self.smoothing <= 1.0:
-            raise BadPayload(f"{len(self.models)} centres, and a smallest share of {self.smoothing}")
+            raise BadPayload(f"{len(self.models)} centers came with a smallest share of {self.smoothing}")
 
     def admit(self, reply: Message) -> None:
         assert isinstance(reply, SoftTrained)
         shares = reply.shares
         if len(shares) != len(self.models) or not all(math.isfinite(u) and 0.0 < u <= 1.0 for u in shares):
-            raise BadPayload(f"shares {shares} in {len(self.models)} models", "one above 0 to 1 for each")
+            raise BadPayload(
+                f"shares {shares} came for {len(self.models)} models", "send one share for each, above 0 to 1"
+            )
 
 
 @dataclass(frozen=True, eq=False)
 class Measure(Message):
-    """Measure your own model on a part of the data; `model` where you have none."""
+    """Measure the device's own model on a part of the data; `model` if it has none."""
 
     kind: ClassVar[str] = "fedsoft_measure"
     reply: ClassVar[type[Message]] = Evaluated

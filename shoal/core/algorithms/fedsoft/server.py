@@ -1,4 +1,5 @@
-"""The server half of FedSoft: each centre is the mean of the devices' models, by how much of them is its."""
+"""The server half of FedSoft: each center is the mean of the devices' models, weighted by their shares in
+it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from shoal.core.types import DeviceId, ModelKey, Tensors
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class State(Clustered):
-    """phase: train, evaluate or done. assignments: the centre of which a device has most."""
+    """phase: train, evaluate or done. assignments: the center in which a device has its largest share."""
 
     parameters: Parameters
 
@@ -34,7 +35,7 @@ def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:
     count = state.progress % parameters.interval == 0
     models = tuple(state.models.values())
     task = Train(models, training(parameters), count, parameters.smoothing)
-    return clustered.ask_all(state, present, task, "each device near its mixture of models")
+    return clustered.ask_all(state, present, task, "each device trains near its mixture of models")
 
 
 def _take_train(state: State, reports: Sequence[Report]) -> State:

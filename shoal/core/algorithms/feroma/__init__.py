@@ -1,53 +1,54 @@
 """Li et al., Federated Learning with Profile Mapping under Distribution Shifts and Drifts, ICLR 2026.
 
-Each device starts each round from a mixture of the models of devices whose data were like its own. Sections
-named below are the paper's.
+Each device starts each round from a mixture of the models of devices with data like its own. The sections
+named below are those of the paper.
 
 A profile is a descriptor of a device's data by a frozen model. A model belongs to a profile and not to a
-device: a device whose data drift starts from the models of whoever had such data before. Each line is one
-exchange with the devices:
+device: a device whose data drift continues from the models of the devices that had such data before. Each
+line is one exchange with the devices:
 
-    train            FedAvg warm-up, 5 rounds of 20; its model is the encoder from there on, frozen (B.4)
-    bounds           lowest and highest latent values, once: what the projector is made of (B.4.1, S1 and S2)
-    profile, mixed   every round: devices describe their data as they are now, then train from
+    train            FedAvg warm-up, 5 rounds of 20; its model is then frozen and is the encoder (B.4)
+    bounds           lowest and highest latent values, once, from which the projector is made (B.4.1, S1, S2)
+    profile, mixed   in every round devices describe their current data, and then train from
                      theta_k = sum over j of w(k, j) p_j theta_j / sum over j of w(k, j) p_j (eq. 5), where w
-                     compares k's profile now with those of the last round's models (eq. 3), p_j is the number
-                     of samples of the source j, and theta_j what j had trained
-    profile          once more at the end, where `served` is "mixed": each device gets the mean of the models
-                     of data like its own
+                     compares k's current profile with those of the last round's models (eq. 3), p_j is the
+                     number of samples of the source j, and theta_j is the model that j trained
+    profile          once more at the end if `served` is "mixed": each device gets the mean of the models of
+                     data like its own
     evaluate         every device measures its model on its test part
 
-A newcomer is given the model whose profile is nearest to its own (Algorithm 2), without labels or, where
-`labels_at_test` says so, with a few of them: where devices differ in what things are called (P(Y|X)), nothing
-else tells them apart (appendix E).
+A newcomer gets the model whose profile is nearest to its own (Algorithm 2), without labels or, if
+`labels_at_test` is set, with a few of them: if devices differ only in how they name things (P(Y|X)), nothing
+else distinguishes them (appendix E).
 
-Presets. `paper` is what the authors' code ran when it made the tables, but for what cannot be meant: it
-averaged other devices' models than the weights were of, since it kept profiles and models in two orders; here
-both are kept by device. `default` is what we recommend. They differ in:
+Presets. `paper` is what the authors' code used for the paper's tables, except for a mistake: that code kept
+profiles and models in different orders, so the averaged models were not those that the weights were computed
+for. Here both are kept by device. `default` is what we recommend. They differ in:
 
     parameter          paper      default     why
-    weighting          inverse    likeness    a distance says nothing without a scale: whether two profiles
-                                              could be of one distribution does, by
+    weighting          inverse    likeness    a distance means nothing without a scale; whether two profiles
+                                              could come from one distribution does, see
                                               `shoal.core.server_kit.two_sample`. All that are alike count
-                                              alike, however near by chance; eq. 3 is "softmax", nearly
-                                              uniform on profiles scaled to [0, 1]
-    distance_at_test   euclidean  likeness    the same; and 20 samples of a class are weighed as 20 samples
-    profile_part       held_out   train       four times the samples
-    masks              3          0           random halves keep an unchanged device from matching itself
-                                              alone (R3); with likeness it does not, and masks only add noise
-    fading             0          0.5         0 forgets whoever missed one round; a model that is older
-                                              counts less, and the less the older
-    keep               0          32          appendix C proposes to keep what was seen once; it counts for
-                                              data alone that could be of it, so none is mistaken for it
-    served             trained    mixed       one device's last epochs on its own data make a worse model than
-                                              the mean of all models of data that could be of one distribution
-    aggregation        mean       clipped     a hostile device must not carry others' models away
-    restart_momentum   True       False       as in FLUX, see there, and so absent, solver, noise_at_test
+                                              equally, however near by chance; eq. 3 is "softmax", which is
+                                              nearly uniform on profiles scaled to [0, 1]
+    distance_at_test   euclidean  likeness    the same; and it knows how few samples a class has
+    profile_part       held_out   train       four times as many samples
+    masks              3          0           random halves keep an unchanged device from matching only
+                                              itself (R3); likeness does not need that, and masks add noise
+    fading             0          0.5         0 forgets a device that missed one round; with 0.5 a model
+                                              counts less the older it is
+    keep               0          32          appendix C proposes to keep distributions that were seen once.
+                                              They count only for data that could come from them, so that
+                                              no other data are mistaken for theirs
+    served             trained    mixed       a model from one device's last epochs on its own data is worse
+                                              than the mean of all models of one distribution
+    aggregation        mean       clipped     a hostile device must not take over others' models
+    restart_momentum   True       False       as in FLUX, and likewise absent, solver and noise_at_test
     absent             minus_one  beyond
     solver             auto       full
     noise_at_test      False      True
-    abstain_beyond,    0, 0       1, 0.05     a newcomer that fits nothing, or two things equally well, should
-    least_confidence                          be told so
+    abstain_beyond,    0, 0       1, 0.05     a newcomer that fits no profile, or two equally well, should
+    least_confidence                          learn that
 """
 
 from dataclasses import dataclass
@@ -66,57 +67,61 @@ class Parameters(DescriptorParameters):
     privacy: str = "off"
     aggregation: Literal["mean", "clipped"] = setting(
         "clipped",
-        "The warm-up's rule; after it, whether updates that are far longer than usual are kept out of "
+        "The rule of the warm-up; after it, whether updates that are far longer than usual are kept out of "
         "others' models (clipped) or not (mean).",
     )
-    warm_up: float = setting(0.25, "Share of the rounds that is FedAvg, rounded down.", at_least=0, below=1)
+    warm_up: float = setting(0.25, "Share of the rounds that are FedAvg, rounded down.", at_least=0, below=1)
     profile_part: Literal["train", "held_out"] = setting("train", "The part of the data that is described.")
     masks: int = setting(
         0,
-        "M, random halves of that part whose moments are averaged (S3); 0: all samples at once, as always "
-        "with a privacy guarantee, so that the same data cost the budget once.",
+        "M, the number of random halves of that part whose moments are averaged (S3). 0: all samples at "
+        "once, "
+        "as always with a privacy guarantee, so that the same data cost budget only once.",
         unit="halves",
         at_least=0,
     )
     weighting: Literal["likeness", "inverse", "softmax"] = setting(
         "likeness", "How distances between profiles become weights of models (eq. 3)."
     )
-    distance: Literal["cosine", "euclidean"] = setting("cosine", "Distance of scaled profiles.")
+    distance: Literal["cosine", "euclidean"] = setting(
+        "cosine", "Distance of scaled profiles, unless weighting is likeness."
+    )
     distance_at_test: Literal["likeness", "cosine", "euclidean"] = setting(
-        "likeness", "Distance of a newcomer's profile."
+        "likeness", "Distance of a newcomer's profile from others."
     )
     threshold: float = setting(
         0.0,
-        "tau (eq. 4): weights below it are left out; where all are, all count alike. 0: never; below 0: one "
-        "over the number of models.",
+        "tau (eq. 4): weights below it are dropped; if all are, all count equally. 0: none is dropped. A "
+        "negative value stands for one over the number of models.",
         at_most=1,
     )
     fading: float = setting(
         0.5,
-        "Factor on a model's weight for each round that its device did not train it; 0 forgets it at once.",
+        "Factor on a model's weight for each round in which it was not trained; 0 forgets it at once.",
         at_least=0,
         at_most=1,
     )
     absence: int = setting(
-        5, "Rounds after which a device that is away counts as gone.", unit="rounds", at_least=0
+        5, "Rounds after which a device that is absent counts as gone.", unit="rounds", at_least=0
     )
     keep: int = setting(
-        32, "Most models of distributions that no device has any more.", unit="models", at_least=0
+        32, "Most models to keep of distributions that no device has any more.", unit="models", at_least=0
     )
     served: Literal["mixed", "trained"] = setting(
-        "mixed", "What devices and newcomers get in the end: mixtures, or models trained by one device each."
+        "mixed", "What devices and newcomers get at the end: mixtures, or models that one device trained."
     )
     labels_at_test: bool = setting(
-        False, "Newcomers describe their classes too, for which they need labels, about 20 of a class."
+        False,
+        "Newcomers describe their classes too, for which they need about 20 labeled samples of each class.",
     )
     abstain_beyond: float = setting(
         1.0,
-        "A newcomer farther from the nearest profile than this many times the distance of that from the "
-        "next distribution is not placed; 0: never.",
+        "A newcomer is not placed if its distance from the nearest profile is more than this many times that "
+        "profile's distance from the next distribution; 0: no limit.",
         at_least=0,
     )
     least_confidence: float = setting(
-        0.05, "A newcomer that is placed with less confidence is not placed.", at_least=0, at_most=1
+        0.05, "A newcomer is not placed if the confidence would be lower.", at_least=0, at_most=1
     )
 
     def check(self) -> None:
@@ -124,19 +129,19 @@ class Parameters(DescriptorParameters):
         likeness = self.weighting == self.distance_at_test == "likeness"
         if self.asked_privacy.calibrated and not (likeness and self.noise_at_test):
             raise ConfigError(
-                f"with privacy={self.privacy}, profiles can be compared only in a way that allows for their "
-                "noise",
+                f"with privacy={self.privacy}, profiles can be compared only by a measure that accounts for "
+                "their noise",
                 "set weighting=likeness, distance_at_test=likeness and noise_at_test=true",
             )
         if self.asked_privacy.rules.unknown_noise and "likeness" in (self.weighting, self.distance_at_test):
             raise ConfigError(
-                "likeness cannot be tested with privacy=paper: the size of its noise is not known",
+                "likeness cannot be tested with privacy=paper, because the size of its noise is unknown",
                 "set weighting=inverse and distance_at_test=euclidean, or privacy=off",
             )
 
 
 def clustered_rounds(parameters: Parameters) -> tuple[int, int]:
-    """Those after the warm-up."""
+    """The rounds after the warm-up."""
     left = parameters.rounds - int(parameters.warm_up * parameters.rounds)
     return left, left
 

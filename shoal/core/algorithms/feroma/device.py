@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from shoal.core.device_kit.samples import Samples
 
 SHARE = 0.5
-"""gamma: how likely a sample is to be in a mask."""
+"""gamma: the probability that a sample is in a mask."""
 MOST = 64
 
 
@@ -35,11 +35,15 @@ def perform(message: Message, context: "DeviceContext") -> Message:
 
 
 def profile(message: Profile, context: "DeviceContext") -> Described:
-    """Raises BadPayload for what cannot be asked, and what `shoal.core.device_kit.describe` raises."""
+    """Raises BadPayload for a request that is not legal, and the errors of
+    `shoal.core.device_kit.describe`."""
     if not 0 <= message.masks <= MOST or message.part not in ("train", "held_out"):
-        raise BadPayload(f"a profile of {message.masks} masks of the {message.part} part", f"at most {MOST}")
+        raise BadPayload(
+            f"there is no profile of {message.masks} masks of the {message.part} part",
+            f"ask for 0 to {MOST} masks",
+        )
     if message.masks and message.privacy.calibrated:
-        raise BadPayload("a guarantee is for all samples at once", "ask for no masks")
+        raise BadPayload("a privacy guarantee covers all samples at once", "ask for no masks")
     part = message.part if len(getattr(context.views, message.part)) else "train"
     chance = generator(context.seed, "masks")
 
@@ -73,7 +77,7 @@ def profile(message: Profile, context: "DeviceContext") -> Described:
 
 
 def masks(samples: int, count: int, chance: np.random.Generator) -> list[npt.NDArray[np.bool_]]:
-    """`count` masks of so many samples, none of them empty; for a count of 0, one of all."""
+    """`count` masks of this many samples, none of them empty; for a count of 0, one mask of all samples."""
     found = [chance.random(samples) < SHARE for _ in range(count)] or [np.ones(samples, np.bool_)]
     for mask in found:
         mask[int(chance.integers(samples))] |= not mask.any()
@@ -81,16 +85,17 @@ def masks(samples: int, count: int, chance: np.random.Generator) -> list[npt.NDA
 
 
 def averaged(found: Sequence[ExactMoments], samples: int) -> ExactMoments:
-    """The mean of moments over masks, of each class over the masks that have two samples of it.
+    """The mean of the moments over masks; for a class, over the masks that have at least two samples of it.
 
-    Counts are of all samples, scaled to how many would estimate a mean as well as the masks together do.
+    Counts are for all samples, scaled to the number that would estimate a mean as accurately as the masks
+    together do.
     """
     counts = np.stack([each.counts for each in found])  # (masks, rows)
-    told = counts >= 2.0
-    told[:, 0] = True
-    among = np.maximum(told.sum(axis=0), 1)[:, None]
+    known = counts >= 2.0
+    known[:, 0] = True
+    among = np.maximum(known.sum(axis=0), 1)[:, None]
     means, deviations = (
-        (np.stack(arrays) * told[:, :, None]).sum(axis=0) / among
+        (np.stack(arrays) * known[:, :, None]).sum(axis=0) / among
         for arrays in ([each.means for each in found], [each.deviations for each in found])
     )
     total = counts.sum(axis=0)

@@ -1,4 +1,5 @@
-"""FEROMA's decisions, without the exchange around them: which models a profile is mapped to, how much."""
+"""FEROMA's decisions, without the exchange around them: the models that a profile is mapped to, and their
+weights."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,19 +16,19 @@ from shoal.core.server_kit.robust import SHARE, capped
 from shoal.core.types import DeviceId, ModelKey
 
 SLIGHT = 1e-3
-"""Of an equal share: what weighs less is left out, and its model need not be read."""
+"""In units of an equal share: a smaller weight is dropped, so that its model need not be read."""
 NEAREST = 1e-8
 """Added to distances before they are inverted, as in the authors' code."""
 
 
 def owned(rows: Mapping[ModelKey, Row], keys: Sequence[ModelKey]) -> npt.NDArray[np.bool_]:
-    """Which rows are of a device that is here."""
+    """Which rows belong to a device that still has that data."""
     return np.array([bool(rows[key].device) for key in keys])
 
 
 def fading(parameters: Parameters, rows: Mapping[ModelKey, Row], progress: int) -> dict[ModelKey, float]:
-    """By how much each row counts for its age, after `progress` rounds; those that do not count are left
-    out. The rows of the last round count in full."""
+    """The factor of each row for its age, after `progress` rounds, without rows whose factor is 0. The rows
+    of the last round have the factor 1."""
     aged = {key: parameters.fading ** (progress - row.round) for key, row in rows.items()}
     return {key: weight for key, weight in aged.items() if weight > 0.0}
 
@@ -40,10 +41,11 @@ def mapped(
     scaler: descriptors.BlockScaler,
     served: bool = False,
 ) -> dict[DeviceId, dict[ModelKey, float]]:
-    """The weights w(k, j) p_j of eq. 5 for each device, in key order, those above 0; they sum to 1.
+    """The weights w(k, j) p_j of eq. 5 for each device, in key order, only those above 0; they sum to 1. A
+    device gets an empty mapping if there is nothing to map to.
 
-    None where there is nothing to map to. What nobody has any more counts for data alone that could be of it.
-    served: not to train from but to use: of models of like data alone, if there are any.
+    A row that no device has any more counts only for data that could come from its distribution.
+    served: the mixture is for use and not to train from: only models of like data count, if there are any.
     """
     aged = fading(parameters, rows, progress)
     devices, keys = sorted(profiles), sorted(aged)
@@ -60,17 +62,20 @@ def mapped(
         two_sample.between([profiles[device] for device in devices], [rows[key].profile for key in keys])
         <= 1.0
     )
+    # Eq. 3 and 4 first, then p_j: the threshold tau is on how near profiles are, not on how many samples a
+    # source has. What is dropped at each step is made up for by normalizing the rows again.
     weights = closeness(parameters.weighting, apart) * np.array([aged[key] for key in keys])
     weights = np.where(alike | owned(rows, keys), weights, 0.0)
     if served:
         weights = np.where(alike.any(axis=1, keepdims=True) & ~alike, 0.0, weights)
-    weights = above(normalised(weights), parameters.threshold) * sizes(
+    weights = above(normalized(weights), parameters.threshold) * sizes(
         parameters, [rows[key] for key in keys]
     )
+    # An update that was far too long counts only in its own device's model.
     foreign = np.array([[rows[key].device != device for key in keys] for device in devices])
     held_back = np.array([rows[key].held_back for key in keys])
-    weights = normalised(np.where(foreign & held_back, 0.0, weights))
-    weights = normalised(np.where(weights < SLIGHT / len(keys), 0.0, weights))
+    weights = normalized(np.where(foreign & held_back, 0.0, weights))
+    weights = normalized(np.where(weights < SLIGHT / len(keys), 0.0, weights))
     return {
         device: {key: float(weight) for key, weight in zip(keys, row, strict=True) if weight > 0.0}
         for device, row in zip(devices, weights, strict=True)
@@ -84,8 +89,9 @@ def distances(
     scaler: descriptors.BlockScaler,
     classes: int,
 ) -> FloatArray:
-    """(n, m): "likeness", how unlike as a multiple of what chance alone makes of one distribution; or
-    "euclidean" or "cosine", between scaled profiles of so many classes, 0 for label-free ones."""
+    """(n, m): "likeness" is the unlikeness as a multiple of what chance makes plausible within one
+    distribution; "euclidean" and "cosine" are distances of scaled profiles with this many classes, 0 for
+    label-free ones."""
     if measure == "likeness":
         return two_sample.between(ones, others)
     taken = 2 * scaler.width * (1 + classes)
@@ -98,11 +104,12 @@ def distances(
 
 
 def closeness(weighting: str, apart: FloatArray) -> FloatArray:
-    """Eq. 3 without its sum: of each distance, how much it counts for.
+    """Eq. 3 without its sum: the weight of each distance.
 
-    "likeness" is flat up to 1, where two profiles could be of one distribution. Above, it falls as 1 / T: T
-    is a squared difference over the error of telling it from so many samples, and what is off by that much is
-    to count by one over its squared error. So few samples make devices share more, and many make them choose.
+    "likeness" is flat up to 1, where two profiles could come from one distribution. Above that it falls as 1
+    / T, because T is a squared difference in units of its squared standard error, and an estimate with that
+    much bias should weigh the inverse of its squared error. With few samples devices therefore share more,
+    and with many they choose.
     """
     found: FloatArray
     if weighting == "softmax":
@@ -114,24 +121,24 @@ def closeness(weighting: str, apart: FloatArray) -> FloatArray:
     return found
 
 
-def normalised(weights: FloatArray) -> FloatArray:
-    """Rows that sum to 1, or to 0 where nothing counts."""
+def normalized(weights: FloatArray) -> FloatArray:
+    """Rows that sum to 1, or to 0 if no weight is above 0."""
     total = weights.sum(axis=1, keepdims=True)
     found: FloatArray = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0.0)
     return found
 
 
 def above(weights: FloatArray, threshold: float) -> FloatArray:
-    """Eq. 4: without the weights below tau, or all alike where none is left (the global fallback)."""
+    """Eq. 4: without the weights below tau; all equal if none is left (the global fallback)."""
     if not threshold:
         return weights
     tau = threshold if threshold > 0.0 else 1.0 / weights.shape[1]
     left = np.where(weights < tau * (1.0 - 1e-9), 0.0, weights)
-    return normalised(np.where(left.any(axis=1, keepdims=True), left, 1.0))
+    return normalized(np.where(left.any(axis=1, keepdims=True), left, 1.0))
 
 
 def sizes(parameters: Parameters, rows: Sequence[Row]) -> FloatArray:
-    """(m,): p_j, the samples of each source, none above its share where claims are not to be believed."""
+    """(m,): p_j, the samples of each source, none above its share unless reported numbers are trusted."""
     claimed = {str(index): float(row.examples) for index, row in enumerate(rows)}
     if parameters.aggregation != "mean":
         claimed = capped(claimed, max(SHARE, 2.0 / len(rows)))
@@ -145,11 +152,13 @@ def place(
     progress: int,
     scaler: descriptors.BlockScaler,
 ) -> ClusterAssignment:
-    """Algorithm 2: the model of the nearest profile, or of that one's distribution the one that the newcomer
-    would be mapped to most; or that no profile is near, or two distributions' are.
+    """Algorithm 2: the model of the nearest profile, or within that profile's distribution the one to which
+    the newcomer would be mapped with the largest weight; or the answer that no profile is near, or that two
+    distributions are.
 
-    The runner-up is the nearest profile of another distribution: that two models of one are as near says
-    nothing. A likeness is a squared distance, so the distances in the answer are its roots.
+    The runner-up is the nearest profile of another distribution: two equally near models of one distribution
+    would not be a reason for doubt. A likeness is a squared distance, so the distances in the answer are its
+    square roots.
     """
     aged = fading(parameters, rows, progress)
     keys = sorted(key for key in aged if not rows[key].held_back) or sorted(aged)
@@ -178,13 +187,13 @@ def place(
 
 
 def seen_as(profile: Descriptor, other: Descriptor) -> Descriptor:
-    """`other` with the rows alone that `profile` has: without classes, if that one has none."""
+    """`other` with only the rows that `profile` has: without classes, if that one has none."""
     assert isinstance(other.statistics, Moments)  # noisy profiles are never compared this way
     return replace(other, statistics=other.statistics.first(profile.classes + 1))
 
 
 def doubted(parameters: Parameters, answer: ClusterAssignment, gap: float) -> ClusterAssignment:
-    """The answer, or that the newcomer fits nowhere. gap: how far the nearest profile is from the next
+    """The answer, or that the newcomer fits nowhere. gap: the distance of the nearest profile from the next
     distribution."""
     likeness = parameters.distance_at_test == "likeness"
     alike = f"{answer.cluster} and {answer.runner_up}"
@@ -192,10 +201,10 @@ def doubted(parameters: Parameters, answer: ClusterAssignment, gap: float) -> Cl
     if parameters.abstain_beyond and answer.distance > max(parameters.abstain_beyond * gap, float(likeness)):
         reason = (
             f"its data are {answer.distance:.2f} away from those of the nearest model {answer.cluster}, "
-            f"which are {gap:.2f} from others: no device has had such data"
+            f"which are {gap:.2f} away from others: no device has had such data"
         )
     elif parameters.least_confidence and likeness and answer.runner_up_distance <= 1.0:
-        reason = f"its data could be those of {alike}: ask for labels, with labels_at_test"
+        reason = f"its data could be those of {alike}: set labels_at_test=true to use labels"
     elif answer.confidence < parameters.least_confidence:
         reason = f"the models {alike} are equally near"
     return replace(answer, abstained=True, reason=reason) if reason else answer

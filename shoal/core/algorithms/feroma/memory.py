@@ -1,8 +1,8 @@
-"""Which profiles keep their models: those of the devices, and of distributions that were seen once (C).
+"""Which profiles keep their models: those of the devices, and those of distributions that were seen once (C).
 
-A row is gone when its device is, or when its data became unlike what they were. Its model is then kept, as
-nobody's, unless some device's row is of the same distribution. Of those kept that are alike the newest stays,
-and there are never more than `keep`: of the two most alike, the older one goes.
+A row ends when its device is gone, or when its data are no longer like they were. Its model is then kept
+without an owner, unless a device's row is of the same distribution. Among kept rows that are alike the newest
+one stays. There are never more than `keep`: of the two most alike, the older one is dropped.
 """
 
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ def absent(rows: Rows, progress: int, absence: int) -> set[ModelKey]:
 
 
 def remembered(lost: Rows, living: Rows, keep: int) -> dict[ModelKey, Row]:
-    """Which of the rows that nobody has any more stay. living: those of the devices."""
+    """The rows without an owner that stay. living: the rows of the devices."""
     if not lost or not keep:
         return {}
     keys = sorted(lost, key=lambda key: (-lost[key].round, key))  # the newest first
@@ -42,7 +42,7 @@ def remembered(lost: Rows, living: Rows, keep: int) -> dict[ModelKey, Row]:
 
 
 def reassigned(assignments: Mapping[DeviceId, ModelKey], gone: Rows, rows: Rows) -> dict[DeviceId, ModelKey]:
-    """Devices whose row is gone are given the most alike one that is there."""
+    """Assignments in which each device whose row is gone gets the most similar row that is left."""
     left, keys = sorted(device for device, key in assignments.items() if key in gone), sorted(rows)
     found = dict(assignments)
     if left and keys:

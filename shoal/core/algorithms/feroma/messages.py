@@ -1,4 +1,4 @@
-"""What FEROMA says beyond the standard messages: a profile of random parts of the data."""
+"""FEROMA's own message: a profile of random parts of the data."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -8,9 +8,9 @@ from shoal.core.exchange.messages import Describe
 
 @dataclass(frozen=True, eq=False)
 class Profile(Describe):
-    """Describe one part of your data by `masks` random halves of it, their moments averaged (B.4.1, S3).
+    """Describe one part of the data by the average of the moments of `masks` random halves of it (B.4.1, S3).
 
-    part: "train", or "held_out", for which a device that holds nothing out takes the train part.
+    part: "train" or "held_out"; a device that holds nothing out uses its train part.
     masks: M; 0 for all samples at once.
     """
 

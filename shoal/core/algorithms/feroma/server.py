@@ -1,7 +1,8 @@
-"""The server half of FEROMA. Read `PHASES` first: what each phase asks, and what it makes of the answers.
+"""The server half of FEROMA. Read `PHASES` first: what each phase asks for, and what it does with the
+answers.
 
-The product of eq. 5, devices by models, is never there as a whole: a device's model is its row of weights
-times the files of the models that it is mapped to, made tensor by tensor when it is sent.
+The product of eq. 5, devices by models, is never in memory as a whole: a device's start is its row of weights
+times the files of the models that it is mapped to, computed tensor by tensor when it is sent.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,13 +34,13 @@ def start(model: Tensors, parameters: Parameters) -> State:
 
 
 def warm_up(parameters: Parameters) -> int:
-    """Rounds of FedAvg. One round is always left to map profiles in."""
+    """Rounds of FedAvg. At least one round is left to map profiles in."""
     return int(parameters.warm_up * parameters.rounds)
 
 
 def place(state: State, descriptor: Descriptor | None) -> ClusterAssignment | Describe:
     if not state.rows:
-        raise Refused("the run has no models of its own for different data yet", "try again in a few rounds")
+        raise Refused("the run has no models for different data yet", "try again in a few rounds")
     encoder, parameters = _encoder(state), state.parameters
     if descriptor is None:
         asked = parameters.asked_privacy if parameters.noise_at_test else PrivacySettings()
@@ -115,7 +116,7 @@ def _take_mixed(state: State, reports: Sequence[Report]) -> State:
     joined = _profiles(reports)
     starts = {**state.starts, **_mapped(state, joined)}
     updates = trained(reports)
-    if not updates:  # only late joiners answered: nobody has trained, so the round is still to come
+    if not updates:  # only late joiners answered: no device has trained, so the round is still to come
         return replace(state, profiles={**state.profiles, **joined}, starts=starts)
     bases = {device: _start(state, device) for device in updates}
     long, guard = held_back(bases, reports, state.parameters.aggregation, state.guard)
@@ -135,7 +136,8 @@ def _take_mixed(state: State, reports: Sequence[Report]) -> State:
 def _with_row(
     state: State, device: DeviceId, model: Tensors, examples: int, profile: Descriptor, long: bool
 ) -> tuple[State, dict[ModelKey, Row]]:
-    """A device's row after it has trained; and what it had before as nobody's, if its data have changed."""
+    """The state with a device's row after it has trained; and its former row, without an owner, if its data
+    have changed."""
     rows, models, made, own = dict(state.rows), dict(state.models), state.made, state.own(device)
     lost = dict[ModelKey, Row]()
     if own and float(two_sample.between([profile], [rows[own].profile])[0, 0]) > 1.0:
@@ -149,13 +151,13 @@ def _with_row(
 
 
 def _tidied(state: State, lost: Mapping[ModelKey, Row]) -> State:
-    """Without the rows that are not kept, and their models. lost: rows that nobody has any more, beside those
-    that the state keeps already."""
+    """The state without the rows that are not kept, and without their models. lost: rows that no device has
+    any more, in addition to those in the state."""
     parameters = state.parameters
     away = absent(state.rows, state.progress, parameters.absence)
     living = {key: row for key, row in state.rows.items() if row.device and key not in away}
-    nobodys = {key: replace(row, device="") for key, row in state.rows.items() if key not in living}
-    rows = {**living, **remembered({**nobodys, **lost}, living, parameters.keep)}
+    ownerless = {key: replace(row, device="") for key, row in state.rows.items() if key not in living}
+    rows = {**living, **remembered({**ownerless, **lost}, living, parameters.keep)}
     gone = {key: row for key, row in state.rows.items() if key not in rows}
     models = {key: model for key, model in state.models.items() if key in rows or key == GLOBAL}
     assignments = reassigned(state.assignments, gone, rows)
@@ -166,7 +168,7 @@ def _tidied(state: State, lost: Mapping[ModelKey, Row]) -> State:
 
 
 def _serve(state: State) -> State:
-    """Each device that described itself gets the model that a further round would have started from."""
+    """Each device that described itself gets the model that another round would have started from."""
     served = {device: _start(state, device) for device in state.profiles}
     sources, profiles, lost = state.models, state.profiles, dict[ModelKey, Row]()
     for device, model in served.items():
@@ -179,11 +181,11 @@ def _serve(state: State) -> State:
     return replace(state, sources=sources, profiles={}, starts={}, phase=clustered.end(state))
 
 
-# -- small questions ----------------------------------------------------------------------------------------
+# -- helpers ------------------------------------------------------------------------------------------------
 
 
 def _start(state: State, device: DeviceId) -> Tensors:
-    """theta_k of eq. 5, not computed yet; the warm-up's model where there is nothing to mix."""
+    """theta_k of eq. 5, not computed yet; the model of the warm-up if there is nothing to mix."""
     weights = state.starts[device]
     if not weights:
         return state.models[GLOBAL]
@@ -201,7 +203,7 @@ def _mapped(
 
 
 def _fitted(state: State, profiles: Mapping[DeviceId, Descriptor]) -> Encoder:
-    """With the scaler of the first profiles, which stays."""
+    """The encoder with a scaler, which is fitted to the first profiles and then stays."""
     encoder, parameters = _encoder(state), state.parameters
     if encoder.scaler is not None:
         return encoder

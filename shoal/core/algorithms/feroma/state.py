@@ -12,11 +12,12 @@ from shoal.core.types import DeviceId, ModelKey, Scalar, Tensors
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """A profile that has a model. Its key says nothing of the device: newcomers are told it.
+    """A profile that has a model. Its key reveals nothing about the device, because newcomers see it.
 
-    profile: of the data that the model was last trained on. examples: how many. round: of training, from 1.
-    device: whose it is; "" of a distribution that nobody has any more.
-    held_back: its last update was too long to be let into others' models.
+    profile: of the data that the model was last trained on. examples: their number. round: of training, from
+    1.
+    device: the owner; "" for a distribution that no device has any more.
+    held_back: whether its last update was too long to count in others' models.
     """
 
     profile: Descriptor
@@ -28,7 +29,7 @@ class Row:
 
 @dataclass(frozen=True, eq=False)
 class Encoder:
-    """What describes, from the end of the warm-up on. scaler: fitted to the first profiles; None before."""
+    """The model that describes data after the warm-up. scaler: fitted to the first profiles; None before."""
 
     model: Tensors
     projector: Tensors
@@ -39,10 +40,11 @@ class Encoder:
 class State(Clustered):
     """phase: train, bounds, profile, mixed, evaluate or done.
 
-    models: the warm-up's, and one for each of `rows`: as its device reported it, in the file that it came in,
-    so that memory is not that of all devices. sources: at the end, what the models served are mixed of.
-    profiles: of the devices that described themselves this round. starts: from which models, by which
-    weights, each of them is to train. made: how many keys were given out.
+    models: that of the warm-up, and one for each of `rows`, in the file in which its device reported it, so
+    that memory does not hold the models of all devices. sources: at the end, the models that the served
+    mixtures are made of.
+    profiles: of the devices that described themselves in this round. starts: the models and weights that each
+    of them is to train from. made: how many keys have been used.
     """
 
     parameters: Parameters
@@ -62,6 +64,6 @@ class State(Clustered):
         return {"profiles": len(self.rows), "kept": sum(not row.device for row in self.rows.values())}
 
     def own(self, device: DeviceId) -> ModelKey:
-        """The key of a device's own row, "" where it has none."""
+        """The key of a device's own row, "" if it has none."""
         key = self.assignments.get(device, "")
         return key if key in self.rows and self.rows[key].device == device else ""

@@ -1,11 +1,11 @@
 """Xie et al., Multi-Center Federated Learning, 2020 (Long et al., World Wide Web 2023), Algorithm 1.
 
 Devices are grouped by the distance of their weights to K centers, which are the models. Each round is one
-exchange: devices train; each then belongs to the centre that its weights are nearest to (E-step); each centre
-becomes the mean of its devices (M-step).
+exchange: devices train; each device then belongs to the center that is nearest to its weights (E-step); each
+center becomes the mean of its devices (M-step).
 
-K is given. How the first centres are found the paper leaves open ("initialise"); here all devices first train
-one model, and k-means++ finds K centres among what they moved by. Updates are weighted by samples. A newcomer
+K is given. The paper leaves open how the first centers are found ("initialize"). Here all devices first train
+one model, and k-means++ finds K centers among their updates. Updates are weighted by samples. A newcomer
 chooses by loss: the paper has no rule for it.
 """
 
@@ -23,7 +23,7 @@ class Parameters(TrainingParameters):
 
 ALGORITHM = Algorithm(
     name="fesem",
-    summary="devices grouped by the distance of weights to K centres (Xie et al. 2020)",
+    summary="devices grouped by the distance of weights to K centers (Xie et al. 2020)",
     parameters=Parameters,
     server_module="shoal.core.algorithms.fesem.server",
     presets={"paper": {"aggregation": "mean"}},

@@ -42,10 +42,10 @@ def _first_groups(state: State, updates: dict[DeviceId, Tensors]) -> dict[Device
 
 
 def _nearest(state: State, updates: dict[DeviceId, Tensors]) -> dict[DeviceId, ModelKey]:
-    """The E-step; one model of each centre and one update at a time."""
-    centres = state.models
+    """The E-step. Only one center's model and one update are in memory at a time."""
+    centers = state.models
     return {
-        device: min(centres, key=lambda key: norm(update, centres[key])) for device, update in updates.items()
+        device: min(centers, key=lambda key: norm(update, centers[key])) for device, update in updates.items()
     }
 
 

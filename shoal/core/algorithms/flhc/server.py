@@ -43,7 +43,7 @@ def _take_group(state: State, reports: Sequence[Report]) -> State:
     )
     names = clustered.cluster_names(int(labels.max()) + 1)
     groups = {device: names[label] for device, label in zip(updates, labels, strict=True)}
-    # Who was there before and is away now has no cluster yet, and will choose one.
+    # A device that took part before and is absent now has no cluster yet, and will choose one.
     return clustered.advanced(
         replace(clustered.regrouped(state, reports, groups), assignments=groups), "clustered"
     )

@@ -2,42 +2,43 @@
 Distribution Shifts, NeurIPS 2025.
 
 Devices are grouped by descriptors of their data, each group trains a model, and newcomers are placed without
-labels. Sections named below are the paper's.
+labels. The sections named below are those of the paper.
 
-A run goes through phases; each line is one exchange with the devices:
+A run goes through these phases; each line is one exchange with the devices:
 
-    train, measure   FedAvg warm-up until the global model gains little (eq. 14)
-    bounds           lowest and highest latent values, merged by the server (C.1.1, S1); once. With a privacy
-                     guarantee the number of latents alone: the projector is then made of public numbers
+    train, measure   FedAvg warm-up, until the global model gains little (eq. 14)
+    bounds           lowest and highest latent values, merged by the server (C.1.1, S1), once. With a privacy
+                     guarantee only the number of latents: the projector is then made of public numbers
     cluster          devices describe their data by the frozen global model (eq. 7) and train; the server
                      clusters the descriptors (4.2.1, D.2) and averages these updates cluster by cluster
-    clustered        each cluster trains its own model; late joiners describe, and join in the next round
-    watch            FLUX-dynamic alone: devices describe their data again, and where some have drifted the
-                     clusters are formed anew; see `flux.drift`
+    clustered        each cluster trains its own model; late joiners describe their data, and train from the
+                     next round on
+    watch            only in FLUX-dynamic: devices describe their data again, and if some have drifted, the
+                     clusters are formed again; see `flux.drift`
     evaluate         every device measures its cluster's model on its test part
 
-Presets. `paper` is what the authors' code ran when it made the tables; `default` is what we recommend. They
+Presets. `paper` is what the authors' code used for the paper's tables; `default` is what we recommend. They
 differ in:
 
     parameter          paper      default       why
-    privacy            off        balanced      what the papers call private is not; a simulation, whose data
-                                                are nobody's, is off in every preset
-    aggregation        mean       clipped       a hostile device must not carry the model away; a fleet
+    privacy            off        balanced      what the papers call private is not private. A simulation,
+                                                which has no real devices, uses off with every preset
+    aggregation        mean       clipped       a hostile device must not take over the model; a fleet
                                                 without one gets the same model
-    restart_momentum   True       False         the code built a new optimiser for every epoch
-    history            whole      from_earliest eq. 14 says r' >= 3; the code also looks at rounds 1 to 3,
-                                                where a slow start looks like "it gains little"
+    restart_momentum   True       False         the code created a new optimizer for every epoch
+    history            whole      from_earliest eq. 14 requires r' >= 3; the code also looks at rounds 1 to 3,
+                                                in which a slow start looks like a small gain
     grouping           density    test          the elbow chains unlike devices together where many differ,
                                                 and splits like ones: see `shoal.core.server_kit.two_sample`
-    absent             minus_one  beyond        -1 is a place among real means: where it lies depends on the
-                                                latents' scale, so two unlike devices may look alike
-    placing            distance   likelihood    a distance does not know how much samples spread in each
-                                                coordinate, so a newcomer with few of them is often misplaced
-    solver             auto       full          "auto" is randomised above 500 latents and gives another
+    absent             minus_one  beyond        -1 lies among real means: what it looks like depends on the
+                                                scale of the latents, so two unlike devices may look alike
+    placing            distance   likelihood    a distance ignores how much samples spread in each coordinate,
+                                                so a newcomer with few samples is often misplaced
+    solver             auto       full          "auto" is randomized above 500 latents, and gives another
                                                 projector with another version of scikit-learn
     noise_at_test      False      True          C.1.3 promises noise to newcomers too; the code added none
     abstain_beyond,    0, 0       2, 0.05       a newcomer that fits no cluster, or two equally well, should
-    least_confidence                            be told so; the code always answered
+    least_confidence                            learn that; the code always gave it a model
 
 `paper-fashion-mnist` is `paper` with scaling 0.95 (D.2 calibrates the radius for each data set).
 """
@@ -55,23 +56,26 @@ from shoal.core.errors import ConfigError
 class Parameters(DescriptorParameters, NoisedParameters):
     """The number of clusters is found, or given (flux-prior)."""
 
-    earliest: int = setting(3, "Warm-up does not end before this round (eq. 14).", unit="rounds", at_least=1)
+    earliest: int = setting(
+        3, "The warm-up does not end before this round (eq. 14).", unit="rounds", at_least=1
+    )
     latest: float = setting(
-        0.8, "Warm-up ends after this share of the rounds at the latest (eq. 14).", at_least=0
+        0.8, "The warm-up ends after this share of the rounds at the latest (eq. 14).", at_least=0
     )
     threshold: float = setting(
-        0.06, "Warm-up ends at the first gain in accuracy below this (eq. 14).", unit="share of samples"
+        0.06, "The warm-up ends at the first gain in accuracy below this (eq. 14).", unit="share of samples"
     )
     history: Literal["from_earliest", "whole"] = setting(
-        "from_earliest", "Which gains count: those from round `earliest` on, or all."
+        "from_earliest", "Which gains count: those from round `earliest` on, or those of all rounds."
     )
     grouping: Literal["test", "density"] = setting(
         "test",
-        "test asks of each pair of devices whether their data could be of one distribution; density is D.2.",
+        "test: whether the data of each pair of devices could come from one distribution. density: as in "
+        "D.2.",
     )
     clusters: int = setting(
         0,
-        "Number of clusters; 0: find it. flux-prior requires it.",
+        "Number of clusters; 0: find it. flux-prior requires a number.",
         unit="clusters",
         at_least=0,
         hint="flux-prior must be given the number of clusters: set clusters=K, or use flux",
@@ -79,29 +83,30 @@ class Parameters(DescriptorParameters, NoisedParameters):
     scaling: float = setting(1.0, "Factor on the density radius (D.2).", above=0)
     placing: Literal["likelihood", "distance"] = setting(
         "likelihood",
-        "Place newcomers by how likely their samples and the cluster's are of one distribution, or by the "
-        "distance to the centroid (eq. 9). With noise in the descriptors it is by distance.",
+        "Place newcomers by the likelihood that their samples and the cluster's come from one distribution, "
+        "or by the distance to the centroid (eq. 9). With noise in the descriptors the distance is used.",
     )
     mixing: Literal["hard", "soft"] = setting(
         "hard",
         "soft: a device starts each round from a mixture of the clusters' models, and its update counts in "
-        "each by the same weights (D.3).",
+        "each of them with the same weights (D.3).",
     )
     watch: int = setting(
         0,
-        "Rounds after which devices describe their data again, to see whether they have drifted; 0: never. "
-        "With a privacy guarantee, only new data cost budget.",
+        "Rounds after which devices describe their data again, to detect drift; 0: never. With a privacy "
+        "guarantee, only new data cost budget.",
         unit="rounds",
         at_least=0,
     )
     abstain_beyond: float = setting(
         2.0,
-        "A newcomer farther from its centroid than this, by more than chance, is not placed; 0: never.",
-        unit="multiples of the cluster's reach",
+        "A newcomer that is farther from its centroid than this, by more than chance, is not placed; 0: no "
+        "limit.",
+        unit="multiples of the cluster's radius",
         at_least=0,
     )
     least_confidence: float = setting(
-        0.05, "A newcomer that is placed with less confidence is not placed.", at_least=0, at_most=1
+        0.05, "A newcomer is not placed if the confidence would be lower.", at_least=0, at_most=1
     )
 
     def check(self) -> None:
@@ -109,12 +114,13 @@ class Parameters(DescriptorParameters, NoisedParameters):
         private, noise = self.asked_privacy.calibrated, self.asked_privacy.rules.unknown_noise
         if self.watch and noise:
             raise ConfigError(
-                f"drift cannot be told from the noise of privacy={self.privacy}: its size is not known",
+                f"drift cannot be distinguished from the noise of privacy={self.privacy}, whose size is "
+                "unknown",
                 "set watch=0",
             )
         if self.grouping == "test" and noise and not self.clusters:
             raise ConfigError(
-                f"grouping=test needs noise of a known size, which privacy={self.privacy} has not",
+                f"grouping=test needs noise of a known size, and that of privacy={self.privacy} is unknown",
                 "set grouping=density, or privacy=off",
             )
         if self.grouping == "density" and private and not self.clusters:
@@ -124,7 +130,7 @@ class Parameters(DescriptorParameters, NoisedParameters):
             )
         if private and not self.noise_at_test:
             raise ConfigError(
-                f"privacy={self.privacy} is for newcomers too", "set noise_at_test=true, or privacy=off"
+                f"privacy={self.privacy} also protects newcomers", "set noise_at_test=true, or privacy=off"
             )
 
 
@@ -144,7 +150,7 @@ PAPER = {
 
 
 def clustered_rounds(parameters: Parameters) -> tuple[int, int]:
-    """The fewest and the most rounds on clusters: the warm-up ends early where accuracy gains little."""
+    """The fewest and the most rounds that train clusters: the warm-up ends early if accuracy gains little."""
     longest = max(0, ceil(min(parameters.latest * parameters.rounds, parameters.rounds - 1)))
     shortest = min(longest, max(parameters.earliest, 2))
     return parameters.rounds - longest, parameters.rounds - shortest

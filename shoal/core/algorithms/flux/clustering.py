@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from scipy.stats import chi2
+from scipy.special import chdtri
 
 from shoal.core.algorithms.flux import Parameters
 from shoal.core.algorithms.flux.state import Clustering
@@ -12,16 +12,17 @@ from shoal.core.exchange.parts import ClusterAssignment, Descriptor, FloatArray
 from shoal.core.exchange.privacy_modes import mode_of
 from shoal.core.server_kit import assign, cluster, descriptors, two_sample
 from shoal.core.server_kit.assign import nearest_of
+from shoal.core.server_kit.clustered import cluster_names
 from shoal.core.server_kit.estimates import estimate
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
 ERROR = 0.01
-"""How often chance alone may make samples of a cluster look as if they were of none."""
+"""How often, by chance, samples of a cluster may look as if they belonged to no cluster."""
 
 
 def warm_up_is_over(parameters: Parameters, accuracies: Mapping[str, float], progress: int) -> bool:
-    """Eq. 14, at the end of round `progress`: the global model gained less than `threshold` in some round,
-    or little time is left. One round is always left to cluster in."""
+    """Eq. 14, at the end of round `progress`: the global model gained less than `threshold` in some round, or
+    little time is left. At least one round is left to form the clusters in."""
     if progress >= min(parameters.latest * parameters.rounds, parameters.rounds - 1):
         return True
     if progress < parameters.earliest:
@@ -43,9 +44,9 @@ def form_clusters(
     described: Mapping[DeviceId, Descriptor],
     scaler: descriptors.BlockScaler | None = None,
 ) -> tuple[Clustering, dict[DeviceId, ModelKey]]:
-    """Cluster the devices by their descriptors (section 4.2.1). Devices in id order, whatever came first.
+    """Cluster the devices by their descriptors (section 4.2.1). The order of `described` does not matter.
 
-    scaler: None for one that is fitted to these descriptors.
+    scaler: None to fit one to these descriptors.
     """
     devices = sorted(described)
     chosen = [described[device] for device in devices]
@@ -57,6 +58,8 @@ def form_clusters(
     points = np.stack([scaler.transform(vector) for vector in raw])
     labels = find_groups(parameters, points, chosen)
     noise = None
+    # With noise, a class that is hidden in some descriptors is NaN there: centroids are means of what is
+    # known, and unknown coordinates get the centroid's value, so that they change no distance.
     if private:
         added = [scaler.transform_noise(descriptors.noise_vector(one, parameters.classes)) for one in chosen]
         centroids, noise = assign.noisy_centroids(points, np.stack(added), labels)
@@ -68,7 +71,7 @@ def form_clusters(
     samples = np.array([estimate(one).counts[0] for one in chosen])
     apart = _apart(parameters, scaler, points[:, : 2 * scaler.width], samples, middles)
     between = _apart(parameters, scaler, middles, np.full(len(middles), np.inf), middles)
-    names = tuple(f"c{number}" for number in range(len(centroids)))
+    names = cluster_names(len(centroids))
     found = Clustering(
         round=round,
         encoder=encoder,
@@ -88,9 +91,9 @@ def form_clusters(
 def find_groups(
     parameters: Parameters, points: FloatArray, described: Sequence[Descriptor]
 ) -> cluster.Labels:
-    """K-means where the number of clusters is known (FLUX-prior), else by test, or by density (D.2).
+    """K-means if the number of clusters is known (FLUX-prior), else by the test or by density (D.2).
 
-    Descriptors with noise are always grouped by test: it alone takes the noise into account.
+    Noisy descriptors are always grouped by the test: it is the only method that takes the noise into account.
     """
     if described[0].noisy:
         return two_sample.groups(described, parameters.clusters)
@@ -104,7 +107,7 @@ def find_groups(
 def add_device(
     clustering: Clustering, device: DeviceId, descriptor: Descriptor
 ) -> tuple[Clustering, ModelKey]:
-    """A late joiner goes to the nearest centroid by its full descriptor (Algorithm 1, line 26)."""
+    """A late joiner is assigned to the nearest centroid by its full descriptor (Algorithm 1, line 26)."""
     answer, point = _nearest(clustering, descriptor, len(clustering.scaler.low) // 2 - 1)
     if clustering.noise is not None:
         row = clustering.names.index(answer.cluster)
@@ -114,17 +117,19 @@ def add_device(
 
 
 def place(parameters: Parameters, clustering: Clustering, descriptor: Descriptor) -> ClusterAssignment:
-    """Where a newcomer without labels belongs (eq. 9, Algorithm 2), or that it fits nowhere.
+    """The cluster of a newcomer without labels (eq. 9, Algorithm 2), or the answer that it fits none.
 
-    What likelihood says of data that are of no cluster means nothing: the nearest by distance is named then.
+    The likelihood is meaningless for data that belong to no cluster: in that case the answer names the
+    cluster that is nearest by distance.
     """
     answer, chance = _placed(parameters, clustering, descriptor)
-    reach = float(clustering.reach[clustering.names.index(answer.cluster)])
-    farthest = parameters.abstain_beyond * reach
+    radius = float(clustering.reach[clustering.names.index(answer.cluster)])
+    farthest = parameters.abstain_beyond * radius
     if parameters.abstain_beyond and answer.distance**2 > farthest**2 + chance:
         reason = (
-            f"its data are {answer.distance:.2f} away from the cluster {answer.cluster}, which fits best and "
-            f"reaches {reach:.2f}: no cluster has seen such data"
+            f"its data are {answer.distance:.2f} away from the best cluster {answer.cluster}, whose radius "
+            "is "
+            f"{radius:.2f}: no cluster has seen such data"
         )
         return replace(_nearest(clustering, descriptor, 0)[0], abstained=True, reason=reason)
     if answer.abstained:
@@ -138,18 +143,20 @@ def place(parameters: Parameters, clustering: Clustering, descriptor: Descriptor
 def _placed(
     parameters: Parameters, clustering: Clustering, descriptor: Descriptor
 ) -> tuple[ClusterAssignment, float]:
-    """The nearest cluster to a newcomer, and how long a squared distance to it may be by chance alone."""
+    """The nearest cluster to a newcomer, and the largest squared distance to it that chance makes
+    plausible."""
     if not _by_likelihood(parameters):
         return _nearest(clustering, descriptor, 0)[0], 0.0
     taken, samples = clustering.label_free, estimate(descriptor).counts[:1]
     point = clustering.scaler.transform(descriptors.vector(descriptor)[:taken])
     apart = _apart(parameters, clustering.scaler, point[None], samples, clustering.centroids[:, :taken])
-    chance = chi2.isf(ERROR, taken) / max(float(samples[0]), 1.0)
+    chance = chdtri(taken, ERROR) / max(float(samples[0]), 1.0)
     return nearest_of(clustering.names, apart[0].tolist()), chance
 
 
 def _by_likelihood(parameters: Parameters) -> bool:
-    """Whether newcomers are placed by the spread of their samples, which no noise then may pass for."""
+    """Whether newcomers are placed by likelihood, which needs descriptors without noise: noise would look
+    like spread."""
     return parameters.placing == "likelihood" and mode_of(parameters.privacy).exact
 
 
@@ -160,7 +167,8 @@ def _apart(
     samples: FloatArray,
     centroids: FloatArray,
 ) -> FloatArray:
-    """(n, M): how far newcomers are from clusters. points: (n, 2 l), scaled; samples: (n,), of each."""
+    """(n, M): distances of newcomers to clusters. points: (n, 2 l), scaled; samples: (n,), the number behind
+    each."""
     if _by_likelihood(parameters):
         return assign.divergence(scaler.restored(points), samples, scaler.restored(centroids))
     return assign.euclidean(points, centroids)
@@ -169,7 +177,7 @@ def _apart(
 def _nearest(
     clustering: Clustering, descriptor: Descriptor, classes: int
 ) -> tuple[ClusterAssignment, FloatArray]:
-    """The nearest centroid, in the coordinates of so many classes, and the scaled point."""
+    """The nearest centroid, in the coordinates of this many classes, and the scaled point."""
     names, taken = list(clustering.names), (1 + classes) * clustering.label_free
     point = clustering.scaler.transform(descriptors.vector(descriptor, classes)[:taken])
     centroids = clustering.centroids[:, :taken]
@@ -180,6 +188,6 @@ def _nearest(
 
 
 def mixing_weights(clustering: Clustering, device: DeviceId) -> dict[ModelKey, float]:
-    """FLUX-soft: how much of each cluster's model suits a device; only those above 0."""
+    """FLUX-soft: how much of each cluster's model suits a device; only the weights above 0."""
     row = assign.mixing_weights(clustering.vectors[device][None], clustering.centroids)[0]
     return {name: float(weight) for name, weight in zip(clustering.names, row, strict=True) if weight > 0.0}

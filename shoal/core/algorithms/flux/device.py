@@ -20,7 +20,7 @@ def perform(message: Message, context: "DeviceContext") -> Message:
 
 
 def mixture(message: TrainMixture) -> Tensors:
-    """Where the device starts from: the weighted mean of the clusters' models."""
+    """The model that the device starts from: the weighted mean of the clusters' models."""
     if len(message.models) != len(message.weights) or not message.models:
         raise BadPayload(f"{len(message.models)} models came with {len(message.weights)} weights")
     return weighted_mean(zip(message.models, message.weights, strict=True))

@@ -1,11 +1,12 @@
-"""FLUX-dynamic: clusters formed anew when devices' data have changed.
+"""FLUX-dynamic: form the clusters again when devices' data have changed.
 
-The paper's variant does so once, in a round that is known beforehand. Here each device describes its data
-again from time to time, and is held to what it last said by the test that also groups devices: identical data
-say the same and never trigger, and data of one distribution rarely do.
+The paper's variant does that once, in a round that is known in advance. Here each device describes its data
+again from time to time, and the new descriptor is compared with its last one by the same test that groups
+devices. Unchanged data give the same descriptor and never trigger it, and new data of the same distribution
+rarely do.
 
-The encoder and the scaler stay those of the first clustering, so that old and new centroids can be compared:
-each new cluster goes on with the model of the old one nearest to it.
+The encoder and the scaler stay those of the first clustering: old and new centroids then lie in one space,
+and each new cluster continues the model of the nearest old one instead of starting over.
 """
 
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ from shoal.core.types import DeviceId, ModelKey
 
 
 def drifted(clustering: Clustering, described: Mapping[DeviceId, Descriptor]) -> list[DeviceId]:
-    """Whose data are unlike those that the clusters were formed with, in order."""
+    """The devices whose data are unlike those that the clusters were formed with, in order."""
     known = sorted(set(described) & set(clustering.described))
     if not known:
         return []
@@ -37,9 +38,10 @@ def recluster(
     round: int,
     described: Mapping[DeviceId, Descriptor],
 ) -> tuple[Clustering, dict[DeviceId, ModelKey], dict[ModelKey, ModelKey]]:
-    """Clusters of the data as they are now, who is in which, and each new cluster's nearest old one.
+    """The clusters of the current data, the cluster of each device, and the nearest old cluster of each new
+    one.
 
-    described: of the devices that are here; of others it is taken what they last said.
+    described: descriptors of the devices that are present; for the others, their last descriptors are used.
     """
     latest = {**clustering.described, **described}
     found, assignments = form_clusters(

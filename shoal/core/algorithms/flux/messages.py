@@ -1,4 +1,4 @@
-"""What FLUX says beyond the standard messages: the start of a round in FLUX-soft."""
+"""FLUX's own message: the start of a round in FLUX-soft."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -9,9 +9,10 @@ from shoal.core.types import Tensors
 
 @dataclass(frozen=True, eq=False)
 class TrainMixture(Message):
-    """Train from the weighted mean of `models`. weights: one for each, they sum to 1. private: as in `Train`.
+    """Train from the weighted mean of `models`. weights: one for each model; they sum to 1. private: as in
+    `Train`.
 
-    The mean is taken on the device: the clusters' models are the same for all devices, so the server keeps
+    The mean is taken on the device: the clusters' models are the same for all devices, so the server stores
     and sends one blob for each cluster instead of one for each device.
     """
 

@@ -1,4 +1,5 @@
-"""The server half of FLUX. Read `PHASES` first: what each phase asks, and what it makes of the answers."""
+"""The server half of FLUX. Read `PHASES` first: what each phase asks for, and what it does with the
+answers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -156,13 +157,15 @@ def _take_clustered(state: State, reports: Sequence[Report]) -> State:
         if isinstance(report.message, Described):
             clustering, cluster = add_device(clustering, report.device, report.message.descriptor)
             assignments[report.device] = cluster
-    if not trained(reports):  # only late joiners answered: nobody has trained, so the round is still to come
+    if not trained(
+        reports
+    ):  # only late joiners answered: no device has trained, so the round is still to come
         return replace(state, clustering=clustering, assignments=assignments)
     return _aggregate(replace(state, clustering=clustering, assignments=assignments), reports)
 
 
 def _aggregate(state: State, reports: Sequence[Report]) -> State:
-    """The next model of each cluster from its devices' updates; one without updates keeps its model."""
+    """The next model of each cluster from its devices' updates; a cluster without updates keeps its model."""
     clustering = _clustering(state)
     shares: Mapping[DeviceId, Mapping[ModelKey, float]] = {
         device: mixing_weights(clustering, device)
@@ -194,7 +197,10 @@ def _ask_watch(state: State, present: Sequence[DeviceId]) -> Plan:
     task = Describe(
         clustering.encoder, clustering.projector, state.parameters.classes, state.parameters.asked_privacy
     )
-    return Plan(dict.fromkeys(present, task), clustered.title(state, "have the devices' data drifted?"))
+    return Plan(
+        dict.fromkeys(present, task),
+        clustered.title(state, "devices describe their data again, to detect drift"),
+    )
 
 
 def _take_watch(state: State, reports: Sequence[Report]) -> State:

@@ -13,15 +13,16 @@ from shoal.core.types import DeviceId, ModelKey, Scalar, Tensors
 
 @dataclass(frozen=True, eq=False)
 class Clustering:
-    """What was found in the clustering round, and what it takes to place another device.
+    """The result of the clustering round, and everything that placing another device requires.
 
-    encoder: the frozen global model that describes. projector: as in `Train`.
+    encoder: the frozen global model that describes data. projector: as in `Train`.
     described: every device's descriptor. vectors: the same, scaled, (2 (U+1) l,).
     centroids: (M, 2 (U+1) l), one row for each of `names`.
-    reach: (M,), by the measure that newcomers are placed by; see `shoal.core.server_kit.assign.radii`.
+    reach: (M,), the clusters' radii in the measure by which newcomers are placed; see
+    `shoal.core.server_kit.assign.radii`.
     noise: (M, 2 (U+1) l), variances of the privacy noise in the centroids; None without a guarantee. Where a
-    cluster knows nothing of a class, its noise is infinite, and the centroid there is a stopgap.
-    classless: devices of the clustering round that released no classes.
+    cluster knows nothing of a class, its noise is infinite and the centroid is a placeholder.
+    classless: how many devices of the clustering round released no classes.
     """
 
     round: int
@@ -38,7 +39,7 @@ class Clustering:
 
     @property
     def label_free(self) -> int:
-        """How many leading coordinates a device without labels can give: 2 l."""
+        """The number of leading coordinates that a device without labels can give: 2 l."""
         return 2 * self.scaler.width
 
 
@@ -46,9 +47,9 @@ class Clustering:
 class State(Clustered):
     """phase: train, measure, bounds, cluster, clustered, watch, evaluate or done.
 
-    progress: rounds of training done. accuracies: of the global model after each measured round, by round.
-    spent: by device, see `shoal.core.server_kit.noised.charged`.
-    drift: when clusters were formed anew because data had drifted, and whose.
+    progress: the number of completed rounds of training. accuracies: of the global model after each measured
+    round, by round. spent: by device, see `shoal.core.server_kit.noised.charged`.
+    drift: a remark for each time that clusters were formed again because data had drifted.
     """
 
     parameters: Parameters
@@ -75,6 +76,7 @@ class State(Clustered):
         if self.clustering is None or not self.clustering.classless:
             return ()
         return (
-            f"{self.clustering.classless} devices had too few samples, or too little budget left, to tell of "
-            "their classes with this privacy: among them no groups are found that differ in nothing else",
+            f"{self.clustering.classless} devices had too few samples, or too little budget left, to "
+            "describe "
+            "their classes with this privacy: groups of them that differ only by class are not found",
         )

@@ -1,42 +1,43 @@
 """M. Ali et al., Foundation Model-based Client Clustering (FMCL), preprint, 2026.
 
-Devices are grouped once, before training, by how a frozen encoder sees their classes. Sections and algorithms
-named below are the paper's.
+Devices are grouped once, before training, by how a frozen encoder sees their classes. The sections and
+algorithms named below are those of the paper.
 
-A run goes through phases; each line is one exchange with the devices:
+A run goes through these phases; each line is one exchange with the devices:
 
     represent   devices embed their data by the learner's own `encoder`, and send the mean embedding of each
-                class and how many samples it has (eq. 1 and 2); the server groups them by what they share
-                (Algorithms 3 to 5)
-    clustered   each group trains a model of its own; late joiners represent, and join in the next round
+                class and its number of samples (eq. 1 and 2); the server groups the devices by the classes
+                that they share (Algorithms 3 to 5)
+    clustered   each group trains its own model; late joiners represent, and train from the next round on
     evaluate    every device measures its cluster's model on its test part
 
-Any model may be trained: the encoder is another one, the same on all devices, and nothing here trains it.
+Any model may be trained: the encoder is a separate one, the same on all devices, and is never trained.
 
-The paper leaves open, and we read:
+The paper leaves some points open. Here they are read as:
 
     D_big                min(2 P95, P99) of the distances of pairs that share a class, as printed, percentiles
-                         by linear interpolation, each pair once; 1 where no pair shares any
+                         by linear interpolation, each pair once; 1 if no pair shares a class
     std in the CV        of the population
-    silhouette           0 for K = 1, and for a device alone in its group; K up to min(10, n - 1)
-    largest local        the local maximum with the highest silhouette, of several such the smallest K; the
-    maximum              ends of the window are none
-    no local maximum     the best K of the window, and not of all K, which the window was to keep out
+    silhouette           0 for K = 1, and for a device that is the only one of its group; K up to
+                         min(10, n - 1)
+    largest local        the local maximum with the highest silhouette, and the smallest K of several such;
+    maximum              the ends of the window are not local maxima
+    no local maximum     the best K of the window, not of all K, which would defeat the window's purpose
     all distances equal  one group
-    a newcomer           where its mean distance to the members is least; where it shares no class with
-                         anybody, the largest cluster, and it is told that none fits
+    a newcomer           the cluster with the smallest mean distance to its members; if it shares no class
+                         with any device, the largest cluster, with the answer that none fits
 
-Presets. `paper` is section 4.5 with what it leaves out filled in: batches of 32, momentum 0.9. `default`
-differs in
+Presets. `paper` is section 4.5, with what it omits filled in: batches of 32, momentum 0.9. `default` differs
+in
 
     parameter      paper   default   why
-    rounds         100     10        a beginning
-    search         window  all       the window starts at three groups where distances differ most, which is
-                                     what two groups far apart look like
+    rounds         100     10        enough to begin with
+    search         window  all       the window starts at three groups if distances differ most, which is the
+                                     case for two groups that are far apart
     epochs         1       2         fewer and longer rounds cost fewer bytes
-    disjoint       shared  classes   D_big comes from pairs that share a class: where all of those are alike,
-                                     it says that those who share nothing are alike too
-    aggregation    mean    clipped   a hostile device must not carry the model away
+    disjoint       shared  classes   D_big comes from pairs that share a class: if all of those are alike, it
+                                     makes devices that share nothing look alike too
+    aggregation    mean    clipped   a hostile device must not take over the model
 """
 
 from dataclasses import dataclass
@@ -51,21 +52,22 @@ class Parameters(TrainingParameters):
 
     clusters: int = setting(0, "K; 0: find it (Algorithm 5).", unit="clusters", at_least=0)
     search: Literal["window", "all"] = setting(
-        "all", "Which numbers of clusters are tried: those of the paper's window, or all up to ten."
+        "all", "Which numbers of clusters to try: those of the paper's window, or all up to ten."
     )
     alpha: float = setting(
         1.0,
-        "Of the factor by which a small overlap of classes adds to a distance (Algorithm 3).",
+        "Exponent of the factor by which a small overlap of classes increases a distance (Algorithm 3).",
         at_least=0,
     )
-    beta: float = setting(100.0, "Of the same factor: its steepness.", above=0)
-    epsilon: float = setting(1e-3, "Of the same factor: keeps it finite.", above=0)
+    beta: float = setting(100.0, "Upper limit of the same factor.", above=0)
+    epsilon: float = setting(1e-3, "Keeps the same factor, and the distances, finite.", above=0)
     disjoint: Literal["shared", "classes"] = setting(
         "classes",
-        "How far apart devices are that share no class: shared, D_big of the paper; classes, the same, but "
-        "at least the mean cosine distance of two different classes.",
+        "Distance of devices that share no class. shared: D_big of the paper. classes: the same, but at "
+        "least "
+        "the mean cosine distance of two different classes.",
     )
-    overlap: bool = setting(True, "Use that factor; false is the paper's ablation.")
+    overlap: bool = setting(True, "Use the factor for small overlaps; false is the paper's ablation.")
 
 
 ALGORITHM = Algorithm(

@@ -1,4 +1,4 @@
-"""FMCL's decisions: how far two devices are apart, how many groups there are, and where a device belongs."""
+"""FMCL's decisions: how far apart two devices are, how many groups there are, and where a device belongs."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,16 +12,16 @@ from shoal.core.server_kit.cluster import Labels, agglomerated
 from shoal.core.types import DeviceId, ModelKey
 
 MOST = 10
-"""Groups that Algorithm 5 looks for, at most: where its last window ends."""
+"""The largest number of groups that Algorithm 5 tries: the end of its last window."""
 WINDOWS = ((0.35, 1, 3), (0.70, 2, 6), (np.inf, 3, MOST))
-"""Below a coefficient of variation: the smallest and largest K to try (section 4.5)."""
+"""Below a coefficient of variation: the smallest and the largest K to try (section 4.5)."""
 
 
 def distances(parameters: Parameters, held: Sequence[Prototypes]) -> FloatArray:
-    """(n, n) distances of all pairs, infinite where a pair shares no class (Algorithm 3, up to D_big)."""
+    """(n, n) distances of all pairs, infinite for a pair that shares no class (Algorithm 3, up to D_big)."""
     overlap, summed = np.zeros((2, len(held), len(held)))
     for _, holders in sorted(_by_class(held).items()):
-        if len(holders) < 2:  # shared with nobody: a device may name thousands of such classes
+        if len(holders) < 2:  # not shared: a device may name thousands of such classes
             continue
         rows, means, weights = _of_class(held, holders)
         norms = np.linalg.norm(means, axis=1)
@@ -39,9 +39,9 @@ def distances(parameters: Parameters, held: Sequence[Prototypes]) -> FloatArray:
 
 
 def _by_class(held: Sequence[Prototypes]) -> dict[tuple[float, int], list[tuple[int, int]]]:
-    """Who holds each class, as (row in `held`, row of its means), by class and width.
+    """The holders of each class, as (row in `held`, row of its means), by class and width.
 
-    Only embeddings of one width can be compared: one device with another encoder is far from all.
+    Only embeddings of one width can be compared: a device with another encoder is far from all others.
     """
     found: dict[tuple[float, int], list[tuple[int, int]]] = {}
     for row, one in enumerate(held):
@@ -53,14 +53,15 @@ def _by_class(held: Sequence[Prototypes]) -> dict[tuple[float, int], list[tuple[
 def _of_class(
     held: Sequence[Prototypes], holders: Sequence[tuple[int, int]]
 ) -> tuple[list[int], FloatArray, FloatArray]:
-    """Of those that hold a class: rows, (m, d) means, (m,) shares of the class in each device's samples."""
+    """For the holders of a class: rows, (m, d) means, and (m,) shares of the class in each device's
+    samples."""
     means = np.stack([held[row].means[place] for row, place in holders])
     shares = np.array([held[row].counts[place] / held[row].counts.sum() for row, place in holders])
     return [row for row, _ in holders], means, shares
 
 
 def beyond(parameters: Parameters, held: Sequence[Prototypes], apart: FloatArray) -> float:
-    """D_big: how far apart those are that share no class (Algorithm 3)."""
+    """D_big: the distance of devices that share no class (Algorithm 3)."""
     pairs = apart[np.triu_indices(len(apart), 1)]
     finite = pairs[np.isfinite(pairs)]
     if not len(finite):
@@ -70,7 +71,8 @@ def beyond(parameters: Parameters, held: Sequence[Prototypes], apart: FloatArray
 
 
 def between_classes(held: Sequence[Prototypes]) -> float:
-    """Mean cosine distance of the mean embeddings of two different classes, over all devices; 0 for one."""
+    """Mean cosine distance of the mean embeddings of two different classes, over all devices; 0 for one
+    class."""
     widths = [one.means.shape[1] for one in held]
     width = max(set(widths), key=widths.count)
     sums: dict[float, FloatArray] = {}
@@ -93,8 +95,8 @@ def group(parameters: Parameters, apart: FloatArray) -> Labels:
 
 
 def how_many(apart: FloatArray, search: str) -> int:
-    """K (Algorithm 5): where the silhouette has its highest peak, among all K up to `MOST`, or in the paper's
-    "window", which the spread of distances sets."""
+    """K (Algorithm 5): the highest peak of the silhouette among all K up to `MOST`, or among those of the
+    paper's "window", which depends on the spread of the distances."""
     pairs = apart[np.triu_indices(len(apart), 1)]
     most = min(MOST, len(apart) - 1)
     if most < 2 or pairs.max() - pairs.min() <= 1e-12 * pairs.max():
@@ -110,7 +112,7 @@ def how_many(apart: FloatArray, search: str) -> int:
 
 
 def silhouette(apart: FloatArray, clusters: int) -> float:
-    """Mean silhouette of so many groups; 0 for one."""
+    """Mean silhouette of this many groups; 0 for one."""
     labels = agglomerated(apart, "average", clusters=clusters)
     if not 2 <= labels.max() + 1 < len(apart):
         return 0.0
@@ -118,7 +120,7 @@ def silhouette(apart: FloatArray, clusters: int) -> float:
 
 
 def _is_peak(scores: Sequence[float], row: int) -> bool:
-    """Whether the curve goes up before `row` and, after a plateau perhaps, down."""
+    """Whether the curve rises before `row` and falls after it, possibly after a plateau."""
     after = next((score for score in scores[row + 1 :] if score != scores[row]), np.inf)
     return scores[row - 1] < scores[row] > after
 
@@ -130,7 +132,7 @@ def place(
     far: float,
     newcomer: Prototypes,
 ) -> ClusterAssignment:
-    """Where a newcomer is nearest to the members on average. far: D_big."""
+    """The cluster with the smallest mean distance to a newcomer. far: D_big."""
     members = sorted(device for device in held if device in assignments)
     row = distances(parameters, [newcomer, *(held[device] for device in members)])[0, 1:]
     homes = np.array([assignments[device] for device in members])

@@ -1,4 +1,4 @@
-"""The server half of FMCL. Read `PHASES` first: what each phase asks, and what it makes of answers."""
+"""The server half of FMCL. Read `PHASES` first: what each phase asks for, and what it does with answers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +19,7 @@ from shoal.core.types import DeviceId, Tensors
 class State(Clustered):
     """phase: represent, clustered, evaluate or done.
 
-    prototypes: what each device has sent. far: D_big, the distance of devices that share no class.
+    prototypes: what each device sent. far: D_big, the distance of devices that share no class.
     """
 
     parameters: Parameters
@@ -41,7 +41,9 @@ def place(state: State, evidence: Evidence | None) -> ClusterAssignment | Messag
 
 
 def _ask_represent(state: State, present: Sequence[DeviceId]) -> Plan:
-    return Plan(dict.fromkeys(present, Represent(by_class=True)), "class means by the frozen encoder")
+    return Plan(
+        dict.fromkeys(present, Represent(by_class=True)), "devices send mean embeddings of their classes"
+    )
 
 
 def _take_represent(state: State, reports: Sequence[Report]) -> State:

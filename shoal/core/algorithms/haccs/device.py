@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from shoal.core.device_kit.context import DeviceContext
 
 MOST = 1 << 17
-"""Numbers that a message can carry."""
+"""The largest number of values in one message."""
 
 
 def perform(message: Message, context: "DeviceContext") -> Message:
@@ -23,7 +23,10 @@ def perform(message: Message, context: "DeviceContext") -> Message:
 
 def _count(message: Count, context: "DeviceContext") -> Counted:
     if not (message.classes >= 1 and message.bins >= 0 and message.classes * max(message.bins, 1) <= MOST):
-        raise BadPayload(f"a histogram of {message.classes} classes and {message.bins} bins", "ask for fewer")
+        raise BadPayload(
+            f"a histogram of {message.classes} classes and {message.bins} bins cannot be made",
+            "ask for fewer",
+        )
     samples = context.samples("train")
     labels = samples.labels
     if samples.classes > message.classes:

@@ -1,4 +1,4 @@
-"""What HACCS says beyond the standard messages."""
+"""HACCS's messages."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -9,7 +9,7 @@ from shoal.core.exchange.messages import Message
 
 @dataclass(frozen=True, eq=False)
 class Counted(Message):
-    """counts: one row for each class, of 1 or of `bins` numbers; how often each was met."""
+    """counts: one row for each class, of 1 or of `bins` numbers: how often each occurred."""
 
     kind: ClassVar[str] = "haccs_counted"
     counts: tuple[float, ...]
@@ -18,10 +18,10 @@ class Counted(Message):
 
 @dataclass(frozen=True, eq=False)
 class Count(Message):
-    """How many samples of the training part are of each class.
+    """Count the samples of each class in the training part.
 
-    bins: above 0, instead how often an input of a sample of the class is in each of so many equal parts of 0
-    to 1; what lies outside counts at the end.
+    bins: above 0 to count instead how often an input of a sample of the class is in each of this many equal
+    parts of 0 to 1; values outside count in the first or last part.
     """
 
     kind: ClassVar[str] = "haccs_count"
@@ -31,6 +31,6 @@ class Count(Message):
 
     def admit(self, reply: Message) -> None:
         assert isinstance(reply, Counted)
-        due = self.classes * max(self.bins, 1)
-        if len(reply.counts) != due or min(reply.counts) < 0.0:
-            raise BadPayload(f"{due} counts are due, none below 0; {len(reply.counts)} came")
+        expected = self.classes * max(self.bins, 1)
+        if len(reply.counts) != expected or min(reply.counts) < 0.0:
+            raise BadPayload(f"expected {expected} counts of at least 0, got {len(reply.counts)}")

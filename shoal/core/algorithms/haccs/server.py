@@ -29,7 +29,9 @@ def start(model: Tensors, parameters: Parameters) -> State:
 
 def _ask_count(state: State, present: Sequence[DeviceId]) -> Plan:
     bins = state.parameters.bins if state.parameters.summary == "pixels" else 0
-    return Plan(dict.fromkeys(present, Count(state.parameters.classes, bins)), "histograms of the data")
+    return Plan(
+        dict.fromkeys(present, Count(state.parameters.classes, bins)), "devices send histograms of their data"
+    )
 
 
 def _take_count(state: State, reports: Sequence[Report]) -> State:
@@ -43,8 +45,8 @@ def _take_count(state: State, reports: Sequence[Report]) -> State:
 
 
 def histogram(parameters: Parameters, message: Counted) -> FloatArray:
-    """(rows, cells) whose rows sum to 1, or to 0 for a class that is not there: one row of P(y), or one for
-    each class of P(X|y)."""
+    """(rows, cells) whose rows sum to 1, or to 0 for an absent class: one row for P(y), or one row per class
+    for P(X|y)."""
     by_class = parameters.summary == "pixels"
     shape = (parameters.classes, parameters.bins) if by_class else (1, parameters.classes)
     counts = np.array(message.counts).reshape(shape)
@@ -54,13 +56,14 @@ def histogram(parameters: Parameters, message: Counted) -> FloatArray:
 
 
 def hellinger(histograms: Mapping[DeviceId, FloatArray]) -> FloatArray:
-    """(n, n) Hellinger distances, 0 to 1, of devices in id order: the mean over rows that either has."""
+    """(n, n) Hellinger distances, 0 to 1, of devices in the order of their ids: means over rows that either
+    has."""
     roots = np.sqrt(np.stack([histograms[device] for device in sorted(histograms)]))
     there = roots.sum(axis=2) > 0.0
     found = np.zeros((len(roots), len(roots)))
     for index, own in enumerate(roots):
         apart = np.linalg.norm(roots - own, axis=2) / np.sqrt(2.0)
-        # A row that one of two lacks is as far as can be.
+        # A row that only one of the two devices has gets the largest distance.
         apart = np.where(there == there[index], apart, 1.0)
         either = there | there[index]
         found[index] = (apart * either).sum(axis=1) / np.maximum(either.sum(axis=1), 1)
@@ -69,10 +72,10 @@ def hellinger(histograms: Mapping[DeviceId, FloatArray]) -> FloatArray:
 
 
 def density(apart: FloatArray) -> Labels:
-    """Groups of at least two by OPTICS; a device that lies in none is a group of its own."""
+    """Groups of at least two devices by OPTICS; a device in no group is a group of its own."""
     if len(apart) < 3 or apart.max() <= 1e-9:
         return np.zeros(len(apart), np.int64)
-    with np.errstate(divide="ignore"):  # equal histograms are at no distance from each other
+    with np.errstate(divide="ignore"):  # equal histograms have distance 0
         labels = OPTICS(min_samples=2, metric="precomputed").fit_predict(apart).astype(np.int64)
     return renumbered(with_singletons(labels))
 

@@ -1,15 +1,15 @@
 """Ghosh et al., An Efficient Framework for Clustered Federated Learning, NeurIPS 2020, Algorithm 1.
 
-There are K models, and every device trains the one whose loss on its data is lowest; models are averaged
+There are K models, and every device trains the one with the lowest loss on its data; models are averaged
 (option II). A round is two exchanges:
 
     choose   every device measures its loss under each of the K models
-    train    every device trains the model of its choice; each model is averaged from those who chose it
+    train    every device trains the model of its choice; the server averages each model's updates
 
-K is given. The K initial models are drawn at random, as in the paper; where an operator gave one, the others
-are made of it: `shoal.core.server_kit.clustered`. Some draws end badly, and the authors restart with another.
-Updates are weighted by samples; in the paper all devices have as many. A newcomer chooses by loss, so it
-needs labels.
+K is given. The K initial models are drawn at random, as in the paper; if an operator gives one, the others
+are derived from it, see `shoal.core.server_kit.clustered.several`. Some draws end badly, and the authors
+restart with another. Updates are weighted by samples; in the paper all devices have equally many. A newcomer
+chooses by loss, so it needs labels.
 """
 
 from dataclasses import dataclass

@@ -2,17 +2,17 @@
 Principal Angles between Client Data Subspaces, AAAI 2023, Algorithms 1 and 2.
 
 Devices are grouped once, before training, by the angles between the subspaces of their raw samples. A run
-goes through phases:
+goes through these phases:
 
     span        every device sends the first p singular vectors of its samples, flattened; the server groups
-                devices by the principal angles between these (eq. 2 and 3), average linkage
-    clustered   each group trains a model of its own
+                devices by the principal angles between these (eq. 2 and 3), with average linkage
+    clustered   each group trains its own model
     evaluate    every device measures its cluster's model on its test part
 
-The paper cuts the tree at an angle that is found for each data set; `clusters` cuts it at K instead, as the
-FMCL paper ran it. It has two measures, the smallest angle and the sum of all. Late devices and newcomers
-choose by loss; the paper would compare their subspace too. Singular vectors of raw samples look like
-samples: they leave without any protection, and the device's ledger notes it.
+The paper cuts the tree at an angle that is found for each data set; `clusters` cuts it at K instead, as in
+the FMCL paper. There are two measures, the smallest angle and the sum of all angles. Late devices and
+newcomers choose by loss; in the paper their subspaces would be compared too. Singular vectors of raw samples
+look like samples: they leave without any protection, and the device's ledger records that.
 """
 
 from dataclasses import dataclass
@@ -27,9 +27,11 @@ from shoal.core.errors import ConfigError
 class Parameters(TrainingParameters):
     """The number of clusters is given, or found by an angle."""
 
-    vectors: int = setting(3, "p, vectors that a device sends of each class.", unit="vectors", at_least=1)
+    vectors: int = setting(
+        3, "p, the number of singular vectors that a device sends.", unit="vectors", at_least=1
+    )
     measure: Literal["smallest", "sum"] = setting(
-        "smallest", "Compare subspaces by the smallest of their principal angles, or by the sum."
+        "smallest", "Compare subspaces by the smallest of their principal angles, or by the sum of all."
     )
     clusters: int = setting(
         4, "K, the largest number of clusters; 0: merge by angle.", unit="clusters", at_least=0
@@ -42,7 +44,7 @@ class Parameters(TrainingParameters):
         super().check()
         if not self.clusters and not self.angle:
             raise ConfigError(
-                "clusters=0 merges by angle, and angle is 0",
+                "clusters=0 merges groups up to an angle, but angle is 0",
                 "set clusters to at least 1, or angle above 0",
             )
 

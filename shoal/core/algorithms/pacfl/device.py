@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from shoal.core.device_kit.context import DeviceContext
 
 MOST = 1 << 17
-"""Numbers that a message can carry."""
+"""The largest number of values in one message."""
 
 
 def perform(message: Message, context: "DeviceContext") -> Message:
@@ -25,7 +25,10 @@ def _span(message: Span, context: "DeviceContext") -> Spanned:
     samples = context.samples("train")
     rows = samples.x.flatten(1).float()
     if not 1 <= message.vectors <= MOST // rows.shape[1]:
-        raise BadPayload(f"{message.vectors} singular vectors of {rows.shape[1]} values", "ask for fewer")
+        raise BadPayload(
+            f"{message.vectors} singular vectors of {rows.shape[1]} values cannot be sent",
+            f"ask for at least one, and for at most {MOST} values in all",
+        )
     context.account.unprotected("singular vectors of samples as they are", context.version(ALL, labels=False))
     vectors = torch.linalg.svd(rows.double(), full_matrices=False).Vh[: message.vectors]
     return Spanned(tuple(vectors.flatten().tolist()), rows.shape[1], len(samples))

@@ -1,4 +1,4 @@
-"""What PACFL says beyond the standard messages."""
+"""PACFL's messages."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -9,7 +9,7 @@ from shoal.core.exchange.messages import Message
 
 @dataclass(frozen=True, eq=False)
 class Spanned(Message):
-    """vectors: row after row, each of length 1, as many rows as were asked for or the samples span."""
+    """vectors: row after row, each of length 1: as many rows as were requested, or as the samples span."""
 
     kind: ClassVar[str] = "pacfl_spanned"
     vectors: tuple[float, ...]
@@ -19,7 +19,7 @@ class Spanned(Message):
 
 @dataclass(frozen=True, eq=False)
 class Span(Message):
-    """Which subspace do the samples of the training part lie in? vectors: how many to tell, at least 1."""
+    """Send a basis of the subspace of the training samples. vectors: how many vectors to send, at least 1."""
 
     kind: ClassVar[str] = "pacfl_span"
     reply: ClassVar[type[Message]] = Spanned

@@ -27,7 +27,9 @@ def start(model: Tensors, parameters: Parameters) -> State:
 
 
 def _ask_span(state: State, present: Sequence[DeviceId]) -> Plan:
-    return Plan(dict.fromkeys(present, Span(state.parameters.vectors)), "subspaces of the data")
+    return Plan(
+        dict.fromkeys(present, Span(state.parameters.vectors)), "devices send subspaces of their data"
+    )
 
 
 def _take_span(state: State, reports: Sequence[Report]) -> State:
@@ -42,14 +44,15 @@ def _take_span(state: State, reports: Sequence[Report]) -> State:
 
 
 def basis(message: Spanned) -> FloatArray:
-    """(p, width) orthonormal rows; made so here, for a device may send anything."""
+    """(p, width) orthonormal rows. They are orthonormalized here, because a device may send anything."""
     rows = np.array(message.vectors).reshape(-1, message.width)
     orthonormal: FloatArray = np.linalg.svd(rows, full_matrices=False)[2]
     return orthonormal
 
 
 def angles(bases: Mapping[DeviceId, FloatArray], measure: str) -> FloatArray:
-    """(n, n) degrees between the subspaces of devices in id order; right angles where they do not compare.
+    """(n, n) degrees between the subspaces of devices in the order of their ids; right angles if two cannot
+    be compared.
 
     Principal angles are the arc cosines of the singular values of A B^T.
     """

@@ -1,4 +1,4 @@
-"""What pFedMe says beyond the standard messages."""
+"""pFedMe's messages."""
 
 import math
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from shoal.core.types import Tensors
 
 @dataclass(frozen=True)
 class Settings:
-    """How a device trains: see the parameters of the same names."""
+    """How a device trains; see the parameters of the same names."""
 
     epochs: int
     local_rounds: int
@@ -33,12 +33,12 @@ class Settings:
         }
         for name, holds in sane.items():
             if not holds:
-                raise BadPayload(f"{name} is {getattr(self, name)}: nothing can be trained with that")
+                raise BadPayload(f"{name} is {getattr(self, name)}, which cannot be used for training")
 
 
 @dataclass(frozen=True, eq=False)
 class Train(Message):
-    """Train a w that starts from `model`, and the personal model beside it; the answer has w."""
+    """Train a w that starts from `model`, and the personal model with it; the answer contains w."""
 
     kind: ClassVar[str] = "pfedme_train"
     reply: ClassVar[type[Message]] = Trained
@@ -48,7 +48,7 @@ class Train(Message):
 
 @dataclass(frozen=True, eq=False)
 class Measure(Message):
-    """Measure your personal model on a part of the data; `model` where you have none."""
+    """Measure the device's personal model on a part of the data; `model` if it has none."""
 
     kind: ClassVar[str] = "pfedme_measure"
     reply: ClassVar[type[Message]] = Evaluated

@@ -1,4 +1,4 @@
-"""The server half of pFedMe: one model, moved towards the mean of the devices' own."""
+"""The server half of pFedMe: one model, which moves toward the mean of the devices' versions of it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace

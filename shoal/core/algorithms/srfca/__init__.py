@@ -2,24 +2,24 @@
 Algorithms 1 to 4.
 
 Clusters come from a graph of devices that are near each other, are refined by loss and merged, and average by
-trimmed means. A run goes through phases; each line is one exchange:
+trimmed means. A run goes through these phases; each line is one exchange:
 
-    start      every device trains the same model; devices nearer than lambda are joined, and what hangs
-               together, of at least `smallest` devices, is a cluster (ONE_SHOT)
-    train      each cluster trains its model, `every` rounds (REFINE: TrimmedMeanGD)
+    start      every device trains the same model; devices nearer than lambda are connected, and a connected
+               component of at least `smallest` devices is a cluster (ONE_SHOT)
+    train      each cluster trains its model for `every` rounds (REFINE: TrimmedMeanGD)
     choose     every device goes to the cluster whose model has the lowest loss on its data (RECLUSTER); then
-               clusters whose models are nearer than lambda become one (MERGE)
+               clusters whose models are nearer than lambda are merged (MERGE)
     evaluate   every device measures its cluster's model on its test part
 
-How near two devices are is the distance of their weights. The paper also has their loss under each other's
+The distance of two devices is that of their weights. The paper also uses their losses under each other's
 models, for which every device would have to fetch the models of all. lambda is a quantile of these distances,
-as the CORNFLQS paper ran it (between the first tenth and the first quarter). K is found. Where nobody is
-near anybody there is one cluster; who is in none chooses by loss. A newcomer does too.
+as in the CORNFLQS paper (between the first tenth and the first quarter). K is found. If no two devices are
+near each other there is one cluster; a device in no cluster chooses by loss. A newcomer does too.
 
-There is a model for each cluster, so with many small ones the server keeps, and at every choice sends to each
-device, as many: up to one for every `smallest` devices. 1,024 is the most that can be scored.
+There is a model for each cluster, so with many small clusters the server stores many models, and sends all of
+them to each device at every choice: up to one for every `smallest` devices. At most 1,024 can be scored.
 
-Trimmed means are the paper's rule, so preset `paper` has them; the default holds long updates back too.
+Trimmed means are the paper's rule, so the preset `paper` uses them; the default also clips long updates.
 """
 
 from dataclasses import dataclass

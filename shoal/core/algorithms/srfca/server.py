@@ -30,7 +30,7 @@ def start(model: Tensors, parameters: Parameters) -> State:
 
 
 def _take_start(state: State, reports: Sequence[Report]) -> State:
-    """ONE_SHOT. Who is in no cluster will choose one."""
+    """ONE_SHOT. A device that is in no cluster will choose one."""
     updates = {device: update.model for device, update in sorted(trained(reports).items())}
     apart = distances.euclidean(distances.of_devices(updates, dict.fromkeys(updates, state.models[GLOBAL])))
     pairs = apart[np.triu_indices(len(apart), 1)]
@@ -47,7 +47,7 @@ def _take_start(state: State, reports: Sequence[Report]) -> State:
 
 
 def joined(apart: FloatArray, near: float) -> list[int]:
-    """Devices, or clusters, by what hangs together of those that are at most so far apart."""
+    """The label of each device, or cluster: its connected component among those at most `near` apart."""
     _, labels = connected_components(apart <= near * (1.0 + SLACK), directed=False)
     return [int(label) for label in labels]
 
@@ -62,7 +62,8 @@ def _next(parameters: Parameters, progress: int) -> str:
 
 
 def _take_choice(state: State, reports: Sequence[Report]) -> State:
-    """RECLUSTER, then MERGE: a merged model is the mean of those it is made of, by their devices."""
+    """RECLUSTER, then MERGE: a merged model is the mean of its parts, weighted by their numbers of
+    devices."""
     state = replace(clustered.choose(state, reports), phase="train")
     names = list(state.models)
     base = state.models[names[0]]

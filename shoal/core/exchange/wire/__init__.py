@@ -1,14 +1,13 @@
-"""Domain values <-> protobuf: the only place that knows the generated code, besides the two rpc modules.
+"""Convert domain values to protobuf, and back. Only this package and the rpc modules use generated code.
 
-`x_to_pb` takes a domain value, `x_from_pb` gives one back or raises BadPayload: what a peer sent is looked
-at here for the first time, so every limit is checked before anything of the size that the peer claims is
-made, and a value that comes out is a sane one. Two things are not checked here because a payload alone does
-not show them: whether tensors fit the run's model, and whether plain numbers are finite;
-`shoal.core.exchange.admit` does. protobuf itself has made its objects before we see them: the message limit
-of gRPC bounds those.
+`x_to_pb` takes a domain value; `x_from_pb` returns one or raises BadPayload. What a peer sent is read here
+for the first time, so every limit is checked before anything of the size that the peer claims is allocated,
+and every value that is returned is legal. Two things cannot be seen in a payload by itself: whether
+tensors fit the run's model, and whether plain numbers are finite. `shoal.core.exchange.admit` checks those.
+protobuf has created its own objects before this code runs; the message limit of gRPC bounds them.
 
-Payloads, blob references and placements are read strictly (an unknown field refuses them); in what is
-around them a field that is not known is passed over, so that a newer peer can add to it.
+Payloads, blob references and placements are read strictly: an unknown field refuses them. In the messages
+around them an unknown field is ignored, so that a newer peer can add one.
 """
 
 from shoal.core.exchange.wire.bulk import message_from_bytes
@@ -17,8 +16,8 @@ from shoal.core.exchange.wire.faults import fault_from_pb, fault_to_pb
 from shoal.core.exchange.wire.identity import (
     challenge_from_pb,
     challenge_to_pb,
-    enrolled_from_pb,
-    enrolled_to_pb,
+    identity_from_pb,
+    identity_to_pb,
     joined_from_pb,
     joined_to_pb,
     joining_from_pb,

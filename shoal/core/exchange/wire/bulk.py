@@ -1,4 +1,4 @@
-"""Bytes of a peer -> a protobuf message, of which it is known beforehand that it fits into memory.
+"""Parse a peer's bytes into a protobuf message, after checking that the message fits into memory.
 
 protobuf makes an object of some fifty bytes or more for each message inside a message, and a peer needs two
 bytes to ask for one: the 4 MiB that gRPC lets through would become hundreds. So fields are counted first, on

@@ -1,4 +1,4 @@
-"""What every decoder asks of a peer's message: limits first, then meaning. All of it raises BadPayload."""
+"""Checks that every decoder makes: limits first, then meaning. All of them raise BadPayload."""
 
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
@@ -52,7 +52,7 @@ def text(value: str, what: str, most: int = MAX_TEXT) -> str:
 
 
 def name(value: str, what: str) -> str:
-    """A text of 1 to 256 characters that machines go by."""
+    """Check an identifier: a text of 1 to 256 characters."""
     if not value:
         raise BadPayload(f"{what} is not set")
     return text(value, what, MAX_NAME)
@@ -65,12 +65,12 @@ def at_least_one(value: int, what: str) -> int:
 
 
 def for_people(value: str) -> str:
-    """A text that always gets through: its end if it is too long, its odd characters replaced."""
+    """Make a text that is always legal: its end if it is too long, with odd characters replaced."""
     return value[-MAX_TEXT:].encode("utf-8", "replace").decode("utf-8")
 
 
 def meaning(table: Mapping[int, Key], number: int, what: str) -> Key:
-    """What an enum's number stands for; `table` lacks 0, which is "not set"."""
+    """Look up an enum's number. `table` lacks 0, which means "not set"."""
     if number not in table:
         raise BadPayload(f"{what}: value {number} is not known" if number else f"{what} is not set")
     return table[number]

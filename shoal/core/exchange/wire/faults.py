@@ -1,4 +1,4 @@
-"""Errors on the wire: what a ShoalError says, without the server's traceback."""
+"""Errors on the wire: the code and texts of a ShoalError, without the server's traceback."""
 
 from collections.abc import Iterator
 

@@ -13,7 +13,7 @@ from shoal.core.exchange._pb.fed.v1 import (
 from shoal.core.exchange._pb.fed.v1 import enrollment_service_pb2 as pb2
 from shoal.core.exchange.wire.checks import MAX_TEXT, meaning, name, present, seconds_from_pb, seconds_to_pb
 from shoal.core.identity.certificates import MAX_REQUEST, NAME
-from shoal.core.identity.enrolled import Challenge, Enrolled, Joining, Pending, Rejoining, Role
+from shoal.core.identity.joining import Challenge, IssuedIdentity, Joining, Pending, Rejoining, Role
 from shoal.core.identity.proof import NONCE
 
 PIN = PROOF = 32
@@ -99,17 +99,17 @@ def rejoining_from_pb(pb: pb2.RejoinRequest) -> Rejoining:
     )
 
 
-def joined_to_pb(answer: Enrolled | Pending) -> pb2.JoinResponse:
+def joined_to_pb(answer: IssuedIdentity | Pending) -> pb2.JoinResponse:
     if isinstance(answer, Pending):
         retry = seconds_to_pb(answer.retry_in)
         return pb2.JoinResponse(pending=pb2.Pending(fingerprint=answer.fingerprint, retry_in=retry))
-    return pb2.JoinResponse(identity=enrolled_to_pb(answer))
+    return pb2.JoinResponse(identity=identity_to_pb(answer))
 
 
-def joined_from_pb(pb: pb2.JoinResponse) -> Enrolled | Pending:
+def joined_from_pb(pb: pb2.JoinResponse) -> IssuedIdentity | Pending:
     match pb.WhichOneof("answer"):
         case "identity":
-            return enrolled_from_pb(pb.identity)
+            return identity_from_pb(pb.identity)
         case "pending":
             retry = seconds_from_pb(pb.pending.retry_in, "retry_in")
             return Pending(_bytes(pb.pending.fingerprint, "the fingerprint", PIN, PIN), retry)
@@ -117,21 +117,21 @@ def joined_from_pb(pb: pb2.JoinResponse) -> Enrolled | Pending:
             raise BadPayload("the answer to a join: answer is not set")
 
 
-def enrolled_to_pb(enrolled: Enrolled) -> pb2.Identity:
+def identity_to_pb(issued: IssuedIdentity) -> pb2.Identity:
     return pb2.Identity(
-        certificate=enrolled.certificate,
-        authorities=enrolled.authorities,
-        federation=enrolled.federation,
-        device=enrolled.device,
-        role=ROLES[enrolled.role],
-        address=enrolled.address,
-        renew_in=seconds_to_pb(enrolled.renew_in),
+        certificate=issued.certificate,
+        authorities=issued.authorities,
+        federation=issued.federation,
+        device=issued.device,
+        role=ROLES[issued.role],
+        address=issued.address,
+        renew_in=seconds_to_pb(issued.renew_in),
     )
 
 
-def enrolled_from_pb(pb: pb2.Identity) -> Enrolled:
+def identity_from_pb(pb: pb2.Identity) -> IssuedIdentity:
     present(pb, "renew_in", "an identity")
-    return Enrolled(
+    return IssuedIdentity(
         _bytes(pb.certificate, "the certificate", 1, MAX_TEXT),
         _bytes(pb.authorities, "the authorities", 1, MAX_TEXT),
         name(pb.federation, "the federation"),

@@ -1,4 +1,4 @@
-"""How runs stand, for who may see nothing else: no device is named."""
+"""What observers see: how runs stand, without the name of any device."""
 
 from collections.abc import Mapping
 

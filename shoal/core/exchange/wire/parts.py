@@ -66,7 +66,7 @@ def privacy_to_pb(privacy: PrivacySettings, sums: NoisySums | None = None) -> pr
 
 
 def privacy_from_pb(pb: privacy_pb2.PrivacyParameters) -> PrivacySettings:
-    """Refuses a claim that PrivacySettings cannot hold: none may be dropped without a word."""
+    """Refuse a claim that PrivacySettings cannot hold: no claim may be dropped silently."""
     rules = mode_by_number(pb.mode)
     mode = rules.name
     set_fields = {field.name for field, _ in pb.ListFields()}

@@ -1,4 +1,4 @@
-"""Placement: what a newcomer says of itself, and the model or the question that it gets for it."""
+"""Placement: what a newcomer reports about itself, and the model or question that it gets."""
 
 from shoal.core.errors import BadPayload
 from shoal.core.exchange._pb.fed.v1 import placement_service_pb2 as pb2
@@ -30,7 +30,7 @@ def place_to_pb(run: RunId, evidence: Evidence | None) -> pb2.PlaceRequest:
 
 
 def place_from_pb(pb: pb2.PlaceRequest) -> tuple[RunId, Evidence | None]:
-    """An unknown kind of evidence is refused: taken for none it would be asked for over and over."""
+    """Refuse an unknown kind of evidence: read as none, it would be requested again and again."""
     refuse_unknown(pb, "the request for a placement")
     run = text(pb.run, "a run's name", MAX_NAME)
     match pb.WhichOneof("evidence"):

@@ -1,4 +1,4 @@
-"""Tasks, reports and payloads as bytes, for a disk or a pipe: what protobuf makes of them, and back."""
+"""Encode tasks, reports and payloads as protobuf bytes, for a disk or a pipe, and decode them."""
 
 import hashlib
 from dataclasses import replace

@@ -760,7 +760,7 @@ class Authority(_message.Message):
     SIGNS_FIELD_NUMBER: _builtins.int
     EXPIRES_FIELD_NUMBER: _builtins.int
     CERTIFICATES_FIELD_NUMBER: _builtins.int
-    UNTOLD_FIELD_NUMBER: _builtins.int
+    AWAITED_FIELD_NUMBER: _builtins.int
     authority: _builtins.str
     """Set by the server: its name, the beginning of its fingerprint. Unset: never."""
     fingerprint: _builtins.bytes
@@ -774,7 +774,7 @@ class Authority(_message.Message):
         """Set by the server: when it ends. Unset: never."""
 
     @_builtins.property
-    def untold(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+    def awaited(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Set by the server: approved devices, seen within 90 days, that do not have it yet. Unset: none."""
 
     def __init__(
@@ -785,11 +785,11 @@ class Authority(_message.Message):
         signs: _builtins.bool = ...,
         expires: _timestamp_pb2.Timestamp | None = ...,
         certificates: _builtins.int = ...,
-        untold: _abc.Iterable[_builtins.str] | None = ...,
+        awaited: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["expires", b"expires"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["authority", b"authority", "certificates", b"certificates", "expires", b"expires", "fingerprint", b"fingerprint", "signs", b"signs", "untold", b"untold"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["authority", b"authority", "awaited", b"awaited", "certificates", b"certificates", "expires", b"expires", "fingerprint", b"fingerprint", "signs", b"signs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -638,7 +638,7 @@ Global___MixtureCounts: _TypeAlias = MixtureCounts  # noqa: Y015
 
 @_typing.final
 class Extension(_message.Message):
-    """Bytes of an algorithm outside this contract. Whoever only passes it on must not look inside."""
+    """Bytes of an algorithm outside this contract. A party that only passes it on must not look inside."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -55,7 +55,7 @@ Global___Outcome: _TypeAlias = Outcome  # noqa: Y015
 
 @_typing.final
 class Lease(_message.Message):
-    """Which unit of work. Together with the device, which is never in a body, (run, round) names it for ever."""
+    """Which unit of work. Together with the device, which is never in a body, (run, round) identifies it forever."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -115,7 +115,7 @@ Global___TensorSpec: _TypeAlias = TensorSpec  # noqa: Y015
 
 @_typing.final
 class BlobRef(_message.Message):
-    """Bytes, by what they are. Whoever holds these bytes holds the blob; the name says nothing of who made it."""
+    """Bytes, by what they are. Anyone who has these bytes has the blob; the name does not say who made it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -1,0 +1,71 @@
+"""The messages by which a device gets its certificate."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from shoal.core.types import DeviceId
+
+
+class Role(Enum):
+    """What a device may do. An OBSERVER may see how runs stand, and nothing else."""
+
+    TRAIN = "train"
+    INFER_ONLY = "infer-only"
+    OBSERVER = "observer"
+
+
+@dataclass(frozen=True)
+class Challenge:
+    """What a caller has to answer first. nonce: 32 bytes, used once, valid for `valid` seconds.
+
+    clock: the server's, in seconds since 1970.
+    """
+
+    nonce: bytes
+    valid: float
+    clock: float
+
+
+@dataclass(frozen=True)
+class Joining:
+    """A device asks with a join string. csr: PKCS #10, DER. proof: see `shoal.core.identity.proof`."""
+
+    token: str
+    nonce: bytes
+    csr: bytes
+    proof: bytes
+    device: DeviceId
+
+
+@dataclass(frozen=True)
+class Rejoining:
+    """A device whose certificate (PEM) has expired asks again, with its last key's signature."""
+
+    certificate: bytes
+    nonce: bytes
+    csr: bytes
+    signature: bytes
+
+
+@dataclass(frozen=True)
+class IssuedIdentity:
+    """What a device gets when it has joined. certificate, authorities: PEM.
+
+    address: where devices call, "host:port". renew_in: seconds until it should ask for the next certificate.
+    """
+
+    certificate: bytes
+    authorities: bytes
+    federation: str
+    device: DeviceId
+    role: Role
+    address: str
+    renew_in: float
+
+
+@dataclass(frozen=True)
+class Pending:
+    """An operator has to approve the device first. fingerprint: of the device's key. retry_in: seconds."""
+
+    fingerprint: bytes
+    retry_in: float
