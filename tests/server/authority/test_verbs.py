@@ -142,7 +142,7 @@ def test_what_is_wrong_is_said_with_its_hint(command: Command, shared: Daemon) -
         (("authority", "use", "nope"), 1, "no authority 'nope'"),
         (("authority", "drop", "nope"), 1, "no authority 'nope'"),
         (("audit", "verify", "--expect", "1:x"), 3, "not NUMBER:HASH"),
-        (("audit", "verify", "--state", "/nowhere"), 1, "there is no"),
+        (("audit", "verify", "--state", "/nowhere"), 1, "/nowhere/audit.jsonl does not exist"),
     ):
         found, _, err = command(*arguments)
         assert (found, message in err) == (code, True), (arguments, err)
