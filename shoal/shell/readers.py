@@ -1,4 +1,4 @@
-"""Files into arrays. Nothing in a file is trusted or run; what is wrong is a DataFault with file and hint."""
+"""Read files into arrays. Nothing in a file is trusted or run; a DataFault names the file and has a hint."""
 
 import csv
 import itertools

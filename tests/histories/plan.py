@@ -73,7 +73,8 @@ def plan_of(seed: int) -> Plan:
     some = chance.sample(TROUBLES, chance.choice((0, 1, 2, 3, 4, 6, len(TROUBLES))))
     runs, work, weather = 2 if chance.random() < 0.1 else 1, chance.choice((0.1, 3.0, 30.0)), _weather(chance)
     least = 20.0 + 4.0 * runs * work + 60.0 * weather.latency
-    # An hour shows what only a deadline would hint; whoever was asked and then revoked is mended by no other.
+    # A deadline of an hour reveals what only a deadline would otherwise repair. Nothing but the deadline
+    # replaces a device that was asked and then revoked, so plans with revocation keep it short.
     deadlines = (least, 3.0 * least, 3.0 * least if "revoke" in some else 3600.0)
     return Plan(
         seed=seed,
