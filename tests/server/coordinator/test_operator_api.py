@@ -200,7 +200,7 @@ def test_the_log_is_read_page_by_page(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_device_that_was_held_back_is_in_the_log_once(tmp_path: Path) -> None:
     """What holds on is not written again; a measurement after it says nothing new."""
 
-    lengths = iter((1000.0, 2000.0))
+    lengths = iter((1000, 2000))
 
     def alike(message: Message, seed: int) -> Message:
         return honest(0)(message, 0)
@@ -212,7 +212,10 @@ def test_a_device_that_was_held_back_is_in_the_log_once(tmp_path: Path) -> None:
         assert isinstance(message, Train)
         base = message.model
         times = next(lengths)
-        far = {name: base[name] + times * (array - base[name]) for name, array in answer.model.items()}
+        far = {
+            name: (base[name] + times * (array - base[name])).astype(array.dtype)
+            for name, array in answer.model.items()
+        }
         return replace(answer, model=far, examples=10**9)
 
     async def story(coordinator: Coordinator) -> None:
