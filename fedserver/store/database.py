@@ -213,7 +213,23 @@ UPDATE reports SET message = payload_to_bytes(payload);
 ALTER TABLE reports DROP COLUMN payload;
 """
 
-STEPS: tuple[str, ...] = (FIRST, IDENTITIES, HISTORY, RELEASED, GAPS, CURVES, POLICY, ACCURACY, REPORTS)
+FLEET = """
+ALTER TABLE runs ADD COLUMN memory TEXT NOT NULL DEFAULT '';  -- JSON of shoal.core.engine.attendance.Memory
+ALTER TABLE runs ADD COLUMN opened REAL NOT NULL DEFAULT 0;   -- when the open round was opened; 0: unknown
+"""
+
+STEPS: tuple[str, ...] = (
+    FIRST,
+    IDENTITIES,
+    HISTORY,
+    RELEASED,
+    GAPS,
+    CURVES,
+    POLICY,
+    ACCURACY,
+    REPORTS,
+    FLEET,
+)
 """The migrations: step n upgrades version n - 1 to n. The SQL of a released step never changes."""
 VERSION = len(STEPS)
 POLICY_FIELDS = {

@@ -52,6 +52,7 @@ class OpenRound:
         self.missing: dict[DeviceId, str] = {}
         self.silent: set[DeviceId] = set()
         self.outstanding: set[DeviceId] = set()
+        self.is_over = False
         self.tried: set[DeviceId] = set()
         """The devices that were considered to step in."""
         self._stored, self._timed, self._typical = frozenset(stored), timed, dict(typical or {})
@@ -89,7 +90,7 @@ class OpenRound:
     def joined(self, device: DeviceId) -> None:
         """A device is back: it may answer after all."""
         self.silent.discard(device)
-        if self.missing.pop(device, None) is not None:
+        if not self.is_over and self.missing.pop(device, None) is not None:
             self.outstanding.add(device)
             self._at_work[self._kind(device)] += 1
 
@@ -132,6 +133,8 @@ class OpenRound:
         for device in absent:
             late = device in self.silent or (device in self.outstanding and self.is_late(device, now))
             self.missing[device] = self.missing.get(device, reason) + (missed(device) if late else "")
+        self.missing = {device: self.missing[device] for device in absent}
+        self.is_over = True
         return absent
 
     def _ended(self, device: DeviceId) -> None:

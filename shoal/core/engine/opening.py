@@ -13,6 +13,9 @@ from shoal.core.engine.waiting import Waiting
 from shoal.core.seeds import generator
 from shoal.core.types import DeviceId, ModelKey
 
+LOOK = 1.0
+"""Seconds between two looks for devices that could step in."""
+
 
 class Opening:
     """Times are seconds on the engine's clock. since: when the last round ended; NaN before the first tick.
@@ -25,8 +28,10 @@ class Opening:
         self._lacking: tuple[tuple[DeviceId, ...], Waiting] = ((), Waiting(""))
 
     def began(self, now: float) -> None:
-        """The first tick has come."""
+        """The first tick has come. What was before had no time."""
         self.since = self.start = now
+        for device in self._sessions.present:
+            self._sessions.hear(device, now)
 
     def time_to_return(self) -> float:
         """How many seconds after a restart a round waits for all the devices that it had before."""

@@ -34,7 +34,7 @@ from shoal.core.engine.events import (
     Withdraw,
 )
 from shoal.core.engine.open_round import OpenRound
-from shoal.core.engine.opening import Opening
+from shoal.core.engine.opening import LOOK, Opening
 from shoal.core.engine.policy import RoundPolicy
 from shoal.core.engine.sessions import Presence, Sessions, Step
 from shoal.core.engine.stages import Move, Stage, after
@@ -45,9 +45,6 @@ from shoal.core.seeds import derive
 from shoal.core.types import DeviceId
 
 __all__ = ["RoundEngine", "RoundPolicy", "Stage", "Waiting"]
-
-PAUSE = 1.0
-"""Seconds between two looks for devices that could step in."""
 
 
 class RoundEngine:
@@ -138,10 +135,13 @@ class RoundEngine:
         return self._tasks.expects(device, round, self.sessions.of(device), attempt)
 
     def progress(self) -> str:
-        """What the run waits for, in one line that costs the same whatever the number of devices."""
-        if self.stage is Stage.WAITING:
-            return f"{self.sessions.count} devices are here, and the next round is about to open"
-        return f"{len(self.reported)} of {self._tasks.goal} reports are in"
+        """What the run waits for, in a line that costs the same whatever the number of devices."""
+        return {
+            Stage.WAITING: f"{self.sessions.count} devices are here, and the next round has not opened yet",
+            Stage.OPEN: f"{len(self.reported)} of {self._tasks.goal} reports are in",
+            Stage.REDUCING: "the server is combining reports",
+            Stage.OVER: "nothing: the run is over",
+        }[self.stage]
 
     def waiting(self, known: Iterable[DeviceId] = ()) -> Waiting:
         """What an operator should know now. known: all devices that may take part, here or not."""
@@ -149,10 +149,9 @@ class RoundEngine:
             return self._opening.waiting(known, self.state.assignments, self._now)
         if self.stage is Stage.OPEN:
             end = min(self._ends, self._tasks.ends_for_the_slow())
-            return Waiting(self.progress(), tuple(sorted(self._tasks.outstanding)), max(0.0, end - self._now))
-        if self.stage is Stage.REDUCING:
-            return Waiting("the server is combining reports")
-        return Waiting("nothing: the run is over")
+            whom = self._tasks.outstanding or self._tasks.silent
+            return Waiting(self.progress(), tuple(sorted(whom)), max(0.0, end - self._now))
+        return Waiting(self.progress())
 
     # -- devices ----------------------------------------------------------------------------------------
 
@@ -160,9 +159,8 @@ class RoundEngine:
         self.sessions.take(event.device, Step.JOINED)
         self.sessions.hear(event.device, self._now)
         self._attendance.joined(event.device)
-        if self.stage is Stage.OPEN:
-            self._tasks.joined(event.device)
         # A device that left while it owed a report gets the same task again, with the attempt after the last.
+        self._tasks.joined(event.device)
         return self._offer(event.device)
 
     def _heard(self, event: Heard) -> list[Effect]:
@@ -248,13 +246,13 @@ class RoundEngine:
         # A resumed round is on disk already, with the devices that it asked. A second Opened would write and
         # announce it again, as if it were new.
         effects: list[Effect] = [] if resumed else [Opened(self.round, first, plan.title)]
-        for device in sorted(self.plan.tasks):
-            effects += self._offer(device)
+        if len(self.reported) < self._tasks.goal:
+            effects += [offer for device in sorted(self.plan.tasks) for offer in self._offer(device)]
         return effects + self._close_if_complete()
 
     def _step_in(self) -> list[Effect]:
         """Ask idle devices in place of those that are missing or late; on a tick, as a round is opened."""
-        if self._now - self._looked < PAUSE:
+        if self._now - self._looked < LOOK:
             return []
         self._looked = self._now
         chosen = self._opening.step_in(self._tasks, self.round, self._now)
@@ -322,8 +320,8 @@ class RoundEngine:
         if len(self.reported) >= least and over:
             return self._close("it did not report before the deadline")
         if len(self.reported) >= least and self._now >= self._tasks.ends_for_the_slow():
-            factor = f"{self._policy.straggler_factor:g}"
-            return self._close(f"it did not report within {factor} times what the others needed")
+            times = f"{self._policy.straggler_factor:g} times"
+            return self._close(f"it did not report within {times} what the others needed")
         return (
             self._abandon(f"{len(self.reported)} of at least {least} reports at the deadline") if over else []
         )
