@@ -24,9 +24,10 @@ def perform(message: Message, context: "DeviceContext") -> Message:
 def _span(message: Span, context: "DeviceContext") -> Spanned:
     samples = context.samples("train")
     rows = samples.x.flatten(1).float()
-    groups = (
-        [rows[samples.labels == label] for label in samples.labels.unique()] if message.by_class else [rows]
-    )
+    groups = [rows]
+    if message.by_class:
+        present = sorted(set(samples.labels.tolist()))
+        groups = [rows[samples.labels == label] for label in present]
     if not 1 <= message.vectors <= MOST // (rows.shape[1] * len(groups)):
         raise BadPayload(
             f"{message.vectors} singular vectors of {rows.shape[1]} values cannot be sent for {len(groups)} "

@@ -51,7 +51,8 @@ def directions(message: Spanned) -> FloatArray:
     """(rows, width) vectors of length 1; one of zeros, which no honest device sends, stays so."""
     rows = np.array(message.vectors, float).reshape(-1, message.width)
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    return np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0.0)
+    found: FloatArray = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0.0)
+    return found
 
 
 def angles(bases: Mapping[DeviceId, FloatArray], measure: str) -> FloatArray:
