@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from shoal.core.algorithms.flux.clustering import regrouped
 from sklearn.metrics import adjusted_rand_score
 
 from shoal.core.algorithm import Algorithm, Report, find
 from shoal.core.algorithms.flux import server as server_half
+from shoal.core.algorithms.flux.clustering import regrouped
 from shoal.core.algorithms.flux.state import State
 from shoal.core.data.dataset import Dataset
 from shoal.core.device_kit import standard
