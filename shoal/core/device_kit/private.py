@@ -20,7 +20,7 @@ from shoal.core.device_kit.evaluate import loss_of
 from shoal.core.device_kit.learner import Learner, Loss, authors
 from shoal.core.device_kit.samples import Samples, seeded
 from shoal.core.device_kit.slots import SLOTS, Block, Rows, blocks, slots_of
-from shoal.core.device_kit.train import Proximal, sgd
+from shoal.core.device_kit.train import Proximal, optimizer_of
 from shoal.core.errors import DeviceFault, LearnerFault, Refused
 from shoal.core.exchange.messages import MAX_NOISE, PrivateTraining, TrainingSettings
 from shoal.core.privacy.chance import Entropy
@@ -120,14 +120,14 @@ def train(
     """
     gradients = of_each(model, loss_of(learner, samples))
     parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
-    optimizer, pull = sgd(model, settings), Proximal(model, settings.proximal)
+    optimizer, pull = optimizer_of(model, settings), Proximal(model, settings.proximal)
     expected, before = agreed.rate * len(samples), _buffers(model)
     slots = slots_of(samples, width_of(parameters))
     model.train()
     with authors("training"):
         for step in range(agreed.steps):
             if settings.restart_momentum and step % (agreed.steps // settings.epochs) == 0:
-                optimizer = sgd(model, settings)
+                optimizer = optimizer_of(model, settings)
             rows = taken(len(samples), agreed.rate, entropy)
             sums = clipped_sums(gradients, parameters, samples, slots, rows, agreed.clip, derive(seed, step))
             for name, parameter in parameters.items():
