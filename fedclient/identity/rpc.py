@@ -151,7 +151,7 @@ async def shown(port: JoiningPort) -> x509.Certificate:
     writer.transport.abort()
     try:
         certificate = x509.load_der_x509_certificate(data)
-        found = pin_of(certificate.public_key())  # type: ignore[arg-type]
+        found = pin_of(certificate.public_key())
     except (ValueError, UnsupportedAlgorithm):
         found = b""
     if found != port.pin:

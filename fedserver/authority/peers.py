@@ -69,7 +69,8 @@ class Peers:
         found = self._certified(peer)
         if found is None or found.root not in self.authority.roots:
             raise Unauthenticated(
-                f"this certificate of device {peer.device} was replaced by a newer one",
+                f"this certificate of device {peer.device} is not valid: a newer one has replaced it, or it "
+                "was not issued here",
                 "use the newest one; if it is lost, join again under a new name",
             )
         if time.time() >= found.expires:
@@ -79,10 +80,16 @@ class Peers:
         return known, found
 
     def _certified(self, peer: Named) -> Certified | None:
-        """The certificate, if it is in the registry and valid."""
+        """The certificate, if it is in the registry and valid.
+
+        The key is compared too: anyone who has stolen a root's key can sign another certificate with the same
+        device and serial, but only for a key of its own.
+        """
         known = self._known.get(peer.device)
         certificates = known.certificates if known else ()
-        return next((each for each in certificates if each.serial == peer.serial), None)
+        return next(
+            (each for each in certificates if (each.serial, each.spki) == (peer.serial, peer.spki)), None
+        )
 
     def _check_standing(self, known: Registered) -> None:
         if known.standing is DeviceStanding.REVOKED:
@@ -101,6 +108,10 @@ class Peers:
     def role(self, device: DeviceId) -> Role:
         """What a known device may do."""
         return self._known[device].role
+
+    def may_train(self, device: DeviceId) -> bool:
+        """Whether a device may take part in runs."""
+        return self.role(device) is Role.TRAIN
 
     def renew_in(self, device: DeviceId, serial: str) -> float:
         """Seconds until the next certificate is required; 0 if the authorities have changed."""

@@ -87,6 +87,8 @@ async def listen(
     verified = None if access is None else Verified(access.peers, coordinator.settings.placements)
     callers: Callers = verified or Unverified()
     authorization = () if access is None else (AuthInterceptor(access.peers),)
+    if access is not None:
+        coordinator.may_train = access.peers.may_train
     options = (*OPTIONS, *_ageing(coordinator.settings.age))
     devices = aio.server(
         interceptors=(*authorization, Errors(), Admission(callers)),

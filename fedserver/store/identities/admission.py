@@ -264,8 +264,8 @@ class Admissions:
         return certified_of(rows[0]) if rows else None
 
     def _certified(self, named: Named) -> Certified | None:
-        where = "WHERE serial = ? AND device = ? AND NOT void"
-        rows = self._db.rows("certificates", where, (named.serial, named.device))
+        where = "WHERE serial = ? AND device = ? AND spki = ? AND NOT void"
+        rows = self._db.rows("certificates", where, (named.serial, named.device, named.spki))
         return certified_of(rows[0]) if rows else None
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -31,11 +32,12 @@ URI = re.compile(r"spiffe://([A-Za-z0-9][A-Za-z0-9._-]{0,63})/device/([A-Za-z0-9
 
 @dataclass(frozen=True)
 class Named:
-    """What a device's certificate says. serial: in hexadecimal."""
+    """What a device's certificate says. serial: in hexadecimal. spki: SHA-256 of its key, in hexadecimal."""
 
     federation: str
     device: DeviceId
     serial: str
+    spki: str
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
@@ -58,7 +60,7 @@ def key_from_pem(pem: bytes) -> ec.EllipticCurvePrivateKey:
     return key
 
 
-def pin_of(key: ec.EllipticCurvePublicKey) -> bytes:
+def pin_of(key: CertificatePublicKeyTypes) -> bytes:
     """Return the SHA-256 of a public key as certificates carry it (SubjectPublicKeyInfo, DER)."""
     return hashlib.sha256(key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).digest()
 
@@ -113,4 +115,8 @@ def named_by(found: x509.Certificate) -> Named:
     match = URI.fullmatch(uris[0]) if len(uris) == 1 else None
     if match is None:
         raise BadPayload("the certificate does not name a device of a federation", "join again")
-    return Named(match[1], match[2], f"{found.serial_number:x}")
+    try:
+        spki = pin_of(found.public_key())
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise BadPayload("the key of the certificate cannot be read", "join again") from None
+    return Named(match[1], match[2], f"{found.serial_number:x}", spki.hex())
