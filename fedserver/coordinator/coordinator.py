@@ -8,7 +8,7 @@ Devices call through `fedserver.coordinator.device_api`, operators through
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -52,7 +52,7 @@ class Coordinator:
     refused. conflicts: what devices have seen that is not in this server's history, see
     `fedserver.store.history`. recovery: the runs that have not been restored yet after the start, and those
     that cannot be read. known: how many devices called before the start. barred: devices that were revoked
-    since the start; reports of theirs that do not count yet will not count.
+    since the start; reports of theirs that do not count yet will not count. attention: sources of notices.
     """
 
     def __init__(self, storage: Storage, settings: Settings) -> None:
@@ -65,6 +65,7 @@ class Coordinator:
         self.known = 0
         self.barred: set[DeviceId] = set()
         self.meter = Meter()
+        self.attention: list[Callable[[], Iterable[str]]] = []
         self.changed = Signal()
         self.stopping = self.closed = False
         self.broken: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
@@ -152,7 +153,10 @@ class Coordinator:
         return replace(found, waiting_for=what, waiting_devices=(), time_left=None)
 
     def notices(self) -> tuple[str, ...]:
-        """Problems that keep the server from working and that an operator has to solve."""
+        """What an operator has to know: what keeps the server from working, and what `attention` adds."""
+        return (*self._problems(), *(notice for source in self.attention for notice in source()))
+
+    def _problems(self) -> tuple[str, ...]:
         if self.conflicts:
             named = ", ".join(f"{device} saw {mark}" for device, mark in list(self.conflicts.items())[:NAMED])
             return (
