@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from shoal.core.data.views import HELD_OUT
 from shoal.core.errors import ConfigError
 from shoal.core.privacy.budget import Budget
 from shoal.shell.config import MAX_TEXT, convert, load, modern
@@ -71,6 +72,8 @@ class DataConfig:
     ignore: csv columns to leave out, whatever they contain; if `columns` is set, all others are left out.
     shape: of one sample, such as [1, 28, 28] for images with one channel; unset: as in the file.
     divide_by: a number to divide every value by; unset: bytes are divided by 255, other numbers are not.
+    held_out: the share of the samples to measure on during a run instead of training on them; with 0, a run
+    that needs such a part, as flux does, fails on this device. A module that returns Views has its own.
     """
 
     npz: Path | None = None
@@ -85,6 +88,7 @@ class DataConfig:
     ignore: tuple[str, ...] = ()
     shape: tuple[int, ...] = ()
     divide_by: float | None = None
+    held_out: float = HELD_OUT
 
     def __post_init__(self) -> None:
         given = [name for name in KINDS if getattr(self, name) is not None]
@@ -103,6 +107,8 @@ class DataConfig:
             raise ConfigError("test_labels is set, but test is not", "set test to the idx file of images")
         if self.divide_by is not None and self.divide_by <= 0.0:
             raise ConfigError(f"divide_by is {self.divide_by}", "use a number above 0, such as 255")
+        if not 0.0 <= self.held_out < 1.0:
+            raise ConfigError(f"held_out is {self.held_out}", "use a share from 0 to below 1, such as 0.2")
         if any(size < 1 for size in self.shape):
             raise ConfigError(f"shape {list(self.shape)} is impossible", "use sizes of at least 1")
 

@@ -36,7 +36,7 @@ def load(config: DataConfig, labels: bool = True) -> Views:
     Raises DataFault for data that are not usable, ConfigError for a module that is not there.
     """
     if config.module is not None:
-        return _from_module(config.module)
+        return _from_module(config.module, config.held_out)
     path = config.path
     data = _dataset(path, _read(config.kind, path, config, config.labels if labels else None, labels), config)
     if not labels:
@@ -52,7 +52,7 @@ def load(config: DataConfig, labels: bool = True) -> Views:
         raise DataFault(
             f"{config.test or path}: a test sample has shape {shapes}", "bring them into one shape"
         )
-    return Views.of(data, test)
+    return Views.of(data, test, config.held_out)
 
 
 def load_file(path: Path, config: DataConfig | None) -> Dataset:
@@ -101,8 +101,8 @@ def _read(kind: str, path: Path, config: DataConfig, labels_path: Path | None, l
     return arrays
 
 
-def _from_module(name: str) -> Views:
-    """What the owner's function gives."""
+def _from_module(name: str, held_out: float) -> Views:
+    """What the owner's function gives, with this share of it held out."""
     module, _, function = name.partition(":")
     try:
         call: Callable[[], Any] = getattr(importlib.import_module(module), function)
@@ -121,7 +121,7 @@ def _from_module(name: str) -> Views:
             name, np.asarray(x), None if y is None else checked.classes(name, np.asarray(y))
         )
     if isinstance(found, Dataset):
-        return Views.of(found)
+        return Views.of(found, share=held_out)
     if not isinstance(found, Views):
         raise DataFault(f"{name}() returned a {type(found).__name__}", "return (x, y), or (x, None)")
     return found

@@ -109,6 +109,10 @@ class Peers:
         """What a known device may do."""
         return self._known[device].role
 
+    def may_train(self, device: DeviceId) -> bool:
+        """Whether a device may take part in runs."""
+        return self.role(device) is Role.TRAIN
+
     def renew_in(self, device: DeviceId, serial: str) -> float:
         """Seconds until the next certificate is required; 0 if the authorities have changed."""
         certificates = self._known[device].certificates

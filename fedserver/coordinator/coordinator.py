@@ -52,7 +52,9 @@ class Coordinator:
     refused. conflicts: what devices have seen that is not in this server's history, see
     `fedserver.store.history`. recovery: the runs that have not been restored yet after the start, and those
     that cannot be read. known: how many devices called before the start. barred: devices that were revoked
-    since the start; reports of theirs that do not count yet will not count. attention: sources of notices.
+    since the start; reports of theirs that do not count yet will not count. may_train: whether a device may
+    take part in runs; in plain text every device may, and `fedserver.rpc.server.listen` asks its role.
+    attention: sources of notices.
     """
 
     def __init__(self, storage: Storage, settings: Settings) -> None:
@@ -64,6 +66,7 @@ class Coordinator:
         self.visitors: dict[DeviceId, Visitor] = {}
         self.known = 0
         self.barred: set[DeviceId] = set()
+        self.may_train: Callable[[DeviceId], bool] = lambda device: True
         self.meter = Meter()
         self.attention: list[Callable[[], Iterable[str]]] = []
         self.changed = Signal()
@@ -266,8 +269,14 @@ class Coordinator:
                 run.engine.feed(Heard(visitor.device))
 
     async def join(self, visitor: Visitor) -> None:
-        """Let a device that is ready to work take part in every active run."""
+        """Let a device that is ready to work take part in every active run.
+
+        This is the only place where a device enters a run. A device that may not train never does, whatever
+        it calls: a round would ask it, and wait for a report that it must not send.
+        """
         self.heard(visitor)
+        if not self.may_train(visitor.device):
+            return
         for run in self.active():
             if run.run not in visitor.joined or not run.present(visitor.device):
                 await self.in_turn(self._join(run, visitor))

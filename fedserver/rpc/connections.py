@@ -2,8 +2,8 @@
 
 A refused call costs the server more than its caller, and a caller may send as many of them over one
 connection as it likes. A new connection costs the caller more than the server. So after `MOST_REFUSED`
-refused calls in a row the connection is closed. gRPC has no call for that: the descriptor of the connection is
-found by the address at its other end, and shut down, which gRPC takes for a caller that went away.
+refused calls in a row the connection is closed. gRPC has no call for that: the descriptor of the connection
+is found by the address at its other end, and shut down, which gRPC takes for a caller that went away.
 
 A stranger can also open connections until the process has no descriptor left. When most are in use, the
 connections that no call has been served on are closed.

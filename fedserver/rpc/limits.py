@@ -25,7 +25,7 @@ OWN_ARRIVALS, OWN_AT_ONCE = 1.0, 20.0
 """The same of one device: it cannot fill the queue of all."""
 CALLS, LEAST_CALLS, CROWDED_CALLS, ALL_CALLS = 8, 3, 8_192, 65_536
 """Calls of one device at a time; how many it may have while more than CROWDED_CALLS of all are open; and
-calls of all. A device that works needs three: for a task or a report, for what has arrived, and for heartbeats."""
+calls of all. A device that works needs three: for a task or a report, for uploads, and for heartbeats."""
 TRANSFERS, ALL_TRANSFERS = 4, 256
 """Transfers of one device at a time, and of all; each takes up to 5 MB of memory. While more than half are
 taken, each device gets one."""

@@ -95,6 +95,8 @@ async def listen(
     callers: Callers = verified or Unverified()
     authorization = () if access is None else (AuthInterceptor(access.peers),)
     connections, attention = Connections(), [Attention("the devices' port"), Attention("the joining port")]
+    if access is not None:
+        coordinator.may_train = access.peers.may_train
     options = (*OPTIONS, *_ageing(coordinator.settings.age))
     at_devices = (Errors(connections, attention[0]), *authorization, Admission(callers), Requests())
     devices = aio.server(interceptors=at_devices, options=options)

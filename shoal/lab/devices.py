@@ -122,7 +122,7 @@ class SimulatedDevices:
         holding = self.fleet[name]
         stage = stage_at(holding.begins, self._trained[name])
         if stage != self._stages[name]:
-            context = self._context(name, Views.of(holding.stage(stage), holding.test))
+            context = self._context(name, Views.of(holding.stage(stage), holding.test, self.fleet.held_out))
             self._stages[name] = stage
             return context
         return self._contexts[name]

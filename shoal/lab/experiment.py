@@ -3,7 +3,10 @@
 known: mean accuracy on the devices' test parts of what each uses at the end of the run: its cluster's model
 ("known association"), or a personal one.
 test: the same of what each device is given as a newcomer that shows its test data without labels, or a few of
-them with labels.
+them with labels. Where an algorithm cannot place a newcomer without labels, it is the accuracy of the models
+of all clusters together, each weighted by its devices, which is how the papers measure such algorithms (FLUX,
+F.1; FEROMA, I.3). A device that is refused a model predicts nothing right; None if all are refused.
+worst, deviation: of the devices' known accuracies, the lowest one and the population's standard deviation.
 own: what the devices measured themselves in the end, by the algorithm's own way of predicting.
 newcomers: of devices that took no part and show labelled data, where the shift has any; with FedRC's shift,
 the global accuracy of its paper.
@@ -21,8 +24,9 @@ from sklearn.metrics import adjusted_rand_score
 from shoal.core.algorithm import Algorithm, ServerHalf, State, find, measurement
 from shoal.core.device_kit.learner import Learner
 from shoal.core.errors import BadPayload, DeviceFault, Refused
-from shoal.core.exchange.messages import Message
+from shoal.core.exchange.messages import Describe, Message, Represent
 from shoal.core.exchange.parts import ClusterAssignment
+from shoal.core.server_kit.standard import ensemble
 from shoal.core.types import DeviceId
 from shoal.lab.datasets import images, natural
 from shoal.lab.devices import SimulatedDevices
@@ -32,6 +36,8 @@ from shoal.lab.setting import Experiment, encoder, fleet_of, setting
 from shoal.lab.shifts import newcomers
 from shoal.lab.simulation import attempt as simulate
 from shoal.lab.simulation import training_rounds
+
+ENSEMBLE = "all clusters"
 
 __all__ = ["Experiment", "grouping", "measure", "run"]
 
@@ -79,10 +85,14 @@ def run(experiment: Experiment, progress: Callable[[str], None] = lambda text: N
         "seed": experiment.seed,
         "clients": experiment.clients,
         "samples": experiment.samples,
+        "held_out": experiment.held_out,
         "rounds": experiment.rounds,
         "accuracy": {
             "known": _mean([row["known"] for row in per_device]),
-            "test": _mean([row["test"] for row in per_device]),
+            "test": mean_of_placed(per_device),
+            "refused": sum(row["test"] is None for row in per_device),
+            "worst": 100.0 * min(row["known"] for row in per_device),
+            "deviation": 100.0 * float(np.std([row["known"] for row in per_device])),
             "own": _mean([each.accuracy for _, each in sorted(state.metrics.items())]),
             "newcomers": _mean([row["accuracy"] for row in strangers]),
             "per_device": per_device,
@@ -126,13 +136,20 @@ def measure(
     server: ServerHalf, state: State, devices: SimulatedDevices, device: DeviceId, labels: int
 ) -> dict[str, Any]:
     """How good the final models are for a device: its own cluster's, and the one that it gets as a newcomer;
-    None where it is refused one, and why."""
+    None where it is refused one, and why.
+
+    placed: the newcomer's cluster, or `ENSEMBLE` where it cannot be placed without labels.
+    """
     cluster = state.assignments[device]
     row: dict[str, Any] = {"device": device, "concept": devices.fleet[device].concept, "cluster": cluster}
     row["known"] = devices.accuracy(device, measurement(server, state, cluster))
     row["test"] = row["placed"] = row["refused"] = None
     try:
         answer = server.place(state, None)
+        if isinstance(answer, Message) and not labels and not label_free(answer):
+            row["placed"] = ENSEMBLE
+            row["test"] = devices.accuracy(device, ensemble(state), newcomer=True)
+            return row
         if isinstance(answer, Message):
             answer = server.place(state, devices.show(device, answer, labels))
         assert isinstance(answer, ClusterAssignment)
@@ -144,6 +161,13 @@ def measure(
     except (Refused, DeviceFault) as refusal:  # labels are missing, say, or samples
         row["refused"] = str(refusal)
     return row
+
+
+def label_free(question: Message) -> bool:
+    """Whether a newcomer can answer a question about its data without labels."""
+    return (isinstance(question, Describe) and not question.classes) or (
+        isinstance(question, Represent) and not question.by_class
+    )
 
 
 def _newcomers(
@@ -177,6 +201,13 @@ def grouping(state: State, fleet: Fleet) -> dict[str, Any]:
         "clustering_round": state.facts.get("clustering_round"),
         "assignments": found,
     }
+
+
+def mean_of_placed(rows: list[dict[str, Any]]) -> float | None:
+    """The mean of the newcomers' accuracies, 0 for those that were refused; None if all were."""
+    if all(row["test"] is None for row in rows):
+        return None
+    return _mean([row["test"] or 0.0 for row in rows])
 
 
 def _mean(values: list[float | None]) -> float | None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from shoal.core.data.dataset import Dataset
+from shoal.core.data.views import HELD_OUT
 from shoal.core.device_kit.learner import Learner
 from shoal.core.device_kit.samples import convert
 from shoal.core.device_kit.train import train
@@ -36,6 +37,9 @@ class Experiment:
     unless they say otherwise, since simulated devices have no one to protect. samples: training images of
     each device; 0 shares out all of them. rounds: 0 for the preset's.
 
+    held_out: the share of each device's samples that it measures on during the run and does not train on;
+    FLUX and FEROMA have a fifth, FedRC and CORNFLQS none.
+
     drifts: stages that each device's data go through, see `shoal.lab.shifts.drift`, as is mode; 0: the data
     stay as they are. level: 1 to 8, or with drifts "low", "medium", "high". labels: samples of each class
     that newcomers show. model: a network of `shoal.core.models`, with `options`; "" takes one that fits the
@@ -54,6 +58,7 @@ class Experiment:
     labels: int = 0
     clients: int = 10
     samples: int = 0
+    held_out: float = HELD_OUT
     model: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     public: float = 0.0
@@ -79,12 +84,14 @@ def fleet_of(experiment: Experiment) -> tuple[Fleet, Dataset | None]:
     # Ten in all image sets, even where the devices lack some.
     labels = [each.test.y for each in holdings if each.test.y is not None]
     classes = 10 if holdings[0].test.x.ndim == 4 else 1 + max(int(own.max()) for own in labels)
-    return numbered(holdings, classes), public
+    return numbered(holdings, classes, experiment.held_out), public
 
 
 def _holdings(experiment: Experiment) -> tuple[list[Holding], Dataset | None]:
     if not 0.0 <= experiment.public < 1.0:
         raise ConfigError(f"a share of {experiment.public} of the images is public", "give 0 to below 1")
+    if not 0.0 <= experiment.held_out < 1.0:
+        raise ConfigError(f"held_out is {experiment.held_out}", "give a share from 0 to below 1, such as 0.2")
     if experiment.options and not experiment.model:
         raise ConfigError("options are for a model, and none is named", "give --model too")
     clients, seed, rounds = experiment.clients, experiment.seed, experiment.rounds

@@ -67,7 +67,7 @@ def test_without_an_end_it_goes_on_until_it_is_stopped(device: Device, server: M
 )
 def test_a_server_that_is_away_is_asked_again(device: Device, server: MemoryServer, kind: str) -> None:
     server.away, server.away_from = 3, (kind,)
-    device.executor.before = [lambda: asyncio.sleep(0.05)]
+    device.executor.before = [lambda: until(lambda: kind != "alive" or not server.away)]
     device.run()
     assert [report.round for report in server.reports] == [1, 2]
     assert device.executor.performed == [1, 2]

@@ -12,8 +12,7 @@ from shoal.core.algorithm import discover
 from shoal.core.engine.events import Effect, Offer, Reduce
 from shoal.core.errors import ConfigError
 from shoal.core.types import DeviceId
-from shoal.lab import contract
-from shoal.lab.contract import RULES, Subject
+from shoal.lab.contract import RULES, Subject, cards, odd_fleets
 
 ALGORITHMS = discover()
 SUBJECTS = {
@@ -22,10 +21,10 @@ SUBJECTS = {
     for name in (card.name, *card.variants)
 }
 OF_CARDS = {
-    contract.states_its_parts,
-    contract.configures,
-    contract.stays_on_its_floor,  # `test_each_half_stays_on_its_floor`
-    contract.bears_odd_fleets,  # also held to what exactly is refused: test_odd_fleets
+    cards.states_its_parts,
+    cards.configures,
+    cards.stays_on_its_floor,  # `test_each_half_stays_on_its_floor`
+    odd_fleets.bears_odd_fleets,  # also held to what exactly is refused: test_odd_fleets
 }
 """Rules of which a variant makes no difference."""
 
@@ -38,7 +37,7 @@ def test_every_variant_keeps(name: str, rule: Callable[[Subject], None]) -> None
 
 @pytest.mark.parametrize(
     "rule",
-    [contract.states_its_parts, contract.configures],
+    [cards.states_its_parts, cards.configures],
     ids=lambda r: r.__name__,
 )
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
@@ -70,7 +69,7 @@ def imported(shared: str, modules: tuple[str, ...]) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
 def test_each_half_stays_on_its_floor(name: str) -> None:
-    """What `contract.stays_on_its_floor` asks, of all at once: that rule starts two interpreters for each."""
+    """What `cards.stays_on_its_floor` asks, of all at once: that rule starts two interpreters for each."""
     cards = [ALGORITHMS[each] for each in sorted(ALGORITHMS)]
     server = imported("scipy.stats, sklearn.cluster", tuple(str(card.server_module) for card in cards))
     device = imported("torch", tuple(str(card.device_module) for card in cards))
@@ -80,7 +79,7 @@ def test_each_half_stays_on_its_floor(name: str) -> None:
 
 
 def test_the_rule_about_floors_holds_too() -> None:
-    contract.stays_on_its_floor(Subject(ALGORITHMS["flux"]))
+    cards.stays_on_its_floor(Subject(ALGORITHMS["flux"]))
 
 
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))

@@ -11,7 +11,7 @@ import pytest
 
 from shoal.core.algorithms.flux import ALGORITHM, Parameters
 from shoal.core.algorithms.flux import server as server_half
-from shoal.core.algorithms.flux.clustering import add_device, form_clusters, mixing_weights, place
+from shoal.core.algorithms.flux.clustering import add_devices, form_clusters, mixing_weights, place
 from shoal.core.algorithms.flux.state import Clustering, State
 from shoal.core.data.views import Views
 from shoal.core.device_kit import standard
@@ -99,9 +99,13 @@ def test_a_newcomer_unlike_all_groups_fits_nowhere() -> None:
 
 def test_late_joiners_are_added_with_classes_and_without() -> None:
     found, groups = clustered()
+    assignments = {f"d{n:02}": group for n, group in enumerate(groups)}
     for classes in (CLASSES, 0):
-        joined, cluster = add_device(found, "late", describe(2, 300, BALANCED, 600, classes))
+        late = {"late": describe(2, 300, BALANCED, 600, classes)}
+        joined, chosen, begun = add_devices(PARAMETERS, found, assignments, late)
+        cluster = chosen["late"]
         assert cluster == groups[2]
+        assert not begun
         assert np.isfinite(joined.vectors["late"]).all()
         assert max(mixing_weights(joined, "late"), key=mixing_weights(joined, "late").__getitem__) == cluster
 
@@ -118,7 +122,7 @@ def test_devices_with_and_without_classes_are_clustered_together() -> None:
 
 
 def test_density_cannot_group_what_is_noisy() -> None:
-    with pytest.raises(ConfigError, match="grouping=test"):
+    with pytest.raises(ConfigError, match="grouping=likelihood"):
         Parameters(privacy="balanced", grouping="density")
 
 

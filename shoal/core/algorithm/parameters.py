@@ -245,9 +245,14 @@ class SgdParameters(CommonParameters):
 
 @dataclass(frozen=True)
 class RoundParameters(SgdParameters):
-    """The parameters of SGD, and whether momentum survives an epoch: the base of most algorithms."""
+    """The parameters of SGD, and of other optimizers: the base of most algorithms."""
 
-    restart_momentum: bool = setting(False, "Reset the momentum at each epoch, not only at each round.")
+    optimizer: Literal["sgd", "adam", "adamw"] = setting(
+        "sgd", "The devices' optimizer. Momentum is of sgd only, and adam needs a smaller learning_rate."
+    )
+    restart_momentum: bool = setting(
+        False, "Reset what the optimizer remembers at each epoch, not only at each round."
+    )
 
 
 @dataclass(frozen=True)

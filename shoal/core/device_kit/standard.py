@@ -10,12 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from shoal.core.device_kit import private
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.describe import ALL, described
 from shoal.core.device_kit.evaluate import evaluate, score
 from shoal.core.device_kit.latents import bounds, latents, width
 from shoal.core.device_kit.learner import initial_weights, tensors_of
+from shoal.core.device_kit.mixture import predicted
 from shoal.core.device_kit.prototypes import prototypes
 from shoal.core.device_kit.train import train
 from shoal.core.errors import BadPayload, near
@@ -25,6 +28,7 @@ from shoal.core.exchange.messages import (
     Built,
     Describe,
     Described,
+    Ensemble,
     Evaluate,
     Evaluated,
     Message,
@@ -113,6 +117,12 @@ def _evaluate(message: Evaluate, context: DeviceContext) -> Evaluated:
     return Evaluated(accuracy, loss, len(samples), found, number)
 
 
+def _ensemble(message: Ensemble, context: DeviceContext) -> Evaluated:
+    samples = context.samples(message.part)
+    weights = np.array(message.weights) / sum(message.weights)
+    return Evaluated(*predicted(context, message.models, weights, samples), len(samples))
+
+
 def _describe(message: Describe, context: DeviceContext) -> Described:
     # Without classes nothing will be trained or measured here.
     parts = _parts(context, message.privacy.calibrated or not message.classes)
@@ -142,6 +152,7 @@ _ANSWERS: Mapping[type[Message], Callable[[Any, DeviceContext], Message]] = {
     Build: _build,
     Train: _train,
     Evaluate: _evaluate,
+    Ensemble: _ensemble,
     Describe: _describe,
     Score: _score,
     Represent: _represent,

@@ -30,6 +30,8 @@ MAX_BUILT = 64
 WIDTH = "width"
 """Instead of bounds: how many latents there are, and nothing about their values."""
 
+OPTIMIZERS = ("sgd", "adam", "adamw")
+
 MIN_NOISE, MAX_NOISE = 0.1, 1e4
 """In units of the clipping norm. Less gives no useful epsilon, and more drowns the gradient."""
 
@@ -52,7 +54,9 @@ class Message:
 class TrainingSettings:
     """How a device trains. learning_rate per step; batch_size in samples; epochs over its training part.
 
-    restart_momentum: forget the optimizer's momentum at each epoch, not only at each round.
+    restart_momentum: forget what the optimizer remembers at each epoch, not only at each round.
+    optimizer: "sgd", with momentum; "adam" (Kingma and Ba, ICLR 2015) or "adamw" (Loshchilov and Hutter, ICLR
+    2019), with PyTorch's defaults for all but the rate and the weight decay, and without momentum.
     proximal: mu of FedProx (Li et al., MLSys 2020, eq. 2): mu / 2 times the squared distance from the model
     as received is added to what is minimized, and not to the reported loss. A learner with a train() of its
     own has to do this itself.
@@ -65,6 +69,7 @@ class TrainingSettings:
     weight_decay: float = 0.0
     restart_momentum: bool = False
     proximal: float = field(default=0.0, metadata={LATER: True})
+    optimizer: str = field(default="sgd", metadata={LATER: True})
 
     def __post_init__(self) -> None:
         sane = {
@@ -74,6 +79,7 @@ class TrainingSettings:
             "momentum": 0.0 <= self.momentum < 1.0,
             "weight_decay": 0.0 <= self.weight_decay < math.inf,
             "proximal": 0.0 <= self.proximal < math.inf,
+            "optimizer": self.optimizer in OPTIMIZERS,
         }
         for name, holds in sane.items():
             if not holds:
@@ -237,6 +243,27 @@ class Evaluate(Message):
 
 
 @dataclass(frozen=True, eq=False)
+class Ensemble(Message):
+    """Measure how the weighted mean of several models' probabilities does on a part of the device's data.
+
+    weights: one for each model, at least 0 and not all 0. part: as for `Evaluate`. The papers measure so what
+    a newcomer without labels gets from a run that cannot place it (FLUX, F.1; FEROMA, I.3); which outputs
+    they average, they do not say.
+    """
+
+    kind: ClassVar[str] = "ensemble"
+    reply: ClassVar[type[Message]] = Evaluated
+    models: tuple[Tensors, ...]
+    weights: tuple[float, ...]
+    part: str = "test"
+
+    def __post_init__(self) -> None:
+        sane = all(weight >= 0.0 for weight in self.weights) and 0.0 < sum(self.weights) < math.inf
+        if len(self.weights) != len(self.models) or not sane:
+            raise BadPayload(f"weights {self.weights} came for {len(self.models)} models")
+
+
+@dataclass(frozen=True, eq=False)
 class Described(Message):
     """The descriptor. examples: samples behind it."""
 
@@ -306,6 +333,7 @@ STANDARD: tuple[type[Message], ...] = (
     Trained,
     Evaluate,
     Evaluated,
+    Ensemble,
     Describe,
     Described,
     Score,

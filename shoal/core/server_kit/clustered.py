@@ -21,6 +21,7 @@ from shoal.core.exchange.tensors import weighted_mean
 from shoal.core.seeds import generator
 from shoal.core.server_kit.assign import nearest_of
 from shoal.core.server_kit.averaging import Guard, combined_models, next_models
+from shoal.core.server_kit.cluster import Labels
 from shoal.core.server_kit.robust import Update
 from shoal.core.server_kit.standard import metrics_of, private_training, trained, training
 from shoal.core.types import Array, DeviceId, ModelKey, Scalar, Tensors
@@ -232,6 +233,43 @@ def end(state: S) -> str:
 def title(state: Clustered, what: str = "") -> str:
     what = what or ("one model for all" if len(state.models) == 1 else "one model for each cluster")
     return f"training round {state.progress + 1} of {state.parameters.rounds}: {what}"
+
+
+# -- one clustering of updates, after a warm-up ------------------------------------------------------------
+
+
+def grouped_once(group: Callable[[S, Mapping[DeviceId, Tensors]], Labels]) -> Phases[S]:
+    """The phases of a run that trains one model at first, groups the devices once by their updates, and then
+    trains a model for each group.
+
+    The state's parameters have `warm_up`, rounds of the one model before the one that groups. The run starts
+    in `first_phase`. group: from the state and the devices' trained models, by device and sorted, to a label
+    for each, 0, 1, ... in the order of the first devices.
+    """
+
+    def take_warm_up(state: S, reports: Sequence[Report]) -> S:
+        after = take_train(state, reports)
+        over = after.phase == "warm_up" and after.progress >= state.parameters.warm_up
+        return replace(after, phase="group") if over else after
+
+    def take_group(state: S, reports: Sequence[Report]) -> S:
+        updates = {device: update.model for device, update in sorted(trained(reports).items())}
+        labels = group(state, updates)
+        names = cluster_names(int(labels.max()) + 1)
+        groups = {device: names[label] for device, label in zip(updates, labels, strict=True)}
+        # A device that took part before and is absent now has no cluster yet, and will choose one.
+        return advanced(replace(regrouped(state, reports, groups), assignments=groups), "clustered")
+
+    return {
+        "warm_up": (ask_train, take_warm_up),
+        "group": (ask_train, take_group),
+        "clustered": (ask_train, take_train),
+    }
+
+
+def first_phase(warm_up: int) -> str:
+    """The first phase of `grouped_once`."""
+    return "warm_up" if warm_up else "group"
 
 
 # -- clusters that form and merge ----------------------------------------------------------------------------

@@ -1,11 +1,12 @@
 """What most server halves do with the standard messages."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from shoal.core.algorithm import Report
-from shoal.core.exchange.messages import Evaluated, PrivateTraining, Trained, TrainingSettings
+from shoal.core.algorithm import Report, State
+from shoal.core.exchange.messages import Ensemble, Evaluated, PrivateTraining, Trained, TrainingSettings
 from shoal.core.types import DeviceId
 
 
@@ -40,6 +41,18 @@ def trained(reports: Sequence[Report]) -> dict[DeviceId, Trained]:
 def metrics_of(reports: Sequence[Report]) -> dict[DeviceId, Evaluated]:
     """The reports of evaluation, by device."""
     return {report.device: report.message for report in reports if isinstance(report.message, Evaluated)}
+
+
+def ensemble(state: State, part: str = "test") -> Ensemble:
+    """The task to measure all models of a state together, each weighted by its devices.
+
+    A newcomer of which nothing is known gets these odds of each cluster (FLUX, F.1). A model without devices
+    counts only where no model has any.
+    """
+    devices = Counter(state.assignments.values())
+    counted = tuple(float(devices[key]) for key in state.models)
+    weights = counted if any(counted) else (1.0,) * len(counted)
+    return Ensemble(tuple(state.models.values()), weights, part)
 
 
 def mean_loss(reports: Sequence[Report]) -> float:

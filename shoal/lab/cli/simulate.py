@@ -105,6 +105,13 @@ PATH = click.Path(path_type=Path)
     "--samples", type=int, default=0, help="Number of training images of each device.  [default: all]"
 )
 @click.option(
+    "--held-out",
+    type=click.FloatRange(0.0, 1.0, max_open=True),
+    default=0.2,
+    show_default=True,
+    help="Share of each device's training samples that it measures on during the run instead.",
+)
+@click.option(
     "--model", default="", metavar="NAME", help="A built-in network, such as mlp.  [default: one that fits]"
 )
 @click.option(
@@ -216,7 +223,7 @@ def _own(
     rounds = {"rounds": settings["rounds"]} if settings["rounds"] else {}
     result = run(
         settings["algorithm"],
-        fleet_of(pattern, label, test),
+        fleet_of(pattern, label, test, settings["held_out"]),
         model=learner or settings["model"] or None,
         options=settings["options"],
         preset=settings["preset"],
@@ -229,7 +236,7 @@ def _own(
     return {**result.to_dict(), "summary": result.summary()}
 
 
-def fleet_of(pattern: str, label: str | None, test: float) -> "Fleet":
+def fleet_of(pattern: str, label: str | None, test: float, held_out: float = 0.2) -> "Fleet":
     """The devices in the files of a pattern, named as the files are. Raises ConfigError and DataFault."""
     from shoal.lab.fleet import Fleet
     from shoal.shell.readers import read_csv, read_npz
@@ -254,7 +261,7 @@ def fleet_of(pattern: str, label: str | None, test: float) -> "Fleet":
             missing = "x" if own is None else "y"
             raise DataFault(f"{path} has no array {missing}", "save it with numpy.savez(path, x=..., y=...)")
         devices[name] = (*own, *(apart or ()))
-    return Fleet(devices, test=test)
+    return Fleet(devices, test=test, held_out=held_out)
 
 
 def numbers(seeds: str) -> list[int]:
@@ -324,6 +331,9 @@ def text(found: dict[str, Any]) -> str:
             f"{found['algorithm']} ({found['preset']}) on {found['dataset']}, "
             f"{found['shift']}{level}{drifts}, seed {found['seed']}",
             f"known {accuracy['known']:.2f} %, test {test} %{own}{newcomers}",
+            f"known of the worst device {accuracy['worst']:.2f} %, deviation over devices "
+            f"{accuracy['deviation']:.2f}",
+            *([f"{accuracy['refused']} devices were refused a model"] if accuracy["refused"] else []),
             f"{found['clusters']} clusters{formed}, ARI against the truth {found['ari']:.2f}",
             f"{found['trained']['training']} rounds of training, {found['trained']['clustered']} of them on "
             "more than one model",

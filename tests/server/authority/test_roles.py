@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,14 @@ from fedserver.store.identities.audit import Event
 from shoal.core.errors import IllegalEvent
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import blob_service_pb2 as blob_pb
+from shoal.core.exchange._pb.fed.v1.device_service_pb2 import LeaveRequest
+from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2 import RenewRequest
 from shoal.core.exchange._pb.fed.v1.observer_service_pb2 import ObserveRunsRequest
 from shoal.core.exchange._pb.fed.v1.observer_service_pb2_grpc import ObserverServiceStub
-from shoal.core.exchange.link import Outcome, Placement, Report
+from shoal.core.exchange._pb.fed.v1.placement_service_pb2 import PlaceRequest
+from shoal.core.exchange.link import Hello, Outcome, Placement, Report
 from shoal.core.exchange.parts import ClusterAssignment
+from shoal.core.exchange.payload import BlobRef
 from shoal.core.identity.joining import Role
 from tests.server.authority.peers import Peer, World, lines_of, play, refused, world
 from tests.server.servers import DEVICES, start
@@ -150,6 +155,64 @@ def test_who_only_infers_is_placed_so_many_times_a_day(
                 await device.link(channel).place("", None)
 
     asyncio.run(second(asyncio.run(first())))
+
+
+@pytest.mark.parametrize("role", [Role.INFER_ONLY, Role.OBSERVER])
+def test_no_call_of_a_device_that_may_not_train_enters_a_run(tmp_path: Path, role: Role) -> None:
+    """Every call that the role has, with a session and with what a device would send; see the table."""
+
+    async def story(found: World) -> None:
+        await start(found.coordinator)
+        device = await found.device("outsider", role=role)
+        async with device.channel() as channel:
+            session = ""
+            if role in ALLOWED["/fed.v1.DeviceService/Hello"]:
+                session = (await device.link(channel).hello(Hello("toy"))).session
+                assert found.coordinator.visitors["outsider"].session == session != ""
+            requests = _requests(session)
+            own = {method for method, roles in ALLOWED.items() if role in roles}
+            assert own <= set(requests), "a new call of this role has to be tried here"
+            last = ("/fed.v1.DeviceService/Hello", "/fed.v1.DeviceService/Leave")  # they end the session
+            for method in sorted(own, key=lambda name: (name in last, name)):
+                call = channel.unary_stream if method.endswith("/Fetch") else channel.unary_unary
+                with suppress(aio.AioRpcError):
+                    answer = call(method)(
+                        requests[method], metadata=(("shoal-session", session),), timeout=HANG
+                    )
+                    await (answer.read() if method.endswith("/Fetch") else answer)
+                for run in found.coordinator.runs.values():
+                    assert not run.engine.sessions, method
+
+    play(story, tmp_path / "s")
+
+
+def test_the_same_calls_of_a_device_that_may_train_do_enter_a_run(tmp_path: Path) -> None:
+    async def story(found: World) -> None:
+        await start(found.coordinator)
+        device = await found.device("insider")
+        async with device.channel() as channel:
+            session = (await device.link(channel).hello(Hello("toy"))).session
+            fetch = channel.unary_stream("/fed.v1.BlobService/Fetch")
+            with suppress(aio.AioRpcError):
+                request = _requests(session)["/fed.v1.BlobService/Fetch"]
+                await fetch(request, metadata=(("shoal-session", session),), timeout=HANG).read()
+            assert set(found.coordinator.runs["toy"].engine.sessions) == {"insider"}
+
+    play(story, tmp_path / "s")
+
+
+def _requests(session: str) -> dict[str, bytes]:
+    """A request for each call that a role without training has."""
+    fetch = blob_pb.FetchRequest(blob=wire.blob_to_pb(BlobRef("ab" * 32, 4)))
+    return {
+        "/fed.v1.BlobService/Fetch": fetch.SerializeToString(),
+        "/fed.v1.DeviceService/Hello": wire.hello_to_pb(Hello("toy")).SerializeToString(),
+        "/fed.v1.DeviceService/Leave": LeaveRequest(session=session).SerializeToString(),
+        "/fed.v1.IdentityService/Renew": RenewRequest(csr=b"x").SerializeToString(),
+        "/fed.v1.ObserverService/ObserveRuns": ObserveRunsRequest().SerializeToString(),
+        "/fed.v1.PlacementService/Place": PlaceRequest(run="toy").SerializeToString(),
+        "/grpc.health.v1.Health/Check": b"",
+    }
 
 
 def test_a_session_a_lease_and_a_blob_belong_to_one_device(tmp_path: Path) -> None:

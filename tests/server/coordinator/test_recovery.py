@@ -26,7 +26,7 @@ from tests.server.servers import (
     start,
 )
 from tests.server.toys import MODEL, Hands, honest, same_models
-from tests.waiting import until
+from tests.waiting import HANG, until
 
 
 async def reports(coordinator: Coordinator, count: int) -> None:
@@ -141,7 +141,7 @@ def test_the_server_answers_while_it_checks_and_hands_nothing_out(
     go_on, damage = threading.Event(), Blobs.damage
 
     def slow(blobs: Blobs, name: str) -> str:
-        assert go_on.wait(30.0)
+        assert go_on.wait(HANG)
         return damage(blobs, name)
 
     async def play() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from shoal.core.algorithm import Plan, Report
-from shoal.core.algorithms.feroma import Parameters
+from shoal.core.algorithms.feroma import Parameters, two_sample
 from shoal.core.algorithms.feroma.mapping import mapped
 from shoal.core.algorithms.feroma.mapping import place as place_newcomer
 from shoal.core.algorithms.feroma.memory import absent, reassigned, remembered
@@ -19,7 +19,7 @@ from shoal.core.errors import Refused
 from shoal.core.exchange.messages import Describe, Described, Message, Train
 from shoal.core.exchange.parts import ClusterAssignment, Descriptor, PrivacySettings
 from shoal.core.exchange.tensors import Mixture
-from shoal.core.server_kit import clustered, descriptors, two_sample
+from shoal.core.server_kit import clustered, descriptors
 from shoal.core.server_kit.averaging import held_back, next_models
 from shoal.core.server_kit.clustered import GLOBAL
 from shoal.core.server_kit.estimates import estimate

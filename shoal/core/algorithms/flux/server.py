@@ -7,13 +7,13 @@ from dataclasses import replace
 from shoal.core.algorithm import Plan, Report
 from shoal.core.algorithms.flux import Parameters
 from shoal.core.algorithms.flux.clustering import (
-    add_device,
+    add_devices,
     form_clusters,
     mixing_weights,
+    regrouped,
     warm_up_is_over,
 )
 from shoal.core.algorithms.flux.clustering import place as place_newcomer
-from shoal.core.algorithms.flux.drift import drifted, recluster
 from shoal.core.algorithms.flux.messages import TrainMixture
 from shoal.core.algorithms.flux.state import Clustering, State
 from shoal.core.errors import Refused
@@ -152,16 +152,34 @@ def _ask_clustered(state: State, present: Sequence[DeviceId]) -> Plan:
 
 
 def _take_clustered(state: State, reports: Sequence[Report]) -> State:
-    clustering, assignments = _clustering(state), dict(state.assignments)
-    for report in reports:
-        if isinstance(report.message, Described):
-            clustering, cluster = add_device(clustering, report.device, report.message.descriptor)
-            assignments[report.device] = cluster
-    if not trained(
-        reports
-    ):  # only late joiners answered: no device has trained, so the round is still to come
-        return replace(state, clustering=clustering, assignments=assignments)
-    return _aggregate(replace(state, clustering=clustering, assignments=assignments), reports)
+    state = _joined(state, _described(reports))
+    if not trained(reports):
+        # Only late joiners answered: no device has trained, so the round is still to come.
+        return state
+    return _aggregate(state, reports)
+
+
+def _joined(state: State, described: Mapping[DeviceId, Descriptor]) -> State:
+    """The state with late joiners in their clusters."""
+    if not described:
+        return state
+    clustering, joined, begun = add_devices(
+        state.parameters, _clustering(state), state.assignments, described
+    )
+    state = replace(state, clustering=clustering, assignments={**state.assignments, **joined})
+    if not begun:
+        return state
+    sources = {name: begun.get(name, name) for name in clustering.names}
+    models = {name: state.models[old] for name, old in sources.items()}
+    return replace(state, models=models, guard=state.guard.moved(sources))
+
+
+def _described(reports: Sequence[Report]) -> dict[DeviceId, Descriptor]:
+    return {
+        report.device: report.message.descriptor
+        for report in reports
+        if isinstance(report.message, Described)
+    }
 
 
 def _aggregate(state: State, reports: Sequence[Report]) -> State:
@@ -204,22 +222,21 @@ def _ask_watch(state: State, present: Sequence[DeviceId]) -> Plan:
 
 
 def _take_watch(state: State, reports: Sequence[Report]) -> State:
-    described = {
-        report.device: report.message.descriptor
-        for report in reports
-        if isinstance(report.message, Described)
-    }
-    moved = drifted(_clustering(state), described)
+    before = state.assignments
+    clustering, assignments, sources = regrouped(
+        state.parameters, _clustering(state), before, state.progress, _described(reports)
+    )
+    moved = [device for device, name in assignments.items() if before.get(device, name) != name]
     if not moved:
-        return replace(state, phase="clustered")
-    found, assignments, sources = recluster(state.parameters, _clustering(state), state.progress, described)
+        clustering = replace(clustering, round=_clustering(state).round)
+        return replace(state, clustering=clustering, phase="clustered")
     remark = (
         f"after round {state.progress} the data of {listed(moved)} had drifted: "
         "the clusters were formed again"
     )
     return replace(
         state,
-        clustering=found,
+        clustering=clustering,
         assignments=assignments,
         models={name: state.models[old] for name, old in sources.items()},
         guard=state.guard.moved(sources),
