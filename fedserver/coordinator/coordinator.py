@@ -168,9 +168,13 @@ class Coordinator:
             )
         if self.storage.full:
             return (f"the disk is full, and all runs wait for space: {self.storage.full}",)
+        found = []
         if lacking := self.storage.space.lacks(self.low_water()):
-            return (f"uploads are refused: the disk needs {lacking} more free bytes",)
-        return ()
+            found.append(f"uploads are refused: the disk needs {lacking} more free bytes")
+        if repaired := self.storage.repaired:
+            more = f", and {len(repaired) - 1} more" if len(repaired) > 1 else ""
+            found.append(f"the disk damaged what the server stored; check it: {repaired[0]}{more}")
+        return tuple(found)
 
     async def check_mark(self, device: DeviceId, mark: str) -> None:
         """Compare the mark that a device shows with the history. After the first conflict the server begins
