@@ -54,6 +54,7 @@ class Coordinator:
     that cannot be read. known: how many devices called before the start. barred: devices that were revoked
     since the start; reports of theirs that do not count yet will not count. may_train: whether a device may
     take part in runs; in plain text every device may, and `fedserver.rpc.server.listen` asks its role.
+    attention: sources of notices.
     """
 
     def __init__(self, storage: Storage, settings: Settings) -> None:
@@ -67,6 +68,7 @@ class Coordinator:
         self.barred: set[DeviceId] = set()
         self.may_train: Callable[[DeviceId], bool] = lambda device: True
         self.meter = Meter()
+        self.attention: list[Callable[[], Iterable[str]]] = []
         self.changed = Signal()
         self.stopping = self.closed = False
         self.broken: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
@@ -154,7 +156,10 @@ class Coordinator:
         return replace(found, waiting_for=what, waiting_devices=(), time_left=None)
 
     def notices(self) -> tuple[str, ...]:
-        """Problems that keep the server from working and that an operator has to solve."""
+        """What an operator has to know: what keeps the server from working, and what `attention` adds."""
+        return (*self._problems(), *(notice for source in self.attention for notice in source()))
+
+    def _problems(self) -> tuple[str, ...]:
         if self.conflicts:
             named = ", ".join(f"{device} saw {mark}" for device, mark in list(self.conflicts.items())[:NAMED])
             return (
@@ -163,9 +168,13 @@ class Coordinator:
             )
         if self.storage.full:
             return (f"the disk is full, and all runs wait for space: {self.storage.full}",)
+        found = []
         if lacking := self.storage.space.lacks(self.low_water()):
-            return (f"uploads are refused: the disk needs {lacking} more free bytes",)
-        return ()
+            found.append(f"uploads are refused: the disk needs {lacking} more free bytes")
+        if repaired := self.storage.repaired:
+            more = f", and {len(repaired) - 1} more" if len(repaired) > 1 else ""
+            found.append(f"the disk damaged what the server stored; check it: {repaired[0]}{more}")
+        return tuple(found)
 
     async def check_mark(self, device: DeviceId, mark: str) -> None:
         """Compare the mark that a device shows with the history. After the first conflict the server begins

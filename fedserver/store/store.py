@@ -28,6 +28,7 @@ from fedserver.store.identities import Identities
 from fedserver.store.identities.audit import AuditLog
 from fedserver.store.journal import Journal
 from fedserver.store.records import RoundRecord, Standing
+from fedserver.store.redundancy import DamagedRow
 from fedserver.store.runs import Reports, Runs
 from shoal.core.errors import DiskFull
 from shoal.core.types import RunId
@@ -115,6 +116,7 @@ class Storage:
     """A store for callers that must not block. Created by `open`.
 
     full: the error of a write that waits for disk space, or None. space: the state folder's disk space.
+    repaired: what was found damaged since the start, and what became of it, for people.
     blobs: these are only files, so any thread may use them.
     """
 
@@ -127,6 +129,7 @@ class Storage:
         self.journal, self.history = JournalCalls(self, store.journal), HistoryCalls(self, store.history)
         self.identities = IdentityCalls(self, store.identities)
         self.clean_up = Call(self, store.clean_up)
+        self.repaired = store.database.repaired
 
     @classmethod
     async def open(cls, state: Path) -> "Storage":
@@ -144,7 +147,7 @@ class Storage:
         return cls(store, thread, space)
 
     async def on_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, _repairing, work)
 
     async def when_space(self, work: Callable[[], T]) -> T:
         """Run `work` on the store's thread, and repeat it as long as the disk is full.
@@ -184,6 +187,14 @@ class Storage:
         self._thread.shutdown()
 
 
+def _repairing(work: Callable[[], T]) -> T:
+    """Do this; once more if a row that it would have changed was damaged, and is restored now."""
+    try:
+        return work()
+    except DamagedRow:
+        return work()
+
+
 class BlobCacheCalls:
     """`BlobCache`, awaited."""
 
@@ -199,6 +210,7 @@ class RunCalls:
 
     def __init__(self, on: Storage, part: Runs) -> None:
         self.add, self.end, self.all = Call(on, part.add), Call(on, part.end), Call(on, part.all)
+        self.names, self.get = Call(on, part.names), Call(on, part.get)
         self.adopt, self.release = Call(on, part.adopt), Call(on, part.release)
         self.open_round, self.save_round = Call(on, part.open_round), Call(on, part.save_round)
         self.rounds, self.versions = Call(on, part.rounds), Call(on, part.versions)
