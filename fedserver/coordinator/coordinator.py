@@ -54,6 +54,7 @@ class Coordinator:
     that cannot be read. known: how many devices called before the start. barred: devices that were revoked
     since the start; reports of theirs that do not count yet will not count. may_train: whether a device may
     take part in runs; in plain text every device may, and `fedserver.rpc.server.listen` asks its role.
+    attention: sources of notices.
     """
 
     def __init__(self, storage: Storage, settings: Settings) -> None:
@@ -67,6 +68,7 @@ class Coordinator:
         self.barred: set[DeviceId] = set()
         self.may_train: Callable[[DeviceId], bool] = lambda device: True
         self.meter = Meter()
+        self.attention: list[Callable[[], Iterable[str]]] = []
         self.changed = Signal()
         self.stopping = self.closed = False
         self.broken: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
@@ -154,7 +156,10 @@ class Coordinator:
         return replace(found, waiting_for=what, waiting_devices=(), time_left=None)
 
     def notices(self) -> tuple[str, ...]:
-        """Problems that keep the server from working and that an operator has to solve."""
+        """What an operator has to know: what keeps the server from working, and what `attention` adds."""
+        return (*self._problems(), *(notice for source in self.attention for notice in source()))
+
+    def _problems(self) -> tuple[str, ...]:
         if self.conflicts:
             named = ", ".join(f"{device} saw {mark}" for device, mark in list(self.conflicts.items())[:NAMED])
             return (

@@ -176,7 +176,8 @@ def _newcomers(
     """How well labelled devices do that took no part, one for each concept, where the shift has them."""
     if experiment.dataset in natural.NAMES:
         return []
-    made = newcomers(experiment.shift, experiment.seed, *images.load(experiment.dataset, experiment.data_dir))
+    data = images.load(experiment.dataset, experiment.data_dir, experiment.label)
+    made = newcomers(experiment.shift, experiment.seed, *data)
     if not made:
         return []
     fleet = numbered([Holding.steady(one.train, one.test, one.concept) for one in made])

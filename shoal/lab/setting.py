@@ -1,6 +1,6 @@
 """What an experiment is, and its setting: what the devices hold, how they differ, and what is public."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -37,6 +37,9 @@ class Experiment:
     unless they say otherwise, since simulated devices have no one to protect. samples: training images of
     each device; 0 shares out all of them. rounds: 0 for the preset's.
 
+    dataset: a name, or the path of a file or a folder, see `shoal.lab.datasets`; label: its column of
+    classes, of a table.
+
     held_out: the share of each device's samples that it measures on during the run and does not train on;
     FLUX and FEROMA have a fifth, FedRC and CORNFLQS none.
 
@@ -51,6 +54,7 @@ class Experiment:
     preset: str = "default"
     dataset: str = "digits"
     data_dir: Path | None = None
+    label: str = ""
     shift: str = "px"
     level: int | str = 5
     drifts: int = 0
@@ -80,14 +84,17 @@ def setting(experiment: Experiment) -> dict[str, Any]:
 
 def fleet_of(experiment: Experiment) -> tuple[Fleet, Dataset | None]:
     """The devices with their data, and what is public. Raises ConfigError."""
-    holdings, public = _holdings(experiment)
-    # Ten in all image sets, even where the devices lack some.
-    labels = [each.test.y for each in holdings if each.test.y is not None]
-    classes = 10 if holdings[0].test.x.ndim == 4 else 1 + max(int(own.max()) for own in labels)
+    holdings, public, classes = _holdings(experiment)
     return numbered(holdings, classes, experiment.held_out), public
 
 
-def _holdings(experiment: Experiment) -> tuple[list[Holding], Dataset | None]:
+def class_count(parts: Iterable[Dataset]) -> int:
+    """How many classes there are in all parts, numbered from 0."""
+    return 1 + max(int(part.y.max(initial=0)) for part in parts if part.y is not None)
+
+
+def _holdings(experiment: Experiment) -> tuple[list[Holding], Dataset | None, int]:
+    """The devices, what is public, and the number of classes, even where the devices lack some."""
     if not 0.0 <= experiment.public < 1.0:
         raise ConfigError(f"a share of {experiment.public} of the images is public", "give 0 to below 1")
     if not 0.0 <= experiment.held_out < 1.0:
@@ -100,8 +107,10 @@ def _holdings(experiment: Experiment) -> tuple[list[Holding], Dataset | None]:
             _check_natural(experiment)
             stages = max(experiment.drifts, 1)
             found = natural.load(experiment.dataset, experiment.data_dir, clients, stages)
-            return [natural_holding(device, rounds) for device in found], None
-        everything, test = images.load(experiment.dataset, experiment.data_dir)
+            classes = class_count(device.test for device in found)
+            return [natural_holding(device, rounds) for device in found], None, classes
+        everything, test = images.load(experiment.dataset, experiment.data_dir, experiment.label)
+        classes = class_count((everything, test))
         apart, train = public_part(everything, experiment.public, seed)
         public = apart if experiment.public else None
         if experiment.samples:
@@ -111,11 +120,11 @@ def _holdings(experiment: Experiment) -> tuple[list[Holding], Dataset | None]:
             made = drifting(
                 experiment.shift, level, experiment.drifts, clients, seed, train, test, experiment.mode
             )
-            return [drifting_holding(device, rounds) for device in made], public
+            return [drifting_holding(device, rounds) for device in made], public, classes
         if not isinstance(experiment.level, int):
             raise ValueError(f"level {experiment.level!r} needs --drifts: without drifts, levels are 1 to 8")
         steady = make(experiment.shift, experiment.level, clients, seed, train, test)
-        return [Holding.steady(one.train, one.test, one.concept) for one in steady], public
+        return [Holding.steady(one.train, one.test, one.concept) for one in steady], public, classes
     except (ValueError, FileNotFoundError) as fault:
         raise ConfigError(str(fault)) from None
 

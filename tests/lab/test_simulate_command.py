@@ -102,7 +102,7 @@ def test_csv_files_and_a_folder_for_each_device(tmp_path: Path) -> None:
     ("arguments", "text"),
     [
         (("--data", "{}/none-*.npz"), "no file is named like"),
-        (("--learner", "{}/learner.py"), "--learner and --label are for your own data"),
+        (("--learner", "{}/learner.py"), "--learner is for your own devices"),
         (("--data", "{}/*.csv"), "name its column of classes: --label COLUMN"),
         (("--data", "{}/*.npz", "--learner", "{}/learner.py", "--model", "mlp"), "give one of them"),
         (("--data", "{}/*.npz", "--set", "round=3"), 'did you mean "rounds"'),

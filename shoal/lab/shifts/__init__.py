@@ -48,6 +48,8 @@ _GENERATORS: dict[str, tuple[range, Callable[[int, int, int, Dataset, Dataset], 
     **{f"qs-{kind}": (quantity.LEVELS, partial(quantity.make, kind)) for kind in quantity.KINDS},
 }
 SHIFTS = tuple(_GENERATORS)
+OF_ANY_SAMPLES = ("py", "pyx", "dirichlet", "qs-labels")
+"""Shifts of labels only: they take samples of any shape, such as rows of a table."""
 
 
 def make(shift: str, level: int, clients: int, seed: int, train: Dataset, test: Dataset) -> list[DeviceData]:
@@ -55,8 +57,8 @@ def make(shift: str, level: int, clients: int, seed: int, train: Dataset, test: 
 
     `level`: 1 (mild) to 8 (hard), FLUX Table 9; 0 to 2 for quantity skew, 1 and 2 for `fedrc`.
     `seed`: 0 to 2**32 - 1.
-    `train`, `test`: labelled images, x (n, h, w) or (n, c, h, w) with c 1 or 3, uint8 or float in [0, 1].
-    They are not changed. `px` takes unlabelled ones too.
+    `train`, `test`: labelled images, x (n, h, w) or (n, c, h, w) with c 1 or 3, uint8 or float in [0, 1];
+    samples of any shape for `OF_ANY_SAMPLES`. They are not changed. `px` takes unlabelled ones too.
 
     The devices' images are float32 in [0, 1], (n, channels, h, w), channels as in the table above.
 
@@ -66,7 +68,7 @@ def make(shift: str, level: int, clients: int, seed: int, train: Dataset, test: 
     known("shift", shift, SHIFTS)
     levels, generator = _GENERATORS[shift]
     check_level(level, levels)
-    check(clients, seed, train, test)
+    check(clients, seed, train, test, images=shift not in OF_ANY_SAMPLES)
     return generator(level, clients, seed, train, test)
 
 
