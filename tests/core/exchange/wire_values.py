@@ -34,12 +34,16 @@ from shoal.core.exchange.link import (
     Welcome,
 )
 from shoal.core.exchange.messages import (
+    MAX_RHO,
+    MIN_RHO,
     Build,
     Built,
+    CountLatents,
     Describe,
     Described,
     Evaluate,
     Evaluated,
+    LatentsCounted,
     Message,
     PrivateTraining,
     Protected,
@@ -247,8 +251,11 @@ messages: Mapping[type[Message], st.SearchStrategy[Message]] = {
     Trained: st.builds(
         Trained, tensors, counts, floats, st.none() | descriptors(), st.none() | protected, curves
     ),
-    Evaluate: st.builds(Evaluate, tensors, texts, texts, texts),
-    Evaluated: st.builds(Evaluated, floats, floats, counts, st.none() | bounds(), counts),
+    Evaluate: st.builds(Evaluate, tensors, texts, texts, texts)
+    | st.builds(Evaluate, tensors, texts, texts, st.just(""), st.floats(MIN_RHO, MAX_RHO)),
+    Evaluated: st.builds(Evaluated, floats, floats, counts, st.none() | bounds(), counts, st.none() | floats),
+    CountLatents: st.builds(CountLatents, tensors),
+    LatentsCounted: st.builds(LatentsCounted, counts),
     Describe: st.builds(Describe, tensors, tensors, counts, privacies),
     Described: st.builds(Described, descriptors(), counts),
     Score: st.builds(Score, st.lists(tensors, max_size=3).map(tuple)),
