@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import Learner, Loss, authors
+from shoal.core.device_kit.metrics import macro_auc, macro_f1
 from shoal.core.device_kit.samples import PASS, Samples
 from shoal.core.device_kit.slots import blocks, slots_of
 from shoal.core.errors import DataFault, DeviceFault, LearnerFault
@@ -112,6 +113,18 @@ def correct(learner: Learner, model: nn.Module, samples: Samples) -> int:
             right = class_scores(model, block.x, samples.classes).argmax(1) == block.y
         found += int((right & block.filled).sum())
     return found
+
+
+def detailed(learner: Learner, model: nn.Module, samples: Samples) -> tuple[float | None, float | None]:
+    """Macro F1 and AUC (`shoal.core.device_kit.metrics`); None where the learner has an evaluate()."""
+    if learner.evaluate is not None:
+        return None, None
+    model.eval()
+    with torch.no_grad(), authors("network", model, samples.x[:PASS]):
+        scores = [class_scores(model, samples.x[rows], samples.classes) for rows in samples.passes()]
+    chances = torch.softmax(torch.cat(scores).double(), 1).nan_to_num(nan=0.0).cpu().numpy()
+    labels = samples.labels.cpu().numpy()
+    return macro_f1(labels, chances.argmax(1)), macro_auc(labels, chances)
 
 
 def _checked(result: object) -> tuple[float, float]:

@@ -217,7 +217,9 @@ class Train(Message):
 class Evaluated(Message):
     """How good the model is on the device. accuracy: 0 to 1; examples: samples it was measured on.
 
-    bounds, latents: of the model's latent values and their number of coordinates, where asked for.
+    bounds, latents: of the model's latent values and their number of coordinates, where asked for. f1, auc:
+    means over the classes, where asked for (`shoal.core.device_kit.metrics`); None for a learner with an
+    evaluate() of its own, and auc where there is only one class.
     rho: what the accuracy cost; then it has noise, and the loss, which does not leave, is 0.
     """
 
@@ -227,6 +229,8 @@ class Evaluated(Message):
     examples: int
     bounds: LatentBounds | None = None
     latents: int = 0
+    f1: float | None = None
+    auc: float | None = None
     rho: float | None = None
 
 
@@ -236,7 +240,7 @@ class Evaluate(Message):
 
     bounds: "" for none, "scalar" for one lowest and highest latent value over all coordinates of the
     held-out part, "coordinate" for one pair each, WIDTH for only their number. A device without a test part
-    uses the held-out one.
+    uses the held-out one. detailed: measure f1 and auc too; None is no.
 
     rho: ask for an accuracy with a privacy guarantee: the number of samples that the model classifies rightly
     with discrete Gaussian noise, which costs each sample this much (`shoal.core.privacy.cost`); MIN_RHO to
@@ -249,11 +253,14 @@ class Evaluate(Message):
     part: str = "held_out"
     cluster: str = ""
     bounds: str = ""
+    detailed: bool | None = None
     rho: float | None = None
 
     def __post_init__(self) -> None:
-        if self.rho is not None and not (MIN_RHO <= self.rho <= MAX_RHO and not self.bounds):
-            raise BadPayload(f"an accuracy cannot cost {self.rho}", f"{MIN_RHO} to {MAX_RHO}, and no bounds")
+        if self.rho is not None and (self.bounds or self.detailed):
+            raise BadPayload("with a privacy guarantee only the accuracy can be measured")
+        if self.rho is not None and not MIN_RHO <= self.rho <= MAX_RHO:
+            raise BadPayload(f"an accuracy cannot cost a rho of {self.rho}", f"use {MIN_RHO} to {MAX_RHO}")
 
     def admit(self, reply: Message) -> None:
         assert isinstance(reply, Evaluated)

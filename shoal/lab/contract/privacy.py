@@ -18,7 +18,9 @@ def asks_for_privacy_in_every_task(subject: Subject) -> None:
     """Where a run asks for DP-SGD, no task lets weights leave without it."""
     if "dp_epsilon" not in subject.card.settings:
         return
-    open_figures = {"dp_open_figures": True} if "dp_open_figures" in subject.card.settings else {}
+    open_figures: dict[str, Any] = (
+        {"dp_open_figures": True} if "dp_open_figures" in subject.card.settings else {}
+    )
     paid = {"private": Protected(1.0, 1.0, 0.1, 5), "curve": tuple(0.1 * order for order in ORDERS)}
     trained: Counter[DeviceId] = Counter()
     asked: set[Any] = set()
