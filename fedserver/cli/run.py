@@ -248,7 +248,7 @@ def _over(console: Console, client: "OperatorClient", name: str, timeout: float 
 @click.argument("name", metavar="RUN")
 @click.option("--follow", is_flag=True, help="Keep printing new lines until the run is over.")
 def logs(console: Console, client: "OperatorClient", name: str, follow: bool) -> Result:
-    """Print the log of a run, including the tracebacks of learners that failed."""
+    """Print the log of a run, including which devices failed. Their owners see why in `fedclient status`."""
     lines: list[LogLine] = []
     while True:
         last = not follow or client.show(name).summary.over

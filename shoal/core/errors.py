@@ -11,6 +11,8 @@
     |  |- Unauthenticated no valid certificate: renew it, or join again
     |  |- Revoked         an operator has ended this identity
     |  |- Taken           another device has that name
+    |  |- TooFewSamples    noise would hide what they tell
+    |  |- NoConsent        the owner has not consented to what the run asks for
     |  |- OverBudget      the owner's privacy budget has no room for it
     |  |- Unprotected     the owner lets nothing leave without a privacy guarantee
     |  `- WrongVersion    the two sides have no version of the exchange in common
@@ -100,6 +102,14 @@ class Taken(Refused):
 
 class WrongVersion(Refused):
     code, exit_code = "wrong-version", 7
+
+
+class TooFewSamples(Refused):
+    code = "too-few-samples"
+
+
+class NoConsent(Refused):
+    code = "no-consent"
 
 
 class OverBudget(Refused):
