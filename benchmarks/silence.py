@@ -1,15 +1,15 @@
 """Callers that open calls and never send a message: what do honest devices notice?
 
-One process is the server (`fedserver up`, with certificates). Another is the attacker: it opens as many calls as
-each of its connections may have, of every method in turn, sends no message, and makes a new connection for each
-one that is closed. This process is two honest devices: one calls over and over on its connection, the other
-joins over and over under a new name. Both are measured without an attacker, and with each kind of attacker:
+One process is the server (`fedserver up`, with certificates). Another is the attacker: it opens as many calls
+as each of its connections may have, of every method in turn, sends no message, and makes a new connection for
+each one that is closed. This process is two honest devices: one calls over and over on its connection, the
+other joins over and over under a new name. Both are measured without an attacker, and with each kind:
 
     stranger     on the joining port, without a certificate
     infer-only, observer, train, revoked     on the devices' port, with a certificate
 
-The attacker runs at the lowest priority of the processor, since the machine of an attacker is not the server's.
-What it leaves out: a network (loopback only). Times depend on the machine; what counts is the ratio of medians.
+The attacker runs at the lowest priority of the processor, since its machine would not be the server's. What
+it leaves out: a network (loopback only). Times depend on the machine; what counts is the ratio of medians.
 
     python -m benchmarks.silence [--seconds 10] [--connections 80] [--rate 20] [--json FILE]
 """
@@ -193,13 +193,11 @@ async def measure(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]
 
 
 def show(who: str, found: dict[str, float], quiet: dict[str, float]) -> None:
-    ratio = found["median"] / quiet["median"]
-    print(
-        f"{who:12} calls {found['calls']:4.0f}: median {1000 * found['median']:6.1f} ms ({ratio:.2f} of quiet),"
-        f" longest {found['longest']:.2f} s; joins {found['joins']:3.0f}: median {found['joins_median']:.2f} s,"
-        f" longest {found['joins_longest']:.2f} s",
-        flush=True,
-    )
+    median, ratio = 1000 * found["median"], found["median"] / quiet["median"]
+    calls = f"calls {found['calls']:4.0f}: median {median:6.1f} ms ({ratio:.2f} of quiet)"
+    joins = f"joins {found['joins']:3.0f}: median {found['joins_median']:.2f} s"
+    longest = f"longest {found['longest']:.2f} s", f"longest {found['joins_longest']:.2f} s"
+    print(f"{who:12} {calls}, {longest[0]}; {joins}, {longest[1]}", flush=True)
 
 
 def main() -> None:
