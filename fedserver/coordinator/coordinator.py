@@ -327,7 +327,7 @@ class Coordinator:
         unknown = self.recovery.pending or self.recovery.unreadable
         going_on = None if unknown else tuple(run.run for run in active)
         if active:
-            text = f"run {active[0].run}: {active[0].engine.waiting().text}"
+            text = f"run {active[0].run}: {active[0].engine.progress()}"
             return Idle(text, 0.0, 1.0, going_on=going_on)
         if self.runs:
             return Idle("every run is over", 1.0, 5.0, True, going_on)

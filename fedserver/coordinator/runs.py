@@ -26,6 +26,7 @@ from shoal.core.engine.events import (
     Reduced,
     RolledBack,
     Save,
+    SteppedIn,
     Tick,
     Withdraw,
 )
@@ -120,8 +121,11 @@ class Run:
             state,
             round=record.round,
             asked=record.asked,
+            stepped_in=record.stepped_in,
             reported=reported,
+            elapsed=_elapsed(record),
             abandoned_in_a_row=record.abandoned_in_a_row,
+            memory=record.memory,
         )
         self.title = record.title
         self._offered: dict[DeviceId, Lease] = {}
@@ -141,8 +145,7 @@ class Run:
         return self.standing is Standing.ACTIVE
 
     def present(self, device: DeviceId) -> bool:
-        session = self.engine.sessions.get(device)
-        return session is not None and session.presence is not Presence.ABSENT
+        return self.engine.sessions.is_here(device)
 
     def lease(self, device: DeviceId) -> Lease | None:
         """The task that a device should work on now, if the engine still expects its report."""
@@ -243,6 +246,8 @@ class Run:
         match effect:
             case Opened():
                 await self._open(effect)
+            case SteppedIn():
+                await self._step_in(effect)
             case Offer():
                 await self._offer(effect)
             case Withdraw():
@@ -262,6 +267,11 @@ class Run:
         crash.point("server.opened")
         tasks = len(self.engine.plan.tasks)
         await self.note(f"open: {effect.title}, tasks for {tasks} {'device' if tasks == 1 else 'devices'}")
+
+    async def _step_in(self, effect: SteppedIn) -> None:
+        await self._storage.runs.step_in.when_space(self.run, effect.devices)
+        crash.point("server.stepped-in")
+        await self.note(f"these devices are asked as well, in place of others: {', '.join(effect.devices)}")
 
     async def _offer(self, effect: Offer) -> None:
         payload = await self.blobs.payload.when_space(effect.message)
@@ -284,7 +294,7 @@ class Run:
         checkpoint = await self.blobs.store_state.when_space(self.state_type, effect.state)
         crash.point("server.state-stored")
         await self._storage.runs.save_round.when_space(
-            self.run, closed, checkpoint, effect.abandoned_in_a_row
+            self.run, closed, checkpoint, effect.abandoned_in_a_row, effect.memory
         )
         crash.point("server.round-tidied")
         self._abandoned, self.title, self._accuracy = "", "", None
@@ -326,6 +336,11 @@ class Run:
         self._accuracy = await in_thread(lambda: measured_accuracy(reports, tasks))
         crash.point("server.reduced")
         return following
+
+
+def _elapsed(record: RunRecord) -> float:
+    """For how many seconds the open round has been open, by the clock on the wall: 0 if it is not known."""
+    return max(0.0, time.time() - record.opened) if record.asked and record.opened else 0.0
 
 
 async def _raise(fault: StorageFault) -> None:

@@ -17,6 +17,7 @@ from fedserver.store.schema import (
     CHECKSUMS,
     CURVES,
     FIRST,
+    FLEET,
     GAPS,
     HISTORY,
     IDENTITIES,
@@ -43,6 +44,7 @@ STEPS: tuple[str, ...] = (
     POLICY,
     ACCURACY,
     REPORTS,
+    FLEET,
     CHECKSUMS,
 )
 """The migrations: step n upgrades version n - 1 to n. The SQL of a released step never changes."""

@@ -70,7 +70,12 @@ class Store:
     def clean_up(self) -> str:
         """Remove the files that a crash left behind. Returns a line for the log; "" if there were none."""
         needed = {name for (name,) in self.database.query("SELECT sha256 FROM needed_blobs")}
-        asked = [device for record in self.runs.all() for device in record.asked]
+        asked = [
+            device
+            for record in self.runs.all()
+            for group in (record.asked, *record.stepped_in)
+            for device in group
+        ]
         files, size = self.blobs.clean_up(needed, asked)
         return f"removed {files} unfinished files ({size} bytes) left by the last stop" if files else ""
 
@@ -90,7 +95,11 @@ class Store:
                 reported = len(self.reports.of_round(record.run, record.round))
                 closed = RoundRecord(record.round, record.title, len(record.asked), reported, {}, why, 0.0)
                 self.runs.save_round(
-                    record.run, closed, self.runs.checkpoint(record.run), record.abandoned_in_a_row
+                    record.run,
+                    closed,
+                    self.runs.checkpoint(record.run),
+                    record.abandoned_in_a_row,
+                    record.memory,
                 )
                 found.append(record.run)
         self.identities.gap.accept()
@@ -216,7 +225,7 @@ class RunCalls:
         self.open_round, self.save_round = Call(on, part.open_round), Call(on, part.save_round)
         self.rounds, self.versions = Call(on, part.rounds), Call(on, part.versions)
         self.checkpoints = Call(on, part.checkpoints)
-        self.drop_checkpoint = Call(on, part.drop_checkpoint)
+        self.drop_checkpoint, self.step_in = Call(on, part.drop_checkpoint), Call(on, part.step_in)
 
 
 class ReportCalls:
