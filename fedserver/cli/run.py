@@ -31,6 +31,7 @@ POLICY = (
     "oversample",
     "wait_for_devices",
     "deadline",
+    "straggler_factor",
     "device_timeout",
     "max_abandoned_rounds",
 )
@@ -91,6 +92,13 @@ def run() -> None:
     type=float,
     metavar="SECONDS",
     help=f"Maximum length of a round.  [default: {DEFAULTS.deadline:g}]",
+)
+@click.option(
+    "--straggler-factor",
+    type=float,
+    metavar="FACTOR",
+    help="Close a round when a device takes more than FACTOR times what the others needed; 0: only at the "
+    f"deadline.  [default: {DEFAULTS.straggler_factor:g}]",
 )
 @click.option(
     "--device-timeout",
