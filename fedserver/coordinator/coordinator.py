@@ -26,7 +26,7 @@ from fedserver.store.store import BlobCacheCalls, Storage
 from shoal.core.algorithm import State
 from shoal.core.engine.events import Event, Heard, Joined, Left
 from shoal.core.engine.rounds import Stage
-from shoal.core.errors import DiskFull, InDoubt, NotFound, ServerFull, StorageFault, Unavailable
+from shoal.core.errors import DiskFull, InDoubt, NotFound, ServerFull, StorageFault, TooManyFiles, Unavailable
 from shoal.core.exchange.admit import Limits
 from shoal.core.exchange.link import Idle, Task
 from shoal.core.types import DeviceId, RunId
@@ -136,7 +136,7 @@ class Coordinator:
             )
         if self.storage.full:
             raise ServerFull(
-                f"the server's disk is full: {self.storage.full.message}",
+                "the server's disk is full, or it has too many files open",
                 "the server's operator can free some space; try again in a minute",
             )
 
@@ -167,6 +167,8 @@ class Coordinator:
                 " on from this state, stop the server and run: fedserver recover --accept",
             )
         if self.storage.full:
+            if isinstance(self.storage.full, TooManyFiles):
+                return (f"no file can be opened, and all runs wait: {self.storage.full}",)
             return (f"the disk is full, and all runs wait for space: {self.storage.full}",)
         found = []
         if lacking := self.storage.space.lacks(self.low_water()):

@@ -39,6 +39,7 @@ from shoal.core.errors import (
     ShoalError,
     StaleReport,
     StorageFault,
+    TooManyFiles,
     Unavailable,
 )
 from shoal.core.exchange.link import Task
@@ -49,6 +50,8 @@ from shoal.shell import crash
 
 log = logging.getLogger("shoal.run")
 
+AGAIN = 1.0
+"""Seconds after which reports whose files could not be opened are combined again."""
 NAMED, REASON = 10, 2000
 """How many missing devices a log line names (`run show` lists all), and how many characters of an error it
 has."""
@@ -305,7 +308,7 @@ class Run:
     async def _reduce(self, effect: Reduce) -> None:
         with suppress(StorageFault, Unavailable):  # the coordinator already knows of the fault, or is closed
             try:
-                following = await self._combined(effect)
+                following = await self._combined_when_possible(effect)
             except StorageFault as fault:
                 await self._in_turn(_raise(fault))
             except Exception as error:
@@ -313,6 +316,15 @@ class Run:
                 await self._in_turn(self._fail(what, error))
             else:
                 await self._in_turn(self.advance(Reduced(effect.round, following)))
+
+    async def _combined_when_possible(self, effect: Reduce) -> State:
+        """The next state. It is computed again as long as the files of the reports cannot be opened."""
+        while True:
+            try:
+                return await self._combined(effect)
+            except TooManyFiles as fault:
+                log.warning("run %s: its reports are combined again in a moment: %s", self.run, fault)
+                await asyncio.sleep(AGAIN)
 
     async def _combined(self, effect: Reduce) -> State:
         server_half, state, tasks = self.server_half, self.engine.state, self.engine.plan.tasks

@@ -30,7 +30,7 @@ from fedserver.store.journal import Journal
 from fedserver.store.records import RoundRecord, Standing
 from fedserver.store.redundancy import DamagedRow
 from fedserver.store.runs import Reports, Runs
-from shoal.core.errors import DiskFull
+from shoal.core.errors import DiskFull, TooManyFiles
 from shoal.core.types import RunId
 from shoal.shell import disk
 
@@ -159,7 +159,7 @@ class Storage:
         return await asyncio.get_running_loop().run_in_executor(self._thread, _repairing, work)
 
     async def when_space(self, work: Callable[[], T]) -> T:
-        """Run `work` on the store's thread, and repeat it as long as the disk is full.
+        """Run `work` on the store's thread; repeat it as long as the disk is full or no file can be opened.
 
         Raises DiskFull only if the server stops meanwhile. Nothing else is decided while this waits, and no
         device has seen the decision, so the server can decide the same again after a restart.
@@ -169,13 +169,14 @@ class Storage:
                 try:
                     return await self.on_thread(work)
                 except DiskFull as full:
-                    if await asyncio.to_thread(self.space.release):
+                    is_space = not isinstance(full, TooManyFiles)
+                    if is_space and await asyncio.to_thread(self.space.release):
                         log.warning("the disk is full; the reserve is used up: %s", full)
                     elif self._ending.is_set():
                         raise
                     else:
                         if self.full is None:
-                            log.error("the disk is full; the server waits for space: %s", full)
+                            log.error("a write has to wait, and is tried again: %s", full)
                         self.full = full
                         with contextlib.suppress(TimeoutError):
                             await asyncio.wait_for(self._ending.wait(), RETRY)

@@ -65,8 +65,9 @@ PATH = click.Path(path_type=Path)
     default="px",
     show_default=True,
     help="How the devices differ. px: how images look; py: which classes there are; pyx: what classes are "
-    "called; pxy: how the images of some classes look; dirichlet: shares of classes; fedrc: all of these; "
-    "qs-features, qs-labels, qs-skew: concepts, and numbers of samples.",
+    "called; pxy: how the images of some classes look; px+py, pxy+py, pyx+py: two of these; dirichlet: "
+    "shares of classes; fedrc: all of these; qs-features, qs-labels, qs-skew: concepts, and numbers of "
+    "samples.",
 )
 @click.option(
     "--level",
@@ -104,6 +105,27 @@ PATH = click.Path(path_type=Path)
 )
 @click.option(
     "--samples", type=int, default=0, help="Number of training images of each device.  [default: all]"
+)
+@click.option(
+    "--participation",
+    type=click.FloatRange(0.0, 1.0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Share of the devices that a round asks.",
+)
+@click.option(
+    "--copies",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="How many times each device has its training samples.",
+)
+@click.option(
+    "--unseen",
+    type=float,
+    default=-1.0,
+    help="With --drifts: share of the devices that are tested on a distribution that they did not train on.  "
+    "[default: as --mode has it]",
 )
 @click.option(
     "--held-out",

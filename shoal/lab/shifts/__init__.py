@@ -8,6 +8,7 @@
 | `pxy` | P(X|Y): how the images of some classes look | `concept_feature` | 3                      |
 | `dirichlet` | P(Y): how much there is of each class | `dirichlet`       | as given, 1 for MNIST  |
 | `fedrc` | all at once, three concepts among them    | `three_concepts`  | as given, 1 for MNIST  |
+| `px+py`, `pxy+py`, `pyx+py` | two of these at once    | `mixed`           | 3, 3, as given         |
 | `qs-features`, `qs-labels`, `qs-skew` | a concept, and how many samples | `quantity` | as given |
 
 Levels 1..8 of the first four are those of FLUX (Table 9), made by the recipes of ANDA, the generator its
@@ -30,6 +31,7 @@ from shoal.lab.shifts import (
     dirichlet,
     feature,
     label,
+    mixed,
     quantity,
     three_concepts,
 )
@@ -45,6 +47,7 @@ _GENERATORS: dict[str, tuple[range, Callable[[int, int, int, Dataset, Dataset], 
     "pxy": (LEVELS, concept_feature.make),
     "dirichlet": (LEVELS, dirichlet.make),
     "fedrc": (three_concepts.LEVELS, three_concepts.make),
+    **{f"{other}+py": (LEVELS, partial(mixed.make, other)) for other in ("px", "pxy", "pyx")},
     **{f"qs-{kind}": (quantity.LEVELS, partial(quantity.make, kind)) for kind in quantity.KINDS},
 }
 SHIFTS = tuple(_GENERATORS)
