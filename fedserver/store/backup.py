@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fedserver.store.database import connect
+from fedserver.store.database import Database
 from fedserver.store.identities.restored import OPEN_GAP
 from fedserver.store.store import LOCK
 from shoal.core.errors import ConfigError, StorageFault, Unavailable
@@ -99,7 +99,7 @@ def restore(source: Path, state: Path) -> Facts:
         for path in (source / DATABASE, *_lasting(source)):
             if path.exists() and not (copy / path.name).exists():
                 _copy_tree(path, copy / path.name)
-        with closing(connect(copy / DATABASE)) as database:
+        with closing(Database(copy / DATABASE)) as database, database.transaction():
             database.execute(OPEN_GAP)
         for name in _needed(copy):
             _copy_file(_blob(source, name), _blob(copy, name))

@@ -1,219 +1,52 @@
 """The database of a state folder, `shoal.db`: its tables, and transactions on one connection."""
 
+import functools
 import json
+import logging
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from fedserver.store import salvage
+from fedserver.store.redundancy import DamagedRow, Redundancy
+from fedserver.store.row_bytes import Place
+from fedserver.store.schema import (
+    ACCURACY,
+    CHECKSUMS,
+    CURVES,
+    FIRST,
+    FLEET,
+    GAPS,
+    HISTORY,
+    IDENTITIES,
+    POLICY,
+    RELEASED,
+    REPORTS,
+)
 from shoal.core.engine.checkpoint import decode
-from shoal.core.errors import ConfigError, DiskFull, StorageFault
+from shoal.core.errors import ConfigError, DiskFull, StorageFault, TooManyFiles
 from shoal.core.exchange.payload import Payload
 from shoal.core.exchange.wire import payload_to_bytes
 from shoal.shell import crash
-from shoal.shell.disk import settle, temporary
+from shoal.shell.disk import is_out_of_descriptors, settle, storing, temporary
 
-FIRST = """
-CREATE TABLE meta (schema_version INTEGER NOT NULL);
-INSERT INTO meta VALUES (0);
+log = logging.getLogger("shoal.server")
 
-CREATE TABLE runs (
-    run TEXT PRIMARY KEY,
-    spec TEXT NOT NULL,                  -- JSON
-    created REAL NOT NULL,
-    standing TEXT NOT NULL,
-    reason TEXT NOT NULL,
-    round INTEGER NOT NULL,              -- the one that is open, or will open next
-    asked TEXT NOT NULL,                 -- JSON; empty while no round is open
-    title TEXT NOT NULL,
-    abandoned_in_a_row INTEGER NOT NULL
-);
-
-CREATE TABLE checkpoints (
-    run TEXT NOT NULL REFERENCES runs,
-    round INTEGER NOT NULL,              -- the one that opens with it
-    structure TEXT NOT NULL,             -- JSON, see shoal.core.engine.checkpoint
-    PRIMARY KEY (run, round)
-);
-CREATE TABLE checkpoint_blobs (
-    run TEXT NOT NULL,
-    round INTEGER NOT NULL,
-    sha256 TEXT NOT NULL,
-    PRIMARY KEY (run, round, sha256),
-    FOREIGN KEY (run, round) REFERENCES checkpoints ON DELETE CASCADE
-);
-CREATE INDEX checkpoint_blobs_by_name ON checkpoint_blobs (sha256);
-
-CREATE TABLE reports (
-    run TEXT NOT NULL REFERENCES runs,
-    round INTEGER NOT NULL,
-    device TEXT NOT NULL,
-    attempt INTEGER NOT NULL,
-    payload TEXT NOT NULL,               -- JSON
-    PRIMARY KEY (run, round, device)
-);
-CREATE TABLE report_blobs (
-    run TEXT NOT NULL,
-    round INTEGER NOT NULL,
-    device TEXT NOT NULL,
-    sha256 TEXT NOT NULL,
-    PRIMARY KEY (run, round, device, sha256),
-    FOREIGN KEY (run, round, device) REFERENCES reports ON DELETE CASCADE
-);
-CREATE INDEX report_blobs_by_name ON report_blobs (sha256);
-
-CREATE VIEW needed_blobs AS
-    SELECT run, sha256 FROM checkpoint_blobs UNION ALL SELECT run, sha256 FROM report_blobs;
-
-CREATE TABLE rounds (
-    run TEXT NOT NULL REFERENCES runs,
-    round INTEGER NOT NULL,
-    title TEXT NOT NULL,
-    asked INTEGER NOT NULL,
-    reported INTEGER NOT NULL,
-    missing TEXT NOT NULL,               -- JSON: device -> why it did not count
-    abandoned TEXT NOT NULL,             -- why there is no result; empty when there is one
-    seconds REAL NOT NULL,
-    PRIMARY KEY (run, round)
-);
-
-CREATE TABLE devices (
-    device TEXT PRIMARY KEY,
-    software TEXT NOT NULL,
-    first_seen REAL NOT NULL,
-    last_seen REAL NOT NULL
-);
-CREATE TABLE traffic (
-    run TEXT NOT NULL REFERENCES runs,
-    device TEXT NOT NULL,
-    up INTEGER NOT NULL,
-    down INTEGER NOT NULL,
-    PRIMARY KEY (run, device)
-);
-CREATE TABLE log (
-    number INTEGER PRIMARY KEY,
-    run TEXT NOT NULL REFERENCES runs,
-    at REAL NOT NULL,
-    device TEXT NOT NULL,
-    text TEXT NOT NULL
-);
-CREATE INDEX log_by_run ON log (run, number);
-"""
-
-IDENTITIES = """
-CREATE TABLE audit (
-    number INTEGER PRIMARY KEY,          -- counts from 1, without a gap
-    line TEXT NOT NULL                   -- see fedserver.store.identities.audit
-);
-CREATE TABLE tokens (
-    token TEXT PRIMARY KEY,
-    key BLOB NOT NULL,                   -- SHA-256 of the secret, which is not stored
-    role TEXT NOT NULL,
-    uses INTEGER NOT NULL,
-    used INTEGER NOT NULL,
-    created REAL NOT NULL,
-    expires REAL NOT NULL,
-    labels TEXT NOT NULL,                -- JSON
-    pattern TEXT NOT NULL,
-    hold INTEGER NOT NULL,
-    wrong INTEGER NOT NULL,              -- how many proofs were wrong
-    standing TEXT NOT NULL
-);
-CREATE TABLE identities (
-    device TEXT PRIMARY KEY,
-    display TEXT NOT NULL,
-    role TEXT NOT NULL,
-    labels TEXT NOT NULL,                -- JSON
-    standing TEXT NOT NULL,
-    created REAL NOT NULL,
-    spki TEXT NOT NULL,                  -- SHA-256 of the key that it joined with
-    token TEXT NOT NULL REFERENCES tokens
-);
-CREATE TABLE certificates (
-    number INTEGER PRIMARY KEY,          -- in the order in which they were issued
-    device TEXT NOT NULL REFERENCES identities,
-    serial TEXT NOT NULL UNIQUE,
-    spki TEXT NOT NULL UNIQUE,           -- one key, one certificate
-    pem BLOB NOT NULL,
-    root TEXT NOT NULL,                  -- the root that signed it
-    bundle TEXT NOT NULL,                -- JSON: the roots that were sent with it
-    issued REAL NOT NULL,
-    expires REAL NOT NULL,
-    first_used REAL,
-    void INTEGER NOT NULL                -- 1: a later one was used, or issued before this one was used
-);
-CREATE INDEX certificates_by_device ON certificates (device);
-CREATE TABLE placements (
-    device TEXT NOT NULL,
-    day INTEGER NOT NULL,                -- since 1970, UTC
-    count INTEGER NOT NULL,
-    PRIMARY KEY (device, day)
-);
-"""
-
-HISTORY = """
-CREATE TABLE epoch (
-    secret BLOB NOT NULL,                -- authenticates the marks of this server
-    floor INTEGER NOT NULL               -- marks of earlier starts never conflict
-);
-INSERT INTO epoch VALUES (randomblob(32), 0);
-CREATE TABLE boots (
-    number INTEGER PRIMARY KEY,
-    boot TEXT NOT NULL,                  -- the random name of this start
-    revision INTEGER NOT NULL            -- the latest one of this start
-);
-CREATE TABLE doubts (
-    device TEXT PRIMARY KEY,
-    mark TEXT NOT NULL,
-    at REAL NOT NULL
-);
-"""
-
-RELEASED = """
-CREATE TABLE released (
-    run TEXT NOT NULL REFERENCES runs,
-    device TEXT NOT NULL,
-    release TEXT NOT NULL,               -- SHA-256; or, without a guarantee, its kind
-    rho REAL NOT NULL,                   -- for one sample; 0 without a guarantee
-    delta REAL NOT NULL,
-    group_size INTEGER NOT NULL,
-    PRIMARY KEY (run, device, release)
-);
-"""
-
-GAPS = """
-CREATE TABLE gaps (                      -- see fedserver.store.identities.restored
-    number INTEGER NOT NULL,             -- the last known line of the audit log
-    hash TEXT NOT NULL,                  -- the hash of that line
-    since REAL NOT NULL,                 -- when that line was written
-    until REAL                           -- when the restored state was accepted; NULL: not yet
-);
-CREATE TABLE reissued (
-    device TEXT PRIMARY KEY,
-    serial TEXT NOT NULL                 -- the last certificate in a copied log, if no row has it
-);
-"""
-
-CURVES = """
-ALTER TABLE released ADD COLUMN curve BLOB NOT NULL DEFAULT x'';  -- float64, see privacy/cost.py
-"""
-
-POLICY = """
-UPDATE runs SET spec = rename_policy_fields(spec);
-"""
-
-ACCURACY = """
-ALTER TABLE rounds ADD COLUMN accuracy REAL;  -- mean held-out accuracy; NULL where no device measured it
-"""
-
-REPORTS = """
-ALTER TABLE reports ADD COLUMN message BLOB NOT NULL DEFAULT x'';  -- as on the wire
-UPDATE reports SET message = payload_to_bytes(payload);
-ALTER TABLE reports DROP COLUMN payload;
-"""
-
-STEPS: tuple[str, ...] = (FIRST, IDENTITIES, HISTORY, RELEASED, GAPS, CURVES, POLICY, ACCURACY, REPORTS)
+STEPS: tuple[str, ...] = (
+    FIRST,
+    IDENTITIES,
+    HISTORY,
+    RELEASED,
+    GAPS,
+    CURVES,
+    POLICY,
+    ACCURACY,
+    REPORTS,
+    FLEET,
+    CHECKSUMS,
+)
 """The migrations: step n upgrades version n - 1 to n. The SQL of a released step never changes."""
 VERSION = len(STEPS)
 POLICY_FIELDS = {
@@ -223,31 +56,103 @@ POLICY_FIELDS = {
     "patience": "max_abandoned_rounds",
 }
 """Former names of round policy fields in stored run specifications, and today's names."""
+FEW = 20
+"""Rows up to which their checksums are looked up one by one."""
 RESTORE = "keep the folder as it is, and restore a backup: fedserver restore BACKUP --state DIR"
+
+
+MANY = 50
+"""From this many damaged rows on, the cause is not in the rows: the database is made again of its copy."""
 
 
 class Database:
     """One connection, for one thread.
 
-    Raises DiskFull if the disk is full, StorageFault for other disk errors.
+    Raises DiskFull if the disk is full, StorageFault for other disk errors. repaired: what was found damaged
+    since the start, and what became of it, for people.
     """
 
     def __init__(self, path: Path) -> None:
-        self.connection = connect(path)
+        self.repaired: list[str] = []
+        with _faults():
+            if lost := salvage.damage(path, _schema_of):
+                self._rebuild(path, lost)
+            self._open(path)
+            if not self.connection.execute("SELECT 1 FROM commits").fetchone():
+                self.redundancy.adopt()
+            if len(found := self.redundancy.damaged()) > MANY and salvage.copied(path) is not None:
+                self.close()
+                self._rebuild(path, f"{len(found)} rows are damaged")
+                self._open(path)
+                found = self.redundancy.damaged()
+            for place in found:
+                self.repair(place)
+            self.redundancy.refresh()
         self._after_commit: dict[Callable[[], None], None] = {}
 
+    def _open(self, path: Path) -> None:
+        self.connection = connect(path)
+        try:
+            self.redundancy = Redundancy(self.connection, path)
+        except BaseException:
+            self.connection.close()
+            raise
+
+    def _rebuild(self, path: Path, lost: str) -> None:
+        rebuild(path, lost)
+        self._found(f"{path.name} was damaged ({lost}), and was made again of {salvage.copy_of(path).name}")
+
+    def _found(self, what: str) -> None:
+        log.error("%s", what)
+        self.repaired.append(what)
+
     def close(self) -> None:
+        self.redundancy.close()
         self.connection.close()
+
+    def repair(self, place: Place) -> None:
+        """Restore a damaged row from its copy. A row that cannot be restored stays; using it is an error."""
+        try:
+            self._found(self.redundancy.repair(place))
+        except DamagedRow as damaged:
+            self._found(str(damaged))
 
     def execute(self, statement: str, values: Sequence[object] = ()) -> None:
         """Inside a transaction: change rows."""
         self.connection.execute(statement, values)
 
     def query(self, query: str, values: Sequence[object] = ()) -> list[sqlite3.Row]:
+        """Rows as they are, for facts about many rows. What a decision depends on is read with `rows`."""
         with _faults():
             cursor = self.connection.cursor()
             cursor.row_factory = sqlite3.Row
             return cursor.execute(query, values).fetchall()
+
+    def rows(self, table: str, rest: str = "", values: Sequence[object] = ()) -> list[sqlite3.Row]:
+        """The rows of a table, each compared with its checksum; a damaged row is restored first.
+
+        rest: what follows the table in the query. Raises DamagedRow if a row cannot be restored.
+
+        Example:
+            >>> database.rows("rounds", "WHERE run = ? ORDER BY round", ("digits",))
+        """
+        query = f"SELECT {table}.rowid AS row_, {table}.* FROM {table} {rest}"  # noqa: S608 - a table of ours
+        found = self.query(query, values)
+        sums = self._checksums(table, [row["row_"] for row in found])
+        wrong = [row for row, *each in found if not self.redundancy.check(table, row, sums.get(row), each)]
+        for row in wrong:
+            with _faults():
+                self._found(self.redundancy.repair((table, row)))
+        return self.rows(table, rest, values) if wrong else found
+
+    def _checksums(self, table: str, numbers: list[int]) -> dict[int, bytes]:
+        """The checksums of these rows, or of all rows of the table if they are many."""
+        which = "SELECT row, sum FROM checksums WHERE tbl = ?"
+        if len(numbers) > FEW:
+            found = self.query(which, (table,))
+        else:
+            found = self.query(f"{which} AND row IN ({', '.join('?' * len(numbers))})", (table, *numbers))
+        return {row: stored for row, stored in map(tuple, found)}  # noqa: C416 - rows are not pairs
 
     def after_commit(self, action: Callable[[], None]) -> None:
         """Inside a transaction: call `action` once its rows are on disk, and not at all if it is rolled
@@ -256,29 +161,42 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Commit all changes of the block together, or none of them; they are on disk at its end."""
+        """Commit all changes of the block together, or none of them; they are on disk at its end.
+
+        Raises DamagedRow if the block would change a damaged row; the row is restored then, and the block can
+        be repeated.
+        """
         self._after_commit.clear()
         with _faults():
+            self.redundancy.refused = None
             self.connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
+                self.redundancy.committing()
                 self.connection.execute("COMMIT")
-            except BaseException:
+            except BaseException as error:
                 if self.connection.in_transaction:  # a full disk can have ended it already
                     self.connection.execute("ROLLBACK")
+                self.redundancy.rolled_back()
+                if isinstance(error, sqlite3.Error) and (place := self.redundancy.refused) is not None:
+                    self._found(self.redundancy.repair(place))
+                    raise DamagedRow(place) from error
                 raise
+        self.redundancy.committed()
         for action in tuple(self._after_commit):
             action()
 
 
 @contextmanager
 def _faults() -> Iterator[None]:
-    """Turn SQLite's errors into StorageFault, or into DiskFull if the disk is full."""
+    """Turn SQLite's errors into StorageFault, DiskFull if the disk is full, or TooManyFiles."""
     try:
         yield
     except sqlite3.Error as error:
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
             raise DiskFull(f"shoal.db: {error}", "free some space on the disk of the state folder") from error
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_CANTOPEN and is_out_of_descriptors():
+            raise TooManyFiles(f"shoal.db: {error}", "close other connections and files") from error
         raise StorageFault(f"shoal.db: {error}", "check the disk of the state folder") from error
 
 
@@ -292,17 +210,12 @@ def connect(path: Path) -> sqlite3.Connection:
     try:
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=5000"):
             connection.execute(f"PRAGMA {pragma}")
-        # JSON is rewritten by Python, since SQLite's own functions would round floats to 15 digits.
-        connection.create_function("rename_policy_fields", 1, _rename_policy_fields, deterministic=True)
-        connection.create_function("payload_to_bytes", 1, _payload_to_bytes, deterministic=True)
         _check(connection, path)
         found = _version(connection)
         if 0 < found < VERSION:
             _back_up(connection, path.with_name(f"{path.name}.version-{found}"))
             crash.point("server.migrating")
-        for number, step in enumerate(STEPS[found:], found + 1):
-            written = f"UPDATE meta SET schema_version = {number}"  # noqa: S608 - a number of ours
-            connection.executescript(f"BEGIN; {step}; {written}; COMMIT;")
+        _migrate(connection, found, VERSION)
     except (sqlite3.Error, StorageFault) as error:
         connection.close()
         if isinstance(error, StorageFault):
@@ -316,6 +229,48 @@ def connect(path: Path) -> sqlite3.Connection:
             f"{path} has version {found}, but this server reads version {VERSION}", "use a newer fedserver"
         )
     return connection
+
+
+def rebuild(path: Path, lost: str) -> None:
+    """Make a damaged database again of its copy; it stays beside the new one, as shoal.db.damaged.
+
+    Raises StorageFault if there is no sound copy. Safe to repeat after an interruption.
+    """
+    copied = salvage.copied(path)
+    if copied is None or not copied.number or copied.version > VERSION:
+        raise StorageFault(f"{path} is damaged: {lost}", RESTORE)
+    with temporary(path.parent, 0o600) as file:
+        with closing(sqlite3.connect(file.name, isolation_level=None)) as connection:
+            _migrate(connection, 0, copied.version)
+            salvage.fill(connection, path)
+        # A write-ahead log that stayed would be taken for one of the new database.
+        aside = path.with_name(f"{path.name}.damaged")
+        with storing(path):
+            salvage.remove(aside)
+            for suffix in ("-wal", "-shm", ""):
+                with suppress(FileNotFoundError):
+                    path.with_name(path.name + suffix).rename(aside.with_name(aside.name + suffix))
+        settle(file, path)
+
+
+def _migrate(connection: sqlite3.Connection, found: int, version: int) -> None:
+    """Bring the tables from one version to another."""
+    # JSON is rewritten by Python, since SQLite's own functions would round floats to 15 digits.
+    connection.create_function("rename_policy_fields", 1, _rename_policy_fields, deterministic=True)
+    connection.create_function("payload_to_bytes", 1, _payload_to_bytes, deterministic=True)
+    for number, step in enumerate(STEPS[found:version], found + 1):
+        written = f"UPDATE meta SET schema_version = {number}"  # noqa: S608 - a number of ours
+        # Checksums from before do not match what the step makes of the rows: an empty `commits` says so.
+        stale = "DELETE FROM commits;" if CHECKSUMS in STEPS[: number - 1] else ""
+        connection.executescript(f"BEGIN; {step}; {stale} {written}; COMMIT;")
+
+
+@functools.cache
+def _schema_of(version: int) -> list[tuple[str, str]]:
+    """The schema that a database of a version has."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        _migrate(connection, 0, version)
+        return salvage.schema(connection)
 
 
 def _check(connection: sqlite3.Connection, path: Path) -> None:

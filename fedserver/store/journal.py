@@ -83,8 +83,8 @@ class Journal:
 
     def releases(self, run: RunId | None = None) -> list[ReleaseRecord]:
         """The recorded releases of a run, or of all runs."""
-        rows = self._db.query("SELECT * FROM released WHERE ?1 IS NULL OR run = ?1 ORDER BY rowid", (run,))
-        return [_release(*row) for row in rows]
+        rows = self._db.rows("released", "WHERE ?1 IS NULL OR run = ?1 ORDER BY rowid", (run,))
+        return [_release(*tuple(row)[1:]) for row in rows]
 
     def log(self, run: RunId, text: str, device: DeviceId = "") -> None:
         """Add a line to the log of a run."""

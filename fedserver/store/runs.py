@@ -2,25 +2,27 @@
 
 import json
 import sqlite3
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 from fedserver.store.blobs import Blobs, References
-from fedserver.store.database import Database
+from fedserver.store.database import RESTORE, Database
 from fedserver.store.history import History
 from fedserver.store.identities.audit import AuditLog, Event
 from fedserver.store.records import ReportRecord, RoundRecord, RunRecord, RunSpec, Standing
+from fedserver.store.redundancy import DamagedRow
+from shoal.core.engine.attendance import Memory
 from shoal.core.engine.checkpoint import Structure, blobs_of, decode, encode
-from shoal.core.errors import DiskFull, NotFound
+from shoal.core.errors import DataFault, DiskFull, NotFound
 from shoal.core.exchange.payload import Weights
 from shoal.core.types import DeviceId, RunId, Tensors
 from shoal.shell import crash
 
 VERSIONS = 5
 """How many checkpoints of a run are kept, so that a device can finish fetching a model of an earlier round,
-and
-an operator can roll back to one."""
+and an operator can roll back to one. Rounds that were abandoned have none of their own."""
 
 
 class Runs:
@@ -62,7 +64,7 @@ class Runs:
         """Add a new run, which starts with `checkpoint`."""
         with self._db.transaction():
             self._db.execute(
-                "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     record.run,
                     json.dumps(encode(RunSpec, record.spec, _no_tensors), sort_keys=True),
@@ -70,41 +72,54 @@ class Runs:
                     record.standing.value,
                     record.reason,
                     record.round,
-                    json.dumps(record.asked),
+                    json.dumps((*record.asked, *record.stepped_in)),
                     record.title,
                     record.abandoned_in_a_row,
+                    _stored(record.memory),
+                    record.opened,
                 ),
             )
             self._add_checkpoint(record.run, record.round, checkpoint)
             self._history.advance()
             self._audit.record(Event.RUN_STARTED, run=record.run, algorithm=record.spec.algorithm)
 
-    def all(self) -> list[RunRecord]:
+    def names(self) -> list[RunId]:
         """All runs, oldest first."""
-        rows = self._db.query("SELECT * FROM runs ORDER BY rowid")
-        return [
-            RunRecord(
-                row["run"],
-                decode(RunSpec, json.loads(row["spec"]), _no_tensors),
-                row["created"],
-                Standing(row["standing"]),
-                row["reason"],
-                row["round"],
-                tuple(json.loads(row["asked"])),
-                row["title"],
-                row["abandoned_in_a_row"],
-            )
-            for row in rows
-        ]
+        return [name for (name,) in self._db.query("SELECT run FROM runs ORDER BY rowid")]
+
+    def get(self, run: RunId) -> RunRecord:
+        """One run. Raises NotFound; DataFault or DamagedRow if its row cannot be read."""
+        rows = self._db.rows("runs", "WHERE run = ?", (run,))
+        if not rows:
+            raise NotFound(f"there is no run {run!r}")
+        (row,) = rows
+        try:
+            return _run_of(row)
+        except (ValueError, TypeError) as error:
+            raise DataFault(f"the row of run {run} cannot be read: {error}", RESTORE) from None
+
+    def all(self) -> list[RunRecord]:
+        """All runs that can be read, oldest first."""
+        found = []
+        for run in self.names():
+            with suppress(DataFault, DamagedRow):
+                found.append(self.get(run))
+        return found
 
     def checkpoint(self, run: RunId, round: int | None = None) -> Structure:
-        """The state that a round opens with: the current round, or another of `versions`."""
-        (row,) = self._db.query(
-            "SELECT structure FROM checkpoints WHERE run = ?1 AND round = coalesce(?2,"
-            " (SELECT max(round) FROM checkpoints WHERE run = ?1))",
+        """The state that a round opens with: the current round, or another of `versions`.
+
+        Raises DataFault or DamagedRow if it cannot be read.
+        """
+        (row,) = self._db.rows(
+            "checkpoints",
+            "WHERE run = ?1 AND round = coalesce(?2, (SELECT max(round) FROM checkpoints WHERE run = ?1))",
             (run, round),
         )
-        structure: Structure = json.loads(row["structure"])
+        try:
+            structure: Structure = json.loads(row["structure"])
+        except ValueError as error:
+            raise DataFault(f"a checkpoint of run {run} cannot be read: {error}", RESTORE) from None
         return structure
 
     def checkpoints(self, run: RunId) -> list[tuple[int, list[str]]]:
@@ -136,18 +151,32 @@ class Runs:
         """Open the run's current round, which asks these devices."""
         with self._db.transaction():
             self._db.execute(
-                "UPDATE runs SET asked = ?, title = ? WHERE run = ?", (json.dumps(asked), title, run)
+                "UPDATE runs SET asked = ?, title = ?, opened = ? WHERE run = ?",
+                (json.dumps(asked), title, time.time(), run),
             )
 
+    def step_in(self, run: RunId, devices: Sequence[DeviceId]) -> None:
+        """Let the open round ask these devices as well."""
+        with self._db.transaction():
+            (row,) = self._db.rows("runs", "WHERE run = ?", (run,))
+            asked = json.dumps([*json.loads(row["asked"]), devices])
+            self._db.execute("UPDATE runs SET asked = ? WHERE run = ?", (asked, run))
+
     def save_round(
-        self, run: RunId, closed: RoundRecord, checkpoint: Structure, abandoned_in_a_row: int
+        self,
+        run: RunId,
+        closed: RoundRecord,
+        checkpoint: Structure,
+        abandoned_in_a_row: int,
+        memory: Memory,
     ) -> None:
-        """End a round; the next one will open with `checkpoint`."""
-        following, oldest = closed.round + 1, closed.round + 2 - VERSIONS
+        """End a round; the next one will open with `checkpoint` and `memory`."""
+        following, structure = closed.round + 1, json.dumps(checkpoint)
         with self._db.transaction():
             self._db.execute(
-                "UPDATE runs SET round = ?, asked = '[]', title = '', abandoned_in_a_row = ? WHERE run = ?",
-                (following, abandoned_in_a_row, run),
+                "UPDATE runs SET round = ?, asked = '[]', title = '', abandoned_in_a_row = ?, memory = ?"
+                " WHERE run = ?",
+                (following, abandoned_in_a_row, _stored(memory), run),
             )
             self._db.execute(
                 "INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -163,8 +192,16 @@ class Runs:
                     closed.accuracy,
                 ),
             )
-            self._add_checkpoint(run, following, checkpoint)
             before = self._references.of_run(run)
+            if closed.abandoned:
+                # The next round opens with the same state. A second copy of it would only age the others, and
+                # a few abandoned rounds would leave nothing to go back to.
+                self._db.execute(
+                    "DELETE FROM checkpoints WHERE run = ? AND round = ? AND structure = ?",
+                    (run, closed.round, structure),
+                )
+            self._add_checkpoint(run, following, checkpoint)
+            oldest = self.versions(run)[-VERSIONS:][0]
             self._db.execute("DELETE FROM checkpoints WHERE run = ? AND round < ?", (run, oldest))
             self._db.execute("DELETE FROM report_blobs WHERE run = ?", (run,))
             self._db.execute("DELETE FROM reports WHERE run = ? AND round < ?", (run, oldest))
@@ -187,7 +224,7 @@ class Runs:
 
     def rounds(self, run: RunId) -> list[RoundRecord]:
         """The rounds that are over, oldest first."""
-        rows = self._db.query("SELECT * FROM rounds WHERE run = ? ORDER BY round", (run,))
+        rows = self._db.rows("rounds", "WHERE run = ? ORDER BY round", (run,))
         return [
             RoundRecord(
                 row["round"],
@@ -247,9 +284,7 @@ class Reports:
 
     def of_round(self, run: RunId, round: int) -> list[ReportRecord]:
         """The reports of a round that count, sorted by device. Their blobs exist until the round is saved."""
-        rows = self._db.query(
-            "SELECT * FROM reports WHERE run = ? AND round = ? ORDER BY device", (run, round)
-        )
+        rows = self._db.rows("reports", "WHERE run = ? AND round = ? ORDER BY device", (run, round))
         return [_report_of(row) for row in rows]
 
     def withdraw(self, run: RunId, round: int, device: DeviceId) -> None:
@@ -261,9 +296,7 @@ class Reports:
 
     def get(self, run: RunId, round: int, device: DeviceId) -> ReportRecord | None:
         """A device's report in a round, if it counts."""
-        rows = self._db.query(
-            "SELECT * FROM reports WHERE run = ? AND round = ? AND device = ?", (run, round, device)
-        )
+        rows = self._db.rows("reports", "WHERE run = ? AND round = ? AND device = ?", (run, round, device))
         return _report_of(rows[0]) if rows else None
 
     def rounds_of(self, run: RunId, device: DeviceId) -> list[int]:
@@ -272,9 +305,32 @@ class Reports:
         return [number for (number,) in self._db.query(query, (run, device))]
 
 
+def _run_of(row: sqlite3.Row) -> RunRecord:
+    # The devices that a round asked first, and then a list for each group that stepped in.
+    asked, memory = json.loads(row["asked"]), row["memory"]
+    return RunRecord(
+        row["run"],
+        decode(RunSpec, json.loads(row["spec"]), _no_tensors),
+        row["created"],
+        Standing(row["standing"]),
+        row["reason"],
+        row["round"],
+        tuple(each for each in asked if isinstance(each, str)),
+        row["title"],
+        row["abandoned_in_a_row"],
+        tuple(tuple(each) for each in asked if not isinstance(each, str)),
+        row["opened"],
+        decode(Memory, json.loads(memory), _no_tensors) if memory else Memory(),
+    )
+
+
+def _stored(memory: Memory) -> str:
+    return json.dumps(encode(Memory, memory, _no_tensors), sort_keys=True)
+
+
 def _report_of(row: sqlite3.Row) -> ReportRecord:
     return ReportRecord(row["run"], row["round"], row["device"], row["attempt"], row["message"])
 
 
 def _no_tensors(tensors: object) -> Any:
-    raise TypeError("a run specification holds no tensors")
+    raise TypeError("no tensors are stored here")

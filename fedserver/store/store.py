@@ -28,8 +28,9 @@ from fedserver.store.identities import Identities
 from fedserver.store.identities.audit import AuditLog
 from fedserver.store.journal import Journal
 from fedserver.store.records import RoundRecord, Standing
+from fedserver.store.redundancy import DamagedRow
 from fedserver.store.runs import Reports, Runs
-from shoal.core.errors import DiskFull
+from shoal.core.errors import DiskFull, TooManyFiles
 from shoal.core.types import RunId
 from shoal.shell import disk
 
@@ -69,7 +70,12 @@ class Store:
     def clean_up(self) -> str:
         """Remove the files that a crash left behind. Returns a line for the log; "" if there were none."""
         needed = {name for (name,) in self.database.query("SELECT sha256 FROM needed_blobs")}
-        asked = [device for record in self.runs.all() for device in record.asked]
+        asked = [
+            device
+            for record in self.runs.all()
+            for group in (record.asked, *record.stepped_in)
+            for device in group
+        ]
         files, size = self.blobs.clean_up(needed, asked)
         return f"removed {files} unfinished files ({size} bytes) left by the last stop" if files else ""
 
@@ -89,7 +95,11 @@ class Store:
                 reported = len(self.reports.of_round(record.run, record.round))
                 closed = RoundRecord(record.round, record.title, len(record.asked), reported, {}, why, 0.0)
                 self.runs.save_round(
-                    record.run, closed, self.runs.checkpoint(record.run), record.abandoned_in_a_row
+                    record.run,
+                    closed,
+                    self.runs.checkpoint(record.run),
+                    record.abandoned_in_a_row,
+                    record.memory,
                 )
                 found.append(record.run)
         self.identities.gap.accept()
@@ -115,6 +125,7 @@ class Storage:
     """A store for callers that must not block. Created by `open`.
 
     full: the error of a write that waits for disk space, or None. space: the state folder's disk space.
+    repaired: what was found damaged since the start, and what became of it, for people.
     blobs: these are only files, so any thread may use them.
     """
 
@@ -127,6 +138,7 @@ class Storage:
         self.journal, self.history = JournalCalls(self, store.journal), HistoryCalls(self, store.history)
         self.identities = IdentityCalls(self, store.identities)
         self.clean_up = Call(self, store.clean_up)
+        self.repaired = store.database.repaired
 
     @classmethod
     async def open(cls, state: Path) -> "Storage":
@@ -144,10 +156,10 @@ class Storage:
         return cls(store, thread, space)
 
     async def on_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, _repairing, work)
 
     async def when_space(self, work: Callable[[], T]) -> T:
-        """Run `work` on the store's thread, and repeat it as long as the disk is full.
+        """Run `work` on the store's thread; repeat it as long as the disk is full or no file can be opened.
 
         Raises DiskFull only if the server stops meanwhile. Nothing else is decided while this waits, and no
         device has seen the decision, so the server can decide the same again after a restart.
@@ -157,13 +169,14 @@ class Storage:
                 try:
                     return await self.on_thread(work)
                 except DiskFull as full:
-                    if await asyncio.to_thread(self.space.release):
+                    is_space = not isinstance(full, TooManyFiles)
+                    if is_space and await asyncio.to_thread(self.space.release):
                         log.warning("the disk is full; the reserve is used up: %s", full)
                     elif self._ending.is_set():
                         raise
                     else:
                         if self.full is None:
-                            log.error("the disk is full; the server waits for space: %s", full)
+                            log.error("a write has to wait, and is tried again: %s", full)
                         self.full = full
                         with contextlib.suppress(TimeoutError):
                             await asyncio.wait_for(self._ending.wait(), RETRY)
@@ -184,6 +197,14 @@ class Storage:
         self._thread.shutdown()
 
 
+def _repairing(work: Callable[[], T]) -> T:
+    """Do this; once more if a row that it would have changed was damaged, and is restored now."""
+    try:
+        return work()
+    except DamagedRow:
+        return work()
+
+
 class BlobCacheCalls:
     """`BlobCache`, awaited."""
 
@@ -199,11 +220,12 @@ class RunCalls:
 
     def __init__(self, on: Storage, part: Runs) -> None:
         self.add, self.end, self.all = Call(on, part.add), Call(on, part.end), Call(on, part.all)
+        self.names, self.get = Call(on, part.names), Call(on, part.get)
         self.adopt, self.release = Call(on, part.adopt), Call(on, part.release)
         self.open_round, self.save_round = Call(on, part.open_round), Call(on, part.save_round)
         self.rounds, self.versions = Call(on, part.rounds), Call(on, part.versions)
         self.checkpoints = Call(on, part.checkpoints)
-        self.drop_checkpoint = Call(on, part.drop_checkpoint)
+        self.drop_checkpoint, self.step_in = Call(on, part.drop_checkpoint), Call(on, part.step_in)
 
 
 class ReportCalls:

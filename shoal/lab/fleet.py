@@ -8,7 +8,7 @@ import numpy as np
 
 from shoal.core.data import arrays
 from shoal.core.data.dataset import Dataset
-from shoal.core.data.views import Views
+from shoal.core.data.views import HELD_OUT, Views
 from shoal.core.errors import DataFault
 from shoal.core.seeds import generator
 
@@ -48,6 +48,9 @@ class Fleet(Mapping[str, Holding]):
     drawn at random by `seed`. A device that brings a test part of its own, as (x, y, x_test, y_test) or under
     "x_test" and "y_test" of its dictionary, keeps all of (x, y) to train on.
 
+    held_out: the share of what remains that a device measures on during a run and does not train on; some
+    algorithms, such as flux, need one.
+
     Raises DataFault, which names the device, for data that cannot be trained on.
 
     Example:
@@ -58,29 +61,37 @@ class Fleet(Mapping[str, Holding]):
         Fleet of 2 devices: 80 samples to train on, 20 to test on, shape (4,), 2 classes
     """
 
-    def __init__(self, devices: Mapping[str, Any], *, test: float = 0.2, seed: int = 42) -> None:
+    def __init__(
+        self, devices: Mapping[str, Any], *, test: float = 0.2, held_out: float = HELD_OUT, seed: int = 42
+    ) -> None:
         if not isinstance(devices, Mapping):
             raise DataFault(f"a fleet is a mapping of names to data, not a {type(devices).__name__}", HINT)
-        if not 0.0 <= test < 1.0:
-            raise DataFault(f"test is {test}", "give a share from 0 to below 1, such as 0.2")
+        for name, share in (("test", test), ("held_out", held_out)):
+            if not 0.0 <= share < 1.0:
+                raise DataFault(f"{name} is {share}", "give a share from 0 to below 1, such as 0.2")
+        if not test + held_out:
+            raise DataFault(
+                "test and held_out are both 0, so nothing is left to measure on", "set one of them"
+            )
         holdings: dict[str, Holding] = {}
         for name, data in devices.items():
             if not isinstance(name, str) or not name:
                 raise DataFault(f"a device is named {name!r}", f"names are texts: {HINT}")
-            holdings[name] = _holding(name, data, test, seed)
-        self._take(holdings)
+            holdings[name] = _holding(name, data, test, held_out, seed)
+        self._take(holdings, held_out=held_out)
 
     @classmethod
-    def of(cls, holdings: Mapping[str, Holding], classes: int = 0) -> "Fleet":
+    def of(cls, holdings: Mapping[str, Holding], classes: int = 0, held_out: float = HELD_OUT) -> "Fleet":
         """A fleet of ready-made devices, whose data may change stage by stage. classes: 0 counts them."""
         fleet = cls.__new__(cls)
-        fleet._take(holdings, classes)
+        fleet._take(holdings, classes, held_out)
         return fleet
 
-    def _take(self, holdings: Mapping[str, Holding], classes: int = 0) -> None:
+    def _take(self, holdings: Mapping[str, Holding], classes: int = 0, held_out: float = HELD_OUT) -> None:
         if not holdings:
             raise DataFault("the fleet has no devices", HINT)
         self._holdings = dict(holdings)
+        self.held_out = held_out
         shapes = {name: one.test.x.shape[1:] for name, one in holdings.items()}
         first = next(iter(shapes))
         for name, shape in shapes.items():
@@ -127,9 +138,9 @@ def name(number: int) -> str:
     return f"device-{number:03}"
 
 
-def numbered(holdings: Sequence[Holding], classes: int = 0) -> Fleet:
+def numbered(holdings: Sequence[Holding], classes: int = 0, held_out: float = HELD_OUT) -> Fleet:
     """A fleet of devices that have no names of their own."""
-    return Fleet.of({name(number): one for number, one in enumerate(holdings)}, classes)
+    return Fleet.of({name(number): one for number, one in enumerate(holdings)}, classes, held_out)
 
 
 def dataset(device: str, x: Any, y: Any = None) -> Dataset:
@@ -158,7 +169,7 @@ def _array(device: str, part: str, values: Any) -> Any:
     return found
 
 
-def _holding(device: str, data: Any, test: float, seed: int) -> Holding:
+def _holding(device: str, data: Any, test: float, held_out: float, seed: int) -> Holding:
     given, own = _read(device, data)
     if given.y is None or (own is not None and own.y is None):
         raise DataFault(f"{device} has no labels", "training needs y; unlabelled data go to result.place(x)")
@@ -169,7 +180,7 @@ def _holding(device: str, data: Any, test: float, seed: int) -> Holding:
         return Holding.steady(given, own)
     if not test:
         _enough(device, given, 2)
-        return Holding.steady(given, Views.of(given).held_out)
+        return Holding.steady(given, Views.of(given, share=held_out).held_out)
     _enough(device, given, 3)
     # Two samples at least stay: Views holds one out of the training part.
     count = min(max(1, round(test * len(given))), len(given) - 2)

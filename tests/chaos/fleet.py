@@ -27,9 +27,9 @@ from shoal.core.errors import ShoalError, Unavailable
 from shoal.core.identity.joining import Role
 from tests.chaos import work
 from tests.chaos.device import RECEIPTS
-from tests.chaos.programs import LOOK, PATIENCE, Program, marked, once
+from tests.chaos.programs import LOOK, Program, marked, once
 from tests.chaos.proxy import Proxy
-from tests.waiting import free_port
+from tests.waiting import HANG, free_port
 
 CADENCE = {"poll": 2.0, "heartbeat": 1.0, "tick": 0.05, "grace": 5.0}
 """Short, so that many rounds fit into a minute; nothing else is set apart from what people get."""
@@ -141,9 +141,9 @@ class Fleet:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
-    async def answering(self, patience: float = PATIENCE) -> None:
+    async def answering(self) -> None:
         """Wait until the server has accepted a call. Raises Unavailable."""
-        until = time.monotonic() + patience
+        until = time.monotonic() + HANG
         while True:
             try:
                 if await asyncio.to_thread(self._call):
@@ -151,7 +151,7 @@ class Fleet:
             except ShoalError:
                 pass
             if time.monotonic() > until:
-                raise Unavailable(f"the server accepts no call after {patience:.0f} s", f"{self.server.log}")
+                raise Unavailable(f"the server accepts no call after {HANG:.0f} s", f"{self.server.log}")
             await asyncio.sleep(LOOK)
 
     async def ask(self, question: Any) -> Any:

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from signal import Signals
 
+from tests.waiting import HANG
+
 MARK = "SHOAL_CHAOS_FLEET"
 """In the environment of whatever belongs to a fleet: so what it leaves behind is known."""
 LOOK = 0.01
 """Seconds from one look at a process or a file to the next."""
-PATIENCE = 60.0
-"""Seconds that a process may take to end, on a busy machine."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Program:
             self.send(Signals.SIGCONT)
             self.send(Signals.SIGTERM)
         try:
-            await asyncio.wait_for(asyncio.shield(self._keeping), PATIENCE)
+            await asyncio.wait_for(asyncio.shield(self._keeping), HANG)
         except TimeoutError:
             self.send(Signals.SIGKILL)
             await self._keeping
@@ -149,7 +149,7 @@ async def once(
             stderr=out,
             env=surroundings,
         )
-        await asyncio.wait_for(process.communicate(given.encode()), PATIENCE)
+        await asyncio.wait_for(process.communicate(given.encode()), HANG)
     assert process.returncode is not None
     return process.returncode
 

@@ -14,11 +14,10 @@ from tests.chaos import work
 from tests.chaos.fleet import Device, Fleet
 from tests.chaos.programs import LOOK
 from tests.chaos.proxy import DOWN, UP
+from tests.waiting import HANG
 
 GLANCE = 0.2
 """Seconds from one question to the server, whether the run is over, to the next."""
-LIVENESS = 180.0
-"""Seconds after the last fault within which a run must be over."""
 OPENED, DONE = ": open: ", ": done: "
 """How the server's log says that a round begins and ends."""
 
@@ -101,10 +100,10 @@ class Trial:
         for device in self.fleet.devices.values():
             device.proxy.heal()
         try:
-            await asyncio.wait_for(self.over.wait(), LIVENESS)
+            await asyncio.wait_for(self.over.wait(), HANG)
         except TimeoutError:
             waiting = self.status.summary.waiting_for if self.status else "an unknown cause"
-            raise Unavailable(f"{self.run} is not over after {LIVENESS:.0f} s: {waiting}") from None
+            raise Unavailable(f"{self.run} is not over after {HANG:.0f} s: {waiting}") from None
         finally:
             self._watching.cancel()
 

@@ -67,17 +67,17 @@ def test_without_an_end_it_goes_on_until_it_is_stopped(device: Device, server: M
 )
 def test_a_server_that_is_away_is_asked_again(device: Device, server: MemoryServer, kind: str) -> None:
     server.away, server.away_from = 3, (kind,)
-    device.executor.before = [lambda: asyncio.sleep(0.05)]
+    device.executor.before = [lambda: until(lambda: kind != "alive" or not server.away)]
     device.run()
     assert [report.round for report in server.reports] == [1, 2]
     assert device.executor.performed == [1, 2]
     if kind not in ("alive", "leave"):
-        assert any("waiting for the server: nobody there" in text for text in device.doing)
+        assert any("waiting for the server: no one there" in text for text in device.doing)
 
 
 def test_patience_has_an_end_where_the_owner_sets_one(device: Device, server: MemoryServer) -> None:
     server.away = 1 << 30
-    with pytest.raises(Unavailable, match="nobody there"):
+    with pytest.raises(Unavailable, match="no one there"):
         device.run(give_up_after=0.05)
 
 
@@ -144,8 +144,9 @@ def test_a_model_beyond_the_owners_limit_is_not_fetched(device: Device, server: 
     device.run(Until.ONCE, download_bytes=3999)
     result = server.reports[0].result
     assert isinstance(result, Failure)
-    assert "4000 bytes" in result.message
-    assert "limits.download_bytes" in result.message
+    assert result.code == "refused"
+    assert "4000 bytes" in device.said[0]
+    assert "limits.download_bytes" in device.said[0]
     assert server.calls("fetch") == []
 
 

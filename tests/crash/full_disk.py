@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +37,13 @@ async def story(root: Path) -> dict[str, Any]:
     servers.SETTINGS = servers.Settings(poll=1.0, heartbeat=0.1, tick=0.05, model=1 << 20, low_water=0)
     async with servers.server(root / "server") as coordinator:
         await servers.start(coordinator, MODEL)
-        playing = asyncio.gather(*(lab.device(coordinator, root, n) for n in range(servers.DEVICES)))
+        doing = [""] * servers.DEVICES
+        playing = asyncio.gather(
+            *(lab.device(coordinator, root, n, partial(doing.__setitem__, n)) for n in range(servers.DEVICES))
+        )
         engine = coordinator.runs["toy"].engine
         await until(lambda: engine.round == 2 and engine.stage is Stage.OPEN)
-        notices = await filled(coordinator, root)
+        notices = await filled(coordinator, root, doing)
         assert not playing.done()
         (root / JUNK).unlink()
         await playing
@@ -47,11 +51,13 @@ async def story(root: Path) -> dict[str, Any]:
         return {"same": same, "notices": notices, "standing": coordinator.runs["toy"].standing.value}
 
 
-async def filled(coordinator: Coordinator, root: Path) -> list[str]:
-    """Keep the disk full for a while, also of what the reserve gives up; what the operator sees then."""
-    for _ in range(100):
+async def filled(coordinator: Coordinator, root: Path, doing: list[str]) -> list[str]:
+    """Keep the disk full, also of what the reserve gives up, until no device can continue; what the operator
+    sees then."""
+    while not all(text.startswith(("waiting for disk space", "waiting for the server")) for text in doing):
         fill(root)
         await asyncio.sleep(0.02)
+    fill(root)
     return list((await OperatorApi(coordinator).status()).notices)
 
 

@@ -9,7 +9,7 @@ import json
 import multiprocessing
 import os
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -104,13 +104,15 @@ class Toy:
         pass
 
 
-async def device(coordinator: Coordinator, root: Path, number: int) -> None:
-    """A device, until no run needs it."""
+async def device(
+    coordinator: Coordinator, root: Path, number: int, doing: Callable[[str], None] = lambda text: None
+) -> None:
+    """A device, until no run needs it. doing: called with what it does."""
     folder = DeviceFolder(root / f"d{number}")
     with folder.locked():
         name = folder.device(f"d{number}")
         store, link = BlobStore(folder.blobs), Noting(coordinator, name, root / "acknowledged")
-        reporter = Reporter(Status(name, "lab"), folder.root, lambda text: None, lambda text: None)
+        reporter = Reporter(Status(name, "lab"), folder.root, doing, lambda text: None)
         outbox = Outbox(folder.outbox)
         agent = Agent(link, Toy(number, store), store, outbox, folder.mark, reporter, chance=NoJitter())
         await agent.run(Until.FINISHED)

@@ -7,8 +7,8 @@ I4  nothing counts of a device after its identity was ended
 I6  once faults stop, every run comes to its end
 I7  what is kept is what is needed; nothing grows with the number of crashes
 I8  the audit log is whole
-and: rounds and standings never go back, no run gets lost, nobody is blamed for what others did, no report is
-told two different things.
+and: rounds and standings never go back, no run gets lost, no device is blamed for what others did, no report
+gets two different answers.
 """
 
 import hashlib
@@ -59,7 +59,7 @@ class Invariants:
         self._database: sqlite3.Connection | None = None
         self._seen = -1
 
-    # -- what devices did, and were told --------------------------------------------------------------------
+    # -- what devices did, and were sent --------------------------------------------------------------------
 
     def performed(
         self, device: DeviceId, task: Task, message: Message, payload: Payload, reply: Message
@@ -127,8 +127,12 @@ class Invariants:
             self._close(run, expected)
         expected.standing = row["standing"]
         asked = json.loads(row["asked"])
-        if asked and not expected.plan.tasks:
-            expected.open(asked)
+        first, later = (
+            [each for each in asked if isinstance(each, str)],
+            [e for e in asked if isinstance(e, list)],
+        )
+        for group in (first, *later)[expected.groups :] if asked else ():
+            expected.ask(group)
         self._count(run, expected)
 
     def _close(self, run: RunId, expected: Expected) -> None:

@@ -17,13 +17,13 @@ from tests.histories.processes import Process
 END = b"end of stream"
 """After the last request of a stream."""
 Observer = Callable[[str, DeviceId, bytes, Any], None]
-"""Told of each call that was answered: the method, the device, the request's bytes and the answer."""
+"""Called with each call that was answered: the method, the device, the request's bytes and the answer."""
 
 
 class SimServer:
     """The calls of one life of the server.
 
-    shown: what a device's connection shows of it. bug: told of what no error of ours foresaw.
+    shown: what a device's connection shows of it. bug: called with what no error of ours foresaw.
     """
 
     def __init__(
@@ -111,14 +111,15 @@ class Handling:
         handler, process = self._handler, self._server.process
         process.step("received", self._path.rpartition("/")[2])
         write = handler.response_serializer
+        one = isinstance(requests, bytes)  # the interceptors give every method a stream of requests
+        arriving = _only(requests) if one else _each(requests)
         if handler.response_streaming:
-            await handler.unary_stream(requests, self)
+            await handler.stream_stream(arriving, self)
             answer = b""
-        elif handler.request_streaming:
-            answer = write(await handler.stream_unary(_each(requests), self))
         else:
-            response = await handler.unary_unary(requests, self)
-            self._server.observe(self._path, self._identity, requests, response)
+            response = await handler.stream_unary(arriving, self)
+            if one:
+                self._server.observe(self._path, self._identity, requests, response)
             answer = write(response)
         process.step("answered", self._path.rpartition("/")[2])
         if not self.outcome.done():
@@ -164,6 +165,10 @@ class Handling:
 
 async def _found(handler: Any, _: Any) -> Any:
     return handler
+
+
+async def _only(request: bytes) -> AsyncIterator[bytes]:
+    yield request
 
 
 async def _each(queue: "asyncio.Queue[bytes]") -> AsyncIterator[bytes]:

@@ -8,15 +8,18 @@ import pytest
 
 from shoal.core.algorithm import find
 from shoal.core.data.dataset import Dataset
-from shoal.core.errors import ConfigError
+from shoal.core.errors import ConfigError, Refused
 from shoal.core.exchange.messages import Describe, Evaluate, Train, TrainingSettings
 from shoal.core.exchange.parts import Descriptor
+from shoal.core.server_kit.clustered import Clustered
+from shoal.core.server_kit.standard import ensemble
 from shoal.lab.datasets.images import load
 from shoal.lab.datasets.natural import COLUMNS
 from shoal.lab.datasets.pixels import unit
 from shoal.lab.devices import SimulatedDevices
-from shoal.lab.experiment import Experiment, run
+from shoal.lab.experiment import ENSEMBLE, Experiment, mean_of_placed, run
 from shoal.lab.fleet import Holding, numbered
+from shoal.lab.setting import fleet_of
 from shoal.lab.simulation import spooled
 from tests.fleet import first_model, learner
 
@@ -48,6 +51,84 @@ def test_what_is_known_of_a_device_with_a_model_of_its_own_is_that_models_accura
     accuracy = found["accuracy"]
     assert accuracy["known"] == pytest.approx(accuracy["own"])
     assert accuracy["known"] > accuracy["test"] + 20.0
+
+
+@pytest.mark.parametrize("algorithm", ["ifca", "fesem", "fedem", "feddrift"])
+def test_where_newcomers_need_labels_all_clusters_models_decide_together(algorithm: str) -> None:
+    """FLUX, F.1. With labels to show they are placed instead."""
+    settings = {"clients": 4, "rounds": 2, "threads": 1, "changes": SMALL}
+    found = run(Experiment(algorithm, **settings))  # type: ignore[arg-type]
+    rows = found["accuracy"]["per_device"]
+    assert {row["placed"] for row in rows} == {ENSEMBLE}
+    assert found["accuracy"]["test"] == pytest.approx(100.0 * float(np.mean([row["test"] for row in rows])))
+    assert found["accuracy"]["refused"] == 0
+    shown = run(Experiment(algorithm, labels=3, **settings))  # type: ignore[arg-type]
+    assert all(row["placed"] in shown["assignments"] for row in shown["accuracy"]["per_device"])
+
+
+def test_the_ensemble_counts_a_model_by_its_devices() -> None:
+    models = {name: first_model() for name in ("c0", "c1", "c2")}
+    state = Clustered(
+        parameters=None, models=models, phase="done", assignments={"a": "c2", "b": "c0", "c": "c2"}
+    )
+    assert ensemble(state).weights == (1.0, 0.0, 2.0)
+    assert ensemble(replace(state, assignments={})).weights == (1.0, 1.0, 1.0)
+
+
+def test_a_device_that_is_refused_a_model_predicts_nothing_right() -> None:
+    assert mean_of_placed([{"test": 0.9}, {"test": None}, {"test": 0.6}]) == pytest.approx(50.0)
+    assert mean_of_placed([{"test": None}, {"test": None}]) is None
+
+
+def test_the_spread_over_devices_is_of_what_they_know() -> None:
+    accuracy = run(Experiment("fedavg", clients=3, rounds=1, threads=1))["accuracy"]
+    known = [100.0 * row["known"] for row in accuracy["per_device"]]
+    assert accuracy["worst"] == pytest.approx(min(known))
+    assert accuracy["deviation"] == pytest.approx(float(np.std(known)))
+
+
+def test_the_held_out_share_is_a_setting() -> None:
+    """fedavg trains on all; flux cannot do without a held-out part, and says so."""
+    settings = {"clients": 2, "rounds": 1, "threads": 1, "held_out": 0.0}
+    assert run(Experiment("fedavg", **settings))["held_out"] == 0.0  # type: ignore[arg-type]
+    with pytest.raises(Refused, match="held_out part of the data is empty"):
+        run(Experiment("flux", **settings))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="held_out is 1"):
+        run(Experiment("fedavg", **{**settings, "held_out": 1.0}))  # type: ignore[arg-type]
+
+
+def test_a_round_asks_a_share_of_the_devices_and_all_are_measured() -> None:
+    found = run(Experiment("fedavg", clients=8, rounds=2, threads=1, participation=0.25))
+    assert [each["devices"] for each in found["history"] if each["trained"]] == [2, 2]
+    assert len(found["accuracy"]["per_device"]) == 8
+    with pytest.raises(ConfigError, match="participation is 0"):
+        run(Experiment("fedavg", participation=0.0))
+
+
+def test_devices_may_have_their_samples_several_times_and_newcomers_any_cluster() -> None:
+    settings = {"clients": 2, "rounds": 1, "threads": 1, "random": True}
+    once, twice = (run(Experiment("ifca", copies=copies, **settings)) for copies in (1, 2))  # type: ignore[arg-type]
+    assert twice["bytes"] == once["bytes"]
+    assert twice["accuracy"]["known"] != once["accuracy"]["known"], "twice as many steps"
+    assert 0.0 <= once["accuracy"]["random"] <= 100.0
+    with pytest.raises(ConfigError, match="copies is 0"):
+        run(Experiment("fedavg", copies=0))
+
+
+def test_a_share_of_the_devices_is_tested_on_what_it_did_not_train_on() -> None:
+    settings = {"level": "medium", "drifts": 2, "clients": 10, "rounds": 2, "seed": 1}
+    plain, half, whole, strange = (
+        fleet_of(Experiment("fedavg", **settings, **change))[0]  # type: ignore[arg-type]
+        for change in ({}, {"unseen": 0.5}, {"unseen": 1.0}, {"mode": "trDR_teDR"})
+    )
+    assert whole.concepts == strange.concepts
+    same = [
+        (one.test.x == plain[name].test.x).all() or (one.test.x == strange[name].test.x).all()
+        for name, one in half.items()
+    ]
+    assert all(same)
+    moved = sum(not (one.test.x == plain[name].test.x).all() for name, one in whole.items())
+    assert 0 < sum(not (one.test.x == plain[name].test.x).all() for name, one in half.items()) <= moved
 
 
 def test_groups_are_found_with_a_guarantee() -> None:
@@ -162,5 +243,5 @@ def test_newcomers_of_fedrcs_shift_show_labelled_data_and_use_what_they_are_give
     assert 0.0 <= found["accuracy"]["newcomers"] <= 100.0
     assert found["accuracy"]["own"] == pytest.approx(found["accuracy"]["known"])
     assert set(found["facts"]) == {"clusters", "ensemble", "hard", "tuned"}
-    assert found["accuracy"]["test"] is None  # no device can be placed here without labels
+    assert {row["placed"] for row in found["accuracy"]["per_device"]} == {ENSEMBLE}
     assert found["seconds"]["training"] > 0.0

@@ -18,7 +18,7 @@ from shoal.core.device_kit.train import train
 from shoal.core.engine.simulate import Outcome
 from shoal.core.errors import BadPayload, DeviceFault, Refused
 from shoal.core.exchange.admit import admit_message
-from shoal.core.exchange.messages import Scored
+from shoal.core.exchange.messages import Message, Scored
 from shoal.core.exchange.parts import ClusterAssignment, MixtureCounts
 from shoal.core.exchange.tensors import digest
 from shoal.core.types import Tensors
@@ -317,6 +317,30 @@ def test_h2_prediction_is_the_weighted_sum_of_probabilities_or_the_heaviest_mode
     assert state.metrics["d0"].accuracy == answers["ensemble"]
     with pytest.raises(BadPayload, match="ensemble or hard or tuned"):
         device_half.perform(replace(server_half.measure(state, ""), predict="soft"), context(0))
+
+
+def test_newcomers_are_measured_without_the_table_where_the_run_does_not_use_it_for_them(
+    outcome: Outcome,
+) -> None:
+    """The authors' code weighs newcomers without the table; a device of the run uses it all the same."""
+    state = outcome.state
+    assert isinstance(state, State)
+    uneven = np.tile(np.linspace(1e-6, 1.0, 10), (len(state.models), 1))
+    uneven[::2] = uneven[::2, ::-1]
+    informed = replace(
+        server_half.measure(state, ""), table=MixtureCounts(uneven / uneven.sum(axis=1)[:, None])
+    )
+    unaware = replace(informed, mixing=replace(informed.mixing, newcomers_by_class=False))
+    without = replace(informed, table=None)
+
+    def loss(task: Message, memory: Tensors | None) -> float:
+        answer = device_half.perform(task, context(0, memory=memory))
+        assert isinstance(answer, Measured)
+        return answer.loss
+
+    assert loss(unaware, None) == loss(without, None) != loss(informed, None)
+    memory = {f"omega.{key}": np.full(1, 1 / len(state.models)) for key in state.models}
+    assert loss(unaware, memory) == loss(informed, memory) != loss(without, memory)
 
 
 def test_one_more_training_helps_a_device_on_its_own_classes() -> None:

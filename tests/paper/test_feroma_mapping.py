@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shoal.core.algorithms.feroma import ALGORITHM, Parameters, mapping, memory
+from shoal.core.algorithms.feroma import ALGORITHM, Parameters, mapping, memory, two_sample
 from shoal.core.algorithms.feroma import server as server_half
 from shoal.core.algorithms.feroma.state import Row
 from shoal.core.errors import ConfigError
-from shoal.core.server_kit import two_sample
 from tests.fleet import first_model
 from tests.paper.feroma_fleet import profile, row, scaler
 

@@ -8,7 +8,7 @@ from sklearn.metrics import adjusted_rand_score
 
 from shoal.core.algorithm import Algorithm, Report, find
 from shoal.core.algorithms.flux import server as server_half
-from shoal.core.algorithms.flux.drift import drifted
+from shoal.core.algorithms.flux.clustering import regrouped
 from shoal.core.algorithms.flux.state import State
 from shoal.core.data.dataset import Dataset
 from shoal.core.device_kit import standard
@@ -120,7 +120,9 @@ def test_other_data_of_the_same_distribution_do_not_trigger_and_those_of_another
     for device, own in fresh.items():
         context = devices.context("device-000", own)
         described[device] = standard.perform(task, context).descriptor  # type: ignore[attr-defined]
-    assert drifted(clustering, described) == ["device-004"]
+    before = state.assignments
+    _, after, _ = regrouped(state.parameters, clustering, before, state.progress, described)
+    assert [device for device, cluster in after.items() if cluster != before[device]] == ["device-004"]
 
 
 def test_a_device_that_is_away_is_taken_to_be_as_it_was(moved: list[State]) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from shoal.core.algorithms.flux import ALGORITHM, Parameters
 from shoal.core.algorithms.flux import server as server_half
-from shoal.core.algorithms.flux.clustering import add_device, form_clusters, mixing_weights, place
+from shoal.core.algorithms.flux.clustering import add_devices, form_clusters, mixing_weights, place
 from shoal.core.algorithms.flux.state import Clustering, State
 from shoal.core.data.views import Views
 from shoal.core.device_kit import standard
@@ -19,7 +19,7 @@ from shoal.core.device_kit.context import DeviceContext
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.simulate import simulate
 from shoal.core.errors import ConfigError
-from shoal.core.exchange.messages import WIDTH, Describe, Evaluate, Message
+from shoal.core.exchange.messages import CountLatents, Describe, Evaluate, Message
 from shoal.core.exchange.parts import Descriptor, PrivacySettings
 from shoal.core.privacy.accountant import Unmetered
 from shoal.core.privacy.release import release_sums
@@ -99,9 +99,13 @@ def test_a_newcomer_unlike_all_groups_fits_nowhere() -> None:
 
 def test_late_joiners_are_added_with_classes_and_without() -> None:
     found, groups = clustered()
+    assignments = {f"d{n:02}": group for n, group in enumerate(groups)}
     for classes in (CLASSES, 0):
-        joined, cluster = add_device(found, "late", describe(2, 300, BALANCED, 600, classes))
+        late = {"late": describe(2, 300, BALANCED, 600, classes)}
+        joined, chosen, begun = add_devices(PARAMETERS, found, assignments, late)
+        cluster = chosen["late"]
         assert cluster == groups[2]
+        assert not begun
         assert np.isfinite(joined.vectors["late"]).all()
         assert max(mixing_weights(joined, "late"), key=mixing_weights(joined, "late").__getitem__) == cluster
 
@@ -118,7 +122,7 @@ def test_devices_with_and_without_classes_are_clustered_together() -> None:
 
 
 def test_density_cannot_group_what_is_noisy() -> None:
-    with pytest.raises(ConfigError, match="grouping=test"):
+    with pytest.raises(ConfigError, match="grouping=likelihood"):
         Parameters(privacy="balanced", grouping="density")
 
 
@@ -142,7 +146,8 @@ def test_a_run_with_a_guarantee_asks_for_no_bounds_and_all_that_leaves_is_noisy(
     state = server_half.start(first_model(), ALGORITHM.configure("default", changes))
     fleet = {f"d{number}": device(number) for number in range(6)}
     found = simulate(server_half, state, fleet, RoundPolicy(minimum=6), 3).state
-    assert {message.bounds for message in asked if isinstance(message, Evaluate)} == {"", WIDTH}
+    assert {message.bounds for message in asked if isinstance(message, Evaluate)} == {""}
+    assert len([message for message in asked if isinstance(message, CountLatents)]) == 6
     assert not [message for message in answered if getattr(message, "bounds", None) is not None]
     descriptors = [message.descriptor for message in answered if getattr(message, "descriptor", None)]  # type: ignore[attr-defined]
     assert len(descriptors) == 6

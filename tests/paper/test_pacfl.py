@@ -57,6 +57,40 @@ def test_equations_2_and_3_smallest_angle_and_sum_of_angles() -> None:
     )
 
 
+def test_the_authors_code_takes_vectors_of_each_class_and_compares_them_one_by_one() -> None:
+    x, y = np.random.default_rng(0).normal(size=(30, 8)).astype(np.float32), np.arange(30) % 3
+    views = Views.of(Dataset(x, y), share=0.0)
+    answer = perform(Span(2, True), DeviceContext(learner(), views, "cpu", 0, np.random.default_rng(0)))
+    assert isinstance(answer, Spanned)
+    found = np.array(answer.vectors).reshape(6, 8)
+    for label in range(3):
+        expected = np.linalg.svd(x[y == label].astype(float))[2][:2]
+        np.testing.assert_allclose(np.abs((found[2 * label : 2 * label + 2] * expected).sum(axis=1)), 1.0)
+    half = np.cos(np.radians(45))
+    # The planes meet, so their smallest principal angle is 0; single vectors are 45 degrees apart.
+    one, other = np.eye(3)[:2], np.array([[half, half, 0.0], [0.0, 0.0, 1.0]])
+    assert server_half.angles({"a": one, "b": other}, "smallest")[0, 1] == pytest.approx(0.0, abs=1e-5)
+    assert server_half.angles({"a": one, "b": other}, "pairs")[0, 1] == pytest.approx(45.0)
+
+
+def test_by_class_a_device_may_send_vectors_of_any_length_and_many_of_them() -> None:
+    reports = [
+        spanned("a", (9, 0, 0), (0, 1e-5, 0), (0, 0, 0)),
+        spanned("b", (-1, 0, 0)),
+        spanned("c", (0, 0, 2)),
+    ]
+    state = server_half.start(model(0, 0), Parameters(by_class=True, clusters=0, angle=30.0))
+    plan = server_half.plan(state, ["a"])
+    assert plan is not None
+    task = plan.tasks["a"]
+    assert isinstance(task, Span)
+    for report in reports:
+        task.admit(report.message)
+    assert server_half.reduce(state, reports).assignments == {"a": "c0", "b": "c0", "c": "c1"}
+    with pytest.raises(BadPayload, match="vectors of"):
+        Span(2).admit(reports[0].message)
+
+
 def test_algorithm_2_devices_of_like_subspaces_train_one_model() -> None:
     reports = [
         spanned("a", (1, 0, 0), (0, 1, 0)),
@@ -103,6 +137,11 @@ def test_turned_images_span_other_subspaces() -> None:
 
 
 def test_parameters_that_cannot_work_are_refused() -> None:
-    for change in ({"vectors": 0}, {"measure": "largest"}, {"clusters": 0, "angle": 0.0}):
+    for change in (
+        {"vectors": 0},
+        {"by_class": True, "measure": "sum"},
+        {"measure": "largest"},
+        {"clusters": 0, "angle": 0.0},
+    ):
         with pytest.raises(ConfigError, match=list(change)[-1]):
             server_half.start(model(0, 0), ALGORITHM.configure("default", change))

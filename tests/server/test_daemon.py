@@ -70,24 +70,22 @@ def test_the_next_process_goes_on_where_one_ended_however_it_did(tmp_path: Path)
 def test_a_second_server_is_told_who_has_the_folder_and_a_waiting_device_that_the_first_ends(
     tmp_path: Path,
 ) -> None:
-    async def wait(address: str, stop: "asyncio.Event") -> str:
+    async def play(address: str) -> str:
         async with aio.insecure_channel(address) as channel:
             device = await Hands(WireLink(channel, "d0")).hello()
             polling = asyncio.create_task(device.link.next_task(20.0))
-            await asyncio.sleep(0.1)
-            stop.set()
+            while not (await asyncio.to_thread(waiting_for)).startswith("1 of 3 devices are here"):
+                assert not polling.done()
+            running.process.send_signal(signal.SIGTERM)
             with pytest.raises(aio.AioRpcError) as caught:
                 await polling
             return caught.value.details() or ""
 
-    async def play(address: str) -> str:
-        stop = asyncio.Event()
-        waiting = asyncio.create_task(wait(address, stop))
-        await stop.wait()
-        running.process.send_signal(signal.SIGTERM)
-        return await waiting
+    def waiting_for() -> str:
+        return operator.show("toy").summary.waiting_for
 
-    with daemon(tmp_path / "s") as running:
+    with daemon(tmp_path / "s") as running, OperatorClient(tmp_path / "s") as operator:
+        operator.start_run(spec(), MODEL)
         config = ServerConfig(tmp_path / "s", "127.0.0.1:0", True)
         with pytest.raises(ConfigError, match=f"in use by another process .{running.process.pid}"):
             asyncio.run(serve_until_stopped(config, lambda address, join: None))

@@ -95,7 +95,7 @@ class Admissions:
             )
             return Admission(error=error or NoEntry())
 
-        rows = self._db.query("SELECT * FROM tokens WHERE token = ?", (joining.token,))
+        rows = self._db.rows("tokens", "WHERE token = ?", (joining.token,))
         row = rows[0] if rows else None
         secret = row["key"] if row else DUMMY_KEY
         proved = is_proved(secret, joining.nonce, pin, joining.csr, joining.proof)
@@ -260,12 +260,12 @@ class Admissions:
         roots."""
         where, bundle = "WHERE device = ? AND spki = ? AND NOT void", json.dumps(list(issuer.roots))
         self._db.execute(f"UPDATE certificates SET bundle = ? {where}", (bundle, device, spki))  # noqa: S608
-        rows = self._db.query(f"SELECT * FROM certificates {where}", (device, spki))  # noqa: S608
+        rows = self._db.rows("certificates", where, (device, spki))
         return certified_of(rows[0]) if rows else None
 
     def _certified(self, named: Named) -> Certified | None:
-        query = "SELECT * FROM certificates WHERE serial = ? AND device = ? AND spki = ? AND NOT void"
-        rows = self._db.query(query, (named.serial, named.device, named.spki))
+        where = "WHERE serial = ? AND device = ? AND spki = ? AND NOT void"
+        rows = self._db.rows("certificates", where, (named.serial, named.device, named.spki))
         return certified_of(rows[0]) if rows else None
 
 

@@ -176,11 +176,10 @@ class AuditLog:
 
         A failure is tried again at the next commit.
         """
-        query = "SELECT number, line FROM audit WHERE number > ? ORDER BY number"
         try:
             if self._written is None:
                 self._take_up()
-            rows = self._db.query(query, (self._written,))
+            rows = self._db.rows("audit", "WHERE number > ? ORDER BY number", (self._written,))
             descriptor = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             with os.fdopen(descriptor, "ab") as file:
                 file.write("".join(f"{row['line']}\n" for row in rows).encode())

@@ -20,7 +20,7 @@ class Registry:
 
     def all(self) -> list[Registered]:
         """Every device that has ever been admitted, sorted by name."""
-        rows = self._db.query("SELECT * FROM identities ORDER BY device")
+        rows = self._db.rows("identities", "ORDER BY device")
         return [self._registered(row) for row in rows]
 
     def get(self, device: DeviceId) -> Registered:
@@ -119,12 +119,12 @@ class Registry:
 
     def find(self, device: DeviceId) -> Registered | None:
         """The device, if it has ever been admitted."""
-        rows = self._db.query("SELECT * FROM identities WHERE device = ?", (device,))
+        rows = self._db.rows("identities", "WHERE device = ?", (device,))
         return self._registered(rows[0]) if rows else None
 
     def _registered(self, row: sqlite3.Row) -> Registered:
-        certificates = self._db.query(
-            "SELECT * FROM certificates WHERE device = ? AND NOT void ORDER BY number", (row["device"],)
+        certificates = self._db.rows(
+            "certificates", "WHERE device = ? AND NOT void ORDER BY number", (row["device"],)
         )
         return Registered(
             row["device"],

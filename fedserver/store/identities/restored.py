@@ -85,7 +85,7 @@ class RestoreGap:
 
     def open(self) -> Gap | None:
         """The gap that has not been accepted yet."""
-        rows = self._db.query("SELECT * FROM gaps WHERE until IS NULL")
+        rows = self._db.rows("gaps", "WHERE until IS NULL")
         return Gap(Head(rows[0]["number"], rows[0]["hash"]), rows[0]["since"]) if rows else None
 
     def was_accepted(self) -> bool:

@@ -78,18 +78,18 @@ class Tokens:
 
     def all(self) -> list[Token]:
         """All tokens, oldest first."""
-        return [token_of(row) for row in self._db.query("SELECT * FROM tokens ORDER BY created, token")]
+        return [token_of(row) for row in self._db.rows("tokens", "ORDER BY created, token")]
 
     def revoke(self, name: str) -> Token:
         """Let a token admit no more devices; admitted devices stay. Safe to repeat. Raises NotFound."""
         with self._db.transaction():
-            rows = self._db.query("SELECT * FROM tokens WHERE token = ?", (name,))
+            rows = self._db.rows("tokens", "WHERE token = ?", (name,))
             if not rows:
                 raise NotFound(f"there is no token {name!r}", "fedserver token ls lists them")
             if rows[0]["standing"] != TokenStanding.REVOKED.value:
                 self.set_standing(name, TokenStanding.REVOKED)
                 self._audit.record(Event.TOKEN_REVOKED, token=name)
-            return token_of(self._db.query("SELECT * FROM tokens WHERE token = ?", (name,))[0])
+            return token_of(self._db.rows("tokens", "WHERE token = ?", (name,))[0])
 
     def count_wrong_proof(self, row: sqlite3.Row) -> None:
         """Inside a transaction: count a wrong proof; `WRONG` of them lock the token."""

@@ -9,6 +9,7 @@ from shoal.core.data.dataset import Dataset
 from shoal.core.errors import DataFault
 
 HELD_OUT = 0.2
+"""The share that is held out unless a run's owner says otherwise."""
 SEED = 42
 
 
@@ -22,19 +23,21 @@ class Views:
     test: Dataset | None = None
 
     @classmethod
-    def of(cls, data: Dataset, test: Dataset | None = None) -> "Views":
-        """Hold out a fifth of `data` at random, rounded up; it is the same fifth at every start.
+    def of(cls, data: Dataset, test: Dataset | None = None, share: float = HELD_OUT) -> "Views":
+        """Hold out a share of `data` at random, rounded up; it is the same part at every start.
 
-        The rows and their order are exactly those of scikit-learn's `train_test_split(test_size=0.2,
-        random_state=42)`, which is how FLUX and FEROMA held out theirs (FLUX, appendix B.2: 20%).
+        The rows and their order are exactly those of scikit-learn's `train_test_split(test_size=share,
+        random_state=42)`, which is how FLUX and FEROMA held out their fifth (FLUX, appendix B.2: 20%). Other
+        papers hold out nothing: with a share of 0 all samples are for training, and a run that measures on
+        the held-out part says that it is empty.
 
-        Unlabeled data and a single sample all go to `train`, and `held_out` is empty.
-        Raises DataFault when there are no samples.
+        At least one sample stays to train on. Unlabeled data and a single sample all go to `train`, and
+        `held_out` is empty. Raises DataFault when there are no samples.
         """
         if len(data) == 0:
             raise DataFault("the data set has no samples", "a device needs at least one")
-        if data.y is None or len(data) == 1:
+        if data.y is None or len(data) == 1 or not share:
             return cls(data, data.subset(slice(0, 0)), test)
         order = np.random.RandomState(SEED).permutation(len(data))
-        held_out = math.ceil(HELD_OUT * len(data))
+        held_out = min(math.ceil(share * len(data)), len(data) - 1)
         return cls(data.subset(order[held_out:]), data.subset(order[:held_out]), test)

@@ -113,7 +113,10 @@ class DeviceContext:
         if part not in self._samples:
             data = getattr(self.views, part)
             if len(data) == 0:
-                raise DeviceFault(f"the {part} part of the data is empty", "give at least 2 labeled samples")
+                raise DeviceFault(
+                    f"the {part} part of the data is empty",
+                    "give at least 2 labeled samples, and do not set held_out to 0",
+                )
             self._samples[part] = convert(data, self.device)
         return self._samples[part]
 

@@ -5,7 +5,7 @@ the calibrated privacy modes it has a "radius" () too, and takes standardized la
 projected ones, (n, l), are kept at once, never the latents (n, v).
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from shoal.core.data.version import Numbers
 from shoal.core.device_kit.context import DeviceContext
-from shoal.core.device_kit.latents import latents
+from shoal.core.device_kit.latents import latents, latents_apart
 from shoal.core.device_kit.learner import Learner
 from shoal.core.device_kit.samples import Samples
 from shoal.core.errors import BadPayload, DataFault, LearnerFault
@@ -72,12 +72,17 @@ def sums(
     not increase what one sample can change. The projector has a radius. Raises as `describe` does.
     """
     check_classes(classes)
-    labels = torch.cat([part.labels for part in parts]).cpu().numpy() if classes else None
-    batches = (batch for part in parts for batch in latents(learner, model, part))
-    projected = project(batches, projector)
+    labels = torch.cat([part.labels for part in parts]) if classes else None
+    samples = Samples(torch.cat([part.x for part in parts]), labels, classes)
     first = np.unique(distinct, return_index=True)[1]
-    once = [(projected[first], None if labels is None else labels[first])]
-    return sums_of(once, float(projector["radius"]), projected.shape[1], classes)
+
+    def batches() -> Iterator[tuple[FloatArray, Array | None]]:
+        for values, rows in latents_apart(learner, model, samples, first):
+            filled = rows >= 0
+            found = project([values], projector)[filled.cpu().numpy()]
+            yield found, None if labels is None else labels[rows[filled]].cpu().numpy()
+
+    return sums_of(batches(), float(projector["radius"]), len(projector["components"]), classes)
 
 
 def project(batches: Iterable[Tensor], projector: Tensors) -> FloatArray:

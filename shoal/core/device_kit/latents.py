@@ -9,8 +9,12 @@ from torch import Tensor, nn
 from shoal.core.device_kit.evaluate import shape_of
 from shoal.core.device_kit.learner import Latent, Learner, authors
 from shoal.core.device_kit.samples import Samples
+from shoal.core.device_kit.slots import Rows, blocks, slots_of
 from shoal.core.errors import BadPayload, LearnerFault, near
 from shoal.core.exchange.parts import LatentBounds
+
+DESCRIBED = 64
+"""Slots of a block of samples whose latents are released: more than in training, as no gradients are kept."""
 
 
 def latents(learner: Learner, model: nn.Module, samples: Samples) -> Iterator[Tensor]:
@@ -20,16 +24,32 @@ def latents(learner: Learner, model: nn.Module, samples: Samples) -> Iterator[Te
     """
     latent = _latent_of(learner, model)
     for rows in samples.passes():
-        x = samples.x[rows]
-        model.eval()  # at each batch, since the caller may use the model in between
-        with torch.no_grad(), authors("latent", model, x):
-            value: object = latent(model, x)
-        if not isinstance(value, Tensor) or value.ndim != 2 or len(value) != len(x):
-            raise LearnerFault(
-                f"the latent of {len(x)} samples has {shape_of(value)}, not ({len(x)}, v)",
-                "end latent() with .flatten(1)",
-            )
-        yield value
+        yield _of_batch(latent, model, samples.x[rows])
+
+
+def latents_apart(
+    learner: Learner, model: nn.Module, samples: Samples, rows: Rows
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Latents (S, v) of the samples with these numbers, block by block, and the (S,) number of each, or -1.
+
+    For what has a guarantee: no sample changes the latents of another (`shoal.core.device_kit.slots`). They
+    come in no particular order. Raises as `latents` does.
+    """
+    latent = _latent_of(learner, model)
+    for block in blocks(samples, slots_of(samples, DESCRIBED), rows, DESCRIBED):
+        yield _of_batch(latent, model, block.x), block.rows
+
+
+def _of_batch(latent: Latent, model: nn.Module, x: Tensor) -> Tensor:
+    model.eval()  # at each batch, since the caller may use the model in between
+    with torch.no_grad(), authors("latent", model, x):
+        value: object = latent(model, x)
+    if not isinstance(value, Tensor) or value.ndim != 2 or len(value) != len(x):
+        raise LearnerFault(
+            f"the latent of {len(x)} samples has {shape_of(value)}, not ({len(x)}, v)",
+            "end latent() with .flatten(1)",
+        )
+    return value
 
 
 def width(learner: Learner, model: nn.Module, samples: Samples) -> int:

@@ -6,8 +6,10 @@ each to a norm, and adds Gaussian noise to their sum. Opacus says which layers c
 the steps cost.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Mapping
 from functools import lru_cache
+from itertools import islice
 
 import numpy as np
 import torch
@@ -16,21 +18,26 @@ from torch.func import functional_call, grad, vmap
 
 from shoal.core.device_kit.evaluate import loss_of
 from shoal.core.device_kit.learner import Learner, Loss, authors
+from shoal.core.device_kit.optimizers import optimizer_of
 from shoal.core.device_kit.samples import Samples, seeded
-from shoal.core.device_kit.train import Proximal, sgd
+from shoal.core.device_kit.slots import SLOTS, Block, Rows, blocks, slots_of
+from shoal.core.device_kit.train import Proximal
 from shoal.core.errors import DeviceFault, LearnerFault, Refused
 from shoal.core.exchange.messages import MAX_NOISE, PrivateTraining, TrainingSettings
 from shoal.core.privacy.chance import Entropy
 from shoal.core.privacy.cost import ORDERS, Cost
 from shoal.core.privacy.dpsgd import TrainingTerms, noisy, taken
+from shoal.core.seeds import derive
 
 LOWEST = 0.3
 """The least noise that is considered for an epsilon, in units of the clipping norm."""
 ROUNDING = 1e-12
 """A generous bound of the accountant's rounding error, added to the divergence of each step."""
 WITHIN = 1.0 - 1e-3
-"""Of the norm, what gradients are shortened to: in float32 the last bits of one differ with how many others
-there are, and all of that together stays within the norm that is paid for."""
+"""Of the norm, what gradients are shortened to: a margin for the rounding of norms and sums."""
+GRID = 32
+"""Clipped gradients are truncated to whole steps of a grid, 2^-GRID of the norm or finer: float64 sums whole
+numbers exactly, in any order."""
 AT_ONCE = 1 << 27
 """Bytes of the gradients of single samples that are there at a time."""
 
@@ -114,15 +121,16 @@ def train(
     """
     gradients = of_each(model, loss_of(learner, samples))
     parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
-    optimizer, pull = sgd(model, settings), Proximal(model, settings.proximal)
+    optimizer, pull = optimizer_of(model, settings), Proximal(model, settings.proximal)
     expected, before = agreed.rate * len(samples), _buffers(model)
+    slots = slots_of(samples, width_of(parameters))
     model.train()
-    with seeded(seed, samples.x.device), authors("training"):
+    with authors("training"):
         for step in range(agreed.steps):
             if settings.restart_momentum and step % (agreed.steps // settings.epochs) == 0:
-                optimizer = sgd(model, settings)
-            rows = torch.from_numpy(taken(len(samples), agreed.rate, entropy)).to(samples.x.device)
-            sums = clipped_sums(gradients, parameters, samples, rows, agreed.clip)
+                optimizer = optimizer_of(model, settings)
+            rows = taken(len(samples), agreed.rate, entropy)
+            sums = clipped_sums(gradients, parameters, samples, slots, rows, agreed.clip, derive(seed, step))
             for name, parameter in parameters.items():
                 noised = noisy(sums[name].cpu().numpy(), agreed.noise * agreed.clip, entropy)
                 parameter.grad = torch.from_numpy(noised / expected).to(parameter)
@@ -135,13 +143,29 @@ def train(
 
 
 def attempt(learner: Learner, model: nn.Module, samples: Samples) -> None:
-    """Compute one gradient and discard it, so that a fault in the author's code shows before anything is
-    paid.
+    """Compute a few gradients and discard them, so that a fault shows before anything is paid.
+
+    Raises LearnerFault for one in the author's code; DeviceFault where a sample's gradient depends on the
+    others in its block, since the guarantee could not hold then.
     """
     gradients, before = of_each(model.train(), loss_of(learner, samples)), _buffers(model)
-    with seeded(0, samples.x.device), authors("training"):
-        gradients(samples.x[:1], samples.labels[:1])
+    parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    slots = slots_of(samples, width_of(parameters))
+    one, several = np.arange(1), np.flatnonzero((slots != slots[0]) | (np.arange(len(slots)) == 0))
+    with authors("training"):
+        found = [
+            _of_block(gradients, block, samples.x.device, seed=0)
+            for rows in (one, several)
+            for block in islice(blocks(samples, slots, rows, width_of(parameters)), 1)
+        ]
         _unchanged(model, before)
+    place = int(slots[0])
+    for name, value in found[0].items():
+        if value[place].cpu().numpy().tobytes() != found[1][name][place].cpu().numpy().tobytes():
+            raise DeviceFault(
+                f"on this device, the gradient of one sample depends on others beside it ({name})",
+                "no privacy guarantee is possible with this hardware or network; set compute.device to cpu",
+            )
 
 
 def _buffers(model: nn.Module) -> Gradients:
@@ -190,29 +214,43 @@ def of_each(model: nn.Module, loss: Loss) -> Callable[[Tensor, Tensor], Gradient
     return of_all
 
 
+def width_of(like: Mapping[str, Tensor]) -> int:
+    """How many slots a block has: as many as `AT_ONCE` has room for, at most SLOTS."""
+    return min(SLOTS, max(1, AT_ONCE // (4 * sum(value.numel() for value in like.values()))))
+
+
 def clipped_sums(
     gradients: Callable[[Tensor, Tensor], Gradients],
     like: Mapping[str, Tensor],
     samples: Samples,
-    rows: Tensor,
+    slots: Rows,
+    rows: Rows,
     clip: float,
+    seed: int,
 ) -> Gradients:
     """Sums over some samples of their gradients, each shortened to the norm `clip`: float64, as `like`.
 
-    A sample whose gradient is NaN or infinite counts as 0.
+    slots: of all samples, `width_of(like)` different ones at most. rows: numbers of those that are summed.
+    seed: of dropout and the like in this step. A sample whose gradient is NaN or infinite counts as 0.
     """
     sums = {name: torch.zeros_like(value, dtype=torch.float64) for name, value in like.items()}
-    for some in _pieces(rows, like):
-        found = gradients(samples.x[some], samples.labels[some])
+    step = 2.0 ** (math.floor(math.log2(clip)) - GRID)
+    for block in blocks(samples, slots, rows, width_of(like)):
+        found = _of_block(gradients, block, samples.x.device, seed)
         flat = {name: value.reshape(len(value), -1).double() for name, value in found.items()}
         norms = torch.stack([value.norm(dim=1) for value in flat.values()]).norm(dim=0)
         factors = (WITHIN * clip / norms).clamp(max=1.0).nan_to_num(nan=0.0, posinf=1.0)
-        factors = torch.where(torch.isfinite(norms), factors, 0.0)
+        factors = torch.where(torch.isfinite(norms) & block.filled, factors, 0.0)
         for name, value in flat.items():
-            sums[name] += (factors @ value.nan_to_num(0.0, 0.0, 0.0)).view_as(sums[name])
-    return sums
+            whole = value.nan_to_num_(0.0, 0.0, 0.0).mul_(factors[:, None] / step).trunc_()
+            sums[name] += whole.sum(dim=0).view_as(sums[name])
+    return {name: value.mul_(step) for name, value in sums.items()}
 
 
-def _pieces(rows: Tensor, like: Mapping[str, Tensor]) -> Iterator[Tensor]:
-    size = max(1, AT_ONCE // (4 * sum(value.numel() for value in like.values())))
-    return (rows[start : start + size] for start in range(0, len(rows), size))
+def _of_block(
+    gradients: Callable[[Tensor, Tensor], Gradients], block: Block, device: torch.device, seed: int
+) -> Gradients:
+    """Every block starts from the same seed, so that dropout in a slot does not depend on earlier blocks."""
+    assert block.y is not None
+    with seeded(seed, device):
+        return gradients(block.x, block.y)

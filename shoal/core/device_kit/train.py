@@ -1,4 +1,4 @@
-"""Local training: the author's own, or plain SGD over data that are already tensors."""
+"""Local training: the author's own, or plain descent over data that are already tensors."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from shoal.core.device_kit.evaluate import loss_of
 from shoal.core.device_kit.learner import Learner, Loss, authors
+from shoal.core.device_kit.optimizers import optimizer_of
 from shoal.core.device_kit.samples import Batches, Samples, seeded
 from shoal.core.errors import LearnerFault
 from shoal.core.exchange.messages import TrainingSettings
@@ -100,12 +101,12 @@ def descend(
     loss: Loss,
     towards: Sequence[Tensor] | None = None,
 ) -> float:
-    """SGD with momentum: `settings.epochs` passes over the batches; the mean loss of the last, by sample.
+    """`settings.epochs` passes of the optimizer over the batches; the mean loss of the last, by sample.
 
     For device halves with a loss of their own. towards: where the proximal term pulls to, for each weight
     that is trained; None: to where the network is now. Raises LearnerFault when the loss is NaN or infinite.
     """
-    optimizer, pull = sgd(model, settings), Proximal(model, settings.proximal, towards)
+    optimizer, pull = optimizer_of(model, settings), Proximal(model, settings.proximal, towards)
 
     def step(x: Tensor, y: Tensor) -> Tensor:
         optimizer.zero_grad(set_to_none=True)
@@ -118,7 +119,7 @@ def descend(
     def forget() -> None:
         nonlocal optimizer
         if settings.restart_momentum:
-            optimizer = sgd(model, settings)
+            optimizer = optimizer_of(model, settings)
 
     return walk(batches, settings.epochs, step, settings.learning_rate, between=forget)
 
@@ -138,17 +139,6 @@ class Proximal:
         for weight, start in self._pairs:
             if weight.grad is not None:
                 weight.grad.add_(weight.detach(), alpha=self._mu).sub_(start, alpha=self._mu)
-
-
-def sgd(model: nn.Module, settings: TrainingSettings) -> torch.optim.SGD:
-    """The optimizer that the settings ask for."""
-    return torch.optim.SGD(
-        model.parameters(),
-        lr=settings.learning_rate,
-        momentum=settings.momentum,
-        weight_decay=settings.weight_decay,
-        fused=True,  # one kernel for all tensors: half the time of the others, on a processor too
-    )
 
 
 def _finite(loss: object) -> float:

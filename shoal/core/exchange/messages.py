@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.parts import (
+    MAX_LATENTS,
     MAX_SCALE,
     MIN_SCALE,
     Descriptor,
@@ -30,6 +31,10 @@ MAX_BUILT = 64
 WIDTH = "width"
 """Instead of bounds: how many latents there are, and nothing about their values."""
 
+OPTIMIZERS = ("sgd", "adam", "adamw")
+
+MIN_RHO, MAX_RHO = 1e-6, 1e3
+"""Of a private accuracy, in zero-concentrated differential privacy: noise of 707 samples, and almost none."""
 MIN_NOISE, MAX_NOISE = 0.1, 1e4
 """In units of the clipping norm. Less gives no useful epsilon, and more drowns the gradient."""
 
@@ -52,7 +57,9 @@ class Message:
 class TrainingSettings:
     """How a device trains. learning_rate per step; batch_size in samples; epochs over its training part.
 
-    restart_momentum: forget the optimizer's momentum at each epoch, not only at each round.
+    restart_momentum: forget what the optimizer remembers at each epoch, not only at each round.
+    optimizer: "sgd", with momentum; "adam" (Kingma and Ba, ICLR 2015) or "adamw" (Loshchilov and Hutter, ICLR
+    2019), with PyTorch's defaults for all but the rate and the weight decay, and without momentum.
     proximal: mu of FedProx (Li et al., MLSys 2020, eq. 2): mu / 2 times the squared distance from the model
     as received is added to what is minimized, and not to the reported loss. A learner with a train() of its
     own has to do this itself.
@@ -65,6 +72,7 @@ class TrainingSettings:
     weight_decay: float = 0.0
     restart_momentum: bool = False
     proximal: float = field(default=0.0, metadata={LATER: True})
+    optimizer: str = field(default="sgd", metadata={LATER: True})
 
     def __post_init__(self) -> None:
         sane = {
@@ -74,6 +82,7 @@ class TrainingSettings:
             "momentum": 0.0 <= self.momentum < 1.0,
             "weight_decay": 0.0 <= self.weight_decay < math.inf,
             "proximal": 0.0 <= self.proximal < math.inf,
+            "optimizer": self.optimizer in OPTIMIZERS,
         }
         for name, holds in sane.items():
             if not holds:
@@ -208,7 +217,10 @@ class Train(Message):
 class Evaluated(Message):
     """How good the model is on the device. accuracy: 0 to 1; examples: samples it was measured on.
 
-    bounds, latents: of the model's latent values and their number of coordinates, where asked for.
+    bounds, latents: of the model's latent values and their number of coordinates, where asked for. f1, auc:
+    means over the classes, where asked for (`shoal.core.device_kit.metrics`); None for a learner with an
+    evaluate() of its own, and auc where there is only one class.
+    rho: what the accuracy cost; then it has noise, and the loss, which does not leave, is 0.
     """
 
     kind: ClassVar[str] = "evaluated"
@@ -217,6 +229,9 @@ class Evaluated(Message):
     examples: int
     bounds: LatentBounds | None = None
     latents: int = 0
+    f1: float | None = None
+    auc: float | None = None
+    rho: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,7 +240,11 @@ class Evaluate(Message):
 
     bounds: "" for none, "scalar" for one lowest and highest latent value over all coordinates of the
     held-out part, "coordinate" for one pair each, WIDTH for only their number. A device without a test part
-    uses the held-out one.
+    uses the held-out one. detailed: measure f1 and auc too; None is no.
+
+    rho: ask for an accuracy with a privacy guarantee: the number of samples that the model classifies rightly
+    with discrete Gaussian noise, which costs each sample this much (`shoal.core.privacy.cost`); MIN_RHO to
+    MAX_RHO. None: exact figures, which have no guarantee.
     """
 
     kind: ClassVar[str] = "evaluate"
@@ -234,6 +253,62 @@ class Evaluate(Message):
     part: str = "held_out"
     cluster: str = ""
     bounds: str = ""
+    detailed: bool | None = None
+    rho: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.rho is not None and (self.bounds or self.detailed):
+            raise BadPayload("with a privacy guarantee only the accuracy can be measured")
+        if self.rho is not None and not MIN_RHO <= self.rho <= MAX_RHO:
+            raise BadPayload(f"an accuracy cannot cost a rho of {self.rho}", f"use {MIN_RHO} to {MAX_RHO}")
+
+    def admit(self, reply: Message) -> None:
+        assert isinstance(reply, Evaluated)
+        if reply.rho != self.rho:
+            raise BadPayload(f"an accuracy of rho {reply.rho} answers a task of rho {self.rho}")
+
+
+@dataclass(frozen=True, eq=False)
+class LatentsCounted(Message):
+    """How many latents the network has: a fact about the learner, and not about data. number: at least 1."""
+
+    kind: ClassVar[str] = "latents_counted"
+    number: int
+
+
+@dataclass(frozen=True, eq=False)
+class CountLatents(Message):
+    """How many latents does the network with the weights `model` have? No data are looked at."""
+
+    kind: ClassVar[str] = "count_latents"
+    reply: ClassVar[type[Message]] = LatentsCounted
+    model: Tensors
+
+    def admit(self, reply: Message) -> None:
+        assert isinstance(reply, LatentsCounted)
+        if not 1 <= reply.number <= MAX_LATENTS:
+            raise BadPayload(f"{reply.number} latents", f"1 to {MAX_LATENTS} are taken")
+
+
+@dataclass(frozen=True, eq=False)
+class Ensemble(Message):
+    """Measure how the weighted mean of several models' probabilities does on a part of the device's data.
+
+    weights: one for each model, at least 0 and not all 0. part: as for `Evaluate`. The papers measure so what
+    a newcomer without labels gets from a run that cannot place it (FLUX, F.1; FEROMA, I.3); which outputs
+    they average, they do not say.
+    """
+
+    kind: ClassVar[str] = "ensemble"
+    reply: ClassVar[type[Message]] = Evaluated
+    models: tuple[Tensors, ...]
+    weights: tuple[float, ...]
+    part: str = "test"
+
+    def __post_init__(self) -> None:
+        sane = all(weight >= 0.0 for weight in self.weights) and 0.0 < sum(self.weights) < math.inf
+        if len(self.weights) != len(self.models) or not sane:
+            raise BadPayload(f"weights {self.weights} came for {len(self.models)} models")
 
 
 @dataclass(frozen=True, eq=False)
@@ -306,6 +381,9 @@ STANDARD: tuple[type[Message], ...] = (
     Trained,
     Evaluate,
     Evaluated,
+    Ensemble,
+    CountLatents,
+    LatentsCounted,
     Describe,
     Described,
     Score,

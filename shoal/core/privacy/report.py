@@ -5,7 +5,17 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from shoal.core.exchange.messages import Built, Described, Evaluated, Message, Represented, Scored, Trained
+from shoal.core.exchange.messages import (
+    Built,
+    Described,
+    Evaluate,
+    Evaluated,
+    LatentsCounted,
+    Message,
+    Represented,
+    Scored,
+    Trained,
+)
 from shoal.core.exchange.payload import fields_of
 from shoal.core.exchange.privacy_modes import MODES
 from shoal.core.privacy.cost import Cost, epsilon_of
@@ -31,13 +41,15 @@ NOTHING = Cost()
 class Statement:
     """All releases of one device. cost: for one sample. delta, group_size: at which it is stated.
 
-    unprotected: what left without a guarantee, as in `OPEN`.
+    unprotected: what left without a guarantee, as in `OPEN`. failures: of tasks, of which the server learned
+    the code: that a task of a hostile server fails can depend on the data, and no epsilon covers it.
     """
 
     cost: Cost = NOTHING
     delta: float = 1e-6
     group_size: int = 1
     unprotected: tuple[str, ...] = ()
+    failures: int = 0
 
     @property
     def epsilon(self) -> float:
@@ -68,16 +80,19 @@ class Statement:
             "group_size": self.group_size,
             "of_releases": self.protected,
             "unprotected": list(self.unprotected),
+            "failures": self.failures,
             "summary": str(self),
         }
 
     def __str__(self) -> str:
+        tasks = "1 task" if self.failures == 1 else f"{self.failures} tasks"
+        failed = f"; besides, the server learned that {tasks} failed" if self.failures else ""
         if not self.cost and not self.unprotected:
-            return "nothing was released"
+            return f"nothing was released{failed}"
         if not self.unprotected:
-            return self.promise
+            return f"{self.promise}{failed}"
         some = f"; the rest: {self.promise}" if self.cost else ""
-        return f"no guarantee: {', '.join(self.unprotected)}{some}"
+        return f"no guarantee: {', '.join(self.unprotected)}{some}{failed}"
 
 
 @dataclass(frozen=True)
@@ -120,11 +135,13 @@ def left_open(message: Message) -> tuple[str, ...]:
     reply = message.reply
     if reply is Built:
         return ()
+    if reply is LatentsCounted or (isinstance(message, Evaluate) and message.rho is not None):
+        return ()
     types = {each for kinds, _ in fields_of(reply).values() for each in kinds}
     plain = getattr(message, "private", None) is None
     found = [OPEN["weights"]] if plain and types & {Tensors, tuple[Tensors, ...]} else []
-    if reply in (Evaluated, Scored):
+    if issubclass(reply, Evaluated | Scored):
         found.append(OPEN["figures"])
-    elif reply not in (Trained, Described, Represented):
+    if reply not in (Evaluated, Scored) and reply not in (Trained, Described, Represented):
         found.append(f"a {reply.kind!r} report, as computed")
     return tuple(found)

@@ -21,12 +21,15 @@ from shoal.core.exchange.tensors import weighted_mean
 from shoal.core.seeds import generator
 from shoal.core.server_kit.assign import nearest_of
 from shoal.core.server_kit.averaging import Guard, combined_models, next_models
+from shoal.core.server_kit.cluster import Labels
 from shoal.core.server_kit.robust import Update
-from shoal.core.server_kit.standard import metrics_of, private_training, trained, training
+from shoal.core.server_kit.standard import accuracy_cost, metrics_of, private_training, trained, training
 from shoal.core.types import Array, DeviceId, ModelKey, Scalar, Tensors
 
 GLOBAL = "global"
 EVALUATE, DONE = "evaluate", "done"
+FORMING = 2 / 3
+"""The share of the devices that must take part in a round that forms the clusters."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -64,12 +67,15 @@ Phases = Mapping[str, tuple[Callable[[S, Sequence[DeviceId]], Plan], Callable[[S
 
 
 def phased(
-    phases: Phases[S], measure: Callable[[S, ModelKey], Message] | None = None
+    phases: Phases[S],
+    measure: Callable[[S, ModelKey], Message] | None = None,
+    forming: Sequence[str] = (),
 ) -> tuple[Callable[[S, Sequence[DeviceId]], Plan | None], Callable[[S, Sequence[Report]], S]]:
     """`plan` and `reduce` of a server half whose run is this table of phases.
 
     If the table has no phase "evaluate", the usual one is added. measure: its task for a cluster, as the
-    `measure` of `shoal.core.algorithm.measurement`.
+    `measure` of `shoal.core.algorithm.measurement`. forming: the phases that form the clusters once, for
+    which most devices have to be there.
 
     Example:
         PHASES: Phases[State] = {"train": (ask_train, take_train)}
@@ -82,7 +88,10 @@ def phased(
     table: Phases[S] = {EVALUATE: (evaluate, take_evaluate), **phases}
 
     def plan(state: S, present: Sequence[DeviceId]) -> Plan | None:
-        return None if state.phase == DONE else table[state.phase][0](state, present)
+        if state.phase == DONE:
+            return None
+        found = table[state.phase][0](state, present)
+        return replace(found, quorum=FORMING) if state.phase in forming else found
 
     def reduce(state: S, reports: Sequence[Report]) -> S:
         return table[state.phase][1](state, reports)
@@ -149,7 +158,7 @@ def ask_train(state: S, present: Sequence[DeviceId], late: Message | None = None
 def train_task(state: Clustered, model: Tensors, key: ModelKey = "") -> Train:
     """The task to train a model with the run's parameters."""
     private = private_training(state.parameters, state.lessons)
-    return Train(model, training(state.parameters), key, private=private)
+    return Train(model, training(state.parameters, state.progress), key, private=private)
 
 
 def take_train(state: S, reports: Sequence[Report]) -> S:
@@ -232,6 +241,43 @@ def end(state: S) -> str:
 def title(state: Clustered, what: str = "") -> str:
     what = what or ("one model for all" if len(state.models) == 1 else "one model for each cluster")
     return f"training round {state.progress + 1} of {state.parameters.rounds}: {what}"
+
+
+# -- one clustering of updates, after a warm-up ------------------------------------------------------------
+
+
+def grouped_once(group: Callable[[S, Mapping[DeviceId, Tensors]], Labels]) -> Phases[S]:
+    """The phases of a run that trains one model at first, groups the devices once by their updates, and then
+    trains a model for each group.
+
+    The state's parameters have `warm_up`, rounds of the one model before the one that groups. The run starts
+    in `first_phase`. group: from the state and the devices' trained models, by device and sorted, to a label
+    for each, 0, 1, ... in the order of the first devices.
+    """
+
+    def take_warm_up(state: S, reports: Sequence[Report]) -> S:
+        after = take_train(state, reports)
+        over = after.phase == "warm_up" and after.progress >= state.parameters.warm_up
+        return replace(after, phase="group") if over else after
+
+    def take_group(state: S, reports: Sequence[Report]) -> S:
+        updates = {device: update.model for device, update in sorted(trained(reports).items())}
+        labels = group(state, updates)
+        names = cluster_names(int(labels.max()) + 1)
+        groups = {device: names[label] for device, label in zip(updates, labels, strict=True)}
+        # A device that took part before and is absent now has no cluster yet, and will choose one.
+        return advanced(replace(regrouped(state, reports, groups), assignments=groups), "clustered")
+
+    return {
+        "warm_up": (ask_train, take_warm_up),
+        "group": (ask_train, take_group),
+        "clustered": (ask_train, take_train),
+    }
+
+
+def first_phase(warm_up: int) -> str:
+    """The first phase of `grouped_once`."""
+    return "warm_up" if warm_up else "group"
 
 
 # -- clusters that form and merge ----------------------------------------------------------------------------
@@ -324,7 +370,9 @@ def ask_evaluate(
     """
     homes = {device: home(state, device) for device in present}
     tasks: dict[ModelKey, Message] = {
-        key: measure(state, key) if measure else Evaluate(model, "test", key)
+        key: measure(state, key)
+        if measure
+        else Evaluate(model, "test", key, rho=accuracy_cost(state.parameters))
         for key, model in state.models.items()
     }
     return Plan({device: tasks[key] for device, key in homes.items() if key is not None}, "final evaluation")

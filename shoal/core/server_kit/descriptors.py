@@ -12,7 +12,6 @@ measured value, and only the scaler knows the range in which a substitute lies f
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +55,7 @@ class Table:
     variances: FloatArray
     counts: FloatArray
     mean_noise: FloatArray
+    deviation_noise: FloatArray
     count_noise: FloatArray
     known: npt.NDArray[np.bool_]
 
@@ -78,27 +78,6 @@ class Table:
         """Only the rows of all samples together."""
         return Table(*(getattr(self, field.name)[:, :1] for field in fields(self)))
 
-    def pooled(self, groups: Sequence[Sequence[int]]) -> "Table":
-        """A row for each group of rows, as if one device had described all samples of the group."""
-        rows = [self._one(list(group)) for group in groups]
-        return Table(*(np.stack(column) for column in zip(*rows, strict=True)))
-
-    def _one(self, group: list[int]) -> tuple[npt.NDArray[Any], ...]:
-        some = Table(*(getattr(self, field.name)[group] for field in fields(self)))
-        own = np.where(some.known, np.maximum(some.counts, 1.0), 0.0)[:, :, None]
-        shares = own / np.maximum(own.sum(axis=0), 1.0)
-        counts = some.counts.sum(axis=0)
-        free = np.maximum(counts - 1.0, 1.0)[:, None]
-        noise = np.where(shares > 0.0, some.mean_noise, 0.0)
-        return (
-            (shares * some.means).sum(axis=0),
-            free * (shares**2 * some.variances / some._free).sum(axis=0),
-            counts,
-            (shares**2 * noise).sum(axis=0),
-            some.count_noise.sum(axis=0),
-            np.asarray(some.known.any(axis=0)),
-        )
-
 
 def aligned(described: Sequence[Descriptor]) -> Table:
     """Descriptors with one number of dimensions, and with one number of classes or none."""
@@ -118,6 +97,7 @@ def aligned(described: Sequence[Descriptor]) -> Table:
         stacked((one.deviations**2 for one in found), 0.0),
         stacked((one.counts for one in found), 0.0),
         stacked((one.mean_noise for one in found), np.inf),
+        stacked((one.deviation_noise for one in found), np.inf),
         stacked((one.count_noise for one in found), np.inf),
         stacked((one.known.astype(np.float64) for one in found), 0.0) > 0.0,
     )

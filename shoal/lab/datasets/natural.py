@@ -13,7 +13,8 @@ its test part are equal stretches of time, one after the other, so that it is te
 Columns are standardized by all that comes before the test parts: most prices are near 0 of their range.
 
 `hapt`: windows of 128 readings at 50 Hz of acceleration and rotation, half-overlapping, of 30 people in 12
-activities (Reyes-Ortiz et al. 2015). A person's last fifth of each activity, in time order, is its test part.
+activities (Reyes-Ortiz et al. 2015). A person's last fifth of each activity, in time order, is its test part,
+and a window that shares readings with a window of the test part is in neither part.
 """
 
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from shoal.core.data.dataset import Dataset
 from shoal.core.types import Array
 
 NAMES = ("elec2", "hapt")
-HALF_HOURS, PEOPLE, TEST = 48, 30, 5
+HALF_HOURS, PEOPLE, TEST, WINDOW = 48, 30, 5, 128
 COLUMNS = "period,nswprice,nswdemand,vicprice,vicdemand,transfer,class"
 
 
@@ -93,14 +94,18 @@ def _hapt(path: Path, devices: int) -> list[NaturalDevice]:
         )
     data = Dataset(np.ascontiguousarray(x.transpose(0, 2, 1)), y.astype(np.int64) - 1)
     when = np.lexsort((start, trial))
-    return [_person(data, when[person[when] == 1 + number], number) for number in range(devices)]
+    # One clock for all recordings: windows of two of them are never at the same time.
+    clock = trial.astype(np.int64) * (int(start.max(initial=0)) + 2 * WINDOW) + start
+    return [_person(data, clock, when[person[when] == 1 + number], number) for number in range(devices)]
 
 
-def _person(data: Dataset, rows: Array, number: int) -> NaturalDevice:
-    """rows: of one person, in time order."""
+def _person(data: Dataset, clock: Array, rows: Array, number: int) -> NaturalDevice:
+    """clock: the first reading of each window. rows: of one person, in time order."""
     assert data.y is not None
     late = np.zeros(len(rows), np.bool_)
     for activity in np.unique(data.y[rows]):
         own = np.flatnonzero(data.y[rows] == activity)
         late[own[len(own) - len(own) // TEST :]] = True
-    return NaturalDevice((data.subset(rows[~late]),), data.subset(rows[late]), number)
+    begins = clock[rows]
+    apart = np.abs(begins[:, None] - begins[late][None]).min(axis=1, initial=WINDOW) >= WINDOW
+    return NaturalDevice((data.subset(rows[apart]),), data.subset(rows[late]), number)

@@ -7,9 +7,8 @@ from tests.chaos.fleet import Device
 from tests.chaos.kinds.kind import Kind
 from tests.chaos.proxy import DOWN, UP, Trap, flip, half_close, reset, silence
 from tests.chaos.trial import Trial
+from tests.waiting import HANG
 
-PATIENCE = 60.0
-"""Seconds that a trap is given to spring."""
 END = 4 << 10
 """Bytes around the end of an upload in which its last chunk, its answer and its report pass."""
 
@@ -122,7 +121,7 @@ async def _spring(trial: Trial, device: Device, what: str, trap: Trap, at: int, 
 async def _sprung(trial: Trial, trap: Trap) -> bool:
     """Wait for a trap to spring. False if the run was over before."""
     waits = [asyncio.create_task(event.wait()) for event in (trap.sprung, trial.over)]
-    await asyncio.wait(waits, timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait(waits, timeout=HANG, return_when=asyncio.FIRST_COMPLETED)
     for each in waits:
         each.cancel()
     if not trap.sprung.is_set():

@@ -52,3 +52,17 @@ def test_no_sample_at_all_is_the_owners_fault() -> None:
 def test_the_test_part_is_passed_on() -> None:
     test = rows(3)
     assert Views.of(rows(10), test).test is test
+
+
+@pytest.mark.parametrize(("count", "share"), [(10, 0.1), (30, 0.1), (180, 0.1), (7, 0.5), (11, 0.33)])
+def test_another_share_is_held_out_as_scikit_learn_would(count: int, share: float) -> None:
+    train, held_out = train_test_split(np.arange(count), test_size=share, random_state=42)
+    views = Views.of(rows(count), share=share)
+    assert views.train.x.tolist() == train.tolist()
+    assert views.held_out.x.tolist() == held_out.tolist()
+
+
+def test_nothing_is_held_out_where_that_is_asked_for_and_one_sample_always_stays() -> None:
+    views = Views.of(rows(10), share=0.0)
+    assert (views.train.x.tolist(), len(views.held_out)) == (list(range(10)), 0)
+    assert len(Views.of(rows(2), share=0.9).train) == 1

@@ -38,6 +38,38 @@ def test_momentum_goes_on_over_epochs_unless_it_is_to_restart() -> None:
     assert weight_after(restarted, ones(1)) == pytest.approx(-0.1 * 3)
 
 
+@pytest.mark.parametrize(("optimizer", "decayed"), [("adam", 1.0), ("adamw", 1.0 - 0.1 * 0.5)])
+def test_adam_moves_each_weight_by_the_rate_and_adamw_decays_it_first(optimizer: str, decayed: float) -> None:
+    """While the gradient stays the same, Adam's steps are as long as the rate; AdamW first multiplies the
+    weight by 1 - rate x decay, where Adam adds to the gradient, whose length does not matter."""
+    settings = dataclasses.replace(PLAIN, optimizer=optimizer, weight_decay=0.5)
+    model = Slope()
+    with torch.no_grad():
+        model.w.fill_(1.0)
+    train(SLOPE, model, ones(1), settings, seed=0)
+    assert model.w.item() == pytest.approx(decayed - 0.1, abs=1e-6)
+
+
+def test_an_optimizer_that_is_to_restart_forgets_everything() -> None:
+    """Adam's first step is as long as the rate. Its second is not, where the gradient changes: sums of
+    squares and their bias corrections remember the first."""
+    settings = dataclasses.replace(PLAIN, epochs=2, optimizer="adam", restart_momentum=True)
+    model = Slope()
+    train(
+        Learner("bowl", Slope, loss=lambda model, x, y: (model.w - 1.0).square().sum()),
+        model,
+        ones(1),
+        settings,
+        0,
+    )
+    assert model.w.item() == pytest.approx(0.2, abs=1e-6)
+
+
+def test_an_optimizer_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(BadPayload, match="optimizer is lion"):
+        TrainingSettings(optimizer="lion")
+
+
 def test_weight_decay_adds_to_the_gradient() -> None:
     """w: 0 -> -0.1 -> -0.1 - 0.1 (1 + 0.5 x -0.1)."""
     settings = dataclasses.replace(PLAIN, epochs=2, weight_decay=0.5)

@@ -41,7 +41,7 @@ def test_show_says_of_every_parameter_what_is_legal_the_default_and_the_papers()
     assert (found["watch"]["unit"], found["watch"]["legal"]) == ("rounds", "a whole number of at least 0")
     text = CliRunner().invoke(main, ["algorithm", "show", "flux-prior"]).stdout
     assert "clusters = REQUIRED clusters" in text
-    assert "grouping = test (paper: density)" in text
+    assert "grouping = likelihood (paper: density)" in text
 
 
 def test_an_unknown_name_is_refused_with_a_hint() -> None:

@@ -2,8 +2,10 @@
 
 import asyncio
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -35,7 +37,7 @@ from tests.server.servers import (
     start,
 )
 from tests.server.toys import MODEL, honest, same_models
-from tests.waiting import until
+from tests.waiting import HANG, until
 
 # -- the straight run --------------------------------------------------------------------------------------
 
@@ -222,9 +224,15 @@ def test_a_run_that_cannot_be_read_does_not_keep_the_server_from_starting(
 # -- time, and the end of the server -----------------------------------------------------------------------
 
 
-def test_a_round_goes_on_at_its_deadline_and_a_late_report_is_told(tmp_path: Path) -> None:
+def test_a_round_goes_on_at_its_deadline_and_a_late_report_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead = 0.0
+    monkeypatch.setattr(runs, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + ahead))
+
     async def story(coordinator: Coordinator) -> None:
-        policy = RoundPolicy(devices=2, minimum=1, deadline=0.5)
+        nonlocal ahead
+        policy = RoundPolicy(devices=2, minimum=1, deadline=600.0, device_timeout=6000.0)
         await start(coordinator, policy=policy)
         fast, slow = [await hands(coordinator, number) for number in range(2)]
         for device in (fast, slow):
@@ -233,6 +241,8 @@ def test_a_round_goes_on_at_its_deadline_and_a_late_report_is_told(tmp_path: Pat
         payload = slow.payload(honest(1)(await slow.open(task), task.seed))
         await slow.upload(payload)
         await fast.do(await fast.task(), honest(0))
+        assert coordinator.runs["toy"].engine.round == 1
+        ahead = 601.0
         assert (await fast.task(9.0)).round == 2
         receipt = await slow.link.report(Report(task.run, task.round, task.attempt, payload))
         assert (receipt.outcome, receipt.reason[:19]) == (Outcome.LATE, "round 1 is not open")
@@ -253,7 +263,7 @@ def test_a_stop_while_reports_are_combined_loses_nothing(
 
     def slow(state: server_half.State, reports: Any) -> server_half.State:
         began.set()
-        go_on.wait(30.0)
+        go_on.wait(HANG)
         return real(state, reports)
 
     monkeypatch.setattr(server_half, "reduce", slow)
@@ -266,7 +276,7 @@ def test_a_stop_while_reports_are_combined_loses_nothing(
             await device.link.next_task(0.0)
         for number, device in enumerate(devices):
             await device.do(await device.task(), honest(number))
-        await asyncio.to_thread(began.wait, 30.0)
+        await asyncio.to_thread(began.wait, HANG)
         closing = asyncio.create_task(first.close())
         if grace == 0.0:
             await closing

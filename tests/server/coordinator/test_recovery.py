@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ from tests.server.servers import (
     start,
 )
 from tests.server.toys import MODEL, Hands, honest, same_models
-from tests.waiting import until
+from tests.waiting import HANG, until
 
 
 async def reports(coordinator: Coordinator, count: int) -> None:
@@ -141,7 +142,7 @@ def test_the_server_answers_while_it_checks_and_hands_nothing_out(
     go_on, damage = threading.Event(), Blobs.damage
 
     def slow(blobs: Blobs, name: str) -> str:
-        assert go_on.wait(30.0)
+        assert go_on.wait(HANG)
         return damage(blobs, name)
 
     async def play() -> None:
@@ -198,16 +199,27 @@ def test_what_cannot_be_read_is_damaged_and_what_cannot_be_opened_now_is_not(
     scenario(story, tmp_path)
 
 
-def test_a_damaged_database_names_the_way_back(tmp_path: Path) -> None:
+def test_a_damaged_database_is_made_again_of_its_copy_and_without_one_names_the_way_back(
+    tmp_path: Path,
+) -> None:
     store = Store(tmp_path)
-    for number in range(300):
-        store.database.execute("INSERT INTO devices VALUES (?, 'toy', 1.0, 2.0)", (f"device-{number:050}",))
+    with store.database.transaction():
+        for number in range(300):
+            row = (f"device-{number:050}",)
+            store.database.execute("INSERT INTO devices VALUES (?, 'toy', 1.0, 2.0)", row)
+    known = store.journal.devices()
     store.close()
     path = tmp_path / "shoal.db"
     data = bytearray(path.read_bytes())
     for page in range(3, len(data) // 4096):
         data[page * 4096 : page * 4096 + 64] = b"\xff" * 64
     path.write_bytes(data)
+    with closing(Store(tmp_path)) as store:
+        assert store.journal.devices() == known
+        assert "and was made again of shoal.db.copy" in store.database.repaired[0]
+    assert (tmp_path / "shoal.db.damaged").read_bytes() == bytes(data)
+    path.write_bytes(data)
+    (tmp_path / "shoal.db.copy").write_bytes(b"no database")
     with pytest.raises(StorageFault, match="fedserver restore BACKUP --state DIR"):
         Store(tmp_path)
     assert path.read_bytes() == bytes(data)

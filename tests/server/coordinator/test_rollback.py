@@ -33,6 +33,7 @@ from tests.server.servers import (
 )
 from tests.server.test_daemon import all_devices
 from tests.server.toys import MODEL, Hands, honest
+from tests.waiting import HANG
 
 
 async def versions(coordinator: Coordinator) -> dict[int, str]:
@@ -170,7 +171,7 @@ def test_while_reports_are_combined_it_is_refused(tmp_path: Path, monkeypatch: p
 
     def slow(state: server_half.State, reports: Any) -> server_half.State:
         began.set()
-        go_on.wait(30.0)
+        go_on.wait(HANG)
         return real(state, reports)
 
     monkeypatch.setattr(server_half, "reduce", slow)
@@ -180,7 +181,7 @@ def test_while_reports_are_combined_it_is_refused(tmp_path: Path, monkeypatch: p
         devices = await until_round(coordinator, 1)
         for number, device in enumerate(devices):
             await device.do(await device.task(), honest(number))
-        await asyncio.to_thread(began.wait, 30.0)
+        await asyncio.to_thread(began.wait, HANG)
         with pytest.raises(Refused, match="is combining the reports of round 1"):
             await OperatorApi(coordinator).roll_back("toy", 1)
         go_on.set()

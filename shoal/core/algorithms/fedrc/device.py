@@ -108,8 +108,10 @@ def _settled(task: Measure | Weigh, context: "DeviceContext") -> tuple[Mixture, 
     """The mixture that the training part converges to with unchanged models. It starts from what is
     remembered, or from equal weights if nothing is, as for a newcomer (H.2)."""
     keys, (samples, labels) = task.keys.split(), _training_part(task, context)
-    mixture = recalled(context.memory, keys, len(samples)) or begun(keys, "equal", context.seed)
-    losses, shares = sample_losses(context, task.models, samples), log_shares(task.table, labels)
+    remembered = recalled(context.memory, keys, len(samples))
+    mixture = remembered or begun(keys, "equal", context.seed)
+    table = task.table if remembered is not None or task.mixing.newcomers_by_class else None
+    losses, shares = sample_losses(context, task.models, samples), log_shares(table, labels)
     for _ in range(ITERATIONS):
         mixture = weighed(mixture, losses, shares, replace(task.mixing, adam=False))
     return mixture, samples

@@ -24,6 +24,7 @@ class Mixing:
     """How a device weighs models; see `shoal.core.algorithms.fedrc.Parameters`.
 
     as_one: weigh all samples alike in this round. scored: report how well each model explains the data.
+    newcomers_by_class: a device that has no memory of the run, such as a newcomer, uses the table of classes.
     """
 
     classes: int
@@ -37,6 +38,7 @@ class Mixing:
     noise: float = 0.0
     as_one: bool = field(default=False, metadata={LATER: True})
     scored: bool = field(default=False, metadata={LATER: True})
+    newcomers_by_class: bool = field(default=True, metadata={LATER: True})
 
 
 @dataclass(frozen=True, eq=False)

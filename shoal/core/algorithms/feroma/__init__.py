@@ -28,7 +28,7 @@ for. Here both are kept by device. `default` is what we recommend. They differ i
     parameter          paper      default     why
     weighting          inverse    likeness    a distance means nothing without a scale; whether two profiles
                                               could come from one distribution does, see
-                                              `shoal.core.server_kit.two_sample`. All that are alike count
+                                              `feroma.two_sample`. All that are alike count
                                               equally, however near by chance; eq. 3 is "softmax", which is
                                               nearly uniform on profiles scaled to [0, 1]
     distance_at_test   euclidean  likeness    the same; and it knows how few samples a class has

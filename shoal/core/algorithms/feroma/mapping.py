@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.spatial.distance import cdist
 
-from shoal.core.algorithms.feroma import Parameters
+from shoal.core.algorithms.feroma import Parameters, two_sample
 from shoal.core.algorithms.feroma.state import Row
 from shoal.core.exchange.parts import ClusterAssignment, Descriptor, FloatArray, Moments
-from shoal.core.server_kit import descriptors, two_sample
+from shoal.core.server_kit import descriptors
 from shoal.core.server_kit.robust import capped, largest_share
 from shoal.core.types import DeviceId, ModelKey
 

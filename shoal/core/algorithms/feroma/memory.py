@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from shoal.core.algorithms.feroma import two_sample
 from shoal.core.algorithms.feroma.state import Row
-from shoal.core.server_kit import two_sample
 from shoal.core.types import DeviceId, ModelKey
 
 Rows = Mapping[ModelKey, Row]

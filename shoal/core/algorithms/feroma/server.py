@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from shoal.core.algorithm import Plan, Report
-from shoal.core.algorithms.feroma import Parameters
+from shoal.core.algorithms.feroma import Parameters, two_sample
 from shoal.core.algorithms.feroma.mapping import mapped
 from shoal.core.algorithms.feroma.mapping import place as place_newcomer
 from shoal.core.algorithms.feroma.memory import absent, reassigned, remembered
@@ -19,7 +19,7 @@ from shoal.core.errors import Refused
 from shoal.core.exchange.messages import Describe, Described, Message, Train
 from shoal.core.exchange.parts import ClusterAssignment, Descriptor, PrivacySettings
 from shoal.core.exchange.tensors import Mixture
-from shoal.core.server_kit import clustered, descriptors, two_sample
+from shoal.core.server_kit import clustered, descriptors
 from shoal.core.server_kit.averaging import held_back, next_models
 from shoal.core.server_kit.clustered import GLOBAL
 from shoal.core.server_kit.estimates import estimate
@@ -54,7 +54,7 @@ def place(state: State, descriptor: Descriptor | None) -> ClusterAssignment | De
 
 
 def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:
-    settings, private = training(state.parameters), private_training(state.parameters)
+    settings, private = training(state.parameters, state.progress), private_training(state.parameters)
     task = Train(state.models[GLOBAL], settings, GLOBAL, private=private)
     return Plan(dict.fromkeys(present, task), _title(state, "one model for all"))
 
@@ -101,7 +101,7 @@ def _take_profile(state: State, reports: Sequence[Report]) -> State:
 
 
 def _ask_mixed(state: State, present: Sequence[DeviceId]) -> Plan:
-    describe, settings = _describe(state), training(state.parameters)
+    describe, settings = _describe(state), training(state.parameters, state.progress)
     private = private_training(state.parameters)
 
     def task(device: DeviceId) -> Message:

@@ -13,8 +13,8 @@ A run goes through these phases; each line is one exchange with the devices:
                      clusters the descriptors (4.2.1, D.2) and averages these updates cluster by cluster
     clustered        each cluster trains its own model; late joiners describe their data, and train from the
                      next round on
-    watch            only in FLUX-dynamic: devices describe their data again, and if some have drifted, the
-                     clusters are formed again; see `flux.drift`
+    watch            only in FLUX-dynamic: devices describe their data again, and the clusters are formed
+                     again; see `flux.clustering.regrouped`
     evaluate         every device measures its cluster's model on its test part
 
 Presets. `paper` is what the authors' code used for the paper's tables; `default` is what we recommend. They
@@ -28,8 +28,8 @@ differ in:
     restart_momentum   True       False         the code created a new optimizer for every epoch
     history            whole      from_earliest eq. 14 requires r' >= 3; the code also looks at rounds 1 to 3,
                                                 in which a slow start looks like a small gain
-    grouping           density    test          the elbow chains unlike devices together where many differ,
-                                                and splits like ones: see `shoal.core.server_kit.two_sample`
+    grouping           density    likelihood    the elbow chains unlike devices together where many differ,
+                                                and splits like ones: see `shoal.core.server_kit.fleet`
     absent             minus_one  beyond        -1 lies among real means: what it looks like depends on the
                                                 scale of the latents, so two unlike devices may look alike
     placing            distance   likelihood    a distance ignores how much samples spread in each coordinate,
@@ -65,13 +65,18 @@ class Parameters(DescriptorParameters, NoisedParameters):
     threshold: float = setting(
         0.06, "The warm-up ends at the first gain in accuracy below this (eq. 14).", unit="share of samples"
     )
+    warm_up: Literal["auto", "accuracy", "rounds"] = setting(
+        "auto",
+        "accuracy: the warm-up ends by the accuracies that devices measure (eq. 14). rounds: after round "
+        "`earliest`, so that nothing is measured. auto: rounds with DP-SGD on the devices, else accuracy.",
+    )
     history: Literal["from_earliest", "whole"] = setting(
         "from_earliest", "Which gains count: those from round `earliest` on, or those of all rounds."
     )
-    grouping: Literal["test", "density"] = setting(
-        "test",
-        "test: whether the data of each pair of devices could come from one distribution. density: as in "
-        "D.2.",
+    grouping: Literal["likelihood", "density", "test"] = setting(
+        "likelihood",
+        "likelihood: the partition that makes all descriptors most likely. density: as in D.2. (test: the "
+        "former name of likelihood.)",
     )
     clusters: int = setting(
         0,
@@ -109,6 +114,11 @@ class Parameters(DescriptorParameters, NoisedParameters):
         0.05, "A newcomer is not placed if the confidence would be lower.", at_least=0, at_most=1
     )
 
+    @property
+    def measured(self) -> bool:
+        """Whether accuracies decide about the end of the warm-up."""
+        return self.warm_up == "accuracy" or (self.warm_up == "auto" and not self.private)
+
     def check(self) -> None:
         super().check()
         private, noise = self.asked_privacy.calibrated, self.asked_privacy.rules.unknown_noise
@@ -118,15 +128,16 @@ class Parameters(DescriptorParameters, NoisedParameters):
                 "unknown",
                 "set watch=0",
             )
-        if self.grouping == "test" and noise and not self.clusters:
+        if self.grouping != "density" and noise and not self.clusters:
             raise ConfigError(
-                f"grouping=test needs noise of a known size, and that of privacy={self.privacy} is unknown",
+                f"grouping={self.grouping} needs noise of a known size, and that of "
+                f"privacy={self.privacy} is unknown",
                 "set grouping=density, or privacy=off",
             )
         if self.grouping == "density" and private and not self.clusters:
             raise ConfigError(
                 f"grouping=density does not work with the noise of privacy={self.privacy}",
-                "set grouping=test, or privacy=off",
+                "set grouping=likelihood, or privacy=off",
             )
         if private and not self.noise_at_test:
             raise ConfigError(
@@ -152,7 +163,10 @@ PAPER = {
 def clustered_rounds(parameters: Parameters) -> tuple[int, int]:
     """The fewest and the most rounds that train clusters: the warm-up ends early if accuracy gains little."""
     longest = max(0, ceil(min(parameters.latest * parameters.rounds, parameters.rounds - 1)))
-    shortest = min(longest, max(parameters.earliest, 2))
+    if not parameters.measured:
+        shortest = longest = min(longest, parameters.earliest)
+    else:
+        shortest = min(longest, max(parameters.earliest, 2))
     return parameters.rounds - longest, parameters.rounds - shortest
 
 

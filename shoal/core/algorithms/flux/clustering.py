@@ -10,7 +10,7 @@ from shoal.core.algorithms.flux import Parameters
 from shoal.core.algorithms.flux.state import Clustering
 from shoal.core.exchange.parts import ClusterAssignment, Descriptor, FloatArray
 from shoal.core.exchange.privacy_modes import mode_of
-from shoal.core.server_kit import assign, cluster, descriptors, two_sample
+from shoal.core.server_kit import assign, cluster, descriptors, fleet
 from shoal.core.server_kit.assign import nearest_of
 from shoal.core.server_kit.clustered import cluster_names
 from shoal.core.server_kit.estimates import estimate
@@ -27,6 +27,8 @@ def warm_up_is_over(parameters: Parameters, accuracies: Mapping[str, float], pro
         return True
     if progress < parameters.earliest:
         return False
+    if not parameters.measured:
+        return True
     first = 2 if parameters.history == "whole" else parameters.earliest
     gains = [
         accuracies[str(later)] - accuracies[str(later - 1)]
@@ -42,21 +44,35 @@ def form_clusters(
     encoder: Tensors,
     projector: Tensors,
     described: Mapping[DeviceId, Descriptor],
-    scaler: descriptors.BlockScaler | None = None,
 ) -> tuple[Clustering, dict[DeviceId, ModelKey]]:
-    """Cluster the devices by their descriptors (section 4.2.1). The order of `described` does not matter.
-
-    scaler: None to fit one to these descriptors.
-    """
+    """Cluster the devices by their descriptors (section 4.2.1). The order of `described` does not matter."""
     devices = sorted(described)
     chosen = [described[device] for device in devices]
-    private = chosen[0].noisy
     raw = [descriptors.vector(one, parameters.classes) for one in chosen]
-    scaler = scaler or descriptors.BlockScaler.fit(
-        raw, projector["components"].shape[0], "unknown" if private else parameters.absent
-    )
-    points = np.stack([scaler.transform(vector) for vector in raw])
-    labels = find_groups(parameters, points, chosen)
+    absent = "unknown" if chosen[0].noisy else parameters.absent
+    scaler = descriptors.BlockScaler.fit(raw, projector["components"].shape[0], absent)
+    labels = find_groups(parameters, scaler, chosen)
+    names = cluster_names(int(labels.max()) + 1)
+    assignments = {device: names[label] for device, label in zip(devices, labels, strict=True)}
+    return arranged(parameters, round, encoder, projector, scaler, described, assignments), assignments
+
+
+def arranged(
+    parameters: Parameters,
+    round: int,
+    encoder: Tensors,
+    projector: Tensors,
+    scaler: descriptors.BlockScaler,
+    described: Mapping[DeviceId, Descriptor],
+    assignments: Mapping[DeviceId, ModelKey],
+) -> Clustering:
+    """The clustering with these assignments of the described devices: its centroids, radii and noise."""
+    devices = sorted(described)
+    chosen = [described[device] for device in devices]
+    names = tuple(sorted({assignments[device] for device in devices}, key=number_of))
+    labels = np.array([names.index(assignments[device]) for device in devices], np.int64)
+    private = chosen[0].noisy
+    points = np.stack([scaler.transform(descriptors.vector(one, parameters.classes)) for one in chosen])
     noise = None
     # With noise, a class that is hidden in some descriptors is NaN there: centroids are means of what is
     # known, and unknown coordinates get the centroid's value, so that they change no distance.
@@ -71,8 +87,7 @@ def form_clusters(
     samples = np.array([estimate(one).counts[0] for one in chosen])
     apart = _apart(parameters, scaler, points[:, : 2 * scaler.width], samples, middles)
     between = _apart(parameters, scaler, middles, np.full(len(middles), np.inf), middles)
-    names = cluster_names(len(centroids))
-    found = Clustering(
+    return Clustering(
         round=round,
         encoder=encoder,
         projector=projector,
@@ -85,35 +100,122 @@ def form_clusters(
         noise=noise,
         classless=sum(1 for one in chosen if private and not one.classes),
     )
-    return found, {device: names[label] for device, label in zip(devices, labels, strict=True)}
 
 
 def find_groups(
-    parameters: Parameters, points: FloatArray, described: Sequence[Descriptor]
+    parameters: Parameters, scaler: descriptors.BlockScaler, described: Sequence[Descriptor]
 ) -> cluster.Labels:
-    """K-means if the number of clusters is known (FLUX-prior), else by the test or by density (D.2).
+    """The groups by the statistical model of the fleet, by K-means if their number is known (FLUX-prior), or
+    by density (D.2).
 
-    Noisy descriptors are always grouped by the test: it is the only method that takes the noise into account.
+    Noisy descriptors are always grouped by the model: no other method takes the noise into account.
     """
-    if described[0].noisy:
-        return two_sample.groups(described, parameters.clusters)
+    if described[0].noisy or (parameters.grouping != "density" and not parameters.clusters):
+        return fleet.groups(described, parameters.clusters)
+    points = np.stack([scaler.transform(descriptors.vector(one, parameters.classes)) for one in described])
     if parameters.clusters:
         return cluster.kmeans(points, parameters.clusters)
-    if parameters.grouping == "test":
-        return two_sample.groups(described)
     return cluster.adaptive_dbscan(points, parameters.scaling)
 
 
-def add_device(
-    clustering: Clustering, device: DeviceId, descriptor: Descriptor
-) -> tuple[Clustering, ModelKey]:
-    """A late joiner is assigned to the nearest centroid by its full descriptor (Algorithm 1, line 26)."""
-    answer, point = _nearest(clustering, descriptor, len(clustering.scaler.low) // 2 - 1)
-    if clustering.noise is not None:
-        row = clustering.names.index(answer.cluster)
-        point = assign.filled(point[None], clustering.centroids[row][None])[0]
-    vectors, described = {**clustering.vectors, device: point}, {**clustering.described, device: descriptor}
-    return replace(clustering, vectors=vectors, described=described), answer.cluster
+def add_devices(
+    parameters: Parameters,
+    clustering: Clustering,
+    assignments: Mapping[DeviceId, ModelKey],
+    described: Mapping[DeviceId, Descriptor],
+) -> tuple[Clustering, dict[DeviceId, ModelKey], dict[ModelKey, ModelKey]]:
+    """The clustering with late joiners, their clusters, and for each cluster that they begin the nearest one
+    that was there before.
+
+    By density or with a given number of clusters, a device is assigned to the nearest centroid by its full
+    descriptor (Algorithm 1, line 26). By the model of the fleet, a device that fits no cluster begins one.
+    """
+    classes = len(clustering.scaler.low) // 2 - 1
+    nearest = {device: _nearest(clustering, one, classes)[0].cluster for device, one in described.items()}
+    if parameters.grouping == "density" or parameters.clusters:
+        joined = nearest
+    else:
+        known, new = sorted(clustering.described), sorted(described)
+        labels = np.array([clustering.names.index(assignments[device]) for device in known], np.int64)
+        found = fleet.joined(
+            [clustering.described[device] for device in known], labels, [described[one] for one in new]
+        )
+        names = _with_new(clustering.names, int(found.max()) + 1)
+        joined = {device: names[label] for device, label in zip(new, found.tolist(), strict=True)}
+    sources = {joined[device]: nearest[device] for device in sorted(joined, reverse=True)}
+    begun = {name: old for name, old in sources.items() if name not in clustering.names}
+    everyone = {**{device: assignments[device] for device in clustering.described}, **joined}
+    latest = {**clustering.described, **described}
+    return rearranged(parameters, clustering, clustering.round, latest, everyone), joined, begun
+
+
+def rearranged(
+    parameters: Parameters,
+    clustering: Clustering,
+    round: int,
+    described: Mapping[DeviceId, Descriptor],
+    assignments: Mapping[DeviceId, ModelKey],
+) -> Clustering:
+    """The clustering of other descriptors or assignments, in the space of the present one."""
+    encoder, projector, scaler = clustering.encoder, clustering.projector, clustering.scaler
+    return arranged(parameters, round, encoder, projector, scaler, described, assignments)
+
+
+def number_of(name: ModelKey) -> int:
+    """The number in the name of a cluster, by which clusters are ordered."""
+    return int(name[1:])
+
+
+def _with_new(names: Sequence[ModelKey], count: int) -> tuple[ModelKey, ...]:
+    """The names and as many new ones as are missing to this many."""
+    first = max(map(number_of, names)) + 1
+    return (*names, *(f"c{first + extra}" for extra in range(count - len(names))))
+
+
+def regrouped(
+    parameters: Parameters,
+    clustering: Clustering,
+    assignments: Mapping[DeviceId, ModelKey],
+    round: int,
+    described: Mapping[DeviceId, Descriptor],
+) -> tuple[Clustering, dict[DeviceId, ModelKey], dict[ModelKey, ModelKey]]:
+    """FLUX-dynamic: the clusters of the current data, the cluster of each described device, and for each
+    cluster the one whose model it continues.
+
+    The paper's variant does that once, in a round that is known in advance. Here the groups are formed again
+    with every description. A group keeps the name of the old cluster with which it shares most devices; if
+    two claim one, the smaller one is new and continues that cluster's model. Unchanged data give the same
+    descriptors, and so the same groups.
+
+    The encoder and the scaler stay those of the first clustering: old and new centroids lie in one space.
+
+    described: descriptors of the devices that are present; for the others, their last descriptors are used.
+    """
+    latest = {**clustering.described, **described}
+    devices = sorted(latest)
+    labels = find_groups(parameters, clustering.scaler, [latest[device] for device in devices])
+    shared = np.zeros((int(labels.max()) + 1, len(clustering.names)))
+    for device, label in zip(devices, labels, strict=True):
+        if device in assignments:
+            shared[label, clustering.names.index(assignments[device])] += 1
+    heirs = _heirs(shared)
+    names = list(_with_new(clustering.names, len(clustering.names) + len(shared)))[len(clustering.names) :]
+    names = [
+        clustering.names[heirs[label]] if label in heirs else names.pop(0) for label in range(len(shared))
+    ]
+    found = {device: names[label] for device, label in zip(devices, labels, strict=True)}
+    sources = {name: clustering.names[int(row.argmax())] for name, row in zip(names, shared, strict=True)}
+    return rearranged(parameters, clustering, round, latest, found), found, sources
+
+
+def _heirs(shared: FloatArray) -> dict[int, int]:
+    """Which new group continues which old cluster: the pairs that share most devices, each once."""
+    found = dict[int, int]()
+    for index in np.argsort(-shared, axis=None, kind="stable").tolist():
+        new, old = divmod(index, shared.shape[1])
+        if shared[new, old] and new not in found and old not in found.values():
+            found[new] = old
+    return found
 
 
 def place(parameters: Parameters, clustering: Clustering, descriptor: Descriptor) -> ClusterAssignment:

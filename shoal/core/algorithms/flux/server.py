@@ -7,13 +7,13 @@ from dataclasses import replace
 from shoal.core.algorithm import Plan, Report
 from shoal.core.algorithms.flux import Parameters
 from shoal.core.algorithms.flux.clustering import (
-    add_device,
+    add_devices,
     form_clusters,
     mixing_weights,
+    regrouped,
     warm_up_is_over,
 )
 from shoal.core.algorithms.flux.clustering import place as place_newcomer
-from shoal.core.algorithms.flux.drift import drifted, recluster
 from shoal.core.algorithms.flux.messages import TrainMixture
 from shoal.core.algorithms.flux.state import Clustering, State
 from shoal.core.errors import Refused
@@ -28,7 +28,7 @@ from shoal.core.server_kit.frozen_encoder import (
     projector_of,
 )
 from shoal.core.server_kit.noised import charged, rule_of
-from shoal.core.server_kit.standard import mean_accuracy, private_training, trained, training
+from shoal.core.server_kit.standard import accuracy_cost, mean_accuracy, private_training, trained, training
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
 
@@ -53,7 +53,7 @@ def place(state: State, evidence: Evidence | None) -> ClusterAssignment | Messag
 def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:
     task = Train(
         state.models[GLOBAL],
-        training(state.parameters),
+        training(state.parameters, state.progress),
         GLOBAL,
         private=private_training(state.parameters),
     )
@@ -65,11 +65,15 @@ def _take_train(state: State, reports: Sequence[Report]) -> State:
     models, guard = next_models(state.models, reports, rule, state.guard)
     spent = charged(state.spent, reports, rule)
     progress = state.progress + 1
-    return replace(state, models=models, guard=guard, spent=spent, progress=progress, phase="measure")
+    if state.parameters.measured:
+        phase = "measure"
+    else:
+        phase = "bounds" if warm_up_is_over(state.parameters, {}, progress) else "train"
+    return replace(state, models=models, guard=guard, spent=spent, progress=progress, phase=phase)
 
 
 def _ask_measure(state: State, present: Sequence[DeviceId]) -> Plan:
-    task = Evaluate(state.models[GLOBAL], cluster=GLOBAL)
+    task = Evaluate(state.models[GLOBAL], cluster=GLOBAL, rho=accuracy_cost(state.parameters))
     return Plan(dict.fromkeys(present, task), f"held-out accuracy after round {state.progress}")
 
 
@@ -97,7 +101,7 @@ def _projector(state: State) -> Tensors:
 def _ask_cluster(state: State, present: Sequence[DeviceId]) -> Plan:
     task = Train(
         state.models[GLOBAL],
-        training(state.parameters),
+        training(state.parameters, state.progress),
         GLOBAL,
         _projector(state),
         state.parameters.classes,
@@ -130,7 +134,7 @@ def _take_cluster(state: State, reports: Sequence[Report]) -> State:
 
 
 def _ask_clustered(state: State, present: Sequence[DeviceId]) -> Plan:
-    clustering, settings = _clustering(state), training(state.parameters)
+    clustering, settings = _clustering(state), training(state.parameters, state.progress)
     private = private_training(state.parameters)
     describe = Describe(
         clustering.encoder, clustering.projector, state.parameters.classes, state.parameters.asked_privacy
@@ -152,16 +156,34 @@ def _ask_clustered(state: State, present: Sequence[DeviceId]) -> Plan:
 
 
 def _take_clustered(state: State, reports: Sequence[Report]) -> State:
-    clustering, assignments = _clustering(state), dict(state.assignments)
-    for report in reports:
-        if isinstance(report.message, Described):
-            clustering, cluster = add_device(clustering, report.device, report.message.descriptor)
-            assignments[report.device] = cluster
-    if not trained(
-        reports
-    ):  # only late joiners answered: no device has trained, so the round is still to come
-        return replace(state, clustering=clustering, assignments=assignments)
-    return _aggregate(replace(state, clustering=clustering, assignments=assignments), reports)
+    state = _joined(state, _described(reports))
+    if not trained(reports):
+        # Only late joiners answered: no device has trained, so the round is still to come.
+        return state
+    return _aggregate(state, reports)
+
+
+def _joined(state: State, described: Mapping[DeviceId, Descriptor]) -> State:
+    """The state with late joiners in their clusters."""
+    if not described:
+        return state
+    clustering, joined, begun = add_devices(
+        state.parameters, _clustering(state), state.assignments, described
+    )
+    state = replace(state, clustering=clustering, assignments={**state.assignments, **joined})
+    if not begun:
+        return state
+    sources = {name: begun.get(name, name) for name in clustering.names}
+    models = {name: state.models[old] for name, old in sources.items()}
+    return replace(state, models=models, guard=state.guard.moved(sources))
+
+
+def _described(reports: Sequence[Report]) -> dict[DeviceId, Descriptor]:
+    return {
+        report.device: report.message.descriptor
+        for report in reports
+        if isinstance(report.message, Described)
+    }
 
 
 def _aggregate(state: State, reports: Sequence[Report]) -> State:
@@ -204,22 +226,21 @@ def _ask_watch(state: State, present: Sequence[DeviceId]) -> Plan:
 
 
 def _take_watch(state: State, reports: Sequence[Report]) -> State:
-    described = {
-        report.device: report.message.descriptor
-        for report in reports
-        if isinstance(report.message, Described)
-    }
-    moved = drifted(_clustering(state), described)
+    before = state.assignments
+    clustering, assignments, sources = regrouped(
+        state.parameters, _clustering(state), before, state.progress, _described(reports)
+    )
+    moved = [device for device, name in assignments.items() if before.get(device, name) != name]
     if not moved:
-        return replace(state, phase="clustered")
-    found, assignments, sources = recluster(state.parameters, _clustering(state), state.progress, described)
+        clustering = replace(clustering, round=_clustering(state).round)
+        return replace(state, clustering=clustering, phase="clustered")
     remark = (
         f"after round {state.progress} the data of {listed(moved)} had drifted: "
         "the clusters were formed again"
     )
     return replace(
         state,
-        clustering=found,
+        clustering=clustering,
         assignments=assignments,
         models={name: state.models[old] for name, old in sources.items()},
         guard=state.guard.moved(sources),
@@ -241,4 +262,4 @@ PHASES: clustered.Phases[State] = {
     "clustered": (_ask_clustered, _take_clustered),
     "watch": (_ask_watch, _take_watch),
 }
-plan, reduce = clustered.phased(PHASES)
+plan, reduce = clustered.phased(PHASES, forming=("cluster",))

@@ -13,6 +13,10 @@ The paper cuts the tree at an angle that is found for each data set; `clusters` 
 the FMCL paper. There are two measures, the smallest angle and the sum of all angles. Late devices and
 newcomers choose by loss; in the paper their subspaces would be compared too. Singular vectors of raw samples
 look like samples: they leave without any protection, and the device's ledger records that.
+
+Algorithm 1 decomposes all samples of a device at once. The authors' code, and so the preset `paper`, takes p
+vectors of each class (`by_class`), and compares each vector of one device with each of the other: the
+distance is the smallest angle among all of these pairs.
 """
 
 from dataclasses import dataclass
@@ -27,8 +31,16 @@ from shoal.core.errors import ConfigError
 class Parameters(TrainingParameters):
     """The number of clusters is given, or found by an angle."""
 
+    OPEN = "singular vectors of samples"
+
     vectors: int = setting(
-        3, "p, the number of singular vectors that a device sends.", unit="vectors", at_least=1
+        3,
+        "p, the number of singular vectors that a device sends, of each class with by_class.",
+        unit="vectors",
+        at_least=1,
+    )
+    by_class: bool = setting(
+        False, "Take that many vectors of each class and compare them one by one, as the authors' code does."
     )
     measure: Literal["smallest", "sum"] = setting(
         "smallest", "Compare subspaces by the smallest of their principal angles, or by the sum of all."
@@ -42,6 +54,10 @@ class Parameters(TrainingParameters):
 
     def check(self) -> None:
         super().check()
+        if self.by_class and self.measure != "smallest":
+            raise ConfigError(
+                "by_class compares vectors one by one, so measure cannot be sum", "set measure=smallest"
+            )
         if not self.clusters and not self.angle:
             raise ConfigError(
                 "clusters=0 merges groups up to an angle, but angle is 0",
@@ -55,6 +71,6 @@ ALGORITHM = Algorithm(
     parameters=Parameters,
     server_module="shoal.core.algorithms.pacfl.server",
     device_module="shoal.core.algorithms.pacfl.device",
-    presets={"paper": {"clusters": 0, "aggregation": "mean"}},
+    presets={"paper": {"clusters": 0, "by_class": True, "aggregation": "mean"}},
     messages=(Span, Spanned),
 )

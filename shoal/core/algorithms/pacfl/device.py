@@ -24,11 +24,16 @@ def perform(message: Message, context: "DeviceContext") -> Message:
 def _span(message: Span, context: "DeviceContext") -> Spanned:
     samples = context.samples("train")
     rows = samples.x.flatten(1).float()
-    if not 1 <= message.vectors <= MOST // rows.shape[1]:
+    groups = [rows]
+    if message.by_class:
+        present = sorted(set(samples.labels.tolist()))
+        groups = [rows[samples.labels == label] for label in present]
+    if not 1 <= message.vectors <= MOST // (rows.shape[1] * len(groups)):
         raise BadPayload(
-            f"{message.vectors} singular vectors of {rows.shape[1]} values cannot be sent",
+            f"{message.vectors} singular vectors of {rows.shape[1]} values cannot be sent for {len(groups)} "
+            "groups of samples",
             f"ask for at least one, and for at most {MOST} values in all",
         )
     context.account.unprotected("singular vectors of samples as they are", context.version(ALL, labels=False))
-    vectors = torch.linalg.svd(rows.double(), full_matrices=False).Vh[: message.vectors]
-    return Spanned(tuple(vectors.flatten().tolist()), rows.shape[1], len(samples))
+    found = [torch.linalg.svd(own.double(), full_matrices=False).Vh[: message.vectors] for own in groups]
+    return Spanned(tuple(torch.cat(found).flatten().tolist()), rows.shape[1], len(samples))

@@ -27,19 +27,16 @@ def start(model: Tensors, parameters: Parameters) -> State:
 
 
 def _ask_span(state: State, present: Sequence[DeviceId]) -> Plan:
-    return Plan(
-        dict.fromkeys(present, Span(state.parameters.vectors)), "devices send subspaces of their data"
-    )
+    task = Span(state.parameters.vectors, state.parameters.by_class or None)
+    return Plan(dict.fromkeys(present, task), "devices send subspaces of their data")
 
 
 def _take_span(state: State, reports: Sequence[Report]) -> State:
-    bases = {
-        report.device: basis(report.message) for report in reports if isinstance(report.message, Spanned)
-    }
     chosen = state.parameters
-    labels = agglomerated(
-        angles(bases, chosen.measure), "average", clusters=chosen.clusters, below=chosen.angle
-    )
+    read = directions if chosen.by_class else basis
+    bases = {report.device: read(report.message) for report in reports if isinstance(report.message, Spanned)}
+    apart = angles(bases, "pairs" if chosen.by_class else chosen.measure)
+    labels = agglomerated(apart, "average", clusters=chosen.clusters, below=chosen.angle)
     return clustered.formed(state, dict(zip(sorted(bases), labels.tolist(), strict=True)), "clustered")
 
 
@@ -50,11 +47,20 @@ def basis(message: Spanned) -> FloatArray:
     return orthonormal
 
 
+def directions(message: Spanned) -> FloatArray:
+    """(rows, width) vectors of length 1; one of zeros, which no honest device sends, stays so."""
+    rows = np.array(message.vectors, float).reshape(-1, message.width)
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    found: FloatArray = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0.0)
+    return found
+
+
 def angles(bases: Mapping[DeviceId, FloatArray], measure: str) -> FloatArray:
     """(n, n) degrees between the subspaces of devices in the order of their ids; right angles if two cannot
     be compared.
 
-    Principal angles are the arc cosines of the singular values of A B^T.
+    measure: "smallest" or "sum" of the principal angles, which are the arc cosines of the singular values of
+    A B^T; or "pairs", the smallest angle of a vector of the one and a vector of the other.
     """
     rows = [bases[device] for device in sorted(bases)]
     most = max((len(each) for each in rows), default=1) if measure == "sum" else 1
@@ -62,7 +68,9 @@ def angles(bases: Mapping[DeviceId, FloatArray], measure: str) -> FloatArray:
     for i, one in enumerate(rows):
         for j, other in enumerate(rows[:i]):
             if one.shape[1] and one.shape[1] == other.shape[1]:
-                cosines = np.clip(np.linalg.svd(one @ other.T, compute_uv=False), 0.0, 1.0)
+                products = one @ other.T
+                values = np.abs(products) if measure == "pairs" else np.linalg.svd(products, compute_uv=False)
+                cosines = np.clip(values, 0.0, 1.0)
                 between = np.degrees(np.arccos(cosines))
                 found[i, j] = found[j, i] = between.sum() if measure == "sum" else between.min()
     np.fill_diagonal(found, 0.0)
@@ -73,5 +81,5 @@ PHASES: clustered.Phases[State] = {
     "span": (_ask_span, _take_span),
     "clustered": (clustered.ask_train, clustered.take_train),
 }
-plan, reduce = clustered.phased(PHASES)
+plan, reduce = clustered.phased(PHASES, forming=("span",))
 place = clustered.place_by_loss

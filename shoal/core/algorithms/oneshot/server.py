@@ -1,0 +1,38 @@
+"""The server half of one-shot clustering."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from shoal.core.algorithms.oneshot import Parameters
+from shoal.core.server_kit import clustered, distances
+from shoal.core.server_kit.cluster import Labels, kmeans, renumbered
+from shoal.core.server_kit.clustered import GLOBAL, Clustered
+from shoal.core.types import DeviceId, Tensors
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class State(Clustered):
+    """phase: warm_up, group, clustered, evaluate or done."""
+
+    parameters: Parameters
+
+
+def start(model: Tensors, parameters: Parameters) -> State:
+    phase = clustered.first_phase(parameters.warm_up)
+    return State(parameters=parameters, models={GLOBAL: model}, phase=phase)
+
+
+def _group(state: State, updates: Mapping[DeviceId, Tensors]) -> Labels:
+    """K-means of the models, which are as far apart as their updates from the common model."""
+    products = distances.of_devices(updates, dict.fromkeys(updates, state.models[GLOBAL]))
+    points = distances.points(products)
+    if not points.size:  # all devices trained the same model
+        return np.zeros(len(updates), np.int64)
+    return renumbered(kmeans(points, state.parameters.clusters))
+
+
+PHASES: clustered.Phases[State] = clustered.grouped_once(_group)
+plan, reduce = clustered.phased(PHASES, forming=("group",))
+place = clustered.place_by_loss

@@ -1,0 +1,198 @@
+"""What a disk does to the rows of the database is found when they are used, and undone."""
+
+import asyncio
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from fedserver.store.redundancy import DamagedRow
+from fedserver.store.row_bytes import packed, unpacked
+from fedserver.store.salvage import columns_of, tables
+from fedserver.store.store import Store
+from shoal.core.errors import StorageFault
+from tests.server.coordinator.test_recovery import reports
+from tests.server.servers import DEVICES, expected, models, serve_all, server
+from tests.server.toys import same_models
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A state folder with a run in its second round, as a stopped server left it."""
+    state = tmp_path_factory.mktemp("redundancy") / "state"
+
+    async def play() -> None:
+        async with server(state) as coordinator:
+            await reports(coordinator, DEVICES + 1)
+
+    asyncio.run(play())
+    return state
+
+
+@pytest.fixture
+def state(made: Path, tmp_path: Path) -> Path:
+    shutil.copytree(made, tmp_path / "state")
+    return tmp_path / "state"
+
+
+def content(state: Path) -> dict[str, list[tuple[object, ...]]]:
+    with closing(sqlite3.connect(state / "shoal.db")) as database:
+        return {
+            table: database.execute(f"SELECT rowid, * FROM {table} ORDER BY rowid").fetchall()
+            for table in tables(database)
+        }
+
+
+def columns(state: Path) -> Iterator[tuple[str, str]]:
+    """Every column of every table that has rows."""
+    with closing(sqlite3.connect(state / "shoal.db")) as database:
+        for table in tables(database):
+            if database.execute(f"SELECT 1 FROM {table}").fetchone():
+                yield from ((table, column) for column in columns_of(database, table))
+
+
+def spoil(state: Path, table: str, column: str) -> None:
+    """Change a value of the first row beside the server, as a flipped bit would."""
+    with closing(sqlite3.connect(state / "shoal.db")) as database, database:
+        ((value, kind),) = database.execute(f"SELECT {column}, typeof({column}) FROM {table} LIMIT 1")
+        other = (
+            f"{value}x"
+            if kind == "text"
+            else b"x"
+            if kind == "blob"
+            else 3
+            if value is None
+            else value + 1000
+        )
+        database.execute(
+            f"UPDATE {table} SET {column} = ? WHERE rowid IN (SELECT rowid FROM {table} LIMIT 1)", (other,)
+        )
+
+
+def test_every_value_of_every_table_is_restored_at_the_start(state: Path) -> None:
+    before = content(state)
+    found = list(columns(state))
+    assert {table for table, _ in found} >= {
+        "runs",
+        "checkpoints",
+        "reports",
+        "rounds",
+        "log",
+        "meta",
+        "boots",
+        "epoch",
+    }
+    for table, column in found:
+        spoil(state, table, column)
+        with closing(Store(state)) as store:
+            assert store.database.repaired, (table, column)
+            assert not store.database.redundancy.damaged()
+        assert content(state) == before, (table, column)
+
+
+def test_a_damaged_row_is_restored_when_it_is_used(state: Path) -> None:
+    with closing(Store(state)) as store:
+        spec = store.runs.get("toy").spec
+        spoil(state, "runs", "spec")
+        assert store.runs.get("toy").spec == spec
+        assert store.database.repaired == ["row 1 of table runs was damaged, and was restored from its copy"]
+
+
+def test_a_damaged_row_is_not_changed_but_restored_so_that_damage_never_gets_a_checksum(state: Path) -> None:
+    with closing(Store(state)) as store:
+        spec = store.runs.get("toy").spec
+        spoil(state, "runs", "spec")
+        with pytest.raises(DamagedRow, match="row 1 of table runs is damaged"):
+            store.runs.open_round("toy", ["d0"], "once")
+        store.runs.open_round("toy", ["d0"], "again")
+        record = store.runs.get("toy")
+        assert (record.spec, record.title) == (spec, "again")
+
+
+def test_a_row_whose_copy_is_damaged_too_is_an_error_of_that_row_alone(state: Path) -> None:
+    with closing(Store(state)) as store:
+        spoil(state, "rounds", "missing")
+        with closing(sqlite3.connect(state / "shoal.db.copy")) as copy, copy:
+            copy.execute("UPDATE copies SET data = x'00' WHERE tbl = 'rounds'")
+        with pytest.raises(DamagedRow, match="row 1 of table rounds is damaged"):
+            store.runs.rounds("toy")
+        assert store.runs.get("toy").round == 2
+    with closing(Store(state)) as store:
+        assert "restore a backup" in store.database.repaired[0]
+
+
+def test_a_lost_end_of_the_log_is_found_by_the_copy_that_is_ahead(state: Path) -> None:
+    shutil.copy(state / "shoal.db", state.parent / "earlier")
+    with closing(Store(state)) as store:
+        store.runs.open_round("toy", ["d0"], "later")
+    (state.parent / "earlier").rename(state / "shoal.db")
+    with closing(Store(state)) as store:
+        assert store.runs.get("toy").title == "later"
+        assert "its last transactions are lost" in store.database.repaired[0]
+
+
+def test_a_copy_that_is_behind_or_gone_or_damaged_is_made_again(state: Path) -> None:
+    copy = state / "shoal.db.copy"
+    shutil.copy(copy, state.parent / "earlier")
+    for harm in (
+        lambda: shutil.copy(state.parent / "earlier", copy),
+        copy.unlink,
+        lambda: copy.write_bytes(copy.read_bytes()[:5000]),
+    ):
+        with closing(Store(state)) as store:
+            store.runs.open_round("toy", ["d1"], "later")
+        harm()
+        before = content(state)
+        Store(state).close()
+        spoil(state, "runs", "title")
+        Store(state).close()
+        assert content(state) == before
+
+
+def test_a_copy_that_cannot_be_written_fails_no_transaction(state: Path) -> None:
+    with closing(Store(state)) as store:
+        with closing(sqlite3.connect(state / "shoal.db.copy", isolation_level=None)) as other:
+            store.database.redundancy._copy.execute("PRAGMA busy_timeout=1")
+            other.execute("BEGIN IMMEDIATE")
+            store.runs.open_round("toy", ["d0"], "later")
+        assert store.database.redundancy.stale
+    with closing(Store(state)) as store:
+        spoil(state, "runs", "title")
+        assert store.runs.get("toy").title == "later"
+
+
+def test_a_statement_that_fails_leaves_no_trace_in_the_copy(state: Path) -> None:
+    with closing(Store(state)) as store:
+
+        def fail() -> None:
+            with store.database.transaction():
+                store.database.execute("UPDATE runs SET title = 'never'")
+                store.database.execute("INSERT INTO runs SELECT * FROM runs")
+
+        with pytest.raises(StorageFault, match="UNIQUE"):
+            fail()
+        store.runs.open_round("toy", [], "later")
+        spoil(state, "runs", "title")
+        assert store.runs.get("toy").title == "later"
+
+
+def test_the_server_continues_with_what_was_restored(state: Path) -> None:
+    spoil(state, "checkpoints", "structure")
+    spoil(state, "reports", "message")
+
+    async def play() -> None:
+        async with server(state) as coordinator:
+            assert len(coordinator.notices()) == 1
+            await serve_all(coordinator)
+            assert same_models(models(coordinator), expected())
+
+    asyncio.run(play())
+
+
+def test_the_bytes_of_a_row_are_exact() -> None:
+    row = (None, 0, -(2**62), 0.1, -0.0, float("inf"), "", "ä\x00'", b"", b"\x00\xff")
+    assert unpacked(packed(row)) == row
+    assert packed(("a", "b")) != packed(("ab", "")) != packed((1, "")) != packed((1.0, ""))
