@@ -43,7 +43,7 @@ class RunRecord:
     """A run as it is stored.
 
     round: the one that is open or will open next. asked: the devices of the open round; empty if none is
-    open.
+    open. paused: why no round opens until an operator resumes the run; "" if it is not paused.
     """
 
     run: RunId
@@ -55,6 +55,7 @@ class RunRecord:
     asked: tuple[DeviceId, ...]
     title: str
     abandoned_in_a_row: int
+    paused: str = ""
 
 
 @dataclass(frozen=True)

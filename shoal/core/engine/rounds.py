@@ -13,6 +13,8 @@ from typing import Any
 from shoal.core.algorithm import Plan, ServerHalf, State
 from shoal.core.engine.events import (
     Abandon,
+    Changed,
+    Damaged,
     Effect,
     Event,
     Failed,
@@ -102,6 +104,8 @@ class RoundEngine:
             Reported: self._on_reported,
             Failed: self._failed,
             Reduced: self._reduced,
+            Damaged: self._damaged,
+            Changed: self._changed,
             RolledBack: self._rolled_back,
             Tick: self._tick,
         }
@@ -139,6 +143,9 @@ class RoundEngine:
         if self.stage is Stage.WAITING:
             present, wanted = self._present(), self._wanted_to_open()
             absent = tuple(sorted({*known} - {*present}))
+            if pause := self._pause_left():
+                many = "a round was" if self._abandoned == 1 else f"{self._abandoned} rounds in a row were"
+                return Waiting(f"{many} abandoned, and the next one opens after a pause", (), pause)
             lacking = wanted - len(present) - len(absent)
             left = (
                 self._seconds_left(self._policy.wait_for_devices) if wanted != self._policy.minimum else None
@@ -207,6 +214,8 @@ class RoundEngine:
         # Only a tick opens a round, never a join. Between two ticks all devices that are here count together,
         # and the sample is drawn from their sorted ids: so neither the order in which devices arrive nor a
         # race between two of them changes who is asked, and three drivers give the same models.
+        if self._pause_left():
+            return []
         asked, resumed = self._resume, bool(self._resume)
         if not resumed:
             present = self._present()
@@ -287,6 +296,26 @@ class RoundEngine:
         self.state, self._abandoned, self._may_be_over = event.state, 0, True
         return [self._next_round()]
 
+    def _damaged(self, event: Damaged) -> list[Effect]:
+        """Ask for reports again. A device that is not here is missing until it comes back."""
+        if event.round != self.round or not {*event.devices} <= self.reported:
+            raise IllegalEvent(f"reports of round {event.round} cannot be damaged: they do not count")
+        if self.stage is not Stage.OPEN:
+            self._enter(Move.REOPENED)
+        self.reported -= {*event.devices}
+        effects: list[Effect] = []
+        for device in sorted(event.devices):
+            if self._session(device).presence is Presence.ABSENT:
+                self.missing[device] = event.reason
+            effects += self._offer(device)
+        return effects + self._close_if_complete()
+
+    def _changed(self, event: Changed) -> list[Effect]:
+        if self.stage is Stage.REDUCING:
+            raise IllegalEvent("a run that is reducing cannot be changed")
+        self._policy, self.state, self._may_be_over = event.policy, event.state, True
+        return self._close_if_complete()
+
     def _rolled_back(self, event: RolledBack) -> list[Effect]:
         """End the round without a result, or take the place of one, and go on from the other state.
 
@@ -360,6 +389,12 @@ class RoundEngine:
 
     def _seconds_left(self, limit: float) -> float:
         return max(0.0, limit if math.isnan(self._since) else self._since + limit - self._now)
+
+    def _pause_left(self) -> float:
+        """Seconds until a round may open after one that was abandoned. A round that is open on disk need not
+        wait."""
+        pause = 0.0 if self._resume else self._policy.pause(self._abandoned)
+        return self._seconds_left(pause) if pause else 0.0
 
     def _goal(self) -> int:
         return min(self._policy.devices or len(self.plan.tasks), len(self.plan.tasks))
