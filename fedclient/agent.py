@@ -24,13 +24,14 @@ from fedclient.reporter import Reporter, named
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import Mark, Outbox
 from fedclient.work.executor import Executor
-from fedclient.work.redaction import redacted
+from fedclient.work.failures import outgoing
 from shoal import __version__
 from shoal.core.engine.timeouts import MOMENT
 from shoal.core.errors import (
     BadPayload,
     ConfigError,
     DiskFull,
+    LedgerFault,
     NotFound,
     Refused,
     SessionLost,
@@ -40,6 +41,7 @@ from shoal.core.errors import (
 from shoal.core.exchange.link import Failure, Hello, Idle, Link, Outcome, Report, Task, Welcome
 from shoal.core.exchange.payload import BlobRef, Payload
 from shoal.core.exchange.wire import work_key
+from shoal.core.types import RunId
 from shoal.shell import crash
 
 T = TypeVar("T")
@@ -95,10 +97,12 @@ class Agent:
         reporter: Reporter,
         allowance: Allowance = Allowance(),
         chance: Random | None = None,
+        note_failure: Callable[[RunId, str], None] = lambda run, code: None,
     ) -> None:
+        """note_failure: writes the code of a failure into the ledger, before the server learns of it."""
         self._link, self._executor, self._store, self._outbox = link, executor, store, outbox
         self._mark, self._reporter, self._allowance = mark, reporter, allowance
-        self._chance = chance
+        self._chance, self._note_failure = chance, note_failure
         self._calls, self._faults = Backoff(chance), Backoff(chance)
         self._welcome: Welcome | None = None
         self._work: _Work | None = None
@@ -263,7 +267,10 @@ class Agent:
                 return
 
     async def _report(self, task: Task, result: Payload | Failure) -> None:
-        sent = redacted(result) if isinstance(result, Failure) else result
+        sent = result
+        if isinstance(result, Failure):
+            sent = failed = outgoing(result)
+            await self._with_disk_space(lambda: self._noted(task, failed))
         report = Report(task.run, task.round, task.attempt, sent)
         crash.point("device.uploaded")
         receipt = await self._patiently(lambda: self._link.report(report))
@@ -282,6 +289,10 @@ class Agent:
             await self._recover(Refused(f"{named(task)}: {receipt.reason}", "ask the server's operator"))
         else:
             self._faults.reset()
+
+    async def _noted(self, task: Task, failed: Failure) -> None:
+        with contextlib.suppress(LedgerFault):  # then the code tells only that, and nothing can be noted
+            self._note_failure(task.run, failed.code)
 
     async def _while_wanted(self, task: Task, heartbeat: float, step: "asyncio.Task[T]") -> T:
         """The outcome of a step, with heartbeats until then. Raises _NotWantedError, SessionLost.

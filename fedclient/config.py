@@ -24,7 +24,8 @@ T = TypeVar("T")
 SelfCheck = Literal["none", "quick", "full"]
 """How the learner is tried on the data once both are loaded; see `fedclient/work/selfcheck.py`."""
 
-KINDS = ("npz", "csv", "idx", "module")
+KINDS = ("npz", "csv", "parquet", "idx", "images", "module")
+TABLES = ("csv", "parquet")
 FORMER = {
     "privacy.unprotected": "privacy.allow_unprotected",
     "privacy.plain_weights": "privacy.allow_plain_weights",
@@ -63,14 +64,18 @@ class LearnerConfig:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Where the device's data are: exactly one of npz, csv, idx and module. See `fedclient/work/data.py`.
+    """Where the device's data are: exactly one of npz, csv, parquet, idx, images and module. See
+    `fedclient/work/data.py`.
 
     test: a second file of the same kind, to measure on at the end of a run.
     labels, test_labels: the idx files of classes for `idx` and `test`.
-    label: the csv column of the class; unset: the data are unlabeled.
-    columns: the csv columns to take as x, in this order; unset: all but `label`, in the order of the file.
-    ignore: csv columns to leave out, whatever they contain; if `columns` is set, all others are left out.
-    shape: of one sample, such as [1, 28, 28] for images with one channel; unset: as in the file.
+    label: the column of the class in csv or parquet; unset: the data are unlabeled.
+    columns: the columns to take as x, in this order; unset: all but `label`, in the order of the file.
+    ignore: columns to leave out, whatever they contain; if `columns` is set, all others are left out.
+    classes: the names of all classes of `images`, in the same order on every device; a class is numbered by
+    its place. Unset: folders are named by the numbers of their classes.
+    shape: of one sample, such as [1, 28, 28] for images with one channel; unset: as in the file. Pictures are
+    brought into it.
     divide_by: a number to divide every value by; unset: bytes are divided by 255, other numbers are not.
     held_out: the share of the samples to measure on during a run instead of training on them; with 0, a run
     that needs such a part, as flux does, fails on this device. A module that returns Views has its own.
@@ -78,6 +83,8 @@ class DataConfig:
 
     npz: Path | None = None
     csv: Path | None = None
+    parquet: Path | None = None
+    images: Path | None = None
     idx: Path | None = None
     module: str | None = None
     test: Path | None = None
@@ -86,6 +93,7 @@ class DataConfig:
     label: str | None = None
     columns: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
     shape: tuple[int, ...] = ()
     divide_by: float | None = None
     held_out: float = HELD_OUT
@@ -94,12 +102,18 @@ class DataConfig:
         given = [name for name in KINDS if getattr(self, name) is not None]
         if len(given) != 1:
             raise ConfigError(
-                f"set exactly one of npz, csv, idx, module ({_are_set(given)})",
+                f"set exactly one of {', '.join(KINDS)} ({_are_set(given)})",
                 "data: {npz: train.npz}",
             )
-        for name, owner in (("labels", "idx"), ("test_labels", "idx"), ("label", "csv")):
-            if getattr(self, name) is not None and self.kind != owner:
-                raise ConfigError(f"{name} goes with {owner}, not with {self.kind}", f"remove {name}")
+        for name, owners in (("labels", ("idx",)), ("test_labels", ("idx",)), ("label", TABLES)):
+            if getattr(self, name) is not None and self.kind not in owners:
+                raise ConfigError(
+                    f"{name} goes with {' or '.join(owners)}, not with {self.kind}", f"remove {name}"
+                )
+        if self.classes and self.kind != "images":
+            raise ConfigError(f"classes goes with images, not with {self.kind}", "remove classes")
+        if len(set(self.classes)) < len(self.classes):
+            raise ConfigError(f"classes {list(self.classes)} contains a name twice", "name each class once")
         self._check_columns()
         if self.kind == "module" and (self.test is not None or self.shape or self.divide_by is not None):
             raise ConfigError("test, shape and divide_by are for files", "do the same in your function")
@@ -115,8 +129,8 @@ class DataConfig:
     def _check_columns(self) -> None:
         for name in ("columns", "ignore"):
             given = getattr(self, name)
-            if given and self.kind != "csv":
-                raise ConfigError(f"{name} goes with csv, not with {self.kind}", f"remove {name}")
+            if given and self.kind not in TABLES:
+                raise ConfigError(f"{name} goes with csv or parquet, not with {self.kind}", f"remove {name}")
             if self.label is not None and self.label in given:
                 raise ConfigError(
                     f"{name} contains {self.label!r}, which is the label", f"remove it from {name}"
@@ -128,14 +142,14 @@ class DataConfig:
 
     @property
     def kind(self) -> str:
-        """Which of npz, csv, idx and module was given."""
+        """Which of `KINDS` was given."""
         return next(name for name in KINDS if getattr(self, name) is not None)
 
     @property
     def path(self) -> Path:
         """The file; not for `module`."""
-        path = self.npz or self.csv or self.idx
-        assert path is not None
+        path = getattr(self, self.kind)
+        assert isinstance(path, Path)
         return path
 
 

@@ -59,6 +59,8 @@ class Reporter:
     def note(self, error: ShoalError) -> None:
         """Record an error for `fedclient status` without printing it."""
         self.status.error = {"code": error.code, "message": error.message, "hint": error.hint}
+        if details := getattr(error, "details", ""):
+            self.status.error["details"] = details
         self._save()
 
     def _save(self) -> None:

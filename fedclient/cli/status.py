@@ -92,4 +92,5 @@ def text(found: dict[str, Any]) -> str:
         "outbox": "a result is waiting for the server" if found["outbox"] else "empty",
         "last error": f"[{error.get('code')}] {error.get('message')}" if error else "none",
     }
-    return "\n".join(f"{name + ':':<13}{value}" for name, value in lines.items())
+    shown = [f"{name + ':':<13}{value}" for name, value in lines.items()]
+    return "\n".join([*shown, *(error or {}).get("details", "").splitlines()])

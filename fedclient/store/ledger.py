@@ -36,6 +36,7 @@ from shoal.core.privacy.cost import Cost
 from shoal.core.privacy.ledger import (
     Debit,
     Entry,
+    Failed,
     Head,
     Open,
     Paid,
@@ -145,6 +146,11 @@ class Ledger:
             entries, head = self._read()
             if not self._noted(entries, what, data):
                 self._append(Open(time.time(), what, data), head)
+
+    def failed(self, run: str, code: str) -> None:
+        """Write down that the server of this run learns of a failure. Raises LedgerFault, StorageFault."""
+        with self._locked():
+            self._append(Failed(time.time(), run, code), self._read()[1])
 
     def _noted(self, entries: list[Entry], what: str, data: str) -> bool:
         return any((each.what, each.data) == (what, data) for each in chosen(entries, Open))

@@ -10,7 +10,7 @@ from fedclient.store.state import DeviceFolder
 from shoal.core.errors import LedgerFault
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.cost import Cost
-from shoal.core.privacy.ledger import Entry, Open, Paid, Release, Training, chosen, spent, versions
+from shoal.core.privacy.ledger import Entry, Failed, Open, Paid, Release, Training, chosen, spent, versions
 from shoal.core.privacy.report import Statement, of_weights
 
 SHORT = 12
@@ -25,7 +25,13 @@ def ledger_of(settings: ClientConfig) -> Ledger:
 def statement(entries: Sequence[Entry], budget: Budget, data: str | None = None) -> Statement:
     """What was released: in total, or of one version of the data."""
     left_open = [each.what for each in chosen(entries, Open) if data in (None, each.data)]
-    return Statement(spent(entries, data), budget.delta, budget.group_size, tuple(dict.fromkeys(left_open)))
+    return Statement(
+        spent(entries, data),
+        budget.delta,
+        budget.group_size,
+        tuple(dict.fromkeys(left_open)),
+        len(chosen(entries, Failed)),
+    )
 
 
 def facts(entries: Sequence[Entry], budget: Budget) -> dict[str, Any]:
@@ -76,7 +82,11 @@ def text(entries: Sequence[Entry], budget: Budget) -> str:
     kept = {each.debit for each in chosen(entries, Release)}
     lines = []
     for each in entries:
-        if not isinstance(each, Release):
+        if isinstance(each, Failed):
+            lines.append(
+                f"{_clock(each.at)}  run {each.run}  a task failed: the server learned {each.code!r}"
+            )
+        elif not isinstance(each, Release):
             what = f"{each.what}: no guarantee" if isinstance(each, Open) else _paid(each, budget, kept)
             lines.append(f"{_clock(each.at)}  data {each.data[:SHORT]}  {what}")
     for data, figures in found["data"].items():

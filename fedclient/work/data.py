@@ -3,7 +3,9 @@
     npz     arrays x and, with labels, y; perhaps x_test and y_test. Pickled objects are refused.
     csv     a line of names, then numbers; `label` names the column of classes; x is the columns that
             `columns` names, in its order, or else all others but those that `ignore` names
+    parquet the same columns, where pyarrow is installed; lists of numbers count as columns
     idx     the files of MNIST: images, and labels where there are any
+    images  a folder of pictures, or a tar archive of one, with a folder in it for each class; it needs Pillow
     module  "package.module:function" of the owner's: () -> (x, y or None), a Dataset, or Views
 
 Data without labels can be placed and classified, but not trained on. Classes are integers from 0. Words are
@@ -20,13 +22,22 @@ from typing import Any
 
 import numpy as np
 
-from fedclient.config import DataConfig
+from fedclient.config import TABLES, DataConfig
 from shoal.core.data import arrays as checked
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
 from shoal.core.errors import ConfigError, DataFault, LearnerFault, ShoalError
 from shoal.core.types import Array
-from shoal.shell.readers import Arrays, read_csv, read_idx, read_npz
+from shoal.shell.readers import (
+    Arrays,
+    kind_of,
+    read_csv,
+    read_idx,
+    read_images,
+    read_npz,
+    read_numbered,
+    read_parquet,
+)
 
 
 def load(config: DataConfig, labels: bool = True) -> Views:
@@ -58,11 +69,12 @@ def load(config: DataConfig, labels: bool = True) -> Views:
 def load_file(path: Path, config: DataConfig | None) -> Dataset:
     """One more file, in the shape and scale of `config`. Labels may be missing.
 
-    A file that ends in .npz or .csv is one; else it is of the kind of `config`, or idx. Raises DataFault.
+    A file that ends in .npz, .csv or .parquet is one, and a folder or a tar archive is of images; else it is
+    of the kind of `config`, or idx. Raises DataFault.
     """
     if config is None or config.module is not None:
         config = DataConfig(idx=path)
-    kind = {".npz": "npz", ".csv": "csv"}.get(path.suffix.lower(), config.kind)
+    kind = kind_of(path) or config.kind
     labels_path = config.labels if path == config.idx else None
     return _dataset(path, _read(kind, path, config, labels_path, labels=False), config)
 
@@ -74,9 +86,9 @@ def columns_named(file: Path | None, config: DataConfig | None) -> Iterator[None
     try:
         yield
     except LearnerFault as fault:
-        path = file or (config.csv if config else None)
+        path = file or (config.csv or config.parquet if config else None)
         values = getattr(fault, "values", None)
-        if path is None or path.suffix.lower() != ".csv" or values is None:
+        if path is None or kind_of(path) not in TABLES or values is None:
             raise
         unnamed = config is None or config.label is None
         hint = "name the class column with data.label" if unnamed else "name the columns with data.columns"
@@ -88,8 +100,13 @@ def columns_named(file: Path | None, config: DataConfig | None) -> Iterator[None
 
 def _read(kind: str, path: Path, config: DataConfig, labels_path: Path | None, labels: bool) -> Arrays:
     try:
-        if kind == "csv":
-            return read_csv(path, config.label, labels, config.columns, config.ignore)
+        if kind in TABLES:
+            read = read_csv if kind == "csv" else read_parquet
+            return read(path, config.label, labels, config.columns, config.ignore)
+        if kind == "images":
+            if not labels:
+                return read_images(path, shape=config.shape)[0], None
+            return read_numbered(path, config.shape, config.classes)
         if kind == "idx":
             return read_idx(path, labels_path)
         arrays = read_npz(path)

@@ -35,7 +35,7 @@ from shoal.shell import learners
 
 NO_FINDINGS: Mapping[str, Any] = {}
 MAX_DETAILS = 4000
-"""Characters of a traceback that go to the server."""
+"""Characters of a traceback that the owner is shown."""
 
 
 class Runtime:

@@ -31,6 +31,7 @@ POLICY = (
     "oversample",
     "wait_for_devices",
     "deadline",
+    "straggler_factor",
     "device_timeout",
     "max_abandoned_rounds",
 )
@@ -91,6 +92,13 @@ def run() -> None:
     type=float,
     metavar="SECONDS",
     help=f"Maximum length of a round.  [default: {DEFAULTS.deadline:g}]",
+)
+@click.option(
+    "--straggler-factor",
+    type=float,
+    metavar="FACTOR",
+    help="Close a round when a device takes more than FACTOR times what the others needed; 0: only at the "
+    f"deadline.  [default: {DEFAULTS.straggler_factor:g}]",
 )
 @click.option(
     "--device-timeout",
@@ -248,7 +256,7 @@ def _over(console: Console, client: "OperatorClient", name: str, timeout: float 
 @click.argument("name", metavar="RUN")
 @click.option("--follow", is_flag=True, help="Keep printing new lines until the run is over.")
 def logs(console: Console, client: "OperatorClient", name: str, follow: bool) -> Result:
-    """Print the log of a run, including the tracebacks of learners that failed."""
+    """Print the log of a run, including which devices failed. Their owners see why in `fedclient status`."""
     lines: list[LogLine] = []
     while True:
         last = not follow or client.show(name).summary.over

@@ -28,7 +28,7 @@ from fedserver.store.store import BlobCacheCalls, Storage
 from shoal.core.algorithm import State
 from shoal.core.engine.events import Event, Heard, Joined, Left
 from shoal.core.engine.rounds import Stage
-from shoal.core.errors import DiskFull, InDoubt, NotFound, ServerFull, StorageFault, Unavailable
+from shoal.core.errors import DiskFull, InDoubt, NotFound, ServerFull, StorageFault, TooManyFiles, Unavailable
 from shoal.core.exchange.admit import Limits
 from shoal.core.exchange.link import Idle, Task
 from shoal.core.types import DeviceId, RunId
@@ -56,6 +56,7 @@ class Coordinator:
     that cannot be read. known: how many devices called before the start. barred: devices that were revoked
     since the start; reports of theirs that do not count yet will not count. may_train: whether a device may
     take part in runs; in plain text every device may, and `fedserver.rpc.server.listen` asks its role.
+    attention: sources of notices.
     """
 
     def __init__(self, storage: Storage, settings: Settings) -> None:
@@ -70,6 +71,7 @@ class Coordinator:
         self.barred: set[DeviceId] = set()
         self.may_train: Callable[[DeviceId], bool] = lambda device: True
         self.meter = Meter()
+        self.attention: list[Callable[[], Iterable[str]]] = []
         self.changed = Signal()
         self.stopping = self.closed = False
         self.broken: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
@@ -138,7 +140,7 @@ class Coordinator:
             )
         if self.storage.full:
             raise ServerFull(
-                f"the server's disk is full: {self.storage.full.message}",
+                "the server's disk is full, or it has too many files open",
                 "the server's operator can free some space; try again in a minute",
             )
 
@@ -160,7 +162,10 @@ class Coordinator:
         return replace(found, waiting_for=what, waiting_devices=(), time_left=None)
 
     def notices(self) -> tuple[str, ...]:
-        """Problems that keep the server from working and that an operator has to solve."""
+        """What an operator has to know: what keeps the server from working, and what `attention` adds."""
+        return (*self._problems(), *(notice for source in self.attention for notice in source()))
+
+    def _problems(self) -> tuple[str, ...]:
         if self.conflicts:
             named = ", ".join(f"{device} saw {mark}" for device, mark in list(self.conflicts.items())[:NAMED])
             return (
@@ -168,6 +173,8 @@ class Coordinator:
                 " on from this state, stop the server and run: fedserver recover --accept",
             )
         if self.storage.full:
+            if isinstance(self.storage.full, TooManyFiles):
+                return (f"no file can be opened, and all runs wait: {self.storage.full}",)
             return (f"the disk is full, and all runs wait for space: {self.storage.full}",)
         found = []
         if lacking := self.storage.space.lacks(self.low_water()):
@@ -327,7 +334,7 @@ class Coordinator:
         going_on = None if unknown else tuple(run.run for run in active)
         if active:
             first = next((run for run in active if not run.paused), active[0])
-            waiting = "it is paused" if first.paused else first.engine.waiting().text
+            waiting = "it is paused" if first.paused else first.engine.progress()
             text = f"run {first.run}: {waiting}"
             return Idle(text, 0.0, 1.0, going_on=going_on)
         if self.runs:

@@ -7,6 +7,7 @@ effect.
 """
 
 import asyncio
+import logging
 
 from fedserver.coordinator import damage
 from fedserver.coordinator.coordinator import Coordinator
@@ -25,6 +26,8 @@ from shoal.core.exchange.payload import Payload, Weights, decode
 from shoal.core.exchange.wire import payload_to_bytes
 from shoal.core.types import DeviceId, Tensors
 from shoal.shell import crash
+
+log = logging.getLogger("shoal.server")
 
 DETAILS, REASON = 8192, 500
 """How many characters of a traceback (its end) go into the log, and how many of why a device is missing."""
@@ -121,7 +124,8 @@ async def _count(
     try:
         await coordinator.storage.reports.add(record)
     except DiskFull as fault:
-        raise Unavailable(f"the server cannot store the report: {fault.message}", "send it again") from None
+        log.warning("a report of device %s cannot be stored: %s", device, fault)
+        raise Unavailable("the server cannot store the report at the moment", "send it again") from None
     crash.point("server.report-stored")
     await run.advance(Reported(device, report.round, report.attempt))
     crash.point("server.report-counted")

@@ -171,7 +171,7 @@ class StartupCheck:
                 continue
             for each in lost:
                 await self._drop(record.run, *each)
-            return replace(record, round=number, asked=(), title="") if lost else record
+            return replace(record, round=number, asked=(), stepped_in=(), title="") if lost else record
         raise NotFound(f"no checkpoint is sound: {lost[0][1]}", "restore a backup of the state folder")
 
     async def _withdraw_damaged_reports(self, record: RunRecord) -> None:

@@ -29,6 +29,7 @@ from shoal.core.engine.events import (
     Reduced,
     RolledBack,
     Save,
+    SteppedIn,
     Tick,
     Withdraw,
 )
@@ -41,6 +42,7 @@ from shoal.core.errors import (
     ShoalError,
     StaleReport,
     StorageFault,
+    TooManyFiles,
     Unavailable,
 )
 from shoal.core.exchange.link import Task
@@ -51,6 +53,8 @@ from shoal.shell import crash
 
 log = logging.getLogger("shoal.run")
 
+AGAIN = 1.0
+"""Seconds after which reports whose files could not be opened are combined again."""
 NAMED, REASON = 10, 2000
 """How many missing devices a log line names (`run show` lists all), and how many characters of an error it
 has."""
@@ -124,8 +128,11 @@ class Run:
             state,
             round=record.round,
             asked=record.asked,
+            stepped_in=record.stepped_in,
             reported=reported,
+            elapsed=_elapsed(record),
             abandoned_in_a_row=record.abandoned_in_a_row,
+            memory=record.memory,
         )
         self.title = record.title
         self._offered: dict[DeviceId, Lease] = {}
@@ -146,8 +153,7 @@ class Run:
         return self.standing is Standing.ACTIVE
 
     def present(self, device: DeviceId) -> bool:
-        session = self.engine.sessions.get(device)
-        return session is not None and session.presence is not Presence.ABSENT
+        return self.engine.sessions.is_here(device)
 
     def lease(self, device: DeviceId) -> Lease | None:
         """The task that a device should work on now, if the engine still expects its report."""
@@ -275,6 +281,8 @@ class Run:
         match effect:
             case Opened():
                 await self._open(effect)
+            case SteppedIn():
+                await self._step_in(effect)
             case Offer():
                 await self._offer(effect)
             case Withdraw():
@@ -294,6 +302,11 @@ class Run:
         crash.point("server.opened")
         tasks = len(self.engine.plan.tasks)
         await self.note(f"open: {effect.title}, tasks for {tasks} {'device' if tasks == 1 else 'devices'}")
+
+    async def _step_in(self, effect: SteppedIn) -> None:
+        await self.storage.runs.step_in.when_space(self.run, effect.devices)
+        crash.point("server.stepped-in")
+        await self.note(f"these devices are asked as well, in place of others: {', '.join(effect.devices)}")
 
     async def _offer(self, effect: Offer) -> None:
         payload = await self.blobs.payload.when_space(effect.message)
@@ -315,7 +328,9 @@ class Run:
         )
         checkpoint = await self.blobs.store_state.when_space(self.state_type, effect.state)
         crash.point("server.state-stored")
-        await self.storage.runs.save_round.when_space(self.run, closed, checkpoint, effect.abandoned_in_a_row)
+        await self.storage.runs.save_round.when_space(
+            self.run, closed, checkpoint, effect.abandoned_in_a_row, effect.memory
+        )
         crash.point("server.round-tidied")
         self._abandoned, self.title, self._accuracy = "", "", None
         self._offered.clear()
@@ -328,7 +343,7 @@ class Run:
     async def _reduce(self, effect: Reduce) -> None:
         with suppress(StorageFault, Unavailable):  # the coordinator already knows of the fault, or is closed
             try:
-                following = await self._combined(effect)
+                following = await self._combined_when_possible(effect)
             except DamagedReports as damaged:
                 await self._in_turn(damage.withdraw(self, effect.round, damaged.lost))
             except StorageFault as fault:
@@ -338,6 +353,15 @@ class Run:
                 await self._in_turn(self._fail(what, error))
             else:
                 await self._in_turn(self.advance(Reduced(effect.round, following)))
+
+    async def _combined_when_possible(self, effect: Reduce) -> State:
+        """The next state. It is computed again as long as the files of the reports cannot be opened."""
+        while True:
+            try:
+                return await self._combined(effect)
+            except TooManyFiles as fault:
+                log.warning("run %s: its reports are combined again in a moment: %s", self.run, fault)
+                await asyncio.sleep(AGAIN)
 
     async def _combined(self, effect: Reduce) -> State:
         server_half, state, tasks = self.server_half, self.engine.state, self.engine.plan.tasks
@@ -361,6 +385,11 @@ class Run:
             raise DamagedReports(lost)
         crash.point("server.reduced")
         return following
+
+
+def _elapsed(record: RunRecord) -> float:
+    """For how many seconds the open round has been open, by the clock on the wall: 0 if it is not known."""
+    return max(0.0, time.time() - record.opened) if record.asked and record.opened else 0.0
 
 
 async def _raise(fault: StorageFault) -> None:

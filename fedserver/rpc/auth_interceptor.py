@@ -14,10 +14,10 @@ import grpc
 from grpc import aio
 
 from fedserver.authority.peers import Peers
-from fedserver.authority.permissions import check_allowed
+from fedserver.authority.permissions import ALLOWED, check_allowed
 from fedserver.authority.rate_limit import RateLimit
-from fedserver.rpc.errors import abort, around
 from fedserver.rpc.identity import Context, address_of, peer_of, shown_by
+from fedserver.rpc.messages import Behavior, around
 from fedserver.store.identities.audit import Event
 from fedserver.store.identities.records import Registered
 from shoal.core.errors import ShoalError
@@ -29,7 +29,7 @@ NOTED = 1
 
 
 class AuthInterceptor(aio.ServerInterceptor):  # type: ignore[type-arg]
-    """The outermost interceptor."""
+    """Asks the registry about the caller of every call, before any of its messages is read."""
 
     def __init__(self, peers: Peers) -> None:
         self._peers, self._noted = peers, RateLimit(NOTED)
@@ -40,17 +40,12 @@ class AuthInterceptor(aio.ServerInterceptor):  # type: ignore[type-arg]
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
         handler, method = await continuation(handler_call_details), handler_call_details.method
-        if handler is None:  # there is no such method
-            return None
 
-        def guarded(behavior: Callable[[Any, Context], Awaitable[Any]]) -> Any:
+        def guarded(behavior: Behavior) -> Behavior:
             async def answered(request: Any, context: Context) -> Any:
-                try:
-                    known = await self._admitted(method, context)
-                    with self._peers.calling(known.device):
-                        return await behavior(request, context)
-                except ShoalError as error:
-                    await abort(context, error)
+                known = await self._admitted(method, context)
+                with self._peers.calling(known.device):
+                    return await behavior(request, context)
 
             return answered
 
@@ -63,13 +58,15 @@ class AuthInterceptor(aio.ServerInterceptor):  # type: ignore[type-arg]
             peer = peer_of(context)
             device = peer.device
             known = await self._peers.admit(peer, shown_by(context))
-            check_allowed(known.role, method)
+            if method in ALLOWED:  # any other is not served, which no role changes
+                check_allowed(known.role, method)
         except ShoalError as error:
+            call = method if method in ALLOWED else "a call that is not served"
             address = address_of(context)
-            if self._noted.allow(f"{device or address} {method}"):
+            if self._noted.allow(f"{device or address} {call}"):
                 caller = device or "an unknown caller"
-                log.warning("denied: %s of %s at %s: %s", method, caller, address, error.message)
-                facts = {"device": device, "call": method, "reason": error.code, "address": address}
+                log.warning("denied: %s of %s at %s: %s", call, caller, address, error.message)
+                facts = {"device": device, "call": call, "reason": error.code, "address": address}
                 await self._peers.storage.identities.note_event(Event.DENIED, **facts)
             raise
         return known

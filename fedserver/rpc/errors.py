@@ -1,23 +1,19 @@
-"""Turn errors into what a caller sees: a status, and the fault beside it. One table serves every service.
-
-This module also stands between the bytes of a call and its behavior: requests are parsed within limits, and
-a call ends if its caller takes nothing of the answer.
-"""
+"""Turn errors into what a caller sees: a status, and the fault beside it. One table serves every service."""
 
 import asyncio
-import contextlib
-import inspect
 import logging
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import grpc
-from google.protobuf.message import Message
 from grpc import aio
 
 from fedserver.coordinator.placement import CannotPlace
-from shoal.core.engine import timeouts
+from fedserver.rpc.attention import Attention
+from fedserver.rpc.connections import Connections
+from fedserver.rpc.identity import Context, address_of
+from fedserver.rpc.messages import Behavior, NoSuchCall, TooSlow, around
 from shoal.core.errors import (
     BadPayload,
     Busy,
@@ -38,11 +34,10 @@ from shoal.core.errors import (
 )
 from shoal.core.exchange import wire
 
-M = TypeVar("M", bound=Message)
-Behavior = Callable[[Any, Any], Awaitable[Any]]
 log = logging.getLogger("shoal.rpc")
 
 STATUSES: dict[type[ShoalError], grpc.StatusCode] = {
+    NoSuchCall: grpc.StatusCode.UNIMPLEMENTED,
     SessionLost: grpc.StatusCode.FAILED_PRECONDITION,
     WrongVersion: grpc.StatusCode.FAILED_PRECONDITION,
     CannotPlace: grpc.StatusCode.FAILED_PRECONDITION,
@@ -62,6 +57,9 @@ STATUSES: dict[type[ShoalError], grpc.StatusCode] = {
 }
 """An error has the status of the nearest of its classes. An error that is not here is a bug."""
 
+REFUSALS = (Refused, BadPayload, TooOften, TooSlow)
+"""Errors for which the caller is to blame. A connection that brings nothing else is closed."""
+
 DETAILS, MESSAGE, HINT = 500, 2000, 500
 """Characters of an error that fit into the metadata of an answer."""
 
@@ -72,82 +70,59 @@ def status_of(error: ShoalError) -> grpc.StatusCode:
 
 
 class Errors(aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Turns the errors of every call into statuses. The details of a bug stay in the server's log."""
+    """The outermost interceptor: turns the errors of every call into statuses, and counts refused calls.
+
+    The details of a bug stay in the server's log. So do those of an error of the disk, with its paths, unless
+    the disk is the caller's own.
+    """
+
+    def __init__(
+        self,
+        connections: Connections | None = None,
+        attention: Attention | None = None,
+        own_disk: bool = False,
+    ) -> None:
+        self._connections, self._attention, self._own_disk = connections, attention, own_disk
 
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        handler = await continuation(handler_call_details)
-        if handler is None:  # there is no such method
-            return None
-        return around(_reading(handler), _answered)
+        return around(await continuation(handler_call_details), self._answered)
+
+    def _answered(self, behavior: Behavior) -> Behavior:
+        async def answered(request: Any, context: Context) -> Any:
+            try:
+                answer = await behavior(request, context)
+            except asyncio.CancelledError:
+                self._refused(context)
+                raise
+            except Exception as error:
+                if isinstance(error, REFUSALS):
+                    self._refused(context)
+                if isinstance(error, StorageFault) and not self._own_disk:
+                    log.error("a call failed: %s", error)
+                    error = Unavailable(
+                        "the server cannot use its disk at the moment", "try again in a minute"
+                    )
+                await _abort(context, error)
+            else:
+                if self._connections is not None:
+                    self._connections.served(context.peer())
+                return answer
+
+        return answered
+
+    def _refused(self, context: Context) -> None:
+        """Count a call that was refused, or that its caller called off."""
+        if self._connections is not None:
+            self._connections.refused(context.peer())
+        if self._attention is not None:
+            self._attention.refused(address_of(context))
 
 
-def around(handler: Any, wrap: Callable[[Behavior], Behavior]) -> Any:
-    """Wrap the behavior of a call's handler. Behaviors of all four forms become coroutines."""
-    name = (
-        f"{'stream' if handler.request_streaming else 'unary'}_"
-        f"{'stream' if handler.response_streaming else 'unary'}"
-    )
-    behavior = getattr(handler, name)
-    return handler._replace(
-        **{name: wrap(_written(behavior) if inspect.isasyncgenfunction(behavior) else behavior)}
-    )
-
-
-def _written(behavior: Callable[[Any, Any], AsyncGenerator[Any, None]]) -> Behavior:
-    """Make a coroutine that writes a stream of answers, so that a cancellation reaches a slow write too."""
-
-    async def written(request: Any, context: aio.ServicerContext[Any, Any]) -> None:
-        async with contextlib.aclosing(behavior(request, context)) as responses:
-            async for response in responses:
-                await _write(response, context)
-
-    return written
-
-
-async def _write(response: Any, context: aio.ServicerContext[Any, Any]) -> None:
-    """Write one answer. gRPC waits for room at the caller; raises Unavailable if that takes too long."""
-    try:
-        async with asyncio.timeout(timeouts.STALL):
-            await context.write(response)
-    except TimeoutError:
-        raise Unavailable(f"nothing was taken for {timeouts.STALL:.0f} s", "go on where it was cut") from None
-
-
-def _reading(handler: Any) -> Any:
-    """Make a handler parse its requests itself, since gRPC answers malformed bytes with errors of its own."""
-    cls: type[Message] = handler.request_deserializer.__self__
-
-    def read(behavior: Behavior) -> Behavior:
-        async def given(request: Any, context: aio.ServicerContext[Any, Any]) -> Any:
-            if handler.request_streaming:
-                return await behavior(_each(cls, request), context)
-            return await behavior(wire.message_from_bytes(cls, request), context)
-
-        return given
-
-    return around(handler, read)._replace(request_deserializer=None)
-
-
-async def _each(cls: type[M], requests: AsyncIterator[bytes]) -> AsyncIterator[M]:
-    async for request in requests:
-        yield wire.message_from_bytes(cls, request)
-
-
-def _answered(behavior: Behavior) -> Behavior:
-    async def answered(request: Any, context: aio.ServicerContext[Any, Any]) -> Any:
-        try:
-            return await behavior(request, context)
-        except Exception as error:
-            await abort(context, error)
-
-    return answered
-
-
-async def abort(context: aio.ServicerContext[Any, Any], error: Exception) -> None:
+async def _abort(context: Context, error: Exception) -> None:
     """End a call with as much of an error as its caller may know."""
     if isinstance(error, aio.AbortError):
         raise error

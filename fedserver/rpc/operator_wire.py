@@ -31,7 +31,7 @@ from shoal.core.types import DeviceId
 STAGE_OF = {name: pb.Stage.Value(f"STAGE_{name.upper()}") for name in STAGES}
 _PRESENCES = {name: pb.Presence.Value(f"PRESENCE_{name.upper()}") for name in PRESENCES}
 _NUMBERS, _TIMES = (
-    ("minimum", "oversample", "max_abandoned_rounds"),
+    ("minimum", "oversample", "max_abandoned_rounds", "straggler_factor"),
     ("wait_for_devices", "deadline", "device_timeout"),
 )
 
@@ -54,6 +54,7 @@ def spec_to_pb(spec: RunSpec) -> pb.StartRunRequest:
             deadline=wire.seconds_to_pb(policy.deadline),
             device_timeout=wire.seconds_to_pb(policy.device_timeout),
             max_abandoned_rounds=policy.max_abandoned_rounds,
+            straggler_factor=policy.straggler_factor,
         ),
         seed=spec.seed,
         learner=pb.Learner(

@@ -18,11 +18,14 @@ from fedserver.authority.joining import JoinService
 from fedserver.authority.permissions import check_complete
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
+from fedserver.rpc.attention import Attention
 from fedserver.rpc.auth_interceptor import AuthInterceptor, RecordingServer
+from fedserver.rpc.connections import Connections
 from fedserver.rpc.device import Blobs, Devices, Identities, Placements, blobs_of_device
 from fedserver.rpc.errors import Errors
 from fedserver.rpc.identity import Callers, Unverified, Verified
 from fedserver.rpc.limits import Admission
+from fedserver.rpc.messages import Requests
 from fedserver.rpc.operator import Authorities, Observers, Operators
 from fedserver.rpc.tls import Access, device_credentials, joining_credentials, joining_server
 from shoal.core.engine.timeouts import CONNECTION
@@ -35,8 +38,8 @@ from shoal.core.exchange._pb.fed.v1.observer_service_pb2_grpc import add_Observe
 from shoal.core.exchange._pb.fed.v1.operator_service_pb2_grpc import add_OperatorServiceServicer_to_server
 from shoal.core.exchange._pb.fed.v1.placement_service_pb2_grpc import add_PlacementServiceServicer_to_server
 
-DEVICE_CALLS, OPERATOR_CALLS = 2048, 64
-"""Calls at a time; 500 devices that wait, beat and transfer at once need 1,500."""
+OPERATOR_CALLS = 64
+"""Calls at a time on the operators' socket. `fedserver.rpc.limits` has those of devices."""
 LONGEST_PATH = 100
 """Bytes that the name of a Unix socket may have."""
 
@@ -64,9 +67,12 @@ DEVICE_SERVICES = ("fed.v1.DeviceService", "fed.v1.BlobService", "fed.v1.Placeme
 class Listeners:
     """The open ports. address: "HOST:PORT", where devices call; join_address: where they join, or ""."""
 
-    def __init__(self, servers: list[aio.Server], checks: health.HealthServicer) -> None:
+    def __init__(
+        self, servers: list[aio.Server], checks: health.HealthServicer, connections: Connections
+    ) -> None:
         self.servers, self._checks = servers, checks
         self.address = self.join_address = ""
+        self._watching = asyncio.create_task(connections.watch())
 
     async def stop_accepting(self) -> None:
         """Report to health checks that this server is about to end."""
@@ -75,6 +81,7 @@ class Listeners:
     async def stop(self, grace: float) -> None:
         """Wait for calls that are under way, at most `grace` seconds."""
         await asyncio.gather(*(server.stop(grace) for server in self.servers))
+        self._watching.cancel()
 
 
 async def listen(
@@ -87,27 +94,33 @@ async def listen(
     verified = None if access is None else Verified(access.peers, coordinator.settings.placements)
     callers: Callers = verified or Unverified()
     authorization = () if access is None else (AuthInterceptor(access.peers),)
+    connections, attention = Connections(), [Attention("the devices' port"), Attention("the joining port")]
     if access is not None:
         coordinator.may_train = access.peers.may_train
     options = (*OPTIONS, *_ageing(coordinator.settings.age))
-    devices = aio.server(
-        interceptors=(*authorization, Errors(), Admission(callers)),
-        options=options,
-        maximum_concurrent_rpcs=DEVICE_CALLS,
+    at_devices = (Errors(connections, attention[0]), *authorization, Admission(callers), Requests())
+    devices = aio.server(interceptors=at_devices, options=options)
+    operators = aio.server(
+        interceptors=(Errors(own_disk=True), Requests()),
+        options=OPTIONS,
+        maximum_concurrent_rpcs=OPERATOR_CALLS,
     )
-    operators = aio.server(interceptors=(Errors(),), options=OPTIONS, maximum_concurrent_rpcs=OPERATOR_CALLS)
     checks, operator_api = health.HealthServicer(), OperatorApi(coordinator)
-    listeners = Listeners([devices, operators], checks)
+    listeners = Listeners([devices, operators], checks, connections)
+    coordinator.attention.extend(each.notices for each in attention)
     served: Any = RecordingServer(devices)  # all of a server that generated code asks for
     if access is None or verified is None:
-        listeners.address = f"{_loopback(address)}:{bind(devices, address)}"
+        host, port = _loopback(address), bind(devices, address)
+        listeners.address = f"{host}:{port}"
+        connections.ports.add(port)
     else:
         port = bind(devices, address, device_credentials(access.peers.authority))
         listeners.address = access.at(port)
         joins = JoinService(access.peers, listeners.address)
-        joining = joining_server(joins)
+        joining = joining_server(joins, Errors(connections, attention[1]))
         join_port = bind(joining, access.join_listen, joining_credentials(access.peers.authority))
         listeners.join_address = access.at(join_port)
+        connections.ports.update((port, join_port))
         listeners.servers.append(joining)
         add_IdentityServiceServicer_to_server(Identities(joins), served)
         add_ObserverServiceServicer_to_server(Observers(operator_api, verified), served)

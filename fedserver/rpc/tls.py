@@ -10,11 +10,12 @@ from fedserver.authority.peers import Peers
 from fedserver.authority.roots import Authority
 from fedserver.rpc.device import Enrollments
 from fedserver.rpc.errors import Errors
+from fedserver.rpc.messages import Requests
 from shoal.core.engine.timeouts import CONNECTION
 from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import add_EnrollmentServiceServicer_to_server
 
-JOINING = 256
-"""Calls of EnrollmentService at a time."""
+FIRST_MESSAGE, SILENT = 5.0, 256
+"""Seconds for the first message of a call at the joining port, and how many calls may wait for theirs."""
 MESSAGE = 64 << 10
 
 OPTIONS = (
@@ -29,8 +30,8 @@ OPTIONS = (
     ("grpc.keepalive_timeout_ms", int(CONNECTION * 1000)),
     ("grpc.http2.min_ping_interval_without_data_ms", 30_000),
     ("grpc.http2.max_ping_strikes", 2),
-    ("grpc.max_connection_idle_ms", 60_000),
-    ("grpc.max_connection_age_ms", 5 * 60_000),
+    ("grpc.max_connection_idle_ms", 20_000),
+    ("grpc.max_connection_age_ms", 60_000),
     ("grpc.max_connection_age_grace_ms", 10_000),
     ("grpc.so_reuseport", 0),
 )
@@ -92,8 +93,8 @@ def joining_credentials(authority: Authority) -> grpc.ServerCredentials:
     return grpc.ssl_server_credentials([(pair.key_pem, pair.pem)])
 
 
-def joining_server(joins: JoinService) -> aio.Server:
+def joining_server(joins: JoinService, errors: Errors) -> aio.Server:
     """A server that has only EnrollmentService."""
-    server = aio.server(interceptors=(Errors(),), options=OPTIONS, maximum_concurrent_rpcs=JOINING)
+    server = aio.server(interceptors=(errors, Requests(FIRST_MESSAGE, SILENT)), options=OPTIONS)
     add_EnrollmentServiceServicer_to_server(Enrollments(joins), server)
     return server

@@ -17,6 +17,7 @@ from fedserver.store.schema import (
     CHECKSUMS,
     CURVES,
     FIRST,
+    FLEET,
     GAPS,
     HISTORY,
     IDENTITIES,
@@ -26,11 +27,11 @@ from fedserver.store.schema import (
     REPORTS,
 )
 from shoal.core.engine.checkpoint import decode
-from shoal.core.errors import ConfigError, DiskFull, StorageFault
+from shoal.core.errors import ConfigError, DiskFull, StorageFault, TooManyFiles
 from shoal.core.exchange.payload import Payload
 from shoal.core.exchange.wire import payload_to_bytes
 from shoal.shell import crash
-from shoal.shell.disk import settle, storing, temporary
+from shoal.shell.disk import is_out_of_descriptors, settle, storing, temporary
 
 log = logging.getLogger("shoal.server")
 
@@ -44,6 +45,7 @@ STEPS: tuple[str, ...] = (
     POLICY,
     ACCURACY,
     REPORTS,
+    FLEET,
     CHECKSUMS,
     PAUSES,
 )
@@ -214,12 +216,14 @@ class Database:
 
 @contextmanager
 def _faults() -> Iterator[None]:
-    """Turn SQLite's errors into StorageFault, or into DiskFull if the disk is full."""
+    """Turn SQLite's errors into StorageFault, DiskFull if the disk is full, or TooManyFiles."""
     try:
         yield
     except sqlite3.Error as error:
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
             raise DiskFull(f"shoal.db: {error}", "free some space on the disk of the state folder") from error
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_CANTOPEN and is_out_of_descriptors():
+            raise TooManyFiles(f"shoal.db: {error}", "close other connections and files") from error
         raise StorageFault(f"shoal.db: {error}", "check the disk of the state folder") from error
 
 

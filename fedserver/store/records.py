@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from shoal.core.engine.attendance import Memory
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.exchange.payload import Payload
 from shoal.core.exchange.wire import payload_from_bytes, payload_to_bytes
@@ -43,7 +44,9 @@ class RunRecord:
     """A run as it is stored.
 
     round: the one that is open or will open next. asked: the devices of the open round; empty if none is
-    open. paused: why no round opens until an operator resumes the run; "" if it is not paused.
+    open. stepped_in: the groups of devices that the open round asked later. opened: when it was opened; 0 if
+    that is unknown. memory: what the run remembers of its devices. paused: why no round opens until an
+    operator resumes the run; "" if it is not paused.
     """
 
     run: RunId
@@ -55,6 +58,9 @@ class RunRecord:
     asked: tuple[DeviceId, ...]
     title: str
     abandoned_in_a_row: int
+    stepped_in: tuple[tuple[DeviceId, ...], ...] = ()
+    opened: float = 0.0
+    memory: Memory = field(default_factory=Memory)
     paused: str = ""
 
 

@@ -2,6 +2,7 @@
 
 import json
 import sqlite3
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -13,6 +14,7 @@ from fedserver.store.history import History
 from fedserver.store.identities.audit import AuditLog, Event
 from fedserver.store.records import ReportRecord, RoundRecord, RunRecord, RunSpec, Standing
 from fedserver.store.redundancy import DamagedRow
+from shoal.core.engine.attendance import Memory
 from shoal.core.engine.checkpoint import Structure, blobs_of, decode, encode
 from shoal.core.errors import DataFault, DiskFull, NotFound
 from shoal.core.exchange.payload import Weights
@@ -63,7 +65,7 @@ class Runs:
         """Add a new run, which starts with `checkpoint`."""
         with self._db.transaction():
             self._db.execute(
-                "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     record.run,
                     _spec_to_json(record.spec),
@@ -71,9 +73,11 @@ class Runs:
                     record.standing.value,
                     record.reason,
                     record.round,
-                    json.dumps(record.asked),
+                    json.dumps((*record.asked, *record.stepped_in)),
                     record.title,
                     record.abandoned_in_a_row,
+                    _stored(record.memory),
+                    record.opened,
                     record.paused,
                 ),
             )
@@ -92,18 +96,7 @@ class Runs:
             raise NotFound(f"there is no run {run!r}")
         (row,) = rows
         try:
-            return RunRecord(
-                row["run"],
-                decode(RunSpec, json.loads(row["spec"]), _no_tensors),
-                row["created"],
-                Standing(row["standing"]),
-                row["reason"],
-                row["round"],
-                tuple(json.loads(row["asked"])),
-                row["title"],
-                row["abandoned_in_a_row"],
-                row["paused"],
-            )
+            return _run_of(row)
         except (ValueError, TypeError) as error:
             raise DataFault(f"the row of run {run} cannot be read: {error}", RESTORE) from None
 
@@ -160,18 +153,32 @@ class Runs:
         """Open the run's current round, which asks these devices."""
         with self._db.transaction():
             self._db.execute(
-                "UPDATE runs SET asked = ?, title = ? WHERE run = ?", (json.dumps(asked), title, run)
+                "UPDATE runs SET asked = ?, title = ?, opened = ? WHERE run = ?",
+                (json.dumps(asked), title, time.time(), run),
             )
 
+    def step_in(self, run: RunId, devices: Sequence[DeviceId]) -> None:
+        """Let the open round ask these devices as well."""
+        with self._db.transaction():
+            (row,) = self._db.rows("runs", "WHERE run = ?", (run,))
+            asked = json.dumps([*json.loads(row["asked"]), devices])
+            self._db.execute("UPDATE runs SET asked = ? WHERE run = ?", (asked, run))
+
     def save_round(
-        self, run: RunId, closed: RoundRecord, checkpoint: Structure, abandoned_in_a_row: int
+        self,
+        run: RunId,
+        closed: RoundRecord,
+        checkpoint: Structure,
+        abandoned_in_a_row: int,
+        memory: Memory,
     ) -> None:
-        """End a round; the next one will open with `checkpoint`."""
+        """End a round; the next one will open with `checkpoint` and `memory`."""
         following, structure = closed.round + 1, json.dumps(checkpoint)
         with self._db.transaction():
             self._db.execute(
-                "UPDATE runs SET round = ?, asked = '[]', title = '', abandoned_in_a_row = ? WHERE run = ?",
-                (following, abandoned_in_a_row, run),
+                "UPDATE runs SET round = ?, asked = '[]', title = '', abandoned_in_a_row = ?, memory = ?"
+                " WHERE run = ?",
+                (following, abandoned_in_a_row, _stored(memory), run),
             )
             self._db.execute(
                 "INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -357,6 +364,30 @@ class Reports:
         return [number for (number,) in self._db.query(query, (run, device))]
 
 
+def _run_of(row: sqlite3.Row) -> RunRecord:
+    # The devices that a round asked first, and then a list for each group that stepped in.
+    asked, memory = json.loads(row["asked"]), row["memory"]
+    return RunRecord(
+        row["run"],
+        decode(RunSpec, json.loads(row["spec"]), _no_tensors),
+        row["created"],
+        Standing(row["standing"]),
+        row["reason"],
+        row["round"],
+        tuple(each for each in asked if isinstance(each, str)),
+        row["title"],
+        row["abandoned_in_a_row"],
+        tuple(tuple(each) for each in asked if not isinstance(each, str)),
+        row["opened"],
+        decode(Memory, json.loads(memory), _no_tensors) if memory else Memory(),
+        row["paused"],
+    )
+
+
+def _stored(memory: Memory) -> str:
+    return json.dumps(encode(Memory, memory, _no_tensors), sort_keys=True)
+
+
 def _report_of(row: sqlite3.Row) -> ReportRecord:
     return ReportRecord(row["run"], row["round"], row["device"], row["attempt"], row["message"])
 
@@ -366,4 +397,4 @@ def _spec_to_json(spec: RunSpec) -> str:
 
 
 def _no_tensors(tensors: object) -> Any:
-    raise TypeError("a run specification holds no tensors")
+    raise TypeError("no tensors are stored here")

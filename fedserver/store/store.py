@@ -30,7 +30,7 @@ from fedserver.store.journal import Journal
 from fedserver.store.records import RoundRecord, Standing
 from fedserver.store.redundancy import DamagedRow
 from fedserver.store.runs import Reports, Runs
-from shoal.core.errors import DiskFull
+from shoal.core.errors import DiskFull, TooManyFiles
 from shoal.core.types import RunId
 from shoal.shell import disk
 
@@ -70,7 +70,12 @@ class Store:
     def clean_up(self) -> str:
         """Remove the files that a crash left behind. Returns a line for the log; "" if there were none."""
         needed = {name for (name,) in self.database.query("SELECT sha256 FROM needed_blobs")}
-        asked = [device for record in self.runs.all() for device in record.asked]
+        asked = [
+            device
+            for record in self.runs.all()
+            for group in (record.asked, *record.stepped_in)
+            for device in group
+        ]
         files, size = self.blobs.clean_up(needed, asked)
         return f"removed {files} unfinished files ({size} bytes) left by the last stop" if files else ""
 
@@ -94,7 +99,11 @@ class Store:
                 reported = len(self.reports.of_round(record.run, record.round))
                 closed = RoundRecord(record.round, record.title, len(record.asked), reported, {}, why, 0.0)
                 self.runs.save_round(
-                    record.run, closed, self.runs.checkpoint(record.run), record.abandoned_in_a_row
+                    record.run,
+                    closed,
+                    self.runs.checkpoint(record.run),
+                    record.abandoned_in_a_row,
+                    record.memory,
                 )
                 found.append(record.run)
         self.identities.gap.accept()
@@ -157,7 +166,7 @@ class Storage:
         return await asyncio.get_running_loop().run_in_executor(self._thread, _repairing, work)
 
     async def when_space(self, work: Callable[[], T]) -> T:
-        """Run `work` on the store's thread, and repeat it as long as the disk is full.
+        """Run `work` on the store's thread; repeat it as long as the disk is full or no file can be opened.
 
         Raises DiskFull only if the server stops meanwhile. Nothing else is decided while this waits, and no
         device has seen the decision, so the server can decide the same again after a restart.
@@ -167,13 +176,14 @@ class Storage:
                 try:
                     return await self.on_thread(work)
                 except DiskFull as full:
-                    if await asyncio.to_thread(self.space.release):
+                    is_space = not isinstance(full, TooManyFiles)
+                    if is_space and await asyncio.to_thread(self.space.release):
                         log.warning("the disk is full; the reserve is used up: %s", full)
                     elif self._ending.is_set():
                         raise
                     else:
                         if self.full is None:
-                            log.error("the disk is full; the server waits for space: %s", full)
+                            log.error("a write has to wait, and is tried again: %s", full)
                         self.full = full
                         with contextlib.suppress(TimeoutError):
                             await asyncio.wait_for(self._ending.wait(), RETRY)
@@ -225,7 +235,7 @@ class RunCalls:
         self.open_round, self.save_round = Call(on, part.open_round), Call(on, part.save_round)
         self.rounds, self.versions = Call(on, part.rounds), Call(on, part.versions)
         self.checkpoints = Call(on, part.checkpoints)
-        self.drop_checkpoint = Call(on, part.drop_checkpoint)
+        self.drop_checkpoint, self.step_in = Call(on, part.drop_checkpoint), Call(on, part.step_in)
 
 
 class ReportCalls:

@@ -11,6 +11,8 @@
     |  |- Unauthenticated no valid certificate: renew it, or join again
     |  |- Revoked         an operator has ended this identity
     |  |- Taken           another device has that name
+    |  |- TooFewSamples    noise would hide what they tell
+    |  |- NoConsent        the owner has not consented to what the run asks for
     |  |- OverBudget      the owner's privacy budget has no room for it
     |  |- Unprotected     the owner lets nothing leave without a privacy guarantee
     |  `- WrongVersion    the two sides have no version of the exchange in common
@@ -23,6 +25,7 @@
     |- SessionLost        the server or the device was restarted: say hello again
     |- StorageFault       our own disk failed: read-only, broken
     |  `- DiskFull        it has no space left: nothing was written, and the same can be tried again
+    |     `- TooManyFiles the process or the machine has no file descriptor left: the same
     |- LedgerFault        the device's privacy ledger was changed or is damaged
     `- IllegalEvent       our own bug: an event that the table does not allow
 
@@ -102,6 +105,14 @@ class WrongVersion(Refused):
     code, exit_code = "wrong-version", 7
 
 
+class TooFewSamples(Refused):
+    code = "too-few-samples"
+
+
+class NoConsent(Refused):
+    code = "no-consent"
+
+
 class OverBudget(Refused):
     code = "over-budget"
 
@@ -151,6 +162,10 @@ class StorageFault(ShoalError):
 
 class DiskFull(StorageFault):
     code = "disk-full"
+
+
+class TooManyFiles(DiskFull):
+    code = "too-many-files"
 
 
 class LedgerFault(ShoalError):

@@ -3,6 +3,7 @@ take turns."""
 
 import time
 from collections.abc import Callable, MutableMapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from shoal.core.data.views import Views
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import Learner
 from shoal.core.engine.simulate import Device, Keep
-from shoal.core.exchange.messages import Built, Describe, Evaluated, Message
+from shoal.core.exchange.messages import Built, Describe, Evaluate, Evaluated, Message
 from shoal.core.exchange.parts import Evidence
 from shoal.core.exchange.payload import fields_of
 from shoal.core.privacy.accountant import Unmetered
@@ -86,10 +87,18 @@ class SimulatedDevices:
 
     def accuracy(self, name: DeviceId, task: Message, newcomer: bool = False) -> float:
         """By a task that `shoal.core.algorithm.measurement` gave. A newcomer remembers nothing of the run."""
+        return self._evaluated(name, task, newcomer).accuracy
+
+    def measured(self, name: DeviceId, task: Message) -> Evaluated:
+        """The same of a device of the run, with macro F1 and AUC where the task is the standard one."""
+        detailed = replace(task, detailed=True) if isinstance(task, Evaluate) else task
+        return self._evaluated(name, detailed)
+
+    def _evaluated(self, name: DeviceId, task: Message, newcomer: bool = False) -> Evaluated:
         memory = None if newcomer else self._memories.get(name)
         answer = self._device_half.perform(task, self._contexts[name].for_task(0, memory))
         assert isinstance(answer, Evaluated)
-        return answer.accuracy
+        return answer
 
     def show(self, name: DeviceId, question: Message, labels: int) -> Evidence:
         """As a newcomer: the test part without labels, or `labels` samples of each class with them.

@@ -6,6 +6,8 @@ test: the same of what each device is given as a newcomer that shows its test da
 them with labels. Where an algorithm cannot place a newcomer without labels, it is the accuracy of the models
 of all clusters together, each weighted by its devices, which is how the papers measure such algorithms (FLUX,
 F.1; FEROMA, I.3). A device that is refused a model predicts nothing right; None if all are refused.
+f1, auc: of what is known, the mean over classes (`shoal.core.device_kit.metrics`); None where devices have
+models or mixtures of their own. random: accuracy with a random cluster's model, where it is asked for.
 worst, deviation: of the devices' known accuracies, the lowest one and the population's standard deviation.
 own: what the devices measured themselves in the end, by the algorithm's own way of predicting.
 newcomers: of devices that took no part and show labelled data, where the shift has any; with FedRC's shift,
@@ -13,6 +15,7 @@ the global accuracy of its paper.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Any
@@ -27,7 +30,7 @@ from shoal.core.errors import BadPayload, DeviceFault, Refused
 from shoal.core.exchange.messages import Describe, Message, Represent
 from shoal.core.exchange.parts import ClusterAssignment
 from shoal.core.server_kit.standard import ensemble
-from shoal.core.types import DeviceId
+from shoal.core.types import DeviceId, ModelKey
 from shoal.lab.datasets import images, natural
 from shoal.lab.devices import SimulatedDevices
 from shoal.lab.fleet import Fleet, Holding, numbered
@@ -68,12 +71,15 @@ def run(experiment: Experiment, progress: Callable[[str], None] = lambda text: N
         model_seed=experiment.model_seed,
         device=experiment.device,
         say=progress,
+        participation=experiment.participation,
     )
     result.completed()
     server, state = card.server(), result.state
     shown = f"{experiment.labels} labels of each class" if experiment.labels else "no labels"
     progress(f"placing every device as a newcomer with {shown}")
-    per_device = [measure(server, state, result.devices, name, experiment.labels) for name in fleet]
+    per_device = [
+        measure(server, state, result.devices, name, experiment.labels, experiment.random) for name in fleet
+    ]
     strangers = _newcomers(experiment, card, server, state, learner)
     return {
         "algorithm": experiment.algorithm,
@@ -86,12 +92,17 @@ def run(experiment: Experiment, progress: Callable[[str], None] = lambda text: N
         "clients": experiment.clients,
         "samples": experiment.samples,
         "held_out": experiment.held_out,
+        "participation": experiment.participation,
+        "copies": experiment.copies,
         "rounds": experiment.rounds,
         "accuracy": {
             "known": _mean([row["known"] for row in per_device]),
             "test": mean_of_placed(per_device),
             "refused": sum(row["test"] is None for row in per_device),
             "worst": 100.0 * min(row["known"] for row in per_device),
+            "random": _mean([row["random"] for row in per_device]),
+            "f1": _mean([row["f1"] for row in per_device]),
+            "auc": _mean([row["auc"] for row in per_device]),
             "deviation": 100.0 * float(np.std([row["known"] for row in per_device])),
             "own": _mean([each.accuracy for _, each in sorted(state.metrics.items())]),
             "newcomers": _mean([row["accuracy"] for row in strangers]),
@@ -133,16 +144,27 @@ def remark(parameters: Any) -> str:
 
 
 def measure(
-    server: ServerHalf, state: State, devices: SimulatedDevices, device: DeviceId, labels: int
+    server: ServerHalf,
+    state: State,
+    devices: SimulatedDevices,
+    device: DeviceId,
+    labels: int,
+    random: bool = False,
 ) -> dict[str, Any]:
     """How good the final models are for a device: its own cluster's, and the one that it gets as a newcomer;
     None where it is refused one, and why.
 
+    random: also the mean over all clusters' models, which is what a newcomer gets from a random one.
     placed: the newcomer's cluster, or `ENSEMBLE` where it cannot be placed without labels.
     """
-    cluster = state.assignments[device]
+    # A device that no round has asked has no cluster yet: it is measured with what most devices have.
+    cluster = state.assignments.get(device) or most_common(state)
     row: dict[str, Any] = {"device": device, "concept": devices.fleet[device].concept, "cluster": cluster}
-    row["known"] = devices.accuracy(device, measurement(server, state, cluster))
+    known = devices.measured(device, measurement(server, state, cluster))
+    row["known"], row["f1"], row["auc"] = known.accuracy, known.f1, known.auc
+    tasks = (measurement(server, state, key) for key in state.models)
+    found = [devices.accuracy(device, task, newcomer=True) for task in tasks] if random else []
+    row["random"] = float(np.mean(found)) if found else None
     row["test"] = row["placed"] = row["refused"] = None
     try:
         answer = server.place(state, None)
@@ -163,6 +185,12 @@ def measure(
     return row
 
 
+def most_common(state: State) -> ModelKey:
+    """The cluster of most devices; the first model where no device has one."""
+    found = Counter(state.assignments.values()).most_common(1)
+    return found[0][0] if found else next(iter(state.models))
+
+
 def label_free(question: Message) -> bool:
     """Whether a newcomer can answer a question about its data without labels."""
     return (isinstance(question, Describe) and not question.classes) or (
@@ -176,7 +204,8 @@ def _newcomers(
     """How well labelled devices do that took no part, one for each concept, where the shift has them."""
     if experiment.dataset in natural.NAMES:
         return []
-    made = newcomers(experiment.shift, experiment.seed, *images.load(experiment.dataset, experiment.data_dir))
+    data = images.load(experiment.dataset, experiment.data_dir, experiment.label)
+    made = newcomers(experiment.shift, experiment.seed, *data)
     if not made:
         return []
     fleet = numbered([Holding.steady(one.train, one.test, one.concept) for one in made])
@@ -194,7 +223,7 @@ def _newcomers(
 
 def grouping(state: State, fleet: Fleet) -> dict[str, Any]:
     """What groups were found, and how well they agree with the truth."""
-    found = [state.assignments[name] for name in fleet]
+    found = [state.assignments.get(name) or most_common(state) for name in fleet]
     return {
         "clusters": len(set(found)),
         "ari": float(adjusted_rand_score(fleet.concepts, found)),

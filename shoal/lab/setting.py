@@ -1,6 +1,6 @@
 """What an experiment is, and its setting: what the devices hold, how they differ, and what is public."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -22,7 +22,7 @@ from shoal.lab.datasets.natural import NaturalDevice
 from shoal.lab.datasets.pixels import unit
 from shoal.lab.fleet import Fleet, Holding, numbered
 from shoal.lab.shifts import drifting, make
-from shoal.lab.shifts.drift import MODES, DriftingDevice, changes
+from shoal.lab.shifts.drift import MODES, UNSEEN, DriftingDevice, changes
 
 ENCODER = TrainingSettings(epochs=20, batch_size=32, learning_rate=0.02)
 """How an encoder is trained on public images."""
@@ -37,20 +37,28 @@ class Experiment:
     unless they say otherwise, since simulated devices have no one to protect. samples: training images of
     each device; 0 shares out all of them. rounds: 0 for the preset's.
 
+    dataset: a name, or the path of a file or a folder, see `shoal.lab.datasets`; label: its column of
+    classes, of a table.
+
     held_out: the share of each device's samples that it measures on during the run and does not train on;
     FLUX and FEROMA have a fifth, FedRC and CORNFLQS none.
 
+    participation: the share of the devices that a round asks, drawn at random. copies: how many times each
+    device has its training samples (FLUX, F.2). random: also measure newcomers that get a cluster at random.
+
     drifts: stages that each device's data go through, see `shoal.lab.shifts.drift`, as is mode; 0: the data
-    stay as they are. level: 1 to 8, or with drifts "low", "medium", "high". labels: samples of each class
-    that newcomers show. model: a network of `shoal.core.models`, with `options`; "" takes one that fits the
-    images. public: the share of the training images that no device gets and that a frozen encoder is trained
-    on, for algorithms that need one.
+    stay as they are. unseen: with drifts, the share of the devices that are tested on a distribution on which
+    they did not train; -1: as mode has it. level: 1 to 8, or with drifts "low", "medium", "high". labels:
+    samples of each class that newcomers show. model: a network of `shoal.core.models`, with `options`; ""
+    takes one that fits the images. public: the share of the training images that no device gets and that a
+    frozen encoder is trained on, for algorithms that need one.
     """
 
     algorithm: str = "flux"
     preset: str = "default"
     dataset: str = "digits"
     data_dir: Path | None = None
+    label: str = ""
     shift: str = "px"
     level: int | str = 5
     drifts: int = 0
@@ -59,6 +67,10 @@ class Experiment:
     clients: int = 10
     samples: int = 0
     held_out: float = HELD_OUT
+    participation: float = 1.0
+    copies: int = 1
+    random: bool = False
+    unseen: float = -1.0
     model: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     public: float = 0.0
@@ -80,18 +92,27 @@ def setting(experiment: Experiment) -> dict[str, Any]:
 
 def fleet_of(experiment: Experiment) -> tuple[Fleet, Dataset | None]:
     """The devices with their data, and what is public. Raises ConfigError."""
-    holdings, public = _holdings(experiment)
-    # Ten in all image sets, even where the devices lack some.
-    labels = [each.test.y for each in holdings if each.test.y is not None]
-    classes = 10 if holdings[0].test.x.ndim == 4 else 1 + max(int(own.max()) for own in labels)
+    holdings, public, classes = _holdings(experiment)
     return numbered(holdings, classes, experiment.held_out), public
 
 
-def _holdings(experiment: Experiment) -> tuple[list[Holding], Dataset | None]:
+def class_count(parts: Iterable[Dataset]) -> int:
+    """How many classes there are in all parts, numbered from 0."""
+    return 1 + max(int(part.y.max(initial=0)) for part in parts if part.y is not None)
+
+
+def _holdings(experiment: Experiment) -> tuple[list[Holding], Dataset | None, int]:
+    """The devices, what is public, and the number of classes, even where the devices lack some."""
     if not 0.0 <= experiment.public < 1.0:
         raise ConfigError(f"a share of {experiment.public} of the images is public", "give 0 to below 1")
     if not 0.0 <= experiment.held_out < 1.0:
         raise ConfigError(f"held_out is {experiment.held_out}", "give a share from 0 to below 1, such as 0.2")
+    if not 0.0 < experiment.participation <= 1.0:
+        raise ConfigError(f"participation is {experiment.participation}", "give a share above 0, up to 1")
+    if experiment.copies < 1:
+        raise ConfigError(f"copies is {experiment.copies}", "give 1 or more")
+    if not (experiment.unseen == -1.0 or 0.0 <= experiment.unseen <= 1.0):
+        raise ConfigError(f"unseen is {experiment.unseen}", "give a share of 0 to 1")
     if experiment.options and not experiment.model:
         raise ConfigError("options are for a model, and none is named", "give --model too")
     clients, seed, rounds = experiment.clients, experiment.seed, experiment.rounds
@@ -100,24 +121,40 @@ def _holdings(experiment: Experiment) -> tuple[list[Holding], Dataset | None]:
             _check_natural(experiment)
             stages = max(experiment.drifts, 1)
             found = natural.load(experiment.dataset, experiment.data_dir, clients, stages)
-            return [natural_holding(device, rounds) for device in found], None
-        everything, test = images.load(experiment.dataset, experiment.data_dir)
+            classes = class_count(device.test for device in found)
+            return [natural_holding(device, rounds) for device in found], None, classes
+        everything, test = images.load(experiment.dataset, experiment.data_dir, experiment.label)
+        classes = class_count((everything, test))
         apart, train = public_part(everything, experiment.public, seed)
         public = apart if experiment.public else None
         if experiment.samples:
             train = _some(train, experiment)
         if experiment.drifts:
             level = str(experiment.level)
-            made = drifting(
-                experiment.shift, level, experiment.drifts, clients, seed, train, test, experiment.mode
-            )
-            return [drifting_holding(device, rounds) for device in made], public
+            how = (experiment.shift, level, experiment.drifts, clients, seed, train, test)
+            made = drifting(*how, experiment.mode)
+            if experiment.unseen >= 0.0:
+                other = drifting(*how, UNSEEN)
+                strange = generator(seed, "unseen").permutation(clients) < round(experiment.unseen * clients)
+                made = [two if odd else one for one, two, odd in zip(made, other, strange, strict=True)]
+            return [drifting_holding(device, rounds) for device in made], public, classes
         if not isinstance(experiment.level, int):
             raise ValueError(f"level {experiment.level!r} needs --drifts: without drifts, levels are 1 to 8")
         steady = make(experiment.shift, experiment.level, clients, seed, train, test)
-        return [Holding.steady(one.train, one.test, one.concept) for one in steady], public
+        return (
+            [
+                Holding.steady(_repeated(one.train, experiment.copies), one.test, one.concept)
+                for one in steady
+            ],
+            public,
+            classes,
+        )
     except (ValueError, FileNotFoundError) as fault:
         raise ConfigError(str(fault)) from None
+
+
+def _repeated(data: Dataset, copies: int) -> Dataset:
+    return data if copies == 1 else data.subset(np.tile(np.arange(len(data)), copies))
 
 
 def _check_natural(experiment: Experiment) -> None:

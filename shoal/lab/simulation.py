@@ -99,8 +99,12 @@ def attempt(
     model_seed: int,
     device: str,
     say: Progress,
+    participation: float = 1.0,
 ) -> "SimulationResult":
-    """What `simulate` does, up to the question of whether the run failed: see `completed`."""
+    """What `simulate` does, up to the question of whether the run failed: see `completed`.
+
+    participation: the share of the devices, at least one of them, that each round asks.
+    """
     card, variant = find(algorithm) if isinstance(algorithm, str) else (algorithm, {})
     name = algorithm if isinstance(algorithm, str) else algorithm.name
     configured = configure(card, variant, preset, parameters, fleet)
@@ -118,6 +122,9 @@ def attempt(
     recorder = _Recorder(state, outcome, configured.rounds, say)
     calls = {device: recorder.listening(device, call) for device, call in devices.calls().items()}
     policy = RoundPolicy(minimum=len(fleet))
+    if participation < 1.0:
+        asked = max(1, round(participation * len(fleet)))
+        policy = RoundPolicy(devices=asked, minimum=asked)
     engine.simulate(server, state, calls, policy, seed, keep=spooled, watch=recorder.watch, outcome=outcome)
     result = SimulationResult(
         name, card, preset, configured, parameters, fleet, learner, devices, outcome, recorder.rounds, seed,

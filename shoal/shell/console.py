@@ -12,9 +12,10 @@ goes to stderr. Without it, the text goes to stdout and progress to stderr. Exit
 ShoalError, 2 for a wrong command line, 130 when interrupted, 70 for a bug. Output has no colors.
 """
 
+import ast
 import contextlib
 import functools
-import importlib
+import importlib.util
 import json
 import math
 import os
@@ -23,6 +24,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.abc import InspectLoader
 from typing import Any, ClassVar
 
 import click
@@ -143,7 +145,8 @@ class Commands(click.Group):
     """A group of verbs that ends with the right exit code, and with the JSON envelope if `--json` is given.
 
     modules: the module of each verb, which defines it under the verb's own name. A module is imported only
-    when its verb is used, so that no verb pays for the imports of another.
+    when its verb is used, so that no verb pays for the imports of another, and `--help` for none. A verb that
+    is not a function of its module, such as a former name, is not listed.
     """
 
     modules: ClassVar[Mapping[str, str]] = {}
@@ -159,6 +162,20 @@ class Commands(click.Group):
             command: click.Command = getattr(importlib.import_module(self.modules[cmd_name]), cmd_name)
             return command
         return super().get_command(ctx, cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the verbs, each with the first sentence of its docstring."""
+        texts = {verb: _docstring(module, verb) for verb, module in self.modules.items()}
+        texts |= {verb: command.help or "" for verb, command in self.commands.items() if not command.hidden}
+        listed = {verb: text for verb, text in texts.items() if text}
+        limit = formatter.width - 6 - max(map(len, listed), default=0)
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [
+                    (verb, click.Command(verb, help=text).get_short_help_str(limit))
+                    for verb, text in listed.items()
+                ]
+            )
 
     def main(
         self,
@@ -206,6 +223,14 @@ class Commands(click.Group):
                 takes_value = option is not None and not (equals or option.is_flag or option.count)
                 values = option.nargs if option is not None and takes_value else 0
         return arguments
+
+
+def _docstring(module: str, name: str) -> str:
+    """The docstring of a function, read from the source of its module; "" if there is no such function."""
+    spec = importlib.util.find_spec(module)
+    source = spec.loader.get_source(module) if spec and isinstance(spec.loader, InspectLoader) else None
+    functions = (node for node in ast.parse(source or "").body if isinstance(node, ast.FunctionDef))
+    return next((ast.get_docstring(node) or "" for node in functions if node.name == name), "")
 
 
 def _options(command: click.Command) -> dict[str, click.Option]:

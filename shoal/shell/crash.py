@@ -25,6 +25,7 @@ POINTS: Mapping[str, str] = {
     "server.scrubbed": "what the last stop left behind is removed, no run is back yet",
     "server.run-stored": "a new run is committed and its operator does not know",
     "server.opened": "the devices that a round asks are committed, and no task was offered",
+    "server.stepped-in": "the devices that step in are committed, and no task was offered to them",
     "server.offered": "a task is offered and was not given",
     "server.chunk-written": "a piece of an upload is in its file, unsynced",
     "server.upload-whole": "an upload is whole, checked and synced, and not answered",

@@ -1,18 +1,22 @@
 """The notebooks in examples/ run from top to bottom, and what they show is what they are committed with."""
 
+import functools
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-nbformat = pytest.importorskip("nbformat", reason="needs nbformat: pip install nbformat")
-nbclient = pytest.importorskip("nbclient", reason="needs nbclient: pip install nbclient")
-pytest.importorskip("ipykernel", reason="needs ipykernel: pip install ipykernel")
+from tests.waiting import HANG
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 MOST_LINES, MOST_BYTES = 10, 100_000
+
+
+def read(path: Path) -> Any:
+    return pytest.importorskip("nbformat", reason="needs nbformat: pip install nbformat").read(path, 4)
 
 
 def code(notebook: Any) -> list[Any]:
@@ -25,30 +29,42 @@ def texts(notebook: Any) -> list[str]:
     return [output.data["text/plain"] for output in outputs if "text/plain" in output.get("data", {})]
 
 
-def executed(path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    # The kernel imports this tree, and one thread keeps it quick beside the other tests.
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    notebook = nbformat.read(path, 4)
-    nbclient.NotebookClient(
-        notebook, timeout=250, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}
-    ).execute()
-    return notebook
+@pytest.fixture(scope="module")
+def executed() -> Iterator[Callable[[str], Any]]:
+    """The notebook of a name in examples/ after a run. Each runs once, however many tests look at it."""
+
+    nbclient = pytest.importorskip("nbclient", reason="needs nbclient: pip install nbclient")
+    pytest.importorskip("ipykernel", reason="needs ipykernel: pip install ipykernel")
+
+    @functools.cache
+    def run(name: str) -> Any:
+        path = ROOT / "examples" / f"{name}.ipynb"
+        notebook, where = read(path), {"metadata": {"path": str(path.parent)}}
+        nbclient.NotebookClient(
+            notebook, timeout=int(HANG), startup_timeout=int(HANG), kernel_name="python3", resources=where
+        ).execute()
+        return notebook
+
+    with pytest.MonkeyPatch.context() as patch:
+        # The kernel imports this tree, and one thread keeps it quick beside the other tests.
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield run
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs_and_is_committed_with_its_outputs(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, executed: Callable[[str], Any]
 ) -> None:
-    committed = nbformat.read(path, 4)
+    committed = read(path)
     assert all(cell.execution_count for cell in code(committed))
     assert path.stat().st_size < MOST_BYTES
     # A second run shows as much as the committed one; figures may differ from machine to machine.
-    assert len(texts(executed(path, monkeypatch))) == len(texts(committed))
+    assert len(texts(executed(path.stem))) == len(texts(committed))
 
 
-def test_the_quickstart_is_ten_lines_and_finds_the_four_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    notebook = executed(ROOT / "examples" / "quickstart.ipynb", monkeypatch)
+def test_the_quickstart_is_ten_lines_and_finds_the_four_groups(executed: Callable[[str], Any]) -> None:
+    notebook = executed("quickstart")
     lines = [line for cell in code(notebook) for line in cell.source.splitlines() if line.strip()]
     assert len(lines) <= MOST_LINES
     result, placement, _ = texts(notebook)
@@ -60,7 +76,7 @@ def test_the_quickstart_is_ten_lines_and_finds_the_four_groups(monkeypatch: pyte
     assert len(images) == 1
 
 
-def test_the_algorithm_of_the_notebook_keeps_every_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    notebook = executed(ROOT / "examples" / "new_algorithm.ipynb", monkeypatch)
+def test_the_algorithm_of_the_notebook_keeps_every_rule(executed: Callable[[str], Any]) -> None:
+    notebook = executed("new_algorithm")
     verdict = code(notebook)[-1].outputs[0].text
     assert verdict.splitlines()[-1] == "nova keeps every rule"

@@ -42,13 +42,14 @@ def train(model, batches, settings):
         open(os.environ["SHOAL_TEST_MARK"], "w").write(str(os.getpid()))
         import time
         time.sleep(600)
-    optimizer = torch.optim.SGD(model.parameters(), settings.learning_rate)
     for _ in range(settings.epochs):
         for x, y in batches:
-            optimizer.zero_grad()
+            model.zero_grad()
             loss = nn.functional.cross_entropy(model(x), y)
             loss.backward()
-            optimizer.step()
+            with torch.no_grad():
+                for weight in model.parameters():
+                    weight -= settings.learning_rate * weight.grad
     return loss.item()
 """
 

@@ -144,8 +144,9 @@ def test_a_model_beyond_the_owners_limit_is_not_fetched(device: Device, server: 
     device.run(Until.ONCE, download_bytes=3999)
     result = server.reports[0].result
     assert isinstance(result, Failure)
-    assert "4000 bytes" in result.message
-    assert "limits.download_bytes" in result.message
+    assert result.code == "refused"
+    assert "4000 bytes" in device.said[0]
+    assert "limits.download_bytes" in device.said[0]
     assert server.calls("fetch") == []
 
 

@@ -71,13 +71,24 @@ class Device:
         self.doing: list[str] = []
         self.executor = Doubler(BlobStore(root / "blobs"))
         self.outbox = Outbox(root / "outbox")
+        self.note_failure: Callable[[str, str], None] = lambda run, code: None
 
     def agent(self, **allowance: Any) -> Agent:
         self.reporter = Reporter(Status("pi", "memory"), self.root, self.doing.append, self.said.append)
         link, store = MemoryLink(self.server), BlobStore(self.root / "blobs")
         limits = Allowance(**allowance)
         mark = Mark(self.root / "mark")
-        return Agent(link, self.executor, store, self.outbox, mark, self.reporter, limits, NoJitter())
+        return Agent(
+            link,
+            self.executor,
+            store,
+            self.outbox,
+            mark,
+            self.reporter,
+            limits,
+            NoJitter(),
+            self.note_failure,
+        )
 
     def run(self, until: Until = Until.FINISHED, **allowance: Any) -> None:
         asyncio.run(asyncio.wait_for(self.agent(**allowance).run(until), HANG))

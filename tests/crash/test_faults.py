@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from fedserver.store.store import Store
+from shoal.core.engine.attendance import Memory
 from shoal.core.errors import DiskFull, StorageFault
 from shoal.core.exchange.tensors import digest
 from tests.crash.lab import OWNERS, acknowledged, check, end, inject, lived
@@ -107,7 +108,7 @@ def steps(store: Store, confirmed: list[str]) -> None:
             if store.reports.get("mnist", 1, device) is None:
                 store.reports.add(report(store, device, value))
                 confirmed.append(device)
-        store.runs.save_round("mnist", closed(1), checkpoint(store, 4.0), 0)
+        store.runs.save_round("mnist", closed(1), checkpoint(store, 4.0), 0, Memory())
         confirmed.append("round")
 
 

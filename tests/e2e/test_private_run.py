@@ -25,7 +25,7 @@ from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.store.records import RunSpec
 from shoal.core.data.dataset import Dataset
 from shoal.core.privacy.budget import Budget
-from shoal.core.privacy.ledger import Debit, Open, Release, chosen
+from shoal.core.privacy.ledger import Debit, Failed, Open, Release, chosen
 from shoal.core.privacy.report import OF_TRAINING
 from shoal.lab.datasets import images
 from shoal.lab.datasets.pixels import rotate
@@ -76,7 +76,8 @@ async def train(coordinator: Coordinator, folder: Path, member: Member, budget: 
     reporter = Reporter(status, root, lambda text: None, lambda text: None)
     executor, link = InProcess(Runtime.open(config)), DeviceApi(coordinator, member.name)
     outbox, mark = Outbox(root / "outbox"), DeviceFolder(root).mark
-    await Agent(link, executor, store, outbox, mark, reporter).run(Until.FINISHED)
+    note = Ledger(config.account, budget).failed
+    await Agent(link, executor, store, outbox, mark, reporter, note_failure=note).run(Until.FINISHED)
 
 
 async def place(
@@ -142,8 +143,12 @@ def test_groups_are_found_all_that_left_is_in_the_ledgers_and_no_more_leaves(tmp
             assert mirrored.protected == pytest.approx(5.0)
 
             for name, change, reason in (
-                ("second", {"seed": 7}, "over this device's budget: of epsilon 5 for these data, 5 is spent"),
-                ("open", {"parameters": OPEN}, "releases nothing without a privacy guarantee"),
+                (
+                    "second",
+                    {"seed": 7},
+                    "the owner's privacy budget has no room for this; ask for a smaller epsilon",
+                ),
+                ("open", {"parameters": OPEN}, "it failed: the device's owner lets nothing leave without"),
             ):
                 await OperatorApi(coordinator).start_run(replace(spec(name), **change), None)  # type: ignore[arg-type]
                 await asyncio.gather(*(train(coordinator, tmp_path, each, budget) for each in members))
@@ -151,8 +156,16 @@ def test_groups_are_found_all_that_left_is_in_the_ledgers_and_no_more_leaves(tmp
                 assert status.summary.stage == "failed"
                 lines = [line.text for line in await OperatorApi(coordinator).log(name, 0)]
                 assert sum(reason in line for line in lines) >= TRAINERS
+                # The server learns a fixed text, and nothing of limits and spending.
+                assert not any("5 is spent" in line or "would fit" in line for line in lines)
             for each in members:
-                assert len(ledger(tmp_path, each, budget).verify()) == 4
+                entries = ledger(tmp_path, each, budget).verify()
+                failed = chosen(entries, Failed)
+                assert len(entries) - len(failed) == 4
+                assert {(line.run, line.code) for line in failed} == {
+                    ("second", "over-budget"),
+                    ("open", "unprotected"),
+                }
         finally:
             await coordinator.close()
 

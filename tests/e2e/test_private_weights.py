@@ -63,9 +63,9 @@ def test_every_report_tells_the_same_epsilon_and_a_run_without_is_refused(tmp_pa
                 (
                     "second",
                     {**PRIVATE, "dp_epsilon": 40.0},
-                    "this device's budget: of epsilon 5 for these",
+                    "it failed: the owner's privacy budget has no room for this",
                 ),
-                ("plain", TRAINING, "releases nothing without a privacy guarantee"),
+                ("plain", TRAINING, "it failed: the device's owner lets nothing leave without"),
             ):
                 await OperatorApi(coordinator).start_run(spec(name, parameters), None)
                 await asyncio.gather(*(train(coordinator, tmp_path, each, budget) for each in members))

@@ -18,7 +18,8 @@ from tests.histories.devices import answer
 
 
 class Expected:
-    """One run. plan, rows, reports: of the round that is open; rows as they stand in the database."""
+    """One run. plan, groups, rows, reports: of the round that is open: its tasks, how many groups of devices
+    it has asked, and its reports, as they stand in the database and as messages."""
 
     def __init__(self, spec: RunSpec, initial: Tensors | None) -> None:
         recipe = recipe_of(spec)
@@ -27,7 +28,7 @@ class Expected:
         self._bootstraps = initial is None
         self._reporters: list[tuple[DeviceId, ...]] = []
         self.state, self.round, self.standing = self._first, 1, "active"
-        self.plan = Plan({}, "")
+        self.plan, self.groups = Plan({}, ""), 0
         self.rows: dict[DeviceId, bytes] = {}
         self.reports: dict[DeviceId, Message] = {}
 
@@ -35,17 +36,21 @@ class Expected:
         """The checkpoint that the server must have."""
         return _structure(self._hint, self.state)
 
-    def open(self, asked: list[DeviceId]) -> None:
-        plan = self._server_half.plan(self.state, asked)
+    def ask(self, group: list[DeviceId]) -> None:
+        """The open round asks these devices: first those that it opened with, then each group that steps
+        in."""
+        plan = self._server_half.plan(self.state, group)
         assert plan is not None
-        self.plan = plan
+        self.groups += 1
+        self.plan = Plan({**plan.tasks, **self.plan.tasks}, plan.title)
 
     def close(self, abandoned: bool) -> None:
         if not abandoned:
             reports = [Report(device, message) for device, message in sorted(self.reports.items())]
             self.state = self._server_half.reduce(self.state, reports)
         self._reporters.append(() if abandoned else tuple(sorted(self.reports)))
-        self.round, self.plan, self.rows, self.reports = self.round + 1, Plan({}, ""), {}, {}
+        self.round, self.plan, self.groups = self.round + 1, Plan({}, ""), 0
+        self.rows, self.reports = {}, {}
 
     def simulated(self, values: int) -> str | None:
         """How the run ends in simulation; None where not all rounds had the same devices."""

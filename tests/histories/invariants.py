@@ -127,8 +127,12 @@ class Invariants:
             self._close(run, expected)
         expected.standing = row["standing"]
         asked = json.loads(row["asked"])
-        if asked and not expected.plan.tasks:
-            expected.open(asked)
+        first, later = (
+            [each for each in asked if isinstance(each, str)],
+            [e for e in asked if isinstance(e, list)],
+        )
+        for group in (first, *later)[expected.groups :] if asked else ():
+            expected.ask(group)
         self._count(run, expected)
 
     def _close(self, run: RunId, expected: Expected) -> None:

@@ -11,6 +11,7 @@ from fedserver.rpc.device import Blobs, Devices, blobs_of_device
 from fedserver.rpc.errors import Errors
 from fedserver.rpc.identity import Callers, Unverified, Verified
 from fedserver.rpc.limits import Admission
+from fedserver.rpc.messages import Requests
 from shoal.core.errors import ShoalError
 from shoal.core.exchange._pb.fed.v1.blob_service_pb2_grpc import add_BlobServiceServicer_to_server
 from shoal.core.exchange._pb.fed.v1.device_service_pb2_grpc import add_DeviceServiceServicer_to_server
@@ -60,7 +61,7 @@ class Server:
             check(world.invariants.started <= known, "I1: a run that was started is lost")
             add_DeviceServiceServicer_to_server(Devices(coordinator, callers), server)
             add_BlobServiceServicer_to_server(Blobs(blobs_of_device(coordinator, callers)), server)
-            await server.start(*authorization, Errors(), Admission(callers))
+            await server.start(Errors(), *authorization, Admission(callers), Requests())
             world.network.server = server
             process.on_death.append(self._stop_listening)
             operating = process.spawn(self.operate(OperatorApi(coordinator)))

@@ -111,14 +111,15 @@ class Handling:
         handler, process = self._handler, self._server.process
         process.step("received", self._path.rpartition("/")[2])
         write = handler.response_serializer
+        one = isinstance(requests, bytes)  # the interceptors give every method a stream of requests
+        arriving = _only(requests) if one else _each(requests)
         if handler.response_streaming:
-            await handler.unary_stream(requests, self)
+            await handler.stream_stream(arriving, self)
             answer = b""
-        elif handler.request_streaming:
-            answer = write(await handler.stream_unary(_each(requests), self))
         else:
-            response = await handler.unary_unary(requests, self)
-            self._server.observe(self._path, self._identity, requests, response)
+            response = await handler.stream_unary(arriving, self)
+            if one:
+                self._server.observe(self._path, self._identity, requests, response)
             answer = write(response)
         process.step("answered", self._path.rpartition("/")[2])
         if not self.outcome.done():
@@ -164,6 +165,10 @@ class Handling:
 
 async def _found(handler: Any, _: Any) -> Any:
     return handler
+
+
+async def _only(request: bytes) -> AsyncIterator[bytes]:
+    yield request
 
 
 async def _each(queue: "asyncio.Queue[bytes]") -> AsyncIterator[bytes]:

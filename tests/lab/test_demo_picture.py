@@ -4,12 +4,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("matplotlib")
-
-from PIL import Image
-
-from shoal.lab.demo.picture import draw
-
 
 def row(number: int) -> dict[str, object]:
     cluster = f"c{(number - 1) % 4}"
@@ -17,6 +11,11 @@ def row(number: int) -> dict[str, object]:
 
 
 def test_every_device_and_newcomer_has_a_bar_of_its_length(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from PIL import Image
+
+    from shoal.lab.demo.picture import draw
+
     summary = {
         "fedavg": {"accuracy": 0.7},
         "flux": {"accuracy": 0.9},

@@ -19,6 +19,7 @@ from shoal.lab.datasets.pixels import unit
 from shoal.lab.devices import SimulatedDevices
 from shoal.lab.experiment import ENSEMBLE, Experiment, mean_of_placed, run
 from shoal.lab.fleet import Holding, numbered
+from shoal.lab.setting import fleet_of
 from shoal.lab.simulation import spooled
 from tests.fleet import first_model, learner
 
@@ -94,6 +95,40 @@ def test_the_held_out_share_is_a_setting() -> None:
         run(Experiment("flux", **settings))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="held_out is 1"):
         run(Experiment("fedavg", **{**settings, "held_out": 1.0}))  # type: ignore[arg-type]
+
+
+def test_a_round_asks_a_share_of_the_devices_and_all_are_measured() -> None:
+    found = run(Experiment("fedavg", clients=8, rounds=2, threads=1, participation=0.25))
+    assert [each["devices"] for each in found["history"] if each["trained"]] == [2, 2]
+    assert len(found["accuracy"]["per_device"]) == 8
+    with pytest.raises(ConfigError, match="participation is 0"):
+        run(Experiment("fedavg", participation=0.0))
+
+
+def test_devices_may_have_their_samples_several_times_and_newcomers_any_cluster() -> None:
+    settings = {"clients": 2, "rounds": 1, "threads": 1, "random": True}
+    once, twice = (run(Experiment("ifca", copies=copies, **settings)) for copies in (1, 2))  # type: ignore[arg-type]
+    assert twice["bytes"] == once["bytes"]
+    assert twice["accuracy"]["known"] != once["accuracy"]["known"], "twice as many steps"
+    assert 0.0 <= once["accuracy"]["random"] <= 100.0
+    with pytest.raises(ConfigError, match="copies is 0"):
+        run(Experiment("fedavg", copies=0))
+
+
+def test_a_share_of_the_devices_is_tested_on_what_it_did_not_train_on() -> None:
+    settings = {"level": "medium", "drifts": 2, "clients": 10, "rounds": 2, "seed": 1}
+    plain, half, whole, strange = (
+        fleet_of(Experiment("fedavg", **settings, **change))[0]  # type: ignore[arg-type]
+        for change in ({}, {"unseen": 0.5}, {"unseen": 1.0}, {"mode": "trDR_teDR"})
+    )
+    assert whole.concepts == strange.concepts
+    same = [
+        (one.test.x == plain[name].test.x).all() or (one.test.x == strange[name].test.x).all()
+        for name, one in half.items()
+    ]
+    assert all(same)
+    moved = sum(not (one.test.x == plain[name].test.x).all() for name, one in whole.items())
+    assert 0 < sum(not (one.test.x == plain[name].test.x).all() for name, one in half.items()) <= moved
 
 
 def test_groups_are_found_with_a_guarantee() -> None:

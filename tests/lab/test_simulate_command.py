@@ -82,7 +82,7 @@ def test_several_seeds_give_a_mean_and_a_deviation_and_a_csv_file(files: Path) -
 def test_an_experiment_over_seeds_has_the_history_of_each() -> None:
     done = simulate("--algorithm", "fedavg", "--clients", "2", "--rounds", "2", "--seeds", "1,2", "--json")
     data = json.loads(done.stdout)["data"]
-    assert set(data["accuracy"]) == {"known", "test", "own", "worst", "deviation"}
+    assert set(data["accuracy"]) == {"known", "test", "own", "worst", "deviation", "f1", "auc"}
     assert [each["trained"] for each in data["seeds"]["1"]["history"]] == [True, True, False]
 
 
@@ -102,7 +102,7 @@ def test_csv_files_and_a_folder_for_each_device(tmp_path: Path) -> None:
     ("arguments", "text"),
     [
         (("--data", "{}/none-*.npz"), "no file is named like"),
-        (("--learner", "{}/learner.py"), "--learner and --label are for your own data"),
+        (("--learner", "{}/learner.py"), "--learner is for your own devices"),
         (("--data", "{}/*.csv"), "name its column of classes: --label COLUMN"),
         (("--data", "{}/*.npz", "--learner", "{}/learner.py", "--model", "mlp"), "give one of them"),
         (("--data", "{}/*.npz", "--set", "round=3"), 'did you mean "rounds"'),

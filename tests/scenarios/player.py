@@ -34,6 +34,7 @@ from typing import Any
 import numpy as np
 
 from shoal.core.algorithm import Report
+from shoal.core.engine.attendance import Memory
 from shoal.core.engine.events import (
     Abandon,
     Changed,
@@ -52,6 +53,7 @@ from shoal.core.engine.events import (
     Reported,
     RolledBack,
     Save,
+    SteppedIn,
     Tick,
     Withdraw,
 )
@@ -93,7 +95,7 @@ class Player:
             "leave": lambda names, _: self._each(Left(name) for name in names),
             "report": self._report,
             "fail": self._fail,
-            "tick": lambda words, _: self._feed(Tick(float(words[0]))),
+            "tick": self._tick,
             "reduce": self._reduce,
             "damage": lambda names, _: self._damage(names),
             "change": self._change,
@@ -106,6 +108,9 @@ class Player:
         self._policy, self._seed = RoundPolicy(), 42
         # What the server has on disk of the round that is open.
         self._asked: tuple[str, ...] = ()
+        self._stepped_in: list[tuple[str, ...]] = []
+        self._memory = Memory()
+        self._opened, self._now = 0.0, 0.0
         self._stored: list[str] = []
         self._abandoned = 0
         self._reducing: tuple[str, ...] = ()
@@ -141,6 +146,10 @@ class Player:
         self._known = names
         yield from ()
 
+    def _tick(self, words: list[str], _: dict[str, str]) -> Iterator[str]:
+        self._now = float(words[0])
+        yield from self._feed(Tick(self._now))
+
     def _report(self, names: list[str], options: dict[str, str]) -> Iterator[str]:
         for name in names:
             yield from self._feed(Reported(name, *self._lease(name, options)))
@@ -175,6 +184,9 @@ class Player:
             self._saved[number],
             round=number,
             asked=self._asked,
+            stepped_in=self._stepped_in,
+            elapsed=self._now - self._opened if self._asked else 0.0,
+            memory=self._memory,
             reported=self._stored,
             abandoned_in_a_row=self._abandoned,
         )
@@ -198,8 +210,12 @@ class Player:
     def _carry_out(self, effect: Effect) -> str:
         match effect:
             case Opened():
-                self._asked, self._stored = effect.devices, []
+                self._asked, self._stepped_in, self._stored = effect.devices, [], []
+                self._opened = self._now
                 return f'opened round {effect.round} "{effect.title}": {", ".join(effect.devices)}'
+            case SteppedIn():
+                self._stepped_in.append(effect.devices)
+                return f"stepped in, round {effect.round}: {', '.join(effect.devices)}"
             case Offer():
                 what = type(effect.message).__name__
                 return f"offer {effect.device}: {what}, round {effect.round}, attempt {effect.attempt}"
@@ -212,6 +228,7 @@ class Player:
                 assert isinstance(effect.state, counting.State)
                 self._saved[effect.round] = effect.state
                 self._asked, self._stored, self._abandoned = (), [], effect.abandoned_in_a_row
+                self._memory = effect.memory
                 model = effect.state.models["global"]["w"][0]
                 missing = "".join(f"; missing {name}: {why}" for name, why in effect.missing.items())
                 abandoned = f"; {self._abandoned} abandoned in a row" if self._abandoned else ""

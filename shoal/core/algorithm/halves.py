@@ -44,10 +44,17 @@ class State(Protocol):
 
 @dataclass(frozen=True)
 class Plan:
-    """One round: a task for each device that is to take part, and a title for people."""
+    """One round: a task for each device that is to take part, and a title for people.
+
+    quorum: the share of the devices that this round needs, from 0 to 1. A round that decides about all
+    devices, for example because it forms the clusters, asks for more than the operator's minimum: it opens
+    with this share of the devices that took part before, as long as the deadline allows to wait for them,
+    and its result counts if this share of its tasks was answered.
+    """
 
     tasks: Mapping[DeviceId, Message]
     title: str
+    quorum: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)

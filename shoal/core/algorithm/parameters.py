@@ -250,6 +250,11 @@ class RoundParameters(SgdParameters):
     optimizer: Literal["sgd", "adam", "adamw"] = setting(
         "sgd", "The devices' optimizer. Momentum is of sgd only, and adam needs a smaller learning_rate."
     )
+    schedule: Literal["constant", "cosine", "linear", "step"] = setting(
+        "constant",
+        "The learning rate over the rounds: constant; down to nearly 0 along a half cosine or a line; or a "
+        "tenth from half of the rounds on and a hundredth from three quarters on (step).",
+    )
     restart_momentum: bool = setting(
         False, "Reset what the optimizer remembers at each epoch, not only at each round."
     )

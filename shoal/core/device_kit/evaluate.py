@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import Learner, Loss, authors
+from shoal.core.device_kit.metrics import macro_auc, macro_f1
 from shoal.core.device_kit.samples import PASS, Samples
 from shoal.core.errors import DataFault, DeviceFault, LearnerFault
 from shoal.core.exchange.parts import Scores
@@ -90,6 +91,18 @@ def _measure(learner: Learner, model: nn.Module, samples: Samples) -> tuple[floa
         correct += (scores.argmax(1) == y).sum()
         total += len(x) * (loss(model, x, y) if learner.loss else F.cross_entropy(scores, y))
     return correct.item() / len(samples), total.item() / len(samples)
+
+
+def detailed(learner: Learner, model: nn.Module, samples: Samples) -> tuple[float | None, float | None]:
+    """Macro F1 and AUC (`shoal.core.device_kit.metrics`); None where the learner has an evaluate()."""
+    if learner.evaluate is not None:
+        return None, None
+    model.eval()
+    with torch.no_grad(), authors("network", model, samples.x[:PASS]):
+        scores = [class_scores(model, samples.x[rows], samples.classes) for rows in samples.passes()]
+    chances = torch.softmax(torch.cat(scores).double(), 1).nan_to_num(nan=0.0).cpu().numpy()
+    labels = samples.labels.cpu().numpy()
+    return macro_f1(labels, chances.argmax(1)), macro_auc(labels, chances)
 
 
 def _checked(result: object) -> tuple[float, float]:

@@ -18,9 +18,10 @@ from torch.func import functional_call, grad, vmap
 
 from shoal.core.device_kit.evaluate import loss_of
 from shoal.core.device_kit.learner import Learner, Loss, authors
+from shoal.core.device_kit.optimizers import optimizer_of
 from shoal.core.device_kit.samples import Samples, seeded
 from shoal.core.device_kit.slots import SLOTS, Block, Rows, blocks, slots_of
-from shoal.core.device_kit.train import Proximal, optimizer_of
+from shoal.core.device_kit.train import Proximal
 from shoal.core.errors import DeviceFault, LearnerFault, Refused
 from shoal.core.exchange.messages import MAX_NOISE, PrivateTraining, TrainingSettings
 from shoal.core.privacy.chance import Entropy

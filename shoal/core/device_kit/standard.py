@@ -15,7 +15,7 @@ import numpy as np
 from shoal.core.device_kit import private
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.describe import ALL, described
-from shoal.core.device_kit.evaluate import evaluate, score
+from shoal.core.device_kit.evaluate import detailed, evaluate, score
 from shoal.core.device_kit.latents import bounds, latents, width
 from shoal.core.device_kit.learner import initial_weights, tensors_of
 from shoal.core.device_kit.mixture import predicted
@@ -107,14 +107,16 @@ def _evaluate(message: Evaluate, context: DeviceContext) -> Evaluated:
     samples = context.samples(message.part)
     model = context.load(message.model)
     accuracy, loss = evaluate(context.learner, model, samples)
+    f1, auc = detailed(context.learner, model, samples) if message.detailed else (None, None)
     if not message.bounds:
-        return Evaluated(accuracy, loss, len(samples))
+        return Evaluated(accuracy, loss, len(samples), f1=f1, auc=auc)
     held_out = context.samples("held_out")
     if message.bounds == WIDTH:
-        return Evaluated(accuracy, loss, len(samples), None, width(context.learner, model, held_out))
+        known = width(context.learner, model, held_out)
+        return Evaluated(accuracy, loss, len(samples), None, known, f1, auc)
     context.account.unprotected(OPEN["bounds"], context.version(ALL, labels=False))
     found, number = bounds(latents(context.learner, model, held_out), message.bounds)
-    return Evaluated(accuracy, loss, len(samples), found, number)
+    return Evaluated(accuracy, loss, len(samples), found, number, f1, auc)
 
 
 def _ensemble(message: Ensemble, context: DeviceContext) -> Evaluated:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from shoal.core.device_kit.evaluate import loss_of
 from shoal.core.device_kit.learner import Learner, Loss, authors
+from shoal.core.device_kit.optimizers import optimizer_of
 from shoal.core.device_kit.samples import Batches, Samples, seeded
 from shoal.core.errors import LearnerFault
 from shoal.core.exchange.messages import TrainingSettings
@@ -138,17 +139,6 @@ class Proximal:
         for weight, start in self._pairs:
             if weight.grad is not None:
                 weight.grad.add_(weight.detach(), alpha=self._mu).sub_(start, alpha=self._mu)
-
-
-def optimizer_of(model: nn.Module, settings: TrainingSettings) -> torch.optim.Optimizer:
-    """The optimizer that the settings ask for, which remembers nothing yet."""
-    weights, rate, decay = model.parameters(), settings.learning_rate, settings.weight_decay
-    # fused: one kernel for all tensors, which takes half the time of the others, on a processor too.
-    if settings.optimizer == "adam":
-        return torch.optim.Adam(weights, lr=rate, weight_decay=decay, fused=True)
-    if settings.optimizer == "adamw":
-        return torch.optim.AdamW(weights, lr=rate, weight_decay=decay, fused=True)
-    return torch.optim.SGD(weights, lr=rate, momentum=settings.momentum, weight_decay=decay, fused=True)
 
 
 def _finite(loss: object) -> float:

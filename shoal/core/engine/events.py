@@ -1,13 +1,15 @@
 """What the round engine takes in (events) and what it asks for (effects): plain frozen values.
 
-The driver carries effects out in the order in which they are returned. `Save` and `Opened` come before any
-`Offer` that depends on them, so that a device never gets a task that a crash could make the server forget.
+The driver carries effects out in the order in which they are returned. `Save`, `Opened` and `SteppedIn` come
+before any `Offer` that depends on them, so that a device never gets a task that a crash could make the server
+forget.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shoal.core.algorithm import State
+from shoal.core.engine.attendance import Memory
 from shoal.core.engine.policy import RoundPolicy
 from shoal.core.exchange.messages import Message
 from shoal.core.types import DeviceId
@@ -29,7 +31,7 @@ class Heard:
 
 @dataclass(frozen=True)
 class Left:
-    """A device is gone; it may come back."""
+    """A device has said that it goes, or was shut out; it may come back. Nothing waits for it."""
 
     device: DeviceId
     reason: str = "it left"
@@ -64,7 +66,7 @@ class Reduced:
 
 @dataclass(frozen=True)
 class Damaged:
-    """The stored reports of these devices are damaged, and do not count any more."""
+    """The stored reports of these devices are damaged, and do not count any more. reason: for people."""
 
     round: int
     devices: tuple[DeviceId, ...]
@@ -107,6 +109,14 @@ class Opened:
 
 
 @dataclass(frozen=True)
+class SteppedIn:
+    """Store that the open round asks these devices as well, in place of others."""
+
+    round: int
+    devices: tuple[DeviceId, ...]
+
+
+@dataclass(frozen=True)
 class Offer:
     """Lease a task to a device."""
 
@@ -139,13 +149,15 @@ class Reduce:
 class Save:
     """A round is over: store the state that round `round` will open with.
 
-    missing: the devices that the round before had asked and whose reports do not count, and why.
+    missing: the devices that the round before had asked and whose reports do not count, and why. memory: what
+    the run remembers of its devices, for a restart.
     """
 
     round: int
     state: State
     abandoned_in_a_row: int
     missing: Mapping[DeviceId, str]
+    memory: Memory
 
 
 @dataclass(frozen=True)
@@ -164,4 +176,4 @@ class Finished:
     reason: str
 
 
-Effect = Opened | Offer | Withdraw | Reduce | Save | Abandon | Finished
+Effect = Opened | SteppedIn | Offer | Withdraw | Reduce | Save | Abandon | Finished

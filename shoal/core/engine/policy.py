@@ -1,5 +1,6 @@
 """When a round opens, closes and is given up: the settings of a run that its operator chooses."""
 
+import math
 from dataclasses import dataclass
 
 from shoal.core.engine.timeouts import DEVICE_TIMEOUT
@@ -22,12 +23,19 @@ class RoundPolicy:
             the deadline; at least 1 and, unless `devices` is 0, at most `devices`.
         oversample: the oversampling factor, 1 (the default) to 10. A round asks `devices` times this many
             devices, rounded up, and withdraws the task from those that are not needed when the round closes.
-            Without effect when `devices` is 0.
+            These are the slowest ones, so what only slow devices know counts less: oversampling trades that
+            for time. Without effect when `devices` is 0.
         wait_for_devices: how long a round waits for `devices` before it opens with at least `minimum`; 0 or
             more, default 30. Without effect when `devices` is at most `minimum`: there is nothing to wait
             for.
         deadline: the longest that a round may take; 0 or more, default 3600. At the deadline the round closes
             with at least `minimum` reports, or is abandoned.
+        straggler_factor: how many times what the others needed a device may take; 0, or 1 or more; default 3.
+            It counts as soon as two thirds of the devices at work have answered, or half of them if an
+            earlier round has shown what such tasks take. What the others needed is what nine of ten of them
+            needed at most. No device has less than 10 s, or more than `deadline`. When the time of all
+            others is over, the round closes with at least `minimum` reports. With 0, each device has until
+            the deadline.
         device_timeout: a device that is not heard from for longer counts as gone until it joins again; 0 or
             more, default 60. A value above `deadline` has no effect on the round that is open.
         max_abandoned_rounds: the run fails after this many abandoned rounds in a row; at least 1, default 5.
@@ -47,6 +55,7 @@ class RoundPolicy:
     oversample: float = 1.0
     wait_for_devices: float = 30.0
     deadline: float = 3600.0
+    straggler_factor: float = 3.0
     device_timeout: float = DEVICE_TIMEOUT
     max_abandoned_rounds: int = 5
     retry_after: float = 5.0
@@ -59,6 +68,10 @@ class RoundPolicy:
             )
         if not 1.0 <= self.oversample <= MOST_OVERSAMPLE:
             raise ConfigError(f"oversample cannot be {self.oversample:g}", "use 1 to 10")
+        if not (self.straggler_factor == 0.0 or 1.0 <= self.straggler_factor < math.inf):
+            raise ConfigError(
+                f"straggler_factor cannot be {self.straggler_factor:g}", "use 0, or a number of 1 or more"
+            )
         if self.max_abandoned_rounds < 1:
             raise ConfigError(f"max_abandoned_rounds cannot be {self.max_abandoned_rounds}", "use 1 or more")
         for name in ("wait_for_devices", "deadline", "device_timeout", "retry_after"):

@@ -1,16 +1,18 @@
 """The round engine: the one place where a run moves on. Events in, effects out; no I/O, no clock, no chance.
 
 A run goes through the stages of `shoal.core.engine.stages`, and each of its devices through the states of
-`shoal.core.engine.sessions`. The same events always give the same effects, whether the simulator, the
-coordinator called directly, or devices over gRPC feed them.
+`shoal.core.engine.sessions`. `opening` says when a round may open and which devices it asks, `open_round`
+what has become of its tasks, and `attendance` which devices can be counted on. The same events always give
+the same effects, whether the simulator, the coordinator called directly, or devices over gRPC feed them.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from shoal.core.algorithm import Plan, ServerHalf, State
+from shoal.core.engine.attendance import Attendance, Memory
 from shoal.core.engine.events import (
     Abandon,
     Changed,
@@ -29,30 +31,22 @@ from shoal.core.engine.events import (
     Reported,
     RolledBack,
     Save,
+    SteppedIn,
     Tick,
     Withdraw,
 )
+from shoal.core.engine.open_round import OpenRound
+from shoal.core.engine.opening import LOOK, Opening
 from shoal.core.engine.policy import RoundPolicy
-from shoal.core.engine.sessions import Presence, Session, Step
+from shoal.core.engine.sessions import Presence, Sessions, Step
 from shoal.core.engine.stages import Move, Stage, after
+from shoal.core.engine.waiting import Waiting, reasons
 from shoal.core.errors import IllegalEvent, StaleReport
 from shoal.core.exchange.messages import Message
-from shoal.core.seeds import derive, generator
+from shoal.core.seeds import derive
 from shoal.core.types import DeviceId
 
 __all__ = ["RoundEngine", "RoundPolicy", "Stage", "Waiting"]
-
-REASONS, NAMED, LETTERS = 3, 3, 200
-"""Limits on an abandoned round's reason: how many reasons, devices named for each, characters of each."""
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """What a run waits for. devices: from whom. seconds: for how long at most; None: without a limit."""
-
-    text: str
-    devices: tuple[DeviceId, ...] = ()
-    seconds: float | None = None
 
 
 class RoundEngine:
@@ -61,9 +55,10 @@ class RoundEngine:
     policy: when rounds open, close and are given up. seed: what sampling and the seeds of tasks derive from.
     state: the algorithm's state that round `round` opens with.
 
-    `asked`, `reported` and `abandoned_in_a_row` restore a run after a restart: the devices that the open
-    round had asked (empty when no round was open), those whose reports are already stored, and how many
-    rounds before it were abandoned.
+    The other arguments restore a run after a restart. asked: the devices that the open round asks, if one is
+    open; stepped_in: the groups of devices that it asked later; reported: those whose reports are stored;
+    elapsed: for how many seconds it has been open. abandoned_in_a_row: how many rounds before it were
+    abandoned. memory: what the last `Save` had.
 
     Example:
         >>> engine = RoundEngine(server_half, RoundPolicy(minimum=2), 42, state)
@@ -82,21 +77,26 @@ class RoundEngine:
         *,
         round: int = 1,
         asked: Iterable[DeviceId] = (),
+        stepped_in: Iterable[Sequence[DeviceId]] = (),
         reported: Iterable[DeviceId] = (),
+        elapsed: float = 0.0,
         abandoned_in_a_row: int = 0,
+        memory: Memory | None = None,
     ) -> None:
         self._server_half, self._policy, self._seed = server_half, policy, seed
         self.state, self.round, self.stage = state, round, Stage.WAITING  # after this, only _enter sets stage
-        self.plan = Plan({}, "")
-        self.sessions: dict[DeviceId, Session] = {}
-        self.reported: set[DeviceId] = set(reported)
-        self.missing: dict[DeviceId, str] = {}
-        self._resume = tuple(asked)
+        self.sessions = Sessions()
+        self._resume, self._elapsed = (tuple(asked), *map(tuple, stepped_in)), elapsed
+        memory = memory or Memory()
+        self._typical: Mapping[str, float] = memory.typical
+        self._attendance = Attendance(memory, (device for group in self._resume for device in group))
+        self._tasks, self._stored = OpenRound(Plan({}, "")), frozenset(reported)
         self._abandoned = abandoned_in_a_row
         self._may_be_over = True
         # The clock is whatever the ticks say, so the time that a run waits counts from its first tick: a
         # monotonic clock may start anywhere.
-        self._now, self._since = 0.0, math.nan
+        self._opening = Opening(policy, seed, self.sessions, self._attendance)
+        self._now, self._ends, self._looked = 0.0, math.inf, -math.inf
         self._handlers: dict[type, Callable[[Any], list[Effect]]] = {
             Joined: self._joined,
             Heard: self._heard,
@@ -109,6 +109,16 @@ class RoundEngine:
             RolledBack: self._rolled_back,
             Tick: self._tick,
         }
+
+    @property
+    def plan(self) -> Plan:
+        """The tasks of the round that is open, or of the last one."""
+        return self._tasks.plan
+
+    @property
+    def reported(self) -> set[DeviceId]:
+        """The devices whose reports count in that round."""
+        return self._tasks.reported
 
     def feed(self, event: Event) -> list[Effect]:
         """Take one event and return the effects, in the order in which they have to be carried out.
@@ -126,89 +136,90 @@ class RoundEngine:
         """
         if self.stage is not Stage.OPEN or round != self.round:
             raise StaleReport(f"round {round} is not open", "ask for the next task")
-        if device not in self.plan.tasks:
-            raise StaleReport(f"device {device} has no task in round {round}", "ask for the next task")
-        session = self.sessions.get(device, Session())
-        if attempt != session.attempt:
-            raise StaleReport(
-                f"attempt {attempt} of device {device} was replaced by attempt {session.attempt}",
-                "run one process per device: stop the other one",
-            )
-        if device in self.reported or session.presence is not Presence.WORKING:
-            raise StaleReport(f"device {device} has no open task in round {round}", "ask for the next task")
-        return self.plan.tasks[device]
+        return self._tasks.expects(device, round, self.sessions.of(device), attempt)
+
+    def progress(self) -> str:
+        """What the run waits for, in a line that costs the same whatever the number of devices."""
+        return {
+            Stage.WAITING: f"{self.sessions.count} devices are here, and the next round has not opened yet",
+            Stage.OPEN: f"{len(self.reported)} of {self._tasks.goal} reports are in",
+            Stage.REDUCING: "the server is combining reports",
+            Stage.OVER: "nothing: the run is over",
+        }[self.stage]
 
     def waiting(self, known: Iterable[DeviceId] = ()) -> Waiting:
         """What an operator should know now. known: all devices that may take part, here or not."""
         if self.stage is Stage.WAITING:
-            present, wanted = self._present(), self._wanted_to_open()
-            absent = tuple(sorted({*known} - {*present}))
             if pause := self._pause_left():
                 many = "a round was" if self._abandoned == 1 else f"{self._abandoned} rounds in a row were"
                 return Waiting(f"{many} abandoned, and the next one opens after a pause", (), pause)
-            lacking = wanted - len(present) - len(absent)
-            left = (
-                self._seconds_left(self._policy.wait_for_devices) if wanted != self._policy.minimum else None
-            )
-            text = f"{len(present)} of {wanted} devices are here"
-            if len(present) > wanted:
-                text = f"{len(present)} devices are here, and {wanted} are needed"
-            more = f", and {lacking} more must join" if known and lacking > 0 else ""
-            return Waiting(text + more, absent if len(present) < wanted else (), left)
+            return self._opening.waiting(known, self.state.assignments, self._now)
         if self.stage is Stage.OPEN:
-            text = f"{len(self.reported)} of {self._goal()} reports are in"
-            return Waiting(text, tuple(self._outstanding()), self._seconds_left(self._policy.deadline))
-        if self.stage is Stage.REDUCING:
-            return Waiting("the server is combining reports")
-        return Waiting("nothing: the run is over")
+            end = min(self._ends, self._tasks.ends_for_the_slow())
+            whom = self._tasks.outstanding or self._tasks.silent
+            return Waiting(self.progress(), tuple(sorted(whom)), max(0.0, end - self._now))
+        return Waiting(self.progress())
 
     # -- devices ----------------------------------------------------------------------------------------
 
     def _joined(self, event: Joined) -> list[Effect]:
-        session = self.sessions.get(event.device, Session())
-        self._heard_now(event.device, session.after(Step.JOINED))
+        self.sessions.take(event.device, Step.JOINED)
+        self.sessions.hear(event.device, self._now)
+        self._attendance.joined(event.device)
         # A device that left while it owed a report gets the same task again, with the attempt after the last.
-        self.missing.pop(event.device, None)
+        self._tasks.joined(event.device)
         return self._offer(event.device)
 
     def _heard(self, event: Heard) -> list[Effect]:
-        self._heard_now(event.device, self._session(event.device))
+        self.sessions.hear(event.device, self._now)
         return []
 
     def _left(self, event: Left) -> list[Effect]:
-        self._heard_now(event.device, self._session(event.device).after(Step.LEFT))
-        if self.stage is Stage.OPEN and event.device in self.plan.tasks and event.device not in self.reported:
-            self.missing[event.device] = event.reason
+        self.sessions.take(event.device, Step.LEFT)
+        self._attendance.said_goodbye(event.device)
+        self._tasks.lost(event.device, event.reason)
         return self._close_if_complete()
 
     def _on_reported(self, event: Reported) -> list[Effect]:
         self.expects(event.device, event.round, event.attempt)
-        self._heard_now(event.device, self._session(event.device).after(Step.REPORTED))
-        self.reported.add(event.device)
+        self.sessions.take(event.device, Step.REPORTED)
+        self.sessions.hear(event.device, self._now)
+        self._tasks.answered(event.device, self._now)
+        self._attendance.answered(event.device)
         return self._close_if_complete()
 
     def _failed(self, event: Failed) -> list[Effect]:
         self.expects(event.device, event.round, event.attempt)
-        self._heard_now(event.device, self._session(event.device).after(Step.FAILED))
-        self.missing[event.device] = event.reason
+        self.sessions.take(event.device, Step.FAILED)
+        self.sessions.hear(event.device, self._now)
+        self._tasks.lost(event.device, event.reason)
         return self._close_if_complete()
 
-    # -- the round --------------------------------------------------------------------------------------
+    # -- time -------------------------------------------------------------------------------------------
 
     def _tick(self, event: Tick) -> list[Effect]:
         self._now = max(self._now, event.now)
-        if math.isnan(self._since):
-            self._since = self._now
+        if math.isnan(self._opening.start):
+            self._opening.began(self._now)
         # Silent devices go first: a round must not open with a device that is gone already.
-        effects: list[Effect] = []
-        for device in self._present():
-            if self._now - self.sessions[device].seen > self._policy.device_timeout:
-                effects += self._left(Left(device, f"not heard from for {self._policy.device_timeout:g} s"))
+        effects = self._drop_silent()
         if self.stage is Stage.WAITING:
-            effects += self._open_if_ready()
-        elif self.stage is Stage.OPEN and self._now - self._since >= self._policy.deadline:
-            effects += self._deadline()
-        return effects
+            return effects + self._open_if_ready()
+        return effects + (self._step_in() + self._time_is_up() if self.stage is Stage.OPEN else [])
+
+    def _drop_silent(self) -> list[Effect]:
+        """Devices that are not heard from are gone, and so are those that do not return after a restart."""
+        timeout = self._policy.device_timeout
+        silent = self.sessions.silent(self._now - timeout)
+        for device in silent:
+            self.sessions.take(device, Step.LEFT)
+            self._tasks.lost(device, f"not heard from for {timeout:g} s", silent=True)
+        gone = self._opening.returned(self._now)
+        for device in gone:
+            self._tasks.lost(device, "not heard from since the server's restart", silent=True)
+        return self._close_if_complete() if silent or gone else []
+
+    # -- the round --------------------------------------------------------------------------------------
 
     def _open_if_ready(self) -> list[Effect]:
         # Only a tick opens a round, never a join. Between two ticks all devices that are here count together,
@@ -216,35 +227,61 @@ class RoundEngine:
         # race between two of them changes who is asked, and three drivers give the same models.
         if self._pause_left():
             return []
-        asked, resumed = self._resume, bool(self._resume)
-        if not resumed:
-            present = self._present()
-            may_wait = self._now - self._since < self._policy.wait_for_devices
-            if len(present) < (self._wanted_to_open() if may_wait else self._policy.minimum):
-                return self._finish_if_over(present)
-            asked = tuple(self._sample(present))
-        plan = self._server_half.plan(self.state, asked)
+        resumed = bool(self._resume[0])
+        first = self._resume[0] or self._opening.asks(self.round, self.state.assignments, self._now)
+        if not first:
+            return self._finish_if_over()
+        plan = self._server_half.plan(self.state, first)
         if plan is None:
             return self._finish()
-        if not plan.tasks:
+        if not plan.tasks or (not resumed and self._opening.lacks_quorum(plan, first, self._now)):
             return []
+        return self._open(plan, first)
+
+    def _open(self, plan: Plan, first: tuple[DeviceId, ...]) -> list[Effect]:
         self._enter(Move.OPENED)
-        self.plan, self._since, self._resume = plan, self._now, ()
-        self.missing = {}
-        self.reported = self.reported & set(plan.tasks) if resumed else set()
+        resumed, (_, *others) = bool(self._resume[0]), self._resume
+        self._looked, self._resume = self._now, ((),)
+        self._ends = self._now + self._policy.deadline
+        if resumed:  # it is not begun again, but the devices have the time to return
+            least = self._opening.start + self._opening.time_to_return()
+            self._ends = max(self._ends - self._elapsed, least)
+        self._tasks = OpenRound(
+            plan, self._now, self._policy, self._typical, self._stored if resumed else (), timed=not resumed
+        )
+        self._stored = frozenset()
+        for group in others:
+            self._ask(group)
         # A resumed round is on disk already, with the devices that it asked. A second Opened would write and
         # announce it again, as if it were new.
-        effects: list[Effect] = [] if resumed else [Opened(self.round, asked, plan.title)]
-        for device in sorted(plan.tasks):
-            effects += self._offer(device)
+        effects: list[Effect] = [] if resumed else [Opened(self.round, first, plan.title)]
+        if len(self.reported) < self._tasks.goal:
+            effects += [offer for device in sorted(self.plan.tasks) for offer in self._offer(device)]
         return effects + self._close_if_complete()
 
-    def _finish_if_over(self, present: list[DeviceId]) -> list[Effect]:
+    def _step_in(self) -> list[Effect]:
+        """Ask idle devices in place of those that are missing or late; on a tick, as a round is opened."""
+        if self._now - self._looked < LOOK:
+            return []
+        self._looked = self._now
+        chosen = self._opening.step_in(self._tasks, self.round, self._now)
+        offers = [offer for device in self._ask(chosen) for offer in self._offer(device)] if chosen else []
+        return [SteppedIn(self.round, chosen), *offers] if offers else []
+
+    def _ask(self, group: tuple[DeviceId, ...]) -> list[DeviceId]:
+        """Plan tasks for devices that step in. Returns those that have one now, sorted."""
+        self._tasks.tried.update(group)
+        plan = self._server_half.plan(self.state, group)
+        tasks = {d: task for d, task in plan.tasks.items() if d not in self.plan.tasks} if plan else {}
+        self._tasks.add(tasks, self._now)
+        return sorted(tasks)
+
+    def _finish_if_over(self) -> list[Effect]:
         """Finish the run if it is complete. That needs no devices: all may have left after the last report.
 
         An algorithm says so only by planning nothing, and a plan may be costly, so each state is asked once.
         """
-        known = sorted(self.plan.tasks) or sorted(self.state.assignments) or present
+        known = sorted(self.plan.tasks) or sorted(self.state.assignments) or self.sessions.present
         if not self._may_be_over or not known:
             return []
         self._may_be_over = False
@@ -256,11 +293,11 @@ class RoundEngine:
 
     def _offer(self, device: DeviceId) -> list[Effect]:
         """Lease the open round's task to a device that is idle and still owes it."""
-        session = self.sessions.get(device, Session())
         owes = self.stage is Stage.OPEN and device in self.plan.tasks and device not in self.reported
-        if not owes or session.presence is not Presence.IDLE:
+        if not owes or self.sessions.of(device).presence is not Presence.IDLE:
             return []
-        session = self._heard_now(device, session.after(Step.OFFERED))
+        session = self.sessions.take(device, Step.OFFERED)
+        self._tasks.offered(device, self._now)
         # Without the attempt in it, so that a task done again after a crash gives the same bits.
         seed = derive(self._seed, "round", self.round, device)
         return [Offer(device, self.round, session.attempt, seed, self.plan.title, self.plan.tasks[device])]
@@ -268,21 +305,37 @@ class RoundEngine:
     def _close_if_complete(self) -> list[Effect]:
         if self.stage is not Stage.OPEN:
             return []
-        outstanding = self._outstanding()
-        if len(self.reported) >= self._goal() or (not outstanding and len(self.reported) >= self._minimum()):
-            return self._close()
+        tasks, reported = self._tasks, len(self.reported)
+        if reported >= tasks.goal:
+            return self._close("the round is full")
+        if tasks.outstanding:
+            return []
+        if self._opening.idle(tasks, self.round):
+            self._looked = -math.inf  # the next tick asks them
+            return []
+        # If most devices have gone silent, it is more likely that the network has failed than that all of
+        # them have: the round waits for them until the deadline, and does not go on with a few.
+        if reported >= self._least() and reported >= len(tasks.silent):
+            return self._close("the round is full")
         # A device that left may come back and report, so the round waits for it until the deadline. One that
         # has failed will not.
-        if not outstanding and all(self._has_failed(device) for device in self.missing):
+        if all(self.sessions.is_here(device) for device in tasks.missing):
             return self._abandon("every device that is left has failed")
         return []
 
-    def _deadline(self) -> list[Effect]:
-        if len(self.reported) >= self._minimum():
+    def _time_is_up(self) -> list[Effect]:
+        """Go on without the devices that have run out of time, or abandon the round at its deadline."""
+        over, least = self._now >= self._ends, self._least()
+        if len(self.reported) >= least and over:
             return self._close("it did not report before the deadline")
-        return self._abandon(f"{len(self.reported)} of at least {self._minimum()} reports at the deadline")
+        if len(self.reported) >= least and self._now >= self._tasks.ends_for_the_slow():
+            times = f"{self._policy.straggler_factor:g} times"
+            return self._close(f"it did not report within {times} what the others needed")
+        return (
+            self._abandon(f"{len(self.reported)} of at least {least} reports at the deadline") if over else []
+        )
 
-    def _close(self, reason: str = "the round is full") -> list[Effect]:
+    def _close(self, reason: str) -> list[Effect]:
         """Combine the reports that are in. reason: why those of other devices do not count."""
         self._enter(Move.CLOSED)
         effects = self._release(reason)
@@ -302,18 +355,21 @@ class RoundEngine:
             raise IllegalEvent(f"reports of round {event.round} cannot be damaged: they do not count")
         if self.stage is not Stage.OPEN:
             self._enter(Move.REOPENED)
-        self.reported -= {*event.devices}
         effects: list[Effect] = []
         for device in sorted(event.devices):
-            if self._session(device).presence is Presence.ABSENT:
-                self.missing[device] = event.reason
+            self._tasks.withdrawn(device)
+            if not self.sessions.is_here(device):
+                self._tasks.lost(device, event.reason)
             effects += self._offer(device)
         return effects + self._close_if_complete()
 
     def _changed(self, event: Changed) -> list[Effect]:
         if self.stage is Stage.REDUCING:
             raise IllegalEvent("a run that is reducing cannot be changed")
+        self._ends += event.policy.deadline - self._policy.deadline
         self._policy, self.state, self._may_be_over = event.policy, event.state, True
+        self._opening.policy = event.policy
+        self._tasks.change(event.policy)
         return self._close_if_complete()
 
     def _rolled_back(self, event: RolledBack) -> list[Effect]:
@@ -326,9 +382,9 @@ class RoundEngine:
         self._enter(Move.ROLLED_BACK)
         if not was_open:
             # The plan is the one of the round before, whose devices did nothing wrong: none is missing here.
-            self.plan, self.reported, self.missing = Plan({}, ""), set(), {}
+            self._tasks = OpenRound(Plan({}, ""))
         effects = [*self._release(event.reason), Abandon(self.round, event.reason)]
-        self.state, self._abandoned, self._may_be_over, self._resume = event.state, 0, True, ()
+        self.state, self._abandoned, self._may_be_over, self._resume = event.state, 0, True, ((),)
         effects.append(self._next_round())
         return effects
 
@@ -337,7 +393,7 @@ class RoundEngine:
         self._enter(Move.GIVEN_UP if given_up else Move.ABANDONED)
         # Before the tasks are taken back: the reasons are those of the devices that failed, and not that of
         # the round for those that were still at work.
-        why = _reasons(self.missing)
+        why = reasons(self._tasks.missing)
         effects = self._release(reason)
         reason += f": {why}" if why else ""
         effects.append(Abandon(self.round, reason))
@@ -350,16 +406,19 @@ class RoundEngine:
         return effects
 
     def _next_round(self) -> Save:
-        self.round, self._since = self.round + 1, self._now
-        return Save(self.round, self.state, self._abandoned, dict(self.missing))
+        self._attendance.ended({*self.sessions.present, *self.reported})
+        self._typical = {**self._typical, **self._tasks.taken()}
+        self.round, self._opening.since = self.round + 1, self._now
+        memory = self._attendance.memory(self._typical)
+        return Save(self.round, self.state, self._abandoned, dict(self._tasks.missing), memory)
 
     def _release(self, reason: str) -> list[Effect]:
         """Withdraw the task from every device that still works on it."""
         effects: list[Effect] = []
-        for device in sorted(set(self.plan.tasks) - self.reported):
-            self.missing.setdefault(device, reason)
-            if (session := self._session(device)).presence is Presence.WORKING:
-                self.sessions[device] = session.after(Step.RELEASED)
+        missed = partial(self._attendance.missed, round=self.round)
+        for device in self._tasks.end(reason, missed, self._now):
+            if self.sessions.of(device).presence is Presence.WORKING:
+                self.sessions.take(device, Step.RELEASED)
                 effects.append(Withdraw(device, self.round, reason))
         return effects
 
@@ -367,62 +426,12 @@ class RoundEngine:
         """The only place where the stage changes. It comes first, so that an illegal move changes nothing."""
         self.stage = after(self.stage, move)
 
-    # -- small questions --------------------------------------------------------------------------------
-
-    def _session(self, device: DeviceId) -> Session:
-        return self.sessions.get(device, Session())
-
-    def _heard_now(self, device: DeviceId, session: Session) -> Session:
-        self.sessions[device] = Session(session.presence, session.attempt, self._now)
-        return self.sessions[device]
-
-    def _present(self) -> list[DeviceId]:
-        return sorted(d for d, session in self.sessions.items() if session.presence is not Presence.ABSENT)
-
-    def _outstanding(self) -> list[DeviceId]:
-        """Devices with a task whose reports may still come."""
-        return [d for d in sorted(self.plan.tasks) if d not in self.reported and d not in self.missing]
-
-    def _has_failed(self, device: DeviceId) -> bool:
-        """Whether a missing device is still here: then it has failed, and its report will not come."""
-        return self._session(device).presence is not Presence.ABSENT
-
-    def _seconds_left(self, limit: float) -> float:
-        return max(0.0, limit if math.isnan(self._since) else self._since + limit - self._now)
-
     def _pause_left(self) -> float:
-        """Seconds until a round may open after one that was abandoned. A round that is open on disk need not
+        """Seconds until a round may open after one that was abandoned; one that is open on disk does not
         wait."""
-        pause = 0.0 if self._resume else self._policy.pause(self._abandoned)
-        return self._seconds_left(pause) if pause else 0.0
+        return 0.0 if self._resume[0] else self._opening.pause_left(self._abandoned, self._now)
 
-    def _goal(self) -> int:
-        return min(self._policy.devices or len(self.plan.tasks), len(self.plan.tasks))
-
-    def _minimum(self) -> int:
-        return min(self._policy.minimum, len(self.plan.tasks))
-
-    def _wanted_to_open(self) -> int:
-        return max(self._policy.devices, self._policy.minimum)
-
-    def _sample(self, present: list[DeviceId]) -> list[DeviceId]:
-        most = math.ceil(self._policy.devices * self._policy.oversample) or len(present)
-        if len(present) <= most:
-            return present
-        chosen = generator(self._seed, "sample", self.round).choice(len(present), most, replace=False)
-        return sorted(present[index] for index in chosen)
-
-
-def _reasons(missing: Mapping[DeviceId, str]) -> str:
-    """Why devices are missing: each reason once, with its first devices, bounded in length."""
-    devices: dict[str, list[DeviceId]] = {}
-    for device, reason in sorted(missing.items()):
-        devices.setdefault(" ".join(reason.split()), []).append(device)
-    parts = []
-    for reason, named in list(devices.items())[:REASONS]:
-        more = f" and {len(named) - NAMED} more" if len(named) > NAMED else ""
-        cut = f"{reason[:LETTERS]}..." if len(reason) > LETTERS else reason
-        parts.append(f"{', '.join(named[:NAMED])}{more}: {cut}")
-    if len(devices) > REASONS:
-        parts.append(f"and {len(devices) - REASONS} more reasons")
-    return "; ".join(parts)
+    def _least(self) -> int:
+        """How many reports the open round needs."""
+        quorum = math.ceil(self.plan.quorum * self._tasks.goal)
+        return max(min(self._policy.minimum, len(self.plan.tasks)), quorum)

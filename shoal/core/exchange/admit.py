@@ -104,6 +104,10 @@ def admit_message(task: Message, reply: Message) -> None:
     task.admit(reply)
     if isinstance(reply, Evaluated) and not 0.0 <= reply.accuracy <= 1.0:
         raise BadPayload(f"{reply.kind}.accuracy is {reply.accuracy}, not between 0 and 1")
+    if isinstance(reply, Evaluated) and not all(
+        0.0 <= (each or 0.0) <= 1.0 for each in (reply.f1, reply.auc)
+    ):
+        raise BadPayload(f"{reply.kind} has f1 {reply.f1} and auc {reply.auc}, not between 0 and 1")
     if isinstance(reply, Evaluated):
         _admit_bounds(task.bounds if isinstance(task, Evaluate) else "", reply)
     if isinstance(task, Train) and isinstance(reply, Trained):

@@ -214,7 +214,9 @@ class Train(Message):
 class Evaluated(Message):
     """How good the model is on the device. accuracy: 0 to 1; examples: samples it was measured on.
 
-    bounds, latents: of the model's latent values and their number of coordinates, where asked for.
+    bounds, latents: of the model's latent values and their number of coordinates, where asked for. f1, auc:
+    means over the classes, where asked for (`shoal.core.device_kit.metrics`); None for a learner with an
+    evaluate() of its own, and auc where there is only one class.
     """
 
     kind: ClassVar[str] = "evaluated"
@@ -223,6 +225,8 @@ class Evaluated(Message):
     examples: int
     bounds: LatentBounds | None = None
     latents: int = 0
+    f1: float | None = None
+    auc: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,7 +235,7 @@ class Evaluate(Message):
 
     bounds: "" for none, "scalar" for one lowest and highest latent value over all coordinates of the
     held-out part, "coordinate" for one pair each, WIDTH for only their number. A device without a test part
-    uses the held-out one.
+    uses the held-out one. detailed: measure f1 and auc too; None is no.
     """
 
     kind: ClassVar[str] = "evaluate"
@@ -240,6 +244,7 @@ class Evaluate(Message):
     part: str = "held_out"
     cluster: str = ""
     bounds: str = ""
+    detailed: bool | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,6 +3,7 @@
     {"entry": "debit", "number": 1, "at": ..., "purpose": ..., "rho": ..., ..., "previous": SHA-256}
     {"entry": "release", "debit": 1, "at": ..., "release": SHA-256, "previous": SHA-256}
     {"entry": "training", "number": 2, "at": ..., "purpose": ..., "curve": [...], ..., "previous": SHA-256}
+    {"entry": "failure", "at": ..., "run": ..., "code": ..., "previous": SHA-256}
 
 Each line carries the SHA-256 of the line before it (64 zeros in the first line). The head, which is stored
 beside the ledger, has that of the last line. So every line that was changed, removed or moved is found.
@@ -142,13 +143,23 @@ class Open:
     data: str
 
 
+@dataclass(frozen=True)
+class Failed:
+    """A task that failed, which the server of this run learned, with this code."""
+
+    at: float
+    run: str
+    code: str
+
+
 Paid = Debit | Training
-Entry = Paid | Release | Open
+Entry = Paid | Release | Open | Failed
 _KINDS: Mapping[str, type[Entry]] = {
     "debit": Debit,
     "training": Training,
     "release": Release,
     "open": Open,
+    "failure": Failed,
 }
 _NAMES = {cls: name for name, cls in _KINDS.items()}
 

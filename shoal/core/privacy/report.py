@@ -31,13 +31,15 @@ NOTHING = Cost()
 class Statement:
     """All releases of one device. cost: for one sample. delta, group_size: at which it is stated.
 
-    unprotected: what left without a guarantee, as in `OPEN`.
+    unprotected: what left without a guarantee, as in `OPEN`. failures: of tasks, of which the server learned
+    the code: that a task of a hostile server fails can depend on the data, and no epsilon covers it.
     """
 
     cost: Cost = NOTHING
     delta: float = 1e-6
     group_size: int = 1
     unprotected: tuple[str, ...] = ()
+    failures: int = 0
 
     @property
     def epsilon(self) -> float:
@@ -68,16 +70,19 @@ class Statement:
             "group_size": self.group_size,
             "of_releases": self.protected,
             "unprotected": list(self.unprotected),
+            "failures": self.failures,
             "summary": str(self),
         }
 
     def __str__(self) -> str:
+        tasks = "1 task" if self.failures == 1 else f"{self.failures} tasks"
+        failed = f"; besides, the server learned that {tasks} failed" if self.failures else ""
         if not self.cost and not self.unprotected:
-            return "nothing was released"
+            return f"nothing was released{failed}"
         if not self.unprotected:
-            return self.promise
+            return f"{self.promise}{failed}"
         some = f"; the rest: {self.promise}" if self.cost else ""
-        return f"no guarantee: {', '.join(self.unprotected)}{some}"
+        return f"no guarantee: {', '.join(self.unprotected)}{some}{failed}"
 
 
 @dataclass(frozen=True)

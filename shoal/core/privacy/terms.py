@@ -7,7 +7,7 @@ device has, which the server is given anyway. How many samples a class has is no
 import math
 from dataclasses import dataclass
 
-from shoal.core.errors import Refused
+from shoal.core.errors import TooFewSamples
 from shoal.core.exchange.parts import PrivacySettings
 from shoal.core.privacy.cost import Cost, rho_for, sigma_of
 from shoal.core.privacy.sums import SHARES, weights
@@ -38,7 +38,7 @@ class Terms:
 def terms(settings: PrivacySettings, samples: int, classes: int) -> Terms:
     """The terms of a release in a calibrated mode, by a device with this many samples.
 
-    classes: U, or 0 where the label-free descriptor is asked for. Raises Refused where `samples` are too few.
+    classes: U, or 0 where the label-free descriptor is asked for. Raises TooFewSamples.
     """
     if not settings.calibrated:
         raise ValueError(f"privacy mode {settings.mode} has no terms")
@@ -48,7 +48,7 @@ def terms(settings: PrivacySettings, samples: int, classes: int) -> Terms:
     latents, _, count = SHARES
     required = math.ceil(sigma / (latents * WORST))
     if samples < required:
-        raise Refused(
+        raise TooFewSamples(
             f"{samples} samples are too few to be described with epsilon {settings.epsilon:g}: "
             "the noise would hide what they tell",
             f"at least {required} samples, a run with a larger epsilon (privacy=explicit), or privacy=off",

@@ -150,7 +150,7 @@ def ask_train(state: S, present: Sequence[DeviceId], late: Message | None = None
 def train_task(state: Clustered, model: Tensors, key: ModelKey = "") -> Train:
     """The task to train a model with the run's parameters."""
     private = private_training(state.parameters, state.lessons)
-    return Train(model, training(state.parameters), key, private=private)
+    return Train(model, training(state.parameters, state.progress), key, private=private)
 
 
 def take_train(state: S, reports: Sequence[Report]) -> S:

@@ -1,8 +1,9 @@
 """What most server halves do with the standard messages."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from shoal.core.algorithm import Report, State
@@ -10,13 +11,37 @@ from shoal.core.exchange.messages import Ensemble, Evaluated, PrivateTraining, T
 from shoal.core.types import DeviceId
 
 
-def training(parameters: Any) -> TrainingSettings:
-    """The training settings among an algorithm's parameters, by name, with defaults for those that it
-    lacks."""
+def training(parameters: Any, progress: int = 0) -> TrainingSettings:
+    """The training settings among an algorithm's parameters, by name, with defaults for those that it lacks.
+
+    progress: the completed rounds of training, on which the learning rate depends if it has a schedule.
+    """
     names = [item.name for item in fields(TrainingSettings)]
-    return TrainingSettings(
+    settings = TrainingSettings(
         **{name: getattr(parameters, name) for name in names if hasattr(parameters, name)}
     )
+    schedule = getattr(parameters, "schedule", "constant")
+    if schedule == "constant":
+        return settings
+    share = share_of_rate(schedule, progress, parameters.rounds)
+    return replace(settings, learning_rate=share * settings.learning_rate)
+
+
+def share_of_rate(schedule: str, progress: int, rounds: int) -> float:
+    """What is left of the learning rate after this many of the run's rounds: above 0, up to 1.
+
+    Example:
+        >>> [share_of_rate("linear", progress, 4) for progress in range(4)]
+        [1.0, 0.75, 0.5, 0.25]
+    """
+    done = min(progress, rounds - 1) / rounds
+    if schedule == "cosine":
+        return 0.5 * (1.0 + math.cos(math.pi * done))
+    if schedule == "linear":
+        return 1.0 - done
+    if schedule == "step":
+        return 1.0 if done < 0.5 else 0.1 if done < 0.75 else 0.01
+    return 1.0
 
 
 def private_training(parameters: Any, rounds: int = 0) -> PrivateTraining | None:

@@ -40,10 +40,10 @@ PATH = click.Path(path_type=Path)
 @click.option(
     "--data",
     metavar="PATTERN",
-    help="Your own data: one file for each device, npz with arrays x and y, or csv with --label. "
+    help="Your own devices: one file for each, npz with arrays x and y, or csv or parquet with --label. "
     "The options from --dataset to --samples are then not used.",
 )
-@click.option("--label", metavar="COLUMN", help="The csv column of classes.")
+@click.option("--label", metavar="COLUMN", help="The column of classes, of a csv or parquet file.")
 @click.option(
     "--test",
     type=click.FloatRange(0.0, 1.0, max_open=True),
@@ -56,7 +56,8 @@ PATH = click.Path(path_type=Path)
     "--dataset",
     default="digits",
     show_default=True,
-    help="digits, mnist or fashion-mnist; or elec2 or hapt, whose devices differ by nature.",
+    help="digits, mnist, fashion-mnist, kmnist, cifar-10 or cifar-100; elec2 or hapt, whose devices differ "
+    "by nature; or the path of a data set: npz, csv or parquet, or a folder or archive of images.",
 )
 @click.option("--data-dir", type=PATH, help="The folder with the data set's files.")
 @click.option(
@@ -64,8 +65,9 @@ PATH = click.Path(path_type=Path)
     default="px",
     show_default=True,
     help="How the devices differ. px: how images look; py: which classes there are; pyx: what classes are "
-    "called; pxy: how the images of some classes look; dirichlet: shares of classes; fedrc: all of these; "
-    "qs-features, qs-labels, qs-skew: concepts, and numbers of samples.",
+    "called; pxy: how the images of some classes look; px+py, pxy+py, pyx+py: two of these; dirichlet: "
+    "shares of classes; fedrc: all of these; qs-features, qs-labels, qs-skew: concepts, and numbers of "
+    "samples.",
 )
 @click.option(
     "--level",
@@ -103,6 +105,27 @@ PATH = click.Path(path_type=Path)
 )
 @click.option(
     "--samples", type=int, default=0, help="Number of training images of each device.  [default: all]"
+)
+@click.option(
+    "--participation",
+    type=click.FloatRange(0.0, 1.0, min_open=True),
+    default=1.0,
+    show_default=True,
+    help="Share of the devices that a round asks.",
+)
+@click.option(
+    "--copies",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="How many times each device has its training samples.",
+)
+@click.option(
+    "--unseen",
+    type=float,
+    default=-1.0,
+    help="With --drifts: share of the devices that are tested on a distribution that they did not train on.  "
+    "[default: as --mode has it]",
 )
 @click.option(
     "--held-out",
@@ -166,13 +189,13 @@ def simulate(
     """
     chosen = numbers(seeds) if seeds else [seed]
     settings = {"changes": dict(map(parsed, changes)), "options": dict(map(meant, options)), **others}
-    if data is None and (learner is not None or label is not None):
-        raise ConfigError("--learner and --label are for your own data", "give --data 'devices/*.npz' too")
+    if data is None and learner is not None:
+        raise ConfigError("--learner is for your own devices", "give --data 'devices/*.npz' too")
     found = {}
     for number in chosen:
         say = console if len(chosen) == 1 else _Numbered(console, number)
         if data is None:
-            found[number] = _experiment(say, level, {**settings, "seed": number})
+            found[number] = _experiment(say, level, {**settings, "seed": number, "label": label or ""})
         else:
             found[number] = _own(say, data, label, test, learner, {**settings, "seed": number})
     if table is not None:
@@ -239,7 +262,7 @@ def _own(
 def fleet_of(pattern: str, label: str | None, test: float, held_out: float = 0.2) -> "Fleet":
     """The devices in the files of a pattern, named as the files are. Raises ConfigError and DataFault."""
     from shoal.lab.fleet import Fleet
-    from shoal.shell.readers import read_csv, read_npz
+    from shoal.shell.readers import kind_of, read_csv, read_npz, read_parquet
 
     paths = [Path(found) for found in sorted(glob.glob(pattern, recursive=True))]
     if not paths:
@@ -249,10 +272,12 @@ def fleet_of(pattern: str, label: str | None, test: float, held_out: float = 0.2
     for path in paths:
         name = str(path.with_suffix("")) if same else path.stem
         try:
-            if path.suffix.lower() == ".csv":
+            if (kind := kind_of(path)) in ("csv", "parquet"):
                 if label is None:
-                    raise ConfigError(f"{path} is a csv file", "name its column of classes: --label COLUMN")
-                devices[name] = read_csv(path, label, True)
+                    raise ConfigError(
+                        f"{path} is a {kind} file", "name its column of classes: --label COLUMN"
+                    )
+                devices[name] = (read_csv if kind == "csv" else read_parquet)(path, label, True)
                 continue
             own, apart = read_npz(path), read_npz(path, "x_test", "y_test")
         except OSError as error:

@@ -44,10 +44,13 @@ def _rotation(height: int, width: int, degrees: float) -> tuple[npt.NDArray[np.i
 
 
 def unit(images: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    """Images as `check` takes them -> float32 (n, c, h, w) in [0, 1], always a copy; (n, h, w) has c = 1."""
+    """Images as `check` takes them -> float32 (n, c, h, w) in [0, 1], always a copy; (n, h, w) has c = 1.
+
+    Samples of another number of dimensions keep their shape.
+    """
     top = np.float32(255 if images.dtype == np.uint8 else 1)
     scaled: npt.NDArray[np.float32] = np.divide(images, top, dtype=np.float32)
-    return scaled if scaled.ndim == 4 else scaled[:, np.newaxis]
+    return scaled[:, np.newaxis] if scaled.ndim == 3 else scaled
 
 
 def color(images: npt.NDArray[Any], name: str) -> npt.NDArray[np.float32]:

@@ -8,6 +8,7 @@
 | `pxy` | P(X|Y): how the images of some classes look | `concept_feature` | 3                      |
 | `dirichlet` | P(Y): how much there is of each class | `dirichlet`       | as given, 1 for MNIST  |
 | `fedrc` | all at once, three concepts among them    | `three_concepts`  | as given, 1 for MNIST  |
+| `px+py`, `pxy+py`, `pyx+py` | two of these at once    | `mixed`           | 3, 3, as given         |
 | `qs-features`, `qs-labels`, `qs-skew` | a concept, and how many samples | `quantity` | as given |
 
 Levels 1..8 of the first four are those of FLUX (Table 9), made by the recipes of ANDA, the generator its
@@ -30,6 +31,7 @@ from shoal.lab.shifts import (
     dirichlet,
     feature,
     label,
+    mixed,
     quantity,
     three_concepts,
 )
@@ -45,9 +47,12 @@ _GENERATORS: dict[str, tuple[range, Callable[[int, int, int, Dataset, Dataset], 
     "pxy": (LEVELS, concept_feature.make),
     "dirichlet": (LEVELS, dirichlet.make),
     "fedrc": (three_concepts.LEVELS, three_concepts.make),
+    **{f"{other}+py": (LEVELS, partial(mixed.make, other)) for other in ("px", "pxy", "pyx")},
     **{f"qs-{kind}": (quantity.LEVELS, partial(quantity.make, kind)) for kind in quantity.KINDS},
 }
 SHIFTS = tuple(_GENERATORS)
+OF_ANY_SAMPLES = ("py", "pyx", "dirichlet", "qs-labels")
+"""Shifts of labels only: they take samples of any shape, such as rows of a table."""
 
 
 def make(shift: str, level: int, clients: int, seed: int, train: Dataset, test: Dataset) -> list[DeviceData]:
@@ -55,8 +60,8 @@ def make(shift: str, level: int, clients: int, seed: int, train: Dataset, test: 
 
     `level`: 1 (mild) to 8 (hard), FLUX Table 9; 0 to 2 for quantity skew, 1 and 2 for `fedrc`.
     `seed`: 0 to 2**32 - 1.
-    `train`, `test`: labelled images, x (n, h, w) or (n, c, h, w) with c 1 or 3, uint8 or float in [0, 1].
-    They are not changed. `px` takes unlabelled ones too.
+    `train`, `test`: labelled images, x (n, h, w) or (n, c, h, w) with c 1 or 3, uint8 or float in [0, 1];
+    samples of any shape for `OF_ANY_SAMPLES`. They are not changed. `px` takes unlabelled ones too.
 
     The devices' images are float32 in [0, 1], (n, channels, h, w), channels as in the table above.
 
@@ -66,7 +71,7 @@ def make(shift: str, level: int, clients: int, seed: int, train: Dataset, test: 
     known("shift", shift, SHIFTS)
     levels, generator = _GENERATORS[shift]
     check_level(level, levels)
-    check(clients, seed, train, test)
+    check(clients, seed, train, test, images=shift not in OF_ANY_SAMPLES)
     return generator(level, clients, seed, train, test)
 
 

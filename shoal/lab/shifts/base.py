@@ -41,8 +41,11 @@ def check_level(level: int, levels: range) -> None:
         raise ValueError(f"level {level} is unknown: this shift has the levels {levels[0]} to {levels[-1]}")
 
 
-def check(clients: int, seed: int, train: Dataset, test: Dataset) -> None:
-    """Raise a ValueError that says which argument no generator can work with, and what to give instead."""
+def check(clients: int, seed: int, train: Dataset, test: Dataset, images: bool = True) -> None:
+    """Raise a ValueError that says which argument no generator can work with, and what to give instead.
+
+    images: whether the generator works on pictures; others take samples of any shape.
+    """
     if not 0 <= seed < 2**32:
         raise ValueError(f"seed {seed} is out of range: give one from 0 to 2**32 - 1")
     for name, data in (("train", train), ("test", test)):
@@ -50,6 +53,8 @@ def check(clients: int, seed: int, train: Dataset, test: Dataset) -> None:
             raise ValueError(
                 f"{clients} clients cannot share {len(data)} {name} images: ask for 1 to {len(data)}"
             )
+        if not images:
+            continue
         shape, kind = data.x.shape, data.x.dtype
         if len(shape) not in (3, 4) or (len(shape) == 4 and shape[1] not in (1, 3)):
             raise ValueError(

@@ -44,12 +44,12 @@ def make(level: int, clients: int, seed: int, train: Dataset, test: Dataset) -> 
     concepts = first_seen([tuple(own.tolist()) for own in degrees])
     parts = split_basic(train, test, clients, seed)
     return [
-        DeviceData(_turned(own_train, own), _turned(own_test, own), concept)
+        DeviceData(turned(own_train, own), turned(own_test, own), concept)
         for own, concept, (own_train, own_test) in zip(degrees, concepts, parts, strict=True)
     ]
 
 
-def _turned(data: Dataset, degrees: npt.NDArray[np.int64]) -> Dataset:
+def turned(data: Dataset, degrees: npt.NDArray[np.int64]) -> Dataset:
     """Each image of `data` turned by the angle of its class."""
     per_image = degrees[labels(data)]
     images = data.x.copy()

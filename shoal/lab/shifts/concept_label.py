@@ -45,10 +45,10 @@ def make(level: int, clients: int, seed: int, train: Dataset, test: Dataset) -> 
     concepts = first_seen([tuple(own.tolist()) for own in names])
     parts = split_basic(train, test, clients, seed)
     return [
-        DeviceData(_renamed(own_train, own), _renamed(own_test, own), concept)
+        DeviceData(renamed(own_train, own), renamed(own_test, own), concept)
         for own, concept, (own_train, own_test) in zip(names, concepts, parts, strict=True)
     ]
 
 
-def _renamed(data: Dataset, names: npt.NDArray[np.int64]) -> Dataset:
+def renamed(data: Dataset, names: npt.NDArray[np.int64]) -> Dataset:
     return Dataset(unit(data.x), names[labels(data)])

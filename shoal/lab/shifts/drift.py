@@ -38,6 +38,8 @@ from shoal.lab.shifts.banks import Distribution, bank
 from shoal.lab.shifts.base import check, class_count, known, split_basic
 
 MODES = ("trDR_teND", "trDR_teDR", "trDA", "trND_teDR")
+UNSEEN = "trDR_teDR"
+"""The mode in which devices are tested on what they did not train on, while their training drifts."""
 SCALE = 30.0
 ALL = 100
 """Distributions that one device may have, at most; as many as there are in the bank where that is fewer."""

@@ -29,17 +29,23 @@ def patterns(level: int) -> list[tuple[float, str]]:
     return list(itertools.product([i * 360 / angles for i in range(angles)], colors))
 
 
+def drawn(level: int, clients: int, seed: int) -> list[int]:
+    """The id of each device's pattern."""
+    ids: list[int] = np.random.RandomState(seed).randint(0, len(patterns(level)), size=clients).tolist()
+    return ids
+
+
 def make(level: int, clients: int, seed: int, train: Dataset, test: Dataset) -> list[DeviceData]:
     """Devices whose `concept` is the id of their pattern in `patterns(level)`. See
     `shoal.lab.shifts.make`."""
     bank = patterns(level)
-    ids: list[int] = np.random.RandomState(seed).randint(0, len(bank), size=clients).tolist()
+    ids = drawn(level, clients, seed)
     parts = split_basic(train, test, clients, seed)
     return [
-        DeviceData(_seen(own_train, *bank[number]), _seen(own_test, *bank[number]), concept=number)
+        DeviceData(seen(own_train, *bank[number]), seen(own_test, *bank[number]), concept=number)
         for number, (own_train, own_test) in zip(ids, parts, strict=True)
     ]
 
 
-def _seen(data: Dataset, degrees: float, name: str) -> Dataset:
+def seen(data: Dataset, degrees: float, name: str) -> Dataset:
     return Dataset(color(rotate(data.x, degrees), name), data.y)

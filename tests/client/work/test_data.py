@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from fedclient.config import DataConfig
 from fedclient.work.data import load, load_file
@@ -356,3 +357,19 @@ def test_a_file_to_predict_is_told_by_its_name(tmp_path: Path) -> None:
     assert isinstance(found, Dataset)
     assert found.x.tolist() == (X / 2).tolist()
     assert load_file(csv(tmp_path, "a,b\n1,2\n"), None).x.tolist() == [[1.0, 2.0]]
+
+
+def test_pictures_become_samples_in_the_shape_and_order_of_the_settings(tmp_path: Path) -> None:
+    for name, level in (("dog/1", 10), ("cat/1", 20), ("cat/2", 30)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.new("L", (6, 6), level).save(tmp_path / f"{name}.png")
+    config = DataConfig(images=tmp_path, classes=("dog", "cow", "cat"), shape=(1, 4, 4), held_out=0.0)
+    data = load(config).train
+    assert data.x.shape == (3, 1, 4, 4)
+    assert data.x[:, 0, 0, 0].tolist() == [20, 30, 10]
+    assert data.y is not None
+    assert data.y.tolist() == [2, 2, 0]
+    without = DataConfig(images=tmp_path, shape=(1, 4, 4))
+    assert "'cat' is not a number" in fault(without)
+    assert load(without, labels=False).train.y is None
+    assert len(load_file(tmp_path, DataConfig(npz=tmp_path / "none.npz", shape=(1, 4, 4)))) == 3

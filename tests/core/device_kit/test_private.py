@@ -36,10 +36,15 @@ from shoal.core.privacy.cost import Cost, total
 
 from .conftest import blobs, failing, small
 
-pytest.importorskip("opacus")
 CPU = torch.device("cpu")
 SETTINGS = TrainingSettings(epochs=2, batch_size=16, learning_rate=0.5, momentum=0.0)
 ASKED = PrivateTraining(clip=1.0, noise=1.0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def opacus() -> None:
+    """It takes seconds to import, and only the process that runs these tests needs it."""
+    pytest.importorskip("opacus")
 
 
 class Noted(Unmetered):

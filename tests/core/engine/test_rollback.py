@@ -7,9 +7,11 @@ import pytest
 
 from shoal.core.algorithms.fedavg import Parameters
 from shoal.core.algorithms.fedavg.server import State
+from shoal.core.engine.attendance import Memory
 from shoal.core.engine.bootstrap import Unstarted
 from shoal.core.engine.events import (
     Abandon,
+    Heard,
     Joined,
     Offer,
     Opened,
@@ -78,7 +80,7 @@ def test_an_open_round_is_abandoned_and_planned_again_from_the_other_state() -> 
     assert machine.feed(RolledBack(other, "back")) == [
         Withdraw("d1", 1, "back"),
         Abandon(1, "back"),
-        Save(2, other, 0, {"d1": "back"}),
+        Save(2, other, 0, {"d1": "back"}, Memory(("d0", "d1"), {}, {"train": 0.0})),
     ]
     opened, *offers = machine.feed(Tick(1.0))
     assert opened == Opened(2, ("d0", "d1"), "round 1")
@@ -100,10 +102,14 @@ def test_a_run_that_waits_goes_on_from_the_other_state_and_nobody_is_missing_for
         reported=("d9",),
     )
     other = counting.start(counting.model(4.0), 3)
-    assert restored.feed(RolledBack(other, "back")) == [Abandon(4, "back"), Save(5, other, 0, {})]
+    saved = Save(5, other, 0, {}, Memory(("d0", "d9")))
+    assert restored.feed(RolledBack(other, "back")) == [Abandon(4, "back"), saved]
     for event in (Joined("d0"), Joined("d1")):
         restored.feed(event)
-    opened, *_ = restored.feed(Tick(1.0))
+    assert restored.feed(Tick(1.0)) == []  # d9 may still return after the restart
+    for event in (Heard("d0"), Heard("d1"), Tick(60.0), Heard("d0"), Heard("d1")):
+        assert restored.feed(event) == []
+    opened, *_ = restored.feed(Tick(61.0))
     assert opened == Opened(5, ("d0", "d1"), "round 1")  # not those whom the abandoned round had asked
 
 
@@ -113,14 +119,19 @@ def test_while_reports_are_combined_nothing_can_be_taken_back() -> None:
     machine.feed(Reported("d1", 1, 1))
     with pytest.raises(IllegalEvent, match=r"^a run that is reducing cannot be rolled back$"):
         machine.feed(RolledBack(machine.state, "back"))
-    assert machine.feed(Reduced(1, machine.state)) == [Save(2, machine.state, 0, {})]
+    assert machine.feed(Reduced(1, machine.state)) == [
+        Save(2, machine.state, 0, {}, Memory(("d0", "d1"), {}, {"train": 0.0}))
+    ]
 
 
 def test_a_run_that_is_over_stays_over() -> None:
     machine = engine(rounds=0)
     assert machine.stage is Stage.OVER
     other = counting.start(counting.model(4.0), 3)
-    assert machine.feed(RolledBack(other, "back")) == [Abandon(1, "back"), Save(2, other, 0, {})]
+    assert machine.feed(RolledBack(other, "back")) == [
+        Abandon(1, "back"),
+        Save(2, other, 0, {}, Memory(("d0", "d1"))),
+    ]
     assert machine.stage is Stage.OVER
     assert machine.feed(Tick(1.0)) == []
     assert machine.state is other

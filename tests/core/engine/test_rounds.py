@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from shoal.core.algorithm import Report
+from shoal.core.engine.attendance import Memory
 from shoal.core.engine.events import (
     Abandon,
     Effect,
@@ -95,7 +96,7 @@ def test_the_last_report_closes_the_round_and_reports_are_reduced_in_device_orde
     assert feed(machine, Reported("d1", 1, 1)) == [Reduce(1, ("d0", "d1", "d2"))]
     state = counting.start(counting.model(1.0), 2)
     effects = feed(machine, Reduced(1, state))
-    assert effects == [Save(2, state, 0, {})]
+    assert effects == [Save(2, state, 0, {}, Memory(("d0", "d1", "d2"), {}, {"train": 0.0}))]
     assert machine.stage is Stage.WAITING
 
 
@@ -118,7 +119,8 @@ def test_the_run_finishes_though_every_device_left_right_after_the_last_report()
     feed(machine, *map(Joined, devices), Tick(0.0), *(Reported(device, 1, 1) for device in devices))
     feed(machine, *map(Left, devices))
     state = combined(machine, *devices)
-    assert feed(machine, Reduced(1, state)) == [Save(2, state, 0, {})]
+    memory = Memory(devices, {}, {"train": 0.0})
+    assert feed(machine, Reduced(1, state)) == [Save(2, state, 0, {}, memory)]
     assert feed(machine, Tick(1.0)) == [Finished(False, "the run is complete")]
 
 
@@ -233,7 +235,10 @@ def test_a_silent_device_counts_as_gone_and_one_that_is_heard_does_not() -> None
     assert feed(machine, Tick(40.0)) == []
     effects = feed(machine, Tick(51.0))
     assert effects == [Reduce(1, ("d1",))]
-    assert machine.missing["d0"] == "not heard from for 30 s"
+    save = feed(machine, Reduced(1, machine.state))[0]
+    assert isinstance(save, Save)
+    assert save.missing == {"d0": "not heard from for 30 s"}
+    assert save.memory.misses == {"d0": 1}
 
 
 def test_a_device_that_left_and_came_back_gets_the_same_task_with_the_next_attempt() -> None:

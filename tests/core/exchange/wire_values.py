@@ -34,10 +34,12 @@ from shoal.core.exchange.link import (
     Welcome,
 )
 from shoal.core.exchange.messages import (
+    OPTIMIZERS,
     Build,
     Built,
     Describe,
     Described,
+    Ensemble,
     Evaluate,
     Evaluated,
     Message,
@@ -231,6 +233,7 @@ settings = st.builds(
     st.floats(0.0, 0.999),
     st.floats(0.0, 1e9),
     restart_momentum=st.booleans(),
+    optimizer=st.sampled_from(OPTIMIZERS),
 )
 above = st.floats(0.1, 1e4)
 private = st.builds(PrivateTraining, above, above, st.just(0.0), st.floats(1e-12, 0.5)) | st.builds(
@@ -247,8 +250,20 @@ messages: Mapping[type[Message], st.SearchStrategy[Message]] = {
     Trained: st.builds(
         Trained, tensors, counts, floats, st.none() | descriptors(), st.none() | protected, curves
     ),
-    Evaluate: st.builds(Evaluate, tensors, texts, texts, texts),
-    Evaluated: st.builds(Evaluated, floats, floats, counts, st.none() | bounds(), counts),
+    Evaluate: st.builds(Evaluate, tensors, texts, texts, texts, st.none() | st.booleans()),
+    Evaluated: st.builds(
+        Evaluated,
+        floats,
+        floats,
+        counts,
+        st.none() | bounds(),
+        counts,
+        st.none() | floats,
+        st.none() | floats,
+    ),
+    Ensemble: st.lists(st.tuples(tensors, st.floats(0.1, 1e9)), min_size=1, max_size=3).map(
+        lambda pairs: Ensemble(tuple(model for model, _ in pairs), tuple(weight for _, weight in pairs))
+    ),
     Describe: st.builds(Describe, tensors, tensors, counts, privacies),
     Described: st.builds(Described, descriptors(), counts),
     Score: st.builds(Score, st.lists(tensors, max_size=3).map(tuple)),

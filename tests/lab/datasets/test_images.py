@@ -48,7 +48,9 @@ def test_a_near_miss_is_suggested() -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(ValueError, match="known are digits, fashion-mnist, mnist"):
+    with pytest.raises(
+        ValueError, match="known are cifar-10, cifar-100, digits, fashion-mnist, kmnist, mnist, and paths"
+    ):
         load("zzz")
 
 

@@ -23,7 +23,8 @@ def contents(devices: list[DeviceData]) -> list[bytes]:
 
 
 def test_the_shifts_by_name() -> None:
-    assert SHIFTS == ("px", "py", "pyx", "pxy", "dirichlet", "fedrc", "qs-features", "qs-labels", "qs-skew")
+    alone = ("px", "py", "pyx", "pxy", "dirichlet", "fedrc")
+    assert (*alone, "px+py", "pxy+py", "pyx+py", "qs-features", "qs-labels", "qs-skew") == SHIFTS
 
 
 @every_shift

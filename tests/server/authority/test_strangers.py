@@ -2,7 +2,6 @@
 
 import asyncio
 import ssl
-import struct
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from fedserver.store.identities.audit import Event
 from fedserver.store.identities.records import DeviceStanding
 from shoal.core.exchange.link import Hello
 from shoal.core.identity.certificates import key_from_pem, key_to_pem, new_key
+from tests.server import http2
 from tests.server.authority.peers import World, channel_of, lines_of, play, refused, world
 from tests.server.servers import DEVICES, expected, start
 from tests.server.toys import honest, same_models, serve
@@ -161,7 +161,7 @@ def test_tls_1_3_is_spoken_and_1_2_is_refused(tmp_path: Path, version: ssl.TLSVe
         host, _, port = found.listeners.address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
         spoken = writer.get_extra_info("ssl_object").version()
-        writer.write(call_by_hand("/grpc.health.v1.Health/Check"))
+        writer.write(http2.call("/grpc.health.v1.Health/Check"))
         answer = b""
         while b"grpc-status" not in answer:
             answer += await asyncio.wait_for(reader.read(65536), HANG)
@@ -172,18 +172,3 @@ def test_tls_1_3_is_spoken_and_1_2_is_refused(tmp_path: Path, version: ssl.TLSVe
             assert (spoken, b"the connection is not TLS 1.3" in answer) == ("TLSv1.2", True)
 
     play(story, tmp_path / "s")
-
-
-def call_by_hand(path: str) -> bytes:
-    """The frames of a call with an empty request (RFC 9113, RFC 7541 without compression)."""
-
-    def frame(kind: int, flags: int, stream: int, body: bytes) -> bytes:
-        return struct.pack("!I", len(body))[1:] + struct.pack("!BBI", kind, flags, stream) + body
-
-    def text(value: str) -> bytes:
-        return bytes([len(value)]) + value.encode()
-
-    headers = b"\x83\x87\x04" + text(path) + b"\x01" + text("shoal") + b"\x0f\x10" + text("application/grpc")
-    headers += b"\x00" + text("te") + text("trailers")
-    settings, request = frame(4, 0, 0, b""), frame(0, 1, 1, b"\0" * 5)
-    return b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + settings + frame(1, 4, 1, headers) + request

@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from fedserver.store.runs import VERSIONS
 from fedserver.store.store import Store
 from shoal.core.algorithms.fedavg import Parameters
 from shoal.core.algorithms.fedavg.server import State
+from shoal.core.engine.attendance import Memory
 from shoal.core.engine.checkpoint import Structure, decode, encode
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import ConfigError, StorageFault
@@ -33,6 +35,7 @@ from shoal.core.exchange.payload import Payload, Weights
 from shoal.core.exchange.tensors import digest
 from shoal.core.exchange.wire import payload_to_bytes
 from shoal.core.types import Tensors
+from tests.waiting import HANG
 
 SPEC = RunSpec("mnist", "fedavg", "paper", {"rounds": 3, "learning_rate": 0.5}, RoundPolicy(2, 2), 1 << 62)
 RECORD = RunRecord("mnist", SPEC, 1.5, Standing.ACTIVE, "", 1, (), "", 0)
@@ -82,8 +85,24 @@ def blobs_in(state: Path) -> set[str]:
 def test_a_run_comes_back_as_it_was(store: Store) -> None:
     store.runs.add(RECORD, checkpoint(store, 1.0))
     store.runs.open_round("mnist", ("a", "b"), "training round 1")
+    store.runs.step_in("mnist", ("c",))
+    store.runs.step_in("mnist", ("d", "e"))
     (found,) = store.runs.all()
-    assert found == RunRecord("mnist", SPEC, 1.5, Standing.ACTIVE, "", 1, ("a", "b"), "training round 1", 0)
+    opened = found.opened
+    assert 0.0 <= time.time() - opened < HANG
+    assert found == RunRecord(
+        "mnist",
+        SPEC,
+        1.5,
+        Standing.ACTIVE,
+        "",
+        1,
+        ("a", "b"),
+        "training round 1",
+        0,
+        (("c",), ("d", "e")),
+        opened,
+    )
     state = decode(State, store.runs.checkpoint("mnist"), store.blobs.load)
     assert digest(state.models["global"]) == digest(model(1.0))
 
@@ -124,13 +143,21 @@ def test_the_last_versions_are_kept_and_older_blobs_are_not(tmp_path: Path) -> N
     for number in range(1, VERSIONS + 3):
         store.runs.open_round("mnist", ("a",), "training")
         store.reports.add(report(store, "a", 100.0 + number, number))
-        store.runs.save_round("mnist", closed(number), checkpoint(store, float(number)), 0)
+        store.runs.save_round("mnist", closed(number), checkpoint(store, float(number)), 0, Memory())
     newest = VERSIONS + 2
     kept = {digest(model(float(value))) for value in range(newest - VERSIONS + 1, newest + 1)}
     assert blobs_in(state) == kept
     assert store.clean_up() == ""
     assert [each.round for each in store.runs.rounds("mnist")] == list(range(1, newest + 1))
     store.close()
+
+
+def test_what_a_run_remembers_of_its_devices_comes_back(store: Store) -> None:
+    store.runs.add(RECORD, checkpoint(store, 0.0))
+    memory = Memory(("a", "c"), {"b": 3}, {"train": 1 / 3})
+    store.runs.save_round("mnist", closed(1), checkpoint(store, 1.0), 0, memory)
+    (found,) = store.runs.all()
+    assert found.memory == memory
 
 
 def test_a_blob_that_another_run_needs_stays(tmp_path: Path) -> None:
@@ -140,10 +167,10 @@ def test_a_blob_that_another_run_needs_stays(tmp_path: Path) -> None:
     other = RunRecord("other", SPEC, 1.5, Standing.ACTIVE, "", 1, (), "", 0)
     store.runs.add(other, checkpoint(store, 2.0, "other"))
     store.reports.add(report(store, "a", 2.0))
-    store.runs.save_round("mnist", closed(1), checkpoint(store, 3.0), 0)
+    store.runs.save_round("mnist", closed(1), checkpoint(store, 3.0), 0, Memory())
     assert digest(model(2.0)) in blobs_in(state)
     task = store.runs.keep("other", model(9.0))
-    store.runs.save_round("mnist", closed(2), checkpoint(store, 9.0), 0)
+    store.runs.save_round("mnist", closed(2), checkpoint(store, 9.0), 0, Memory())
     store.runs.end("mnist", Standing.FINISHED, "complete")
     assert store.blobs.load(task)["w"][0, 0] == 9.0
     store.close()
@@ -309,7 +336,7 @@ def test_a_report_counts_wholly_or_not_at_all_and_is_uploaded_once_wherever_it_s
 def test_a_round_is_over_wholly_or_not_at_all_wherever_it_stops(tmp_path: Path) -> None:
     def prepare(store: Store) -> Callable[[], None]:
         started(store).reports.add(report(store, "a", 2.0))
-        return lambda: store.runs.save_round("mnist", closed(1), checkpoint(store, 3.0), 0)
+        return lambda: store.runs.save_round("mnist", closed(1), checkpoint(store, 3.0), 0, Memory())
 
     outcomes = set()
     for state, finished in killed_at_each_step(tmp_path, prepare):

@@ -39,7 +39,7 @@ def measure(state: State, cluster: ModelKey) -> Measure:
 
 def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:
     parameters = state.parameters
-    task = Mix(tuple(state.models.values()), training(parameters), parameters.first)
+    task = Mix(tuple(state.models.values()), training(parameters, state.progress), parameters.first)
     return clustered.ask_all(state, present, task, "each device mixes all models")
 
 

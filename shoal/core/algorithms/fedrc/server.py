@@ -62,7 +62,7 @@ def measure(state: State, cluster: ModelKey) -> Measure:
     """Every device measures its mixture, whatever its cluster; a device without a memory computes one
     first."""
     parameters, models = state.parameters, tuple(state.models.values())
-    known = " ".join(state.models), mixing(state), training(parameters), table(state)
+    known = " ".join(state.models), mixing(state), training(parameters, state.progress), table(state)
     return Measure(models, *known, parameters.predict)
 
 
@@ -105,7 +105,7 @@ def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:
     how = replace(
         mixing(state), as_one=state.progress < parameters.as_one, scored=parameters.replaceable > 0.0
     )
-    mix = Mix(models, " ".join(state.models), how, training(parameters), table(state))
+    mix = Mix(models, " ".join(state.models), how, training(parameters, state.progress), table(state))
     return clustered.ask_all(state, present, mix, f"{len(models)} models, weighed by each device")
 
 

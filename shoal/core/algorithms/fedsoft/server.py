@@ -34,7 +34,7 @@ def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:
     parameters = state.parameters
     count = state.progress % parameters.interval == 0
     models = tuple(state.models.values())
-    task = Train(models, training(parameters), count, parameters.smoothing)
+    task = Train(models, training(parameters, state.progress), count, parameters.smoothing)
     return clustered.ask_all(state, present, task, "each device trains near its mixture of models")
 
 

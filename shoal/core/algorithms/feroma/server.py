@@ -54,7 +54,7 @@ def place(state: State, descriptor: Descriptor | None) -> ClusterAssignment | De
 
 
 def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:
-    settings, private = training(state.parameters), private_training(state.parameters)
+    settings, private = training(state.parameters, state.progress), private_training(state.parameters)
     task = Train(state.models[GLOBAL], settings, GLOBAL, private=private)
     return Plan(dict.fromkeys(present, task), _title(state, "one model for all"))
 
@@ -101,7 +101,7 @@ def _take_profile(state: State, reports: Sequence[Report]) -> State:
 
 
 def _ask_mixed(state: State, present: Sequence[DeviceId]) -> Plan:
-    describe, settings = _describe(state), training(state.parameters)
+    describe, settings = _describe(state), training(state.parameters, state.progress)
     private = private_training(state.parameters)
 
     def task(device: DeviceId) -> Message:

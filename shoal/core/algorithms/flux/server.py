@@ -53,7 +53,7 @@ def place(state: State, evidence: Evidence | None) -> ClusterAssignment | Messag
 def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:
     task = Train(
         state.models[GLOBAL],
-        training(state.parameters),
+        training(state.parameters, state.progress),
         GLOBAL,
         private=private_training(state.parameters),
     )
@@ -97,7 +97,7 @@ def _projector(state: State) -> Tensors:
 def _ask_cluster(state: State, present: Sequence[DeviceId]) -> Plan:
     task = Train(
         state.models[GLOBAL],
-        training(state.parameters),
+        training(state.parameters, state.progress),
         GLOBAL,
         _projector(state),
         state.parameters.classes,
@@ -130,7 +130,7 @@ def _take_cluster(state: State, reports: Sequence[Report]) -> State:
 
 
 def _ask_clustered(state: State, present: Sequence[DeviceId]) -> Plan:
-    clustering, settings = _clustering(state), training(state.parameters)
+    clustering, settings = _clustering(state), training(state.parameters, state.progress)
     private = private_training(state.parameters)
     describe = Describe(
         clustering.encoder, clustering.projector, state.parameters.classes, state.parameters.asked_privacy

@@ -13,6 +13,7 @@ form one more block of each kind: a shift of all samples can be too faint in the
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +24,9 @@ from shoal.core.server_kit.descriptors import Table, aligned
 
 MEAN, SPREAD, SHARE = 0, 1, 2
 KINDS = 3
-PRIOR_SAMPLES = 10.0
-"""The variance of a class within a device is an estimate. That of all devices counts as this many samples of
-it, so that three samples that happen to be alike do not make a mean look exact."""
+PRIOR_SAMPLES = 30.0
+"""The variance of a class within a device is an estimate, and with long tails not independent of the mean.
+That of all devices counts as this many samples of it."""
 HEAVIEST = 2.0
 """Where a scale of the fleet is estimated, no device counts for more than this multiple of the median one."""
 FEWEST_FREE = 4.0
@@ -58,7 +59,11 @@ class Evidence:
     @property
     def of_number(self) -> npt.NDArray[np.int64]:
         """(numbers,): the kind of each number."""
-        return np.repeat(self.kinds, np.diff(np.append(self.starts, self.values.shape[1])))
+        return self.of_blocks(self.kinds)
+
+    def of_blocks(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """(numbers,): for each number, the value of its block."""
+        return np.repeat(values, np.diff(np.append(self.starts, self.values.shape[1])))
 
 
 def evidence(described: Sequence[Descriptor]) -> Evidence:
@@ -86,12 +91,14 @@ def evidence(described: Sequence[Descriptor]) -> Evidence:
 
 
 def _centered(column: "_Column") -> "_Column":
-    """The block relative to the median device, without numbers that are farther from it than any that could
-    matter: sums with them would lose the others' digits."""
+    """The block relative to the median device. Numbers that are farther from it than could matter are brought
+    nearer: sums with them would lose the others' digits."""
     values, errors, unit, kind = column
     known = np.isfinite(errors)
     moved = np.where(known, values - median(values, known), 0.0)
-    reach = FARTHEST * (np.sqrt(unit) + median(np.abs(moved), known))
+    scatter = 1.4826 * median(np.abs(moved), known)
+    # One sample far out multiplies a deviation, but two groups of devices hardly differ by that much.
+    reach = 3.0 * scatter + LEAST if kind == SPREAD else FARTHEST * (np.sqrt(unit) + scatter)
     return np.clip(moved, -reach, reach), errors, unit, kind
 
 

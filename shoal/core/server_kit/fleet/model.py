@@ -7,7 +7,10 @@ differ from the rest in some classes, and what they have in common must not coun
 groups of a partition have the Chinese restaurant process as their prior.
 
 Numbers of a block are correlated, so a difference that they have in common is counted by each of them.
-The log-likelihood of a kind of number is therefore multiplied by its effective rank over its width.
+The log-likelihood of a block is therefore multiplied by its effective rank over its width. And no data are
+quite normal, which a large fleet would be divided to explain: the log-likelihood is also multiplied by
+c / (c + devices), as if the model were known to hold only to about one part in c (Miller and Dunson, Robust
+Bayesian inference via coarsening, JASA 2019).
 """
 
 from dataclasses import dataclass
@@ -44,6 +47,12 @@ SCALES = {MEAN: (0.25, 4.0), SPREAD: (0.04, 1.0), SHARE: (0.02, 0.25)}
 SKEW = 0.5
 """The weight of spreads. Latents are seldom symmetric, so that their spread says in part what their mean has
 said already."""
+COARSE = 100.0
+"""c: how many devices the evidence of a large fleet counts for."""
+USUAL_RANK = 0.5
+"""The effective rank of residuals over their width where it cannot be estimated."""
+ROWS = 4
+"""A block with fewer residuals has no rank of its own."""
 DIFFERENCE = 4.0
 """Residuals are clipped to this many standard deviations where a scale is estimated from them."""
 
@@ -53,7 +62,8 @@ class Model:
     """The scales with which partitions are scored; `fitted` estimates them.
 
     effects: (kinds,), tau; for SPREAD a factor by which the error variance is larger than for normal samples.
-    scales: (numbers,), T. ranks: (kinds,), effective rank over width. common: (numbers,), the common mean.
+    scales: (numbers,), T. ranks: (blocks,), the factors of the blocks' log-likelihoods. common: (numbers,),
+    the common mean.
     precision: (devices, numbers), 1 / (v + tau), 0 where a number is unknown. moved: values minus the common
     mean, times the precision.
     """
@@ -73,7 +83,7 @@ class Model:
     def score(self, precision: FloatArray, moved: FloatArray) -> FloatArray:
         """(...,): how much more likely groups with these sums make their devices' numbers than the common
         mean does, as a logarithm. precision, moved: (..., numbers)."""
-        blocks = self.blocks(precision, moved) * self.ranks[self.evidence.kinds]
+        blocks = self.blocks(precision, moved) * self.ranks
         found: FloatArray = np.logaddexp(np.log(EQUAL), np.log1p(-EQUAL) + blocks).sum(axis=-1)
         return found
 
@@ -89,7 +99,7 @@ class Model:
             np.log(np.where(where, self.precision, 1.0))
             - self.precision * (self.evidence.values - self.common) ** 2
         )
-        base = 0.5 * (fit * self.ranks[self.evidence.of_number]).sum()
+        base = 0.5 * (fit * self.evidence.of_blocks(self.ranks)).sum()
         one = 0.0 if labels.any() else ONE_GROUP
         return float(base + one + self.score(*self.sums(labels)).sum() + prior(np.bincount(labels)).sum())
 
@@ -101,12 +111,12 @@ def prior(sizes: npt.ArrayLike) -> FloatArray:
 
 
 def fitted(
-    evidence: Evidence, labels: Labels, own_effects: bool = True, ranks: FloatArray | None = None
+    evidence: Evidence, labels: Labels, ranks: FloatArray | None = None, own_effects: bool = True
 ) -> Model:
     """The model with the scales that fit this partition.
 
-    own_effects: False if the devices of a group are to be alike but for sampling and noise. ranks: None to
-    estimate them from the residuals within the groups, which groups that differ and are taken for one spoil.
+    ranks: None to estimate them from the residuals within the groups, which takes a partition that is fine
+    enough. own_effects: False if the devices of a group are to be alike but for sampling and noise.
     """
     common = _common(evidence)
     effects = np.array([0.0, 1.0, 0.0])
@@ -116,7 +126,7 @@ def fitted(
     precision = _precision(evidence, effects)
     moved = precision * (evidence.values - common)
     if ranks is None:
-        ranks = np.array([_rank(evidence, labels, precision, moved, kind) for kind in range(KINDS)])
+        ranks = _ranks(evidence, labels, precision, moved)
     kinds = evidence.of_number
     floors = np.array([SCALES[kind][0] for kind in range(KINDS)])
     model = Model(evidence, effects, floors[kinds] * evidence.unit, ranks, common, precision, moved)
@@ -202,26 +212,41 @@ def _residuals(labels: Labels, precision: FloatArray, moved: FloatArray) -> tupl
     return residuals, free
 
 
-def _rank(evidence: Evidence, labels: Labels, precision: FloatArray, moved: FloatArray, kind: int) -> float:
-    """The effective rank of a kind's residuals over its width: (trace)^2 / |R|^2 / width of their covariance
-    R. Shares sum to one, so that one of them is determined by the rest."""
-    columns = evidence.of_number == kind
-    width = int(columns.sum()) if kind == SHARE else evidence.width
-    if not columns.any() or kind == SHARE:
-        return (width - 1) / width if width > 1 else 1.0
-    residuals, free = _residuals(labels, precision[:, columns], moved[:, columns])
-    free = free.reshape(-1, width)
-    known = (free > 0.05).all(axis=1)
-    weight = SKEW if kind == SPREAD else 1.0
-    if known.sum() < 2 * width:
-        return 0.5 * weight
-    rows = residuals.reshape(-1, width)[known] / np.sqrt(free[known])
-    rows = np.clip(rows, -DIFFERENCE, DIFFERENCE)
-    covariance = rows.T @ rows / len(rows)
+def _ranks(evidence: Evidence, labels: Labels, precision: FloatArray, moved: FloatArray) -> FloatArray:
+    """(blocks,): the effective rank of the residuals of a kind over its width, coarsened: (trace)^2 / |R|^2
+    of their covariance R, of the median block, because groups that are not found make R of the blocks in
+    which they differ look like one direction. Shares sum to one, so one of them is determined by the rest."""
+    found = usual_ranks(evidence)
+    for kind in (MEAN, SPREAD):
+        columns, count = evidence.of_number == kind, int((evidence.kinds == kind).sum())
+        residuals, free = _residuals(labels, precision[:, columns], moved[:, columns])
+        shape = (len(labels), count, evidence.width)
+        rows = np.clip(residuals / np.sqrt(np.maximum(free, 0.05)), -DIFFERENCE, DIFFERENCE).reshape(shape)
+        known = np.asarray((free.reshape(shape) > 0.05).all(axis=2))
+        inverse = [_inverse_rank(rows[known[:, block], block]) for block in range(count)]
+        inverse = [each for each in inverse if each]
+        if known.sum() >= 2 * evidence.width and inverse:
+            rank = 1.0 / max(float(np.median(inverse)) * evidence.width, 1.0)
+            found[evidence.kinds == kind] *= rank / USUAL_RANK
+    return found
+
+
+def usual_ranks(evidence: Evidence) -> FloatArray:
+    """(blocks,): the factors of the log-likelihoods where the ranks are not known yet."""
+    width = int((evidence.of_number == SHARE).sum())
+    of_kind = np.array([USUAL_RANK, SKEW * USUAL_RANK, (width - 1) / max(width, 2)])
+    found: FloatArray = of_kind[evidence.kinds] * COARSE / (COARSE + evidence.devices)
+    return found
+
+
+def _inverse_rank(rows: FloatArray) -> float:
+    """|R|^2 / (trace)^2 of (n, width) standardized residuals; 0 if there are too few of them."""
+    covariance = rows.T @ rows
     trace = float(np.trace(covariance))
-    # The square of an estimated correlation is too large by 1 / rows on average.
-    square = float((covariance**2).sum()) - trace**2 / len(rows)
-    return weight * min(1.0, trace**2 / max(square, trace**2 / width) / width) if trace > 0.0 else weight
+    if len(rows) < ROWS or trace <= 0.0:
+        return 0.0
+    # The square of an estimated correlation is too large by 1 / n on average.
+    return float(max(np.square(covariance).sum() / trace**2 - 1.0 / len(rows), 1.0 / rows.shape[1]))
 
 
 def _scales(model: Model, labels: Labels) -> FloatArray:

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
+from scipy.linalg import eigh
 
 from shoal.core.exchange.parts import Descriptor, FloatArray
 from shoal.core.server_kit.cluster import Labels, renumbered
 from shoal.core.server_kit.fleet.evidence import Evidence, evidence
-from shoal.core.server_kit.fleet.model import Model, fitted, prior
+from shoal.core.server_kit.fleet.model import Model, fitted, prior, usual_ranks
 
 CLIMBS = 30
 """Times that the scales are fitted again at most."""
@@ -72,27 +73,23 @@ def _extended(labels: Labels, newcomers: int) -> Labels:
 
 def _best(found: Evidence, clusters: int) -> Labels:
     one = np.zeros(found.devices, np.int64)
-    grown = _climb(found, one, clusters, own_effects=False)
+    grown = _climb(found, one, clusters, usual_ranks(found), own_effects=False)
     ranks = fitted(found, grown, own_effects=False).ranks
     starts = [one] if not grown.any() else [grown, one]
-    results = [_climb(found, start, clusters, ranks=ranks) for start in starts]
-    tried = [(labels, fitted(found, labels, ranks=ranks)) for labels in results]
-    tried.append((grown, fitted(found, grown, own_effects=False, ranks=ranks)))
+    results = [_climb(found, start, clusters, ranks) for start in starts]
+    tried = [(labels, fitted(found, labels, ranks)) for labels in results]
+    tried.append((grown, fitted(found, grown, ranks, own_effects=False)))
     if not clusters:
-        tried.append((one, fitted(found, one, ranks=ranks)))
+        tried.append((one, fitted(found, one, ranks)))
     return max(tried, key=lambda each: each[1].total(each[0]))[0]
 
 
 def _climb(
-    found: Evidence,
-    labels: Labels,
-    clusters: int,
-    own_effects: bool = True,
-    ranks: FloatArray | None = None,
+    found: Evidence, labels: Labels, clusters: int, ranks: FloatArray, own_effects: bool = True
 ) -> Labels:
     for _ in range(CLIMBS):
         before = labels
-        model = fitted(found, labels, own_effects, ranks)
+        model = fitted(found, labels, ranks, own_effects)
         labels = _split(model, labels, clusters)
         for _ in range(SWEEPS):
             labels, moved = _moved(model, labels, fixed=bool(clusters))
@@ -151,11 +148,9 @@ def _candidates(precision: FloatArray, moved: FloatArray) -> list[npt.NDArray[np
     rows = moved / np.where(root > 0.0, root, 1.0)
     size = len(rows)
     if size <= rows.shape[1]:
-        _, vectors = np.linalg.eigh(rows @ rows.T)
-        positions = vectors[:, ::-1][:, : min(DIRECTIONS, size - 1)]
+        positions = _principal(rows @ rows.T, size - 1)
     else:
-        _, vectors = np.linalg.eigh(rows.T @ rows)
-        positions = rows @ vectors[:, ::-1][:, :DIRECTIONS]
+        positions = rows @ _principal(rows.T @ rows, rows.shape[1])
     found = [np.arange(size) == int(np.argmax((rows**2).sum(axis=1)))]
     for position in positions.T:
         ascending = np.sort(position)
@@ -165,11 +160,18 @@ def _candidates(precision: FloatArray, moved: FloatArray) -> list[npt.NDArray[np
     return found
 
 
+def _principal(square: FloatArray, most: int) -> FloatArray:
+    """(n, up to DIRECTIONS): the eigenvectors of the largest eigenvalues of a symmetric (n, n) matrix."""
+    last = len(square) - 1
+    vectors: FloatArray = eigh(square, subset_by_index=(last - min(DIRECTIONS, most) + 1, last))[1][:, ::-1]
+    return vectors
+
+
 def _refined(
     model: Model, precision: FloatArray, moved: FloatArray, side: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.bool_]:
     """K-means with two means, each number weighed by its precision."""
-    weights = model.ranks[model.evidence.of_number]
+    weights = model.evidence.of_blocks(model.ranks)
     for _ in range(10):
         if side.all() or not side.any():
             break
@@ -289,7 +291,7 @@ def _near(
     ones, theirs = np.atleast_2d(ones), np.atleast_2d(theirs)
     if len(precision) <= NEAREST:
         return np.broadcast_to(np.arange(len(precision)), (len(ones), len(precision)))
-    weights = model.ranks[model.evidence.of_number]
+    weights = model.evidence.of_blocks(model.ranks)
     means = np.where(precision > 0.0, moved / np.maximum(precision, 1e-300), 0.0)
     far = ones @ (weights * means**2).T - 2.0 * (theirs @ (weights * means).T)
     return np.sort(np.argpartition(far, NEAREST - 1, axis=1)[:, :NEAREST], axis=1)

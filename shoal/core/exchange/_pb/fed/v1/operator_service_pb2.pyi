@@ -192,6 +192,7 @@ class RoundPolicy(_message.Message):
     DEADLINE_FIELD_NUMBER: _builtins.int
     DEVICE_TIMEOUT_FIELD_NUMBER: _builtins.int
     MAX_ABANDONED_ROUNDS_FIELD_NUMBER: _builtins.int
+    STRAGGLER_FACTOR_FIELD_NUMBER: _builtins.int
     devices: _builtins.int
     """Set by the operator: reports that close a round. Unset: as many as were asked, and all present are asked."""
     minimum: _builtins.int
@@ -202,6 +203,10 @@ class RoundPolicy(_message.Message):
     """Set by the operator: how many times `devices` are asked, against drop-outs; 1 to 10. Unset: 1."""
     max_abandoned_rounds: _builtins.int
     """Set by the operator: abandoned rounds in a row after which the run has failed, at least 1. Unset: 5."""
+    straggler_factor: _builtins.float
+    """Set by the operator: how many times what the others needed a device may take, 1 or more; 0: only the
+    deadline ends a round. Unset: 3.
+    """
     @_builtins.property
     def wait_for_devices(self) -> _duration_pb2.Duration:
         """Set by the operator: how long to wait for `devices` before opening with the minimum. Unset: 30 s."""
@@ -224,10 +229,11 @@ class RoundPolicy(_message.Message):
         deadline: _duration_pb2.Duration | None = ...,
         device_timeout: _duration_pb2.Duration | None = ...,
         max_abandoned_rounds: _builtins.int | None = ...,
+        straggler_factor: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_abandoned_rounds", b"_max_abandoned_rounds", "_minimum", b"_minimum", "_oversample", b"_oversample", "deadline", b"deadline", "device_timeout", b"device_timeout", "max_abandoned_rounds", b"max_abandoned_rounds", "minimum", b"minimum", "oversample", b"oversample", "wait_for_devices", b"wait_for_devices"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_abandoned_rounds", b"_max_abandoned_rounds", "_minimum", b"_minimum", "_oversample", b"_oversample", "_straggler_factor", b"_straggler_factor", "deadline", b"deadline", "device_timeout", b"device_timeout", "max_abandoned_rounds", b"max_abandoned_rounds", "minimum", b"minimum", "oversample", b"oversample", "straggler_factor", b"straggler_factor", "wait_for_devices", b"wait_for_devices"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_abandoned_rounds", b"_max_abandoned_rounds", "_minimum", b"_minimum", "_oversample", b"_oversample", "deadline", b"deadline", "device_timeout", b"device_timeout", "devices", b"devices", "max_abandoned_rounds", b"max_abandoned_rounds", "minimum", b"minimum", "oversample", b"oversample", "wait_for_devices", b"wait_for_devices"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_abandoned_rounds", b"_max_abandoned_rounds", "_minimum", b"_minimum", "_oversample", b"_oversample", "_straggler_factor", b"_straggler_factor", "deadline", b"deadline", "device_timeout", b"device_timeout", "devices", b"devices", "max_abandoned_rounds", b"max_abandoned_rounds", "minimum", b"minimum", "oversample", b"oversample", "straggler_factor", b"straggler_factor", "wait_for_devices", b"wait_for_devices"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_abandoned_rounds: _TypeAlias = _typing.Literal["max_abandoned_rounds"]  # noqa: Y015
     _WhichOneofArgType__max_abandoned_rounds: _TypeAlias = _typing.Literal["_max_abandoned_rounds", b"_max_abandoned_rounds"]  # noqa: Y015
@@ -235,12 +241,16 @@ class RoundPolicy(_message.Message):
     _WhichOneofArgType__minimum: _TypeAlias = _typing.Literal["_minimum", b"_minimum"]  # noqa: Y015
     _WhichOneofReturnType__oversample: _TypeAlias = _typing.Literal["oversample"]  # noqa: Y015
     _WhichOneofArgType__oversample: _TypeAlias = _typing.Literal["_oversample", b"_oversample"]  # noqa: Y015
+    _WhichOneofReturnType__straggler_factor: _TypeAlias = _typing.Literal["straggler_factor"]  # noqa: Y015
+    _WhichOneofArgType__straggler_factor: _TypeAlias = _typing.Literal["_straggler_factor", b"_straggler_factor"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_abandoned_rounds) -> _WhichOneofReturnType__max_abandoned_rounds | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__minimum) -> _WhichOneofReturnType__minimum | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__oversample) -> _WhichOneofReturnType__oversample | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__straggler_factor) -> _WhichOneofReturnType__straggler_factor | None: ...
 
 Global___RoundPolicy: _TypeAlias = RoundPolicy  # noqa: Y015
 

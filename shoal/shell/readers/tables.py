@@ -1,55 +1,22 @@
-"""Read files into arrays. Nothing in a file is trusted or run; a DataFault names the file and has a hint."""
+"""Tables of numbers: csv, and parquet where pyarrow is installed."""
 
 import csv
 import itertools
 import math
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from shoal.core.errors import DataFault, near
 from shoal.core.types import Array
-from shoal.shell import idx
-
-Arrays = tuple[Array, Array | None]
-"""x, and y where there are labels."""
+from shoal.shell.readers.arrays import Arrays
 
 CSV_BLOCK = 1 << 14
 """Lines that are held as text at a time."""
 MOST_NAMES = 8
 """Columns that an error lists."""
-
-
-def read_npz(path: Path, x: str = "x", y: str = "y") -> Arrays | None:
-    """The arrays of these names; None when there is no x. Raises DataFault, or OSError as `open` does."""
-    try:
-        archive = np.load(path, allow_pickle=False)
-        if not isinstance(archive, np.lib.npyio.NpzFile):
-            raise DataFault(
-                f"{path} is a single array, not an npz file", "save it with numpy.savez(path, x=...)"
-            )
-        with archive:
-            if x not in archive.files:
-                return None
-            return archive[x], archive[y] if y in archive.files else None
-    except (ValueError, EOFError, zipfile.BadZipFile, zlib.error, KeyError, NotImplementedError) as error:
-        if "allow_pickle" in str(error):
-            problem = "is no npz file of plain arrays, and pickled objects are never opened"
-            raise DataFault(f"{path} {problem}", "save arrays of numbers with numpy.savez") from None
-        raise DataFault(f"{path} is not a whole npz file: {error}", "copy or save it again") from None
-    except MemoryError:
-        raise DataFault(f"{path} does not fit into the memory", "split the file") from None
-
-
-def read_idx(path: Path, labels: Path | None) -> Arrays:
-    """An idx file and the one of its labels, if any. Raises DataFault, or OSError as `open` does."""
-    try:
-        return idx.read(path), None if labels is None else idx.read(labels)
-    except ValueError as error:
-        raise DataFault(str(error)) from None
 
 
 def read_csv(
@@ -157,3 +124,54 @@ def _is_number(cell: str) -> bool:
         return math.isfinite(float(cell)) and "_" not in cell
     except ValueError:
         return False
+
+
+def read_parquet(
+    path: Path, label: str | None, labels: bool, columns: Sequence[str] = (), ignore: Sequence[str] = ()
+) -> Arrays:
+    """The same of a parquet file. A column may hold lists of numbers, all of one length, such as embeddings:
+    its numbers then stand in x side by side.
+
+    Raises DataFault, for a missing pyarrow too, or OSError as `open` does.
+    """
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise DataFault(
+            f"{path} is a parquet file, and pyarrow is not installed", 'pip install "shoal-fed[data]"'
+        ) from None
+    with path.open("rb") as file:
+        try:
+            source = pyarrow.parquet.ParquetFile(file)
+            header = list(source.schema_arrow.names)
+            _check_header(path, header, label if labels else None, {"columns": columns, "ignore": ignore})
+            left_out = {label, *ignore}
+            taken = list(columns) or [name for name in header if name not in left_out]
+            known = [label] if label in header else []
+            table = source.read(columns=[*taken, *known])
+        except pyarrow.ArrowException as error:
+            raise DataFault(f"{path} is not a whole parquet file: {error}", "copy or save it again") from None
+    found = [_parquet_column(path, name, table.column(name)) for name in taken]
+    y = _parquet_column(path, label, table.column(label)) if known and label is not None else None
+    if not found:
+        raise DataFault(f"{path} has no column of samples", "name some with data.columns")
+    return np.concatenate(found, axis=1), None if y is None else y[:, 0]
+
+
+def _parquet_column(path: Path, name: str, column: Any) -> Array:
+    """(n, 1), or (n, m) of a column of lists of m numbers."""
+    if column.null_count:
+        raise DataFault(
+            f"{path}, column {name!r}: {column.null_count} values are missing", "fill or drop them"
+        )
+    values = column.to_numpy(zero_copy_only=False)
+    try:
+        rows = np.stack(values) if values.dtype == object and len(values) else values
+        numbers: Array = np.asarray(rows, dtype=np.float64).reshape(len(values), -1)
+    except (ValueError, TypeError):
+        raise DataFault(
+            f"{path}, column {name!r} does not hold numbers, or lists of them of one length",
+            "leave it out with data.ignore",
+        ) from None
+    return numbers

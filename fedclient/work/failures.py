@@ -1,0 +1,47 @@
+"""What leaves the device of a failure: a code and a fixed text, and nothing of what went wrong there.
+
+The message of an exception can hold values of real records: PyTorch prints the tensor that a check refused,
+and a server can choose weights that make such a check fail. So the owner sees message and traceback, in the
+log of `fedclient run` and in `fedclient status`, and the server gets the code and the text of that code. Each
+failure is a line of the ledger (`fedclient.store.ledger`), since failing also tells something.
+"""
+
+from collections.abc import Mapping
+
+from shoal.core.exchange.link import Failure
+
+TEXTS: Mapping[str, str] = {
+    "bad-config": "a setting of the device is wrong",
+    "bad-data": "the device's data cannot be used",
+    "bad-ledger": "the device's privacy ledger is damaged, so nothing can be released",
+    "bad-payload": "the task does not fit this device: its learner, its data or its version",
+    "bug": "a bug on the device",
+    "device-fault": "the device cannot do this task",
+    "disk-full": "the device's disk is full",
+    "failed": "the device could not do the task",
+    "learner-failed": "the author's code failed",
+    "no-consent": "the device's owner has not consented to what this run asks for",
+    "not-found": "something that the task needs is gone",
+    "out-of-memory": "the device does not have enough memory for this task",
+    "over-budget": "the owner's privacy budget has no room for this; ask for a smaller epsilon",
+    "refused": "the device refuses this task",
+    "storage": "the device's disk failed",
+    "too-few-samples": "the device has too few samples for this guarantee: balanced takes at least 65, and "
+    "strict 284; ask for a larger epsilon (privacy=explicit), or set privacy=off",
+    "unprotected": "the device's owner lets nothing leave without a privacy guarantee; ask for dp_epsilon, "
+    "and for privacy=balanced",
+    "worker-died": "the device's training process ended",
+}
+"""What each code says to the server. Its owner learns the reason in `fedclient status`."""
+OTHER = "failed"
+
+
+def outgoing(failure: Failure) -> Failure:
+    """A failure as it may leave the device.
+
+    Example:
+        >>> outgoing(Failure("learner-failed", "x is 30.7130", "Traceback ..."))
+        Failure(code='learner-failed', message="the author's code failed", details='')
+    """
+    code = failure.code if failure.code in TEXTS else OTHER
+    return Failure(code, TEXTS[code])

@@ -1,0 +1,160 @@
+"""The connections of this process: those that only bring refused calls are closed.
+
+A refused call costs the server more than its caller, and a caller may send as many of them over one
+connection as it likes. A new connection costs the caller more than the server. So after `MOST_REFUSED`
+refused calls in a row the connection is closed. gRPC has no call for that: the descriptor of the connection
+is found by the address at its other end, and shut down, which gRPC takes for a caller that went away.
+
+A stranger can also open connections until the process has no descriptor left. When most are in use, the
+connections that no call has been served on are closed.
+"""
+
+import asyncio
+import ipaddress
+import os
+import resource
+import socket
+import sys
+from collections import Counter, OrderedDict
+from collections.abc import Container, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from urllib.parse import unquote
+
+End = tuple[str, int]
+"""The address and the port at the other end of a connection."""
+
+MOST_REFUSED = 16
+"""Refused calls in a row on one connection."""
+PAUSE = 0.1
+"""Seconds between two searches for connections to close; among many descriptors a search takes a while."""
+FULL = 0.75
+"""The share of the descriptors that may be in use before connections without any served call are closed."""
+WATCHED = 1.0
+"""Seconds between two looks at how many descriptors are in use."""
+REMEMBERED = 65_536
+"""Connections whose calls are remembered."""
+DESCRIPTORS = "/dev/fd"
+
+
+class Connections:
+    """Counts refused calls by connection, and closes connections. `watch` has to run beside it.
+
+    ports: those of this process that accept connections; others are left alone. closed: how many have been
+    closed.
+    """
+
+    def __init__(self) -> None:
+        self.ports: set[int] = set()
+        self.closed = 0
+        self._refused: Counter[str] = Counter()
+        self._served: OrderedDict[str, None] = OrderedDict()
+        self._doomed: set[str] = set()
+        self._wanted = asyncio.Event()
+
+    def served(self, peer: str) -> None:
+        """A call was answered. peer: gRPC's name of the caller, such as "ipv4:10.0.0.7:50051"."""
+        self._refused.pop(peer, None)
+        self._served[peer] = None
+        self._served.move_to_end(peer)
+        while len(self._served) > REMEMBERED:
+            self._served.popitem(last=False)
+
+    def refused(self, peer: str) -> None:
+        """A call was refused."""
+        if len(self._refused) >= REMEMBERED:
+            self._refused.clear()
+        self._refused[peer] += 1
+        if self._refused[peer] >= MOST_REFUSED:
+            del self._refused[peer]
+            self._doomed.add(peer)
+            self._wanted.set()
+
+    async def watch(self) -> None:
+        """Close what has to be closed, until this is cancelled."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(WATCHED):
+                    await self._wanted.wait()
+            self._wanted.clear()
+            doomed, self._doomed = self._doomed, set()
+            self.closed += await asyncio.to_thread(self._close, doomed)
+            await asyncio.sleep(PAUSE)
+
+    def _close(self, doomed: set[str]) -> int:
+        closed = close({end_of(peer) for peer in doomed}, self.ports) if doomed else 0
+        if _in_use() > FULL * resource.getrlimit(resource.RLIMIT_NOFILE)[0]:
+            closed += close(Others(set(map(end_of, tuple(self._served)))), self.ports)
+        return closed
+
+
+class Others(Container[End]):
+    """All ends but these."""
+
+    def __init__(self, ends: set[End]) -> None:
+        self._ends = ends
+
+    def __contains__(self, end: object) -> bool:
+        return end not in self._ends
+
+
+def end_of(peer: str) -> End:
+    """The end that gRPC names, such as "ipv6:%5B::1%5D:50051"; ("", 0) for a Unix socket."""
+    host, _, port = peer.partition(":")[2].rpartition(":")
+    return (_plain(unquote(host).strip("[]")), int(port)) if port.isdigit() else ("", 0)
+
+
+def close(ends: Container[End], ports: Container[int]) -> int:
+    """Shut down the connections to `ports` of this process from `ends`; return how many there were.
+
+    gRPC may close a descriptor in the middle of this, and open another under its number. Then one connection
+    too many is cut, and its device makes a new one.
+    """
+    closed = 0
+    for descriptor in _descriptors():
+        with (
+            suppress(OSError, ValueError),
+            _socket(descriptor) as found,
+        ):  # ValueError: it is not an IP socket
+            _, own, *_ = found.getsockname()
+            if own in ports:
+                host, port, *_ = found.getpeername()
+                if (_plain(host), port) in ends:
+                    found.shutdown(socket.SHUT_RDWR)
+                    closed += 1
+    return closed
+
+
+def _descriptors() -> Iterable[int]:
+    """All that are in use, and maybe others: when none is left, there is none to list them with."""
+    try:
+        return map(int, os.listdir(DESCRIPTORS))
+    except OSError:
+        return range(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+def _in_use() -> int:
+    """About how many descriptors are in use: a new one gets the lowest free number."""
+    try:
+        descriptor = os.open(os.devnull, os.O_RDONLY)
+    except OSError:
+        return sys.maxsize
+    os.close(descriptor)
+    return descriptor
+
+
+@contextmanager
+def _socket(descriptor: int) -> Iterator[socket.socket]:
+    """A descriptor as a socket, which stays open. Given its kind, Python asks the kernel nothing about it."""
+    found = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, 0, fileno=descriptor)
+    try:
+        yield found
+    finally:
+        found.detach()
+
+
+def _plain(host: str) -> str:
+    """An address in one form: gRPC calls an IPv4 address on an IPv6 socket by its IPv4 form."""
+    with suppress(ValueError):
+        address = ipaddress.ip_address(host.partition("%")[0])
+        return str(getattr(address, "ipv4_mapped", None) or address)
+    return host

@@ -1,0 +1,171 @@
+"""The messages of a call: requests are read within limits, and a call ends if its caller takes no answer.
+
+gRPC reads the one request of a call before it runs any of our code, so a caller that sends only headers would
+hold a place for as long as its connection lasts. Here every method runs as soon as its headers have arrived:
+the other interceptors decide about the caller, and then this one reads the request, within a deadline.
+
+Calls that wait for their first message never keep others out: if there are too many of them, the one that has
+waited longest is ended, of the caller that has the most.
+"""
+
+import asyncio
+import contextlib
+import inspect
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any, TypeVar
+
+import grpc
+from google.protobuf.message import Message
+from grpc import aio
+
+from fedserver.rpc.identity import Context, network_of
+from shoal.core.engine import timeouts
+from shoal.core.errors import BadPayload, Refused, Unavailable
+from shoal.core.exchange import wire
+
+M = TypeVar("M", bound=Message)
+Behavior = Callable[[Any, Any], Awaitable[Any]]
+
+LARGE = timeouts.answer(4 << 20)
+"""Seconds for the largest message over the slowest line: gRPC shows a message only when it is complete."""
+LARGE_REQUESTS = ("/fed.v1.DeviceService/Report", "/fed.v1.PlacementService/Place")
+"""Calls whose request may be that large. They are for callers that the registry knows."""
+MOST_SILENT = 16_384
+
+
+class TooSlow(Unavailable):
+    """The first message of a call did not arrive in time, or its place was needed."""
+
+
+class NoSuchCall(Refused):
+    """The caller named a method that is not served here."""
+
+
+class Requests(aio.ServerInterceptor):  # type: ignore[type-arg]
+    """The innermost interceptor: reads the requests of every call.
+
+    within: seconds for the first message of a call. most: how many calls may wait for theirs.
+    """
+
+    def __init__(self, within: float = timeouts.STALL, most: int = MOST_SILENT) -> None:
+        self._within, self._silent = within, Silent(most)
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        handler, method = await continuation(handler_call_details), handler_call_details.method
+        within = LARGE if method in LARGE_REQUESTS else self._within
+        return UNKNOWN if handler is None else self._opened(handler, within)
+
+    def _opened(self, handler: Any, within: float) -> Any:
+        """The same method, which runs when its headers have arrived and gets a stream of bytes."""
+        cls: type[Message] = handler.request_deserializer.__self__
+        behavior, one = behavior_of(handler), not handler.request_streaming
+
+        async def read(requests: AsyncIterator[bytes], context: Context) -> Any:
+            if one:
+                data = await self._silent.first(requests, within, network_of(context.peer()))
+                return await behavior(wire.message_from_bytes(cls, data), context)
+            return await behavior(_each(cls, requests), context)
+
+        if handler.response_streaming:
+            return grpc.stream_stream_rpc_method_handler(read, None, handler.response_serializer)
+        return grpc.stream_unary_rpc_method_handler(read, None, handler.response_serializer)
+
+
+class Silent:
+    """The calls whose first message has not arrived, by caller: at most `most` of all."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._count = most, 0
+        self._calls: dict[str, dict[asyncio.Timeout, None]] = {}
+
+    async def first(self, requests: AsyncIterator[bytes], within: float, caller: str) -> bytes:
+        """The first message of a call. Raises TooSlow if it does not arrive in time, BadPayload if there is
+        none."""
+        try:
+            async with asyncio.timeout(within) as ends:
+                with self._counted(caller, ends):
+                    return await anext(requests)
+        except TimeoutError:
+            raise TooSlow(
+                "the message of the call did not arrive in time", "send it with the headers"
+            ) from None
+        except StopAsyncIteration:
+            raise BadPayload("the call has no message", "send one") from None
+
+    @contextlib.contextmanager
+    def _counted(self, caller: str, ends: asyncio.Timeout) -> Iterator[None]:
+        if self._count >= self._most:
+            largest = max(self._calls, key=lambda each: len(self._calls[each]))
+            oldest = next(iter(self._calls[largest]))
+            self._forget(largest, oldest)
+            oldest.reschedule(asyncio.get_running_loop().time())
+        self._calls.setdefault(caller, {})[ends] = None
+        self._count += 1
+        try:
+            yield
+        finally:
+            self._forget(caller, ends)
+
+    def _forget(self, caller: str, ends: asyncio.Timeout) -> None:
+        """Count a call no longer. Safe to repeat."""
+        calls = self._calls.get(caller, {})
+        if ends in calls:
+            del calls[ends]
+            self._count -= 1
+        if not calls:
+            self._calls.pop(caller, None)
+
+
+async def _no_such_call(requests: object, context: Context) -> None:
+    raise NoSuchCall("there is no such call here", "is the software of the other side newer?")
+
+
+UNKNOWN = grpc.stream_stream_rpc_method_handler(_no_such_call)
+
+
+async def _each(cls: type[M], requests: AsyncIterator[bytes]) -> AsyncIterator[M]:
+    async for request in requests:
+        yield wire.message_from_bytes(cls, request)
+
+
+# -- what interceptors do with behaviors --------------------------------------------------------------------
+
+
+def around(handler: Any, wrap: Callable[[Behavior], Behavior]) -> Any:
+    """Wrap the behavior of a call's handler."""
+    return handler._replace(**{_form(handler): wrap(behavior_of(handler))})
+
+
+def behavior_of(handler: Any) -> Behavior:
+    """What a handler does, as a coroutine in all four forms."""
+    behavior = getattr(handler, _form(handler))
+    return _written(behavior) if inspect.isasyncgenfunction(behavior) else behavior
+
+
+def _form(handler: Any) -> str:
+    request = "stream" if handler.request_streaming else "unary"
+    return f"{request}_{'stream' if handler.response_streaming else 'unary'}"
+
+
+def _written(behavior: Callable[[Any, Any], AsyncGenerator[Any, None]]) -> Behavior:
+    """Make a coroutine that writes a stream of answers, so that a cancellation reaches a slow write too."""
+
+    async def written(request: Any, context: Context) -> None:
+        async with contextlib.aclosing(behavior(request, context)) as responses:
+            async for response in responses:
+                await _write(response, context)
+
+    return written
+
+
+async def _write(response: Any, context: Context) -> None:
+    """Write one answer. gRPC waits for room at the caller; raises Unavailable if that takes too long."""
+    try:
+        async with asyncio.timeout(timeouts.STALL):
+            await context.write(response)
+    except TimeoutError:
+        raise Unavailable(f"nothing was taken for {timeouts.STALL:.0f} s", "go on where it was cut") from None

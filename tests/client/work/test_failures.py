@@ -1,0 +1,78 @@
+"""What of a failure leaves the device: a code and a fixed text, and a line in the ledger before it."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import fedclient
+from fedclient.store.ledger import Ledger
+from fedclient.work.failures import OTHER, TEXTS, outgoing
+from shoal.core.errors import DiskFull, LedgerFault
+from shoal.core.exchange.link import Failure
+from shoal.core.privacy.budget import Budget
+from shoal.core.privacy.ledger import Failed
+from tests.client.memory_server import MemoryServer
+from tests.client.visits import Device
+
+RECORD = "30.7130"
+
+
+@pytest.mark.parametrize("code", [*TEXTS, "x is 30.7130", "", "a-code-of-the-author"])
+def test_only_a_known_code_and_its_text_leave(code: str) -> None:
+    found = outgoing(Failure(code, f"tensor([[{RECORD}]])", f"Traceback: {RECORD}"))
+    assert found == Failure(code if code in TEXTS else OTHER, TEXTS.get(code, TEXTS[OTHER]))
+    assert RECORD not in f"{found.code}{found.message}"
+
+
+def test_every_code_that_the_client_makes_has_a_text() -> None:
+    codes = set()
+    for path in Path(fedclient.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Failure":
+                codes |= {each.value for each in node.args[:1] if isinstance(each, ast.Constant)}
+    assert codes == {"out-of-memory", "bug"}
+    assert codes <= set(TEXTS)
+
+
+def test_the_owner_sees_all_of_it_and_the_server_learns_the_code(
+    device: Device, server: MemoryServer, tmp_path: Path
+) -> None:
+    ledger = Ledger(tmp_path / "privacy", Budget())
+    learned: list[int] = []
+
+    def note(run: str, code: str) -> None:
+        learned.append(len(server.reports))
+        ledger.failed(run, code)
+
+    trace = f"Traceback: ValueError: got tensor([[{RECORD}]])"
+    device.executor.before = [lambda: Failure("learner-failed", f"loss of {RECORD}", trace)]
+    device.note_failure = note
+    device.run()
+    assert server.reports[0].result == Failure("learner-failed", TEXTS["learner-failed"])
+    assert learned == [0]  # before the report was sent
+    assert [(each.run, each.code) for each in ledger.verify() if isinstance(each, Failed)] == [
+        ("r1", "learner-failed")
+    ]
+    assert any(RECORD in line for line in device.said)
+    assert device.reporter.status.error["details"] == trace
+
+
+def test_a_damaged_ledger_is_told_and_a_full_disk_is_waited_for(device: Device, server: MemoryServer) -> None:
+    told: list[str] = []
+
+    def note(run: str, code: str) -> None:
+        told.append(code)
+        if code == "bad-ledger":
+            raise LedgerFault("line 1 of the ledger was changed")
+        if len(told) == 1:
+            raise DiskFull("no room for the line")
+
+    device.executor.before = [lambda: Failure("bug", "x"), lambda: Failure("bad-ledger", "line 1")]
+    device.note_failure = note
+    device.run()
+    assert told == ["bug", "bug", "bad-ledger"]
+    assert [each.result for each in server.reports[:2]] == [
+        Failure("bug", TEXTS["bug"]),
+        Failure("bad-ledger", TEXTS["bad-ledger"]),
+    ]

@@ -1,0 +1,58 @@
+"""The standard messages from an algorithm's parameters."""
+
+from dataclasses import replace
+
+import pytest
+
+from shoal.core.algorithm import discover, find
+from shoal.core.exchange.messages import Train
+from shoal.core.server_kit.standard import share_of_rate
+from tests.reports import model, trained
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ("constant", [1, 1, 1, 1]),
+        ("linear", [1, 0.75, 0.5, 0.25]),
+        ("cosine", [1, (2 + 2**0.5) / 4, 0.5, (2 - 2**0.5) / 4]),
+        ("step", [1, 1, 0.1, 0.01]),
+    ],
+)
+def test_a_schedule_is_of_the_rounds_and_never_reaches_nothing(schedule: str, expected: list[float]) -> None:
+    assert [share_of_rate(schedule, done, 4) for done in range(4)] == pytest.approx(expected)
+    assert share_of_rate(schedule, 4, 4) == pytest.approx(expected[-1]), "after the last round, for tuning"
+
+
+def test_every_algorithm_with_a_schedule_uses_it() -> None:
+    """Asked after two of four rounds, whatever trains first in a run trains at half of the rate."""
+    seen = set()
+    for card in discover().values():
+        if "schedule" not in card.settings:
+            continue
+        changes = {"schedule": "linear", "rounds": 4, "learning_rate": 0.1}
+        parameters, server = card.configure("default", changes), card.server()
+        models = [model(number, 0) for number in range(card.initial(parameters))]
+        state = replace(server.start(models[0], parameters, *models[1:]), progress=2)
+        plan = server.plan(state, ["a"])
+        assert plan is not None
+        settings = getattr(plan.tasks["a"], "settings", None)
+        if settings is not None:
+            assert settings.learning_rate == pytest.approx(0.05), card.name
+            seen.add(card.name)
+    assert {"flux", "feroma", "fedrc", "fedem", "fedsoft", "fedavg", "cornflqs"} <= seen
+
+
+def test_the_rate_that_devices_get_falls_from_round_to_round() -> None:
+    card = find("fedavg")[0]
+    server = card.server()
+    state = server.start(model(0, 0), card.configure("default", {"rounds": 3, "schedule": "linear"}))
+    rates = []
+    for _ in range(3):
+        plan = server.plan(state, ["a"])
+        assert plan is not None
+        task = plan.tasks["a"]
+        assert isinstance(task, Train)
+        rates.append(task.settings.learning_rate)
+        state = server.reduce(state, [trained("a", 1, 1)])
+    assert rates == pytest.approx([0.005, 0.01 / 3, 0.005 / 3])

@@ -1,0 +1,106 @@
+"""Pictures in folders and archives: what they hold comes out in order, and what is wrong is named."""
+
+import io
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from shoal.core.errors import DataFault
+from shoal.shell.readers import images, kind_of, numbered, read_images, read_numbered
+
+COLORS = {"train/cat/a.png": (255, 0, 0), "train/cat/b.png": (0, 9, 0), "train/dog/a.png": (0, 0, 7)}
+
+
+def saved(path: Path, color: tuple[int, ...] | int, size: tuple[int, int] = (5, 4)) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("L" if isinstance(color, int) else "RGB", size, color).save(path)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, color in COLORS.items():
+        saved(tmp_path / name, color)
+    (tmp_path / "train" / "README.md").write_text("no picture")
+    return tmp_path
+
+
+@pytest.mark.parametrize("ending", ["", ".tar", ".tar.gz", ".tar.xz"])
+def test_a_folder_and_an_archive_of_it_hold_the_same(folder: Path, ending: str) -> None:
+    path = folder
+    if ending:
+        path = folder / f"all{ending}"
+        with tarfile.open(path, f"w:{ending.rpartition('.')[2]}" if ending != ".tar" else "w") as archive:
+            archive.add(folder / "train", "./train")
+    x, names = read_images(path, "train")
+    assert (x.shape, x.dtype, names) == ((3, 3, 4, 5), np.uint8, ["cat", "cat", "dog"])
+    assert x[:, :, 0, 0].tolist() == [[255, 0, 0], [0, 9, 0], [0, 0, 7]]
+    assert kind_of(path) == "images"
+
+
+def test_gray_pictures_stay_gray_and_a_shape_brings_pictures_into_it(tmp_path: Path) -> None:
+    for name, size in (("0/a.png", (5, 4)), ("1/b.png", (10, 8))):
+        saved(tmp_path / name, 90, size)
+    with pytest.raises(DataFault, match=r"1/b.png has shape \[8, 10\], and 0/a.png has \[4, 5\]"):
+        read_images(tmp_path)
+    x, y = read_numbered(tmp_path, (1, 4, 5))
+    assert (x.shape, np.unique(x).tolist(), y.tolist()) == ((2, 1, 4, 5), [90], [0, 1])  # type: ignore[union-attr]
+    assert read_images(tmp_path, shape=(3, 4, 5))[0].shape == (2, 3, 4, 5)
+    (tmp_path / "1" / "b.png").unlink()
+    assert read_images(tmp_path)[0].shape == (1, 4, 5)
+
+
+def test_pictures_without_folders_have_no_class(tmp_path: Path) -> None:
+    saved(tmp_path / "b.png", 2)
+    saved(tmp_path / "a.png", 1)
+    x, y = read_numbered(tmp_path)
+    assert (x[:, 0, 0].tolist(), y) == ([1, 2], None)
+
+
+def test_devices_number_classes_alike_even_where_some_are_missing() -> None:
+    path = Path("here")
+    assert numbered(path, ["dog", "cat"], ["cat", "cow", "dog"]).tolist() == [2, 0]  # type: ignore[union-attr]
+    assert numbered(path, ["7", "03"]).tolist() == [7, 3]  # type: ignore[union-attr]
+    with pytest.raises(DataFault, match="'dog' is not a number") as caught:
+        numbered(path, ["dog"])
+    assert "data.classes: [dog, ...]" in caught.value.hint
+    with pytest.raises(DataFault, match="'dgo' is not in") as caught:
+        numbered(path, ["dgo"], ["cat", "dog"])
+    assert "dog" in caught.value.hint
+
+
+def test_what_is_no_picture_or_stands_elsewhere_is_named(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(DataFault, match="has no pictures"):
+        read_images(folder, "test")
+    with pytest.raises(DataFault, match=r"train/cat/a.png is in more folders"):
+        read_images(folder)
+    saved(folder / "train" / "odd.png", (1, 1, 1))
+    with pytest.raises(DataFault, match=r"cat/a.png is in more folders"):
+        read_images(folder, "train")
+    broken = tmp_path / "broken" / "0"
+    broken.mkdir(parents=True)
+    whole = io.BytesIO()
+    Image.new("RGB", (64, 64)).save(whole, "PNG")
+    for data in (b"", b"\x89PNG\r\n\x1a\n", whole.getvalue()[:60], b"GIF89a" + bytes(40)):
+        (broken / "a.png").write_bytes(data)
+        with pytest.raises(DataFault, match=r"0/a.png is not a picture"):
+            read_images(broken.parent)
+    (broken / "a.png").write_bytes(whole.getvalue())
+    monkeypatch.setattr(images, "MOST_PIXELS", 64 * 64 - 1)
+    with pytest.raises(DataFault, match="64 x 64 pixels"):
+        read_images(broken.parent)
+
+
+@pytest.mark.parametrize("cut", [0, 1, 100, 250])
+def test_an_archive_that_is_cut_off_is_named(folder: Path, cut: int) -> None:
+    path = folder / "all.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        archive.add(folder / "train", "train")
+    path.write_bytes(path.read_bytes()[: min(cut, path.stat().st_size - 1)])
+    with pytest.raises(DataFault, match="not a whole archive"):
+        read_images(path, "train")
