@@ -23,7 +23,7 @@ from shoal.core.server_kit.assign import nearest_of
 from shoal.core.server_kit.averaging import Guard, combined_models, next_models
 from shoal.core.server_kit.cluster import Labels
 from shoal.core.server_kit.robust import Update
-from shoal.core.server_kit.standard import metrics_of, private_training, trained, training
+from shoal.core.server_kit.standard import accuracy_cost, metrics_of, private_training, trained, training
 from shoal.core.types import Array, DeviceId, ModelKey, Scalar, Tensors
 
 GLOBAL = "global"
@@ -362,7 +362,9 @@ def ask_evaluate(
     """
     homes = {device: home(state, device) for device in present}
     tasks: dict[ModelKey, Message] = {
-        key: measure(state, key) if measure else Evaluate(model, "test", key)
+        key: measure(state, key)
+        if measure
+        else Evaluate(model, "test", key, rho=accuracy_cost(state.parameters))
         for key, model in state.models.items()
     }
     return Plan({device: tasks[key] for device, key in homes.items() if key is not None}, "final evaluation")
