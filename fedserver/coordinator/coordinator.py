@@ -273,6 +273,12 @@ class Coordinator:
         """The seconds over which devices should spread their return after they lose the connection."""
         return min(max(1.0, max(self.known, len(self.visitors)) / RETURNS), FURTHEST)
 
+    def connected(self) -> tuple[DeviceId, ...]:
+        """The devices that have a session and may take part in runs, sorted."""
+        return tuple(
+            sorted(name for name, each in self.visitors.items() if each.session and self.may_train(name))
+        )
+
     def heard(self, visitor: Visitor) -> None:
         """Note that a device has just called."""
         visitor.seen()
