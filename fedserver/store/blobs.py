@@ -104,9 +104,9 @@ class Blobs:
         """What is wrong with a blob; "" if its bytes match its name.
 
         within: a blob that was sound less than this many seconds ago is not read again. A damaged blob is
-        moved to the quarantine, so that it cannot be used under its name, and is restored from its copy if there is a
-        sound one; then it is sound again, and `restored` says so. Raises StorageFault if the disk did not let
-        the blob be checked.
+        moved to the quarantine, so that it cannot be used under its name, and is restored from its copy if
+        there is a sound one; then it is sound again, and `restored` says so. Raises StorageFault if the disk
+        did not let the blob be checked.
         """
         if within and time.monotonic() - self._sound.get(name, -math.inf) < within:
             return ""
