@@ -20,6 +20,7 @@ from shoal.core.algorithm.halves import (
     Report,
     ServerHalf,
     State,
+    admit,
     measurement,
 )
 from shoal.core.algorithm.parameters import (
@@ -56,6 +57,7 @@ __all__ = [
     "State",
     "TrainingParameters",
     "Written",
+    "admit",
     "algorithm",
     "discover",
     "find",
