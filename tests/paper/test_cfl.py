@@ -70,6 +70,21 @@ def test_gamma_keeps_together_what_does_not_pull_apart_enough() -> None:
     assert len(state.models) == 1
 
 
+def test_the_number_of_clusters_can_be_limited_as_fedrc_compares_with_it() -> None:
+    for most, clusters in ((0, 4), (3, 3), (2, 2), (1, 1)):
+        state = server_half.start(
+            model(0, 0), Parameters(rounds=9, earliest=1, most=most, aggregation="mean")
+        )
+        for _ in range(3):
+            moves = {"a": (1, 1), "b": (1, -1), "c": (-1, 1), "d": (-1, -1)}
+            bases = {name: values(state)[state.assignments.get(name, "c0")] for name in moves}
+            reports = [
+                trained(name, bases[name][0] + x, bases[name][1] + y) for name, (x, y) in moves.items()
+            ]
+            state = server_half.reduce(state, reports)
+        assert len(state.models) == clusters
+
+
 def test_identical_devices_are_never_split() -> None:
     state = server_half.start(model(0, 0), Parameters(earliest=1))
     for _ in range(3):
