@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import resource
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +25,8 @@ from shoal.shell.disk import settle, storing, temporary
 
 log = logging.getLogger("shoal.server")
 
+MOST_DESCRIPTORS = 1 << 20
+"""Open files and connections: more than any server has memory for."""
 ADDRESS, JOIN = "address", "join-address"
 """The files in the state folder with the addresses at which devices call and join."""
 
@@ -35,6 +38,7 @@ async def serve(config: ServerConfig, announce: Callable[[str, str], None]) -> N
     intact as after any other stop, and the next start continues from it.
     """
     os.umask(0o077)  # only this user may read the state folder
+    _allow_descriptors()
     stop = _stop_signal()
     authority = None if config.insecure_loopback else Authority.open(config.state, config.hosts)
     coordinator = await Coordinator.open(config.state, config.cadence)
@@ -53,6 +57,15 @@ async def serve(config: ServerConfig, announce: Callable[[str, str], None]) -> N
         await _end(coordinator, listeners, config)
     if coordinator.broken.done():
         raise coordinator.broken.result()
+
+
+def _allow_descriptors() -> None:
+    """Raise the limit of open files and connections as far as this user may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    if soft < most:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 async def _end(coordinator: Coordinator, listeners: Listeners | None, config: ServerConfig) -> None:

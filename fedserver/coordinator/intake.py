@@ -7,12 +7,15 @@ effect.
 """
 
 import asyncio
+import logging
 
+from fedserver.coordinator import damage
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.runs import Run
 from fedserver.store import released
-from fedserver.store.blobs import Blobs, MappedTensors
+from fedserver.store.blobs import Blobs
 from fedserver.store.identities.audit import Event
+from fedserver.store.mapped import MappedTensors
 from fedserver.store.records import ReportRecord
 from shoal.core.engine.events import Failed, Reported
 from shoal.core.errors import BadPayload, DiskFull, StaleReport, Unavailable
@@ -23,6 +26,8 @@ from shoal.core.exchange.payload import Payload, Weights, decode
 from shoal.core.exchange.wire import payload_to_bytes
 from shoal.core.types import DeviceId, Tensors
 from shoal.shell import crash
+
+log = logging.getLogger("shoal.server")
 
 DETAILS, REASON = 8192, 500
 """How many characters of a traceback (its end) go into the log, and how many of why a device is missing."""
@@ -45,6 +50,10 @@ async def receive(coordinator: Coordinator, device: DeviceId, report: Report) ->
             await coordinator.in_turn(_disputed(run, device, report.round, task.reason))
         return task
     if isinstance(report.result, Failure):
+        if report.result.code == BadPayload.code:
+            receipt = await coordinator.in_turn(_suspected(run, device, report))
+            if receipt is not None:
+                return receipt
         return await coordinator.in_turn(_failed(run, device, report, report.result))
     try:
         # In a thread and out of turn: reading all tensors of a large model would hold up every other device.
@@ -115,11 +124,28 @@ async def _count(
     try:
         await coordinator.storage.reports.add(record)
     except DiskFull as fault:
-        raise Unavailable(f"the server cannot store the report: {fault.message}", "send it again") from None
+        log.warning("a report of device %s cannot be stored: %s", device, fault)
+        raise Unavailable("the server cannot store the report at the moment", "send it again") from None
     crash.point("server.report-stored")
     await run.advance(Reported(device, report.round, report.attempt))
     crash.point("server.report-counted")
     return Receipt(Outcome.ACCEPTED)
+
+
+async def _suspected(run: Run, device: DeviceId, report: Report) -> Receipt | None:
+    """A device says that the bytes of its task are wrong: verify our own, before it is blamed.
+
+    Returns the receipt if they were damaged. Then the device keeps its task, or gets one with other models.
+    """
+    lease = run.lease(device)
+    if lease is None:
+        return None
+    names = [weights.blob.sha256 for weights in lease.task.payload.weights()]
+    damaged, lost = await damage.examine(run, damage.complained(run, names))
+    if lost:
+        await damage.go_back(run, lost)
+    why = "the bytes of the task were damaged on the server's disk: ask for the next task"
+    return Receipt(Outcome.LATE, why) if damaged else None
 
 
 async def _disputed(run: Run, device: DeviceId, round: int, reason: str) -> None:

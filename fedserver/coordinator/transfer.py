@@ -1,6 +1,7 @@
 """The transfer of blobs: which ones a device may fetch and upload, and how many bytes are accepted."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,9 @@ from shoal.core.exchange.admit import largest_upload, most_models
 from shoal.core.exchange.payload import BlobRef
 from shoal.core.exchange.wire import CHUNK
 from shoal.core.types import RunId
+from shoal.shell.disk import storing
+
+log = logging.getLogger("shoal.server")
 
 MOST_REPEATS, PAUSE = 16, (60.0, 120.0)
 """How many times a device may upload the bytes that a round needs from it, since connections break and the
@@ -51,10 +55,11 @@ async def read(path: Path, blob: BlobRef, start: int) -> AsyncIterator[bytes]:
     """The bytes of a file from `start` on, read without blocking the event loop."""
     if start > blob.size:
         raise BadPayload(f"a blob of {blob.size} bytes has no byte {start}")
-    try:
-        file = await asyncio.to_thread(path.open, "rb")
-    except FileNotFoundError:
-        raise NotFound(f"blob {blob.sha256[:12]} is gone", "ask for the next task") from None
+    with storing(path):
+        try:
+            file = await asyncio.to_thread(path.open, "rb")
+        except FileNotFoundError:
+            raise NotFound(f"blob {blob.sha256[:12]} is gone", "ask for the next task") from None
     with file:
         file.seek(start)
         while chunk := await asyncio.to_thread(file.read, CHUNK):
@@ -113,8 +118,9 @@ def expected(coordinator: Coordinator, size: int) -> Iterator[Callable[[int], No
         try:
             yield arrived
         except DiskFull as full:
+            log.warning("an upload cannot be stored: %s", full)
             raise ServerFull(
-                f"the server's disk is full: {full.message}",
+                "the server's disk is full, or it has too many files open",
                 "the server's operator can free some space; the device tries again",
             ) from None
 

@@ -71,19 +71,18 @@ class Connections:
 
     async def watch(self) -> None:
         """Close what has to be closed, until this is cancelled."""
-        most = int(FULL * resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(WATCHED):
                     await self._wanted.wait()
             self._wanted.clear()
             doomed, self._doomed = self._doomed, set()
-            self.closed += await asyncio.to_thread(self._close, doomed, most)
+            self.closed += await asyncio.to_thread(self._close, doomed)
             await asyncio.sleep(PAUSE)
 
-    def _close(self, doomed: set[str], most: int) -> int:
+    def _close(self, doomed: set[str]) -> int:
         closed = close({end_of(peer) for peer in doomed}, self.ports) if doomed else 0
-        if _in_use() > most:
+        if _in_use() > FULL * resource.getrlimit(resource.RLIMIT_NOFILE)[0]:
             closed += close(Others(set(map(end_of, tuple(self._served)))), self.ports)
         return closed
 

@@ -72,11 +72,17 @@ def status_of(error: ShoalError) -> grpc.StatusCode:
 class Errors(aio.ServerInterceptor):  # type: ignore[type-arg]
     """The outermost interceptor: turns the errors of every call into statuses, and counts refused calls.
 
-    The details of a bug stay in the server's log.
+    The details of a bug stay in the server's log. So do those of an error of the disk, with its paths, unless
+    the disk is the caller's own.
     """
 
-    def __init__(self, connections: Connections | None = None, attention: Attention | None = None) -> None:
-        self._connections, self._attention = connections, attention
+    def __init__(
+        self,
+        connections: Connections | None = None,
+        attention: Attention | None = None,
+        own_disk: bool = False,
+    ) -> None:
+        self._connections, self._attention, self._own_disk = connections, attention, own_disk
 
     async def intercept_service(
         self,
@@ -95,6 +101,11 @@ class Errors(aio.ServerInterceptor):  # type: ignore[type-arg]
             except Exception as error:
                 if isinstance(error, REFUSALS):
                     self._refused(context)
+                if isinstance(error, StorageFault) and not self._own_disk:
+                    log.error("a call failed: %s", error)
+                    error = Unavailable(
+                        "the server cannot use its disk at the moment", "try again in a minute"
+                    )
                 await _abort(context, error)
             else:
                 if self._connections is not None:

@@ -101,14 +101,18 @@ async def listen(
     at_devices = (Errors(connections, attention[0]), *authorization, Admission(callers), Requests())
     devices = aio.server(interceptors=at_devices, options=options)
     operators = aio.server(
-        interceptors=(Errors(), Requests()), options=OPTIONS, maximum_concurrent_rpcs=OPERATOR_CALLS
+        interceptors=(Errors(own_disk=True), Requests()),
+        options=OPTIONS,
+        maximum_concurrent_rpcs=OPERATOR_CALLS,
     )
     checks, operator_api = health.HealthServicer(), OperatorApi(coordinator)
     listeners = Listeners([devices, operators], checks, connections)
     coordinator.attention.extend(each.notices for each in attention)
     served: Any = RecordingServer(devices)  # all of a server that generated code asks for
     if access is None or verified is None:
-        listeners.address = f"{_loopback(address)}:{bind(devices, address)}"
+        host, port = _loopback(address), bind(devices, address)
+        listeners.address = f"{host}:{port}"
+        connections.ports.add(port)
     else:
         port = bind(devices, address, device_credentials(access.peers.authority))
         listeners.address = access.at(port)

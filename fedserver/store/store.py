@@ -30,7 +30,7 @@ from fedserver.store.journal import Journal
 from fedserver.store.records import RoundRecord, Standing
 from fedserver.store.redundancy import DamagedRow
 from fedserver.store.runs import Reports, Runs
-from shoal.core.errors import DiskFull
+from shoal.core.errors import DiskFull, TooManyFiles
 from shoal.core.types import RunId
 from shoal.shell import disk
 
@@ -78,6 +78,10 @@ class Store:
         ]
         files, size = self.blobs.clean_up(needed, asked)
         return f"removed {files} unfinished files ({size} bytes) left by the last stop" if files else ""
+
+    def check_rows(self) -> None:
+        """Compare the rows of the database on the disk with their checksums, and restore damaged ones."""
+        self.database.check()
 
     def recover(self) -> list[RunId]:
         """Accept this state as the one to continue from. Returns the runs whose open rounds were abandoned.
@@ -137,8 +141,7 @@ class Storage:
         self.runs, self.reports = RunCalls(self, store.runs), ReportCalls(self, store.reports)
         self.journal, self.history = JournalCalls(self, store.journal), HistoryCalls(self, store.history)
         self.identities = IdentityCalls(self, store.identities)
-        self.clean_up = Call(self, store.clean_up)
-        self.repaired = store.database.repaired
+        self.clean_up, self.check_rows = Call(self, store.clean_up), Call(self, store.check_rows)
 
     @classmethod
     async def open(cls, state: Path) -> "Storage":
@@ -155,11 +158,15 @@ class Storage:
             raise
         return cls(store, thread, space)
 
+    @property
+    def repaired(self) -> list[str]:
+        return [*self._store.database.repaired, *self.blobs.restored]
+
     async def on_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, _repairing, work)
 
     async def when_space(self, work: Callable[[], T]) -> T:
-        """Run `work` on the store's thread, and repeat it as long as the disk is full.
+        """Run `work` on the store's thread; repeat it as long as the disk is full or no file can be opened.
 
         Raises DiskFull only if the server stops meanwhile. Nothing else is decided while this waits, and no
         device has seen the decision, so the server can decide the same again after a restart.
@@ -169,13 +176,14 @@ class Storage:
                 try:
                     return await self.on_thread(work)
                 except DiskFull as full:
-                    if await asyncio.to_thread(self.space.release):
+                    is_space = not isinstance(full, TooManyFiles)
+                    if is_space and await asyncio.to_thread(self.space.release):
                         log.warning("the disk is full; the reserve is used up: %s", full)
                     elif self._ending.is_set():
                         raise
                     else:
                         if self.full is None:
-                            log.error("the disk is full; the server waits for space: %s", full)
+                            log.error("a write has to wait, and is tried again: %s", full)
                         self.full = full
                         with contextlib.suppress(TimeoutError):
                             await asyncio.wait_for(self._ending.wait(), RETRY)
@@ -211,7 +219,7 @@ class BlobCacheCalls:
         self.payload, self.question = Call(on, part.payload), Call(on, part.question)
         self.weights, self.load = Call(on, part.weights), Call(on, part.load)
         self.store_state, self.load_state = Call(on, part.store_state), Call(on, part.load_state)
-        self.models_of = Call(on, part.models_of)
+        self.models_of, self.restore = Call(on, part.models_of), Call(on, part.restore)
 
 
 class RunCalls:
@@ -220,6 +228,9 @@ class RunCalls:
     def __init__(self, on: Storage, part: Runs) -> None:
         self.add, self.end, self.all = Call(on, part.add), Call(on, part.end), Call(on, part.all)
         self.names, self.get = Call(on, part.names), Call(on, part.get)
+        self.pause, self.change = Call(on, part.pause), Call(on, part.change)
+        self.reactivate = Call(on, part.reactivate)
+        self.prune, self.remove = Call(on, part.prune), Call(on, part.remove)
         self.adopt, self.release = Call(on, part.adopt), Call(on, part.release)
         self.open_round, self.save_round = Call(on, part.open_round), Call(on, part.save_round)
         self.rounds, self.versions = Call(on, part.rounds), Call(on, part.versions)

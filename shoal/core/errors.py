@@ -25,6 +25,7 @@
     |- SessionLost        the server or the device was restarted: say hello again
     |- StorageFault       our own disk failed: read-only, broken
     |  `- DiskFull        it has no space left: nothing was written, and the same can be tried again
+    |     `- TooManyFiles the process or the machine has no file descriptor left: the same
     |- LedgerFault        the device's privacy ledger was changed or is damaged
     `- IllegalEvent       our own bug: an event that the table does not allow
 
@@ -161,6 +162,10 @@ class StorageFault(ShoalError):
 
 class DiskFull(StorageFault):
     code = "disk-full"
+
+
+class TooManyFiles(DiskFull):
+    code = "too-many-files"
 
 
 class LedgerFault(ShoalError):

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, BinaryIO
 
-from shoal.core.errors import ConfigError, DiskFull, StorageFault
+from shoal.core.errors import ConfigError, DiskFull, StorageFault, TooManyFiles
 from shoal.shell import crash
 
 TEMPORARY = ".writing-"
@@ -19,15 +19,23 @@ NO_SECOND_NAMES = (errno.EPERM, errno.EOPNOTSUPP)
 """What link() reports on a file system that allows only one name per file."""
 
 
+NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+
+
 @contextmanager
 def storing(path: Path) -> Iterator[None]:
-    """Around work on `path`: an OSError becomes a StorageFault that names it, a full disk a DiskFull."""
+    """Around work on `path`: an OSError becomes a StorageFault that names it.
+
+    What passes by itself, a full disk and a lack of file descriptors, becomes a DiskFull and a TooManyFiles.
+    """
     try:
         yield
     except OSError as error:
         what = f"{error.filename or path}: {error.strerror or error}"
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFull(what, "free some space on the disk of the state folder") from error
+        if error.errno in NO_DESCRIPTORS:
+            raise TooManyFiles(what, "close other connections and files, or raise `ulimit -n`") from error
         raise StorageFault(what, "check the disk of the state folder") from error
 
 
@@ -136,6 +144,15 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def is_out_of_descriptors() -> bool:
+    """Whether this process can open no file at the moment, for callers whose library does not say why."""
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as error:
+        return error.errno in NO_DESCRIPTORS
+    return False
 
 
 def lock(path: Path) -> IO[str]:
