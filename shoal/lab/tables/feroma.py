@@ -19,7 +19,7 @@ KNOWN_AND_FEW = {5: "mnist", 6: "fashion-mnist", 7: "cifar-10", 8: "cifar-100"}
 
 
 def setting(shift: str, level: str, drifts: int = 10) -> dict[str, object]:
-    """The fields of an experiment. Without labels nobody can recognize P(Y|X)."""
+    """The fields of an experiment. Without labels no algorithm can recognize P(Y|X)."""
     labels = LABELS if shift == "pyx" else 0
     return {"shift": shift, "level": level, "drifts": drifts, "labels": labels, **TWENTY}
 

@@ -43,7 +43,7 @@ COMPARED = (
 
 
 def measured(shift: str) -> tuple[str, ...]:
-    """What is reported under a shift: without labels nobody can recognize P(Y|X)."""
+    """What is reported under a shift: without labels no algorithm can recognize P(Y|X)."""
     return ("known",) if shift == "pyx" else ("known", "test")
 
 
