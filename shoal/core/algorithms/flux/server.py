@@ -262,4 +262,4 @@ PHASES: clustered.Phases[State] = {
     "clustered": (_ask_clustered, _take_clustered),
     "watch": (_ask_watch, _take_watch),
 }
-plan, reduce = clustered.phased(PHASES)
+plan, reduce = clustered.phased(PHASES, forming=("cluster",))
