@@ -29,11 +29,12 @@ from shoal.core.exchange.parts import Descriptor
 from shoal.core.exchange.payload import Payload
 from shoal.core.exchange.tensors import digest
 from shoal.core.exchange.wire import payload_from_bytes, payload_to_bytes
-from shoal.core.privacy.accountant import Lesson, Order
+from shoal.core.privacy.accountant import Lesson, Order, Tally
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.chance import Entropy
 from shoal.core.privacy.cost import Cost
 from shoal.core.privacy.ledger import (
+    Counted,
     Debit,
     Entry,
     Failed,
@@ -50,7 +51,7 @@ from shoal.core.privacy.ledger import (
     released,
     spent,
 )
-from shoal.core.privacy.release import release_sums
+from shoal.core.privacy.release import noisy_count, release_sums
 from shoal.core.privacy.report import OF_TRAINING
 from shoal.core.privacy.sums import ExactSums
 from shoal.core.types import Tensors
@@ -78,7 +79,7 @@ class Ledger:
     def verify(self) -> list[Entry]:
         """All entries, after the releases on the disk were verified too. Raises LedgerFault."""
         entries = self.entries()
-        kept = {each.number for each in chosen(entries, Debit)}
+        kept = {each.number for each in paid(entries) if not isinstance(each, Training)}
         for each in chosen(entries, Release):
             if each.debit in kept:
                 self._bytes_of(each)
@@ -105,12 +106,9 @@ class Ledger:
             debit = Debit.of(order, len(paid(entries)) + 1, time.time())
             head = self._pay(debit, entries, head)
             descriptor = release_sums(sums, order.settings, order.terms, order.projector)
-            data = payload_to_bytes(Payload("descriptor", {"descriptor": descriptor}))
             crash.point("device.drawn")
-            write(self._path_of(debit.number), data)
-            crash.point("device.release-stored")
-            self._append(Release(debit.number, time.time(), sha256(data).hexdigest()), head)
-            crash.point("device.release-noted")
+            data = payload_to_bytes(Payload("descriptor", {"descriptor": descriptor}))
+            self._store(debit.number, data, head)
         return descriptor
 
     def train(self, lesson: Lesson, work: Callable[[Entropy], Tensors]) -> Tensors:
@@ -126,6 +124,24 @@ class Ledger:
             self._append(Release(training.number, time.time(), digest(found)), self._read()[1])
             crash.point("device.release-noted")
         return found
+
+    def count(self, tally: Tally, exact: Callable[[], int]) -> int:
+        """See `shoal.core.privacy.accountant`. Raises OverBudget, LedgerFault, StorageFault."""
+        entries = self.entries()
+        if (found := self._recounted(entries, tally)) is not None:
+            return found
+        self._check(entries, Cost(tally.rho), tally.data)
+        value = exact()  # the author's code: before the debit, and without the lock
+        with self._locked():
+            entries, head = self._read()
+            if (found := self._recounted(entries, tally)) is not None:
+                return found
+            counted = Counted.of(tally, len(paid(entries)) + 1, time.time())
+            head = self._pay(counted, entries, head)
+            noised = noisy_count(value, tally.rho)
+            crash.point("device.drawn")
+            self._store(counted.number, str(noised).encode(), head)
+        return noised
 
     def unprotected(self, what: str, data: str) -> None:
         """See `shoal.core.privacy.accountant`. Raises Unprotected, LedgerFault, StorageFault."""
@@ -174,6 +190,12 @@ class Ledger:
             raise BadPayload(f"{self._path_of(found.debit)} does not contain a descriptor", HINT)
         return part
 
+    def _recounted(self, entries: list[Entry], tally: Tally) -> int | None:
+        found = released(entries, tally)
+        if found is None or not self._path_of(found.debit).exists():
+            return None
+        return int(self._bytes_of(found))
+
     # -- files ------------------------------------------------------------------------------------------
 
     def _path_of(self, debit: int) -> Path:
@@ -187,6 +209,13 @@ class Ledger:
             what = "is gone" if data is None else "is not what was released"
             raise LedgerFault(f"{path} {what}", "remove what is left of it; the next release is paid again")
         return data
+
+    def _store(self, debit: int, data: bytes, head: Head) -> None:
+        """Store what was released for a debit, and then the line that says so."""
+        write(self._path_of(debit), data)
+        crash.point("device.release-stored")
+        self._append(Release(debit, time.time(), sha256(data).hexdigest()), head)
+        crash.point("device.release-noted")
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -10,7 +10,18 @@ from fedclient.store.state import DeviceFolder
 from shoal.core.errors import LedgerFault
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.cost import Cost
-from shoal.core.privacy.ledger import Entry, Failed, Open, Paid, Release, Training, chosen, spent, versions
+from shoal.core.privacy.ledger import (
+    Counted,
+    Entry,
+    Failed,
+    Open,
+    Paid,
+    Release,
+    Training,
+    chosen,
+    spent,
+    versions,
+)
 from shoal.core.privacy.report import Statement, of_weights
 
 SHORT = 12
@@ -97,7 +108,10 @@ def text(entries: Sequence[Entry], budget: Budget) -> str:
 
 
 def _paid(each: Paid, budget: Budget, kept: Container[int]) -> str:
-    how = f"noise {each.noise:.4g}, {each.steps} steps" if isinstance(each, Training) else each.mode
+    if isinstance(each, Training):
+        how = f"noise {each.noise:.4g}, {each.steps} steps"
+    else:
+        how = each.part if isinstance(each, Counted) else each.mode
     lost = "" if each.number in kept else "; not finished, so nothing was released"
     return f"{each.purpose}: epsilon {budget.epsilon_of(each.cost):.4g} ({how}){lost}"
 

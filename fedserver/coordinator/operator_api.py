@@ -15,6 +15,7 @@ from fedserver.coordinator.status import clusters_of, device_of, figures_of, unc
 from fedserver.coordinator.status_types import ClusterVersions, RunStatus, RunSummary, ServerStatus
 from fedserver.store.records import LogLine, RunRecord, RunSpec, Standing
 from fedserver.store.released import statements
+from shoal.core.engine.attendance import Memory
 from shoal.core.errors import ConfigError
 from shoal.core.exchange.payload import BlobRef, Weights
 from shoal.core.server_kit.noised import promise
@@ -62,7 +63,7 @@ class OperatorApi:
         return [
             *readable,
             *map(unchecked, recovery.pending.values()),
-            *(unreadable(*lost) for lost in recovery.unreadable.values()),
+            *(unreadable(run, *lost) for run, lost in recovery.unreadable.items()),
         ]
 
     async def show(self, run: RunId) -> RunStatus:
@@ -206,7 +207,9 @@ class OperatorApi:
                 model = await blobs.load(initial)
             state = await asyncio.to_thread(recipe.start, model)
             checkpoint = await blobs.store_state(recipe.state, state)
-            await storage.runs.add(record, checkpoint)
+            # The first round opens with the devices that are there; after a restart it would wait for these.
+            fleet = Memory(self._coordinator.connected())
+            await storage.runs.add(replace(record, memory=fleet), checkpoint)
         except Exception:
             await storage.runs.release(run)
             raise

@@ -12,9 +12,10 @@ from hashlib import sha256
 from fedserver.store.records import ReleaseRecord
 from fedserver.store.store import Storage
 from shoal.core.errors import DiskFull
-from shoal.core.exchange.messages import Message
+from shoal.core.exchange.messages import Evaluate, Message
 from shoal.core.exchange.parts import Descriptor, Evidence, LatentBounds, NoisySums, Prototypes, Scores
 from shoal.core.exchange.payload import Part, Payload
+from shoal.core.exchange.tensors import digest
 from shoal.core.exchange.wire import payload_to_bytes
 from shoal.core.privacy.cost import Cost, rho_of, total
 from shoal.core.privacy.report import OPEN, Statement, left_open
@@ -56,6 +57,10 @@ async def record_report(
         for weights in report.weights():
             cost = Cost(curve=tuple(float(each) for each in curve))  # type: ignore[arg-type]
             found.append(ReleaseRecord(run, device, weights.blob.sha256, 0.0, private.delta, 1, cost.curve))
+    rho = parts.get("rho")
+    if isinstance(task, Evaluate) and isinstance(rho, float):
+        counted = sha256(f"{digest(task.model)}{task.part}".encode() + payload_to_bytes(report)).hexdigest()
+        found.append(ReleaseRecord(run, device, counted, rho, Statement.delta))
     await _write(storage, found)
     known.update((device, what) for what in left)
 

@@ -91,7 +91,7 @@ class SimulatedDevices:
 
     def measured(self, name: DeviceId, task: Message) -> Evaluated:
         """The same of a device of the run, with macro F1 and AUC where the task is the standard one."""
-        detailed = replace(task, detailed=True) if isinstance(task, Evaluate) else task
+        detailed = replace(task, detailed=True, rho=None) if isinstance(task, Evaluate) else task
         return self._evaluated(name, detailed)
 
     def _evaluated(self, name: DeviceId, task: Message, newcomer: bool = False) -> Evaluated:

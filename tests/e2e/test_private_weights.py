@@ -13,7 +13,7 @@ from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.store.records import RunSpec
 from shoal.core.privacy.budget import Budget
-from shoal.core.privacy.ledger import Open, Release, Training, chosen
+from shoal.core.privacy.ledger import Counted, Debit, Failed, Open, Release, Training, chosen
 from shoal.core.privacy.report import WEIGHTS
 from shoal.lab.demo import fleet, processes
 
@@ -27,6 +27,44 @@ POLICY = replace(fleet.POLICY, devices=DEVICES, minimum=DEVICES, max_abandoned_r
 
 def spec(name: str, parameters: dict[str, object]) -> RunSpec:
     return replace(processes.spec("fedavg"), name=name, parameters=parameters, policy=POLICY)  # type: ignore[arg-type]
+
+
+STRICT = {"rounds": 4, "epochs": 1, "batch_size": 64, "learning_rate": 0.2, "earliest": 1, "dp_epsilon": 3.0}
+
+
+def test_flux_finishes_where_nothing_may_leave_in_the_open(tmp_path: Path) -> None:
+    """Each device then has one epsilon, and the server says the same."""
+    pytest.importorskip("opacus")
+    budget = Budget(allow_unprotected=False, allow_plain_weights=False)
+    members = [member(number) for number in range(DEVICES)]
+    run = replace(
+        processes.spec("flux"),
+        name="strict",
+        parameters={**STRICT, "privacy": "explicit", "epsilon": 3.0, "delta": 1e-6},
+        policy=POLICY,
+    )
+
+    async def play() -> None:
+        coordinator = await Coordinator.open(tmp_path / "server", Settings(tick=0.05))
+        try:
+            await OperatorApi(coordinator).start_run(run, None)
+            await asyncio.gather(*(train(coordinator, tmp_path, each, budget) for each in members))
+            status = await OperatorApi(coordinator).show("strict")
+            lines = [line.text for line in await OperatorApi(coordinator).log("strict", 0)]
+            assert status.summary.stage == "finished", lines
+            assert any("final evaluation" in line and "accuracy" in line for line in lines)
+            for each in members:
+                entries = ledger(tmp_path, each, budget).verify()
+                kinds = (Training, Debit, Counted, Open, Failed)
+                assert [len(chosen(entries, kind)) for kind in kinds] == [4, 1, 1, 0, 0]
+                own = statement(entries, budget)
+                assert 4.2 < own.epsilon < 4.5
+                assert str(own) == f"epsilon {own.epsilon:.4g} at delta 1e-06"
+                assert status.released[each.name].epsilon == pytest.approx(own.epsilon)
+        finally:
+            await coordinator.close()
+
+    asyncio.run(play())
 
 
 def test_every_report_tells_the_same_epsilon_and_a_run_without_is_refused(tmp_path: Path) -> None:

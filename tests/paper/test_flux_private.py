@@ -19,7 +19,7 @@ from shoal.core.device_kit.context import DeviceContext
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.simulate import simulate
 from shoal.core.errors import ConfigError
-from shoal.core.exchange.messages import WIDTH, Describe, Evaluate, Message
+from shoal.core.exchange.messages import CountLatents, Describe, Evaluate, Message
 from shoal.core.exchange.parts import Descriptor, PrivacySettings
 from shoal.core.privacy.accountant import Unmetered
 from shoal.core.privacy.release import release_sums
@@ -146,7 +146,8 @@ def test_a_run_with_a_guarantee_asks_for_no_bounds_and_all_that_leaves_is_noisy(
     state = server_half.start(first_model(), ALGORITHM.configure("default", changes))
     fleet = {f"d{number}": device(number) for number in range(6)}
     found = simulate(server_half, state, fleet, RoundPolicy(minimum=6), 3).state
-    assert {message.bounds for message in asked if isinstance(message, Evaluate)} == {"", WIDTH}
+    assert {message.bounds for message in asked if isinstance(message, Evaluate)} == {""}
+    assert len([message for message in asked if isinstance(message, CountLatents)]) == 6
     assert not [message for message in answered if getattr(message, "bounds", None) is not None]
     descriptors = [message.descriptor for message in answered if getattr(message, "descriptor", None)]  # type: ignore[attr-defined]
     assert len(descriptors) == 6

@@ -185,7 +185,7 @@ ATTACKS: dict[str, Hostile] = {
     "the same name twice": lambda a: a.manifest(spec(), spec(), size=128),
     # what is asked for
     "an answer to another question": lambda a: a.report(Evaluated(0.5, 0.5, 10)),
-    "a descriptor that nobody asked for": lambda a: a.report(Trained(a.model, 10, 0.5, DESCRIPTOR)),
+    "a descriptor that was not asked for": lambda a: a.report(Trained(a.model, 10, 0.5, DESCRIPTOR)),
     "a part of its own": lambda a: a.report(Trained(a.model, 10, 0.5), more=Extension("evil.v1", b"x")),
     "a text for a number": lambda a: a.report(Trained(a.model, 10, 0.5), examples="ten"),
     "a round that is not open": lambda a: other_lease(a, round=a.task.round + 1),

@@ -18,10 +18,10 @@ import math
 import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from shoal.core.errors import BadPayload, ConfigError, near
-from shoal.core.exchange.messages import MAX_NOISE, MIN_NOISE
+from shoal.core.exchange.messages import MAX_NOISE, MAX_RHO, MIN_NOISE, MIN_RHO
 from shoal.core.exchange.parts import MAX_SCALE, MIN_SCALE, PrivacySettings
 from shoal.core.exchange.privacy_modes import MODES, mode_of
 
@@ -287,8 +287,35 @@ class TrainingParameters(RoundParameters):
         zero=True,
     )
 
+    dp_accuracy: float = setting(
+        0.01,
+        "With DP-SGD on the devices: what each measured accuracy may cost, in zero-concentrated differential "
+        "privacy. 0.01 is noise of 7 samples.",
+        unit="rho",
+        at_least=MIN_RHO,
+        at_most=MAX_RHO,
+    )
+    dp_open_figures: bool = setting(
+        False,
+        "With DP-SGD on the devices: run although the algorithm needs losses or descriptions of data that "
+        "have no guarantee. Owners who allow nothing in the open then refuse.",
+    )
+
+    OPEN: ClassVar[str] = ""
+    """What leaves devices without a guarantee whatever the parameters are; "" for nothing."""
+
+    @property
+    def private(self) -> bool:
+        """Whether devices train by DP-SGD."""
+        return bool(self.dp_epsilon or self.dp_noise)
+
     def check(self) -> None:
         super().check()
+        if self.private and self.OPEN and not self.dp_open_figures:
+            raise ConfigError(
+                f"DP-SGD protects only the weights here: {self.OPEN} would leave without a guarantee",
+                "use flux, feroma or fedavg, or set dp_open_figures=true to run it all the same",
+            )
         if self.dp_epsilon and self.dp_noise:
             raise ConfigError(
                 f"dp_epsilon={self.dp_epsilon} and dp_noise={self.dp_noise} cannot both be set: "

@@ -12,6 +12,7 @@ from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import Learner, Loss, authors
 from shoal.core.device_kit.metrics import macro_auc, macro_f1
 from shoal.core.device_kit.samples import PASS, Samples
+from shoal.core.device_kit.slots import blocks, slots_of
 from shoal.core.errors import DataFault, DeviceFault, LearnerFault
 from shoal.core.exchange.parts import Scores
 from shoal.core.types import Tensors
@@ -91,6 +92,27 @@ def _measure(learner: Learner, model: nn.Module, samples: Samples) -> tuple[floa
         correct += (scores.argmax(1) == y).sum()
         total += len(x) * (loss(model, x, y) if learner.loss else F.cross_entropy(scores, y))
     return correct.item() / len(samples), total.item() / len(samples)
+
+
+def correct(learner: Learner, model: nn.Module, samples: Samples) -> int:
+    """How many samples get the highest score for their class, each computed without regard to the others.
+
+    For what has a guarantee: one sample more changes this by at most 1, whatever the weights are (see
+    `shoal.core.device_kit.slots`). Raises LearnerFault for a learner that measures in its own way.
+    """
+    if learner.evaluate is not None:
+        raise LearnerFault(
+            f"{learner.name} has its own evaluate(), for which no privacy guarantee can be given",
+            "remove it, or ask for a run that measures nothing: evaluate=false",
+        )
+    _ = samples.labels
+    found = 0
+    for block in blocks(samples, slots_of(samples), np.arange(len(samples))):
+        model.eval()
+        with torch.no_grad(), authors("network", model, block.x):
+            right = class_scores(model, block.x, samples.classes).argmax(1) == block.y
+        found += int((right & block.filled).sum())
+    return found
 
 
 def detailed(learner: Learner, model: nn.Module, samples: Samples) -> tuple[float | None, float | None]:

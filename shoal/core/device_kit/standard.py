@@ -11,26 +11,30 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from shoal.core.device_kit import private
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.describe import ALL, described
-from shoal.core.device_kit.evaluate import detailed, evaluate, score
+from shoal.core.device_kit.evaluate import correct, detailed, evaluate, score
 from shoal.core.device_kit.latents import bounds, latents, width
 from shoal.core.device_kit.learner import initial_weights, tensors_of
 from shoal.core.device_kit.mixture import predicted
 from shoal.core.device_kit.prototypes import prototypes
+from shoal.core.device_kit.samples import Samples
 from shoal.core.device_kit.train import train
 from shoal.core.errors import BadPayload, near
 from shoal.core.exchange.messages import (
     WIDTH,
     Build,
     Built,
+    CountLatents,
     Describe,
     Described,
     Ensemble,
     Evaluate,
     Evaluated,
+    LatentsCounted,
     Message,
     PrivateTraining,
     Protected,
@@ -42,7 +46,8 @@ from shoal.core.exchange.messages import (
     Trained,
     TrainingSettings,
 )
-from shoal.core.privacy.accountant import Lesson
+from shoal.core.exchange.tensors import digest
+from shoal.core.privacy.accountant import Lesson, Tally
 from shoal.core.privacy.chance import Entropy
 from shoal.core.privacy.report import OPEN
 from shoal.core.seeds import derive
@@ -104,6 +109,8 @@ def privately(
 
 
 def _evaluate(message: Evaluate, context: DeviceContext) -> Evaluated:
+    if message.rho is not None:
+        return _accuracy(message, message.rho, context)
     samples = context.samples(message.part)
     model = context.load(message.model)
     accuracy, loss = evaluate(context.learner, model, samples)
@@ -123,6 +130,25 @@ def _ensemble(message: Ensemble, context: DeviceContext) -> Evaluated:
     samples = context.samples(message.part)
     weights = np.array(message.weights) / sum(message.weights)
     return Evaluated(*predicted(context, message.models, weights, samples), len(samples))
+
+
+def _accuracy(message: Evaluate, rho: float, context: DeviceContext) -> Evaluated:
+    """With a guarantee: how many samples are classified rightly, with noise, of a number that is public."""
+    samples = context.samples(message.part)
+    part = f"{message.part} part"
+    asked = Tally("accuracy", rho, digest(message.model), part, context.version(ALL, labels=False))
+
+    def exact() -> int:
+        return correct(context.learner, context.load(message.model), samples)
+
+    share = context.account.count(asked, exact) / len(samples)
+    return Evaluated(min(max(share, 0.0), 1.0), 0.0, len(samples), rho=rho)
+
+
+def _count_latents(message: CountLatents, context: DeviceContext) -> LatentsCounted:
+    data = context.samples("train")
+    nothing = Samples(torch.zeros_like(data.x[:1]), None, 0)  # the answer must not depend on any record
+    return LatentsCounted(width(context.learner, context.load(message.model), nothing))
 
 
 def _describe(message: Describe, context: DeviceContext) -> Described:
@@ -154,6 +180,7 @@ _ANSWERS: Mapping[type[Message], Callable[[Any, DeviceContext], Message]] = {
     Build: _build,
     Train: _train,
     Evaluate: _evaluate,
+    CountLatents: _count_latents,
     Ensemble: _ensemble,
     Describe: _describe,
     Score: _score,

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.parts import (
+    MAX_LATENTS,
     MAX_SCALE,
     MIN_SCALE,
     Descriptor,
@@ -32,6 +33,8 @@ WIDTH = "width"
 
 OPTIMIZERS = ("sgd", "adam", "adamw")
 
+MIN_RHO, MAX_RHO = 1e-6, 1e3
+"""Of a private accuracy, in zero-concentrated differential privacy: noise of 707 samples, and almost none."""
 MIN_NOISE, MAX_NOISE = 0.1, 1e4
 """In units of the clipping norm. Less gives no useful epsilon, and more drowns the gradient."""
 
@@ -217,6 +220,7 @@ class Evaluated(Message):
     bounds, latents: of the model's latent values and their number of coordinates, where asked for. f1, auc:
     means over the classes, where asked for (`shoal.core.device_kit.metrics`); None for a learner with an
     evaluate() of its own, and auc where there is only one class.
+    rho: what the accuracy cost; then it has noise, and the loss, which does not leave, is 0.
     """
 
     kind: ClassVar[str] = "evaluated"
@@ -227,6 +231,7 @@ class Evaluated(Message):
     latents: int = 0
     f1: float | None = None
     auc: float | None = None
+    rho: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,6 +241,10 @@ class Evaluate(Message):
     bounds: "" for none, "scalar" for one lowest and highest latent value over all coordinates of the
     held-out part, "coordinate" for one pair each, WIDTH for only their number. A device without a test part
     uses the held-out one. detailed: measure f1 and auc too; None is no.
+
+    rho: ask for an accuracy with a privacy guarantee: the number of samples that the model classifies rightly
+    with discrete Gaussian noise, which costs each sample this much (`shoal.core.privacy.cost`); MIN_RHO to
+    MAX_RHO. None: exact figures, which have no guarantee.
     """
 
     kind: ClassVar[str] = "evaluate"
@@ -245,6 +254,40 @@ class Evaluate(Message):
     cluster: str = ""
     bounds: str = ""
     detailed: bool | None = None
+    rho: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.rho is not None and (self.bounds or self.detailed):
+            raise BadPayload("with a privacy guarantee only the accuracy can be measured")
+        if self.rho is not None and not MIN_RHO <= self.rho <= MAX_RHO:
+            raise BadPayload(f"an accuracy cannot cost a rho of {self.rho}", f"use {MIN_RHO} to {MAX_RHO}")
+
+    def admit(self, reply: Message) -> None:
+        assert isinstance(reply, Evaluated)
+        if reply.rho != self.rho:
+            raise BadPayload(f"an accuracy of rho {reply.rho} answers a task of rho {self.rho}")
+
+
+@dataclass(frozen=True, eq=False)
+class LatentsCounted(Message):
+    """How many latents the network has: a fact about the learner, and not about data. number: at least 1."""
+
+    kind: ClassVar[str] = "latents_counted"
+    number: int
+
+
+@dataclass(frozen=True, eq=False)
+class CountLatents(Message):
+    """How many latents does the network with the weights `model` have? No data are looked at."""
+
+    kind: ClassVar[str] = "count_latents"
+    reply: ClassVar[type[Message]] = LatentsCounted
+    model: Tensors
+
+    def admit(self, reply: Message) -> None:
+        assert isinstance(reply, LatentsCounted)
+        if not 1 <= reply.number <= MAX_LATENTS:
+            raise BadPayload(f"{reply.number} latents", f"1 to {MAX_LATENTS} are taken")
 
 
 @dataclass(frozen=True, eq=False)
@@ -339,6 +382,8 @@ STANDARD: tuple[type[Message], ...] = (
     Evaluate,
     Evaluated,
     Ensemble,
+    CountLatents,
+    LatentsCounted,
     Describe,
     Described,
     Score,

@@ -11,7 +11,7 @@ from shoal.core.errors import DeviceFault
 from shoal.core.exchange.parts import Descriptor, PrivacySettings
 from shoal.core.privacy.chance import Entropy
 from shoal.core.privacy.dpsgd import TrainingTerms
-from shoal.core.privacy.release import release_sums
+from shoal.core.privacy.release import noisy_count, release_sums
 from shoal.core.privacy.sums import ExactSums
 from shoal.core.privacy.terms import Terms
 from shoal.core.types import Tensors
@@ -48,6 +48,20 @@ class Lesson:
     data: str
 
 
+@dataclass(frozen=True)
+class Tally:
+    """A count with noise that is asked for, of which one sample moves at most 1. rho: what it may cost.
+
+    purpose, data: as in `Order`. model: SHA-256 of the tensors that it is about. part: of the data.
+    """
+
+    purpose: str
+    rho: float
+    model: str
+    part: str
+    data: str
+
+
 class Account(Protocol):
     """Makes releases, each paid for once."""
 
@@ -64,6 +78,13 @@ class Account(Protocol):
         """What `work` makes of entropy for its noise, which it gets once the lesson is paid.
 
         Training is never recalled: asked for again, it is paid for and done again. Raises OverBudget.
+        """
+        ...
+
+    def count(self, tally: Tally, exact: Callable[[], int]) -> int:
+        """The count that is asked for, with noise: an earlier one, which costs nothing, or else a new one.
+
+        exact: counts, and is not called for what was made before or cannot be paid. Raises OverBudget.
         """
         ...
 
@@ -87,6 +108,9 @@ class Unmetered:
     def train(self, lesson: Lesson, work: Callable[[Entropy], Tensors]) -> Tensors:
         return work(self._entropy)
 
+    def count(self, tally: Tally, exact: Callable[[], int]) -> int:
+        return noisy_count(exact(), tally.rho, self._entropy)
+
     def unprotected(self, what: str, data: str) -> None:
         pass
 
@@ -98,6 +122,9 @@ class NoAccount:
         raise _missing()
 
     def train(self, lesson: Lesson, work: Callable[[Entropy], Tensors]) -> Tensors:
+        raise _missing()
+
+    def count(self, tally: Tally, exact: Callable[[], int]) -> int:
         raise _missing()
 
     def unprotected(self, what: str, data: str) -> None:

@@ -7,7 +7,7 @@ from shoal.core.errors import ConfigError, OverBudget
 from shoal.core.exchange.parts import MAX_GROUP
 from shoal.core.exchange.privacy_modes import MODES
 from shoal.core.privacy.cost import Cost
-from shoal.core.privacy.report import OF_TRAINING
+from shoal.core.privacy.report import OF_TRAINING, OPEN
 
 EPSILON, DELTA = MODES["balanced"].guarantee or (0.0, 0.0)
 ROUNDING = 1e-9
@@ -70,7 +70,12 @@ class Budget:
 
     def allows(self, what: str) -> bool:
         """Whether this, one of `shoal.core.privacy.report.OPEN`, may leave without a guarantee."""
-        return self.allow_plain_weights if what in OF_TRAINING else self.allow_unprotected
+        if what in OF_TRAINING:
+            return self.allow_plain_weights
+        known = (
+            what in OPEN.values()
+        )  # reports of other kinds may contain everything, weights and figures too
+        return self.allow_unprotected and (known or self.allow_plain_weights)
 
     def _room(self, epsilon: float, spent: Cost) -> float:
         return spent.room(epsilon, self.delta, self.group_size)

@@ -3,6 +3,7 @@
     {"entry": "debit", "number": 1, "at": ..., "purpose": ..., "rho": ..., ..., "previous": SHA-256}
     {"entry": "release", "debit": 1, "at": ..., "release": SHA-256, "previous": SHA-256}
     {"entry": "training", "number": 2, "at": ..., "purpose": ..., "curve": [...], ..., "previous": SHA-256}
+    {"entry": "count", "number": 3, "at": ..., "purpose": ..., "rho": ..., ..., "previous": SHA-256}
     {"entry": "failure", "at": ..., "run": ..., "code": ..., "previous": SHA-256}
 
 Each line carries the SHA-256 of the line before it (64 zeros in the first line). The head, which is stored
@@ -19,7 +20,7 @@ from hashlib import sha256
 from typing import Any, TypeVar
 
 from shoal.core.errors import LedgerFault
-from shoal.core.privacy.accountant import Lesson, Order
+from shoal.core.privacy.accountant import Lesson, Order, Tally
 from shoal.core.privacy.cost import Cost, rho_of, total
 
 T = TypeVar("T")
@@ -123,6 +124,31 @@ class Training:
 
 
 @dataclass(frozen=True)
+class Counted:
+    """A count with noise that is paid for, even if it never leaves. The fields are those of `Tally`."""
+
+    number: int
+    at: float
+    purpose: str
+    rho: float
+    model: str
+    part: str
+    data: str
+
+    @classmethod
+    def of(cls, tally: Tally, number: int, at: float) -> "Counted":
+        return cls(number, at, tally.purpose, tally.rho, tally.model, tally.part, tally.data)
+
+    @property
+    def cost(self) -> Cost:
+        return Cost(self.rho)
+
+    def fits(self, tally: Tally) -> bool:
+        """Whether this count answers the same question."""
+        return self == Counted.of(tally, self.number, self.at)
+
+
+@dataclass(frozen=True)
 class Release:
     """What was released or trained for a debit. release: the SHA-256 of its bytes.
 
@@ -152,11 +178,12 @@ class Failed:
     code: str
 
 
-Paid = Debit | Training
+Paid = Debit | Training | Counted
 Entry = Paid | Release | Open | Failed
 _KINDS: Mapping[str, type[Entry]] = {
     "debit": Debit,
     "training": Training,
+    "count": Counted,
     "release": Release,
     "open": Open,
     "failure": Failed,
@@ -231,11 +258,17 @@ def paid(entries: Iterable[Entry]) -> list[Paid]:
     return [entry for entry in entries if isinstance(entry, Paid)]
 
 
-def released(entries: Sequence[Entry], order: Order) -> Release | None:
-    """Find the latest release that can be used for an order."""
+def released(entries: Sequence[Entry], order: Order | Tally) -> Release | None:
+    """Find the latest release that can be used for an order, or for a count."""
     by_debit = {each.debit: each for each in chosen(entries, Release)}
-    fitting = [each for each in chosen(entries, Debit) if each.number in by_debit and each.fits(order)]
+    fitting = [each for each in paid(entries) if each.number in by_debit and _fits(each, order)]
     return by_debit[fitting[-1].number] if fitting else None
+
+
+def _fits(made: Paid, order: Order | Tally) -> bool:
+    if isinstance(order, Order):
+        return isinstance(made, Debit) and made.fits(order)
+    return isinstance(made, Counted) and made.fits(order)
 
 
 def spent(entries: Iterable[Entry], data: str | None = None) -> Cost:

@@ -5,7 +5,17 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from shoal.core.exchange.messages import Built, Described, Evaluated, Message, Represented, Scored, Trained
+from shoal.core.exchange.messages import (
+    Built,
+    Described,
+    Evaluate,
+    Evaluated,
+    LatentsCounted,
+    Message,
+    Represented,
+    Scored,
+    Trained,
+)
 from shoal.core.exchange.payload import fields_of
 from shoal.core.exchange.privacy_modes import MODES
 from shoal.core.privacy.cost import Cost, epsilon_of
@@ -125,11 +135,13 @@ def left_open(message: Message) -> tuple[str, ...]:
     reply = message.reply
     if reply is Built:
         return ()
+    if reply is LatentsCounted or (isinstance(message, Evaluate) and message.rho is not None):
+        return ()
     types = {each for kinds, _ in fields_of(reply).values() for each in kinds}
     plain = getattr(message, "private", None) is None
     found = [OPEN["weights"]] if plain and types & {Tensors, tuple[Tensors, ...]} else []
-    if reply in (Evaluated, Scored):
+    if issubclass(reply, Evaluated | Scored):
         found.append(OPEN["figures"])
-    elif reply not in (Trained, Described, Represented):
+    if reply not in (Evaluated, Scored) and reply not in (Trained, Described, Represented):
         found.append(f"a {reply.kind!r} report, as computed")
     return tuple(found)

@@ -13,7 +13,7 @@ import numpy as np
 
 from shoal.core.algorithm import Plan, Report
 from shoal.core.errors import BadPayload
-from shoal.core.exchange.messages import WIDTH, Evaluate
+from shoal.core.exchange.messages import CountLatents, Evaluate, LatentsCounted
 from shoal.core.exchange.parts import LatentBounds, PrivacySettings
 from shoal.core.server_kit.clustered import GLOBAL, S
 from shoal.core.server_kit.standard import metrics_of
@@ -29,11 +29,11 @@ LENGTH = 2
 def ask_bounds(state: S, present: Sequence[DeviceId]) -> Plan:
     """The phase that asks for the bounds of the common model's latents; with a privacy guarantee, only for
     their number. The state's parameters are `DescriptorParameters`."""
-    asked = state.parameters.asked_privacy
-    bounds = WIDTH if asked.calibrated else state.parameters.bounds
-    task = Evaluate(state.models[GLOBAL], cluster=GLOBAL, bounds=bounds)
-    title = f"{'number' if asked.calibrated else 'bounds'} of the latent values"
-    return Plan(dict.fromkeys(present, task), title)
+    if state.parameters.asked_privacy.calibrated:
+        count = CountLatents(state.models[GLOBAL])
+        return Plan(dict.fromkeys(present, count), "number of the latent values")
+    task = Evaluate(state.models[GLOBAL], cluster=GLOBAL, bounds=state.parameters.bounds)
+    return Plan(dict.fromkeys(present, task), "bounds of the latent values")
 
 
 def merged_bounds(
@@ -43,7 +43,8 @@ def merged_bounds(
     latents."""
     measured = [each for _, each in sorted(metrics_of(reports).items()) if each.latents]
     # A device with a different network must not spoil the projector for all others.
-    width = Counter(each.latents for each in measured).most_common(1)[0][0]
+    numbers = [each.message.number for each in reports if isinstance(each.message, LatentsCounted)]
+    width = Counter([*numbers, *(each.latents for each in measured)]).most_common(1)[0][0]
     if privacy.calibrated:
         return None, width
     found = (each.bounds for each in measured if each.bounds is not None and each.latents == width)

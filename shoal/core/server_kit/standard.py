@@ -58,6 +58,11 @@ def private_training(parameters: Any, rounds: int = 0) -> PrivateTraining | None
     )
 
 
+def accuracy_cost(parameters: Any) -> float | None:
+    """rho of each accuracy that a run measures, among its parameters; None if it measures without noise."""
+    return parameters.dp_accuracy if getattr(parameters, "private", False) else None
+
+
 def trained(reports: Sequence[Report]) -> dict[DeviceId, Trained]:
     """The reports of training, by device."""
     return {report.device: report.message for report in reports if isinstance(report.message, Trained)}

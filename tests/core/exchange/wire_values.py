@@ -34,14 +34,18 @@ from shoal.core.exchange.link import (
     Welcome,
 )
 from shoal.core.exchange.messages import (
+    MAX_RHO,
+    MIN_RHO,
     OPTIMIZERS,
     Build,
     Built,
+    CountLatents,
     Describe,
     Described,
     Ensemble,
     Evaluate,
     Evaluated,
+    LatentsCounted,
     Message,
     PrivateTraining,
     Protected,
@@ -250,7 +254,8 @@ messages: Mapping[type[Message], st.SearchStrategy[Message]] = {
     Trained: st.builds(
         Trained, tensors, counts, floats, st.none() | descriptors(), st.none() | protected, curves
     ),
-    Evaluate: st.builds(Evaluate, tensors, texts, texts, texts, st.none() | st.booleans()),
+    Evaluate: st.builds(Evaluate, tensors, texts, texts, texts, st.none() | st.booleans())
+    | st.builds(Evaluate, tensors, texts, texts, rho=st.floats(MIN_RHO, MAX_RHO)),
     Evaluated: st.builds(
         Evaluated,
         floats,
@@ -260,7 +265,10 @@ messages: Mapping[type[Message], st.SearchStrategy[Message]] = {
         counts,
         st.none() | floats,
         st.none() | floats,
+        st.none() | floats,
     ),
+    CountLatents: st.builds(CountLatents, tensors),
+    LatentsCounted: st.builds(LatentsCounted, counts),
     Ensemble: st.lists(st.tuples(tensors, st.floats(0.1, 1e9)), min_size=1, max_size=3).map(
         lambda pairs: Ensemble(tuple(model for model, _ in pairs), tuple(weight for _, weight in pairs))
     ),

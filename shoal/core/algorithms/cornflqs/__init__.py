@@ -59,6 +59,8 @@ from shoal.core.algorithm import Algorithm, TrainingParameters, setting
 class Parameters(TrainingParameters):
     """The number of clusters is given."""
 
+    OPEN = "losses of the models"
+
     clusters: int = setting(4, "K, the largest number of clusters.", unit="clusters", at_least=1)
     compare: Literal["directions", "weights"] = setting(
         "directions", "Group devices by the directions of their updates, or by their weights."

@@ -27,6 +27,11 @@ class Parameters(NoisedParameters):
 
     def check(self) -> None:
         super().check()
+        if self.private and self.select != "last" and not self.dp_open_figures:
+            raise ConfigError(
+                "a model cannot be chosen by losses with DP-SGD, because losses have no guarantee",
+                "set select=last, or dp_open_figures=true to run it all the same",
+            )
         if self.aggregation == NOISED and self.select != "last":
             raise ConfigError(
                 "a noised model cannot be chosen by losses, because those have no noise", "set select=last"

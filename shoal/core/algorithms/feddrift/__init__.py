@@ -35,6 +35,8 @@ from shoal.core.algorithm import Algorithm, TrainingParameters, setting
 class Parameters(TrainingParameters):
     """The number of clusters is found."""
 
+    OPEN = "losses of the models"
+
     drift: float = setting(
         0.5, "delta, the difference of mean losses that counts as drift.", unit="nats per sample", above=0
     )

@@ -65,6 +65,11 @@ class Parameters(DescriptorParameters, NoisedParameters):
     threshold: float = setting(
         0.06, "The warm-up ends at the first gain in accuracy below this (eq. 14).", unit="share of samples"
     )
+    warm_up: Literal["auto", "accuracy", "rounds"] = setting(
+        "auto",
+        "accuracy: the warm-up ends by the accuracies that devices measure (eq. 14). rounds: after round "
+        "`earliest`, so that nothing is measured. auto: rounds with DP-SGD on the devices, else accuracy.",
+    )
     history: Literal["from_earliest", "whole"] = setting(
         "from_earliest", "Which gains count: those from round `earliest` on, or those of all rounds."
     )
@@ -108,6 +113,11 @@ class Parameters(DescriptorParameters, NoisedParameters):
     least_confidence: float = setting(
         0.05, "A newcomer is not placed if the confidence would be lower.", at_least=0, at_most=1
     )
+
+    @property
+    def measured(self) -> bool:
+        """Whether accuracies decide about the end of the warm-up."""
+        return self.warm_up == "accuracy" or (self.warm_up == "auto" and not self.private)
 
     def check(self) -> None:
         super().check()
@@ -153,7 +163,10 @@ PAPER = {
 def clustered_rounds(parameters: Parameters) -> tuple[int, int]:
     """The fewest and the most rounds that train clusters: the warm-up ends early if accuracy gains little."""
     longest = max(0, ceil(min(parameters.latest * parameters.rounds, parameters.rounds - 1)))
-    shortest = min(longest, max(parameters.earliest, 2))
+    if not parameters.measured:
+        shortest = longest = min(longest, parameters.earliest)
+    else:
+        shortest = min(longest, max(parameters.earliest, 2))
     return parameters.rounds - longest, parameters.rounds - shortest
 
 

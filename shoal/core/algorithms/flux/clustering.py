@@ -27,6 +27,8 @@ def warm_up_is_over(parameters: Parameters, accuracies: Mapping[str, float], pro
         return True
     if progress < parameters.earliest:
         return False
+    if not parameters.measured:
+        return True
     first = 2 if parameters.history == "whole" else parameters.earliest
     gains = [
         accuracies[str(later)] - accuracies[str(later - 1)]

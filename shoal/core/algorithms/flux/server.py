@@ -28,7 +28,7 @@ from shoal.core.server_kit.frozen_encoder import (
     projector_of,
 )
 from shoal.core.server_kit.noised import charged, rule_of
-from shoal.core.server_kit.standard import mean_accuracy, private_training, trained, training
+from shoal.core.server_kit.standard import accuracy_cost, mean_accuracy, private_training, trained, training
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
 
@@ -65,11 +65,15 @@ def _take_train(state: State, reports: Sequence[Report]) -> State:
     models, guard = next_models(state.models, reports, rule, state.guard)
     spent = charged(state.spent, reports, rule)
     progress = state.progress + 1
-    return replace(state, models=models, guard=guard, spent=spent, progress=progress, phase="measure")
+    if state.parameters.measured:
+        phase = "measure"
+    else:
+        phase = "bounds" if warm_up_is_over(state.parameters, {}, progress) else "train"
+    return replace(state, models=models, guard=guard, spent=spent, progress=progress, phase=phase)
 
 
 def _ask_measure(state: State, present: Sequence[DeviceId]) -> Plan:
-    task = Evaluate(state.models[GLOBAL], cluster=GLOBAL)
+    task = Evaluate(state.models[GLOBAL], cluster=GLOBAL, rho=accuracy_cost(state.parameters))
     return Plan(dict.fromkeys(present, task), f"held-out accuracy after round {state.progress}")
 
 
@@ -258,4 +262,4 @@ PHASES: clustered.Phases[State] = {
     "clustered": (_ask_clustered, _take_clustered),
     "watch": (_ask_watch, _take_watch),
 }
-plan, reduce = clustered.phased(PHASES)
+plan, reduce = clustered.phased(PHASES, forming=("cluster",))

@@ -50,6 +50,8 @@ from shoal.core.algorithm import Algorithm, TrainingParameters, setting
 class Parameters(TrainingParameters):
     """The number of clusters is found, or given."""
 
+    OPEN = "mean embeddings of classes"
+
     clusters: int = setting(0, "K; 0: find it (Algorithm 5).", unit="clusters", at_least=0)
     search: Literal["window", "all"] = setting(
         "all", "Which numbers of clusters to try: those of the paper's window, or all up to ten."

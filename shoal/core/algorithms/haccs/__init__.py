@@ -27,6 +27,8 @@ from shoal.core.algorithms.haccs.messages import Count, Counted
 class Parameters(TrainingParameters):
     """The number of clusters is found."""
 
+    OPEN = "histograms of labels or inputs"
+
     summary: Literal["labels", "pixels"] = setting(
         "labels", "What a device sends: a histogram of its labels, or one of its pixels for each class."
     )

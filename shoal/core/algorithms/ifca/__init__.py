@@ -21,6 +21,8 @@ from shoal.core.algorithm import Algorithm, TrainingParameters, setting
 class Parameters(TrainingParameters):
     """The number of models is given."""
 
+    OPEN = "losses of the models"
+
     clusters: int = setting(4, "K, the number of models.", unit="models", at_least=1)
 
 

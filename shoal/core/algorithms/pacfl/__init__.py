@@ -31,6 +31,8 @@ from shoal.core.errors import ConfigError
 class Parameters(TrainingParameters):
     """The number of clusters is given, or found by an angle."""
 
+    OPEN = "singular vectors of samples"
+
     vectors: int = setting(
         3,
         "p, the number of singular vectors that a device sends, of each class with by_class.",

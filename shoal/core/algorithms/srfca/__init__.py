@@ -31,6 +31,8 @@ from shoal.core.algorithm import Algorithm, TrainingParameters, setting
 class Parameters(TrainingParameters):
     """The number of clusters is found."""
 
+    OPEN = "losses of the models"
+
     quantile: float = setting(
         0.15, "lambda, as a quantile of the distances of all pairs.", at_least=0, at_most=1
     )
