@@ -133,7 +133,7 @@ def test_no_deadline_passes_in_a_pause(tmp_path: Path, monkeypatch: pytest.Monke
         await asyncio.gather(*(device.task() for device in devices))
         run = coordinator.runs["toy"]
         await OperatorApi(coordinator).pause_run("toy", "")
-        run._stood_since -= 400.0  # so long ago did the pause begin
+        run._stood_since -= 400.0  # the pause began that long ago
         left = run.engine.waiting().seconds
         await OperatorApi(coordinator).resume_run("toy")
         after = run.engine.waiting().seconds
