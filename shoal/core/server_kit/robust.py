@@ -52,7 +52,7 @@ RULES = get_args(Rule)
 BOUND = 3.0
 """In units of the reference: the longest norm that counts, and the largest growth of the reference in a
 round."""
-CLOSE = 2.0
+CLOSE = 1.5
 """The same bound where 3 to 9 updates count: there, three times the usual length is most of the model."""
 SHARE = 0.2
 """The largest share of the total weight for one update of eight or more."""

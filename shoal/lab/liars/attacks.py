@@ -64,7 +64,9 @@ class Attack:
 
 
 def _holds_models(value: Any) -> bool:
-    return isinstance(value, Mapping) or (isinstance(value, tuple) and isinstance((value or (0,))[0], Mapping))
+    return isinstance(value, Mapping) or (
+        isinstance(value, tuple) and isinstance((value or (0,))[0], Mapping)
+    )
 
 
 def _several(value: Any) -> tuple[Tensors, ...]:
@@ -119,7 +121,7 @@ def _opposite(base: Tensors, model: Tensors, mates: Sequence[Tensors]) -> Tensor
 
 
 def _numbers(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The same part with every array and every tuple of numbers changed; as it is where no such part exists."""
+    """The same part with its arrays and tuples of numbers changed; as it was where no such part exists."""
 
     def of(value: Any) -> Any:
         if isinstance(value, np.ndarray):
@@ -137,6 +139,10 @@ def _numbers(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return of
 
 
+def _huge(values: Any) -> Any:
+    return -HUGE * values
+
+
 def _shuffled(values: Any) -> Any:
     """The same numbers elsewhere: each is plausible, and together they are of nobody's data."""
     return np.random.default_rng(3).permutation(values.reshape(-1)).reshape(values.shape)
@@ -150,7 +156,9 @@ ATTACKS: Mapping[str, Attack] = {
     "noise": Attack("a random direction, three times as long as its update", _noise),
     "a little": Attack("as far from its mates' mean as they are, in all coordinates", _little),
     "wrong labels": Attack("a model of wrong labels, for 2^40 samples", claims=True, mislabels=True),
-    "turncoat": Attack("honest for three rounds, then ten times its update, reversed", _times(-10.0), patience=3),
-    "extreme": Attack("all that it says of its data, times 10^8", statement=_numbers(lambda each: -HUGE * each)),
-    "shuffled": Attack("what it says of its data, shuffled; its update reversed", _times(-1.0), _numbers(_shuffled)),
-}  # fmt: skip
+    "turncoat": Attack("like reversed x10, after three honest rounds", _times(-10.0), patience=3),
+    "extreme": Attack("all that it says of its data, times 10^8", statement=_numbers(_huge)),
+    "shuffled": Attack(
+        "what it says of its data, shuffled; its update, reversed", _times(-1.0), _numbers(_shuffled)
+    ),
+}

@@ -1,4 +1,4 @@
-"""A small real fleet with one liar in it: rotated digits, two groups of devices, of which one has the liar."""
+"""A small real fleet with one liar in it: rotated digits, and two groups of devices, one with the liar."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from shoal.lab.devices import Simulated, trains
 from shoal.lab.liars.attacks import Attack
 from shoal.lab.small_fleet import Device, digits, first_model, learner
 
-ANGLES = (0, 180)
+ANGLES = (0, 90)
 BESIDE = 3
 """Devices of the other group."""
 SAMPLES = 100
@@ -44,7 +44,7 @@ class Found:
 def trial(
     card: Algorithm, parameters: Any, mates: int, attack: Attack | None, seed: int, present: bool = True
 ) -> Found:
-    """Train a fleet of `mates` honest devices with one more, the liar, and a second group of `BESIDE` devices.
+    """Train a fleet: the liar with `mates` honest devices, and a second group of `BESIDE` devices.
 
     attack: None for an honest device in its place. present: False for a fleet without it.
     """
