@@ -71,12 +71,14 @@ TENTH = 10
 class Update:
     """What a device reported; it is read several times. weight: above 0, in any unit.
 
-    origin: the model that it trained from, if it differs from that of the others.
+    origin: the model that it trained from, if it differs from that of the others. loss: its mean training
+    loss, if the device released it; no rule looks at it.
     """
 
     model: Tensors
     weight: float
     origin: Tensors | None = None
+    loss: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
