@@ -189,6 +189,9 @@ class ClientConfig:
     """state: the device's folder. server: "host:port"; unset: the one in the identity. device: its name, kept
     in its folder; unset: the one in the identity, or a generated one. insecure_loopback: whether to use plain
     text, without an identity, to a server on this machine.
+
+    ledger: the folder of the privacy ledger; unset: in `state`. Devices on one machine that have the same
+    records share one, so that what they spend adds up.
     """
 
     server: str | None = None
@@ -200,6 +203,12 @@ class ClientConfig:
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     privacy: Budget = field(default_factory=Budget)
+    ledger: Path | None = None
+
+    @property
+    def account(self) -> Path:
+        """The folder of the privacy ledger."""
+        return self.ledger or self.state / "privacy"
 
     def __post_init__(self) -> None:
         if self.device is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", self.device):

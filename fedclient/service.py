@@ -140,7 +140,7 @@ def work_config(
     folder, compute, privacy = DeviceFolder(settings.state), settings.compute, settings.privacy
     return WorkConfig(
         folder.blobs,
-        folder.privacy,
+        settings.account,
         settings.learner,
         settings.data,
         file,
