@@ -25,7 +25,8 @@ from hashlib import sha256
 from pathlib import Path
 from secrets import token_bytes
 
-from shoal.core.errors import BadPayload, ConfigError, LedgerFault, OverBudget, Unprotected
+from fedclient.store.consent import Consents
+from shoal.core.errors import BadPayload, ConfigError, LedgerFault, NoConsent, OverBudget, Unprotected
 from shoal.core.exchange.parts import Descriptor
 from shoal.core.exchange.payload import Payload
 from shoal.core.exchange.tensors import digest
@@ -82,17 +83,18 @@ class Ledger:
         source: str = "",
         run: str = "",
         clock: Callable[[], float] = time.time,
+        consents: Consents | None = None,
     ) -> None:
         """source: names where the data come from, such as their file; "": only their content counts.
 
-        run: that asks. clock: seconds since 1970.
+        run: that asks. clock: seconds since 1970. consents: what the owner has allowed single runs.
         """
         self._folder, self._budget, self._source, self._run = folder, budget, source, run
-        self._clock = clock
+        self._clock, self._consents = clock, consents
 
     def of(self, run: str) -> "Ledger":
         """The same ledger, for the tasks of a run."""
-        return Ledger(self._folder, self._budget, self._source, run, self._clock)
+        return Ledger(self._folder, self._budget, self._source, run, self._clock, self._consents)
 
     @property
     def _since(self) -> float:
@@ -176,7 +178,15 @@ class Ledger:
 
     def unprotected(self, what: str, data: str) -> None:
         """See `shoal.core.privacy.accountant`. Raises Unprotected, LedgerFault, StorageFault."""
-        if not self._budget.allows(what):
+        allowed = self._budget.allows(what)
+        if allowed is None and not (self._consents and self._consents.allows(self._run, what)):
+            raise NoConsent(
+                f"run {self._run} asks for {what}: without a privacy guarantee, and you have not consented",
+                f"`fedclient consent show` lists what runs ask for, and `fedclient consent give {self._run}` "
+                "allows it; privacy.allow_unprotected and privacy.allow_plain_weights in this device's "
+                "settings are rules for all runs",
+            )
+        if allowed is False:
             training = what in OF_TRAINING
             ask, setting = (
                 ("dp_epsilon", "allow_plain_weights")

@@ -13,6 +13,7 @@ import numpy as np
 
 from fedclient.config import ComputeConfig, LearnerConfig, WorkConfig
 from fedclient.store.blobs import BlobStore
+from fedclient.store.consent import Consents
 from fedclient.store.ledger import Ledger
 from fedclient.store.memory import Memory
 from fedclient.work import selfcheck
@@ -65,7 +66,15 @@ class Runtime:
         settle_torch(config.compute)
         learner, views = open_learner(config.learner), open_views(config)
         # Privacy noise is seeded by the operating system: anyone who knew the seed could subtract the noise.
-        noise, account = np.random.default_rng(), Ledger(config.account, config.privacy, source_of(config))
+        noise, account = (
+            np.random.default_rng(),
+            Ledger(
+                config.account,
+                config.privacy,
+                source_of(config),
+                consents=Consents(config.consent) if config.consent else None,
+            ),
+        )
         context = DeviceContext(learner, views, config.compute.device, seed=0, noise=noise, account=account)
         findings: Mapping[str, Any] = NO_FINDINGS
         with columns_named(config.file, config.data):

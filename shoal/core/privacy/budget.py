@@ -26,7 +26,7 @@ class Budget:
     group_size: samples that may stem from one person; the limits are for all of them together.
     allow_unprotected: whether descriptors and bounds of latents may leave without any guarantee, where a run
     asks for them so. They are noted, and have no epsilon. allow_plain_weights: the same for weights that were
-    not trained by DP-SGD, and for accuracies and losses.
+    not trained by DP-SGD, and for accuracies and losses. None: the owner is asked for each run.
     """
 
     epsilon: float = EPSILON
@@ -35,8 +35,8 @@ class Budget:
     window_days: float = 30.0
     run_epsilon: float = 0.0
     group_size: int = 1
-    allow_unprotected: bool = True
-    allow_plain_weights: bool = True
+    allow_unprotected: bool | None = True
+    allow_plain_weights: bool | None = True
 
     def __post_init__(self) -> None:
         for name in ("epsilon", "total_epsilon", "run_epsilon"):
@@ -81,14 +81,18 @@ class Budget:
         every = ("total_epsilon", in_all, "all releases of this device")
         return [("epsilon", of_data, "these data"), every, *run]
 
-    def allows(self, what: str) -> bool:
-        """Whether this, one of `shoal.core.privacy.report.OPEN`, may leave without a guarantee."""
+    def allows(self, what: str) -> bool | None:
+        """Whether this, such as one of `shoal.core.privacy.report.OPEN`, may leave without a guarantee.
+
+        None: where the owner consents.
+        """
         if what in OF_TRAINING:
             return self.allow_plain_weights
         known = (
             what in OPEN.values()
         )  # reports of other kinds may contain everything, weights and figures too
-        return self.allow_unprotected and (known or self.allow_plain_weights)
+        both = {self.allow_unprotected} if known else {self.allow_unprotected, self.allow_plain_weights}
+        return False if False in both else None if None in both else True
 
     def _room(self, epsilon: float, spent: Cost) -> float:
         return spent.room(epsilon, self.delta, self.group_size)
