@@ -72,7 +72,7 @@ class MemoryLink:
         server.log.append(f"{kind} {detail}".strip())
         if server.away and (not server.away_from or kind in server.away_from):
             server.away -= 1
-            raise Unavailable("nobody there")
+            raise Unavailable("no one there")
         if server.forget:
             server.session, server.forget = "", False
         if session and (not self._session or self._session != server.session):
