@@ -15,7 +15,10 @@ from shoal.core.privacy.report import NO_WEIGHTS, OPEN
 from tests.client.cli.test_cli import Ended, call
 from tests.client.store.test_ledger import exact, order
 
-SETTINGS = "server: 127.0.0.1:1\ninsecure_loopback: true\nprivacy: {epsilon: 8, delta: 1e-6, allow_unprotected: true}\n"
+SETTINGS = (
+    "server: 127.0.0.1:1\ninsecure_loopback: true\n"
+    "privacy: {epsilon: 8, delta: 1e-6, allow_unprotected: true}\n"
+)
 
 
 @pytest.fixture
