@@ -103,7 +103,7 @@ def test_a_run_in_full_says_what_was_asked_for_and_how_accurate_its_models_are()
         "started    -",
         "learner    lenet5 with classes=10",
         "policy     devices=8 minimum=6 oversample=1 wait_for_devices=30 deadline=90.5 straggler_factor=3",
-        "           device_timeout=60 max_abandoned_rounds=5",
+        "           device_timeout=60 max_abandoned_rounds=5 retry_after=5",
         "changed    rounds=7",
     ]
     card, _ = find("fedavg")
