@@ -7,8 +7,8 @@ Synthetic fleets have ten classes of ten latents. Fleets of real data have laten
 trained on other samples of the same data, projected as in a run: digits always, MNIST and HAPT where
 `--data-dir` has them. A row is a cell: the kind of fleet, its size and its privacy mode, the share of seeds
 with a false group (for fleets whose devices are all alike), the mean and the lowest adjusted Rand index (for
-the others), the number of groups found, and the seconds of processor time of one grouping. The last row is the
-memory that grouping the largest fleet takes.
+the others), the number of groups found, and the seconds of processor time of one grouping. The last row
+is the memory that grouping the largest fleet takes.
 """
 
 import argparse
