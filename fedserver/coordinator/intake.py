@@ -9,11 +9,13 @@ effect.
 import asyncio
 import logging
 
+from fedserver.coordinator import damage
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.runs import Run
 from fedserver.store import released
-from fedserver.store.blobs import Blobs, MappedTensors
+from fedserver.store.blobs import Blobs
 from fedserver.store.identities.audit import Event
+from fedserver.store.mapped import MappedTensors
 from fedserver.store.records import ReportRecord
 from shoal.core.engine.events import Failed, Reported
 from shoal.core.errors import BadPayload, DiskFull, StaleReport, Unavailable
@@ -48,6 +50,10 @@ async def receive(coordinator: Coordinator, device: DeviceId, report: Report) ->
             await coordinator.in_turn(_disputed(run, device, report.round, task.reason))
         return task
     if isinstance(report.result, Failure):
+        if report.result.code == BadPayload.code:
+            receipt = await coordinator.in_turn(_suspected(run, device, report))
+            if receipt is not None:
+                return receipt
         return await coordinator.in_turn(_failed(run, device, report, report.result))
     try:
         # In a thread and out of turn: reading all tensors of a large model would hold up every other device.
@@ -124,6 +130,22 @@ async def _count(
     await run.advance(Reported(device, report.round, report.attempt))
     crash.point("server.report-counted")
     return Receipt(Outcome.ACCEPTED)
+
+
+async def _suspected(run: Run, device: DeviceId, report: Report) -> Receipt | None:
+    """A device says that the bytes of its task are wrong: verify our own, before it is blamed.
+
+    Returns the receipt if they were damaged. Then the device keeps its task, or gets one with other models.
+    """
+    lease = run.lease(device)
+    if lease is None:
+        return None
+    names = [weights.blob.sha256 for weights in lease.task.payload.weights()]
+    damaged, lost = await damage.examine(run, damage.complained(run, names))
+    if lost:
+        await damage.go_back(run, lost)
+    why = "the bytes of the task were damaged on the server's disk: ask for the next task"
+    return Receipt(Outcome.LATE, why) if damaged else None
 
 
 async def _disputed(run: Run, device: DeviceId, round: int, reason: str) -> None:

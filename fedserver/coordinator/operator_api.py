@@ -63,7 +63,7 @@ class OperatorApi:
         return [
             *readable,
             *map(unchecked, recovery.pending.values()),
-            *(unreadable(*lost) for lost in recovery.unreadable.values()),
+            *(unreadable(run, *lost) for run, lost in recovery.unreadable.items()),
         ]
 
     async def show(self, run: RunId) -> RunStatus:

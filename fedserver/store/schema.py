@@ -215,3 +215,17 @@ CREATE TABLE commits (
     number INTEGER NOT NULL              -- of the last transaction; no row: there are no checksums yet
 );
 """
+
+PAUSES = """
+ALTER TABLE runs ADD COLUMN paused TEXT NOT NULL DEFAULT '';  -- why no round opens; empty: not paused
+CREATE TABLE released_before (           -- what devices released in runs that were removed: as in released
+    run TEXT NOT NULL,
+    device TEXT NOT NULL,
+    release TEXT NOT NULL,
+    rho REAL NOT NULL,
+    delta REAL NOT NULL,
+    group_size INTEGER NOT NULL,
+    curve BLOB NOT NULL,
+    PRIMARY KEY (run, device, release)
+);
+"""

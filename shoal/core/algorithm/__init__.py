@@ -14,6 +14,7 @@ and the server never imports torch.
 from shoal.core.algorithm.card import Algorithm
 from shoal.core.algorithm.discovery import Rejected, discover, find, register, rejected
 from shoal.core.algorithm.halves import (
+    APART,
     LASTING,
     DeviceHalf,
     Plan,
@@ -38,6 +39,7 @@ from shoal.core.algorithm.parameters import (
 from shoal.core.algorithm.plugin import algorithm
 
 __all__ = [
+    "APART",
     "LASTING",
     "NOISED",
     "Algorithm",

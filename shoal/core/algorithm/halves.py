@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 LASTING: Mapping[str, bool] = {"lasting": True}
 """Metadata of a state's field that keeps its value when a run goes back to an earlier state."""
+APART: Mapping[str, bool] = {"apart": True}
+"""Metadata of a state's field that is large and seldom changes: a checkpoint stores it as a blob of its own,
+which is written only when it has changed."""
 
 
 class State(Protocol):

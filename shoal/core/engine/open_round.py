@@ -114,6 +114,22 @@ class OpenRound:
         if self._timed:
             insort(self._needed.setdefault(kind, []), now - self._since[device])
 
+    def withdrawn(self, device: DeviceId) -> None:
+        """The report of a device does not count any more; it is expected again, as if it had just begun."""
+        if self.is_over:  # the silent ones have been counted as late already
+            self.silent.clear()
+        self.is_over = False
+        self.reported.discard(device)
+        self._offered.discard(device)
+        self._answered[self._kind(device)] -= 1
+        self.outstanding.add(device)
+        self._at_work[self._kind(device)] += 1
+
+    def change(self, policy: RoundPolicy) -> None:
+        """The round goes on by another policy."""
+        self._policy = policy
+        self.goal = min(policy.devices or len(self.plan.tasks), len(self.plan.tasks))
+
     def add(self, tasks: Mapping[DeviceId, Message], now: float) -> None:
         """More devices have tasks. The reports of some of them may be stored already."""
         self.plan = Plan({**self.plan.tasks, **tasks}, self.plan.title, self.plan.quorum)
