@@ -271,7 +271,7 @@ class IdentityCalls:
     def __init__(self, on: Storage, part: Identities) -> None:
         tokens, registry, admission = part.tokens, part.registry, part.admission
         self.add_token, self.tokens = Call(on, tokens.add), Call(on, tokens.all)
-        self.revoke_token = Call(on, tokens.revoke)
+        self.revoke_token, self.has_token = Call(on, tokens.revoke), Call(on, tokens.has)
         self.devices, self.device = Call(on, registry.all), Call(on, registry.get)
         self.approve, self.revoke = Call(on, registry.approve), Call(on, registry.revoke)
         self.rename, self.spend_placement = Call(on, registry.rename), Call(on, registry.spend_placement)
