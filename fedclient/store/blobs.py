@@ -122,7 +122,7 @@ class BlobStore:
     def make_room(self, wanted: Iterable[BlobRef], most: int) -> None:
         """Before these are fetched: delete the oldest blobs until all fit into `most` bytes.
 
-        No one may write here meanwhile. Raises Refused if they alone do not fit.
+        No one may write here meanwhile. Raises Refused if these do not fit even by themselves.
         """
         blobs = set(wanted)
         size = sum(blob.size for blob in blobs)
