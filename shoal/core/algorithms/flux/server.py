@@ -61,7 +61,7 @@ def place(state: State, evidence: Evidence | None) -> ClusterAssignment | Messag
 def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:
     task = Train(
         state.models[GLOBAL],
-        training(state.parameters, state.progress),
+        training(state.parameters, state.progress, state.guard.rate(GLOBAL)),
         GLOBAL,
         private=private_training(state.parameters),
     )
@@ -109,7 +109,7 @@ def _projector(state: State) -> Tensors:
 def _ask_cluster(state: State, present: Sequence[DeviceId]) -> Plan:
     task = Train(
         state.models[GLOBAL],
-        training(state.parameters, state.progress),
+        training(state.parameters, state.progress, state.guard.rate(GLOBAL)),
         GLOBAL,
         _projector(state),
         state.parameters.classes,
@@ -142,8 +142,7 @@ def _take_cluster(state: State, reports: Sequence[Report]) -> State:
 
 
 def _ask_clustered(state: State, present: Sequence[DeviceId]) -> Plan:
-    clustering, settings = _clustering(state), training(state.parameters, state.progress)
-    private = private_training(state.parameters)
+    clustering, private = _clustering(state), private_training(state.parameters)
     describe = Describe(
         clustering.encoder, clustering.projector, state.parameters.classes, state.parameters.asked_privacy
     )
@@ -152,6 +151,7 @@ def _ask_clustered(state: State, present: Sequence[DeviceId]) -> Plan:
         cluster = state.assignments.get(device)
         if cluster is None:
             return describe
+        settings = training(state.parameters, state.progress, state.guard.rate(cluster))
         if state.parameters.mixing == "soft":
             weights = mixing_weights(clustering, device)
             models = tuple(state.models[name] for name in weights)
