@@ -1,7 +1,7 @@
 """The papers' tables: `fedserver table --paper flux --table 1`.
 
 A table is a grid of methods and columns; a cell is one experiment at one seed. `published/` has what the
-papers print, one CSV file a table, so that each cell can stand beside its original; `measured/` has the cells
+papers print, one CSV file a table, so that each cell can stand beside its original; `docs/measured/` has cells
 that were run here, as small JSON, so that others can compare theirs.
 
     table      what a table is           shared      methods and columns that several have
