@@ -10,7 +10,7 @@ import click
 
 from fedclient.cli.options import CALLING, PATH, configured, give_up_after
 from fedclient.config import ClientConfig
-from shoal.shell.console import Console, Result, verb
+from shoal.shell.console import Console, Result, one_line, verb
 
 if TYPE_CHECKING:
     from fedclient.placement import PlacementResult
@@ -76,6 +76,6 @@ def _text(found: "PlacementResult", path: Path | None) -> str:
     if where.runner_up:
         words.append(f"the next is {where.runner_up} at {where.runner_up_distance:.4g}")
     traffic = f"{found.seconds:.1f} s, {found.received} bytes received, {found.sent} sent"
-    lines = [", ".join(words), f"confidence {where.confidence:.2f}", traffic]
+    lines = [one_line(", ".join(words)), f"confidence {where.confidence:.2f}", traffic]
     lines.append(f"privacy: {line(found.privacy)}")
     return "\n".join([*lines, *([f"model: {path}"] if path else [])])

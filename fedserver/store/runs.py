@@ -274,7 +274,8 @@ class Runs:
         with self._db.transaction():
             before = self._references.of_run(run)
             self._db.execute(
-                "INSERT OR IGNORE INTO released_before SELECT * FROM released WHERE run = ?", (run,)
+                "INSERT OR IGNORE INTO released_before SELECT * FROM released WHERE run = ? ORDER BY rowid",
+                (run,),
             )
             for table in ("released", "log", "traffic", "rounds", "reports", "checkpoints", "runs"):
                 self._db.execute(f"DELETE FROM {table} WHERE run = ?", (run,))  # noqa: S608 - a table of ours

@@ -271,10 +271,12 @@ class IdentityCalls:
     def __init__(self, on: Storage, part: Identities) -> None:
         tokens, registry, admission = part.tokens, part.registry, part.admission
         self.add_token, self.tokens = Call(on, tokens.add), Call(on, tokens.all)
-        self.revoke_token = Call(on, tokens.revoke)
+        self.revoke_token, self.has_token = Call(on, tokens.revoke), Call(on, tokens.has)
         self.devices, self.device = Call(on, registry.all), Call(on, registry.get)
         self.approve, self.revoke = Call(on, registry.approve), Call(on, registry.revoke)
         self.rename, self.spend_placement = Call(on, registry.rename), Call(on, registry.spend_placement)
+        self.models_of_today = Call(on, registry.models_of_today)
+        self.spend_models = Call(on, registry.spend_models)
         self.use_certificate = Call(on, registry.use_certificate)
         self.join, self.rejoin = Call(on, admission.join), Call(on, admission.rejoin)
         self.renew = Call(on, admission.renew)

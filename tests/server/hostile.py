@@ -192,6 +192,8 @@ ATTACKS: dict[str, Hostile] = {
     "an attempt that is not its own": lambda a: other_lease(a, attempt=a.task.attempt + 7),
     "a protocol of tomorrow": lambda a: a.hands.link.hello(Hello("evil", 1 << 20, 1 << 21)),
     "a blob that never came": another_blob,
+    "a software of two lines": lambda a: a.hands.link.hello(Hello("evil\nd9  working  0 s ago")),
+    "a software that is too long": lambda a: a.hands.link.hello(Hello("x" * 65)),
     # sizes
     "4,097 tensors": lambda a: a.manifest(*[spec(name=str(at)) for at in range(4097)]),
     "a shape of 2^312 numbers": lambda a: a.manifest(spec(shape=[1 << 39] * 8)),

@@ -150,6 +150,7 @@ def test_without_the_device_the_round_goes_on_without_the_damaged_report(tmp_pat
             await devices[number].do(tasks[number], honest(number))
         run = coordinator.runs["toy"]
         await until(lambda: run.engine.round == 2)
+        await OperatorApi(coordinator).show("toy")  # in turn: after the round was stored
         (closed,) = await coordinator.storage.runs.rounds("toy")
         assert (closed.reported, closed.missing) == (2, {"d0": "its report was damaged on the server's disk"})
 
@@ -223,6 +224,7 @@ def test_abandoned_rounds_age_no_checkpoint(tmp_path: Path) -> None:
         for _ in range(4):
             await device.do(await device.task(), honest(0))
         await until(lambda: coordinator.runs["toy"].engine.round == 5)
+        await OperatorApi(coordinator).show("toy")
         kept = await coordinator.storage.runs.checkpoints("toy")
         for _ in range(6):
             task = await device.task()
@@ -230,6 +232,7 @@ def test_abandoned_rounds_age_no_checkpoint(tmp_path: Path) -> None:
                 Report(task.run, task.round, task.attempt, Failure("learner-failed", "no"))
             )
         await until(lambda: coordinator.runs["toy"].engine.round == 11)
+        await OperatorApi(coordinator).show("toy")
         now = await coordinator.storage.runs.checkpoints("toy")
         assert [names for _, names in now] == [names for _, names in kept]
         assert [number for number, _ in now] == [kept[0][0] + 6, *(number for number, _ in kept[1:])]

@@ -23,6 +23,7 @@ from shoal.core.server_kit import clustered
 from shoal.core.server_kit.averaging import listed, next_models
 from shoal.core.server_kit.clustered import GLOBAL
 from shoal.core.server_kit.frozen_encoder import (
+    admit_moments,
     ask_bounds,
     merged_bounds,
     projector_of,
@@ -35,6 +36,13 @@ from shoal.core.types import DeviceId, ModelKey, Tensors
 def start(model: Tensors, parameters: Parameters) -> State:
     first = "bounds" if warm_up_is_over(parameters, {}, 0) else "train"
     return State(parameters=parameters, models={GLOBAL: model}, phase=first)
+
+
+def admit(state: State, task: Message, reply: Message) -> None:
+    """Refuse a descriptor that is outside the bounds of all devices' latents."""
+    descriptor, projector = getattr(reply, "descriptor", None), getattr(task, "projector", None)
+    if state.bounds is not None and projector is not None and isinstance(descriptor, Descriptor):
+        admit_moments(state.bounds, projector, descriptor)
 
 
 def place(state: State, evidence: Evidence | None) -> ClusterAssignment | Message:
@@ -53,7 +61,7 @@ def place(state: State, evidence: Evidence | None) -> ClusterAssignment | Messag
 def _ask_train(state: State, present: Sequence[DeviceId]) -> Plan:
     task = Train(
         state.models[GLOBAL],
-        training(state.parameters, state.progress),
+        training(state.parameters, state.progress, state.guard.rate(GLOBAL)),
         GLOBAL,
         private=private_training(state.parameters),
     )
@@ -101,7 +109,7 @@ def _projector(state: State) -> Tensors:
 def _ask_cluster(state: State, present: Sequence[DeviceId]) -> Plan:
     task = Train(
         state.models[GLOBAL],
-        training(state.parameters, state.progress),
+        training(state.parameters, state.progress, state.guard.rate(GLOBAL)),
         GLOBAL,
         _projector(state),
         state.parameters.classes,
@@ -134,8 +142,7 @@ def _take_cluster(state: State, reports: Sequence[Report]) -> State:
 
 
 def _ask_clustered(state: State, present: Sequence[DeviceId]) -> Plan:
-    clustering, settings = _clustering(state), training(state.parameters, state.progress)
-    private = private_training(state.parameters)
+    clustering, private = _clustering(state), private_training(state.parameters)
     describe = Describe(
         clustering.encoder, clustering.projector, state.parameters.classes, state.parameters.asked_privacy
     )
@@ -144,6 +151,7 @@ def _ask_clustered(state: State, present: Sequence[DeviceId]) -> Plan:
         cluster = state.assignments.get(device)
         if cluster is None:
             return describe
+        settings = training(state.parameters, state.progress, state.guard.rate(cluster))
         if state.parameters.mixing == "soft":
             weights = mixing_weights(clustering, device)
             models = tuple(state.models[name] for name in weights)
