@@ -71,8 +71,8 @@ def run_cells(
 
 
 def small(kept: Mapping[str, Any]) -> dict[str, Any]:
-    """A stored cell in few bytes, for others to compare theirs with: its settings and its figures, without the
-    rounds and the newcomers. Accuracies of devices are rounded to 4 digits."""
+    """A stored cell in few bytes, for others to compare theirs with: its settings and its figures, without
+    the rounds and the newcomers. Accuracies of devices are rounded to 4 digits."""
     settings, result = kept["settings"], kept["result"]
     accuracy = result["accuracy"]
     return {
