@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedserver.coordinator import recipe
+from fedserver.coordinator import recipe, runs
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.store.blobs import Blobs
