@@ -34,7 +34,7 @@ from shoal.core.server_kit.standard import accuracy_cost, mean_accuracy, private
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
 SETTLING = 0.6
-"""The share of a run's rounds after which small clusters take shorter steps: before that, speed counts more."""
+"""The share of a run's rounds after which small clusters take shorter steps; before that, speed counts."""
 
 
 def start(model: Tensors, parameters: Parameters) -> State:
