@@ -149,8 +149,7 @@ class Nemesis:
     def _revoke(self) -> None:
         """An operator ends the identity of a device, once, where the runs can do without it."""
         world, identities = self._world, self._world.identities
-        spare = all(run.policy.minimum < world.plan.devices for run in world.plan.runs)
-        if identities is None or identities.ending or identities.api is None or not spare:
+        if identities is None or identities.ending or identities.api is None or not world.has_spare():
             return
         device = self._chance.choice(world.devices())
         identities.ending.add(device)
@@ -168,6 +167,31 @@ class Nemesis:
         self._twins.add(task)
         task.add_done_callback(self._twins.discard)
         self._later(self._chance.uniform(5.0, 40.0), lambda: _cancel(task))
+
+    def _rot(self) -> None:
+        """A bit of a model that the server goes on from, or of its copy. Both at once would cost a round."""
+        world = self._world
+        state, disk = world.folders[SERVER], world.disks[SERVER]
+        copies = sorted((state / "copies").glob("??/*"))
+        if not copies or world.rotten:
+            return
+        copy = self._chance.choice(copies)
+        path = self._chance.choice((copy, state / "blobs" / copy.parent.name / copy.name))
+        if not path.is_file() or not (data := bytearray(path.read_bytes())):
+            return
+        world.rotten = True
+        data[self._chance.randrange(len(data))] ^= 1 << self._chance.randrange(8)
+        path.write_bytes(data)
+        disk.sync(path)
+
+    def _gone(self) -> None:
+        """One device never returns, where the runs can do without it."""
+        world = self._world
+        if world.gone or not world.has_spare():
+            return
+        world.gone.add(device := self._chance.choice(world.devices()))
+        if (process := world.processes.get(device)) is not None:
+            process.kill()
 
     def _later(self, seconds: float, hint: Callable[[], None]) -> None:
         async def repair() -> None:

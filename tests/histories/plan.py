@@ -28,6 +28,9 @@ TROUBLES = (
 """What the nemesis does. "cut" takes the power, "clog" parts one device from the server, "swizzle" one after
 another and back in another order, "twin" starts a second process with a device's name and another disk,
 "revoke" ends its identity; with that one, devices have certificates, else they are believed."""
+MORE = {"rot": 0.3, "gone": 0.15}
+"""What it does besides, in this share of the histories: "rot" flips a bit of a model on the server's disk, or
+of the copy of it; "gone" ends a device that never returns, where the runs can do without it."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +74,13 @@ def plan_of(seed: int) -> Plan:
     devices = chance.choice((3, 3, 3, 3, 3, 3, 3, 4, 4, 4, 5, 8))
     heartbeat = chance.choice((2.0, 5.0, 10.0))
     some = chance.sample(TROUBLES, chance.choice((0, 1, 2, 3, 4, 6, len(TROUBLES))))
+    others = Random(f"more {seed}")
+    some += [trouble for trouble, share in MORE.items() if others.random() < share]
     runs, work, weather = 2 if chance.random() < 0.1 else 1, chance.choice((0.1, 3.0, 30.0)), _weather(chance)
     least = 20.0 + 4.0 * runs * work + 60.0 * weather.latency
     # A deadline of an hour reveals what only a deadline would otherwise repair. Nothing but the deadline
     # replaces a device that was asked and then revoked, so plans with revocation keep it short.
-    deadlines = (least, 3.0 * least, 3.0 * least if "revoke" in some else 3600.0)
+    deadlines = (least, 3.0 * least, 3.0 * least if {"revoke", "gone"} & set(some) else 3600.0)
     return Plan(
         seed=seed,
         devices=devices,

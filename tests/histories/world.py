@@ -40,7 +40,8 @@ SHOWN = 400
 class World:
     """What happens in it follows from the plan. trace: the last lines; digest: of all of them.
 
-    bugs: what did not hold. equalled: runs whose bits were compared with those of a run without faults.
+    gone: devices that never return. rotten: whether a bit was flipped. bugs: what did not hold. equalled:
+    runs whose bits were compared with those of a run without faults.
     """
 
     def __init__(self, plan: Plan, folder: Path, verbose: bool) -> None:
@@ -64,12 +65,18 @@ class World:
         self.processes: dict[str, Process] = {}
         self.server = Server(self)
         self.bugs: list[str] = []
-        self.calm = False
+        self.calm = self.rotten = False
+        self.gone: set[str] = set()
         self._base = f"{folder}/"
         self._lives: dict[str, int] = {}
 
     def devices(self) -> list[str]:
         return [f"d{number}" for number in range(self.plan.devices)]
+
+    def has_spare(self) -> bool:
+        """Whether every run can do with one device less."""
+        lost = len(self.gone) + (len(self.identities.ending) if self.identities is not None else 0)
+        return not lost and all(run.policy.minimum < self.plan.devices for run in self.plan.runs)
 
     def chance(self, what: str) -> Random:
         return Random(f"{self.plan.seed} {what}")
@@ -121,6 +128,8 @@ class World:
             if process.power:
                 self.say(machine, "what was not synced is lost")
                 self.disks[machine].lose_power()
+            if machine in self.gone:
+                return
             await asyncio.sleep(chance.uniform(0.1, 5.0))
 
     def _ended_with(self, machine: str, error: BaseException) -> None:
@@ -202,6 +211,7 @@ class World:
         coordinator = await Coordinator.open(self.folders[SERVER], self.plan.settings)
         while coordinator.recovery.pending:  # noqa: ASYNC110 - what is waited for is a thread
             await asyncio.sleep(0.1)
+        await coordinator.caretaker.check()  # what rotted last, nobody has used yet
         ends = {run.run: (run.standing.value, run.reason) for run in coordinator.runs.values()}
         check({standing for standing, _ in ends.values()} == {"finished"}, f"I6: {ends}")
         await coordinator.close()
