@@ -191,6 +191,7 @@ class Nemesis:
             return
         world.gone.add(device := self._chance.choice(world.devices()))
         if (process := world.processes.get(device)) is not None:
+            world.loop.resume(process)
             process.kill()
 
     def _later(self, seconds: float, hint: Callable[[], None]) -> None:
