@@ -71,7 +71,7 @@ def tried(mutant: Mutant) -> Verdict:
             )
         except subprocess.TimeoutExpired:
             return Verdict(mutant, "its tests did not end", time.monotonic() - began)
-    failed = [each for each in ran.stdout.splitlines() if each.startswith(("FAILED", "ERROR"))]
+    failed = [each for each in ran.stdout.splitlines() if each.startswith(("FAILED tests", "ERROR tests"))]
     by = (
         failed[0].split(" - ")[0].partition(" ")[2]
         if failed
