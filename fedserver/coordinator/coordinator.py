@@ -20,7 +20,7 @@ from fedserver.coordinator.recovery import Recovery
 from fedserver.coordinator.runs import Lease, Recipe, Run
 from fedserver.coordinator.status import summary_of
 from fedserver.coordinator.status_types import RunSummary
-from fedserver.coordinator.visitor import Signal, Visitor
+from fedserver.coordinator.visitor import Quota, Signal, Unlimited, Visitor
 from fedserver.store.journal import Meter
 from fedserver.store.records import RunRecord
 from fedserver.store.redundancy import DamagedRow
@@ -56,7 +56,7 @@ class Coordinator:
     that cannot be read. known: how many devices called before the start. barred: devices that were revoked
     since the start; reports of theirs that do not count yet will not count. may_train: whether a device may
     take part in runs; in plain text every device may, and `fedserver.rpc.server.listen` asks its role.
-    attention: sources of notices.
+    attention: sources of notices. quota: which clusters' models newcomers may have; in plain text, all.
     """
 
     def __init__(self, storage: Storage, settings: Settings) -> None:
@@ -69,6 +69,7 @@ class Coordinator:
         self.visitors: dict[DeviceId, Visitor] = {}
         self.known = 0
         self.barred: set[DeviceId] = set()
+        self.quota: Quota = Unlimited()
         self.may_train: Callable[[DeviceId], bool] = lambda device: True
         self.meter = Meter()
         self.attention: list[Callable[[], Iterable[str]]] = []
@@ -273,11 +274,11 @@ class Coordinator:
         """The seconds over which devices should spread their return after they lose the connection."""
         return min(max(1.0, max(self.known, len(self.visitors)) / RETURNS), FURTHEST)
 
-    def connected(self) -> tuple[DeviceId, ...]:
-        """The devices that have a session and may take part in runs, sorted."""
-        return tuple(
-            sorted(name for name, each in self.visitors.items() if each.session and self.may_train(name))
-        )
+    def connected(self, *, polling: bool = False) -> tuple[DeviceId, ...]:
+        """The devices that have a session and may take part in runs, sorted. polling: only those that wait
+        for a task right now."""
+        found = (each for each in self.visitors.values() if each.session and (each.polling or not polling))
+        return tuple(sorted(each.device for each in found if self.may_train(each.device)))
 
     def heard(self, visitor: Visitor) -> None:
         """Note that a device has just called."""

@@ -118,11 +118,13 @@ class DeviceApi(Link):
         self._coordinator.check_deciding()
         await self._coordinator.leave(self._visitor())
 
-    async def place(self, run: RunId, evidence: Evidence | None) -> Question | Placement:
+    async def place(
+        self, run: RunId, evidence: Evidence | None, accept_nearest: bool = False
+    ) -> Question | Placement:
         self._coordinator.check_serving()
         visitor = self._coordinator.visitor(self._device)
         visitor.seen()
-        answer = await placement.place(self._coordinator, visitor, run, evidence)
+        answer = await placement.place(self._coordinator, visitor, run, evidence, accept_nearest)
         if evidence is not None:
             await released.record_evidence(self._coordinator.storage, answer.run, self._device, evidence)
         return answer

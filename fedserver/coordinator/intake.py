@@ -17,6 +17,7 @@ from fedserver.store.blobs import Blobs
 from fedserver.store.identities.audit import Event
 from fedserver.store.mapped import MappedTensors
 from fedserver.store.records import ReportRecord
+from shoal.core.algorithm import admit
 from shoal.core.engine.events import Failed, Reported
 from shoal.core.errors import BadPayload, DiskFull, StaleReport, Unavailable
 from shoal.core.exchange.admit import admit_message, admit_payload
@@ -57,7 +58,7 @@ async def receive(coordinator: Coordinator, device: DeviceId, report: Report) ->
         return await coordinator.in_turn(_failed(run, device, report, report.result))
     try:
         # In a thread and out of turn: reading all tensors of a large model would hold up every other device.
-        await asyncio.to_thread(_admit, coordinator.storage.blobs, device, task, report.result)
+        await asyncio.to_thread(_admit, coordinator.storage.blobs, run, device, task, report.result)
     except BadPayload as bad:
         await _drop(coordinator, device, report)
         facts = {"run": run.run, "round": report.round, "device": device, "reason": bad.message}
@@ -96,7 +97,7 @@ def _expected(run: Run, device: DeviceId, report: Report) -> Message:
     return run.engine.expects(device, report.round, report.attempt)
 
 
-def _admit(blobs: Blobs, device: DeviceId, task: Message, payload: Payload) -> None:
+def _admit(blobs: Blobs, run: Run, device: DeviceId, task: Message, payload: Payload) -> None:
     """Raises BadPayload or NotFound.
 
     Everything that does not need the tensors is checked before one is opened.
@@ -106,7 +107,9 @@ def _admit(blobs: Blobs, device: DeviceId, task: Message, payload: Payload) -> N
         return MappedTensors(blobs.arrived(device, weights.blob.sha256), weights.manifest)
 
     admit_payload(task, payload)
-    admit_message(task, decode(payload, {payload.kind: task.reply}, arrived))
+    reply = decode(payload, {payload.kind: task.reply}, arrived)
+    admit_message(task, reply)
+    admit(run.server_half, run.engine.state, task, reply)
 
 
 async def _count(

@@ -72,7 +72,7 @@ class Placements(PlacementServiceServicer):
     async def Place(self, request: placement_pb.PlaceRequest, context: Context) -> placement_pb.PlaceResponse:
         run, evidence = wire.place_from_pb(request)
         link = DeviceApi(self._coordinator, self._callers.identify(context))
-        answer = await link.place(run, evidence)
+        answer = await link.place(run, evidence, request.accept_nearest)
         if isinstance(answer, Placement):
             await self._callers.placed(context)
         return wire.answer_to_pb(answer)

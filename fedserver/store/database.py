@@ -21,6 +21,7 @@ from fedserver.store.schema import (
     GAPS,
     HISTORY,
     IDENTITIES,
+    MODELS,
     PAUSES,
     POLICY,
     RELEASED,
@@ -48,6 +49,7 @@ STEPS: tuple[str, ...] = (
     FLEET,
     CHECKSUMS,
     PAUSES,
+    MODELS,
 )
 """The migrations: step n upgrades version n - 1 to n. The SQL of a released step never changes."""
 VERSION = len(STEPS)

@@ -229,3 +229,13 @@ CREATE TABLE released_before (           -- what devices released in runs that w
     PRIMARY KEY (run, device, release)
 );
 """
+
+MODELS = """
+CREATE TABLE placed (                    -- the clusters whose models newcomers have had
+    device TEXT NOT NULL,
+    day INTEGER NOT NULL,                -- since 1970, UTC
+    run TEXT NOT NULL,
+    cluster TEXT NOT NULL,
+    PRIMARY KEY (device, day, run, cluster)
+);
+"""

@@ -156,7 +156,9 @@ class MemoryLink:
     async def leave(self) -> None:
         self._call("leave")
 
-    async def place(self, run: RunId, descriptor: Descriptor | None) -> Question | Placement:
+    async def place(
+        self, run: RunId, descriptor: Descriptor | None, accept_nearest: bool = False
+    ) -> Question | Placement:
         self._call("place", run, session=False)
         if descriptor is None and self._server.question is not None:
             return self._server.question

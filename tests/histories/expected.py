@@ -52,6 +52,10 @@ class Expected:
         self.round, self.plan, self.groups = self.round + 1, Plan({}, ""), 0
         self.rows, self.reports = {}, {}
 
+    @property
+    def abandoned_in_a_row(self) -> int:
+        return next((n for n, found in enumerate(reversed(self._reporters)) if found), len(self._reporters))
+
     def simulated(self, values: int) -> str | None:
         """How the run ends in simulation; None where not all rounds had the same devices."""
         same = self._reporters[-1]

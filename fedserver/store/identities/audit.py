@@ -67,6 +67,7 @@ class Event(Enum):
     AUTHORITY_DROPPED = "authority-dropped"
     CERTIFICATE_MADE = "server-certificate-made"
     DENIED = "denied"
+    PLACED = "placed"
     RUN_STARTED = "run-started"
     RUN_ENDED = "run-ended"
     RUN_PAUSED = "run-paused"

@@ -21,6 +21,7 @@ from shoal.core.algorithm.halves import (
     Report,
     ServerHalf,
     State,
+    admit,
     measurement,
 )
 from shoal.core.algorithm.parameters import (
@@ -58,6 +59,7 @@ __all__ = [
     "State",
     "TrainingParameters",
     "Written",
+    "admit",
     "algorithm",
     "discover",
     "find",

@@ -123,6 +123,18 @@ def measurement(server_half: ServerHalf, state: Any, cluster: ModelKey) -> Messa
     return task
 
 
+def admit(server_half: ServerHalf, state: Any, task: Message, reply: Message) -> None:
+    """Ask the algorithm whether an answer can be true, given its state. Raises BadPayload.
+
+    A server half whose state tells what the devices' data look like has a sixth function,
+    `admit(state, task, reply)`. It is called after `shoal.core.exchange.admit.admit_message`, possibly in a
+    thread, and the device of a refused answer counts as failed in this round.
+    """
+    own = getattr(server_half, "admit", None)
+    if own:
+        own(state, task, reply)
+
+
 class DeviceHalf(Protocol):
     """The device half: one function."""
 

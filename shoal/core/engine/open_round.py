@@ -24,6 +24,9 @@ TYPICAL = 0.9
 LATE, MISSED = 1 / 2, 2 / 3
 """The shares of its time after which another device steps in for a device, and after which it has missed its
 task if the round closes without it."""
+ALONE = 60.0
+"""Seconds after which another device steps in for one on which a whole round depends: the work of one more
+device costs little, and there are no others to show what the task takes."""
 SHORTEST = 10.0
 """Seconds that every device has for a task: a connection that fails for a moment is no missed task."""
 
@@ -195,7 +198,11 @@ class OpenRound:
 
     def lacking(self, now: float) -> int:
         """How many devices should step in: for those that are missing, and for those that are late."""
-        late = sum(self._has_used(LATE, device, now) for device in self.outstanding)
+        most = ALONE if self.goal == 1 else math.inf
+        late = sum(
+            self._has_used(LATE, device, now) or now - self._since[device] >= most
+            for device in self.outstanding
+        )
         return max(0, self.goal - len(self.reported) - len(self.outstanding) + late)
 
     def _has_used(self, share: float, device: DeviceId, now: float) -> bool:

@@ -99,7 +99,7 @@ class Parameters(DescriptorParameters, NoisedParameters):
     watch: int = setting(
         0,
         "Rounds after which devices describe their data again, to detect drift; 0: never. With a privacy "
-        "guarantee, only new data cost budget.",
+        "guarantee, a device describes its data again only when its owner's window (window_days) is over.",
         unit="rounds",
         at_least=0,
     )
