@@ -215,7 +215,8 @@ class WorkConfig:
     of the ledger; privacy: what its owner allows.
 
     data: the device's data. file: one file to use instead, read as `data` says; its labels do not matter.
-    labels: False if labels are not needed. selfcheck: what to try before the first task.
+    labels: False if labels are not needed. selfcheck: what to try before the first task. newcomer: whether
+    the process may choose among models, which is for the device itself: no task of a server may ask for it.
     """
 
     blobs: Path
@@ -227,6 +228,7 @@ class WorkConfig:
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     privacy: Budget = field(default_factory=Budget)
     selfcheck: SelfCheck = "none"
+    newcomer: bool = False
 
 
 def read(path: Path | None, flags: Mapping[str, Any]) -> ClientConfig:

@@ -114,7 +114,8 @@ async def place(
     with folder.locked():
         reached = endpoint(settings)
         folder.device(reached.device)
-        store, executor = BlobStore(folder.blobs), Spawned(work_config(settings, file, labels=False))
+        work = replace(work_config(settings, file, labels=False), newcomer=True)
+        store, executor = BlobStore(folder.blobs), Spawned(work)
         async with _link(reached, folder, console) as link, _stopped_at_the_end(executor):
             limit = settings.limits.download_bytes
             placer = Placer(link, executor, store, console.progress, limit, give_up_after)

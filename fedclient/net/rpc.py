@@ -27,6 +27,7 @@ from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import IdentityS
 from shoal.core.exchange._pb.fed.v1.fault_pb2 import Fault
 from shoal.core.exchange._pb.fed.v1.observer_service_pb2_grpc import ObserverServiceStub
 from shoal.core.exchange._pb.fed.v1.placement_service_pb2_grpc import PlacementServiceStub
+from shoal.core.exchange.choosing import Wish
 from shoal.core.exchange.link import (
     Hello,
     Idle,
@@ -148,7 +149,7 @@ class RpcLink:
         request = device.LeaveRequest(session=self._session)
         await self._ask(lambda to: to.device.Leave(request, **self._call()))
 
-    async def place(self, run: RunId, evidence: Evidence | None) -> Question | Placement:
+    async def place(self, run: RunId, evidence: Evidence | Wish | None) -> Question | Placement:
         request = wire.place_to_pb(run, evidence)
         answer = await self._ask(
             lambda to: to.placement.Place(request, **self._call(size=request.ByteSize()))

@@ -11,6 +11,7 @@ from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.visitor import Visitor, fired_within
 from fedserver.store import released
 from shoal.core.errors import SessionLost, WrongVersion
+from shoal.core.exchange.choosing import Wish
 from shoal.core.exchange.link import (
     PROTOCOL,
     Hello,
@@ -110,12 +111,12 @@ class DeviceApi(Link):
         self._coordinator.check_deciding()
         await self._coordinator.leave(self._visitor())
 
-    async def place(self, run: RunId, evidence: Evidence | None) -> Question | Placement:
+    async def place(self, run: RunId, evidence: Evidence | Wish | None) -> Question | Placement:
         self._coordinator.check_serving()
         visitor = self._coordinator.visitor(self._device)
         visitor.seen()
         answer = await placement.place(self._coordinator, visitor, run, evidence)
-        if evidence is not None:
+        if isinstance(evidence, Evidence):
             await released.record_evidence(self._coordinator.storage, answer.run, self._device, evidence)
         return answer
 

@@ -19,11 +19,11 @@ of the round itself. A newcomer chooses by loss; in the paper it would train its
 
 from dataclasses import dataclass
 
-from shoal.core.algorithm import Algorithm, TrainingParameters, setting
+from shoal.core.algorithm import Algorithm, PlacingParameters, TrainingParameters, setting
 
 
 @dataclass(frozen=True)
-class Parameters(TrainingParameters):
+class Parameters(TrainingParameters, PlacingParameters):
     """`short` is used unless eps2 is above 0; then eps1 and eps2 are."""
 
     short: float = setting(
@@ -44,5 +44,14 @@ ALGORITHM = Algorithm(
     summary="clusters split by the directions of updates (Sattler et al. 2019)",
     parameters=Parameters,
     server_module="shoal.core.algorithms.cfl.server",
-    presets={"paper": {"eps1": 0.4, "eps2": 1.6, "earliest": 21, "smallest": 3, "aggregation": "mean"}},
+    presets={
+        "paper": {
+            "eps1": 0.4,
+            "eps2": 1.6,
+            "earliest": 21,
+            "smallest": 3,
+            "aggregation": "mean",
+            "placing": "paper",
+        }
+    },
 )
