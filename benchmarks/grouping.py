@@ -7,8 +7,8 @@ Synthetic fleets have ten classes of ten latents. Fleets of real data have laten
 trained on other samples of the same data, projected as in a run: digits always, MNIST and HAPT where
 `--data-dir` has them. A row is a cell: the kind of fleet, its size and its privacy mode, the share of seeds
 with a false group (for fleets whose devices are all alike), the mean and the lowest adjusted Rand index (for
-the others), the number of groups found, and the seconds of one grouping. The last row is the memory that
-grouping the largest fleet takes.
+the others), the number of groups found, and the seconds of processor time of one grouping. The last row
+is the memory that grouping the largest fleet takes.
 """
 
 import argparse
@@ -231,9 +231,9 @@ def measure(cell: Cell, seeds: Sequence[int]) -> dict[str, object]:
         chance = np.random.default_rng([seed, cell.devices])
         fleet, truth = cell.make(chance)
         descriptors = described(cell, fleet, chance)
-        begun = time.perf_counter()
+        begun = time.process_time()
         labels = groups(descriptors)
-        seconds.append(time.perf_counter() - begun)
+        seconds.append(time.process_time() - begun)
         counts.append(int(labels.max()) + 1)
         indices.append(float(adjusted_rand_score(truth, labels)))
     alike = len(set(truth)) == 1

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedserver.store.blobs import MappedTensors
+from fedserver.store.mapped import MappedTensors
 from shoal.core.exchange.tensors import manifest_of, pack
 from shoal.core.server_kit.robust import RULES, Update, combine
 from shoal.core.types import Tensors

@@ -168,7 +168,7 @@ class Placer:
         """The server's answer, and the model to use. On return, the blobs that the answer names are here."""
         asking_again = False
         while True:
-            answer = await self._patiently(lambda: self._link.place(run, evidence))
+            answer = await self._patiently(lambda: self._link.place(run, evidence, accept_nearest))
             try:
                 if isinstance(answer, Question):
                     _check(answer.payload)

@@ -7,6 +7,7 @@ from pathlib import Path
 from fedclient.store.state import Status
 from shoal.core.errors import LearnerFault, ShoalError, StorageFault
 from shoal.core.exchange.link import Outcome, Receipt, Task
+from shoal.shell.console import continued
 
 
 class Reporter:
@@ -42,18 +43,19 @@ class Reporter:
         self.status.outcome = receipt.outcome.value
         self.status.tasks += 1
         if receipt.outcome in (Outcome.LATE, Outcome.REFUSED):
-            self._say(f"{named(task)}: the result was {receipt.outcome.value}: {receipt.reason}")
+            said = f"{named(task)}: the result was {receipt.outcome.value}: {receipt.reason}"
+            self._say(continued(said))
         self._save()
 
     def failed(self, error: ShoalError) -> None:
         """Something went wrong; the agent continues."""
         self.failure = error
         self.note(error)
-        lines = [f"error[{error.code}]: {error.message}"]
+        lines = [f"error[{error.code}]: {continued(error.message)}"]
         if isinstance(error, LearnerFault) and error.details:
             lines.insert(0, error.details.rstrip())
         if error.hint:
-            lines.append(f"  hint: {error.hint}")
+            lines.append(f"  hint: {continued(error.hint)}")
         self._say("\n".join(lines))
 
     def note(self, error: ShoalError) -> None:

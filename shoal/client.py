@@ -67,8 +67,8 @@ class Client:
         name: of the run; one is made from the algorithm's where it is left out. model, latent: as for
         `shoal.simulate`; the initial weights are made here, with PyTorch. Without a model the first device is
         asked for them. parameters: the algorithm's own, such as rounds=20, and those of the policy: devices,
-        minimum, oversample, wait_for_devices, deadline, straggler_factor, device_timeout and
-        max_abandoned_rounds.
+        minimum, oversample, wait_for_devices, deadline, straggler_factor, device_timeout,
+        max_abandoned_rounds and retry_after.
 
         Raises ConfigError for what is wrong, Unavailable when no server answers.
 

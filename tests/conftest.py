@@ -32,18 +32,24 @@ if "PYTEST_DEBUG_TEMPROOT" not in os.environ and _in_memory():
 
 LONGEST = (
     "histories/test_histories.py",
-    "chaos/test_chaos_short.py",
+    "contract/test_every_algorithm.py",
     "e2e/test_bad_lines.py",
     "e2e/test_identity.py",
-    "contract/test_every_algorithm.py",
+    "chaos/test_chaos_short.py",
     "e2e/test_three_drivers.py",
-    "e2e/test_example_clinics.py",
-    "e2e/test_reconnect.py",
-    "client/cli/test_cli.py",
-    "crash/test_points.py",
-    "crash/test_processes.py",
     "crash/test_faults.py",
+    "client/cli/test_cli.py",
+    "e2e/test_example_clinics.py",
+    "crash/test_processes.py",
     "client/work/test_worker.py",
+    "api/test_notebooks.py",
+    "crash/test_points.py",
+    "core/server_kit/test_noised.py",
+    "core/privacy/test_cost_zcdp.py",
+    "paper/test_fedrc.py",
+    "core/exchange/test_wire.py",
+    "lab/test_experiment.py",
+    "e2e/test_reconnect.py",
 )
 """Modules that take longest, the longest first: none of them is left for one worker at the end."""
 

@@ -10,7 +10,7 @@ import click
 
 from fedclient.cli.options import CALLING, PATH, configured, give_up_after
 from fedclient.config import ClientConfig
-from shoal.shell.console import Console, Result, verb
+from shoal.shell.console import Console, Result, one_line, verb
 
 if TYPE_CHECKING:
     from fedclient.placement import PlacementResult
@@ -35,7 +35,7 @@ def place(
 ) -> Result:
     """Get the model that fits DATA, by default the data of the settings. Labels are not needed.
 
-    The models of all clusters are tried on the data, on this device, and nothing of the data leaves it,
+    The models of all clusters are tried on the data, on this device, and nothing about the data leaves it,
     unless the run is set to decide by itself. Each model is shown with the mutual information of samples and
     predictions, its standard error, and the probability that it is the right one.
 
@@ -80,9 +80,8 @@ def _text(found: "PlacementResult", path: Path | None) -> str:
     if where.runner_up and not math.isnan(where.runner_up_distance):
         words.append(f"the next is {where.runner_up} at {where.runner_up_distance:.4g}")
     traffic = f"{found.seconds:.1f} s, {found.received} bytes received, {found.sent} sent"
-    lines = [", ".join(words), f"confidence {where.confidence:.2f}", *_tried(found), traffic]
-    if where.reason:
-        lines.insert(1, where.reason)
+    lines = [one_line(", ".join(words)), *filter(None, [one_line(where.reason)])]
+    lines += [f"confidence {where.confidence:.2f}", *_tried(found), traffic]
     lines.append(f"privacy: {line(found.privacy)}")
     return "\n".join([*lines, *([f"model: {path}"] if path else [])])
 
@@ -93,7 +92,7 @@ def _tried(found: "PlacementResult") -> list[str]:
         return []
     head = f"{'model':<12}{'information':>12}{'error':>9}{'probability':>13}{'agreement':>11}"
     rows = [
-        f"{each.model:<12}{each.information:>12.3f}{each.error:>9.3f}"
+        f"{one_line(each.model):<12}{each.information:>12.3f}{each.error:>9.3f}"
         f"{each.probability:>13.2f}{each.agreement:>11.2f}"
         for each in found.tried
     ]

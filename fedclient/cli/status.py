@@ -14,7 +14,7 @@ from fedclient.store import privacy_report
 from fedclient.store.state import STATUS, DeviceFolder, Outbox, read_json
 from shoal.core.engine.timeouts import MOMENT
 from shoal.core.errors import ShoalError
-from shoal.shell.console import Console, Result, verb
+from shoal.shell.console import Console, Result, one_line, verb
 
 TASK = ("run", "round", "title", "outcome")
 
@@ -92,5 +92,6 @@ def text(found: dict[str, Any]) -> str:
         "outbox": "a result is waiting for the server" if found["outbox"] else "empty",
         "last error": f"[{error.get('code')}] {error.get('message')}" if error else "none",
     }
-    shown = [f"{name + ':':<13}{value}" for name, value in lines.items()]
-    return "\n".join([*shown, *(error or {}).get("details", "").splitlines()])
+    shown = [f"{name + ':':<13}{one_line(value)}" for name, value in lines.items()]
+    details = (error or {}).get("details", "").splitlines()
+    return "\n".join([*shown, *(f"  | {line}" for line in details)])

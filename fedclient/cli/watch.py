@@ -10,7 +10,7 @@ import click
 from fedclient.cli.options import CALLING, configured, give_up_after
 from fedclient.config import ClientConfig
 from shoal.core.exchange.link import ObservedRun
-from shoal.shell.console import Console, Result, verb
+from shoal.shell.console import Console, Result, one_line, verb
 
 
 @click.command(epilog="Example: fedclient watch --once --json")
@@ -39,4 +39,4 @@ def _text(runs: Sequence[ObservedRun]) -> str:
 
 def _line(run: ObservedRun) -> str:
     doing = f", {run.title}" if run.title else ""
-    return f"{run.run} ({run.algorithm}): {run.stage}, round {run.round}{doing}"
+    return one_line(f"{run.run} ({run.algorithm}): {run.stage}, round {run.round}{doing}")

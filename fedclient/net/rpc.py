@@ -149,8 +149,11 @@ class RpcLink:
         request = device.LeaveRequest(session=self._session)
         await self._ask(lambda to: to.device.Leave(request, **self._call()))
 
-    async def place(self, run: RunId, evidence: Evidence | Wish | None) -> Question | Placement:
+    async def place(
+        self, run: RunId, evidence: Evidence | Wish | None, accept_nearest: bool = False
+    ) -> Question | Placement:
         request = wire.place_to_pb(run, evidence)
+        request.accept_nearest = accept_nearest
         answer = await self._ask(
             lambda to: to.placement.Place(request, **self._call(size=request.ByteSize()))
         )

@@ -3,7 +3,8 @@
 issuing        certificates, created from keys and names     permissions    which role may make which call
 roots          the authorities' keys on disk; which signs    peers          the registry in memory
 joining        challenge, join, rejoin, renew                authority_api  what operators ask for
-rate_limit     limits for each of many callers               setup          `fedserver init`
+rate_limit     limits for each of many callers               model_quota    what newcomers may have in a day
+setup          `fedserver init`
 
 Nothing here knows gRPC; `fedserver.rpc.auth_interceptor` asks `peers` at every call. The registry on disk and
 the audit log are in `fedserver.store.identities`.

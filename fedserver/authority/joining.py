@@ -1,8 +1,10 @@
 """Challenge, join, rejoin, renew: what EnrollmentService and IdentityService do, without a network.
 
-An address that was refused five times in a minute has to wait. Success costs nothing, so that a whole fleet
-can join from behind one address. Challenges, which anyone may request, are paced for each address and for
-all: no one can request enough of them to make those of other devices invalid.
+A join string, or the key of a certificate, that was refused five times in a minute has to wait. So does an
+address, but only with join strings and certificates that the server does not know: a stranger behind the same
+address as a fleet does not keep the fleet from joining. Success costs nothing. Challenges, which anyone may
+request, are paced for each address and for all: no one can request enough of them to make those of other
+devices invalid. All this is checked before anything is verified, which takes a hundred times longer.
 """
 
 import secrets
@@ -19,7 +21,7 @@ from shoal.core.identity.joining import Challenge, IssuedIdentity, Joining, Pend
 from shoal.core.identity.proof import NONCE
 
 FAILURES = 5
-"""Refusals per minute for one address."""
+"""Refusals per minute for one join string or key, and for all unknown ones from one address."""
 CHALLENGES, AT_ONCE = 20.0, 500.0
 """Challenges per second, and at once, for one address: a fleet may be behind it."""
 ALL_CHALLENGES, ALL_AT_ONCE, FURTHEST = 100.0, 1000.0, 45.0
@@ -64,7 +66,6 @@ class JoinService:
 
     async def challenge(self, caller: str) -> Challenge:
         """Create a challenge. caller: the network address, here and below. Raises TooOften or Busy."""
-        self._check(caller)
         if delay := self._asked.delay(caller):
             problem = "this address requests too many challenges"
             raise TooOften(problem, f"try again in {delay:.0f} s", (delay, delay + 1.0))
@@ -78,24 +79,33 @@ class JoinService:
 
         Raises NoEntry, Refused, Taken, Revoked, BadPayload, TooOften, and Unavailable for an old challenge.
         """
-        self._check(caller)
-        key = key_of_request(joining.csr)
         self._take(joining.nonce)
+        token, address = f"token {joining.token}", f"join strings from {caller}"
+        self._check(token, "with this join string")
+        known = await self._peers.storage.identities.has_token(joining.token)
+        if not known:
+            self._check(address, "with unknown join strings from this address")
+        key = key_of_request(joining.csr)
         admission = await self._peers.storage.identities.join(
             joining, key, self._authority.joining.pin, self._authority, caller
         )
-        return self._answer(admission, caller)
+        return self._answer(admission, token, *(() if known else (address,)))
 
     async def rejoin(self, rejoining: Rejoining, caller: str) -> IssuedIdentity:
         """Replace an expired certificate. Raises NoEntry, Revoked, BadPayload, TooOften."""
-        self._check(caller)
-        key, named = key_of_request(rejoining.csr), named_by(certificate(rejoining.certificate))
         self._take(rejoining.nonce)
+        named = named_by(certificate(rejoining.certificate))
+        certified, address = f"key {named.spki}", f"certificates from {caller}"
+        self._check(certified, "with this certificate")
+        known = self._peers.knows(named)
+        if not known:
+            self._check(address, "with unknown certificates from this address")
+        key = key_of_request(rejoining.csr)
         pin = self._authority.joining.pin
         admission = await self._peers.storage.identities.rejoin(
             rejoining, named, key, pin, self._authority, caller
         )
-        answer = self._answer(admission, caller)
+        answer = self._answer(admission, certified, *(() if known else (address,)))
         assert isinstance(answer, IssuedIdentity)  # a device that is not approved is refused
         return answer
 
@@ -103,24 +113,25 @@ class JoinService:
         """Renew a certificate, for a device that was authorized. Raises BadPayload, TooOften."""
         key = key_of_request(csr)
         admission = await self._peers.storage.identities.renew(peer.device, peer.serial, key, self._authority)
-        answer = self._answer(admission, "")
+        answer = self._answer(admission)
         assert isinstance(answer, IssuedIdentity)
         return answer
 
     # -- inside ---------------------------------------------------------------------------------------------
 
-    def _check(self, caller: str) -> None:
-        if self._failures.used_up(caller):
-            raise TooOften("too many refused attempts from this address", "try again in a minute")
+    def _check(self, key: str, what: str) -> None:
+        if self._failures.used_up(key):
+            raise TooOften(f"too many attempts {what} were refused", "try again in a minute")
 
     def _take(self, nonce: bytes) -> None:
         if not self._nonces.take(nonce):
             raise Unavailable("the challenge is no longer valid", "request a new one and answer that")
 
-    def _answer(self, admission: Admission, caller: str) -> IssuedIdentity | Pending:
+    def _answer(self, admission: Admission, *counted: str) -> IssuedIdentity | Pending:
+        """The answer to a caller. counted: what a refusal is counted for. Raises the error of a refusal."""
         if admission.error is not None:
-            if caller:
-                self._failures.count(caller)
+            for key in counted:
+                self._failures.count(key)
             raise admission.error
         device, certified = admission.device, admission.certified
         assert device is not None

@@ -113,6 +113,10 @@ class Peers:
         """Whether a device may take part in runs."""
         return self.role(device) is Role.TRAIN
 
+    def knows(self, peer: Named) -> bool:
+        """Whether a certificate is in the registry, or may be in the gap of a restored one."""
+        return self._gaps or self._certified(peer) is not None
+
     def renew_in(self, device: DeviceId, serial: str) -> float:
         """Seconds until the next certificate is required; 0 if the authorities have changed."""
         certificates = self._known[device].certificates

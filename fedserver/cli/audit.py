@@ -11,7 +11,7 @@ import click
 from fedserver.cli.options import state_option
 from fedserver.store.identities.audit import Event, Head
 from shoal.core.errors import ConfigError, ShoalError
-from shoal.shell.console import Console, Result, verb
+from shoal.shell.console import Console, Result, one_line, verb
 
 STATE = state_option("The server's state folder; the server need not be running.")
 
@@ -91,7 +91,7 @@ def show(console: Console, state: Path, event: str | None, device: str | None, l
 
 def _text(line: dict[str, Any]) -> str:
     facts = ", ".join(f"{name}={value}" for name, value in line["facts"].items())
-    return f"{line['number']:>6}  {line['at']}  {line['event']}  {facts}".rstrip()
+    return one_line(f"{line['number']:>6}  {line['at']}  {line['event']}  {facts}".rstrip())
 
 
 def _head(text: str) -> Head:

@@ -1,4 +1,4 @@
-"""`fedserver run ...`: start, list, show, follow and stop runs."""
+"""`fedserver run ...`: start, list, show, follow and stop runs; `run_changes` has the other verbs."""
 
 import os
 import sys
@@ -11,9 +11,10 @@ import click
 
 from fedserver.cli import text
 from fedserver.cli.options import PATH, connected
+from fedserver.cli.policy import POLICY, policy_options
+from fedserver.cli.run_changes import COMMANDS
 from fedserver.coordinator.status_types import RunStatus
 from fedserver.store.records import LogLine
-from shoal.core.engine.policy import RoundPolicy
 from shoal.core.errors import ShoalError, Unavailable
 from shoal.shell.config import parsed
 from shoal.shell.console import Console, Result, printable, verb
@@ -24,17 +25,6 @@ if TYPE_CHECKING:
 AWAY = 60.0
 """Seconds for which a server may be unreachable during `run wait`: a restart is no reason to give up."""
 BUILTIN = "builtin:"
-DEFAULTS = RoundPolicy()
-POLICY = (
-    "devices",
-    "minimum",
-    "oversample",
-    "wait_for_devices",
-    "deadline",
-    "straggler_factor",
-    "device_timeout",
-    "max_abandoned_rounds",
-)
 
 
 class RunFailed(ShoalError):
@@ -45,7 +35,11 @@ class RunFailed(ShoalError):
 
 @click.group()
 def run() -> None:
-    """Start, list, show, follow and stop runs."""
+    """Start, list, show, follow, change and stop runs."""
+
+
+for each in COMMANDS:
+    run.add_command(each)
 
 
 @run.command(
@@ -60,58 +54,7 @@ def run() -> None:
 @click.option(
     "--set", "changes", multiple=True, metavar="NAME=VALUE", help="Parameter of the algorithm. Repeatable."
 )
-@click.option(
-    "--devices",
-    type=int,
-    metavar="N",
-    help="Close a round after N reports.  [default: a report of every device that is connected]",
-)
-@click.option(
-    "--minimum",
-    type=int,
-    metavar="N",
-    help="Open a round with at least N devices, and use it if at least N of them report.  "
-    f"[default: {DEFAULTS.minimum}]",
-)
-@click.option(
-    "--oversample",
-    type=float,
-    metavar="FACTOR",
-    help="Ask FACTOR times --devices in each round, to absorb drop-outs.  "
-    f"[default: {DEFAULTS.oversample:g}]",
-)
-@click.option(
-    "--wait-for-devices",
-    type=float,
-    metavar="SECONDS",
-    help="Wait up to SECONDS for --devices to connect, then start with --minimum.  "
-    f"[default: {DEFAULTS.wait_for_devices:g}]",
-)
-@click.option(
-    "--deadline",
-    type=float,
-    metavar="SECONDS",
-    help=f"Maximum length of a round.  [default: {DEFAULTS.deadline:g}]",
-)
-@click.option(
-    "--straggler-factor",
-    type=float,
-    metavar="FACTOR",
-    help="Close a round when a device takes more than FACTOR times what the others needed; 0: only at the "
-    f"deadline.  [default: {DEFAULTS.straggler_factor:g}]",
-)
-@click.option(
-    "--device-timeout",
-    type=float,
-    metavar="SECONDS",
-    help=f"Treat a device as gone after SECONDS without contact.  [default: {DEFAULTS.device_timeout:g}]",
-)
-@click.option(
-    "--max-abandoned-rounds",
-    type=int,
-    metavar="N",
-    help=f"Fail the run after N abandoned rounds in a row.  [default: {DEFAULTS.max_abandoned_rounds}]",
-)
+@policy_options(defaults=True)
 @click.option("--seed", type=int, metavar="SEED", help="Random seed for client sampling.  [default: 0]")
 @click.option(
     "--initial-weights", type=PATH, metavar="FILE", help="Start from the weights in a safetensors file."

@@ -11,7 +11,7 @@ import click
 
 from fedserver.cli import text
 from fedserver.cli.options import PATH, connected, state_option
-from shoal.shell.console import Console, Result, printable, verb
+from shoal.shell.console import Console, Result, verb
 
 if TYPE_CHECKING:
     from fedserver.rpc.client import OperatorClient
@@ -72,13 +72,6 @@ def init(
     return Result({"state": str(state), **asdict(made)}, summary)
 
 
-class Printable(logging.Formatter):
-    """Log lines may quote what devices sent; control characters are shown as escapes."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record))
-
-
 @click.command(epilog="Example: fedserver up --state server")
 @verb
 @click.option(
@@ -126,10 +119,12 @@ def up(console: Console, path: Path | None, **flags: Any) -> Result:
     """
     from fedserver.config import read_server
     from fedserver.daemon import serve
+    from fedserver.logs import Bounded, Printable
 
     config = read_server(path, flags)
     log = logging.StreamHandler(sys.stderr)
     log.setFormatter(Printable("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    log.addFilter(Bounded())
     logging.basicConfig(handlers=[log], level=config.log_level.upper())
     found = {"address": "", "join_address": ""}
 

@@ -13,6 +13,7 @@ from shoal.core.algorithm import find
 from shoal.core.errors import ConfigError
 from shoal.core.privacy.report import CentralNoise, Statement, of_weights
 from shoal.core.types import DeviceId
+from shoal.shell.console import continued, one_line
 
 WIDTH = 100
 LATEST = 10
@@ -84,7 +85,7 @@ def summary(found: RunSummary) -> str:
     devices = f", {whom} {_some(found.waiting_devices)}" if found.waiting_devices else ""
     left = "" if found.time_left is None else f", for at most {found.time_left:.0f} s"
     waiting = f": {found.waiting_for}{devices}{left}" if found.waiting_for else ""
-    return step(found) + waiting
+    return one_line(step(found) + waiting)
 
 
 def runs(found: Sequence[RunSummary]) -> str:
@@ -134,9 +135,10 @@ def status(found: RunStatus) -> str:
     if found.devices:
         parts.append(f"privacy in this run\n{privacy_table(found.released, found.central)}")
     parts += [f"model {key}: {_bytes(weights.blob.size)}" for key, weights in found.models.items()]
-    parts += [f"missing in the last round: {device}: {why}" for device, why in found.missing.items()]
+    missing = found.missing.items()
+    parts += [f"missing in the last round: {device}: {continued(why)}" for device, why in missing]
     for why, count in Counter(found.abandoned.values()).items():
-        parts.append(f"{_many(count, 'round')} without a result: {why}")
+        parts.append(f"{_many(count, 'round')} without a result: {continued(why)}")
     return "\n".join(parts)
 
 
@@ -209,7 +211,7 @@ def server(found: ServerStatus) -> str:
     """The server, its runs and its devices."""
     here = sum(device.presence != "absent" for device in found.devices)
     parts = [f"fedserver {found.version}: {here} of {len(found.devices)} known devices are connected"]
-    parts += [f"attention: {notice}" for notice in found.notices]
+    parts += [f"attention: {continued(notice)}" for notice in found.notices]
     parts += [summary(run) for run in found.runs] or ["no run is active"]
     if found.devices:
         rows = [
@@ -262,7 +264,7 @@ def privacy(released: Mapping[DeviceId, Statement], central: CentralNoise | None
 
 
 def line(found: LogLine) -> str:
-    return f"{clock(found.at)} {found.device + ': ' if found.device else ''}{found.text}"
+    return f"{clock(found.at)} {found.device + ': ' if found.device else ''}{continued(found.text)}"
 
 
 def clock(at: float) -> str:
@@ -300,8 +302,8 @@ def _bytes(size: int) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Columns as wide as their widest cell."""
-    lines = [heads, *rows]
+    """Columns as wide as their widest cell. Cells may have texts of devices."""
+    lines = [heads, *([one_line(cell) for cell in row] for row in rows)]
     widths = [max(len(row[column]) for row in lines) for column in range(len(heads))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

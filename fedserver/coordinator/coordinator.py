@@ -15,13 +15,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedserver.config import Settings
+from fedserver.coordinator.caretaker import Caretaker
 from fedserver.coordinator.recovery import Recovery
 from fedserver.coordinator.runs import Lease, Recipe, Run
 from fedserver.coordinator.status import summary_of
 from fedserver.coordinator.status_types import RunSummary
-from fedserver.coordinator.visitor import Signal, Visitor
+from fedserver.coordinator.visitor import Quota, Signal, Unlimited, Visitor
 from fedserver.store.journal import Meter
 from fedserver.store.records import RunRecord
+from fedserver.store.redundancy import DamagedRow
 from fedserver.store.store import BlobCacheCalls, Storage
 from shoal.core.algorithm import State
 from shoal.core.engine.events import Event, Heard, Joined, Left
@@ -54,7 +56,7 @@ class Coordinator:
     that cannot be read. known: how many devices called before the start. barred: devices that were revoked
     since the start; reports of theirs that do not count yet will not count. may_train: whether a device may
     take part in runs; in plain text every device may, and `fedserver.rpc.server.listen` asks its role.
-    attention: sources of notices.
+    attention: sources of notices. quota: which clusters' models newcomers may have; in plain text, all.
     """
 
     def __init__(self, storage: Storage, settings: Settings) -> None:
@@ -63,9 +65,11 @@ class Coordinator:
         self.runs: dict[RunId, Run] = {}
         self.conflicts: dict[DeviceId, str] = {}
         self.recovery = Recovery(storage, lambda *found: self.in_turn(self.add(*found)))
+        self.caretaker = Caretaker(self)
         self.visitors: dict[DeviceId, Visitor] = {}
         self.known = 0
         self.barred: set[DeviceId] = set()
+        self.quota: Quota = Unlimited()
         self.may_train: Callable[[DeviceId], bool] = lambda device: True
         self.meter = Meter()
         self.attention: list[Callable[[], Iterable[str]]] = []
@@ -94,6 +98,7 @@ class Coordinator:
             raise
         await asyncio.to_thread(storage.space.hold, coordinator.low_water())
         coordinator._background.append(asyncio.create_task(coordinator._tick()))
+        coordinator._background.append(asyncio.create_task(coordinator.caretaker.work()))
         for task in coordinator._background:
             task.add_done_callback(coordinator._ended_early)
         return coordinator
@@ -150,9 +155,11 @@ class Coordinator:
     def summary(self, run: Run, known: Iterable[DeviceId] = ()) -> RunSummary:
         """A run as it is displayed, with what it waits for. known: devices that may take part in it."""
         found = summary_of(run, known)
-        if found.over or not (self.storage.full or self.conflicts):
+        if found.over or not (self.storage.full or self.conflicts or run.paused):
             return found
         what = "space on the server's disk" if self.storage.full else "an operator: see `fedserver status`"
+        if run.paused and not self.storage.full and not self.conflicts:
+            what = f"an operator: it is paused ({run.paused}); resume it with: fedserver run resume {run.run}"
         return replace(found, waiting_for=what, waiting_devices=(), time_left=None)
 
     def notices(self) -> tuple[str, ...]:
@@ -206,7 +213,7 @@ class Coordinator:
             raise Unavailable("the server has stopped", "try again in a minute")
         try:
             return await work
-        except DiskFull:  # nothing was decided, see `fedserver.store.disk_space`
+        except (DiskFull, DamagedRow):  # nothing was decided, see `fedserver.store.disk_space`
             raise
         except StorageFault as fault:
             self._break(fault)
@@ -266,6 +273,12 @@ class Coordinator:
     def spread(self) -> float:
         """The seconds over which devices should spread their return after they lose the connection."""
         return min(max(1.0, max(self.known, len(self.visitors)) / RETURNS), FURTHEST)
+
+    def connected(self) -> tuple[DeviceId, ...]:
+        """The devices that have a session and may take part in runs, sorted."""
+        return tuple(
+            sorted(name for name, each in self.visitors.items() if each.session and self.may_train(name))
+        )
 
     def heard(self, visitor: Visitor) -> None:
         """Note that a device has just called."""
@@ -327,7 +340,9 @@ class Coordinator:
         unknown = self.recovery.pending or self.recovery.unreadable
         going_on = None if unknown else tuple(run.run for run in active)
         if active:
-            text = f"run {active[0].run}: {active[0].engine.progress()}"
+            first = next((run for run in active if not run.paused), active[0])
+            waiting = "it is paused" if first.paused else first.engine.progress()
+            text = f"run {first.run}: {waiting}"
             return Idle(text, 0.0, 1.0, going_on=going_on)
         if self.runs:
             return Idle("every run is over", 1.0, 5.0, True, going_on)
@@ -348,7 +363,7 @@ class Coordinator:
                 if visitor.polling:
                     self.heard(visitor)
             for run in self.active():
-                if run.engine.stage is not Stage.REDUCING and not run.held:
+                if run.engine.stage is not Stage.REDUCING and not (run.held or run.paused):
                     await self.in_turn(run.advance())
             if time.monotonic() - noted > JOURNAL_INTERVAL:
                 await self.in_turn(self.write_journal())

@@ -1,6 +1,7 @@
 """The coordinator's interface for devices: `shoal.core.exchange.link.Link` without a network in between."""
 
 import logging
+import re
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -10,7 +11,7 @@ from fedserver.coordinator import intake, placement, transfer
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.visitor import Visitor, fired_within
 from fedserver.store import released
-from shoal.core.errors import SessionLost, WrongVersion
+from shoal.core.errors import BadPayload, SessionLost, WrongVersion
 from shoal.core.exchange.choosing import Wish
 from shoal.core.exchange.link import (
     PROTOCOL,
@@ -30,6 +31,8 @@ from shoal.core.types import DeviceId, RunId
 
 log = logging.getLogger("shoal.server")
 SOFTWARE = f"fedserver {shoal.__version__}"
+NAMED_SOFTWARE = re.compile(r"[ -~]{1,64}")
+"""What a device may say that it runs; operators see it in a table."""
 
 
 class DeviceApi(Link):
@@ -45,6 +48,11 @@ class DeviceApi(Link):
                 f"this server speaks protocol version {PROTOCOL}, "
                 f"but the device speaks versions {hello.oldest_protocol} to {hello.newest_protocol}",
                 "update the older of the two",
+            )
+        if not NAMED_SOFTWARE.fullmatch(hello.software):
+            raise BadPayload(
+                "the name of the device's software is not 1 to 64 printable ASCII characters",
+                "send a name and a version",
             )
         visitor = self._coordinator.visitor(self._device)
         visitor.seen()
@@ -111,11 +119,13 @@ class DeviceApi(Link):
         self._coordinator.check_deciding()
         await self._coordinator.leave(self._visitor())
 
-    async def place(self, run: RunId, evidence: Evidence | Wish | None) -> Question | Placement:
+    async def place(
+        self, run: RunId, evidence: Evidence | Wish | None, accept_nearest: bool = False
+    ) -> Question | Placement:
         self._coordinator.check_serving()
         visitor = self._coordinator.visitor(self._device)
         visitor.seen()
-        answer = await placement.place(self._coordinator, visitor, run, evidence)
+        answer = await placement.place(self._coordinator, visitor, run, evidence, accept_nearest)
         if isinstance(evidence, Evidence):
             await released.record_evidence(self._coordinator.storage, answer.run, self._device, evidence)
         return answer

@@ -9,12 +9,15 @@ effect.
 import asyncio
 import logging
 
+from fedserver.coordinator import damage
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.runs import Run
 from fedserver.store import released
-from fedserver.store.blobs import Blobs, MappedTensors
+from fedserver.store.blobs import Blobs
 from fedserver.store.identities.audit import Event
+from fedserver.store.mapped import MappedTensors
 from fedserver.store.records import ReportRecord
+from shoal.core.algorithm import admit
 from shoal.core.engine.events import Failed, Reported
 from shoal.core.errors import BadPayload, DiskFull, StaleReport, Unavailable
 from shoal.core.exchange.admit import admit_message, admit_payload
@@ -48,10 +51,14 @@ async def receive(coordinator: Coordinator, device: DeviceId, report: Report) ->
             await coordinator.in_turn(_disputed(run, device, report.round, task.reason))
         return task
     if isinstance(report.result, Failure):
+        if report.result.code == BadPayload.code:
+            receipt = await coordinator.in_turn(_suspected(run, device, report))
+            if receipt is not None:
+                return receipt
         return await coordinator.in_turn(_failed(run, device, report, report.result))
     try:
         # In a thread and out of turn: reading all tensors of a large model would hold up every other device.
-        await asyncio.to_thread(_admit, coordinator.storage.blobs, device, task, report.result)
+        await asyncio.to_thread(_admit, coordinator.storage.blobs, run, device, task, report.result)
     except BadPayload as bad:
         await _drop(coordinator, device, report)
         facts = {"run": run.run, "round": report.round, "device": device, "reason": bad.message}
@@ -90,7 +97,7 @@ def _expected(run: Run, device: DeviceId, report: Report) -> Message:
     return run.engine.expects(device, report.round, report.attempt)
 
 
-def _admit(blobs: Blobs, device: DeviceId, task: Message, payload: Payload) -> None:
+def _admit(blobs: Blobs, run: Run, device: DeviceId, task: Message, payload: Payload) -> None:
     """Raises BadPayload or NotFound.
 
     Everything that does not need the tensors is checked before one is opened.
@@ -100,7 +107,9 @@ def _admit(blobs: Blobs, device: DeviceId, task: Message, payload: Payload) -> N
         return MappedTensors(blobs.arrived(device, weights.blob.sha256), weights.manifest)
 
     admit_payload(task, payload)
-    admit_message(task, decode(payload, {payload.kind: task.reply}, arrived))
+    reply = decode(payload, {payload.kind: task.reply}, arrived)
+    admit_message(task, reply)
+    admit(run.server_half, run.engine.state, task, reply)
 
 
 async def _count(
@@ -124,6 +133,22 @@ async def _count(
     await run.advance(Reported(device, report.round, report.attempt))
     crash.point("server.report-counted")
     return Receipt(Outcome.ACCEPTED)
+
+
+async def _suspected(run: Run, device: DeviceId, report: Report) -> Receipt | None:
+    """A device says that the bytes of its task are wrong: verify our own, before it is blamed.
+
+    Returns the receipt if they were damaged. Then the device keeps its task, or gets one with other models.
+    """
+    lease = run.lease(device)
+    if lease is None:
+        return None
+    names = [weights.blob.sha256 for weights in lease.task.payload.weights()]
+    damaged, lost = await damage.examine(run, damage.complained(run, names))
+    if lost:
+        await damage.go_back(run, lost)
+    why = "the bytes of the task were damaged on the server's disk: ask for the next task"
+    return Receipt(Outcome.LATE, why) if damaged else None
 
 
 async def _disputed(run: Run, device: DeviceId, round: int, reason: str) -> None:

@@ -6,16 +6,20 @@ import re
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any, cast
 
 import shoal
-from fedserver.coordinator import transfer
+from fedserver.coordinator import damage, transfer
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.runs import Recipe, Run, recipe_of
 from fedserver.coordinator.status import clusters_of, device_of, figures_of, unchecked, unreadable
-from fedserver.coordinator.status_types import ClusterVersions, RunStatus, RunSummary, ServerStatus
+from fedserver.coordinator.status_types import ClusterVersions, RunChange, RunStatus, RunSummary, ServerStatus
 from fedserver.store.records import LogLine, RunRecord, RunSpec, Standing
 from fedserver.store.released import statements
-from shoal.core.errors import ConfigError
+from shoal.core.algorithm import State
+from shoal.core.engine.attendance import Memory
+from shoal.core.engine.stages import Stage
+from shoal.core.errors import ConfigError, NotFound, Refused
 from shoal.core.exchange.payload import BlobRef, Weights
 from shoal.core.server_kit.noised import promise
 from shoal.core.types import ModelKey, RunId
@@ -55,6 +59,61 @@ class OperatorApi:
         await self._coordinator.in_turn(_stop(self._coordinator.run(run), reason))
         return await self.show(run)
 
+    async def pause_run(self, run: RunId, reason: str) -> RunStatus:
+        """Open no more rounds of a run until it is resumed; one that is open may end. Safe to repeat.
+
+        Raises Refused if it is over.
+        """
+        found = self._going_on(run)
+        await self._coordinator.in_turn(found.pause(reason or "an operator paused it"))
+        return await self.show(run)
+
+    async def resume_run(self, run: RunId) -> RunStatus:
+        """Let a paused run, or one that has failed, go on. Safe to repeat.
+
+        Raises Refused if it has finished or was stopped.
+        """
+        self._coordinator.check_deciding()
+        found = self._coordinator.run(run)
+        if found.standing is Standing.FAILED:
+            await self._coordinator.in_turn(self._restart(run))
+        else:
+            self._going_on(run)
+            await self._coordinator.in_turn(found.go_on())
+        return await self.show(run)
+
+    async def change_run(self, run: RunId, change: RunChange) -> RunStatus:
+        """Change the policy of a run that goes on, and how many rounds it has.
+
+        Raises ConfigError for a change that cannot work, Refused if the run is over, is combining reports, or
+        has a privacy guarantee that is made for its present number of rounds.
+        """
+        self._coordinator.check_deciding()
+        await self._coordinator.in_turn(self._change(run, change))
+        return await self.show(run)
+
+    async def prune_runs(self, run: RunId = "") -> dict[RunId, int]:
+        """Delete the states of earlier rounds of one run that is over, or of all such runs.
+
+        Returns how many were deleted, by run. Raises Refused if that run is not over.
+        """
+        coordinator = self._coordinator
+        chosen = [self._over(run)] if run else [each for each in coordinator.runs.values() if not each.active]
+        deleted = {}
+        for each in chosen:
+            if number := await coordinator.in_turn(coordinator.storage.runs.prune(each.run)):
+                deleted[each.run] = number
+        return deleted
+
+    async def remove_run(self, run: RunId) -> None:
+        """Delete a run that is over or cannot be read. What devices have released in it stays known.
+
+        Raises Refused if it is not over.
+        """
+        if run not in self._coordinator.recovery.unreadable:
+            self._over(run)
+        await self._coordinator.in_turn(self._remove(run))
+
     def runs(self) -> list[RunSummary]:
         """All runs, newest first; those that are not restored yet and those that cannot be read come last."""
         readable = [self._coordinator.summary(run) for run in reversed(self._coordinator.runs.values())]
@@ -62,7 +121,7 @@ class OperatorApi:
         return [
             *readable,
             *map(unchecked, recovery.pending.values()),
-            *(unreadable(*lost) for lost in recovery.unreadable.values()),
+            *(unreadable(run, *lost) for run, lost in recovery.unreadable.items()),
         ]
 
     async def show(self, run: RunId) -> RunStatus:
@@ -159,6 +218,56 @@ class OperatorApi:
                 f"use {shortest:g} s or more",
             )
 
+    def _going_on(self, run: RunId) -> Run:
+        self._coordinator.check_deciding()
+        found = self._coordinator.run(run)
+        if not found.active:
+            raise Refused(f"run {run} is over: {found.reason}", "start another run with its model")
+        return found
+
+    def _over(self, run: RunId) -> Run:
+        found = self._coordinator.run(run)
+        if found.active:
+            raise Refused(f"run {run} is not over", f"stop it first: fedserver run stop {run}")
+        return found
+
+    async def _restart(self, run: RunId) -> None:
+        """In turn: as after a restart of the server, from the last checkpoint."""
+        found, storage = self._coordinator.run(run), self._coordinator.storage
+        if found.standing is not Standing.FAILED:
+            return
+        names = (await storage.runs.checkpoints(run))[0][1]
+        if lost := await damage.lost_blob(storage, names):
+            raise NotFound(f"the last models of run {run} cannot be used: {lost}", "restore a backup")
+        blobs = storage.blob_cache(run)
+        state = await blobs.load_state(found.state_type)
+        record = await storage.runs.reactivate.when_space(run)
+        recipe = await asyncio.to_thread(recipe_of, record.spec)
+        await self._coordinator.add(record, recipe, state, blobs)
+        await self._coordinator.run(run).note("an operator resumed it after its failure")
+
+    async def _change(self, run: RunId, change: RunChange) -> None:
+        found = self._going_on(run)
+        if found.engine.stage is Stage.REDUCING:
+            raise Refused(f"run {run} is combining the reports of a round", "try again in a moment")
+        state, spec = (
+            found.engine.state,
+            replace(found.spec, policy=replace(found.spec.policy, **change.policy)),
+        )
+        self._check(spec)
+        if change.rounds is not None:
+            state = with_rounds(state, change.rounds)
+            spec = replace(spec, parameters={**spec.parameters, "rounds": change.rounds})
+            await asyncio.to_thread(recipe_of, spec)
+        await found.change(spec, state)
+        await found.note(f"an operator changed it: {_changes(change)}")
+
+    async def _remove(self, run: RunId) -> None:
+        await self._coordinator.storage.runs.remove.when_space(run)
+        self._coordinator.runs.pop(run, None)
+        self._coordinator.recovery.unreadable.pop(run, None)
+        self._coordinator.changed.fire()
+
     async def _show(self, found: Run) -> RunStatus:
         run, storage = found.run, self._coordinator.storage
         if not self._coordinator.storage.full:
@@ -206,7 +315,9 @@ class OperatorApi:
                 model = await blobs.load(initial)
             state = await asyncio.to_thread(recipe.start, model)
             checkpoint = await blobs.store_state(recipe.state, state)
-            await storage.runs.add(record, checkpoint)
+            # The first round opens with the devices that are there; after a restart it would wait for these.
+            fleet = Memory(self._coordinator.connected())
+            await storage.runs.add(replace(record, memory=fleet), checkpoint)
         except Exception:
             await storage.runs.release(run)
             raise
@@ -225,6 +336,31 @@ class OperatorApi:
         numbered = (f"{spec.algorithm}-{number}" for number in itertools.count(2))
         names = [spec.name] if spec.name else itertools.chain([spec.algorithm], numbered)
         return next(run for run in names if run not in taken)
+
+
+def with_rounds(state: State, rounds: int) -> State:
+    """The state of a run that has this many rounds of training in all.
+
+    Raises Refused if the state does not know the number, or if noise was scaled for the present one.
+    """
+    parameters: Any = getattr(state, "parameters", None)
+    if not hasattr(parameters, "rounds"):
+        raise Refused(
+            "this run has no number of rounds that can be changed", "try again after its first round"
+        )
+    if rounds <= state.progress:
+        raise ConfigError(f"{state.progress} rounds are complete already", "use a larger number of rounds")
+    if rounds > parameters.rounds and getattr(parameters, "dp_epsilon", 0.0):
+        raise Refused(
+            f"its devices add the noise for {parameters.rounds} rounds at epsilon {parameters.dp_epsilon:g}",
+            "start another run, with the number of rounds that you need",
+        )
+    return cast(State, replace(cast(Any, state), parameters=replace(parameters, rounds=rounds)))
+
+
+def _changes(change: RunChange) -> str:
+    rounds = {} if change.rounds is None else {"rounds": change.rounds}
+    return ", ".join(f"{name}={value:g}" for name, value in {**rounds, **change.policy}.items())
 
 
 async def _stop(run: Run, reason: str) -> None:

@@ -1,5 +1,7 @@
-"""Placement: which of a run's models fits a newcomer. The newcomer chooses among them itself, if it wishes to
-and the run allows it; otherwise the algorithm of the run decides (`shoal.core.server_kit.placing`).
+"""Placement: which of a run's models fits a newcomer.
+
+The newcomer chooses among them itself, if it wishes to, the run allows it, and it may have all. Otherwise
+the algorithm of the run decides. `shoal.core.server_kit.placing` has both.
 
 If the newcomer does not name a run, the server chooses one: the newest run that compares the newcomer's data
 with its clusters and needs no labels; if there is none, the newest that compares with labels; otherwise the
@@ -20,14 +22,23 @@ from shoal.core.exchange.link import Placement, Question
 from shoal.core.exchange.messages import Describe, Message
 from shoal.core.exchange.parts import ClusterAssignment, Evidence
 from shoal.core.server_kit import placing
-from shoal.core.types import RunId
+from shoal.core.types import ModelKey, RunId
 
 MOST_MODELS = 64
-"""The models of how many clusters a newcomer may have at once, to choose among them."""
+"""The models of how many clusters any newcomer may have at once, to choose among them."""
 
 
 class CannotPlace(Refused):
     """The run cannot place yet, or cannot place without labels. The hint says what would help."""
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """Who asks, and whether the nearest model is wanted even if no cluster fits."""
+
+    coordinator: Coordinator
+    visitor: Visitor
+    accept_nearest: bool
 
 
 @dataclass(frozen=True)
@@ -40,25 +51,32 @@ class _Answer:
 
 
 async def place(
-    coordinator: Coordinator, visitor: Visitor, run: RunId, evidence: Evidence | Wish | None
+    coordinator: Coordinator,
+    visitor: Visitor,
+    run: RunId,
+    evidence: Evidence | Wish | None,
+    accept_nearest: bool = False,
 ) -> Question | Placement:
     """Answer a newcomer with its placement, or with the question whose answer `evidence` should be.
 
-    Raises CannotPlace, NotFound if there is no such run, BadPayload if the evidence is wrong.
+    accept_nearest: whether it gets the nearest model even if the algorithm abstained. Raises CannotPlace,
+    NotFound if there is no such run, BadPayload if the evidence is wrong, TooOften if it has had too many
+    models.
     """
+    asked = _Asked(coordinator, visitor, accept_nearest)
     if run:
-        return await _given(visitor, await _ask(coordinator.run(run), evidence))
+        return await _given(asked, await _ask(asked, coordinator.run(run), evidence))
     wish, shown = (evidence, None) if isinstance(evidence, Wish) else (None, evidence)
     asking: _Answer | None = None
     fallback: _Answer | None = None
     refusal: CannotPlace | None = None
     for candidate in reversed(coordinator.runs.values()):
         try:
-            answer = await _ask(candidate, wish)
+            answer = await _ask(asked, candidate, wish)
             if isinstance(answer.found, Choose | Describe):
                 if shown is not None:
-                    answer = await _ask(candidate, shown)
-                return await _given(visitor, answer)
+                    answer = await _ask(asked, candidate, shown)
+                return await _given(asked, answer)
         except CannotPlace as refused:
             refusal = refusal or refused
         else:
@@ -68,15 +86,19 @@ async def place(
                 fallback = fallback or answer
     if asking is not None:
         if shown is not None:
-            asking = await _ask(asking.run, shown)
-        return await _given(visitor, asking)
+            asking = await _ask(asked, asking.run, shown)
+        return await _given(asked, asking)
     if fallback is not None:
-        return await _given(visitor, fallback, f"; {refusal.message}" if refusal else "")
+        return await _given(asked, fallback, f"; {refusal.message}" if refusal else "")
     raise refusal or CannotPlace("there is no run that can place devices", "start one first")
 
 
-async def _ask(run: Run, evidence: Evidence | Wish | None) -> _Answer:
+async def _ask(asked: _Asked, run: Run, evidence: Evidence | Wish | None) -> _Answer:
     state = run.engine.state
+    if isinstance(evidence, Wish):
+        every = list(placing.clusters(state))
+        if not await asked.coordinator.quota.allows(asked.visitor.device, run.run, every):
+            evidence = None
     try:
         found = await asyncio.to_thread(_found, run, state, evidence)
     except Refused as refused:
@@ -99,14 +121,31 @@ def _found(run: Run, state: State, evidence: Evidence | Wish | None) -> ClusterA
     return run.server_half.place(state, evidence)
 
 
-async def _given(visitor: Visitor, answer: _Answer, why: str = "") -> Question | Placement:
-    """The answer for a device, which may then fetch the blobs that it names. why: is added to its reason."""
-    run, found = answer.run, answer.found
+async def _given(asked: _Asked, answer: _Answer, why: str = "") -> Question | Placement:
+    """The answer for a device, which may then fetch the blobs that it names. why: is added to its reason.
+
+    Raises TooOften if the device may not have the models of the clusters in the answer.
+    """
+    run, found, visitor = answer.run, answer.found, asked.visitor
+    spend = asked.coordinator.quota.spend
     if isinstance(found, Message):
         payload = await run.blobs.question(found)
-        visitor.grant([weights.blob.sha256 for weights in payload.weights()], run.run)
+        names = [weights.blob.sha256 for weights in payload.weights()]
+        await spend(visitor.device, run.run, await _clusters_of(answer, names))
+        visitor.grant(names, run.run)
         return Question(run.run, payload)
-    # The model is included even if the algorithm abstained: the owner may want to use the nearest one anyway.
+    assignment = replace(found, reason=found.reason + why)
+    if found.abstained and not asked.accept_nearest:
+        return Placement(run.run, assignment, None)
+    await spend(visitor.device, run.run, [found.cluster])
     model = await run.blobs.weights(answer.state.models[found.cluster])
     visitor.grant([model.blob.sha256], run.run)
-    return Placement(run.run, replace(found, reason=found.reason + why), model)
+    return Placement(run.run, assignment, model)
+
+
+async def _clusters_of(answer: _Answer, names: list[str]) -> list[ModelKey]:
+    """The clusters whose models are among these blobs. A run with one model has nothing to choose from."""
+    models = placing.clusters(answer.state) if len(answer.state.models) > 1 else {}
+    return [
+        key for key, each in models.items() if (await answer.run.blobs.weights(each)).blob.sha256 in names
+    ]

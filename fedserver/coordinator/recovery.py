@@ -21,9 +21,10 @@ from dataclasses import replace
 
 from fedserver.coordinator.runs import Recipe, recipe_of
 from fedserver.store.records import RunRecord, Standing
+from fedserver.store.redundancy import DamagedRow
 from fedserver.store.store import BlobCacheCalls, Storage
 from shoal.core.algorithm import State
-from shoal.core.errors import NotFound, ShoalError, StorageFault
+from shoal.core.errors import DataFault, NotFound, ShoalError, StorageFault
 from shoal.core.types import RunId
 
 log = logging.getLogger("shoal.server")
@@ -44,7 +45,7 @@ class Recovery:
     def __init__(self, storage: Storage, add: Add) -> None:
         self._storage, self._add, self._check = storage, add, StartupCheck(storage)
         self.pending: dict[RunId, RunRecord] = {}
-        self.unreadable: dict[RunId, tuple[RunRecord, str]] = {}
+        self.unreadable: dict[RunId, tuple[RunRecord | None, str]] = {}
         self._order: list[RunId] = []
 
     async def begin(self) -> "asyncio.Task[None]":
@@ -52,7 +53,12 @@ class Recovery:
 
         Returns the task that continues after this call; raises early disk errors.
         """
-        records = await self._storage.runs.all()
+        records: list[RunRecord] = []
+        for run in await self._storage.runs.names():
+            try:
+                records.append(await self._storage.runs.get(run))
+            except (DamagedRow, DataFault) as error:
+                self._set_aside(run, None, error)
         self.pending = {record.run: record for record in records}
         self._order = list(self.pending)
         restoring = asyncio.create_task(self._all(records))
@@ -80,21 +86,40 @@ class Recovery:
     async def _one(self, record: RunRecord) -> None:
         blobs = self._storage.blob_cache(record.run)
         try:
-            record = await self._check.check(record)
-            recipe = await asyncio.to_thread(recipe_of, record.spec)
-            state = await blobs.load_state(recipe.state)
-        except StorageFault:
-            raise
-        except (ShoalError, TypeError) as error:
-            log.error("run %s cannot be read: %s", record.run, error)
-            self.unreadable[record.run] = (record, str(error))
-        else:
+            record, state, recipe = await self._restored(record, blobs)
             if record.standing is Standing.ACTIVE:
                 log.info("run %s goes on in round %d", record.run, record.round)
             await self._add(record, recipe, state, blobs)
+        except DamagedRow as damaged:
+            self._set_aside(record.run, record, damaged)
+        except StorageFault:
+            raise
+        except Exception as error:
+            self._set_aside(record.run, record, error)
         del self.pending[record.run]
 
+    async def _restored(self, record: RunRecord, blobs: BlobCacheCalls) -> tuple[RunRecord, State, Recipe]:
+        """The run as it can continue. A checkpoint that cannot be read is treated like a damaged one."""
+        recipe = await asyncio.to_thread(recipe_of, record.spec)
+        while True:
+            record = await self._check.check(record)
+            try:
+                return record, await blobs.load_state(recipe.state), recipe
+            except (DamagedRow, DataFault) as error:
+                if len(await self._storage.runs.versions(record.run)) < 2:
+                    raise
+                record = await self._check.drop(record, str(error))
 
+    def _set_aside(self, run: RunId, record: RunRecord | None, error: Exception) -> None:
+        """One run that cannot be read keeps neither the server nor the other runs from working."""
+        known = isinstance(error, ShoalError | TypeError)
+        log.error("run %s cannot be read: %s", run, error, exc_info=None if known else error)
+        reason = str(error) if known else f"{type(error).__name__}: {error}"
+        self.unreadable[run] = (record, reason)
+
+
+ONCE = 600.0
+"""Seconds in which a start does not read a blob again that it found sound: checkpoints share blobs."""
 PACE = 32 << 20
 """How many bytes of older checkpoints are read per second."""
 
@@ -114,6 +139,12 @@ class StartupCheck:
         if record.asked:
             await self._withdraw_damaged_reports(record)
         return record
+
+    async def drop(self, record: RunRecord, found: str) -> RunRecord:
+        """The run without its newest checkpoint, which cannot be read."""
+        (number, _), (older, _), *_ = await self._storage.runs.checkpoints(record.run)
+        await self._drop(record.run, number, found)
+        return replace(record, round=older, asked=(), title="")
 
     async def check_older(self, run: RunId) -> None:
         """Check the checkpoints that the run could go back to.
@@ -159,7 +190,7 @@ class StartupCheck:
         first = ""
         for name in names:
             size = self._storage.blobs.size(name)
-            found = await asyncio.to_thread(self._storage.blobs.damage, name)
+            found = await asyncio.to_thread(self._storage.blobs.damage, name, ONCE)
             self.blobs, self.size = self.blobs + 1, self.size + size
             if found:
                 self.damaged.append(found)

@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar, overload
 
-from fedserver.store.blobs import Blobs, StoredTensors
+from fedserver.store.blobs import Blobs
+from fedserver.store.mapped import StoredTensors
 from fedserver.store.records import ReportRecord
 from shoal.core.algorithm import Report, ServerHalf, State
 from shoal.core.exchange.messages import Evaluated, Message

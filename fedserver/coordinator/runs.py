@@ -9,6 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from fedserver.coordinator import damage
+from fedserver.coordinator.damage import DamagedReports
 from fedserver.coordinator.reduction import StoredReports, in_thread, measured_accuracy, reduce
 from fedserver.coordinator.visitor import Signal
 from fedserver.store.records import RoundRecord, RunRecord, RunSpec, Standing
@@ -17,6 +19,7 @@ from shoal.core.algorithm import State, find
 from shoal.core.engine.bootstrap import Bootstrap, Unstarted
 from shoal.core.engine.events import (
     Abandon,
+    Changed,
     Effect,
     Event,
     Finished,
@@ -96,8 +99,10 @@ class Run:
     """A run that is active or over. The coordinator makes only one call at a time.
 
     wake: called with a device for which there may be something new. in_turn: runs the end of a reduction
-    while no other work runs in turn. held: if true, no time passes in the run, so no round opens or ends.
-    disputed: devices that sent two different reports in a round, with the round. left_open: the releases
+    while no other work runs in turn. held: if true, no time passes in the run: no round opens, and none ends
+    at its deadline. paused: why the same holds until an operator resumes the run, "" if it does not.
+    complaints: blobs that a device found wrong, and when it said so. disputed: devices that sent two
+    different reports in a round, with the round. left_open: the releases
     without a guarantee that are already recorded, see `fedserver.store.released`.
     """
 
@@ -114,6 +119,8 @@ class Run:
     ) -> None:
         self.run, self.spec, self.server_half = record.run, record.spec, recipe.server_half
         self.created, self.standing, self.reason = record.created, record.standing, record.reason
+        self.paused = record.paused
+        self._stood_since, self._stood = time.monotonic(), 0.0
         self.engine = RoundEngine(
             recipe.server_half,
             record.spec.policy,
@@ -131,11 +138,12 @@ class Run:
         self._offered: dict[DeviceId, Lease] = {}
         self.changed, self.held = Signal(), False
         self.disputed: set[tuple[DeviceId, int]] = set()
+        self.complaints: dict[str, float] = {}
         self.left_open: set[tuple[DeviceId, str]] = set()
         self.blobs = blobs
         self.state_type = recipe.state
         self._remarks = tuple(state.remarks)
-        self._storage, self._wake, self._in_turn = storage, wake, in_turn
+        self.storage, self._wake, self._in_turn = storage, wake, in_turn
         self._opened, self._abandoned = time.monotonic(), ""
         self._accuracy: float | None = None
         self._reduction: asyncio.Task[None] | None = None
@@ -161,20 +169,47 @@ class Run:
         cannot be stored; then the server has to be restarted. On a full disk this waits until there is space
         (`fedserver.store.disk_space`). It does nothing if the run is over.
         """
-        for event in events if self.held else (*events, Tick(time.monotonic())):
+        still = self.held or self.paused
+        for event in events if still else (*events, Tick(time.monotonic() - self._stood)):
             if self.active:
-                await self._feed(event)
+                await self.feed(event)
 
     async def end(self, standing: Standing, reason: str) -> None:
         """End the run, and withdraw its tasks."""
         self.standing, self.reason = standing, reason
-        await self._storage.runs.end.when_space(self.run, standing, reason)
+        await self.storage.runs.end.when_space(self.run, standing, reason)
         crash.point("server.run-ended")
         auxiliary = "was" if standing is Standing.STOPPED else "has"
         await self.note(f"the run {auxiliary} {standing.value}: {reason}")
         for device in self.engine.sessions:
             self._wake(device)
         self.changed.fire()
+
+    async def pause(self, reason: str) -> None:
+        """Let no more rounds open, until `go_on`. A round that is open may end."""
+        if self.active and not self.paused:
+            self.paused, self._stood_since = reason, time.monotonic()
+            await self.storage.runs.pause.when_space(self.run, reason)
+            await self.note(f"paused: {reason}")
+            self.changed.fire()
+
+    async def go_on(self) -> None:
+        """End a pause. Time did not pass in it, so the deadline of an open round is later by its length."""
+        if self.active and self.paused:
+            await self.storage.runs.pause.when_space(self.run, "")
+            self._stood += time.monotonic() - self._stood_since
+            self.paused = ""
+            await self.note("an operator resumed it")
+            await self.advance()
+            self.changed.fire()
+
+    async def change(self, spec: RunSpec, state: State) -> None:
+        """Change the policy of a run that goes on, and the number of its rounds."""
+        checkpoint = await self.blobs.store_state.when_space(self.state_type, state)
+        await self.storage.runs.change.when_space(self.run, spec, self.engine.round, checkpoint)
+        self.spec = spec
+        await self.feed(Changed(spec.policy, state))
+        await self.advance()
 
     async def roll_back(self, round: int, cluster: ModelKey) -> None:
         """Continue with the models that `round` opened with: see `shoal.core.engine.rollback`.
@@ -187,34 +222,34 @@ class Run:
                 f"run {self.run} is combining the reports of round {self.engine.round}",
                 "try again in a moment",
             )
-        kept = await self._storage.runs.versions(self.run)
+        kept = await self.storage.runs.versions(self.run)
         if round not in kept:
             raise NotFound(
                 f"run {self.run} does not have the models that round {round} opened with",
                 f"it has those of rounds {', '.join(map(str, kept))}",
             )
-        for name in dict(await self._storage.runs.checkpoints(self.run))[round]:
-            if found := await asyncio.to_thread(self._storage.blobs.damage, name):
-                raise NotFound(
-                    f"the models of round {round} cannot be used: {found}", "roll back to another round"
-                )
+        names = dict(await self.storage.runs.checkpoints(self.run))[round]
+        if found := await damage.lost_blob(self.storage, names):
+            raise NotFound(
+                f"the models of round {round} cannot be used: {found}", "roll back to another round"
+            )
         earlier = await self.blobs.load_state(self.state_type, round)
         state = rolled_back(self.engine.state, earlier, cluster)
         what = f"the model of {cluster}" if cluster else "the run"
-        await self._feed(RolledBack(state, f"an operator rolled {what} back to the start of round {round}"))
+        await self.feed(RolledBack(state, f"an operator rolled {what} back to the start of round {round}"))
         await self.advance()
 
     async def note(self, text: str, device: DeviceId = "") -> None:
         """Add a line to the run's log."""
         log.info("run %s: %s%s", self.run, f"{device}: " if device else "", text)
-        await self._storage.journal.log.when_space(self.run, text, device)
+        await self.storage.journal.log.when_space(self.run, text, device)
 
     async def settle(self, seconds: float) -> None:
         """Wait for a running reduction, but at most for this many seconds."""
         if self._reduction is not None:
             await asyncio.wait([self._reduction], timeout=seconds)
 
-    async def _feed(self, event: Event) -> None:
+    async def feed(self, event: Event) -> None:
         try:
             effects = self.engine.feed(event)
         except StaleReport:
@@ -263,13 +298,13 @@ class Run:
 
     async def _open(self, effect: Opened) -> None:
         self._opened, self.title = time.monotonic(), effect.title
-        await self._storage.runs.open_round.when_space(self.run, effect.devices, effect.title)
+        await self.storage.runs.open_round.when_space(self.run, effect.devices, effect.title)
         crash.point("server.opened")
         tasks = len(self.engine.plan.tasks)
         await self.note(f"open: {effect.title}, tasks for {tasks} {'device' if tasks == 1 else 'devices'}")
 
     async def _step_in(self, effect: SteppedIn) -> None:
-        await self._storage.runs.step_in.when_space(self.run, effect.devices)
+        await self.storage.runs.step_in.when_space(self.run, effect.devices)
         crash.point("server.stepped-in")
         await self.note(f"these devices are asked as well, in place of others: {', '.join(effect.devices)}")
 
@@ -293,7 +328,7 @@ class Run:
         )
         checkpoint = await self.blobs.store_state.when_space(self.state_type, effect.state)
         crash.point("server.state-stored")
-        await self._storage.runs.save_round.when_space(
+        await self.storage.runs.save_round.when_space(
             self.run, closed, checkpoint, effect.abandoned_in_a_row, effect.memory
         )
         crash.point("server.round-tidied")
@@ -309,6 +344,8 @@ class Run:
         with suppress(StorageFault, Unavailable):  # the coordinator already knows of the fault, or is closed
             try:
                 following = await self._combined_when_possible(effect)
+            except DamagedReports as damaged:
+                await self._in_turn(damage.withdraw(self, effect.round, damaged.lost))
             except StorageFault as fault:
                 await self._in_turn(_raise(fault))
             except Exception as error:
@@ -328,12 +365,24 @@ class Run:
 
     async def _combined(self, effect: Reduce) -> State:
         server_half, state, tasks = self.server_half, self.engine.state, self.engine.plan.tasks
-        records = await self._storage.reports.of_round(self.run, effect.round)
+        records = await self.storage.reports.of_round(self.run, effect.round)
         counted = [record for record in records if record.device in effect.devices]
-        reports = StoredReports(counted, tasks, self._storage.blobs)
+        reports = StoredReports(counted, tasks, self.storage.blobs)
         crash.point("server.reducing")
-        following = await in_thread(lambda: reduce(server_half, state, reports))
-        self._accuracy = await in_thread(lambda: measured_accuracy(reports, tasks))
+        try:
+            if len(counted) < len(effect.devices):
+                raise NotFound("reports that counted are not stored")
+            following = await in_thread(lambda: reduce(server_half, state, reports))
+            self._accuracy = await in_thread(lambda: measured_accuracy(reports, tasks))
+        except (StorageFault, asyncio.CancelledError):
+            raise
+        except Exception:
+            if lost := await damage.lost_reports(self.storage, counted, effect.devices):
+                raise DamagedReports(lost) from None
+            raise
+        # Only now, so that nothing can become damaged between the check and the use.
+        if lost := await damage.lost_reports(self.storage, counted, effect.devices):
+            raise DamagedReports(lost)
         crash.point("server.reduced")
         return following
 

@@ -10,7 +10,7 @@ from fedserver.coordinator.visitor import Visitor
 from fedserver.store.records import DeviceRecord, RunRecord, Standing, Traffic
 from shoal.core.algorithm import State
 from shoal.core.engine.rounds import Stage
-from shoal.core.types import DeviceId, ModelKey
+from shoal.core.types import DeviceId, ModelKey, RunId
 
 
 def summary_of(run: Run, known: Iterable[DeviceId]) -> RunSummary:
@@ -37,17 +37,20 @@ def summary_of(run: Run, known: Iterable[DeviceId]) -> RunSummary:
     )
 
 
-def unreadable(record: RunRecord, reason: str) -> RunSummary:
-    """The summary of a run that cannot be read."""
+def unreadable(run: RunId, record: RunRecord | None, reason: str) -> RunSummary:
+    """The summary of a run that cannot be read. record: its row, unless that cannot be read either."""
+    why = f"it cannot be read: {reason}"
+    if record is None:
+        return RunSummary(run, run, "", "", Standing.FAILED.value, 0, waiting_for=why)
     spec = record.spec
     return RunSummary(
-        record.run,
+        run,
         spec.name,
         spec.algorithm,
         spec.preset,
         Standing.FAILED.value,
         record.round,
-        waiting_for=f"it cannot be read: {reason}",
+        waiting_for=why,
         created=record.created,
     )
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from fedserver.store.records import RunSpec
 from shoal.core.exchange.payload import BlobRef, Weights
@@ -74,6 +75,18 @@ class RunStatus:
     central: CentralNoise | None = None
     spec: RunSpec | None = None
     accuracies: Mapping[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunChange:
+    """What an operator changes in a run that goes on.
+
+    policy: fields of RoundPolicy, by name. rounds: how many rounds of training it has in all; None: as
+    before.
+    """
+
+    policy: Mapping[str, Any] = field(default_factory=dict)
+    rounds: int | None = None
 
 
 @dataclass(frozen=True)

@@ -3,19 +3,40 @@
 import asyncio
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from fedserver.store.blobs import Upload
 from fedserver.store.records import DeviceRecord
-from shoal.core.types import DeviceId, RunId
+from shoal.core.types import DeviceId, ModelKey, RunId
 
 GRANTS = 16
 """How many of the blobs that placements named last a device may still fetch, and all that the last one
 named."""
 REPLACED = 8
 """How many earlier sessions of a device are remembered, to tell a replaced session from an unknown one."""
+
+
+class Quota(Protocol):
+    """Which clusters' models a newcomer may have: see `fedserver.authority.model_quota`."""
+
+    async def allows(self, device: DeviceId, run: RunId, clusters: Collection[ModelKey]) -> bool:
+        """Whether it may have these, beside those that it has had today."""
+
+    async def spend(self, device: DeviceId, run: RunId, clusters: Collection[ModelKey]) -> None:
+        """Count these. Raises TooOften."""
+
+
+class Unlimited:
+    """No newcomer is counted."""
+
+    async def allows(self, device: DeviceId, run: RunId, clusters: Collection[ModelKey]) -> bool:
+        return True
+
+    async def spend(self, device: DeviceId, run: RunId, clusters: Collection[ModelKey]) -> None:
+        """Nothing is counted."""
 
 
 class Signal:

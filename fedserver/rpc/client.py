@@ -10,7 +10,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from fedserver.authority.authority_api import Ended, Known, Root
-from fedserver.coordinator.status_types import ClusterVersions, RunStatus, RunSummary, ServerStatus
+from fedserver.coordinator.status_types import ClusterVersions, RunChange, RunStatus, RunSummary, ServerStatus
 from fedserver.rpc import authority_wire, operator_wire
 from fedserver.store.identities.records import Terms, Token
 from fedserver.store.records import LogLine, RunSpec
@@ -79,6 +79,29 @@ class OperatorClient:
         with self._errors():
             found = self._operator.StopRun(pb.StopRunRequest(run=run, reason=reason), timeout=ANSWER)
         return operator_wire.status_from_pb(found.status)
+
+    def pause_run(self, run: RunId, reason: str = "") -> RunStatus:
+        with self._errors():
+            found = self._operator.PauseRun(pb.PauseRunRequest(run=run, reason=reason), timeout=ANSWER)
+        return operator_wire.status_from_pb(found.status)
+
+    def resume_run(self, run: RunId) -> RunStatus:
+        with self._errors():
+            found = self._operator.ResumeRun(pb.ResumeRunRequest(run=run), timeout=ANSWER)
+        return operator_wire.status_from_pb(found.status)
+
+    def change_run(self, run: RunId, change: RunChange) -> RunStatus:
+        request = operator_wire.change_to_pb(run, change)
+        with self._errors():
+            return operator_wire.status_from_pb(self._operator.ChangeRun(request, timeout=ANSWER).status)
+
+    def prune_runs(self, run: RunId = "") -> dict[RunId, int]:
+        with self._errors():
+            return dict(self._operator.PruneRuns(pb.PruneRunsRequest(run=run), timeout=ANSWER).deleted)
+
+    def remove_run(self, run: RunId) -> None:
+        with self._errors():
+            self._operator.RemoveRun(pb.RemoveRunRequest(run=run), timeout=ANSWER)
 
     def clusters(self, run: RunId) -> list[ClusterVersions]:
         with self._errors():

@@ -73,9 +73,9 @@ class Placements(PlacementServiceServicer):
     async def Place(self, request: placement_pb.PlaceRequest, context: Context) -> placement_pb.PlaceResponse:
         run, evidence = wire.place_from_pb(request)
         link = DeviceApi(self._coordinator, self._callers.identify(context))
-        answer = await link.place(run, evidence)
+        answer = await link.place(run, evidence, request.accept_nearest)
         if isinstance(answer, Placement) or answer.payload.kind == Choose.kind:
-            await self._callers.placed(context)  # the models of all clusters of a run count once
+            await self._callers.placed(context)
         return wire.answer_to_pb(answer)
 
 

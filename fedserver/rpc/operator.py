@@ -39,6 +39,25 @@ class Operators(OperatorServiceServicer):
         status = await self._runs.stop_run(request.run, request.reason)
         return pb.StopRunResponse(status=operator_wire.status_to_pb(status))
 
+    async def ResumeRun(self, request: pb.ResumeRunRequest, context: Context) -> pb.ResumeRunResponse:
+        status = await self._runs.resume_run(request.run)
+        return pb.ResumeRunResponse(status=operator_wire.status_to_pb(status))
+
+    async def PauseRun(self, request: pb.PauseRunRequest, context: Context) -> pb.PauseRunResponse:
+        status = await self._runs.pause_run(request.run, request.reason)
+        return pb.PauseRunResponse(status=operator_wire.status_to_pb(status))
+
+    async def ChangeRun(self, request: pb.ChangeRunRequest, context: Context) -> pb.ChangeRunResponse:
+        status = await self._runs.change_run(request.run, operator_wire.change_from_pb(request))
+        return pb.ChangeRunResponse(status=operator_wire.status_to_pb(status))
+
+    async def PruneRuns(self, request: pb.PruneRunsRequest, context: Context) -> pb.PruneRunsResponse:
+        return pb.PruneRunsResponse(deleted=await self._runs.prune_runs(request.run))
+
+    async def RemoveRun(self, request: pb.RemoveRunRequest, context: Context) -> pb.RemoveRunResponse:
+        await self._runs.remove_run(request.run)
+        return pb.RemoveRunResponse()
+
     async def ListClusters(
         self, request: pb.ListClustersRequest, context: Context
     ) -> pb.ListClustersResponse:

@@ -16,6 +16,7 @@ from fedserver.coordinator.status_types import (
     ClusterVersions,
     DeviceFigures,
     DeviceStatus,
+    RunChange,
     RunStatus,
     RunSummary,
     ServerStatus,
@@ -26,13 +27,13 @@ from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import operator_service_pb2 as pb
 from shoal.core.privacy.cost import Cost
 from shoal.core.privacy.report import CentralNoise, Statement
-from shoal.core.types import DeviceId
+from shoal.core.types import DeviceId, RunId
 
 STAGE_OF = {name: pb.Stage.Value(f"STAGE_{name.upper()}") for name in STAGES}
 _PRESENCES = {name: pb.Presence.Value(f"PRESENCE_{name.upper()}") for name in PRESENCES}
 _NUMBERS, _TIMES = (
     ("minimum", "oversample", "max_abandoned_rounds", "straggler_factor"),
-    ("wait_for_devices", "deadline", "device_timeout"),
+    ("wait_for_devices", "deadline", "device_timeout", "retry_after"),
 )
 
 
@@ -55,6 +56,7 @@ def spec_to_pb(spec: RunSpec) -> pb.StartRunRequest:
             device_timeout=wire.seconds_to_pb(policy.device_timeout),
             max_abandoned_rounds=policy.max_abandoned_rounds,
             straggler_factor=policy.straggler_factor,
+            retry_after=wire.seconds_to_pb(policy.retry_after),
         ),
         seed=spec.seed,
         learner=pb.Learner(
@@ -78,13 +80,31 @@ def spec_from_pb(request: pb.StartRunRequest) -> RunSpec:
 
 
 def _policy_from_pb(policy: pb.RoundPolicy) -> RoundPolicy:
-    given: dict[str, Any] = {name: getattr(policy, name) for name in _NUMBERS if policy.HasField(name)}  # type: ignore[arg-type]
-    times: dict[str, Any] = {
-        name: wire.seconds_from_pb(getattr(policy, name), name)
-        for name in _TIMES
-        if policy.HasField(name)  # type: ignore[arg-type]
+    return RoundPolicy(policy.devices, **_given(policy))
+
+
+def _given(message: Any) -> dict[str, Any]:
+    """The fields of a policy that are set, apart from `devices`."""
+    numbers = {name: getattr(message, name) for name in _NUMBERS if message.HasField(name)}
+    times = {
+        name: wire.seconds_from_pb(getattr(message, name), name) for name in _TIMES if message.HasField(name)
     }
-    return RoundPolicy(policy.devices, **given, **times)
+    return {**numbers, **times}
+
+
+def change_to_pb(run: RunId, change: RunChange) -> pb.ChangeRunRequest:
+    request = pb.ChangeRunRequest(run=run, rounds=change.rounds)
+    for name, value in change.policy.items():
+        if name in _TIMES:
+            getattr(request, name).CopyFrom(wire.seconds_to_pb(float(value)))
+        else:
+            setattr(request, name, value)
+    return request
+
+
+def change_from_pb(request: pb.ChangeRunRequest) -> RunChange:
+    devices = {"devices": request.devices} if request.HasField("devices") else {}
+    return RunChange({**devices, **_given(request)}, request.rounds if request.HasField("rounds") else None)
 
 
 # -- what people are shown ----------------------------------------------------------------------------------

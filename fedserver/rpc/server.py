@@ -15,6 +15,7 @@ from grpc_health.v1.health import aio as health  # type: ignore[attr-defined]
 
 from fedserver.authority.authority_api import AuthorityApi
 from fedserver.authority.joining import JoinService
+from fedserver.authority.model_quota import ModelQuota
 from fedserver.authority.permissions import check_complete
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
@@ -97,6 +98,7 @@ async def listen(
     connections, attention = Connections(), [Attention("the devices' port"), Attention("the joining port")]
     if access is not None:
         coordinator.may_train = access.peers.may_train
+        coordinator.quota = ModelQuota(access.peers, coordinator.settings.clusters)
     options = (*OPTIONS, *_ageing(coordinator.settings.age))
     at_devices = (Errors(connections, attention[0]), *authorization, Admission(callers), Requests())
     devices = aio.server(interceptors=at_devices, options=options)

@@ -35,6 +35,7 @@ PASSING = {
     "partial",
     "quarantine",
     "blobs",
+    "copies",
     FACTS,
 }
 """The entries of a state folder that are temporary, or that are copied separately."""

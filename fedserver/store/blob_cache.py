@@ -2,12 +2,14 @@
 
 from typing import Any
 
-from fedserver.store.blobs import Blobs, StoredTensors
+from fedserver.store.blobs import Blobs
+from fedserver.store.mapped import StoredTensors
 from fedserver.store.runs import Runs
 from shoal.core.engine.checkpoint import Structure, blobs_of, decode, encode
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.payload import Payload, Weights
 from shoal.core.exchange.payload import encode as encode_message
+from shoal.core.exchange.tensors import digest
 from shoal.core.types import ModelKey, RunId, Tensors
 
 
@@ -72,6 +74,16 @@ class BlobCache:
         tensors = self._blobs.load(weights)
         self._weights[id(tensors)] = (tensors, weights)
         return tensors
+
+    def restore(self, name: str) -> bool:
+        """Write a blob again from the tensors that the run has in memory. False if they are not there."""
+        for tensors, weights in list(self._weights.values()):
+            if weights.blob.sha256 == name and not isinstance(tensors, StoredTensors):
+                if digest(tensors) != name:  # they are views of the damaged file
+                    return False
+                self._blobs.keep(tensors)
+                return True
+        return False
 
     def _keep(self, tensors: Tensors) -> Weights:
         weights = self.weights(tensors)

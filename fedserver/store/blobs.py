@@ -1,6 +1,7 @@
 """Blobs on the server's disk, named by the SHA-256 of their bytes.
 
 blobs/<aa>/<sha256>               complete, verified and synced; the database refers only to these
+copies/<aa>/<sha256>              the newest models of each run again, to restore a damaged one
 quarantine/<sha256>               former blobs whose bytes no longer match their names
 partial/<device>/<sha256>.part    an upload that is in progress or was interrupted
 partial/<device>/<sha256>         a complete and verified upload; it stays until its report counts, so that a
@@ -10,8 +11,9 @@ tmp/                              files that are being written
 
 import errno
 import hashlib
-import mmap
+import math
 import os
+import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,11 +21,12 @@ from threading import Lock
 from weakref import WeakValueDictionary
 
 from fedserver.store.database import Database
+from fedserver.store.mapped import mapped
 from shoal.core.errors import BadPayload, DiskFull, NotFound, Unavailable
 from shoal.core.exchange.payload import BlobRef, Weights
-from shoal.core.exchange.tensors import Lazy, Manifest, layout, manifest_of, pack, unpack
+from shoal.core.exchange.tensors import manifest_of, pack, unpack
 from shoal.core.exchange.wire import CHUNK
-from shoal.core.types import Array, DeviceId, RunId, Tensors
+from shoal.core.types import DeviceId, RunId, Tensors
 from shoal.shell import crash
 from shoal.shell.disk import make_folder, move, settle, share, storing, temporary
 
@@ -33,12 +36,16 @@ removed for an upload, and uploads of different blobs rarely wait for each other
 
 
 class Blobs:
-    """The blobs of a state folder. `References` knows which of them are needed."""
+    """The blobs of a state folder. `References` knows which of them are needed.
+
+    restored: what was found damaged and restored since the start, for people.
+    """
 
     def __init__(self, state: Path) -> None:
         self._blobs, self._partial, self._tmp = state / "blobs", state / "partial", state / "tmp"
-        self._quarantine = state / "quarantine"
-        self._sound: set[str] = set()
+        self._quarantine, self._copies = state / "quarantine", state / "copies"
+        self.restored: list[str] = []
+        self._sound: dict[str, float] = {}
         self._receiving = WeakValueDictionary[Path, Upload]()
         self._turns = tuple(Lock() for _ in range(TURNS))
         with storing(state):
@@ -70,7 +77,7 @@ class Blobs:
     def remove(self, names: Iterable[str]) -> None:
         """Delete blobs that are no longer needed."""
         for name in names:
-            self._sound.discard(name)
+            self._sound.pop(name, None)
             with storing(self.path(name)):
                 self.path(name).unlink(missing_ok=True)
 
@@ -93,30 +100,75 @@ class Blobs:
                 path.unlink()
         return len(doomed), freed
 
-    def damage(self, name: str) -> str:
-        """What is wrong with a blob; "" if its bytes match its name. Each process reads a sound blob only
-        once.
+    def damage(self, name: str, within: float = 0.0) -> str:
+        """What is wrong with a blob; "" if its bytes match its name.
 
-        A damaged blob is moved to the quarantine, so that it cannot be used under its name. Raises
-        StorageFault if the disk did not let the blob be checked.
+        within: a blob that was sound less than this many seconds ago is not read again. A damaged blob is
+        moved to the quarantine, so that it cannot be used under its name, and is restored from its copy if
+        there is a sound one; then it is sound again, and `restored` says so. Raises StorageFault if the disk
+        did not let the blob be checked.
         """
-        if name in self._sound:
+        if within and time.monotonic() - self._sound.get(name, -math.inf) < within:
             return ""
-        path = self.path(name)
+        found = self._fault(self.path(name))
+        if not found:
+            self._sound[name] = time.monotonic()
+            return ""
+        self._sound.pop(name, None)
+        found = f"blob {name[:12]} {found}"
+        with storing(self.path(name)):
+            if self.path(name).exists():
+                move(self.path(name), self._quarantine / name)
+                found += f" and was moved to {self._quarantine}"
+            if self._fault(self._copy(name)):
+                return found
+            self._duplicate(self._copy(name), self.path(name))
+        self.restored.append(f"{found}; it was restored from its copy")
+        return ""
+
+    def _fault(self, path: Path) -> str:
+        """What is wrong with a file whose name is its hash."""
         with storing(path):
             try:
-                if _hash_of(path) == name:
-                    self._sound.add(name)
-                    return ""
-                found = "is damaged"
+                return "" if _hash_of(path) == path.name else "is damaged"
             except FileNotFoundError:
-                return f"blob {name[:12]} is missing"
+                return "is missing"
             except OSError as error:
                 if error.errno != errno.EIO:  # such as too many open files, which says nothing about the blob
                     raise
-                found = "cannot be read"
-            move(path, self._quarantine / name)
-        return f"blob {name[:12]} {found} and was moved to {self._quarantine}"
+                return "cannot be read"
+
+    def keep_copies(self, wanted: Collection[str]) -> None:
+        """Keep a second copy of these blobs, and of no others. A copy that is damaged is made again."""
+        with storing(self._copies):
+            for path in self._copies.glob("??/*"):
+                if path.name not in wanted:
+                    path.unlink(missing_ok=True)
+            for name in wanted:
+                if not self._copy(name).exists() and self.path(name).exists():
+                    self._duplicate(self.path(name), self._copy(name))
+
+    def check_copy(self, name: str) -> bool:
+        """Whether a copy is sound; one that is not is deleted."""
+        path = self._copy(name)
+        if not path.exists() or not self._fault(path):
+            return True
+        with storing(path):
+            path.unlink(missing_ok=True)
+        return False
+
+    def _duplicate(self, source: Path, target: Path) -> None:
+        """Copy a file whose name is its hash. A damaged file is not copied."""
+        with suppress(FileNotFoundError), source.open("rb") as old, temporary(self._tmp) as new:
+            sha = hashlib.sha256()
+            while chunk := old.read(CHUNK):
+                sha.update(chunk)
+                new.write(chunk)
+            if sha.hexdigest() == target.name:
+                settle(new, target)
+
+    def _copy(self, name: str) -> Path:
+        return self._copies / name[:2] / name
 
     def size(self, name: str) -> int:
         """Bytes of a blob; 0 if it does not exist."""
@@ -329,43 +381,3 @@ class Upload:
         """Stop receiving. The bytes that arrived stay for another attempt."""
         with suppress(OSError):  # closing writes buffered bytes, which a full disk may refuse again
             self._file.close()
-
-
-def mapped(path: Path) -> memoryview:
-    """A file's bytes, which stay usable after the file is deleted. Raises NotFound, StorageFault."""
-    with storing(path):
-        try:
-            with path.open("rb") as file:
-                if os.fstat(file.fileno()).st_size == 0:  # an empty file cannot be mapped
-                    return memoryview(b"")
-                return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        except FileNotFoundError:
-            raise NotFound(f"the server does not have blob {path.name[:12]}", "upload it first") from None
-
-
-class MappedTensors(Lazy):
-    """A set of tensors whose file is mapped only while one of them is used, for each of them separately.
-
-    A thousand reports can be open this way while only one tensor is in memory. The file must not be deleted.
-    Raises NotFound if the file does not exist, BadPayload if its size does not match the manifest.
-    """
-
-    def __init__(self, path: Path, manifest: Manifest) -> None:
-        starts, size = layout(manifest)
-        if len(mapped(path)) != size:
-            raise BadPayload(f"the tensors need {size} bytes, but the blob has {len(mapped(path))}")
-        super().__init__(manifest)
-        self._path = path
-        self._places = {spec.name: (spec, start) for spec, start in zip(manifest, starts, strict=True)}
-
-    def __getitem__(self, name: str) -> Array:
-        spec, start = self._places[name]
-        return unpack((spec,), mapped(self._path)[start : start + spec.nbytes])[name]
-
-
-class StoredTensors(MappedTensors):
-    """Tensors of a stored blob. A state that contains them can be saved without writing them again."""
-
-    def __init__(self, path: Path, weights: Weights) -> None:
-        super().__init__(path, weights.manifest)
-        self.weights = weights

@@ -11,7 +11,7 @@ from typing import Any
 
 from fedserver.store import salvage
 from fedserver.store.redundancy import DamagedRow, Redundancy
-from fedserver.store.row_bytes import Place
+from fedserver.store.row_bytes import Place, text
 from fedserver.store.schema import (
     ACCURACY,
     CHECKSUMS,
@@ -21,6 +21,8 @@ from fedserver.store.schema import (
     GAPS,
     HISTORY,
     IDENTITIES,
+    MODELS,
+    PAUSES,
     POLICY,
     RELEASED,
     REPORTS,
@@ -46,6 +48,8 @@ STEPS: tuple[str, ...] = (
     REPORTS,
     FLEET,
     CHECKSUMS,
+    PAUSES,
+    MODELS,
 )
 """The migrations: step n upgrades version n - 1 to n. The SQL of a released step never changes."""
 VERSION = len(STEPS)
@@ -73,18 +77,18 @@ class Database:
     """
 
     def __init__(self, path: Path) -> None:
-        self.repaired: list[str] = []
+        self._path, self.repaired = path, list[str]()
         with _faults():
             if lost := salvage.damage(path, _schema_of):
                 self._rebuild(path, lost)
             self._open(path)
             if not self.connection.execute("SELECT 1 FROM commits").fetchone():
                 self.redundancy.adopt()
-            if len(found := self.redundancy.damaged()) > MANY and salvage.copied(path) is not None:
+            if len(found := salvage.damaged(self.connection)) > MANY and salvage.copied(path) is not None:
                 self.close()
                 self._rebuild(path, f"{len(found)} rows are damaged")
                 self._open(path)
-                found = self.redundancy.damaged()
+                found = salvage.damaged(self.connection)
             for place in found:
                 self.repair(place)
             self.redundancy.refresh()
@@ -109,6 +113,31 @@ class Database:
     def close(self) -> None:
         self.redundancy.close()
         self.connection.close()
+
+    def check(self) -> None:
+        """Compare all rows as they are on the disk with their checksums, and restore damaged ones.
+
+        They are read by a connection of its own, because this one remembers pages that it has read.
+        """
+        with _faults():
+            try:
+                with closing(sqlite3.connect(self._path, isolation_level=None)) as reader:
+                    reader.text_factory = text
+                    found = salvage.damaged(reader) if salvage.whole(reader) else None
+            except sqlite3.DatabaseError as error:
+                if isinstance(error, sqlite3.OperationalError):
+                    raise
+                found = None
+            if found is None:
+                raise StorageFault(
+                    f"{self._path.name} is damaged", "the next start makes it again of its copy"
+                )
+            for place in found:
+                self.repair(place)
+            if found:
+                self.redundancy.rewrite(found)
+            if self.redundancy.stale:
+                self.redundancy.refresh()
 
     def repair(self, place: Place) -> None:
         """Restore a damaged row from its copy. A row that cannot be restored stays; using it is an error."""

@@ -82,8 +82,10 @@ class Journal:
                 )
 
     def releases(self, run: RunId | None = None) -> list[ReleaseRecord]:
-        """The recorded releases of a run, or of all runs."""
+        """The recorded releases of a run, or of all runs, with those that were removed."""
         rows = self._db.rows("released", "WHERE ?1 IS NULL OR run = ?1 ORDER BY rowid", (run,))
+        if run is None:
+            rows = self._db.rows("released_before", "ORDER BY rowid") + rows
         return [_release(*tuple(row)[1:]) for row in rows]
 
     def log(self, run: RunId, text: str, device: DeviceId = "") -> None:

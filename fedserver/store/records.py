@@ -45,7 +45,8 @@ class RunRecord:
 
     round: the one that is open or will open next. asked: the devices of the open round; empty if none is
     open. stepped_in: the groups of devices that the open round asked later. opened: when it was opened; 0 if
-    that is unknown. memory: what the run remembers of its devices.
+    that is unknown. memory: what the run remembers of its devices. paused: why no round opens until an
+    operator resumes the run; "" if it is not paused.
     """
 
     run: RunId
@@ -60,6 +61,7 @@ class RunRecord:
     stepped_in: tuple[tuple[DeviceId, ...], ...] = ()
     opened: float = 0.0
     memory: Memory = field(default_factory=Memory)
+    paused: str = ""
 
 
 @dataclass(frozen=True)

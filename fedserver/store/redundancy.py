@@ -109,20 +109,6 @@ class Redundancy:
         """Whether the values of a row match its checksum."""
         return found == checksum((table, row), packed(values))
 
-    def damaged(self) -> list[Place]:
-        """All rows that do not match their checksums, in a table or in none."""
-        found = []
-        for table, columns in self._columns.items():
-            query = "SELECT row, sum FROM checksums WHERE tbl = ?"
-            sums = dict(self._main.execute(query, (table,)).fetchall())
-            for row, *values in self._main.execute(f"SELECT rowid, {listed(columns)} FROM {table}"):  # noqa: S608
-                if not self.check(table, row, sums.pop(row, None), values):
-                    found.append((table, row))
-            found += [(table, row) for row in sums]
-        known = ", ".join("?" * len(self._columns))
-        query = f"SELECT tbl, row FROM checksums WHERE tbl NOT IN ({known})"  # noqa: S608
-        return found + self._main.execute(query, tuple(self._columns)).fetchall()
-
     def repair(self, place: Place) -> str:
         """Make a damaged row what it was. Returns what was done; raises DamagedRow if no one knows.
 
@@ -173,6 +159,16 @@ class Redundancy:
                 if data is not None and checksum(place, data) == digest:
                     self._pending[place] = (digest, data)
         self._pending.update(dict.fromkeys(copies))
+        self.committed()
+
+    def rewrite(self, places: Iterable[Place]) -> None:
+        """Write rows again that are sound in memory and were damaged on the disk."""
+        with transaction(self._main):
+            for table, row in places:
+                column = self._columns[table][0]
+                query = f"UPDATE {table} SET {column} = {column} WHERE rowid = ?"  # noqa: S608
+                self._main.execute(query, (row,))
+            self.committing()
         self.committed()
 
     # -- inside -------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ import sqlite3
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
 from fedserver.store.blobs import Blobs, References
@@ -64,10 +65,10 @@ class Runs:
         """Add a new run, which starts with `checkpoint`."""
         with self._db.transaction():
             self._db.execute(
-                "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     record.run,
-                    json.dumps(encode(RunSpec, record.spec, _no_tensors), sort_keys=True),
+                    _spec_to_json(record.spec),
                     record.created,
                     record.standing.value,
                     record.reason,
@@ -77,6 +78,7 @@ class Runs:
                     record.abandoned_in_a_row,
                     _stored(record.memory),
                     record.opened,
+                    record.paused,
                 ),
             )
             self._add_checkpoint(record.run, record.round, checkpoint)
@@ -222,6 +224,64 @@ class Runs:
             self._db.execute("DELETE FROM report_blobs WHERE run = ?", (run,))
         self._references.remove_unneeded(before | self._references.release(run))
 
+    def pause(self, run: RunId, reason: str) -> None:
+        """Open no more rounds of a run, for this reason; "" ends the pause."""
+        with self._db.transaction():
+            self._db.execute("UPDATE runs SET paused = ? WHERE run = ?", (reason, run))
+            self._audit.record(Event.RUN_PAUSED if reason else Event.RUN_RESUMED, run=run, reason=reason)
+
+    def change(self, run: RunId, spec: RunSpec, round: int, checkpoint: Structure) -> None:
+        """Change what the operator asked for, and the state with which the current round opens."""
+        with self._db.transaction():
+            self._db.execute("UPDATE runs SET spec = ? WHERE run = ?", (_spec_to_json(spec), run))
+            self._db.execute(
+                "UPDATE checkpoints SET structure = ? WHERE run = ? AND round = ?",
+                (json.dumps(checkpoint), run, round),
+            )
+            self._audit.record(Event.RUN_CHANGED, run=run, policy=asdict(spec.policy), **spec.parameters)
+
+    def reactivate(self, run: RunId) -> RunRecord:
+        """Let a failed run go on from its last checkpoint, in the round in which it failed. Returns the run.
+
+        Reports of that round were not combined, and would be taken for ones that count.
+        """
+        with self._db.transaction():
+            self._db.execute(
+                "UPDATE runs SET standing = ?, reason = '', asked = '[]', title = '', abandoned_in_a_row = 0,"
+                " paused = '' WHERE run = ?",
+                (Standing.ACTIVE.value, run),
+            )
+            self._db.execute(
+                "DELETE FROM reports WHERE run = ?1 AND round >= (SELECT round FROM runs WHERE run = ?1)",
+                (run,),
+            )
+            self._history.advance()
+            self._audit.record(Event.RUN_RESUMED, run=run, reason="it had failed")
+        return self.get(run)
+
+    def prune(self, run: RunId) -> int:
+        """Delete all checkpoints of a run except for the last one. Returns how many there were."""
+        with self._db.transaction():
+            before, older = self._references.of_run(run), self.versions(run)[:-1]
+            if older:
+                self._db.execute("DELETE FROM checkpoints WHERE run = ? AND round <= ?", (run, older[-1]))
+                self._audit.record(Event.RUN_PRUNED, run=run, checkpoints=len(older))
+        self._references.remove_unneeded(before)
+        return len(older)
+
+    def remove(self, run: RunId) -> None:
+        """Delete a run. What devices have released in it stays known, since their privacy loss stays."""
+        with self._db.transaction():
+            before = self._references.of_run(run)
+            self._db.execute(
+                "INSERT OR IGNORE INTO released_before SELECT * FROM released WHERE run = ? ORDER BY rowid",
+                (run,),
+            )
+            for table in ("released", "log", "traffic", "rounds", "reports", "checkpoints", "runs"):
+                self._db.execute(f"DELETE FROM {table} WHERE run = ?", (run,))  # noqa: S608 - a table of ours
+            self._audit.record(Event.RUN_REMOVED, run=run)
+        self._references.remove_unneeded(before | self._references.release(run))
+
     def rounds(self, run: RunId) -> list[RoundRecord]:
         """The rounds that are over, oldest first."""
         rows = self._db.rows("rounds", "WHERE run = ? ORDER BY round", (run,))
@@ -321,6 +381,7 @@ def _run_of(row: sqlite3.Row) -> RunRecord:
         tuple(tuple(each) for each in asked if not isinstance(each, str)),
         row["opened"],
         decode(Memory, json.loads(memory), _no_tensors) if memory else Memory(),
+        row["paused"],
     )
 
 
@@ -330,6 +391,10 @@ def _stored(memory: Memory) -> str:
 
 def _report_of(row: sqlite3.Row) -> ReportRecord:
     return ReportRecord(row["run"], row["round"], row["device"], row["attempt"], row["message"])
+
+
+def _spec_to_json(spec: RunSpec) -> str:
+    return json.dumps(encode(RunSpec, spec, _no_tensors), sort_keys=True)
 
 
 def _no_tensors(tensors: object) -> Any:

@@ -6,7 +6,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from fedserver.store.row_bytes import Value, checksum, packed, text, unpacked
+from fedserver.store.row_bytes import Place, Value, checksum, packed, text, unpacked
 from shoal.core.errors import StorageFault
 
 OWN = ("checksums", "commits")
@@ -15,6 +15,23 @@ OWN = ("checksums", "commits")
 
 def copy_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.copy")
+
+
+def damaged(connection: sqlite3.Connection) -> list[Place]:
+    """All rows that do not match their checksums, and all checksums without a row."""
+    found: list[Place] = []
+    known = tables(connection)
+    for table in known:
+        query = "SELECT row, sum FROM checksums WHERE tbl = ?"
+        sums = dict(connection.execute(query, (table,)).fetchall())
+        columns = listed(columns_of(connection, table))
+        for row, *values in connection.execute(f"SELECT rowid, {columns} FROM {table}"):  # noqa: S608
+            if sums.pop(row, None) != checksum((table, row), packed(values)):
+                found.append((table, row))
+        found += [(table, row) for row in sums]
+    places = ", ".join("?" * len(known))
+    query = f"SELECT tbl, row FROM checksums WHERE tbl NOT IN ({places})"  # noqa: S608
+    return found + connection.execute(query, known).fetchall()
 
 
 def tables(connection: sqlite3.Connection) -> list[str]:

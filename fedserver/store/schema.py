@@ -215,3 +215,27 @@ CREATE TABLE commits (
     number INTEGER NOT NULL              -- of the last transaction; no row: there are no checksums yet
 );
 """
+
+PAUSES = """
+ALTER TABLE runs ADD COLUMN paused TEXT NOT NULL DEFAULT '';  -- why no round opens; empty: not paused
+CREATE TABLE released_before (           -- what devices released in runs that were removed: as in released
+    run TEXT NOT NULL,
+    device TEXT NOT NULL,
+    release TEXT NOT NULL,
+    rho REAL NOT NULL,
+    delta REAL NOT NULL,
+    group_size INTEGER NOT NULL,
+    curve BLOB NOT NULL,
+    PRIMARY KEY (run, device, release)
+);
+"""
+
+MODELS = """
+CREATE TABLE placed (                    -- the clusters whose models newcomers have had
+    device TEXT NOT NULL,
+    day INTEGER NOT NULL,                -- since 1970, UTC
+    run TEXT NOT NULL,
+    cluster TEXT NOT NULL,
+    PRIMARY KEY (device, day, run, cluster)
+);
+"""

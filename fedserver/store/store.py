@@ -79,6 +79,10 @@ class Store:
         files, size = self.blobs.clean_up(needed, asked)
         return f"removed {files} unfinished files ({size} bytes) left by the last stop" if files else ""
 
+    def check_rows(self) -> None:
+        """Compare the rows of the database on the disk with their checksums, and restore damaged ones."""
+        self.database.check()
+
     def recover(self) -> list[RunId]:
         """Accept this state as the one to continue from. Returns the runs whose open rounds were abandoned.
 
@@ -137,8 +141,7 @@ class Storage:
         self.runs, self.reports = RunCalls(self, store.runs), ReportCalls(self, store.reports)
         self.journal, self.history = JournalCalls(self, store.journal), HistoryCalls(self, store.history)
         self.identities = IdentityCalls(self, store.identities)
-        self.clean_up = Call(self, store.clean_up)
-        self.repaired = store.database.repaired
+        self.clean_up, self.check_rows = Call(self, store.clean_up), Call(self, store.check_rows)
 
     @classmethod
     async def open(cls, state: Path) -> "Storage":
@@ -154,6 +157,10 @@ class Storage:
             thread.shutdown()
             raise
         return cls(store, thread, space)
+
+    @property
+    def repaired(self) -> list[str]:
+        return [*self._store.database.repaired, *self.blobs.restored]
 
     async def on_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, _repairing, work)
@@ -212,7 +219,7 @@ class BlobCacheCalls:
         self.payload, self.question = Call(on, part.payload), Call(on, part.question)
         self.weights, self.load = Call(on, part.weights), Call(on, part.load)
         self.store_state, self.load_state = Call(on, part.store_state), Call(on, part.load_state)
-        self.models_of = Call(on, part.models_of)
+        self.models_of, self.restore = Call(on, part.models_of), Call(on, part.restore)
 
 
 class RunCalls:
@@ -221,6 +228,9 @@ class RunCalls:
     def __init__(self, on: Storage, part: Runs) -> None:
         self.add, self.end, self.all = Call(on, part.add), Call(on, part.end), Call(on, part.all)
         self.names, self.get = Call(on, part.names), Call(on, part.get)
+        self.pause, self.change = Call(on, part.pause), Call(on, part.change)
+        self.reactivate = Call(on, part.reactivate)
+        self.prune, self.remove = Call(on, part.prune), Call(on, part.remove)
         self.adopt, self.release = Call(on, part.adopt), Call(on, part.release)
         self.open_round, self.save_round = Call(on, part.open_round), Call(on, part.save_round)
         self.rounds, self.versions = Call(on, part.rounds), Call(on, part.versions)
@@ -261,10 +271,12 @@ class IdentityCalls:
     def __init__(self, on: Storage, part: Identities) -> None:
         tokens, registry, admission = part.tokens, part.registry, part.admission
         self.add_token, self.tokens = Call(on, tokens.add), Call(on, tokens.all)
-        self.revoke_token = Call(on, tokens.revoke)
+        self.revoke_token, self.has_token = Call(on, tokens.revoke), Call(on, tokens.has)
         self.devices, self.device = Call(on, registry.all), Call(on, registry.get)
         self.approve, self.revoke = Call(on, registry.approve), Call(on, registry.revoke)
         self.rename, self.spend_placement = Call(on, registry.rename), Call(on, registry.spend_placement)
+        self.models_of_today = Call(on, registry.models_of_today)
+        self.spend_models = Call(on, registry.spend_models)
         self.use_certificate = Call(on, registry.use_certificate)
         self.join, self.rejoin = Call(on, admission.join), Call(on, admission.rejoin)
         self.renew = Call(on, admission.renew)

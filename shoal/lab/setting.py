@@ -101,8 +101,8 @@ def class_count(parts: Iterable[Dataset]) -> int:
     return 1 + max(int(part.y.max(initial=0)) for part in parts if part.y is not None)
 
 
-def _holdings(experiment: Experiment) -> tuple[list[Holding], Dataset | None, int]:
-    """The devices, what is public, and the number of classes, even where the devices lack some."""
+def check(experiment: Experiment) -> None:
+    """Raise ConfigError for settings that no data can have."""
     if not 0.0 <= experiment.public < 1.0:
         raise ConfigError(f"a share of {experiment.public} of the images is public", "give 0 to below 1")
     if not 0.0 <= experiment.held_out < 1.0:
@@ -115,6 +115,11 @@ def _holdings(experiment: Experiment) -> tuple[list[Holding], Dataset | None, in
         raise ConfigError(f"unseen is {experiment.unseen}", "give a share of 0 to 1")
     if experiment.options and not experiment.model:
         raise ConfigError("options are for a model, and none is named", "give --model too")
+
+
+def _holdings(experiment: Experiment) -> tuple[list[Holding], Dataset | None, int]:
+    """The devices, what is public, and the number of classes, even where the devices lack some."""
+    check(experiment)
     clients, seed, rounds = experiment.clients, experiment.seed, experiment.rounds
     try:
         if experiment.dataset in natural.NAMES:

@@ -79,10 +79,10 @@ class Console:
             return
         if self._live:
             width = shutil.get_terminal_size().columns - 1
-            sys.stderr.write(f"\r\x1b[2K{printable(text)[:width]}")
+            sys.stderr.write(f"\r\x1b[2K{printable(one_line(text))[:width]}")
             sys.stderr.flush()
         else:
-            click.echo(printable(text), err=True)
+            click.echo(printable(continued(text)), err=True)
         self._last = text
 
     def say(self, text: str) -> None:
@@ -102,6 +102,22 @@ def printable(text: str) -> str:
     """A text that is safe to print even if a stranger wrote it: characters that control the terminal or
     change the writing direction are shown as escapes. Line ends and tabs stay."""
     return text.translate(_STEERING)
+
+
+def one_line(text: str) -> str:
+    """A text of a stranger as one line of a table: line ends are shown as escapes."""
+    return "\\n".join(text.splitlines())
+
+
+def continued(text: str) -> str:
+    """A text of a stranger that may have several lines: none but the first looks like a line of ours.
+
+    Example:
+        >>> print(continued("it failed\\nerror[revoked]: made up"))
+        it failed
+          | error[revoked]: made up
+    """
+    return "\n  | ".join(text.splitlines())
 
 
 def verb(function: Callable[..., Result]) -> Callable[..., int]:
@@ -187,6 +203,7 @@ class Commands(click.Group):
         **extra: Any,
     ) -> Any:
         arguments = self._modern(list(sys.argv[1:] if args is None else args))
+        os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # it logs each lost handshake; calls have errors
         run = functools.partial(
             super().main, arguments, prog_name, complete_var, False, windows_expand_args, **extra
         )
@@ -273,9 +290,9 @@ def _exit_code(run: Callable[[], Any], as_json: bool) -> int:
 def _fail(error: ShoalError, as_json: bool, data: Mapping[str, Any] | None = None) -> int:
     if isinstance(error, LearnerFault) and error.details:
         click.echo(printable(error.details.rstrip()), err=True)
-    click.echo(printable(f"error[{error.code}]: {error.message}"), err=True)
+    click.echo(printable(f"error[{error.code}]: {continued(error.message)}"), err=True)
     if error.hint:
-        click.echo(printable(f"  hint: {error.hint}"), err=True)
+        click.echo(printable(f"  hint: {continued(error.hint)}"), err=True)
     if as_json:
         _envelope("error", data or {}, {"code": error.code, "message": error.message, "hint": error.hint})
     return error.exit_code

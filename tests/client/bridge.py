@@ -102,7 +102,7 @@ class Bridge(DeviceServiceServicer, BlobServiceServicer, PlacementServiceService
 
     async def Place(self, request: Any, context: Any) -> Any:
         await self._enter(context)
-        return wire.answer_to_pb(await self.link.place(*wire.place_from_pb(request)))
+        return wire.answer_to_pb(await self.link.place(*wire.place_from_pb(request), request.accept_nearest))
 
 
 def add_to(server: aio.Server, bridge: Bridge) -> None:

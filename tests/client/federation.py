@@ -40,7 +40,7 @@ DAY = timedelta(days=1)
 
 @dataclass(frozen=True)
 class Authority:
-    """key and certificate of whoever signs."""
+    """The key and the certificate of the one that signs."""
 
     key: EllipticCurvePrivateKey
     certificate: x509.Certificate
@@ -60,7 +60,7 @@ class Authority:
     def sign(
         self, key: EllipticCurvePublicKey, names: list[x509.GeneralName], begins: timedelta, ends: timedelta
     ) -> x509.Certificate:
-        """A certificate for `key`; its life is told from now on."""
+        """A certificate for `key`; its life is counted from now."""
         builder = _builder(key, self.certificate.subject, begins, ends).subject_name(x509.Name([]))
         return builder.add_extension(x509.SubjectAlternativeName(names), True).sign(self.key, SHA256())
 
@@ -85,11 +85,11 @@ def pem_of(certificate: x509.Certificate) -> bytes:
 
 @dataclass
 class Federation(EnrollmentServiceServicer, IdentityServiceServicer):
-    """authority: who signs. authorities: what devices are told to trust.
+    """authority: who signs. authorities: what devices are sent to trust.
 
-    life: of the certificates that are signed. renew_in: seconds, as devices are told. slow: how far the
-    server's clock is behind. pending: so many joins wait for approval first. answered: what was given for a
-    request. lose: so many of the next answers are lost on the way. refuse: what requests end with.
+    life: of the certificates that are signed. renew_in: seconds, which devices are sent. slow: how far
+    the server's clock is behind. pending: how many joins wait for approval first. answered: what was given
+    for a request. lose: how many of the next answers are lost on the way. refuse: what requests end with.
     """
 
     authority: Authority = field(default_factory=Authority.made)

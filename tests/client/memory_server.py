@@ -75,7 +75,7 @@ class MemoryLink:
         server.log.append(f"{kind} {detail}".strip())
         if server.away and (not server.away_from or kind in server.away_from):
             server.away -= 1
-            raise Unavailable("nobody there")
+            raise Unavailable("no one there")
         if server.forget:
             server.session, server.forget = "", False
         if session and (not self._session or self._session != server.session):
@@ -159,7 +159,9 @@ class MemoryLink:
     async def leave(self) -> None:
         self._call("leave")
 
-    async def place(self, run: RunId, descriptor: Descriptor | Wish | None) -> Question | Placement:
+    async def place(
+        self, run: RunId, descriptor: Descriptor | Wish | None, accept_nearest: bool = False
+    ) -> Question | Placement:
         self._call("place", run, session=False)
         if isinstance(descriptor, Wish) and self._server.knows_no_wish:
             raise BadPayload("the request for a placement has a field that is not known here")

@@ -72,12 +72,12 @@ def test_a_server_that_is_away_is_asked_again(device: Device, server: MemoryServ
     assert [report.round for report in server.reports] == [1, 2]
     assert device.executor.performed == [1, 2]
     if kind not in ("alive", "leave"):
-        assert any("waiting for the server: nobody there" in text for text in device.doing)
+        assert any("waiting for the server: no one there" in text for text in device.doing)
 
 
 def test_patience_has_an_end_where_the_owner_sets_one(device: Device, server: MemoryServer) -> None:
     server.away = 1 << 30
-    with pytest.raises(Unavailable, match="nobody there"):
+    with pytest.raises(Unavailable, match="no one there"):
         device.run(give_up_after=0.05)
 
 

@@ -177,7 +177,9 @@ def test_a_network_that_is_no_classifier_leaves_the_choice_to_the_run(
     asked = []
 
     class Deciding(MemoryLink):
-        async def place(self, run: str, evidence: object) -> Question | Placement:
+        async def place(
+            self, run: str, evidence: object, accept_nearest: bool = False
+        ) -> Question | Placement:
             asked.append(evidence)
             if isinstance(evidence, Wish):
                 assert server.question is not None

@@ -148,10 +148,12 @@ class Forgetful(MemoryLink):
 
     left = 0
 
-    async def place(self, run: RunId, descriptor: Descriptor | None) -> Question | Placement:
+    async def place(
+        self, run: RunId, descriptor: Descriptor | None, accept_nearest: bool = False
+    ) -> Question | Placement:
         self.remembers = self.left <= 0
         self.left -= 1
-        return await super().place(run, descriptor)
+        return await super().place(run, descriptor, accept_nearest)
 
     async def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[bytes]:
         if not self.remembers:
@@ -183,7 +185,7 @@ def test_a_question_after_the_answer_is_refused(
     server: MemoryServer, runtime: Runtime, store: BlobStore
 ) -> None:
     class Asking(MemoryLink):
-        async def place(self, run: str, descriptor: object) -> Question | Placement:
+        async def place(self, run: str, descriptor: object, _: bool = False) -> Question | Placement:
             return await super().place(run, None)
 
     placer = Placer(Asking(server), InProcess(runtime), store, lambda text: None, 1 << 20, 0.05)

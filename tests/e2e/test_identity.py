@@ -22,14 +22,21 @@ from shoal.core.identity.join import parse
 from tests.waiting import HANG, free_port
 
 SHORT_LIVED = """
-import sys
+import os, pathlib
 from fedserver.authority import issuing
 issuing.DEVICE_LIFE = 20.0
 from fedserver.__main__ import main
+made = issuing.device
+def device(*given):
+    issuing.DEVICE_LIFE = float(pathlib.Path(os.environ["SHOAL_TEST_LIFE"]).read_text())
+    return made(*given)
+issuing.device = device
 main()
 """
-"""A server whose certificates for devices are valid for twenty seconds: longer than a busy machine needs to
-start a device, which must not find its first certificate expired."""
+"""A server that asks for renewals as if certificates were valid for twenty seconds. How long they really are
+is in a file, so that none expires because a machine is busy."""
+LONG, SHORT = 3600.0, 20.0
+"""Seconds."""
 
 
 @dataclass
@@ -91,6 +98,11 @@ class Place:
     def happened(self, event: str, device: str) -> int:
         found = [line for line in self.events() if line["event"] == event]
         return sum(line["facts"].get("device") == device for line in found)
+
+    def seconds_left(self, device: str) -> float:
+        """How long the newest certificate of a device is still valid."""
+        ends = certificate(self.identity(device)["certificate"].encode()).not_valid_after_utc
+        return (ends - datetime.now(UTC)).total_seconds()
 
     def has_called(self, device: str) -> bool:
         """Whether the server saw the newest certificate of a device."""
@@ -195,7 +207,12 @@ def test_a_device_waits_for_a_server_that_starts_again(place: Place) -> None:
             assert place.server("run", "show", "a")["stage"] == "finished"
 
 
-def test_certificates_are_renewed_under_way_and_after_a_sleep_too_long(place: Place) -> None:
+def test_certificates_are_renewed_under_way_and_after_a_sleep_too_long(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life = place.root / "life"
+    life.write_text(str(LONG))
+    monkeypatch.setenv("SHOAL_TEST_LIFE", str(life))
     with place.up("-c", SHORT_LIVED):
         settings, other = place.joined("attic"), place.joined("cellar")
         first = place.identity("attic")
@@ -204,11 +221,14 @@ def test_certificates_are_renewed_under_way_and_after_a_sleep_too_long(place: Pl
         with place.running("attic", *agent, settings, "--until-finished") as waiting:
             place.wait_for(lambda: place.happened("renewed", "attic") >= 2)
             assert place.identity("attic")["key"] != first["key"]
+            assert place.happened("rejoined", "attic") == 0
+            life.write_text(str(SHORT))
+            place.wait_for(lambda: place.seconds_left("attic") < LONG / 2)
             with place.running("cellar", *agent, other, "--until-finished") as second:
                 assert second.wait(HANG) == 0
             assert waiting.wait(HANG) == 0
-        ends = certificate(place.identity("attic")["certificate"].encode()).not_valid_after_utc
-        place.wait_for(lambda: datetime.now(UTC) > ends)
+        place.wait_for(lambda: place.seconds_left("attic") < 0.0)
+        life.write_text(str(LONG))
         before, rejoined = place.identity("attic"), place.happened("rejoined", "attic")
         done = place.call("fedclient", "place", "-c", settings, "--run", "a")
         assert done.returncode == 0, done.stderr

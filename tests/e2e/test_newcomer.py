@@ -21,8 +21,10 @@ class Restarted(DeviceApi):
     killed = 0
     state = Path()
 
-    async def place(self, run: RunId, descriptor: Descriptor | None) -> Question | Placement:
-        answer = await super().place(run, descriptor)
+    async def place(
+        self, run: RunId, descriptor: Descriptor | None, accept_nearest: bool = False
+    ) -> Question | Placement:
+        answer = await super().place(run, descriptor, accept_nearest)
         if not self.killed:
             self.killed += 1
             await crash(self._coordinator)

@@ -1,6 +1,6 @@
 """Every decoder that a peer can reach, each as a function of bytes: it gives a value or raises BadPayload.
 
-Both directions are here: what a server reads of devices and of strangers at the enrolment port, and what a
+Both directions are here: what a server reads of devices and of strangers at the port for joining, and what a
 device reads of servers, of a join string, and of its own disk.
 """
 

@@ -11,8 +11,10 @@ from tests.histories.world import World, play
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.histories")
     parser.add_argument("seed", nargs="?", type=int, help="play this one, and show its trace")
-    parser.add_argument("--verbose", action="store_true", help="all of the trace, not its end alone")
-    parser.add_argument("--count", type=int, default=0, help="play so many")
+    parser.add_argument(
+        "--verbose", action="store_true", help="print the whole trace instead of only its end"
+    )
+    parser.add_argument("--count", type=int, default=0, help="play this many")
     parser.add_argument("--first", type=int, default=1, help="the first seed of them")
     arguments = parser.parse_args()
     gc.disable()  # what ends when must not depend on the allocator

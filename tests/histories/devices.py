@@ -40,7 +40,7 @@ KEPT = 1 << 20
 """Bytes of models and results that a device keeps."""
 
 Performed = Callable[[DeviceId, Task, Message, Payload, Message], None]
-"""Told of each result: the device, the task and its message, the result and its message."""
+"""Called with each result: the device, the task and its message, the result and its message."""
 
 
 def model_of(values: int) -> Tensors:
@@ -48,7 +48,7 @@ def model_of(values: int) -> Tensors:
 
 
 def answer(number: int, message: Message, seed: int, salt: int, values: int) -> Message:
-    """What device `number` answers: it follows from the arguments alone. Even and odd numbers differ."""
+    """What device `number` answers: it follows only from the arguments. Even and odd numbers differ."""
     chance = np.random.default_rng((number, seed, salt))
     if isinstance(message, Build):
         return Built(model_of(values))
@@ -76,7 +76,7 @@ def _descriptor(number: int, projector: Tensors, classes: int) -> Descriptor:
 
 
 class Worker:
-    """In the place of the training process. salt: makes every performance another; 0 for none."""
+    """Instead of the training process. salt: makes every performance another; 0 for none."""
 
     def __init__(
         self,

@@ -1,7 +1,8 @@
 """Who the devices of a world are: certificates of the server's own authority, shown at every call.
 
 Each device joins once, by a token of its own, as soon as a server runs. What a connection's TLS would show is
-handed to the server with each call; the rest, from the gate to the registry, is the real one.
+handed to the server with each call; the rest, from the authorization interceptor to the registry, is the real
+one.
 """
 
 import asyncio
@@ -70,7 +71,7 @@ class Identities:
     async def revoke(self, api: AuthorityApi, device: DeviceId) -> None:
         """An operator ends an identity."""
         with contextlib.suppress(ShoalError):  # the server ends, or its disk fails: then it may hold or not
-            await api.revoke(device, "somebody stole it")
+            await api.revoke(device, "someone stole it")
 
     def shown(self, device: DeviceId) -> Mapping[str, Any]:
         """What TLS knows of a device's connection."""

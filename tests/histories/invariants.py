@@ -7,8 +7,8 @@ I4  nothing counts of a device after its identity was ended
 I6  once faults stop, every run comes to its end
 I7  what is kept is what is needed; nothing grows with the number of crashes
 I8  the audit log is whole
-and: rounds and standings never go back, no run gets lost, nobody is blamed for what others did, no report is
-told two different things.
+and: rounds and standings never go back, no run gets lost, no device is blamed for what others did, no report
+gets two different answers.
 """
 
 import hashlib
@@ -59,7 +59,7 @@ class Invariants:
         self._database: sqlite3.Connection | None = None
         self._seen = -1
 
-    # -- what devices did, and were told --------------------------------------------------------------------
+    # -- what devices did, and were sent --------------------------------------------------------------------
 
     def performed(
         self, device: DeviceId, task: Task, message: Message, payload: Payload, reply: Message

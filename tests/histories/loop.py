@@ -17,7 +17,7 @@ SPIN = 200_000
 
 
 class Stuck(Exception):
-    """Nothing would ever happen again, or for ever at one moment."""
+    """Nothing would ever happen again, or everything forever at one moment."""
 
 
 class SimLoop(asyncio.BaseEventLoop):
@@ -46,7 +46,7 @@ class SimLoop(asyncio.BaseEventLoop):
             while timers and timers[0]._cancelled:
                 heapq.heappop(timers)._scheduled = False
             if not timers:
-                raise Stuck("everybody waits, and nothing is due")
+                raise Stuck("everything waits, and no timer is set")
             if timers[0]._when > self.now:
                 self.now, self._steps = timers[0]._when, 0
         while timers and timers[0]._when <= self.now:

@@ -17,7 +17,7 @@ from tests.histories.processes import Process, current
 from tests.histories.serving import END, Handling, SimServer
 
 KEEPALIVE = 80.0
-"""Seconds after which a call without a deadline finds that nobody is at the other end."""
+"""Seconds after which a call without a deadline finds that no one is at the other end."""
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Weather:
 
 
 class Network:
-    """server: whoever listens now, if anybody. clogged: machines that nothing reaches or leaves."""
+    """server: the process that listens now, or None. clogged: machines that nothing reaches or leaves."""
 
     def __init__(self, chance: Random, weather: Weather) -> None:
         self.chance, self.weather = chance, weather
@@ -202,7 +202,7 @@ class Call:
         except (aio.AioRpcError, asyncio.CancelledError):
             network.call_off(handling)
             raise
-        except Exception:  # gRPC cancels a call whose requests cannot be had
+        except Exception:  # gRPC cancels a call whose requests cannot be read
             network.call_off(handling)
             raise asyncio.CancelledError from None
         return await self._answer(handling)

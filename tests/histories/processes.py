@@ -23,7 +23,7 @@ class Process:
     machine: whose disk it uses. identity: the device it says it is. fuse: steps until it dies, 0 for none;
     fuse_on: the only steps that count, "" for all.
     clock_error: seconds that its clock is off; the server's is right, for certificates need it.
-    power: whether the machine loses its power with it. says: told what happens, for the trace.
+    power: whether the machine loses its power with it. says: called with what happens, for the trace.
     open: files and databases that the operating system closes at its end.
     """
 

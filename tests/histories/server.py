@@ -1,4 +1,4 @@
-"""The server of the world: the real coordinator behind gRPC's servicers, and an operator at its desk."""
+"""The server of the world: the real coordinator behind gRPC's servicers, and its operator."""
 
 import asyncio
 from collections.abc import Mapping
@@ -93,7 +93,7 @@ class Server:
                     await operator.show(run.run)
                 await operator.status()
             except ShoalError as error:
-                world.say("operator", "told", str(error))
+                world.say("operator", "got", str(error))
             await asyncio.sleep(20.0 if world.invariants.started else 1.0)
 
     def _operator_ended(self, task: "asyncio.Task[None]") -> None:

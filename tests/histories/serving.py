@@ -17,13 +17,13 @@ from tests.histories.processes import Process
 END = b"end of stream"
 """After the last request of a stream."""
 Observer = Callable[[str, DeviceId, bytes, Any], None]
-"""Told of each call that was answered: the method, the device, the request's bytes and the answer."""
+"""Called with each call that was answered: the method, the device, the request's bytes and the answer."""
 
 
 class SimServer:
     """The calls of one life of the server.
 
-    shown: what a device's connection shows of it. bug: told of what no error of ours foresaw.
+    shown: what a device's connection shows of it. bug: called with what no error of ours foresaw.
     """
 
     def __init__(

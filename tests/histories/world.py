@@ -191,7 +191,7 @@ class World:
                 self.bug(f"I6: {longest:.0f} s after the last fault it is not over: {waits}")
                 break
             await asyncio.sleep(1.0)
-        await asyncio.sleep(20.0)  # time to bring what is late, and to be told so
+        await asyncio.sleep(20.0)  # time to bring what is late, and to learn so
 
     def over(self) -> bool:
         runs = self.invariants.runs
@@ -238,6 +238,6 @@ def play(seed: int, verbose: bool = False) -> World:
 
 
 def _unheard(world: World, context: dict[str, Any]) -> None:
-    """An error that nobody heard: one of ours was for a caller that had left; all others are bugs."""
+    """An error that no one heard: one of ours was for a caller that had left; all others are bugs."""
     if not isinstance(context.get("exception"), ShoalError):
         world.bug(f"{context.get('message')}: {context.get('exception')!r}")

@@ -1,7 +1,9 @@
 """Tables of the papers: what they print stands in the files, and cells run, resume and are summed up."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,12 +12,12 @@ from click.testing import CliRunner
 from fedserver.__main__ import main
 from shoal.core.algorithm import find
 from shoal.core.errors import ConfigError
-from shoal.lab import tables
-from shoal.lab.experiment import Experiment
+from shoal.lab import setting, tables
+from shoal.lab.experiment import Experiment, run
 from shoal.lab.tables import campaign, plot
 from shoal.lab.tables.markdown import page
-from shoal.lab.tables.summary import summarise
-from shoal.lab.tables.table import Column, Figure, Method, Table
+from shoal.lab.tables.summary import at, summarise
+from shoal.lab.tables.table import MEAN, Column, Figure, Method, Table
 
 DIGITS = Experiment(dataset="digits", threads=1)
 
@@ -69,21 +71,74 @@ def test_so_do_those_of_feroma_and_cornflqs(
 def test_every_table_s_rows_and_columns_are_there_and_its_published_figures_are_of_them(table: Table) -> None:
     for dataset in table.datasets:
         base = Experiment(dataset=dataset)
-        cells = table.cells(base, [42])
-        assert len(cells) == len(table.methods) * sum(len(column.parts) for column in table.columns)
+        cells, here = table.cells(base, [42]), table.columns_of(dataset)
+        assert len(cells) == len(table.methods) * sum(len(column.parts) for column in here)
         assert len({cell.name for cell in cells}) == len(cells)
-        for method in table.methods:
-            algorithm, variant = find(method.algorithm)
-            changes = {**variant, **method.changes}
+        for cell in cells:
+            algorithm, variant = find(cell.experiment.algorithm)
+            changes = {**variant, **cell.experiment.changes}
             if changes.get("clusters") == -1:  # an experiment puts the true number in its place
                 changes["clusters"] = 4
-            algorithm.configure(method.preset, changes)
-        columns = {column.name for column in table.columns}
+            algorithm.configure(cell.experiment.preset, changes)
+            setting.check(cell.experiment)
+        columns = {column.name for column in here}
         published = table.published(dataset)
-        assert {column for _, column, _ in published} == columns
+        assert published
+        # A paper prints all columns, or only their mean.
+        printed = {column for _, column, _ in published}
+        assert printed == columns or printed == {MEAN}
         assert {measure for _, _, measure in published} <= set(table.measures)
         labels = {method for method, _, _ in published}
         assert labels & {method.label for method in table.methods}
+
+
+@pytest.mark.parametrize("table", tables.TABLES.values(), ids=lambda table: table.name)
+def test_every_measure_is_in_an_experiment_s_result(table: Table, result: Mapping[str, Any]) -> None:
+    for place in table.measures.values():
+        at(result, place)
+
+
+@pytest.fixture(scope="module")
+def result() -> Mapping[str, Any]:
+    return run(Experiment("fedavg", clients=2, rounds=1, threads=1))
+
+
+def test_every_table_of_the_papers_that_is_not_here_says_why() -> None:
+    wanted = {
+        "flux": [*range(1, 7), 8, *range(50, 67)],
+        "feroma": [1, 2, *range(5, 11), *range(29, 34), *range(41, 51)],
+        "fedrc": range(1, 6),
+        "fmcl": [1],
+        "cornflqs": range(1, 4),
+    }
+    for paper, numbers in wanted.items():
+        for number in numbers:
+            assert ((paper, number) in tables.TABLES) != ((paper, number) in tables.ELSEWHERE)
+    with pytest.raises(ConfigError, match="no table 59 of 'flux' here: it needs CheXpert"):
+        tables.find("flux", 59)
+
+
+def test_a_data_set_changes_the_network_and_what_a_method_sets_and_nothing_else() -> None:
+    cells = tables.find("fmcl", 1).cells(Experiment(dataset="imagenette"), [42])
+    found = {cell.method.label: cell.experiment for cell in cells}
+    assert {each.model for each in found.values()} == {"resnet18"}
+    assert {each.changes["learning_rate"] for each in found.values()} == {0.01}
+    assert found["FMCL"].changes["clusters"] == 5
+    assert "clusters" not in found["FMCL (Auto-K)"].changes
+    assert [each.name for each in tables.find("fedrc", 1).columns_of("cifar-10")] == ["cifar-10"]
+    epochs = tables.find("fedrc", 5).cells(Experiment(dataset="cifar-10"), [42], ["FedRC"])
+    assert [cell.experiment.changes["epochs"] for cell in epochs] == [1, 5]
+
+
+def test_a_mean_that_the_paper_prints_stands_beside_the_mean_of_all_columns_only() -> None:
+    table = tables.find("flux", 5)
+    base = Experiment(dataset="mnist")
+    cells = table.cells(base, [42], ["No DP"])
+    results = {cell.name: {"accuracy": {"known": 90.0, "test": 91.0}} for cell in cells}
+    grid = summarise(table, "mnist", cells, results)["known"]["No DP"]
+    assert (grid["mean"]["mean"], grid["mean"]["paper"]) == (90.0, 92.86)
+    part = {name: result for name, result in results.items() if "--px-" in name}
+    assert summarise(table, "mnist", cells, part)["known"]["No DP"]["mean"]["paper"] is None
 
 
 def test_methods_and_columns_are_chosen_by_name_or_pattern_and_a_wrong_one_is_named() -> None:

@@ -70,6 +70,20 @@ def test_gamma_keeps_together_what_does_not_pull_apart_enough() -> None:
     assert len(state.models) == 1
 
 
+def test_the_number_of_clusters_can_be_limited_as_fedrc_compares_with_it() -> None:
+    """Four devices that part in two pairs, and then each pair in two."""
+    first = {"a": (3, 1), "b": (3, -1), "c": (-3, 1), "d": (-3, -1)}
+    then = {name: (0, up) for name, (_, up) in first.items()}
+    for most, clusters in ((0, 4), (3, 3), (2, 2), (1, 1)):
+        parameters = Parameters(rounds=9, earliest=1, most=most, aggregation="mean")
+        state = server_half.start(model(0, 0), parameters)
+        for move in (first, then):
+            bases = {name: values(state)[state.assignments.get(name, "c0")] for name in move}
+            reports = [trained(name, bases[name][0] + x, bases[name][1] + y) for name, (x, y) in move.items()]
+            state = server_half.reduce(state, reports)
+        assert len(state.models) == clusters
+
+
 def test_identical_devices_are_never_split() -> None:
     state = server_half.start(model(0, 0), Parameters(earliest=1))
     for _ in range(3):

@@ -91,7 +91,13 @@ def test_an_answer_that_is_no_histogram_is_refused() -> None:
     for counts in ((1.0, 2.0), (1.0, 2.0, -3.0)):
         with pytest.raises(BadPayload, match="expected 3 counts of at least 0"):
             Count(3).admit(Counted(counts, 9))
-    Count(3).admit(Counted((1.0, 0.0, 2.0), 9))
+    for counts in ((1.0, 0.0, 2.0), (4.5, 0.0, 4.5), (0.0, 0.0, 0.0), (1e9, 0.0, 1e9)):
+        with pytest.raises(BadPayload, match="but there are 9 samples"):
+            Count(3).admit(Counted(counts, 9))
+    Count(3).admit(Counted((1.0, 0.0, 8.0), 9))
+    with pytest.raises(BadPayload, match="the histograms count 17 values, but there are 9 samples"):
+        Count(1, bins=2).admit(Counted((16.0, 1.0), 9))
+    Count(1, bins=2).admit(Counted((16.0, 2.0), 9))
 
 
 def test_parameters_that_cannot_work_are_refused() -> None:

@@ -18,6 +18,8 @@ Commands:
     fail DEVICE REASON ...                      the same for a failure
     tick SECONDS                                the time has come to this
     reduce                                      the reduction that was asked for is done
+    damage DEVICE ...                           the stored reports of these devices are damaged
+    change FIELD=VALUE ...                      an operator changes these fields of the policy
     roll back ROUND                             to the state that round ROUND opened with
     restart                                     the server stops; a new engine starts from what was saved
 
@@ -25,8 +27,9 @@ The algorithm is `tests.core.counting`: device d answers a model x with x + 1, a
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +37,8 @@ from shoal.core.algorithm import Report
 from shoal.core.engine.attendance import Memory
 from shoal.core.engine.events import (
     Abandon,
+    Changed,
+    Damaged,
     Effect,
     Event,
     Failed,
@@ -92,6 +97,8 @@ class Player:
             "fail": self._fail,
             "tick": self._tick,
             "reduce": self._reduce,
+            "damage": lambda names, _: self._damage(names),
+            "change": self._change,
             "roll": lambda words, _: self._feed(RolledBack(self._saved[int(words[1])], "rolled back")),
             "restart": self._restart,
         }
@@ -130,8 +137,7 @@ class Player:
     def _run(self, _: list[str], options: dict[str, str]) -> Iterator[str]:
         rounds = int(options.pop("rounds", "3"))
         self._seed = int(options.pop("seed", "42"))
-        kinds = {field.name: type(field.default) for field in fields(RoundPolicy)}
-        self._policy = RoundPolicy(**{name: kinds[name](value) for name, value in options.items()})  # type: ignore[arg-type]
+        self._policy = RoundPolicy(**_typed(options))
         self._saved = {1: counting.start(counting.model(), rounds)}
         self._engine = RoundEngine(counting, self._policy, self._seed, self._saved[1])
         yield from ()
@@ -160,6 +166,14 @@ class Player:
         # Without reports the engine has asked for no reduction, and has to refuse this one.
         reduced = counting.reduce(state, reports) if reports else state
         yield from self._feed(Reduced(int(options.get("round", self._engine.round)), reduced))
+
+    def _damage(self, names: list[str]) -> Iterator[str]:
+        self._stored = [name for name in self._stored if name not in names]
+        yield from self._feed(Damaged(self._engine.round, tuple(names), "its report was damaged"))
+
+    def _change(self, _: list[str], options: dict[str, str]) -> Iterator[str]:
+        self._policy = replace(self._policy, **_typed(options))
+        yield from self._feed(Changed(self._policy, self._engine.state))
 
     def _restart(self, _: list[str], __: dict[str, str]) -> Iterator[str]:
         number = max(self._saved)
@@ -223,3 +237,9 @@ class Player:
                 return f"abandon round {effect.round}: {effect.reason}"
             case Finished():
                 return f"{'failed' if effect.failed else 'finished'}: {effect.reason}"
+
+
+def _typed(options: dict[str, str]) -> dict[str, Any]:
+    """Fields of RoundPolicy, as they were written."""
+    kinds: dict[str, Any] = {field.name: type(field.default) for field in fields(RoundPolicy)}
+    return {name: kinds[name](value) for name, value in options.items()}

@@ -185,13 +185,15 @@ ATTACKS: dict[str, Hostile] = {
     "the same name twice": lambda a: a.manifest(spec(), spec(), size=128),
     # what is asked for
     "an answer to another question": lambda a: a.report(Evaluated(0.5, 0.5, 10)),
-    "a descriptor that nobody asked for": lambda a: a.report(Trained(a.model, 10, 0.5, DESCRIPTOR)),
+    "a descriptor that was not asked for": lambda a: a.report(Trained(a.model, 10, 0.5, DESCRIPTOR)),
     "a part of its own": lambda a: a.report(Trained(a.model, 10, 0.5), more=Extension("evil.v1", b"x")),
     "a text for a number": lambda a: a.report(Trained(a.model, 10, 0.5), examples="ten"),
     "a round that is not open": lambda a: other_lease(a, round=a.task.round + 1),
     "an attempt that is not its own": lambda a: other_lease(a, attempt=a.task.attempt + 7),
     "a protocol of tomorrow": lambda a: a.hands.link.hello(Hello("evil", 1 << 20, 1 << 21)),
     "a blob that never came": another_blob,
+    "a software of two lines": lambda a: a.hands.link.hello(Hello("evil\nd9  working  0 s ago")),
+    "a software that is too long": lambda a: a.hands.link.hello(Hello("x" * 65)),
     # sizes
     "4,097 tensors": lambda a: a.manifest(*[spec(name=str(at)) for at in range(4097)]),
     "a shape of 2^312 numbers": lambda a: a.manifest(spec(shape=[1 << 39] * 8)),

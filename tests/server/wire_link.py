@@ -47,8 +47,11 @@ class WireLink:
     async def leave(self) -> None:
         await self._device.Leave(device_pb.LeaveRequest(session=self._session), metadata=self.metadata)
 
-    async def place(self, run: RunId, evidence: Evidence | None) -> Question | Placement:
+    async def place(
+        self, run: RunId, evidence: Evidence | None, accept_nearest: bool = False
+    ) -> Question | Placement:
         request = wire.place_to_pb(run, evidence)
+        request.accept_nearest = accept_nearest
         return wire.answer_from_pb(await self._placement.Place(request, metadata=self.metadata))
 
     async def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[bytes]:

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from click.testing import Result as Outcome
 
 from shoal.core.errors import ConfigError, LearnerFault, Refused
-from shoal.shell.console import Commands, Console, Result, printable, verb
+from shoal.shell.console import Commands, Console, Result, continued, one_line, printable, verb
 
 
 class Verbs(Commands):
@@ -201,6 +201,12 @@ def test_progress_on_a_terminal_is_one_line_that_goes_away(monkeypatch: pytest.M
 )
 def test_a_strangers_text_cannot_steer_the_terminal(text: str, shown: str) -> None:
     assert printable(text) == shown
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\x0b", "\x85", "\u2028"])
+def test_a_strangers_text_makes_no_line_of_its_own(end: str) -> None:
+    assert one_line(f"a{end}b") == "a\\nb"
+    assert continued(f"a{end}b") == "a\n  | b"
 
 
 def test_a_former_name_of_an_option_is_read_reported_and_not_shown() -> None:

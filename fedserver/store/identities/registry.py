@@ -3,13 +3,14 @@
 import json
 import sqlite3
 import time
+from collections.abc import Collection
 
 from fedserver.store.database import Database
 from fedserver.store.identities.audit import AuditLog, Event
 from fedserver.store.identities.records import DAY, Certified, DeviceStanding, Registered
 from shoal.core.errors import NotFound, Refused
 from shoal.core.identity.joining import Role
-from shoal.core.types import DeviceId
+from shoal.core.types import DeviceId, ModelKey, RunId
 
 
 class Registry:
@@ -61,7 +62,7 @@ class Registry:
 
     def spend_placement(self, device: DeviceId, most: int) -> bool:
         """Count a placement of today. Returns whether the device stays within `most` a day."""
-        day = int(time.time() // DAY)
+        day = _today()
         with self._db.transaction():
             self._db.execute("DELETE FROM placements WHERE day < ?", (day,))
             self._db.execute(
@@ -72,6 +73,31 @@ class Registry:
                 "SELECT count FROM placements WHERE device = ? AND day = ?", (device, day)
             )
             return bool(count <= most)
+
+    def models_of_today(self, device: DeviceId, run: RunId) -> frozenset[ModelKey]:
+        """The clusters of a run whose models a newcomer has had today."""
+        query = "SELECT cluster FROM placed WHERE device = ? AND day = ? AND run = ?"
+        return frozenset(key for (key,) in self._db.query(query, (device, _today(), run)))
+
+    def spend_models(self, device: DeviceId, run: RunId, clusters: Collection[ModelKey], most: int) -> bool:
+        """Count the models of these clusters, with a line of the audit log for those that are new today.
+
+        Returns whether the device stays within `most` of this run; 0: there is no limit. If it does not,
+        nothing is counted.
+        """
+        with self._db.transaction():
+            self._db.execute("DELETE FROM placed WHERE day < ?", (_today(),))
+            had = self.models_of_today(device, run)
+            new = sorted(set(clusters) - had)
+            if most and len(had) + len(new) > most:
+                return False
+            for key in new:
+                self._db.execute("INSERT INTO placed VALUES (?, ?, ?, ?)", (device, _today(), run, key))
+            if new:
+                self._audit.record(
+                    Event.PLACED, device=device, run=run, clusters=", ".join(new), today=len(had) + len(new)
+                )
+            return True
 
     def use_certificate(self, serial: str) -> Registered:
         """Record the first call with a certificate; the device's earlier certificates become void."""
@@ -141,6 +167,11 @@ class Registry:
     def set_standing(self, device: DeviceId, standing: DeviceStanding) -> None:
         """Inside a transaction: change whether a device may call."""
         self._db.execute("UPDATE identities SET standing = ? WHERE device = ?", (standing.value, device))
+
+
+def _today() -> int:
+    """The day since 1970, UTC."""
+    return int(time.time() // DAY)
 
 
 def certified_of(row: sqlite3.Row) -> Certified:

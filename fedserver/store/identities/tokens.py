@@ -80,6 +80,10 @@ class Tokens:
         """All tokens, oldest first."""
         return [token_of(row) for row in self._db.rows("tokens", "ORDER BY created, token")]
 
+    def has(self, name: str) -> bool:
+        """Whether there is, or was, a token of this name."""
+        return bool(self._db.query("SELECT 1 FROM tokens WHERE token = ?", (name,)))
+
     def revoke(self, name: str) -> Token:
         """Let a token admit no more devices; admitted devices stay. Safe to repeat. Raises NotFound."""
         with self._db.transaction():

@@ -14,12 +14,14 @@ and the server never imports torch.
 from shoal.core.algorithm.card import Algorithm
 from shoal.core.algorithm.discovery import Rejected, discover, find, register, rejected
 from shoal.core.algorithm.halves import (
+    APART,
     LASTING,
     DeviceHalf,
     Plan,
     Report,
     ServerHalf,
     State,
+    admit,
     measurement,
 )
 from shoal.core.algorithm.parameters import (
@@ -39,6 +41,7 @@ from shoal.core.algorithm.placing import OWN_MODELS, PlacingParameters
 from shoal.core.algorithm.plugin import algorithm
 
 __all__ = [
+    "APART",
     "LASTING",
     "NOISED",
     "OWN_MODELS",
@@ -59,6 +62,7 @@ __all__ = [
     "State",
     "TrainingParameters",
     "Written",
+    "admit",
     "algorithm",
     "discover",
     "find",

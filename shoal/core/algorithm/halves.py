@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 LASTING: Mapping[str, bool] = {"lasting": True}
 """Metadata of a state's field that keeps its value when a run goes back to an earlier state."""
+APART: Mapping[str, bool] = {"apart": True}
+"""Metadata of a state's field that is large and seldom changes: a checkpoint stores it as a blob of its own,
+which is written only when it has changed."""
 
 
 class State(Protocol):
@@ -118,6 +121,18 @@ def measurement(server_half: ServerHalf, state: Any, cluster: ModelKey) -> Messa
     own = getattr(server_half, "measure", None)
     task: Message = own(state, cluster) if own else Evaluate(state.models[cluster], "test", cluster)
     return task
+
+
+def admit(server_half: ServerHalf, state: Any, task: Message, reply: Message) -> None:
+    """Ask the algorithm whether an answer can be true, given its state. Raises BadPayload.
+
+    A server half whose state tells what the devices' data look like has a sixth function,
+    `admit(state, task, reply)`. It is called after `shoal.core.exchange.admit.admit_message`, possibly in a
+    thread, and the device of a refused answer counts as failed in this round.
+    """
+    own = getattr(server_half, "admit", None)
+    if own:
+        own(state, task, reply)
 
 
 class DeviceHalf(Protocol):

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from shoal.core.algorithm import Plan, Report, ServerHalf
+from shoal.core.algorithm import Plan, Report, ServerHalf, admit
 from shoal.core.errors import Refused
 from shoal.core.exchange.messages import Build, Built, Evaluated, Message
 from shoal.core.exchange.parts import ClusterAssignment, Evidence
@@ -63,6 +63,10 @@ class Bootstrap:
             for model in (message.model, *(message.others or ()))
         )
         return self.inner.start(first, self.parameters, *others)
+
+    def admit(self, state: Any, task: Message, reply: Message) -> None:
+        if not isinstance(state, Unstarted):
+            admit(self.inner, state, task, reply)
 
     def place(self, state: Any, evidence: Evidence | None) -> ClusterAssignment | Message:
         if isinstance(state, Unstarted):

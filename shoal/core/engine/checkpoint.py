@@ -7,13 +7,15 @@ that does not match them is refused. What can be stored: frozen dataclasses, `Ma
 of tensors, numpy arrays, enums, str, int, float, bool, None, and unions of these.
 
 Sets of tensors are written by `keep` and read by `load`, as in `shoal.core.exchange.payload`, so a model's
-blob in a checkpoint is the one that tasks refer to. Other arrays are small and are part of the structure.
+blob in a checkpoint is the one that tasks refer to. Other arrays are small and are part of the structure. A
+field marked as `APART` is a blob too: its structure as JSON. The blobs that it refers to are named beside it.
 """
 
 import base64
 import dataclasses
 import enum
 import functools
+import json
 import math
 import struct
 import typing
@@ -23,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from shoal.core.algorithm.halves import APART
 from shoal.core.errors import DataFault, ShoalError
 from shoal.core.exchange.payload import BlobRef, Keep, Load, Weights
 from shoal.core.types import Tensors
@@ -123,6 +126,12 @@ def _fields(cls: Any) -> Mapping[str, tuple[Any, bool]]:
     }
 
 
+@functools.cache
+def _apart(cls: Any) -> frozenset[str]:
+    """The names of the fields that are stored as blobs of their own."""
+    return frozenset(item.name for item in dataclasses.fields(cls) if APART.items() <= item.metadata.items())
+
+
 def _item_hints(hint: Any, count: int) -> tuple[Any, ...] | None:
     """The type hint of each item of a tuple; None when the tuple cannot have that many."""
     items = typing.get_args(hint)
@@ -178,8 +187,16 @@ def _encode(hint: Any, value: Any, keep: Keep, where: str) -> Any:
                 name: _encode(of, getattr(value, name), keep, f"{where}.{name}")
                 for name, (of, _) in _fields(hint).items()  # type: ignore[arg-type]
             }
+            fields |= {name: _set_apart(fields[name], keep, where) for name in _apart(hint)}  # type: ignore[arg-type]
             return {"is": hint.__name__, **fields}
     raise _Misfit(where, f"a {type(value).__name__} cannot be stored as {_name(hint)}")
+
+
+def _set_apart(structure: Any, keep: Keep, where: str) -> Any:
+    text = json.dumps(structure, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    weights = keep({"json": np.frombuffer(text.encode(), np.uint8)})
+    named = [{"is": BlobRef.__name__, "sha256": each} for each in sorted(blobs_of(structure))]
+    return {"apart": _encode(Weights, weights, keep, where), "named": named}
 
 
 # -- in -------------------------------------------------------------------------------------------------
@@ -221,7 +238,7 @@ def _decode_record(cls: Any, data: Mapping[str, Any], load: Load, where: str) ->
     if missing := [name for name, (_, optional) in fields.items() if not optional and name not in data]:
         raise _Misfit(where, f"{cls.__name__} lacks its field {missing[0]!r}")
     values = {
-        name: _decode(of, data[name], load, f"{where}.{name}")
+        name: _decode(of, _brought_back(data[name], load, f"{where}.{name}"), load, f"{where}.{name}")
         for name, (of, _) in fields.items()
         if name in data
     }
@@ -229,6 +246,17 @@ def _decode_record(cls: Any, data: Mapping[str, Any], load: Load, where: str) ->
         return cls(**values)
     except (ShoalError, ValueError) as error:
         raise _Misfit(where, str(error)) from None
+
+
+def _brought_back(data: Any, load: Load, where: str) -> Any:
+    """The structure of a field; one that is stored as a blob is read."""
+    if not (isinstance(data, Mapping) and set(data) == {"apart", "named"}):
+        return data
+    tensors = load(_decode(Weights, data["apart"], load, where))
+    try:
+        return json.loads(tensors["json"].tobytes())
+    except (KeyError, ValueError) as error:
+        raise _Misfit(where, f"its blob does not hold a structure: {error!r}") from None
 
 
 def _decode_float(digits: Any, where: str) -> Any:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from shoal.core.algorithm import State
 from shoal.core.engine.attendance import Memory
+from shoal.core.engine.policy import RoundPolicy
 from shoal.core.exchange.messages import Message
 from shoal.core.types import DeviceId
 
@@ -64,8 +65,25 @@ class Reduced:
 
 
 @dataclass(frozen=True)
+class Damaged:
+    """The stored reports of these devices are damaged, and do not count any more. reason: for people."""
+
+    round: int
+    devices: tuple[DeviceId, ...]
+    reason: str
+
+
+@dataclass(frozen=True)
+class Changed:
+    """An operator has changed the run: from now on it has this policy and this state."""
+
+    policy: RoundPolicy
+    state: State
+
+
+@dataclass(frozen=True)
 class RolledBack:
-    """An operator wants the run to go on with another state, immediately. reason: for people."""
+    """The run has to go on with another state, immediately. reason: for people."""
 
     state: State
     reason: str
@@ -78,7 +96,7 @@ class Tick:
     now: float
 
 
-Event = Joined | Heard | Left | Reported | Failed | Reduced | RolledBack | Tick
+Event = Joined | Heard | Left | Reported | Failed | Reduced | Damaged | Changed | RolledBack | Tick
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,9 @@ MOST, HALF = 2 / 3, 1 / 2
 show what a task takes, and if an earlier round has shown it too."""
 TYPICAL = 0.9
 """The time of a task is what this share of the devices that have answered needed at most."""
+LATE, MISSED = 1 / 2, 2 / 3
+"""The shares of its time after which another device steps in for a device, and after which it has missed its
+task if the round closes without it."""
 SHORTEST = 10.0
 """Seconds that every device has for a task: a connection that fails for a moment is no missed task."""
 
@@ -111,6 +114,22 @@ class OpenRound:
         if self._timed:
             insort(self._needed.setdefault(kind, []), now - self._since[device])
 
+    def withdrawn(self, device: DeviceId) -> None:
+        """The report of a device does not count any more; it is expected again, as if it had just begun."""
+        if self.is_over:  # the silent ones have been counted as late already
+            self.silent.clear()
+        self.is_over = False
+        self.reported.discard(device)
+        self._offered.discard(device)
+        self._answered[self._kind(device)] -= 1
+        self.outstanding.add(device)
+        self._at_work[self._kind(device)] += 1
+
+    def change(self, policy: RoundPolicy) -> None:
+        """The round goes on by another policy."""
+        self._policy = policy
+        self.goal = min(policy.devices or len(self.plan.tasks), len(self.plan.tasks))
+
     def add(self, tasks: Mapping[DeviceId, Message], now: float) -> None:
         """More devices have tasks. The reports of some of them may be stored already."""
         self.plan = Plan({**self.plan.tasks, **tasks}, self.plan.title, self.plan.quorum)
@@ -131,8 +150,9 @@ class OpenRound:
         """
         absent = sorted(set(self.plan.tasks) - self.reported)
         for device in absent:
-            late = device in self.silent or (device in self.outstanding and self.is_late(device, now))
-            self.missing[device] = self.missing.get(device, reason) + (missed(device) if late else "")
+            late = device in self.outstanding and self._has_used(MISSED, device, now)
+            more = missed(device) if late or device in self.silent else ""
+            self.missing[device] = self.missing.get(device, reason) + more
         self.missing = {device: self.missing[device] for device in absent}
         self.is_over = True
         return absent
@@ -173,16 +193,14 @@ class OpenRound:
             end = max(end, latest + self.time_for(kind) if shown else math.inf)
         return end if self.outstanding else math.inf
 
-    def is_late(self, device: DeviceId, now: float, share: float = 1.0) -> bool:
-        """Whether a device has used up this share of the time that it may take."""
-        kind = self._kind(device)
-        return now - self._since.get(device, now) >= share * self.time_for(kind)
-
     def lacking(self, now: float) -> int:
-        """How many devices should step in: for those that are missing, and for those that have used half of
-        their time."""
-        late = sum(self.is_late(device, now, 0.5) for device in self.outstanding)
+        """How many devices should step in: for those that are missing, and for those that are late."""
+        late = sum(self._has_used(LATE, device, now) for device in self.outstanding)
         return max(0, self.goal - len(self.reported) - len(self.outstanding) + late)
+
+    def _has_used(self, share: float, device: DeviceId, now: float) -> bool:
+        """Whether a device has used this share of the time that it may take."""
+        return now - self._since[device] >= share * self.time_for(self._kind(device))
 
     def _kind(self, device: DeviceId) -> str:
         task: Any = self.plan.tasks[device]

@@ -22,7 +22,7 @@ class Opening:
     start: the first tick."""
 
     def __init__(self, policy: RoundPolicy, seed: int, sessions: Sessions, attendance: Attendance) -> None:
-        self._policy, self._seed = policy, seed
+        self.policy, self._seed = policy, seed
         self._sessions, self._attendance = sessions, attendance
         self.since, self.start = math.nan, math.nan
         self._lacking: tuple[tuple[DeviceId, ...], Waiting] = ((), Waiting(""))
@@ -35,7 +35,7 @@ class Opening:
 
     def time_to_return(self) -> float:
         """How many seconds after a restart a round waits for all the devices that it had before."""
-        return max(self._policy.device_timeout, self._policy.wait_for_devices)
+        return max(self.policy.device_timeout, self.policy.wait_for_devices)
 
     def returned(self, now: float) -> list[DeviceId]:
         """The devices that have not come back in that time; they are not waited for any more."""
@@ -46,13 +46,18 @@ class Opening:
         returning.clear()
         return gone
 
+    def pause_left(self, abandoned: int, now: float) -> float:
+        """Seconds until a round may open after this many abandoned ones in a row."""
+        pause = self.policy.pause(abandoned)
+        return self._seconds_left(pause, self.since, now) if pause else 0.0
+
     # -- whether it may open ----------------------------------------------------------------------------
 
     def asks(self, round: int, assignments: Mapping[DeviceId, ModelKey], now: float) -> tuple[DeviceId, ...]:
         """The devices that a round which opens now asks, sorted; none if it has to wait."""
         present = self._sessions.count
-        waits = now - self.since < self._policy.wait_for_devices
-        if present < (self._wanted if waits else self._policy.minimum) or self._lack(assignments, now):
+        waits = now - self.since < self.policy.wait_for_devices
+        if present < (self._wanted if waits else self.policy.minimum) or self._lack(assignments, now):
             return ()
         ready = self._attendance.ready(self._sessions.present, round, self._wanted)
         asked = self._drawn(ready, self._most or len(ready), round, "sample")
@@ -72,15 +77,15 @@ class Opening:
         self, known: Iterable[DeviceId], assignments: Mapping[DeviceId, ModelKey], now: float
     ) -> Waiting:
         """What the next round waits for. known: all devices that may take part, here or not."""
-        present, wanted, least = self._sessions.present, self._wanted, self._policy.minimum
+        present, wanted, least = self._sessions.present, self._wanted, self.policy.minimum
         if len(present) >= least and (lack := self._lack(assignments, now)):
             return lack
         if present and tuple(present) == self._lacking[0] and self._may_wait(now):
-            left = self._seconds_left(self._policy.deadline, self.since, now)
+            left = self._seconds_left(self.policy.deadline, self.since, now)
             return Waiting(self._lacking[1].text, self._lacking[1].devices, left)
         absent = tuple(sorted({*known} - {*present}))
         lacking = wanted - len(present) - len(absent)
-        seconds = self._seconds_left(self._policy.wait_for_devices, self.since, now)
+        seconds = self._seconds_left(self.policy.wait_for_devices, self.since, now)
         text = f"{len(present)} of {wanted} devices are here"
         if len(present) > wanted:
             text = f"{len(present)} devices are here, and {wanted} are needed"
@@ -112,24 +117,24 @@ class Opening:
             wanted = Counter(assignments.get(device, "") for device in fleet)
             lacks = any(present[cluster] < count / 2 for cluster, count in wanted.items())
         here = f"{len(fleet) - len(absent)} of the {len(fleet)} devices of the last round are here"
-        left = self._seconds_left(self._policy.deadline, self.since, now)
+        left = self._seconds_left(self.policy.deadline, self.since, now)
         return Waiting(f"{here}, and half of each cluster is needed", absent, left) if lacks else None
 
     def _may_wait(self, now: float) -> bool:
         """Whether the next round may still wait for devices of the last one."""
-        return not now - self.since >= self._policy.deadline
+        return not now - self.since >= self.policy.deadline
 
     def _seconds_left(self, limit: float, since: float, now: float) -> float:
         return max(0.0, limit if math.isnan(since) else since + limit - now)
 
     @property
     def _wanted(self) -> int:
-        return max(self._policy.devices, self._policy.minimum)
+        return max(self.policy.devices, self.policy.minimum)
 
     @property
     def _most(self) -> int:
         """How many devices a round asks at most; 0: all."""
-        return math.ceil(self._policy.devices * self._policy.oversample)
+        return math.ceil(self.policy.devices * self.policy.oversample)
 
     # -- which devices ----------------------------------------------------------------------------------
 

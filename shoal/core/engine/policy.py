@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from shoal.core.engine.timeouts import DEVICE_TIMEOUT
 from shoal.core.errors import ConfigError
 
+MOST_PAUSES = 32.0
+"""How many times `retry_after` a run waits at most."""
 MOST_OVERSAMPLE = 10.0
 """The largest oversampling factor: beyond it, nearly all of the work that devices do is thrown away."""
 
@@ -37,6 +39,9 @@ class RoundPolicy:
         device_timeout: a device that is not heard from for longer counts as gone until it joins again; 0 or
             more, default 60. A value above `deadline` has no effect on the round that is open.
         max_abandoned_rounds: the run fails after this many abandoned rounds in a row; at least 1, default 5.
+        retry_after: how long a run waits after an abandoned round before it opens the next one; 0 or more,
+            default 5. The time doubles with each further one in a row, up to 32 times as long, so that a
+            cause that passes by itself does not end the run within seconds.
 
     Raises ConfigError for values outside these ranges.
 
@@ -53,6 +58,7 @@ class RoundPolicy:
     straggler_factor: float = 3.0
     device_timeout: float = DEVICE_TIMEOUT
     max_abandoned_rounds: int = 5
+    retry_after: float = 5.0
 
     def __post_init__(self) -> None:
         if self.devices < 0 or self.minimum < 1 or (self.devices and self.minimum > self.devices):
@@ -68,7 +74,16 @@ class RoundPolicy:
             )
         if self.max_abandoned_rounds < 1:
             raise ConfigError(f"max_abandoned_rounds cannot be {self.max_abandoned_rounds}", "use 1 or more")
-        for name in ("wait_for_devices", "deadline", "device_timeout"):
+        for name in ("wait_for_devices", "deadline", "device_timeout", "retry_after"):
             # Not `< 0.0`: that would let NaN pass.
             if not getattr(self, name) >= 0.0:
                 raise ConfigError(f"{name} cannot be {getattr(self, name):g} s", "use 0 seconds or more")
+
+    def pause(self, abandoned: int) -> float:
+        """Seconds to wait after this many abandoned rounds in a row, before the next one opens.
+
+        Example:
+            >>> [RoundPolicy().pause(count) for count in (0, 1, 2, 3)]
+            [0.0, 5.0, 10.0, 20.0]
+        """
+        return self.retry_after * min(2.0 ** (abandoned - 1), MOST_PAUSES) if abandoned else 0.0

@@ -15,6 +15,8 @@ from shoal.core.algorithm import Plan, ServerHalf, State
 from shoal.core.engine.attendance import Attendance, Memory
 from shoal.core.engine.events import (
     Abandon,
+    Changed,
+    Damaged,
     Effect,
     Event,
     Failed,
@@ -102,6 +104,8 @@ class RoundEngine:
             Reported: self._on_reported,
             Failed: self._failed,
             Reduced: self._reduced,
+            Damaged: self._damaged,
+            Changed: self._changed,
             RolledBack: self._rolled_back,
             Tick: self._tick,
         }
@@ -146,6 +150,9 @@ class RoundEngine:
     def waiting(self, known: Iterable[DeviceId] = ()) -> Waiting:
         """What an operator should know now. known: all devices that may take part, here or not."""
         if self.stage is Stage.WAITING:
+            if pause := self._pause_left():
+                many = "a round was" if self._abandoned == 1 else f"{self._abandoned} rounds in a row were"
+                return Waiting(f"{many} abandoned, and the next one opens after a pause", (), pause)
             return self._opening.waiting(known, self.state.assignments, self._now)
         if self.stage is Stage.OPEN:
             end = min(self._ends, self._tasks.ends_for_the_slow())
@@ -218,6 +225,8 @@ class RoundEngine:
         # Only a tick opens a round, never a join. Between two ticks all devices that are here count together,
         # and the sample is drawn from their sorted ids: so neither the order in which devices arrive nor a
         # race between two of them changes who is asked, and three drivers give the same models.
+        if self._pause_left():
+            return []
         resumed = bool(self._resume[0])
         first = self._resume[0] or self._opening.asks(self.round, self.state.assignments, self._now)
         if not first:
@@ -340,6 +349,29 @@ class RoundEngine:
         self.state, self._abandoned, self._may_be_over = event.state, 0, True
         return [self._next_round()]
 
+    def _damaged(self, event: Damaged) -> list[Effect]:
+        """Ask for reports again. A device that is not here is missing until it comes back."""
+        if event.round != self.round or not {*event.devices} <= self.reported:
+            raise IllegalEvent(f"reports of round {event.round} cannot be damaged: they do not count")
+        if self.stage is not Stage.OPEN:
+            self._enter(Move.REOPENED)
+        effects: list[Effect] = []
+        for device in sorted(event.devices):
+            self._tasks.withdrawn(device)
+            if not self.sessions.is_here(device):
+                self._tasks.lost(device, event.reason)
+            effects += self._offer(device)
+        return effects + self._close_if_complete()
+
+    def _changed(self, event: Changed) -> list[Effect]:
+        if self.stage is Stage.REDUCING:
+            raise IllegalEvent("a run that is reducing cannot be changed")
+        self._ends += event.policy.deadline - self._policy.deadline
+        self._policy, self.state, self._may_be_over = event.policy, event.state, True
+        self._opening.policy = event.policy
+        self._tasks.change(event.policy)
+        return self._close_if_complete()
+
     def _rolled_back(self, event: RolledBack) -> list[Effect]:
         """End the round without a result, or take the place of one, and go on from the other state.
 
@@ -393,6 +425,11 @@ class RoundEngine:
     def _enter(self, move: Move) -> None:
         """The only place where the stage changes. It comes first, so that an illegal move changes nothing."""
         self.stage = after(self.stage, move)
+
+    def _pause_left(self) -> float:
+        """Seconds until a round may open after one that was abandoned; one that is open on disk does not
+        wait."""
+        return 0.0 if self._resume[0] else self._opening.pause_left(self._abandoned, self._now)
 
     def _least(self) -> int:
         """How many reports the open round needs."""

@@ -3,6 +3,7 @@
     WAITING --opened--> OPEN
     OPEN --closed--> REDUCING
     REDUCING --reduced--> WAITING
+    REDUCING --reopened--> OPEN
     OPEN --abandoned--> WAITING
     OPEN --given up--> OVER
     WAITING --finished--> OVER
@@ -40,6 +41,8 @@ class Move(Enum):
     """Enough reports are in, or the minimum at the deadline."""
     REDUCED = "reduced"
     """The algorithm made the next state of the reports."""
+    REOPENED = "reopened"
+    """Stored reports turned out to be damaged while they were combined, and are asked for again."""
     ABANDONED = "abandoned"
     """Too few reports came. The state stays, and the round is planned again under the next number."""
     GIVEN_UP = "given up"
@@ -54,6 +57,7 @@ TRANSITIONS: Mapping[tuple[Stage, Move], Stage] = {
     (Stage.WAITING, Move.OPENED): Stage.OPEN,
     (Stage.OPEN, Move.CLOSED): Stage.REDUCING,
     (Stage.REDUCING, Move.REDUCED): Stage.WAITING,
+    (Stage.REDUCING, Move.REOPENED): Stage.OPEN,
     (Stage.OPEN, Move.ABANDONED): Stage.WAITING,
     (Stage.OPEN, Move.GIVEN_UP): Stage.OVER,
     (Stage.WAITING, Move.FINISHED): Stage.OVER,
@@ -61,7 +65,8 @@ TRANSITIONS: Mapping[tuple[Stage, Move], Stage] = {
     (Stage.OPEN, Move.ROLLED_BACK): Stage.WAITING,
     # The models of a finished run can be rolled back, but no devices work for it any more.
     (Stage.OVER, Move.ROLLED_BACK): Stage.OVER,
-    # REDUCING has no way back: the reduction runs elsewhere, and its result would replace the earlier state.
+    # REDUCING cannot be rolled back: the reduction runs elsewhere, and its result would replace the earlier
+    # state. It is reopened only when that reduction has ended without a result.
 }
 
 

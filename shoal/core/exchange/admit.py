@@ -40,6 +40,7 @@ from shoal.core.exchange.parts import (
     Scores,
 )
 from shoal.core.exchange.payload import Payload, decode, fields_of, tensors_of
+from shoal.core.exchange.plausible import check_sums
 from shoal.core.exchange.tensors import Manifest, check_finite, check_manifest, digest, layout, manifest_of
 from shoal.core.privacy.cost import Cost, epsilon_of, group, rho_of
 from shoal.core.privacy.sums import counts
@@ -238,6 +239,7 @@ def _admit_sums(projector: Tensors, privacy: PrivacySettings, sums: NoisySums) -
     holds = epsilon_of(group(rho_of(sums.sigma), privacy.group_size), privacy.delta)
     if holds > privacy.epsilon * (1.0 + 1e-9):
         raise BadPayload(f"noise of {sums.sigma:g} gives epsilon {holds:g}, not {privacy.epsilon:g}")
+    check_sums(sums)
 
 
 def _check_range(what: str, *arrays: FloatArray) -> None:

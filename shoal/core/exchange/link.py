@@ -198,6 +198,11 @@ class Link(Protocol):
 
     async def leave(self) -> None: ...
 
-    async def place(self, run: RunId, evidence: Evidence | Wish | None) -> Question | Placement:
-        """Ask which model fits a device that does not train. run: "" for the newest that can place."""
+    async def place(
+        self, run: RunId, evidence: Evidence | Wish | None, accept_nearest: bool = False
+    ) -> Question | Placement:
+        """Ask which model fits a device that does not train. run: "" for the newest that can place.
+
+        accept_nearest: whether the nearest model is wanted even if no cluster fits.
+        """
         ...

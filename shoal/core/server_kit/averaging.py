@@ -5,12 +5,12 @@ all sums are taken in float64, whatever the type of the model's tensors.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from shoal.core.algorithm import Report
 from shoal.core.server_kit.noised import Noise, loudness, noised
-from shoal.core.server_kit.robust import BOUND, FEW, Combined, Update, combine, norm, reference
+from shoal.core.server_kit.robust import BOUND, FEW, Combined, Update, combine, longest, norm, reference
 from shoal.core.server_kit.standard import trained
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
@@ -18,6 +18,8 @@ ALL = ""
 """The key under which a guard stores what concerns all models together."""
 NAMED = 5
 """The largest number of devices that a remark names."""
+STRIKES, RELEASED = 3, -1
+"""A device whose updates were left out in this many rounds in a row is quarantined; see `Guard.strikes`."""
 NOWHERE_ELSE: Mapping[DeviceId, Tensors] = MappingProxyType({})
 
 
@@ -28,20 +30,39 @@ class Guard:
     references: for each model, the norm with which the updates of its last round were compared; see `robust`.
     of_round: for each model, remarks on the updates that were bounded in its last round. of_run: a remark
     that holds for the whole run.
+    strikes: for each model, in how many rounds in a row the update of a device was left out. From `STRIKES`
+    on, the device is quarantined: its updates do not count in this model until an operator releases it.
+    RELEASED stands for a device that an operator has released.
     """
 
     references: Mapping[ModelKey, float] = field(default_factory=dict)
     of_round: Mapping[ModelKey, tuple[str, ...]] = field(default_factory=dict)
     of_run: str = ""
+    strikes: Mapping[ModelKey, Mapping[DeviceId, int]] = field(default_factory=dict)
+
+    @property
+    def quarantined(self) -> dict[DeviceId, str]:
+        """The devices whose updates do not count, and why."""
+        why = f"its updates to {{}} pointed away from those of all others in {STRIKES} rounds in a row"
+        return {
+            device: why.format(key)
+            for key, counts in sorted(self.strikes.items())
+            for device, count in sorted(counts.items())
+            if count >= STRIKES
+        }
 
     @property
     def remarks(self) -> tuple[str, ...]:
         """What an operator should know. The run's log shows each remark when it is new."""
         of_rounds = [text for _, texts in sorted(self.of_round.items()) for text in texts]
-        return tuple(filter(None, (self.of_run, *of_rounds)))
+        held = [f"{device} is quarantined: {why}" for device, why in self.quarantined.items()]
+        return tuple(filter(None, (self.of_run, *held, *of_rounds)))
 
     def split(self, key: ModelKey, keys: Iterable[ModelKey]) -> "Guard":
-        """The guard after the model `key` was replaced by the models `keys`, which inherit its reference."""
+        """The guard after the model `key` was replaced by the models `keys`, which inherit its reference.
+
+        Quarantine ends, since a device that was alone among all devices may have found its cluster.
+        """
         before = self.references.get(key, 0.0)
         return Guard(dict.fromkeys(keys, before), {}, self.of_run)
 
@@ -49,6 +70,28 @@ class Guard:
         """The guard after new models continue old ones. sources: for each new key, the old one."""
         found = {key: self.references[old] for key, old in sources.items() if old in self.references}
         return Guard(found, {}, self.of_run)
+
+    def released(self, device: DeviceId) -> "Guard":
+        """The guard after an operator has released a device: its updates count, wherever they point."""
+        strikes = {
+            key: {**counts, device: RELEASED} if device in counts else counts
+            for key, counts in self.strikes.items()
+        }
+        return replace(self, strikes=strikes)
+
+    def among(self, key: ModelKey, test: Callable[[int], bool]) -> set[DeviceId]:
+        """The devices whose number of strikes for this model passes a test."""
+        return {device for device, count in self.strikes.get(key, {}).items() if test(count)}
+
+
+def _judged(
+    strikes: Mapping[DeviceId, int], took_part: Iterable[DeviceId], left_out: Iterable[DeviceId]
+) -> dict[DeviceId, int]:
+    """A model's strikes after a round: one more for each update that was left out, none for one that
+    counted."""
+    kept = {device: count for device, count in strikes.items() if count == RELEASED}
+    absent = {device: count for device, count in strikes.items() if device not in set(took_part)}
+    return kept | absent | {device: strikes.get(device, 0) + 1 for device in left_out}
 
 
 def next_models(
@@ -93,25 +136,32 @@ def combined_models(
     """
     found = dict(models)
     references, of_round, of_run = dict(guard.references), dict(guard.of_round), guard.of_run
+    strikes = dict(guard.strikes)
     for key, base in models.items():
         # Sorted by device id: sums of floating-point numbers depend on the order of their terms.
         own = {device: update for device, update in sorted(updates(key).items()) if update.weight > 0.0}
+        if rule != "mean" and not isinstance(rule, Noise):
+            quarantined = guard.among(key, lambda count: count >= STRIKES)
+            own = {device: update for device, update in own.items() if device not in quarantined}
         if not own:
             continue
         if isinstance(rule, Noise):
             found[key] = noised(base, own, rule)
             of_round[key] = (loudness(key, base, own, rule),)
             continue
-        combined = combine(rule, base, own, references.get(key, 0.0))
+        released = guard.among(key, lambda count: count == RELEASED)
+        combined = combine(rule, base, own, references.get(key, 0.0), released)
         found[key] = combined.model
         if rule != "mean":
-            references[key], of_round[key] = combined.reference, _remarks(key, combined)
+            judged = _judged(strikes.pop(key, {}), own, combined.left_out)
+            strikes |= {key: judged} if judged else {}
+            references[key], of_round[key] = combined.reference, _remarks(key, len(own), combined)
         if rule == "auto" and len(own) < FEW and not of_run:
             of_run = (
                 f"model {key} is trained by fewer than {FEW} devices: a hostile one among them is limited, "
                 "but not outvoted"
             )
-    return found, Guard(references, of_round, of_run)
+    return found, Guard(references, of_round, of_run, strikes)
 
 
 def held_back(
@@ -138,14 +188,20 @@ def held_back(
         f"{listed(lengths)}"
     )
     of_round = {ALL: (remark,)} if long else {}
-    return set(long), Guard({ALL: usual}, of_round, guard.of_run)
+    return set(long), replace(guard, references={ALL: usual}, of_round=of_round)
 
 
-def _remarks(key: ModelKey, combined: Combined) -> tuple[str, ...]:
+def _remarks(key: ModelKey, updates: int, combined: Combined) -> tuple[str, ...]:
     found = []
+    for device, cosine in combined.left_out.items():
+        found.append(
+            f"model {key}: the update of {device} was left out, because it points away from all others "
+            f"(cosine {cosine:.2f})"
+        )
     if combined.clipped:
+        bound = longest(updates - len(combined.left_out))
         lengths = [f"{device} ({times:.3g} times)" for device, times in combined.clipped.items()]
-        found.append(f"model {key}: updates clipped to {BOUND:g} times the usual length: {listed(lengths)}")
+        found.append(f"model {key}: updates clipped to {bound:g} times the usual length: {listed(lengths)}")
     if combined.capped:
         found.append(
             f"model {key}: weight capped, too many samples for one device: {listed(combined.capped)}"

@@ -28,6 +28,8 @@ from shoal.core.types import Array, DeviceId, ModelKey, Scalar, Tensors
 
 GLOBAL = "global"
 EVALUATE, DONE = "evaluate", "done"
+FORMING = 2 / 3
+"""The share of the devices that must take part in a round that forms the clusters."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -65,12 +67,15 @@ Phases = Mapping[str, tuple[Callable[[S, Sequence[DeviceId]], Plan], Callable[[S
 
 
 def phased(
-    phases: Phases[S], measure: Callable[[S, ModelKey], Message] | None = None
+    phases: Phases[S],
+    measure: Callable[[S, ModelKey], Message] | None = None,
+    forming: Sequence[str] = (),
 ) -> tuple[Callable[[S, Sequence[DeviceId]], Plan | None], Callable[[S, Sequence[Report]], S]]:
     """`plan` and `reduce` of a server half whose run is this table of phases.
 
     If the table has no phase "evaluate", the usual one is added. measure: its task for a cluster, as the
-    `measure` of `shoal.core.algorithm.measurement`.
+    `measure` of `shoal.core.algorithm.measurement`. forming: the phases that form the clusters once, for
+    which most devices have to be there.
 
     Example:
         PHASES: Phases[State] = {"train": (ask_train, take_train)}
@@ -83,7 +88,10 @@ def phased(
     table: Phases[S] = {EVALUATE: (evaluate, take_evaluate), **phases}
 
     def plan(state: S, present: Sequence[DeviceId]) -> Plan | None:
-        return None if state.phase == DONE else table[state.phase][0](state, present)
+        if state.phase == DONE:
+            return None
+        found = table[state.phase][0](state, present)
+        return replace(found, quorum=FORMING) if state.phase in forming else found
 
     def reduce(state: S, reports: Sequence[Report]) -> S:
         return table[state.phase][1](state, reports)

@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from shoal.core.exchange.parts import FloatArray
-from shoal.core.server_kit.robust import MATRIX
 from shoal.core.types import DeviceId, Tensors
 
+MATRIX = 1 << 25
+"""Bytes of updates that are in memory at a time: a row for each, with as many coordinates as fit."""
 ROUNDING = 1e-12
 """Relative: a squared distance or an eigenvalue below it is a rounding error of float64."""
 LONGEST = 1e140

@@ -14,13 +14,18 @@ import numpy as np
 from shoal.core.algorithm import Plan, Report
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.messages import CountLatents, Evaluate, LatentsCounted
-from shoal.core.exchange.parts import LatentBounds, PrivacySettings
+from shoal.core.exchange.parts import Descriptor, LatentBounds, Moments, PrivacySettings
 from shoal.core.server_kit.clustered import GLOBAL, S
+from shoal.core.server_kit.estimates import FEWEST
 from shoal.core.server_kit.standard import metrics_of
 from shoal.core.types import DeviceId, Tensors
 
 POINTS = 200
 SEED = 1
+FAR = 10.0
+"""In median widths: bounds that are farther from most are not merged."""
+NOISY = 60.0
+"""In scales of the Laplace noise: an honest value is farther away with probability 10^-26."""
 LENGTH = 2
 """The number of coordinates of standardized latents that carry their length
 (`shoal.core.device_kit.describe.standardized`)."""
@@ -47,8 +52,52 @@ def merged_bounds(
     width = Counter([*numbers, *(each.latents for each in measured)]).most_common(1)[0][0]
     if privacy.calibrated:
         return None, width
-    found = (each.bounds for each in measured if each.bounds is not None and each.latents == width)
-    return merge_bounds(found, margin), width
+    found = [each.bounds for each in measured if each.bounds is not None and each.latents == width]
+    return merge_bounds(_usual(found), margin), width
+
+
+def _usual(found: Sequence[LatentBounds]) -> Sequence[LatentBounds]:
+    """The bounds without those that are far from most: one device would stretch the projector of all.
+
+    Far is more than `FAR` times the median width, in width or in distance from the median middle. With fewer
+    than three there is no telling which are usual.
+    """
+    if len(found) < 3:
+        return found
+    lows, highs = (np.stack([getattr(each, name) for each in found]) for name in ("low", "high"))
+    widths = (highs - lows).max(axis=1)
+    middles = (lows + highs) / 2.0
+    far = FAR * float(np.median(widths))
+    away = np.abs(middles - np.median(middles, axis=0)).max(axis=1)
+    near = (widths <= far) & (away <= far)
+    return [each for each, fits in zip(found, near, strict=True) if fits] or found
+
+
+def admit_moments(bounds: LatentBounds, projector: Tensors, descriptor: Descriptor) -> None:
+    """Raises BadPayload for moments that no data within the merged bounds have.
+
+    The bounds are of held-out samples, so other samples may be outside: by as much as the widest coordinate
+    is wide, and in the mode "paper" also by its noise, whose scale is a share of the range.
+    """
+    found = descriptor.statistics
+    if not isinstance(found, Moments):
+        return
+    mean, components = projector["mean"], projector["components"]
+    beyond = float((bounds.high - bounds.low).max())
+    low, high = np.broadcast_to(bounds.low, mean.shape), np.broadcast_to(bounds.high, mean.shape)
+    middle = components @ ((low + high) / 2.0 - mean)
+    reach = np.abs(components) @ ((high - low) / 2.0 + beyond)
+    epsilon = descriptor.privacy.epsilon
+    if epsilon:
+        reach = reach + NOISY * 2.0 * reach.max() / (max(float(found.counts[0]), 1.0) * epsilon)
+    rows = found.counts >= FEWEST
+    inside = np.abs(found.means[rows] - middle) <= reach
+    narrow = found.deviations[rows] <= reach
+    if not (inside.all() and narrow.all()):
+        raise BadPayload(
+            "the descriptor cannot be of this run's data: it is outside the bounds of all devices' latents",
+            "look at the device's data, and at who runs it",
+        )
 
 
 def projector_of(

@@ -3,9 +3,11 @@
 An update is the model that a device reported minus the model that its round began with. Before every rule but
 `mean`,
 
-- its L2 norm is clipped to `BOUND` times a reference: the median norm of the round, which is itself at most
-`BOUND` times the reference of the previous round, so that even a cluster with one device has a bound;
-- its weight is capped at `SHARE` of the cluster's, because a device reports the number of its samples itself.
+- its L2 norm is clipped to a multiple of a reference (`longest`): the median norm of the round, which is
+  itself at most `BOUND` times the reference of the previous round, so that even a cluster with one device has
+  a bound;
+- its weight is capped at a share of the cluster's (`largest_share`), because a device reports the number of
+  its samples itself.
 
 In that median a device counts by its samples, because more samples mean more steps and longer updates: if
 each device counted once, many tiny devices would restrain the few that have the data. But no device counts
@@ -13,13 +15,14 @@ more than twice its equal share, nor more than a third. So one device of three o
 than a quarter of the devices, cannot move the reference out of the range of the others' norms, whatever it
 claims.
 
-Then the rule applies. `clipped` is the weighted mean; `trimmed` is the mean of each coordinate without its
-highest and lowest tenth; `median` is the median of each coordinate. The last two count every device once,
-whatever it claims. `auto` chooses among the three by the number of updates. If the norms of updates are at
-most B, the guarantees are:
+Then the rule applies. `clipped` leaves out the one update of a small cluster that points away from all others
+(`shoal.core.server_kit.lone`) and takes the weighted mean of the rest; `trimmed` is the mean of each
+coordinate without its highest and lowest tenth; `median` is the median of each coordinate. The last two count
+every device once, whatever it claims. `auto` chooses among the three by the number of updates. If the norms
+of updates are at most B, the guarantees are:
 
     clipped   the model is at most a (B + |h|) away from h, the mean of the honest updates; a: the hostile
-              share of the weight
+              share of the weight. One update that was left out has no effect at all
     trimmed   each coordinate is within the range of the honest values, as long as at most as many devices
               are hostile as are left out at one end
     median    each coordinate is within the range of the honest values, as long as fewer than half are hostile
@@ -32,7 +35,7 @@ al., Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates, I
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import get_args
@@ -41,21 +44,27 @@ import numpy as np
 
 from shoal.core.algorithm import Rule
 from shoal.core.exchange.tensors import BLOCK, weighted_mean
+from shoal.core.server_kit.distances import MATRIX, of_devices
+from shoal.core.server_kit.lone import FEWEST, MOST, lone_opponent
 from shoal.core.types import Array, DeviceId, Tensors
 
 RULES = get_args(Rule)
 BOUND = 3.0
 """In units of the reference: the longest norm that counts, and the largest growth of the reference in a
 round."""
+CLOSE = 2.0
+"""The same bound where 3 to 9 updates count: there, three times the usual length is most of the model."""
 SHARE = 0.2
-"""The largest share of the total weight for one update; 2 / n if that is more."""
+"""The largest share of the total weight for one update of ten or more."""
+MOST_SHARE = 0.4
+"""The same of three to five updates: less than half, whatever a device claims."""
 ROUNDING = 1e-9
 """Relative: sums of weights that differ by less are equal."""
+EQUAL = 1e-12
+"""Relative: single weights that differ by less are equal."""
 FEW, MANY = 5, 10
 """`auto`: the clipped mean below FEW updates, the median below MANY, and the trimmed mean otherwise."""
 TENTH = 10
-MATRIX = 1 << 25
-"""Bytes that are sorted at a time: a row for each update, with as many coordinates as fit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,20 +84,28 @@ class Combined:
     """reference: the norm with which updates were compared; 0 if there was none.
 
     clipped: for each update that was clipped, its length in units of the reference. capped: the devices whose
-    weight was capped.
+    weight was capped. left_out: for each update that was left out, its cosine with the others.
     """
 
     model: Tensors
     reference: float = 0.0
     clipped: Mapping[DeviceId, float] = field(default_factory=dict)
     capped: tuple[DeviceId, ...] = ()
+    left_out: Mapping[DeviceId, float] = field(default_factory=dict)
 
 
-def combine(rule: str, base: Tensors, updates: Mapping[DeviceId, Update], before: float = 0.0) -> Combined:
+def combine(
+    rule: str,
+    base: Tensors,
+    updates: Mapping[DeviceId, Update],
+    before: float = 0.0,
+    trusted: Collection[DeviceId] = (),
+) -> Combined:
     """The next model, from at least one update; it has the same bits whatever the order of the updates.
 
     base: the model that the round began with, for all updates without an origin of their own.
-    before: the reference of the previous round; 0 if there was none.
+    before: the reference of the previous round; 0 if there was none. trusted: devices whose updates are never
+    left out.
     Memory: one model, one tensor and `MATRIX` bytes, however many updates there are.
     """
     devices = sorted(updates)
@@ -96,24 +113,29 @@ def combine(rule: str, base: Tensors, updates: Mapping[DeviceId, Update], before
     if rule == "mean":
         return Combined(weighted_mean((updates[device].model, weights[device]) for device in devices))
     origins = {device: base if (one := updates[device].origin) is None else one for device in devices}
+    rule = chosen(rule, len(devices))
+    left_out = _left_out(updates, origins, trusted) if rule == "clipped" else {}
+    devices = [device for device in devices if device not in left_out]
+    weights = {device: weights[device] for device in devices}
     norms = {device: norm(updates[device].model, origins[device]) for device in devices}
     usual = reference(norms, weights, before)
     # A long update keeps its direction and is shortened, rather than dropped: the honest device with unusual
     # data still counts, and a hostile one gains nothing by a larger norm.
-    clipped = {device: size / usual for device, size in norms.items() if 0.0 < BOUND * usual < size}
+    bound = longest(len(devices))
+    clipped = {device: size / usual for device, size in norms.items() if 0.0 < bound * usual < size}
     parts: dict[DeviceId, Tensors] = {device: updates[device].model for device in devices}
     parts |= {
-        device: Clipped(parts[device], origins[device], BOUND / times) for device, times in clipped.items()
+        device: Clipped(parts[device], origins[device], bound / times) for device, times in clipped.items()
     }
-    rule = chosen(rule, len(devices))
     if rule != "clipped":
         cut = _tenth(len(devices)) if rule == "trimmed" else _half(len(devices))
         return Combined(middle(list(parts.values()), base, cut), usual, clipped)
-    allowed = capped(weights, max(SHARE, 2.0 / len(devices)))
+    allowed = capped(weights, largest_share(len(devices)))
     model = weighted_mean((parts[device], allowed[device]) for device in devices)
     whole = {name: array for name, array in base.items() if array.dtype.kind != "f"}
     model |= middle(list(parts.values()), whole, _half(len(devices)))
-    return Combined(model, usual, clipped, tuple(d for d in devices if allowed[d] < weights[d]))
+    heavy = tuple(device for device in devices if allowed[device] < weights[device])
+    return Combined(model, usual, clipped, heavy, left_out)
 
 
 def chosen(rule: str, updates: int) -> str:
@@ -124,6 +146,31 @@ def chosen(rule: str, updates: int) -> str:
 
 
 # -- before the rule ----------------------------------------------------------------------------------------
+
+
+def longest(updates: int) -> float:
+    """The longest norm that counts among this many updates, in units of the reference."""
+    return CLOSE if FEWEST <= updates < MANY else BOUND
+
+
+def largest_share(updates: int) -> float:
+    """The largest share of the total weight that one of this many updates may have.
+
+    Twice an equal share, but no more than `MOST_SHARE`, and `SHARE` of ten or more. Two devices cannot tell
+    which of them to believe, so there the claims stand.
+    """
+    return max(SHARE, min(2.0 / updates, MOST_SHARE)) if updates >= FEWEST else 1.0
+
+
+def _left_out(
+    updates: Mapping[DeviceId, Update], origins: Mapping[DeviceId, Tensors], trusted: Collection[DeviceId]
+) -> dict[DeviceId, float]:
+    """The update that points away from all others, if there is one, and its cosine with them."""
+    if not FEWEST <= len(updates) <= MOST:
+        return {}
+    found = lone_opponent(of_devices({device: each.model for device, each in updates.items()}, origins))
+    devices = sorted(updates)
+    return {devices[found[0]]: found[1]} if found and devices[found[0]] not in trusted else {}
 
 
 def norm(model: Tensors, base: Tensors) -> float:
@@ -176,6 +223,8 @@ def capped(weights: Mapping[DeviceId, float], share: float) -> dict[DeviceId, fl
     while True:
         limit = share / (1.0 - above * share) * math.fsum(heaviest[above:])
         if heaviest[above] <= limit or (above + 1) * share >= 1.0:
+            # A rounding error above the limit does not count: equal weights stay as they are, to the bit.
+            limit = max(limit, *(weight for weight in heaviest if weight <= limit * (1.0 + EQUAL)), 0.0)
             return {device: min(weight, limit) for device, weight in weights.items()}
         above += 1
 

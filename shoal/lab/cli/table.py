@@ -17,7 +17,7 @@ from shoal.shell.console import Console, Result, verb
     "--methods flux,fedavg --columns 'px-*' --minutes 60"
 )
 @verb
-@click.option("--paper", default="flux", show_default=True, help="flux, feroma, fedrc or cornflqs.")
+@click.option("--paper", default="flux", show_default=True, help="flux, feroma, fedrc, fmcl or cornflqs.")
 @click.option(
     "--table", "number", type=int, default=1, show_default=True, help="The number of the table in the paper."
 )
@@ -43,6 +43,11 @@ from shoal.shell.console import Console, Result, verb
 )
 @click.option("--clients", type=click.IntRange(min=1), help="Number of devices, instead of the paper's.")
 @click.option("--rounds", type=click.IntRange(min=1), help="Number of rounds, instead of the paper's.")
+@click.option(
+    "--samples",
+    type=click.IntRange(min=1),
+    help="Number of training samples of each device, instead of the paper's.",
+)
 @click.option(
     "--out", type=PATH, metavar="DIR", help="Where the results are stored.  [default: runs/tables/NAME]"
 )
@@ -77,6 +82,7 @@ def table(
     columns: str,
     clients: int | None,
     rounds: int | None,
+    samples: int | None,
     out: Path | None,
     jobs: int,
     minutes: float,
@@ -100,7 +106,8 @@ def table(
         text = f"{chosen.title}\nmethods: {', '.join(rows)}\ncolumns: {', '.join(grid)}"
         return Result({"methods": rows, "columns": grid}, text)
     base = Experiment(dataset=dataset, data_dir=data_dir, device=device, threads=1)
-    scale = {name: value for name, value in (("clients", clients), ("rounds", rounds)) if value is not None}
+    wanted = {"clients": clients, "rounds": rounds, "samples": samples}
+    scale = {name: value for name, value in wanted.items() if value is not None}
     cells = chosen.cells(base, _numbers(seeds), _names(methods), _names(columns), scale)
     folder = out or Path("runs") / "tables" / "-".join([chosen.name, dataset, *_said(scale)]).replace(
         " ", "-"

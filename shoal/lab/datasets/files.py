@@ -42,30 +42,32 @@ PACKED = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
 
 
 @lru_cache(maxsize=2)
-def load(path: Path, label: str = "") -> Pair:
+def load(path: Path, label: str = "", shape: tuple[int, ...] = ()) -> Pair:
     """The two parts of the data set in a path. The last two stay in memory, since experiments repeat.
+
+    shape: into which pictures are brought, see `shoal.shell.readers.images`.
 
     Raises DataFault, and ValueError or FileNotFoundError for idx files, which all say what to do.
     """
     try:
-        return _load(path, label)
+        return _load(path, label, shape)
     except FileNotFoundError:
         raise
     except OSError as error:
         raise DataFault(f"{path}: {error.strerror or error}", "give the path of a data set") from None
 
 
-def _load(path: Path, label: str) -> Pair:
+def _load(path: Path, label: str, shape: tuple[int, ...]) -> Pair:
     if path.is_dir():
         if any(path.glob("train-images-idx3-ubyte*")):
             return _idx(path, "train"), _idx(path, "t10k")
         if cifar := _cifar(path):
             return cifar
         archives = [found for found in sorted(path.iterdir()) if found.name.endswith(PACKED)]
-        return _pictures(archives[0] if len(archives) == 1 else path)
+        return _pictures(archives[0] if len(archives) == 1 else path, shape)
     kind = kind_of(path)
     if kind == "images":
-        return _pictures(path)
+        return _pictures(path, shape)
     if kind == "npz":
         own, test = read_npz(path), read_npz(path, "x_test", "y_test")
         if own is None:
@@ -95,13 +97,14 @@ def _split(data: Dataset) -> Pair:
     return data.subset(order[count:]), data.subset(order[:count])
 
 
-def _pictures(path: Path) -> Pair:
+def _pictures(path: Path, shape: tuple[int, ...]) -> Pair:
     found = pictures(path)
     train, test = within(found, "train"), within(found, "test")
     if not train or not test:
-        x, names = decoded(path, found)
+        x, names = decoded(path, found, shape)
         return _split(_dataset(path, (x, numbered(path, names, sorted(set(names or ()))))))
-    (x, names), (x_test, test_names) = decoded(path, train), decoded(path, test)
+    x, names = decoded(path, train, shape)
+    x_test, test_names = decoded(path, test, shape)
     classes = sorted(set(names or ()))
     return (
         _dataset(path, (x, numbered(path, names, classes))),

@@ -9,6 +9,8 @@
 | `cifar-100`     | the same, with the fine labels           | 50,000 | 10,000 | 3x32x32      | 100     |
 | `digits`        | scikit-learn, bundled                    | 1,438  | 359    | 8x8          | 10      |
 
+`imagenette` (10 classes), `busi` (3) and `lunghist700` (3), of FMCL, are pictures in folders, brought to
+3x64x64.
 `digits` comes as one set of 1,797 images with values 0..16: they are scaled by 255/16 and rounded, put in the
 order of `RandomState(0).permutation(1797)`, and the first 1,438 (80%) are always the train set.
 `shoal.lab.datasets.files` says what a path may be.
@@ -25,7 +27,19 @@ import numpy as np
 from shoal.core.data.dataset import Dataset
 from shoal.lab.datasets import files
 
-CLASSES = {"cifar-10": 10, "cifar-100": 100, "digits": 10, "fashion-mnist": 10, "kmnist": 10, "mnist": 10}
+CLASSES = {
+    "busi": 3,
+    "cifar-10": 10,
+    "cifar-100": 100,
+    "digits": 10,
+    "fashion-mnist": 10,
+    "imagenette": 10,
+    "kmnist": 10,
+    "lunghist700": 3,
+    "mnist": 10,
+}
+SHAPES = dict.fromkeys(("busi", "imagenette", "lunghist700"), (3, 64, 64))
+"""Into which pictures of unlike sizes are brought; the FMCL paper does not say into which."""
 NAMES = tuple(CLASSES)
 _DIGITS_TRAIN = 1438
 
@@ -55,7 +69,7 @@ def load(name: str, data_dir: Path | str | None = None, label: str = "") -> tupl
     folder = inner if inner.is_dir() else Path(data_dir)
     if not folder.is_dir():
         raise FileNotFoundError(f"{folder} is not a folder: point data_dir at the folder that has {name}")
-    train, test = files.load(folder)
+    train, test = files.load(folder, shape=SHAPES.get(name, ()))
     for part in (train, test):
         if part.y is not None and part.y.max(initial=0) >= CLASSES[name]:
             raise ValueError(

@@ -14,7 +14,7 @@ from shoal.lab.shifts import concept_feature, concept_label, feature, label
 from shoal.lab.shifts.base import DeviceData, class_count, first_seen
 
 Look = tuple[Hashable, Callable[[Dataset], Dataset]]
-"""What a device does to its samples, and by what it is told from others."""
+"""What a device does to its samples, and what tells it apart from others."""
 
 
 def make(other: str, level: int, clients: int, seed: int, train: Dataset, test: Dataset) -> list[DeviceData]:

@@ -84,9 +84,15 @@ def _run(experiment: Experiment) -> Mapping[str, Any]:
 
 
 def _settings(experiment: Experiment) -> dict[str, Any]:
-    """What a result depends on, as JSON has it."""
-    settings = {**vars(experiment), "data_dir": str(experiment.data_dir), "version": __version__}
-    found: dict[str, Any] = json.loads(json.dumps(settings, default=dict))
+    """What a result depends on, as JSON has it: settings that are not the defaults, so that results stay
+    valid when a later version adds a setting. Where the data set's files are does not matter."""
+    default = Experiment()
+    chosen = {
+        name: value
+        for name, value in vars(experiment).items()
+        if name != "data_dir" and value != getattr(default, name)
+    }
+    found: dict[str, Any] = json.loads(json.dumps({**chosen, "version": __version__}, default=dict))
     return found
 
 

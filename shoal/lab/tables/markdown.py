@@ -9,9 +9,15 @@ from shoal.lab.tables.table import Table
 def page(table: Table, about: str, grids: Mapping[str, Mapping[str, Any]], cells: Sequence[str]) -> str:
     """The whole page. cells: a line for each cell that was run, such as its seed, time and bytes."""
     lines = [f"# {table.title}", "", f"Setting: {about}. Ours, and the paper's in brackets.", ""]
+    if table.note:
+        lines += [table.note, ""]
     for measure, rows in grids.items():
         if rows:
             lines += [f"## {measure}", "", *_grid(table, measure, rows), ""]
+    shown = {method for rows in grids.values() for method in rows}
+    notes = [f"- {each.label}: {each.note}" for each in table.methods if each.note and each.label in shown]
+    if notes:
+        lines += ["## Where a row differs from the paper", "", *notes, ""]
     if cells:
         lines += [
             "## Cells",

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from shoal.lab.tables.campaign import Results
-from shoal.lab.tables.table import Cell, Figure, Table
+from shoal.lab.tables.table import MEAN, Cell, Figure, Table
 
 
 def summarise(table: Table, dataset: str, cells: Sequence[Cell], results: Results) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def summarise(table: Table, dataset: str, cells: Sequence[Cell], results: Result
         rows: dict[str, Any] = {}
         for method in table.methods:
             columns: dict[str, Any] = {}
-            for column in table.columns:
+            for column in table.columns_of(dataset):
                 if measure not in column.measures:
                     continue
                 own = [cell for cell in cells if cell.method == method and cell.column == column]
@@ -29,7 +29,10 @@ def summarise(table: Table, dataset: str, cells: Sequence[Cell], results: Result
                 if entry is not None:
                     columns[column.name] = entry
             if columns:
-                rows[method.label] = {"columns": columns, "mean": _mean(columns)}
+                here = table.columns_of(dataset)
+                whole = sum(measure in column.measures for column in here) == len(columns)
+                printed = published.get((method.label, MEAN, measure)) if whole else None
+                rows[method.label] = {"columns": columns, "mean": _mean(columns, printed)}
         grids[measure] = rows
     return grids
 
@@ -59,8 +62,11 @@ def _entry(values: Mapping[int, float], paper: Figure | None) -> dict[str, Any] 
     }
 
 
-def _mean(columns: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _mean(columns: Mapping[str, Mapping[str, Any]], printed: Figure | None) -> dict[str, Any]:
+    """printed: the paper's own mean, where it prints no columns and all of them were run."""
     papers = [entry["paper"] for entry in columns.values() if entry["paper"] is not None]
+    if printed is not None and not papers:
+        papers = [printed.mean] * len(columns)
     return {
         "columns": len(columns),
         "mean": float(np.mean([entry["mean"] for entry in columns.values()])),

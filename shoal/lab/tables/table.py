@@ -13,15 +13,21 @@ from shoal.lab.experiment import Experiment
 
 @dataclass(frozen=True)
 class Method:
-    """A row: what the paper calls it, and which algorithm, preset and parameters that is here."""
+    """A row: what the paper calls it, and which algorithm, preset and parameters that is here.
+
+    fields: further fields of its experiments. note: where it differs from the paper, for people.
+    """
 
     label: str
     algorithm: str
     preset: str = "paper"
     changes: Mapping[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    note: str = ""
 
 
-UNSCALED: Mapping[str, int] = {}
+MEAN = "mean"
+UNSCALED: Mapping[str, float] = {}
 WHOLE: Mapping[str, Mapping[str, Any]] = {"": {}}
 
 
@@ -30,13 +36,14 @@ class Column:
     """A setting: its name, and the fields of `Experiment` that make it. measures: what is reported of it.
 
     parts: further fields, by name, of the experiments of which it is the mean; one, unless the paper prints a
-    mean over several.
+    mean over several. only: the data sets that have this column; none for all.
     """
 
     name: str
     measures: Sequence[str]
     options: Mapping[str, Any]
     parts: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: WHOLE)
+    only: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -64,7 +71,12 @@ class Figure:
 
 @dataclass(frozen=True)
 class Table:
-    """measures: by name, where in an experiment's result the figure is. datasets: for which it can be run."""
+    """measures: by name, where in an experiment's result the figure is. datasets: for which it can be run.
+
+    by_dataset: further fields of the experiments on some of them; its "changes" are other values for
+    parameters that a method sets. note: what differs from the paper in all
+    rows.
+    """
 
     paper: str
     number: int
@@ -73,6 +85,8 @@ class Table:
     datasets: Sequence[str]
     methods: Sequence[Method]
     columns: Sequence[Column]
+    by_dataset: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    note: str = ""
 
     @property
     def name(self) -> str:
@@ -84,7 +98,7 @@ class Table:
         seeds: Sequence[int],
         methods: Sequence[str] = (),
         columns: Sequence[str] = (),
-        scale: Mapping[str, int] = UNSCALED,
+        scale: Mapping[str, float] = UNSCALED,
     ) -> list[Cell]:
         """The cells of these methods and columns, all where none are named; `base` has the rest.
 
@@ -95,18 +109,29 @@ class Table:
         if base.dataset not in self.datasets:
             known = ", ".join(self.datasets)
             raise ConfigError(f"table {self.name} is not for {base.dataset!r}", f"it has {known}")
+        here = self.columns_of(base.dataset)
         rows = _chosen("method", self.methods, [method.label for method in self.methods], methods)
-        chosen = _chosen("column", self.columns, [column.name for column in self.columns], columns)
+        chosen = _chosen("column", here, [column.name for column in here], columns)
+        common = self.by_dataset.get(base.dataset, {})
         return [
-            Cell(method, column, part, _experiment(base, method, {**column.options, **own, **scale}, seed))
+            Cell(
+                method,
+                column,
+                part,
+                _experiment(base, method, (column.options, own), common, scale, seed),
+            )
             for seed in seeds
             for column in chosen
             for method in rows
             for part, own in column.parts.items()
         ]
 
+    def columns_of(self, dataset: str) -> list[Column]:
+        """The columns that a data set has."""
+        return [column for column in self.columns if not column.only or dataset in column.only]
+
     def published(self, dataset: str) -> dict[tuple[str, str, str], Figure]:
-        """What the paper prints, by method, column and measure."""
+        """What the paper prints, by method, column and measure; the column `MEAN` is its mean over all."""
         source = files("shoal.lab.tables") / "published" / f"{self.name}.csv"
         with source.open(encoding="utf-8") as file:
             return {
@@ -118,13 +143,25 @@ class Table:
             }
 
 
-def _experiment(base: Experiment, method: Method, fields: Mapping[str, Any], seed: int) -> Experiment:
-    options = {
-        **vars(base),
-        **fields,
+def _experiment(
+    base: Experiment,
+    method: Method,
+    of_column: Sequence[Mapping[str, Any]],
+    of_dataset: Mapping[str, Any],
+    scale: Mapping[str, float],
+    seed: int,
+) -> Experiment:
+    changes = {**method.changes}
+    changes |= {name: value for name, value in of_dataset.get("changes", {}).items() if name in changes}
+    options = dict(vars(base))
+    for fields in (of_column[0], of_dataset, *of_column[1:], method.fields, scale):
+        options |= fields
+    for fields in of_column:
+        changes |= fields.get("changes", {})
+    options |= {
         "algorithm": method.algorithm,
         "preset": method.preset,
-        "changes": method.changes,
+        "changes": changes,
         "seed": seed,
     }
     return Experiment(**options)

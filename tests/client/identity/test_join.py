@@ -29,7 +29,7 @@ from tests.waiting import HANG
 
 
 class Silent(Console):
-    """Keeps what it is told."""
+    """Keeps what it is given."""
 
     def __init__(self) -> None:
         self.said: list[str] = []

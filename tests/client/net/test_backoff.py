@@ -61,13 +61,13 @@ def test_patience() -> None:
     async def call() -> str:
         left[0] -= 1
         if left[0]:
-            raise Unavailable("busy" if left[0] == 1 else "nobody there", "wait", (0.0, left[0] / 100))
+            raise Unavailable("busy" if left[0] == 1 else "no one there", "wait", (0.0, left[0] / 100))
         return "answer"
 
     left = [5]
     assert asyncio.run(patiently(call, Backoff(chance), 60.0, said.append)) == "answer"
     assert said == [  # once for each reason, and not at every try
-        "waiting for the server: nobody there (wait); trying again from time to time",
+        "waiting for the server: no one there (wait); trying again from time to time",
         "waiting for the server: busy (wait); trying again from time to time",
     ]
     assert chance.bounds == [(0.0, 0.04), (0.0, 0.03), (0.0, 0.02), (0.0, 0.01)]
@@ -75,7 +75,7 @@ def test_patience() -> None:
 
 def test_patience_is_for_servers_that_are_away_only() -> None:
     async def away() -> None:
-        raise Unavailable("nobody there")
+        raise Unavailable("no one there")
 
     async def missing() -> None:
         raise NotFound("no such run")

@@ -59,19 +59,19 @@ def test_the_owner_sees_all_of_it_and_the_server_learns_the_code(
 
 
 def test_a_damaged_ledger_is_told_and_a_full_disk_is_waited_for(device: Device, server: MemoryServer) -> None:
-    told: list[str] = []
+    noted: list[str] = []
 
     def note(run: str, code: str) -> None:
-        told.append(code)
+        noted.append(code)
         if code == "bad-ledger":
             raise LedgerFault("line 1 of the ledger was changed")
-        if len(told) == 1:
+        if len(noted) == 1:
             raise DiskFull("no room for the line")
 
     device.executor.before = [lambda: Failure("bug", "x"), lambda: Failure("bad-ledger", "line 1")]
     device.note_failure = note
     device.run()
-    assert told == ["bug", "bug", "bad-ledger"]
+    assert noted == ["bug", "bug", "bad-ledger"]
     assert [each.result for each in server.reports[:2]] == [
         Failure("bug", TEXTS["bug"]),
         Failure("bad-ledger", TEXTS["bad-ledger"]),

@@ -50,9 +50,9 @@ def test_a_file_gives_what_it_defines_and_nothing_for_the_rest(tmp_path: Path) -
     assert learner.evaluate is None
 
 
-def test_a_file_may_import_its_neighbours(tmp_path: Path) -> None:
-    written(tmp_path, "WIDTH = 7\n", "neighbour_of_learner.py")
-    text = "from torch import nn\nfrom neighbour_of_learner import WIDTH\n"
+def test_a_file_may_import_its_neighbors(tmp_path: Path) -> None:
+    written(tmp_path, "WIDTH = 7\n", "neighbor_of_learner.py")
+    text = "from torch import nn\nfrom neighbor_of_learner import WIDTH\n"
     text += "def build(): return nn.Linear(WIDTH, 1)\n"
     built = from_file(written(tmp_path, text)).build()
     assert isinstance(built, nn.Linear)

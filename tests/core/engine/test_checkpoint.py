@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shoal.core.algorithm import APART
 from shoal.core.algorithms.fedavg import Parameters
 from shoal.core.algorithms.fedavg.server import State as FedAvgState
 from shoal.core.engine.bootstrap import Unstarted
@@ -134,6 +135,46 @@ def test_everything_comes_back_exactly() -> None:
     assert back.inner[0].table.dtype == np.uint16
     assert back.either.table.tolist() == [[True, False]]
     assert struct.pack(">3d", *back.nested["row"]["col"]) == struct.pack(">3d", -0.0, -math.inf, 5e-324)
+
+
+@dataclass(frozen=True)
+class Large:
+    model: Tensors
+    table: Array
+
+
+@dataclass(frozen=True)
+class Divided:
+    round: int
+    large: Large | None = field(default=None, metadata=APART)
+
+
+def test_a_field_that_is_set_apart_is_a_blob_and_written_again_only_when_it_changes() -> None:
+    shelf, large = Shelf(), Large({"w": np.arange(3.0)}, np.full(1000, 0.1))
+    first, second = (encode(Divided, Divided(number, large), shelf.keep) for number in (1, 2))
+    assert len(json.dumps(second)) < 1500
+    assert set(shelf.sets) == blobs_of(first) == blobs_of(second)
+    assert len(shelf.sets) == 2, "the structure, and the tensors that it refers to"
+    back = shelf.trip(Divided, Divided(2, large))
+    assert back.round == 2
+    np.testing.assert_array_equal(back.large.table, large.table)
+    np.testing.assert_array_equal(back.large.model["w"], np.arange(3.0))
+    assert shelf.trip(Divided, Divided(3)) == Divided(3)
+
+
+def test_a_field_that_an_earlier_version_did_not_set_apart_is_read() -> None:
+    shelf, large = Shelf(), Large({"w": np.arange(3.0)}, np.ones(2))
+    inline = encode(Large, large, shelf.keep)["value"]
+    stored = {"format": 1, "value": {"is": "Divided", "round": 4, "large": inline}}
+    np.testing.assert_array_equal(decode(Divided, stored, shelf.load).large.table, np.ones(2))
+
+
+def test_a_blob_that_holds_no_structure_is_refused_by_name() -> None:
+    shelf = Shelf()
+    stored = json.loads(json.dumps(encode(Divided, Divided(1, Large({}, np.ones(2))), shelf.keep)))
+    shelf.sets[stored["value"]["large"]["apart"]["blob"]["sha256"]] = {"json": np.zeros(4, np.uint8)}
+    with pytest.raises(DataFault, match=r"value\.large"):
+        decode(Divided, stored, shelf.load)
 
 
 def test_the_bits_of_a_nan_come_back() -> None:

@@ -175,7 +175,7 @@ def test_at_the_deadline_a_round_goes_on_with_the_minimum_and_says_who_was_missi
 
 
 def test_below_the_minimum_a_round_is_abandoned_and_planned_again_under_a_new_number() -> None:
-    machine = opened(3, deadline=10.0, device_timeout=100.0)
+    machine = opened(3, deadline=10.0, device_timeout=100.0, retry_after=0.0)
     feed(machine, Reported("d0", 1, 1))
     effects = feed(machine, Tick(10.0))
     assert kinds(effects) == ["Withdraw", "Withdraw", "Abandon", "Save"]
@@ -188,7 +188,7 @@ def test_below_the_minimum_a_round_is_abandoned_and_planned_again_under_a_new_nu
 
 
 def test_a_run_whose_rounds_keep_being_abandoned_fails() -> None:
-    machine = opened(1, deadline=10.0, max_abandoned_rounds=2, device_timeout=100.0)
+    machine = opened(1, deadline=10.0, max_abandoned_rounds=2, device_timeout=100.0, retry_after=0.0)
     assert "Finished" not in kinds(feed(machine, Tick(10.0), Tick(11.0)))
     effects = feed(machine, Tick(21.0))
     assert isinstance(effects[-1], Finished)

@@ -171,7 +171,7 @@ HOSTILE: Lies = {
     "sums: none": (sums(sums=[]), "0 numbers do not make 1 rows"),
     "sums: rows that do not divide": (sums(rows=2), "3 numbers do not make 2 rows"),
     "sums: an even number of columns": (sums(sums=[1, 2]), "of shape (1, 2)"),
-    "sums: a count alone": (sums(sums=[1]), "they are empty"),
+    "sums: only a count": (sums(sums=[1]), "they are empty"),
     "sums: beyond all devices": (sums(sums=[1, 2, -(1 << 63)]), "more than a device's samples"),
     "sums: with moments beside them": (sums(means=[1.0]), "has sums, and no moments"),
     "sums: no noise": (sums(privacy=calibrated(noise_scale=0.0)), "sigma is 0.0"),
@@ -184,7 +184,7 @@ HOSTILE: Lies = {
         "is discrete Gaussian noise",
     ),
     "sums: no delta": (sums(privacy=calibrated(delta=0.0)), "no delta"),
-    "sums: a group of nobody": (sums(privacy=calibrated(group_size=0)), "a group of 0"),
+    "sums: a group of no one": (sums(privacy=calibrated(group_size=0)), "a group of 0"),
     "sums: a named mode with numbers of its own": (
         sums(privacy=calibrated(mode=privacy_pb2.PRIVACY_MODE_STRICT)),
         "strict has epsilon 1.0",

@@ -85,8 +85,35 @@ def test_a_small_cohort_under_auto_is_remarked_on_once_and_for_good() -> None:
     assert next_models({"c0": MODELS["c0"]}, reports, "clipped", Guard())[1].remarks == ()
 
 
+def test_a_device_that_is_left_out_three_times_in_a_row_is_quarantined_until_it_is_released() -> None:
+    honest = [trained(f"d{i}", 1, i / 10) for i in range(3)]
+    away = [*honest, trained("x", -1, 0)]
+    models, guard = {"c0": MODELS["c0"]}, Guard()
+    for reports in (away, away, [*honest, trained("x", 1, 0)], away, honest, away):
+        _, guard = next_models(models, reports, "clipped", guard)
+        assert guard.quarantined == {}
+    assert "the update of x was left out, because it points away from all others (cosine -1.00)" in str(
+        guard.remarks
+    )
+    _, guard = next_models(models, away, "clipped", guard)
+    why = "its updates to c0 pointed away from those of all others in 3 rounds in a row"
+    assert guard.quarantined == {"x": why}
+    assert f"x is quarantined: {why}" in guard.remarks
+    back = [*honest, trained("x", 9, 9)]  # whatever it sends now, it does not count
+    found, after = next_models(models, back, "clipped", guard)
+    assert digest(found["c0"]) == digest(next_models(models, honest, "clipped", guard)[0]["c0"])
+    assert after.quarantined == {"x": why}
+    free = after.released("x")
+    assert free.quarantined == {}
+    found, free = next_models(models, away, "clipped", free)
+    np.testing.assert_allclose(found["c0"]["w"], [0.5, 0.075], rtol=1e-6)
+    assert free.quarantined == {}
+    assert guard.split("c0", ["c1"]).quarantined == {}
+    assert next_models(models, away, "mean", guard)[1].strikes == guard.strikes
+
+
 def test_a_guard_survives_its_checkpoint() -> None:
-    guard = Guard({"c0": 0.1 + 0.2, "c1": float("inf")}, {"c0": ("a", "b")}, "few")
+    guard = Guard({"c0": 0.1 + 0.2, "c1": float("inf")}, {"c0": ("a", "b")}, "few", {"c0": {"a": 2}})
     stored = checkpoint.encode(Guard, guard, lambda tensors: None)  # type: ignore[arg-type, return-value]
     again = json.loads(json.dumps(stored))
     assert checkpoint.decode(Guard, again, lambda weights: {}) == guard

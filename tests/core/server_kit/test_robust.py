@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from shoal.core.exchange.tensors import digest, weighted_mean
-from shoal.core.server_kit import robust
+from shoal.core.server_kit import distances, robust
 from shoal.core.server_kit.robust import (
     RULES,
     Clipped,
@@ -41,11 +41,48 @@ def updates(*models: Tensors, weights: tuple[float, ...] = ()) -> dict[str, Upda
 # -- by hand ------------------------------------------------------------------------------------------------
 
 
-def test_an_update_is_cut_to_three_times_the_median_norm() -> None:
+def test_an_update_is_cut_to_twice_the_median_norm_or_to_three_times_among_ten() -> None:
     found = combine("clipped", ZERO, updates(model(1, 0), model(0, 1), model(0, 40)))
     assert found.reference == 1.0
     assert found.clipped == {"d02": 40.0}
-    np.testing.assert_allclose(found.model["w"], [1 / 3, (1 + 3) / 3], rtol=1e-6)
+    np.testing.assert_allclose(found.model["w"], [1 / 3, (1 + 2) / 3], rtol=1e-6)
+    many = combine("clipped", ZERO, updates(*[model(1, 0)] * 9, model(0, 40)))
+    assert (many.reference, many.clipped) == (1.0, {"d09": 40.0})
+    np.testing.assert_allclose(many.model["w"], [0.9, 0.3], rtol=1e-6)
+
+
+@pytest.mark.parametrize("length", [0.01, 1.0, 100.0])
+@pytest.mark.parametrize("devices", range(3, 11))
+def test_the_one_update_that_points_away_from_all_others_is_left_out(devices: int, length: float) -> None:
+    """Whatever its length and its claims are: the model is what the others make by themselves."""
+    honest = [model(1, i / 10) for i in range(devices - 1)]
+    claims = (*(5.0,) * (devices - 1), 1e12)
+    found = combine("clipped", ZERO, updates(*honest, model(-length, 0), weights=claims))
+    liar = f"d{devices - 1:02}"
+    assert list(found.left_out) == [liar]
+    assert found.left_out[liar] == pytest.approx(-1.0, abs=0.15)
+    assert digest(found.model) == digest(combine("clipped", ZERO, updates(*honest)).model)
+    assert combine("clipped", ZERO, updates(*honest, model(-length, 0)), trusted={liar}).left_out == {}
+
+
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        ([(1, 0), (-1, 0)], "two cannot tell which of them is wrong"),
+        ([(1, 0), (1, 0), (0, 1)], "to the side is not away"),
+        ([(1, 0), (1, 0), (-1, 0.1), (-1, -0.1)], "two of a mind are a group"),
+        ([(1, 0), (0, 1), (-1, -1)], "the others do not agree"),
+        ([(1, 0), (0, 0), (-1, 0)], "a device that did not move is no witness"),
+        ([(1, 0)] * 10 + [(-1, 0)], "among eleven, one has little weight"),
+    ],
+)
+def test_nothing_is_left_out_where_nobody_is_alone(rows: list[tuple[float, float]], why: str) -> None:
+    assert not combine("clipped", ZERO, updates(*(model(*row) for row in rows))).left_out, why
+
+
+@pytest.mark.parametrize(("count", "share"), [(1, 1), (2, 1), (3, 0.4), (5, 0.4), (8, 0.25), (20, 0.2)])
+def test_the_largest_share_of_one_device(count: int, share: float) -> None:
+    assert robust.largest_share(count) == pytest.approx(share)
 
 
 def test_the_reference_grows_by_no_more_than_three_from_round_to_round() -> None:
@@ -102,7 +139,7 @@ def test_nobody_weighs_more_than_its_share(
 
 def test_the_mean_is_weighted_by_the_capped_weights_and_says_whose() -> None:
     found = combine("clipped", ZERO, updates(model(2, 0), model(0, 2), model(0, 2), weights=(90, 5, 5)))
-    np.testing.assert_allclose(found.model["w"], [2 * 2 / 3, 2 / 3], rtol=1e-6)
+    np.testing.assert_allclose(found.model["w"], [2 * 0.4, 2 * 0.6], rtol=1e-6)
     assert found.capped == ("d00",)
 
 
@@ -248,5 +285,6 @@ def test_blocks_of_any_size_give_the_same_model(size: int, monkeypatch: pytest.M
     rows[2] = {"w": rows[2]["w"] * 100.0, "n": rows[2]["n"]}
     base = {"w": np.zeros(size), "n": np.zeros((2, 2), np.int64)}
     whole = {rule: digest(combine(rule, base, updates(*rows)).model) for rule in RULES}
-    monkeypatch.setattr(robust, "MATRIX", 8 * 6 * 8)
+    for module in (robust, distances):
+        monkeypatch.setattr(module, "MATRIX", 8 * 6 * 8)
     assert {rule: digest(combine(rule, base, updates(*rows)).model) for rule in RULES} == whole

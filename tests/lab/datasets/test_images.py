@@ -48,9 +48,7 @@ def test_a_near_miss_is_suggested() -> None:
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(
-        ValueError, match="known are cifar-10, cifar-100, digits, fashion-mnist, kmnist, mnist, and paths"
-    ):
+    with pytest.raises(ValueError, match=r"known are busi, cifar-10, .*, mnist, and paths"):
         load("zzz")
 
 

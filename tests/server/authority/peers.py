@@ -141,7 +141,7 @@ class Peer:
 
     def link(self, channel: aio.Channel) -> WireLink:
         """Calls of this device; it claims to be another device, which the server must not believe."""
-        return WireLink(channel, "somebody-else")
+        return WireLink(channel, "someone-else")
 
     @asynccontextmanager
     async def joining_stub(self) -> AsyncIterator[Any]:

@@ -4,16 +4,19 @@ import asyncio
 from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import grpc
 import pytest
 
 from fedserver.authority import joining, rate_limit
+from fedserver.store.identities.audit import Event
 from shoal.core.errors import Busy, TooOften
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import enrollment_service_pb2 as pb
+from shoal.core.identity.certificates import new_key
 from shoal.core.identity.joining import Challenge
-from tests.server.authority.peers import Peer, World, play, refused
+from tests.server.authority.peers import Peer, World, lines_of, play, refused
 
 
 def test_challenges_are_bounded() -> None:
@@ -68,16 +71,59 @@ def test_no_crowd_of_addresses_makes_a_challenge_that_is_out_void(monkeypatch: p
     assert asked._nonces.take(first.nonce)
 
 
-def test_failures_make_an_address_wait_and_successes_do_not(tmp_path: Path) -> None:
+TOO_OFTEN = (grpc.StatusCode.RESOURCE_EXHAUSTED, "too-often")
+
+
+async def refusals(peer: Peer, count: int, **changes: Any) -> None:
+    for _ in range(count):
+        error, _ = await refused(peer.join(**changes))
+        assert error.code() is grpc.StatusCode.PERMISSION_DENIED
+
+
+async def has_to_wait(peer: Peer, **changes: Any) -> None:
+    error, fault = await refused(peer.join(**changes))
+    assert (error.code(), fault.code) == TOO_OFTEN
+
+
+def test_failures_make_a_join_string_wait_and_successes_do_not(tmp_path: Path) -> None:
     async def story(found: World) -> None:
         join = await found.token(uses=20)
         for number in range(20):
             await Peer(join, f"d{number}").join()
+        await refusals(Peer(join, "late"), 5)
+        await has_to_wait(Peer(join, "late"))
+        await Peer(await found.token(), "late").join()  # another join string from the same address
+
+    play(story, tmp_path / "s")
+
+
+def test_a_stranger_with_made_up_join_strings_shuts_out_nobody_behind_its_address(tmp_path: Path) -> None:
+    async def story(found: World) -> None:
+        stranger = Peer(await found.token(), "stranger")
+        for number in range(5):
+            await refusals(stranger, 1, token=f"{number:012x}")
+        for number in range(5, 8):
+            await has_to_wait(stranger, token=f"{number:012x}")
+        recorded = len(lines_of(found.state, Event.JOIN_REFUSED))
+        assert recorded == 5  # what has to wait is not even looked at
+        await Peer(await found.token(), "honest").join()
+        await refusals(stranger, 5, proof=b"\0" * 32)  # the string is known, and locked by wrong proofs
+        await Peer(await found.token(), "late").join()
+
+    play(story, tmp_path / "s")
+
+
+def test_a_made_up_certificate_makes_its_key_wait_and_not_the_address(tmp_path: Path) -> None:
+    async def story(found: World) -> None:
+        asleep, stranger = await found.device("asleep"), await found.device("stranger")
+        assert stranger.issued is not None
+        made_up = found.peers.authority.issue("nowhere", stranger.key.public_key()).pem
         for _ in range(5):
-            error, _ = await refused(Peer(join, "late").join())
+            error, _ = await refused(stranger.rejoin(new_key(), certificate=made_up))
             assert error.code() is grpc.StatusCode.PERMISSION_DENIED
-        error, fault = await refused(Peer(await found.token(), "late").join())
-        assert (error.code(), fault.code) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "too-often")
+        error, fault = await refused(stranger.rejoin(new_key(), certificate=made_up))
+        assert (error.code(), fault.code) == TOO_OFTEN
+        await asleep.rejoin(new_key())
 
     play(story, tmp_path / "s")
 

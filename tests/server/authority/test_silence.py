@@ -41,7 +41,7 @@ def context_of(device: Peer | None, tmp_path: Path) -> ssl.SSLContext:
 async def silent(
     address: str, context: ssl.SSLContext, paths: list[str], number: int
 ) -> AsyncIterator[list[Caller]]:
-    """So many connections, each with as many open calls as one may have, over all paths in turn."""
+    """This many connections, each with as many open calls as one may have, over all paths in turn."""
     callers = [await Caller.connect(address, context) for _ in range(number)]
     try:
         for caller in callers:

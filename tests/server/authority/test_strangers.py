@@ -87,7 +87,7 @@ def test_a_certificate_of_our_authority_that_the_registry_does_not_know_is_not_e
                 channel_of(found.listeners.address, found.peers.authority.bundle, key, pem)
             )
 
-        assert await call("clinic", "nobody") is grpc.StatusCode.UNAUTHENTICATED
+        assert await call("clinic", "no-one") is grpc.StatusCode.UNAUTHENTICATED
         assert await call("clinic", "d0") is grpc.StatusCode.UNAUTHENTICATED
         assert await call("elsewhere", "d0") is grpc.StatusCode.UNAUTHENTICATED
         server = found.peers.authority.server  # it is for serving: TLS does not take it from a caller

@@ -103,7 +103,7 @@ def test_a_run_in_full_says_what_was_asked_for_and_how_accurate_its_models_are()
         "started    -",
         "learner    lenet5 with classes=10",
         "policy     devices=8 minimum=6 oversample=1 wait_for_devices=30 deadline=90.5 straggler_factor=3",
-        "           device_timeout=60 max_abandoned_rounds=5",
+        "           device_timeout=60 max_abandoned_rounds=5 retry_after=5",
         "changed    rounds=7",
     ]
     card, _ = find("fedavg")
@@ -169,3 +169,18 @@ def test_the_server_and_its_devices() -> None:
 def test_a_line_of_the_log() -> None:
     assert text.line(LogLine(1, 86400.0, "d0", "it failed")).endswith(" d0: it failed")
     assert text.line(LogLine(1, 86400.0, "", "round 1 is open")).endswith(" round 1 is open")
+
+
+def test_no_text_of_a_device_looks_like_a_row_or_a_line() -> None:
+    forged = "fedclient 1\nd9  working  0 s ago  r  trusted 1.0"
+    found = ServerStatus(
+        "1", (DeviceStatus("d0", "idle", 1.0, forged),), (replace(OPEN, waiting_for=forged),)
+    )
+    shown = text.server(replace(found, notices=(forged,))).splitlines()
+    rows = [row for row in shown if "d9" in row]
+    assert len(rows) == 3
+    assert not any(row.startswith("d9") for row in rows)
+    logged = text.line(LogLine(1, 0.0, "d0", "it failed: x\n2026-01-01 00:00:00 d1: revoked")).splitlines()
+    assert [row.startswith("  | ") for row in logged] == [False, True]
+    missing = text.status(RunStatus(OVER, missing={"d0": forged}, abandoned={1: forged}))
+    assert sum(row.startswith("  | d9") for row in missing.splitlines()) == 2

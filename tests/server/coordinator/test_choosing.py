@@ -1,12 +1,13 @@
 """Newcomers that choose among a run's models themselves: what they are given, and what the server learns."""
 
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 
-from fedserver.coordinator import placement
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
+from fedserver.coordinator.visitor import Unlimited
 from shoal.core.errors import NotFound
 from shoal.core.exchange.choosing import Choose, Wish
 from shoal.core.exchange.link import Placement, Question
@@ -54,21 +55,33 @@ def test_a_newcomer_may_fetch_the_models_of_all_clusters_and_tells_nothing(tmp_p
     scenario(story, tmp_path)
 
 
-def test_more_models_than_a_newcomer_may_have_are_not_given_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class AtMost(Unlimited):
+    """The models of three clusters, and a note of what was spent."""
+
+    def __init__(self) -> None:
+        self.spent: list[str] = []
+
+    async def allows(self, device: str, run: str, clusters: Collection[str]) -> bool:
+        return len(clusters) <= 3
+
+    async def spend(self, device: str, run: str, clusters: Collection[str]) -> None:
+        self.spent += clusters
+
+
+def test_more_models_than_the_operator_allows_are_not_given_away(tmp_path: Path) -> None:
     async def story(coordinator: Coordinator) -> None:
-        await start(coordinator, name="ifca", algorithm="ifca")
+        coordinator.quota = quota = AtMost()
+        await start(coordinator, name="three", algorithm="ifca", parameters={"clusters": 3})
+        await start(coordinator, name="four", algorithm="ifca", parameters={"clusters": 4})
         newcomer = DeviceApi(coordinator, "newcomer")
-        monkeypatch.setattr(placement, "MOST_MODELS", 3)
-        for run in ("", "ifca"):
-            question = await newcomer.place(run, WISH)
-            assert isinstance(question, Question)
-            assert question.payload.kind == "score", "the way of the paper, which gives one model away"
-        monkeypatch.setattr(placement, "MOST_MODELS", 4)
-        question = await newcomer.place("", WISH)
+        question = await newcomer.place("four", WISH)
+        assert isinstance(question, Question)
+        assert question.payload.kind == "score", "the way of the paper"
+        quota.spent.clear()
+        question = await newcomer.place("three", WISH)
         assert isinstance(question, Question)
         assert question.payload.kind == "choose"
+        assert quota.spent == ["c0", "c1", "c2"], "the common model is no cluster's"
 
     scenario(story, tmp_path)
 

@@ -148,7 +148,7 @@ def test_a_withdrawn_task_is_not_wanted_any_more(tmp_path: Path) -> None:
 
 def test_a_device_that_leaves_is_not_waited_for(tmp_path: Path) -> None:
     async def story(coordinator: Coordinator) -> None:
-        await start(coordinator, policy=RoundPolicy(devices=2, minimum=1, wait_for_devices=5.0))
+        await start(coordinator, policy=RoundPolicy(devices=2, minimum=1, wait_for_devices=600.0))
         devices = [await hands(coordinator, number) for number in range(2)]
         for device in devices:
             await device.link.next_task(0.0)
@@ -172,7 +172,8 @@ def test_a_silent_device_is_gone_and_may_come_back(tmp_path: Path, monkeypatch: 
     async def story(coordinator: Coordinator) -> None:
         nonlocal ahead
         await start(
-            coordinator, policy=RoundPolicy(devices=2, minimum=1, device_timeout=600.0, wait_for_devices=1.0)
+            coordinator,
+            policy=RoundPolicy(devices=2, minimum=1, device_timeout=600.0, wait_for_devices=500.0),
         )
         devices = [await hands(coordinator, number) for number in range(2)]
         for device in devices:
@@ -182,6 +183,8 @@ def test_a_silent_device_is_gone_and_may_come_back(tmp_path: Path, monkeypatch: 
         waiting = asyncio.create_task(devices[1].task())
         await until(lambda: coordinator.visitor("d1").polling == 1)
         ahead = 601.0
+        await until(lambda: coordinator.runs["toy"].engine.round == 2)
+        ahead = 1102.0  # round 2 waits for the silent device, too
         assert (await waiting).round == 2
         status = await OperatorApi(coordinator).show("toy")
         assert "not heard from" in status.missing["d0"]

@@ -14,7 +14,7 @@ from fedserver.coordinator.status_types import RunStatus
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import BadPayload, ConfigError, NotFound, ShoalError, Unavailable
 from shoal.core.exchange.link import Failure, Report
-from shoal.core.exchange.messages import Message, Trained
+from shoal.core.exchange.messages import Message, Train, Trained
 from shoal.core.exchange.payload import BlobRef
 from tests.server.servers import DEVICES, ROUNDS, hands, link, models, scenario, serve_all, spec, start
 from tests.server.toys import MODEL, Hands, honest, pieces_of, serve
@@ -200,20 +200,31 @@ def test_the_log_is_read_page_by_page(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_device_that_was_held_back_is_in_the_log_once(tmp_path: Path) -> None:
     """What holds on is not written again; a measurement after it says nothing new."""
 
+    lengths = iter((1000, 2000))
+
+    def alike(message: Message, seed: int) -> Message:
+        return honest(0)(message, 0)
+
     def hostile(message: Message, seed: int) -> Message:
-        answer = honest(2)(message, seed)
+        answer = alike(message, seed)
         if not isinstance(answer, Trained):
             return answer
-        far = {name: array * 0 + 10**6 for name, array in answer.model.items()}
+        assert isinstance(message, Train)
+        base = message.model
+        times = next(lengths)
+        far = {
+            name: (base[name] + times * (array - base[name])).astype(array.dtype)
+            for name, array in answer.model.items()
+        }
         return replace(answer, model=far, examples=10**9)
 
     async def story(coordinator: Coordinator) -> None:
         await start(coordinator, parameters={"rounds": 2, "aggregation": "auto"})
-        answers = [honest(0), honest(1), hostile]
+        answers = [alike, alike, hostile]
         await asyncio.gather(*(serve(link(coordinator, n), answer) for n, answer in enumerate(answers)))
         texts = [line.text for line in await OperatorApi(coordinator).log("toy", 0)]
         few = [text for text in texts if "fewer than 5 devices" in text]
-        cut = [text for text in texts if "updates clipped to 3 times the usual length: d2 (" in text]
+        cut = [text for text in texts if "updates clipped to 2 times the usual length: d2 (" in text]
         heavy = [text for text in texts if "too many samples for one device: d2" in text]
         assert (len(few), len(cut), len(heavy)) == (1, 2, 1)
         assert np.abs(models(coordinator)["global"]["layer.weight"]).max() < 1000.0

@@ -141,9 +141,9 @@ def test_the_server_answers_while_it_checks_and_hands_nothing_out(
 ) -> None:
     go_on, damage = threading.Event(), Blobs.damage
 
-    def slow(blobs: Blobs, name: str) -> str:
+    def slow(blobs: Blobs, name: str, within: float = 0.0) -> str:
         assert go_on.wait(HANG)
-        return damage(blobs, name)
+        return damage(blobs, name, within)
 
     async def play() -> None:
         async with server(tmp_path) as first:

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from fedserver.store.blob_cache import BlobCache
-from fedserver.store.blobs import Blobs, MappedTensors, StoredTensors
+from fedserver.store.blobs import Blobs
+from fedserver.store.mapped import MappedTensors, StoredTensors
 from fedserver.store.store import Store
 from shoal.core.errors import BadPayload, NotFound, StorageFault, Unavailable
 from shoal.core.exchange.payload import BlobRef

@@ -11,7 +11,7 @@ import pytest
 
 from fedserver.store.redundancy import DamagedRow
 from fedserver.store.row_bytes import packed, unpacked
-from fedserver.store.salvage import columns_of, tables
+from fedserver.store.salvage import columns_of, damaged, tables
 from fedserver.store.store import Store
 from shoal.core.errors import StorageFault
 from tests.server.coordinator.test_recovery import reports
@@ -89,7 +89,7 @@ def test_every_value_of_every_table_is_restored_at_the_start(state: Path) -> Non
         spoil(state, table, column)
         with closing(Store(state)) as store:
             assert store.database.repaired, (table, column)
-            assert not store.database.redundancy.damaged()
+            assert not damaged(store.database.connection)
         assert content(state) == before, (table, column)
 
 

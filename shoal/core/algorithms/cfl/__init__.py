@@ -15,6 +15,7 @@ The authors' code has eps1 = 0.4 and eps2 = 1.6, begins after round 20, splits n
 is the preset `paper`. Absolute lengths depend on the model and the learning rate. By default a mean is
 therefore short if it is below `short` times the length of the longest update, which is the same test in units
 of the round itself. A newcomer chooses by loss; in the paper it would train its way down the tree of splits.
+FedRC's comparison limits the number of clusters, which is `most`.
 """
 
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ class Parameters(TrainingParameters, PlacingParameters):
     eps2: float = setting(0.0, "Length above which an update is long; 0: use short instead.", at_least=0)
     gamma: float = setting(0.0, "Least distance between the halves for a split.", at_least=0, at_most=1)
     earliest: int = setting(2, "First round after which a cluster may be split.", unit="rounds", at_least=1)
+    most: int = setting(0, "Largest number of clusters; 0: no limit.", unit="clusters", at_least=0)
     smallest: int = setting(2, "Devices that a cluster needs to be split.", unit="devices", at_least=2)
 
 

@@ -39,7 +39,7 @@ def _take_train(state: State, reports: Sequence[Report]) -> State:
         leaving = _leaving(
             state, key, {device: updates[device] for device in groups if groups[device] == key}
         )
-        if leaving:
+        if leaving and not 0 < state.parameters.most <= clusters:
             groups |= dict.fromkeys(leaving, f"c{clusters}")
             clusters += 1
     return clustered.advanced(clustered.regrouped(state, reports, groups))

@@ -116,5 +116,5 @@ PHASES: clustered.Phases[State] = {
     "train": (clustered.ask_train, _take_train),
     "score": (clustered.ask_scores, _take_scores),
 }
-plan, reduce = clustered.phased(PHASES)
+plan, reduce = clustered.phased(PHASES, forming=("first",))
 place = clustered.place_by_loss

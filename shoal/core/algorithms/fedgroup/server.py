@@ -104,5 +104,5 @@ PHASES: clustered.Phases[State] = {
     "start": (clustered.ask_train, _take_start),
     "clustered": (_ask_train, _take_train),
 }
-plan, reduce = clustered.phased(PHASES)
+plan, reduce = clustered.phased(PHASES, forming=("start",))
 place = clustered.place_by_loss

@@ -8,7 +8,7 @@ import numpy as np
 from shoal.core.algorithms.fedrc import Parameters
 from shoal.core.exchange.parts import FloatArray, MixtureCounts
 from shoal.core.server_kit.clustered import Clustered
-from shoal.core.server_kit.robust import SHARE, capped
+from shoal.core.server_kit.robust import capped, largest_share
 from shoal.core.types import DeviceId, ModelKey, Scalar
 
 LEAST = 1e-8
@@ -70,7 +70,7 @@ def bounded_tables(state: State) -> dict[DeviceId, FloatArray]:
     if state.parameters.aggregation == "mean":
         return dict(state.tables)
     sizes = {device: float(each.sum()) for device, each in state.tables.items()}
-    allowed = capped(sizes, max(SHARE, 2.0 / len(sizes)))
+    allowed = capped(sizes, largest_share(len(sizes)))
     return {device: each * (allowed[device] / sizes[device]) for device, each in state.tables.items()}
 
 

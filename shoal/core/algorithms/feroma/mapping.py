@@ -12,7 +12,7 @@ from shoal.core.algorithms.feroma import Parameters, two_sample
 from shoal.core.algorithms.feroma.state import Row
 from shoal.core.exchange.parts import ClusterAssignment, Descriptor, FloatArray, Moments
 from shoal.core.server_kit import descriptors
-from shoal.core.server_kit.robust import SHARE, capped
+from shoal.core.server_kit.robust import capped, largest_share
 from shoal.core.types import DeviceId, ModelKey
 
 SLIGHT = 1e-3
@@ -141,7 +141,7 @@ def sizes(parameters: Parameters, rows: Sequence[Row]) -> FloatArray:
     """(m,): p_j, the samples of each source, none above its share unless reported numbers are trusted."""
     claimed = {str(index): float(row.examples) for index, row in enumerate(rows)}
     if parameters.aggregation != "mean":
-        claimed = capped(claimed, max(SHARE, 2.0 / len(rows)))
+        claimed = capped(claimed, largest_share(len(rows)))
     return np.array([claimed[str(index)] for index in range(len(rows))])
 
 

@@ -23,7 +23,7 @@ from shoal.core.server_kit import clustered, descriptors
 from shoal.core.server_kit.averaging import held_back, next_models
 from shoal.core.server_kit.clustered import GLOBAL
 from shoal.core.server_kit.estimates import estimate
-from shoal.core.server_kit.frozen_encoder import ask_bounds, merged_bounds, projector_of
+from shoal.core.server_kit.frozen_encoder import admit_moments, ask_bounds, merged_bounds, projector_of
 from shoal.core.server_kit.standard import private_training, trained, training
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
@@ -31,6 +31,13 @@ from shoal.core.types import DeviceId, ModelKey, Tensors
 def start(model: Tensors, parameters: Parameters) -> State:
     first = "train" if warm_up(parameters) else "bounds"
     return State(parameters=parameters, models={GLOBAL: model}, phase=first)
+
+
+def admit(state: State, task: Message, reply: Message) -> None:
+    """Refuse a profile that is outside the bounds of all devices' latents."""
+    descriptor = getattr(reply, "descriptor", None)
+    if state.bounds is not None and state.encoder is not None and isinstance(descriptor, Descriptor):
+        admit_moments(state.bounds, state.encoder.projector, descriptor)
 
 
 def warm_up(parameters: Parameters) -> int:
@@ -71,7 +78,8 @@ def _take_bounds(state: State, reports: Sequence[Report]) -> State:
     parameters, asked = state.parameters, state.parameters.asked_privacy
     bounds, latents = merged_bounds(reports, asked, parameters.margin)
     projector = projector_of(bounds, latents, asked, parameters.dims, parameters.solver)
-    return replace(state, encoder=Encoder(state.models[GLOBAL], projector), phase="profile")
+    encoder = Encoder(state.models[GLOBAL], projector)
+    return replace(state, bounds=bounds, encoder=encoder, phase="profile")
 
 
 # -- every round: profile, mixed ----------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from shoal.core.server_kit import clustered
 from shoal.core.server_kit.averaging import listed, next_models
 from shoal.core.server_kit.clustered import GLOBAL
 from shoal.core.server_kit.frozen_encoder import (
+    admit_moments,
     ask_bounds,
     merged_bounds,
     projector_of,
@@ -35,6 +36,13 @@ from shoal.core.types import DeviceId, ModelKey, Tensors
 def start(model: Tensors, parameters: Parameters) -> State:
     first = "bounds" if warm_up_is_over(parameters, {}, 0) else "train"
     return State(parameters=parameters, models={GLOBAL: model}, phase=first)
+
+
+def admit(state: State, task: Message, reply: Message) -> None:
+    """Refuse a descriptor that is outside the bounds of all devices' latents."""
+    descriptor, projector = getattr(reply, "descriptor", None), getattr(task, "projector", None)
+    if state.bounds is not None and projector is not None and isinstance(descriptor, Descriptor):
+        admit_moments(state.bounds, projector, descriptor)
 
 
 def place(state: State, evidence: Evidence | None) -> ClusterAssignment | Message:
@@ -262,4 +270,4 @@ PHASES: clustered.Phases[State] = {
     "clustered": (_ask_clustered, _take_clustered),
     "watch": (_ask_watch, _take_watch),
 }
-plan, reduce = clustered.phased(PHASES)
+plan, reduce = clustered.phased(PHASES, forming=("cluster",))

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from shoal.core.algorithm import LASTING
+from shoal.core.algorithm import APART, LASTING
 from shoal.core.algorithms.flux import Parameters
 from shoal.core.exchange.parts import Descriptor, FloatArray, LatentBounds
 from shoal.core.server_kit.clustered import Clustered
@@ -56,7 +56,7 @@ class State(Clustered):
     accuracies: Mapping[str, float] = field(default_factory=dict)
     bounds: LatentBounds | None = None
     latents: int = 0
-    clustering: Clustering | None = None
+    clustering: Clustering | None = field(default=None, metadata=APART)
     spent: Mapping[DeviceId, float] = field(default_factory=dict, metadata=LASTING)
     drift: tuple[str, ...] = ()
 

@@ -84,4 +84,4 @@ PHASES: clustered.Phases[State] = {
     "represent": (_ask_represent, _take_represent),
     "clustered": (_ask_train, _take_train),
 }
-plan, reduce = clustered.phased(PHASES)
+plan, reduce = clustered.phased(PHASES, forming=("represent",))

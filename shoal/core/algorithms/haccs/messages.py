@@ -34,3 +34,8 @@ class Count(Message):
         expected = self.classes * max(self.bins, 1)
         if len(reply.counts) != expected or min(reply.counts) < 0.0:
             raise BadPayload(f"expected {expected} counts of at least 0, got {len(reply.counts)}")
+        total = sum(reply.counts)
+        whole = all(count == int(count) for count in reply.counts)
+        fits = total % reply.examples == 0.0 if self.bins else total == reply.examples
+        if not whole or not fits or not total:
+            raise BadPayload(f"the histograms count {total:g} values, but there are {reply.examples} samples")

@@ -84,5 +84,5 @@ PHASES: clustered.Phases[State] = {
     "count": (_ask_count, _take_count),
     "clustered": (clustered.ask_train, clustered.take_train),
 }
-plan, reduce = clustered.phased(PHASES)
+plan, reduce = clustered.phased(PHASES, forming=("count",))
 place = clustered.place_by_loss

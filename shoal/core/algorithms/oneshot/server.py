@@ -34,5 +34,5 @@ def _group(state: State, updates: Mapping[DeviceId, Tensors]) -> Labels:
 
 
 PHASES: clustered.Phases[State] = clustered.grouped_once(_group)
-plan, reduce = clustered.phased(PHASES)
+plan, reduce = clustered.phased(PHASES, forming=("group",))
 place = clustered.place_by_loss

@@ -81,5 +81,5 @@ PHASES: clustered.Phases[State] = {
     "span": (_ask_span, _take_span),
     "clustered": (clustered.ask_train, clustered.take_train),
 }
-plan, reduce = clustered.phased(PHASES)
+plan, reduce = clustered.phased(PHASES, forming=("span",))
 place = clustered.place_by_loss

@@ -78,5 +78,5 @@ PHASES: clustered.Phases[State] = {
     "train": (clustered.ask_train, _take_train),
     "choose": (clustered.ask_scores, _take_choice),
 }
-plan, reduce = clustered.phased(PHASES)
+plan, reduce = clustered.phased(PHASES, forming=("start",))
 place = clustered.place_by_loss

@@ -193,6 +193,7 @@ class RoundPolicy(_message.Message):
     DEVICE_TIMEOUT_FIELD_NUMBER: _builtins.int
     MAX_ABANDONED_ROUNDS_FIELD_NUMBER: _builtins.int
     STRAGGLER_FACTOR_FIELD_NUMBER: _builtins.int
+    RETRY_AFTER_FIELD_NUMBER: _builtins.int
     devices: _builtins.int
     """Set by the operator: reports that close a round. Unset: as many as were asked, and all present are asked."""
     minimum: _builtins.int
@@ -219,6 +220,12 @@ class RoundPolicy(_message.Message):
     def device_timeout(self) -> _duration_pb2.Duration:
         """Set by the operator: a device not heard of for this long counts as gone. Unset: 1 minute."""
 
+    @_builtins.property
+    def retry_after(self) -> _duration_pb2.Duration:
+        """Set by the operator: how long to wait after an abandoned round before the next one opens; twice as long after
+        each further one in a row, at most 32 times. Unset: 5 s.
+        """
+
     def __init__(
         self,
         *,
@@ -230,10 +237,11 @@ class RoundPolicy(_message.Message):
         device_timeout: _duration_pb2.Duration | None = ...,
         max_abandoned_rounds: _builtins.int | None = ...,
         straggler_factor: _builtins.float | None = ...,
+        retry_after: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_abandoned_rounds", b"_max_abandoned_rounds", "_minimum", b"_minimum", "_oversample", b"_oversample", "_straggler_factor", b"_straggler_factor", "deadline", b"deadline", "device_timeout", b"device_timeout", "max_abandoned_rounds", b"max_abandoned_rounds", "minimum", b"minimum", "oversample", b"oversample", "straggler_factor", b"straggler_factor", "wait_for_devices", b"wait_for_devices"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_abandoned_rounds", b"_max_abandoned_rounds", "_minimum", b"_minimum", "_oversample", b"_oversample", "_straggler_factor", b"_straggler_factor", "deadline", b"deadline", "device_timeout", b"device_timeout", "max_abandoned_rounds", b"max_abandoned_rounds", "minimum", b"minimum", "oversample", b"oversample", "retry_after", b"retry_after", "straggler_factor", b"straggler_factor", "wait_for_devices", b"wait_for_devices"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_abandoned_rounds", b"_max_abandoned_rounds", "_minimum", b"_minimum", "_oversample", b"_oversample", "_straggler_factor", b"_straggler_factor", "deadline", b"deadline", "device_timeout", b"device_timeout", "devices", b"devices", "max_abandoned_rounds", b"max_abandoned_rounds", "minimum", b"minimum", "oversample", b"oversample", "straggler_factor", b"straggler_factor", "wait_for_devices", b"wait_for_devices"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_abandoned_rounds", b"_max_abandoned_rounds", "_minimum", b"_minimum", "_oversample", b"_oversample", "_straggler_factor", b"_straggler_factor", "deadline", b"deadline", "device_timeout", b"device_timeout", "devices", b"devices", "max_abandoned_rounds", b"max_abandoned_rounds", "minimum", b"minimum", "oversample", b"oversample", "retry_after", b"retry_after", "straggler_factor", b"straggler_factor", "wait_for_devices", b"wait_for_devices"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__max_abandoned_rounds: _TypeAlias = _typing.Literal["max_abandoned_rounds"]  # noqa: Y015
     _WhichOneofArgType__max_abandoned_rounds: _TypeAlias = _typing.Literal["_max_abandoned_rounds", b"_max_abandoned_rounds"]  # noqa: Y015
@@ -465,6 +473,326 @@ class StopRunResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StopRunResponse: _TypeAlias = StopRunResponse  # noqa: Y015
+
+@_typing.final
+class ResumeRunRequest(_message.Message):
+    """Which run."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: _builtins.int
+    run: _builtins.str
+    """Set by the operator: the run's id. Unset: refused."""
+    def __init__(
+        self,
+        *,
+        run: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumeRunRequest: _TypeAlias = ResumeRunRequest  # noqa: Y015
+
+@_typing.final
+class ResumeRunResponse(_message.Message):
+    """The run as it goes on."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> Global___RunStatus:
+        """Set by the server. Unset: never."""
+
+    def __init__(
+        self,
+        *,
+        status: Global___RunStatus | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumeRunResponse: _TypeAlias = ResumeRunResponse  # noqa: Y015
+
+@_typing.final
+class PauseRunRequest(_message.Message):
+    """Which run."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    run: _builtins.str
+    """Set by the operator: the run's id. Unset: refused."""
+    reason: _builtins.str
+    """Set by the operator: why, for people; at most 65,536 characters. Unset: no reason."""
+    def __init__(
+        self,
+        *,
+        run: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reason", b"reason", "run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PauseRunRequest: _TypeAlias = PauseRunRequest  # noqa: Y015
+
+@_typing.final
+class PauseRunResponse(_message.Message):
+    """The run as it is then."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> Global___RunStatus:
+        """Set by the server. Unset: never."""
+
+    def __init__(
+        self,
+        *,
+        status: Global___RunStatus | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PauseRunResponse: _TypeAlias = PauseRunResponse  # noqa: Y015
+
+@_typing.final
+class ChangeRunRequest(_message.Message):
+    """What to change. Fields of the policy that are unset stay as they are."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: _builtins.int
+    ROUNDS_FIELD_NUMBER: _builtins.int
+    DEVICES_FIELD_NUMBER: _builtins.int
+    MINIMUM_FIELD_NUMBER: _builtins.int
+    OVERSAMPLE_FIELD_NUMBER: _builtins.int
+    WAIT_FOR_DEVICES_FIELD_NUMBER: _builtins.int
+    DEADLINE_FIELD_NUMBER: _builtins.int
+    DEVICE_TIMEOUT_FIELD_NUMBER: _builtins.int
+    MAX_ABANDONED_ROUNDS_FIELD_NUMBER: _builtins.int
+    RETRY_AFTER_FIELD_NUMBER: _builtins.int
+    STRAGGLER_FACTOR_FIELD_NUMBER: _builtins.int
+    run: _builtins.str
+    """Set by the operator: the run's id. Unset: refused."""
+    rounds: _builtins.int
+    """Set by the operator: how many rounds of training the run has in all, more than it has completed. Unset: as
+    before.
+    """
+    devices: _builtins.int
+    """Set by the operator: reports that close a round; 0: of all devices that are asked. Unset: as before."""
+    minimum: _builtins.int
+    """Set by the operator: as in RoundPolicy. Unset: as before."""
+    oversample: _builtins.float
+    """Set by the operator: as in RoundPolicy. Unset: as before."""
+    max_abandoned_rounds: _builtins.int
+    """Set by the operator: as in RoundPolicy. Unset: as before."""
+    straggler_factor: _builtins.float
+    """Set by the operator: as in RoundPolicy. Unset: as before."""
+    @_builtins.property
+    def wait_for_devices(self) -> _duration_pb2.Duration:
+        """Set by the operator: as in RoundPolicy. Unset: as before."""
+
+    @_builtins.property
+    def deadline(self) -> _duration_pb2.Duration:
+        """Set by the operator: as in RoundPolicy. Unset: as before."""
+
+    @_builtins.property
+    def device_timeout(self) -> _duration_pb2.Duration:
+        """Set by the operator: as in RoundPolicy. Unset: as before."""
+
+    @_builtins.property
+    def retry_after(self) -> _duration_pb2.Duration:
+        """Set by the operator: as in RoundPolicy. Unset: as before."""
+
+    def __init__(
+        self,
+        *,
+        run: _builtins.str = ...,
+        rounds: _builtins.int | None = ...,
+        devices: _builtins.int | None = ...,
+        minimum: _builtins.int | None = ...,
+        oversample: _builtins.float | None = ...,
+        wait_for_devices: _duration_pb2.Duration | None = ...,
+        deadline: _duration_pb2.Duration | None = ...,
+        device_timeout: _duration_pb2.Duration | None = ...,
+        max_abandoned_rounds: _builtins.int | None = ...,
+        retry_after: _duration_pb2.Duration | None = ...,
+        straggler_factor: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_devices", b"_devices", "_max_abandoned_rounds", b"_max_abandoned_rounds", "_minimum", b"_minimum", "_oversample", b"_oversample", "_rounds", b"_rounds", "_straggler_factor", b"_straggler_factor", "deadline", b"deadline", "device_timeout", b"device_timeout", "devices", b"devices", "max_abandoned_rounds", b"max_abandoned_rounds", "minimum", b"minimum", "oversample", b"oversample", "retry_after", b"retry_after", "rounds", b"rounds", "straggler_factor", b"straggler_factor", "wait_for_devices", b"wait_for_devices"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_devices", b"_devices", "_max_abandoned_rounds", b"_max_abandoned_rounds", "_minimum", b"_minimum", "_oversample", b"_oversample", "_rounds", b"_rounds", "_straggler_factor", b"_straggler_factor", "deadline", b"deadline", "device_timeout", b"device_timeout", "devices", b"devices", "max_abandoned_rounds", b"max_abandoned_rounds", "minimum", b"minimum", "oversample", b"oversample", "retry_after", b"retry_after", "rounds", b"rounds", "run", b"run", "straggler_factor", b"straggler_factor", "wait_for_devices", b"wait_for_devices"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__devices: _TypeAlias = _typing.Literal["devices"]  # noqa: Y015
+    _WhichOneofArgType__devices: _TypeAlias = _typing.Literal["_devices", b"_devices"]  # noqa: Y015
+    _WhichOneofReturnType__max_abandoned_rounds: _TypeAlias = _typing.Literal["max_abandoned_rounds"]  # noqa: Y015
+    _WhichOneofArgType__max_abandoned_rounds: _TypeAlias = _typing.Literal["_max_abandoned_rounds", b"_max_abandoned_rounds"]  # noqa: Y015
+    _WhichOneofReturnType__minimum: _TypeAlias = _typing.Literal["minimum"]  # noqa: Y015
+    _WhichOneofArgType__minimum: _TypeAlias = _typing.Literal["_minimum", b"_minimum"]  # noqa: Y015
+    _WhichOneofReturnType__oversample: _TypeAlias = _typing.Literal["oversample"]  # noqa: Y015
+    _WhichOneofArgType__oversample: _TypeAlias = _typing.Literal["_oversample", b"_oversample"]  # noqa: Y015
+    _WhichOneofReturnType__rounds: _TypeAlias = _typing.Literal["rounds"]  # noqa: Y015
+    _WhichOneofArgType__rounds: _TypeAlias = _typing.Literal["_rounds", b"_rounds"]  # noqa: Y015
+    _WhichOneofReturnType__straggler_factor: _TypeAlias = _typing.Literal["straggler_factor"]  # noqa: Y015
+    _WhichOneofArgType__straggler_factor: _TypeAlias = _typing.Literal["_straggler_factor", b"_straggler_factor"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__devices) -> _WhichOneofReturnType__devices | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_abandoned_rounds) -> _WhichOneofReturnType__max_abandoned_rounds | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__minimum) -> _WhichOneofReturnType__minimum | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__oversample) -> _WhichOneofReturnType__oversample | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rounds) -> _WhichOneofReturnType__rounds | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__straggler_factor) -> _WhichOneofReturnType__straggler_factor | None: ...
+
+Global___ChangeRunRequest: _TypeAlias = ChangeRunRequest  # noqa: Y015
+
+@_typing.final
+class ChangeRunResponse(_message.Message):
+    """The run as it is then."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATUS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def status(self) -> Global___RunStatus:
+        """Set by the server. Unset: never."""
+
+    def __init__(
+        self,
+        *,
+        status: Global___RunStatus | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["status", b"status"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ChangeRunResponse: _TypeAlias = ChangeRunResponse  # noqa: Y015
+
+@_typing.final
+class PruneRunsRequest(_message.Message):
+    """Which runs."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: _builtins.int
+    run: _builtins.str
+    """Set by the operator: the run's id. Unset: all runs that are over."""
+    def __init__(
+        self,
+        *,
+        run: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PruneRunsRequest: _TypeAlias = PruneRunsRequest  # noqa: Y015
+
+@_typing.final
+class PruneRunsResponse(_message.Message):
+    """What was deleted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class DeletedEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    DELETED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def deleted(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """Set by the server: how many states of earlier rounds, by run. Unset: there was nothing to delete."""
+
+    def __init__(
+        self,
+        *,
+        deleted: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deleted", b"deleted"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PruneRunsResponse: _TypeAlias = PruneRunsResponse  # noqa: Y015
+
+@_typing.final
+class RemoveRunRequest(_message.Message):
+    """Which run."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: _builtins.int
+    run: _builtins.str
+    """Set by the operator: the run's id. Unset: refused."""
+    def __init__(
+        self,
+        *,
+        run: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["run", b"run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveRunRequest: _TypeAlias = RemoveRunRequest  # noqa: Y015
+
+@_typing.final
+class RemoveRunResponse(_message.Message):
+    """The run is gone."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveRunResponse: _TypeAlias = RemoveRunResponse  # noqa: Y015
 
 @_typing.final
 class ListClustersRequest(_message.Message):

@@ -55,6 +55,31 @@ class OperatorServiceStub:
                 request_serializer=fed_dot_v1_dot_operator__service__pb2.StopRunRequest.SerializeToString,
                 response_deserializer=fed_dot_v1_dot_operator__service__pb2.StopRunResponse.FromString,
                 _registered_method=True)
+        self.ResumeRun = channel.unary_unary(
+                '/fed.v1.OperatorService/ResumeRun',
+                request_serializer=fed_dot_v1_dot_operator__service__pb2.ResumeRunRequest.SerializeToString,
+                response_deserializer=fed_dot_v1_dot_operator__service__pb2.ResumeRunResponse.FromString,
+                _registered_method=True)
+        self.PauseRun = channel.unary_unary(
+                '/fed.v1.OperatorService/PauseRun',
+                request_serializer=fed_dot_v1_dot_operator__service__pb2.PauseRunRequest.SerializeToString,
+                response_deserializer=fed_dot_v1_dot_operator__service__pb2.PauseRunResponse.FromString,
+                _registered_method=True)
+        self.ChangeRun = channel.unary_unary(
+                '/fed.v1.OperatorService/ChangeRun',
+                request_serializer=fed_dot_v1_dot_operator__service__pb2.ChangeRunRequest.SerializeToString,
+                response_deserializer=fed_dot_v1_dot_operator__service__pb2.ChangeRunResponse.FromString,
+                _registered_method=True)
+        self.PruneRuns = channel.unary_unary(
+                '/fed.v1.OperatorService/PruneRuns',
+                request_serializer=fed_dot_v1_dot_operator__service__pb2.PruneRunsRequest.SerializeToString,
+                response_deserializer=fed_dot_v1_dot_operator__service__pb2.PruneRunsResponse.FromString,
+                _registered_method=True)
+        self.RemoveRun = channel.unary_unary(
+                '/fed.v1.OperatorService/RemoveRun',
+                request_serializer=fed_dot_v1_dot_operator__service__pb2.RemoveRunRequest.SerializeToString,
+                response_deserializer=fed_dot_v1_dot_operator__service__pb2.RemoveRunResponse.FromString,
+                _registered_method=True)
         self.ListClusters = channel.unary_unary(
                 '/fed.v1.OperatorService/ListClusters',
                 request_serializer=fed_dot_v1_dot_operator__service__pb2.ListClustersRequest.SerializeToString,
@@ -110,6 +135,43 @@ class OperatorServiceServicer:
 
     def StopRun(self, request, context):
         """Ends a run for good and keeps its last models. Safe to repeat.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeRun(self, request, context):
+        """Lets a run go on that is paused, or that has failed: from its last models, in a round with the next number or
+        the one in which it failed. Safe to repeat.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PauseRun(self, request, context):
+        """Opens no more rounds of a run, until it is resumed. A round that is open may end, and has no deadline
+        meanwhile. Safe to repeat.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ChangeRun(self, request, context):
+        """Changes the policy of a run that goes on, and how many rounds it has. Safe to repeat.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PruneRuns(self, request, context):
+        """Deletes the models of earlier rounds of runs that are over; the final ones stay. Safe to repeat.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveRun(self, request, context):
+        """Deletes a run that is over, with its models and its log. What devices released in it stays known.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -174,6 +236,31 @@ def add_OperatorServiceServicer_to_server(servicer, server):
                     servicer.StopRun,
                     request_deserializer=fed_dot_v1_dot_operator__service__pb2.StopRunRequest.FromString,
                     response_serializer=fed_dot_v1_dot_operator__service__pb2.StopRunResponse.SerializeToString,
+            ),
+            'ResumeRun': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeRun,
+                    request_deserializer=fed_dot_v1_dot_operator__service__pb2.ResumeRunRequest.FromString,
+                    response_serializer=fed_dot_v1_dot_operator__service__pb2.ResumeRunResponse.SerializeToString,
+            ),
+            'PauseRun': grpc.unary_unary_rpc_method_handler(
+                    servicer.PauseRun,
+                    request_deserializer=fed_dot_v1_dot_operator__service__pb2.PauseRunRequest.FromString,
+                    response_serializer=fed_dot_v1_dot_operator__service__pb2.PauseRunResponse.SerializeToString,
+            ),
+            'ChangeRun': grpc.unary_unary_rpc_method_handler(
+                    servicer.ChangeRun,
+                    request_deserializer=fed_dot_v1_dot_operator__service__pb2.ChangeRunRequest.FromString,
+                    response_serializer=fed_dot_v1_dot_operator__service__pb2.ChangeRunResponse.SerializeToString,
+            ),
+            'PruneRuns': grpc.unary_unary_rpc_method_handler(
+                    servicer.PruneRuns,
+                    request_deserializer=fed_dot_v1_dot_operator__service__pb2.PruneRunsRequest.FromString,
+                    response_serializer=fed_dot_v1_dot_operator__service__pb2.PruneRunsResponse.SerializeToString,
+            ),
+            'RemoveRun': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveRun,
+                    request_deserializer=fed_dot_v1_dot_operator__service__pb2.RemoveRunRequest.FromString,
+                    response_serializer=fed_dot_v1_dot_operator__service__pb2.RemoveRunResponse.SerializeToString,
             ),
             'ListClusters': grpc.unary_unary_rpc_method_handler(
                     servicer.ListClusters,
@@ -310,6 +397,141 @@ class OperatorService:
             '/fed.v1.OperatorService/StopRun',
             fed_dot_v1_dot_operator__service__pb2.StopRunRequest.SerializeToString,
             fed_dot_v1_dot_operator__service__pb2.StopRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeRun(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fed.v1.OperatorService/ResumeRun',
+            fed_dot_v1_dot_operator__service__pb2.ResumeRunRequest.SerializeToString,
+            fed_dot_v1_dot_operator__service__pb2.ResumeRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PauseRun(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fed.v1.OperatorService/PauseRun',
+            fed_dot_v1_dot_operator__service__pb2.PauseRunRequest.SerializeToString,
+            fed_dot_v1_dot_operator__service__pb2.PauseRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ChangeRun(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fed.v1.OperatorService/ChangeRun',
+            fed_dot_v1_dot_operator__service__pb2.ChangeRunRequest.SerializeToString,
+            fed_dot_v1_dot_operator__service__pb2.ChangeRunResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PruneRuns(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fed.v1.OperatorService/PruneRuns',
+            fed_dot_v1_dot_operator__service__pb2.PruneRunsRequest.SerializeToString,
+            fed_dot_v1_dot_operator__service__pb2.PruneRunsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveRun(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fed.v1.OperatorService/RemoveRun',
+            fed_dot_v1_dot_operator__service__pb2.RemoveRunRequest.SerializeToString,
+            fed_dot_v1_dot_operator__service__pb2.RemoveRunResponse.FromString,
             options,
             channel_credentials,
             insecure,

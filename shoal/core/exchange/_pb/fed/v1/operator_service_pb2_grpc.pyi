@@ -47,6 +47,20 @@ class OperatorServiceStub:
     """Everything about one run."""
     StopRun: _grpc.UnaryUnaryMultiCallable[_operator_service_pb2.StopRunRequest, _operator_service_pb2.StopRunResponse]
     """Ends a run for good and keeps its last models. Safe to repeat."""
+    ResumeRun: _grpc.UnaryUnaryMultiCallable[_operator_service_pb2.ResumeRunRequest, _operator_service_pb2.ResumeRunResponse]
+    """Lets a run go on that is paused, or that has failed: from its last models, in a round with the next number or
+    the one in which it failed. Safe to repeat.
+    """
+    PauseRun: _grpc.UnaryUnaryMultiCallable[_operator_service_pb2.PauseRunRequest, _operator_service_pb2.PauseRunResponse]
+    """Opens no more rounds of a run, until it is resumed. A round that is open may end, and has no deadline
+    meanwhile. Safe to repeat.
+    """
+    ChangeRun: _grpc.UnaryUnaryMultiCallable[_operator_service_pb2.ChangeRunRequest, _operator_service_pb2.ChangeRunResponse]
+    """Changes the policy of a run that goes on, and how many rounds it has. Safe to repeat."""
+    PruneRuns: _grpc.UnaryUnaryMultiCallable[_operator_service_pb2.PruneRunsRequest, _operator_service_pb2.PruneRunsResponse]
+    """Deletes the models of earlier rounds of runs that are over; the final ones stay. Safe to repeat."""
+    RemoveRun: _grpc.UnaryUnaryMultiCallable[_operator_service_pb2.RemoveRunRequest, _operator_service_pb2.RemoveRunResponse]
+    """Deletes a run that is over, with its models and its log. What devices released in it stays known."""
     ListClusters: _grpc.UnaryUnaryMultiCallable[_operator_service_pb2.ListClustersRequest, _operator_service_pb2.ListClustersResponse]
     """The clusters of a run, and which earlier versions of their models are kept."""
     RollBack: _grpc.UnaryUnaryMultiCallable[_operator_service_pb2.RollBackRequest, _operator_service_pb2.RollBackResponse]
@@ -76,6 +90,20 @@ class OperatorServiceAsyncStub(OperatorServiceStub):
     """Everything about one run."""
     StopRun: _aio.UnaryUnaryMultiCallable[_operator_service_pb2.StopRunRequest, _operator_service_pb2.StopRunResponse]  # type: ignore[assignment]
     """Ends a run for good and keeps its last models. Safe to repeat."""
+    ResumeRun: _aio.UnaryUnaryMultiCallable[_operator_service_pb2.ResumeRunRequest, _operator_service_pb2.ResumeRunResponse]  # type: ignore[assignment]
+    """Lets a run go on that is paused, or that has failed: from its last models, in a round with the next number or
+    the one in which it failed. Safe to repeat.
+    """
+    PauseRun: _aio.UnaryUnaryMultiCallable[_operator_service_pb2.PauseRunRequest, _operator_service_pb2.PauseRunResponse]  # type: ignore[assignment]
+    """Opens no more rounds of a run, until it is resumed. A round that is open may end, and has no deadline
+    meanwhile. Safe to repeat.
+    """
+    ChangeRun: _aio.UnaryUnaryMultiCallable[_operator_service_pb2.ChangeRunRequest, _operator_service_pb2.ChangeRunResponse]  # type: ignore[assignment]
+    """Changes the policy of a run that goes on, and how many rounds it has. Safe to repeat."""
+    PruneRuns: _aio.UnaryUnaryMultiCallable[_operator_service_pb2.PruneRunsRequest, _operator_service_pb2.PruneRunsResponse]  # type: ignore[assignment]
+    """Deletes the models of earlier rounds of runs that are over; the final ones stay. Safe to repeat."""
+    RemoveRun: _aio.UnaryUnaryMultiCallable[_operator_service_pb2.RemoveRunRequest, _operator_service_pb2.RemoveRunResponse]  # type: ignore[assignment]
+    """Deletes a run that is over, with its models and its log. What devices released in it stays known."""
     ListClusters: _aio.UnaryUnaryMultiCallable[_operator_service_pb2.ListClustersRequest, _operator_service_pb2.ListClustersResponse]  # type: ignore[assignment]
     """The clusters of a run, and which earlier versions of their models are kept."""
     RollBack: _aio.UnaryUnaryMultiCallable[_operator_service_pb2.RollBackRequest, _operator_service_pb2.RollBackResponse]  # type: ignore[assignment]
@@ -126,6 +154,50 @@ class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_operator_service_pb2.StopRunResponse, _abc.Awaitable[_operator_service_pb2.StopRunResponse]]:
         """Ends a run for good and keeps its last models. Safe to repeat."""
+
+    @_abc_1.abstractmethod
+    def ResumeRun(
+        self,
+        request: _operator_service_pb2.ResumeRunRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_service_pb2.ResumeRunResponse, _abc.Awaitable[_operator_service_pb2.ResumeRunResponse]]:
+        """Lets a run go on that is paused, or that has failed: from its last models, in a round with the next number or
+        the one in which it failed. Safe to repeat.
+        """
+
+    @_abc_1.abstractmethod
+    def PauseRun(
+        self,
+        request: _operator_service_pb2.PauseRunRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_service_pb2.PauseRunResponse, _abc.Awaitable[_operator_service_pb2.PauseRunResponse]]:
+        """Opens no more rounds of a run, until it is resumed. A round that is open may end, and has no deadline
+        meanwhile. Safe to repeat.
+        """
+
+    @_abc_1.abstractmethod
+    def ChangeRun(
+        self,
+        request: _operator_service_pb2.ChangeRunRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_service_pb2.ChangeRunResponse, _abc.Awaitable[_operator_service_pb2.ChangeRunResponse]]:
+        """Changes the policy of a run that goes on, and how many rounds it has. Safe to repeat."""
+
+    @_abc_1.abstractmethod
+    def PruneRuns(
+        self,
+        request: _operator_service_pb2.PruneRunsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_service_pb2.PruneRunsResponse, _abc.Awaitable[_operator_service_pb2.PruneRunsResponse]]:
+        """Deletes the models of earlier rounds of runs that are over; the final ones stay. Safe to repeat."""
+
+    @_abc_1.abstractmethod
+    def RemoveRun(
+        self,
+        request: _operator_service_pb2.RemoveRunRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_service_pb2.RemoveRunResponse, _abc.Awaitable[_operator_service_pb2.RemoveRunResponse]]:
+        """Deletes a run that is over, with its models and its log. What devices released in it stays known."""
 
     @_abc_1.abstractmethod
     def ListClusters(

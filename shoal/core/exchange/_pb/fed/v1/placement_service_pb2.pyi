@@ -28,10 +28,13 @@ class PlaceRequest(_message.Message):
     SCORES_FIELD_NUMBER: _builtins.int
     PROTOTYPES_FIELD_NUMBER: _builtins.int
     WISH_FIELD_NUMBER: _builtins.int
+    ACCEPT_NEAREST_FIELD_NUMBER: _builtins.int
     run: _builtins.str
     """Set by the device: the run, at most 256 characters. Unset: the newest run that
     asks to describe; where there is none, the newest that asks anything else; else the newest that can place.
     """
+    accept_nearest: _builtins.bool
+    """Set by the device: its owner wants the nearest model even if no cluster fits. Unset: then there is none."""
     @_builtins.property
     def descriptor(self) -> _payload_pb2.Descriptor:
         """The answer to a question that asked to describe."""
@@ -56,10 +59,11 @@ class PlaceRequest(_message.Message):
         scores: _payload_pb2.Scores | None = ...,
         prototypes: _payload_pb2.Prototypes | None = ...,
         wish: Global___Wish | None = ...,
+        accept_nearest: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["descriptor", b"descriptor", "evidence", b"evidence", "prototypes", b"prototypes", "scores", b"scores", "wish", b"wish"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["descriptor", b"descriptor", "evidence", b"evidence", "prototypes", b"prototypes", "run", b"run", "scores", b"scores", "wish", b"wish"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accept_nearest", b"accept_nearest", "descriptor", b"descriptor", "evidence", b"evidence", "prototypes", b"prototypes", "run", b"run", "scores", b"scores", "wish", b"wish"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_evidence: _TypeAlias = _typing.Literal["descriptor", "scores", "prototypes", "wish"]  # noqa: Y015
     _WhichOneofArgType_evidence: _TypeAlias = _typing.Literal["evidence", b"evidence"]  # noqa: Y015
@@ -170,8 +174,8 @@ class Placement(_message.Message):
 
     @_builtins.property
     def model(self) -> _payload_pb2.Weights:
-        """Set by the server: the model of the cluster; where it abstained, the nearest one's, not to be used unless
-        the owner asks for it. Unset: it abstained and gives none; the assignment says why.
+        """Set by the server: the model of the cluster; where it abstained, the nearest one's, if accept_nearest
+        was set. Unset: it abstained and gives none; the assignment says why.
         """
 
     def __init__(

@@ -1,0 +1,162 @@
+"""What FLUX's default loses, setting by setting, against the best of other ways to train.
+
+    python -m benchmarks.regret [--seeds 42,43,44] [--only digits,hapt] [--methods flux,fedavg,local]
+                                [--data-dir DIR] [--json FILE]
+
+A row is a setting: the accuracy, in percent and as a mean over seeds, of the models of the devices' own
+clusters by each method, and the regret: how far FLUX's default is below the best of the others, in points, as
+a mean and for the worst seed. A negative regret is a lead. `local` trains each device by itself; `prior` is
+FLUX with the true number of groups, which IFCA knows too, so both are left out where there is none.
+
+Settings are those in which groups pay, those in which they do not (alike devices, few samples, class shares,
+drift, data that come from many places), and learning rates from a third to three times the usual one. A cell
+that is in FILE already is not run again.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shoal.core.algorithm import find, measurement
+from shoal.lab.experiment import Experiment, run
+from shoal.lab.fleet import Fleet
+from shoal.lab.models import learner_of
+from shoal.lab.setting import fleet_of
+from shoal.lab.simulation import attempt
+
+METHODS: Mapping[str, tuple[str, str]] = {
+    "flux": ("flux", "default"),
+    "fedavg": ("fedavg", "default"),
+    "local": ("fedavg", "default"),
+    "paper": ("flux", "paper"),
+    "prior": ("flux-prior", "paper"),
+    "ifca": ("ifca", "default"),
+}
+DIGITS: dict[str, Any] = {"dataset": "digits", "rounds": 20}
+FEW: dict[str, Any] = {"dataset": "mnist", "samples": 300, "rounds": 10}
+USUAL = {"digits": (0.05, 16), "mnist": (0.05, 32), "hapt": (0.02, 16), "elec2": (0.05, 32)}
+"""Learning rate and batch size."""
+
+
+def settings() -> Iterator[tuple[str, dict[str, Any], float]]:
+    """Each setting by name, its experiment, and the factor on the usual learning rate."""
+    for shift in ("px", "py", "pyx", "pxy"):
+        for level in (1, 3, 5, 8):
+            yield f"digits {shift} {level}", {**DIGITS, "shift": shift, "level": level}, 1.0
+    for factor in (1 / 3, 3.0):
+        for shift in ("px", "pyx"):
+            yield f"digits {shift} 5, rate x {factor:.2g}", {**DIGITS, "shift": shift, "level": 5}, factor
+    for level in (1, 4, 7):
+        yield (
+            f"digits dirichlet {level}",
+            {**DIGITS, "shift": "dirichlet", "level": level, "clients": 20},
+            1.0,
+        )
+    drift = {**DIGITS, "shift": "px", "level": "medium", "drifts": 4}
+    yield "digits px, drift", drift, 1.0
+    for shift, level in (("py", 1), ("px", 5), ("pxy", 5)):
+        yield f"mnist {shift} {level}, 300 images", {**FEW, "shift": shift, "level": level}, 1.0
+    for shift, level in (("px", 5), ("py", 1)):
+        crowd = {**FEW, "shift": shift, "level": level, "clients": 50, "samples": 100}
+        yield f"mnist {shift} {level}, 50 devices", crowd, 1.0
+    for level in (1, 2):
+        sizes = {"dataset": "mnist", "shift": "qs-features", "level": level, "clients": 40, "rounds": 8}
+        yield f"mnist sizes {level}, 40 devices", sizes, 1.0
+    yield "hapt", {"dataset": "hapt", "clients": 30, "rounds": 8}, 1.0
+    for stages in (4, 10):
+        yield (
+            f"elec2, {stages} stages",
+            {"dataset": "elec2", "clients": 8, "drifts": stages, "rounds": 20},
+            1.0,
+        )
+
+
+def accuracy(
+    method: str, wanted: dict[str, Any], factor: float, seed: int, folder: Path | None
+) -> float | None:
+    """The mean accuracy of the devices' own models, in percent; None for a method that needs the groups."""
+    algorithm, preset = METHODS[method]
+    rate, batch = USUAL[wanted["dataset"]]
+    changes: dict[str, Any] = {"learning_rate": rate * factor, "batch_size": batch}
+    experiment = Experiment(
+        algorithm, preset, data_dir=folder, seed=seed, threads=1, changes=changes, **wanted
+    )
+    if method == "local":
+        return _local(experiment)
+    if method in ("prior", "ifca"):
+        concepts = {holding.concept for holding in fleet_of(experiment)[0].values()}
+        if wanted["dataset"] in ("hapt", "elec2") or len(concepts) == 1 or wanted["shift"] == "dirichlet":
+            return None
+        experiment = replace(experiment, changes={**changes, "clusters": len(concepts)})
+    return float(run(experiment)["accuracy"]["known"])
+
+
+def _local(experiment: Experiment) -> float:
+    fleet, _ = fleet_of(experiment)
+    found, server = [], find("fedavg")[0].server()
+    for name, holding in fleet.items():
+        own = Fleet.of({name: holding}, fleet.classes, fleet.held_out)
+        learner = learner_of(experiment.model or None, None, experiment.options, fleet)
+        changes = {"rounds": experiment.rounds, **experiment.changes}
+        result = attempt(
+            "fedavg",
+            own,
+            changes,
+            model=learner,
+            preset="default",
+            seed=experiment.seed,
+            model_seed=experiment.model_seed,
+            device="cpu",
+            say=lambda text: None,
+        )
+        task = measurement(server, result.state, result.state.assignments[name])
+        found.append(100.0 * result.devices.accuracy(name, task))
+    return float(np.mean(found))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--seeds", default="42,43,44", help="comma-separated")
+    parser.add_argument("--only", default="", help="only settings whose names contain one of these words")
+    parser.add_argument("--methods", default=",".join(METHODS), help="comma-separated; flux is always run")
+    parser.add_argument("--data-dir", type=Path, help="the folder with mnist, uci-har-hapt and elec2")
+    parser.add_argument("--json", type=Path, help="keep every cell in this file")
+    asked = parser.parse_args()
+    words = [word for word in asked.only.split(",") if word]
+    seeds = [int(seed) for seed in asked.seeds.split(",")]
+    methods = ["flux", *(name for name in asked.methods.split(",") if name != "flux")]
+    cells: dict[str, float | None] = {}
+    if asked.json and asked.json.exists():
+        cells = json.loads(asked.json.read_text())
+    print(f"| setting | {' | '.join(methods)} | regret | worst seed |\n|---|{'---|' * (len(methods) + 2)}")
+    regrets = []
+    for name, wanted, factor in settings():
+        chosen = not words or any(word in name for word in words)
+        if not chosen or (wanted["dataset"] != "digits" and asked.data_dir is None):
+            continue
+        figures: dict[str, list[float | None]] = {method: [] for method in methods}
+        for seed in seeds:
+            for method in methods:
+                key = f"{name} / {method} / {seed}"
+                if key not in cells:
+                    cells[key] = accuracy(method, wanted, factor, seed, asked.data_dir)
+                    if asked.json:
+                        asked.json.write_text(json.dumps(cells, indent=1) + "\n")
+                figures[method].append(cells[key])
+        rows = np.array([[np.nan if value is None else value for value in row] for row in figures.values()])
+        lost = np.nanmax(rows[1:], axis=0) - rows[0]
+        regrets.append(lost)
+        shown = ["-" if np.isnan(mean) else f"{mean:.1f}" for mean in rows.mean(axis=1)]
+        print(f"| {name} | {' | '.join(shown)} | {lost.mean():+.1f} | {lost.max():+.1f} |", flush=True)
+    if regrets:
+        every = np.maximum(np.array(regrets), 0.0)
+        print(f"\nmean regret {every.mean():.2f}, largest {every.max():.2f}, over {every.size} cells")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""One device's bounds do not stretch the projector of all, and a descriptor has to lie within the bounds."""
+
+import numpy as np
+import pytest
+
+from shoal.core.algorithm import Report
+from shoal.core.errors import BadPayload
+from shoal.core.exchange.messages import Evaluated
+from shoal.core.exchange.parts import Descriptor, LatentBounds, Moments, PrivacySettings
+from shoal.core.exchange.tensors import digest
+from shoal.core.server_kit.frozen_encoder import admit_moments, make_projector, merged_bounds
+
+LATENTS, OFF = 6, PrivacySettings()
+
+
+def bounds(low: float, high: float) -> LatentBounds:
+    return LatentBounds(np.full(LATENTS, float(low)), np.full(LATENTS, float(high)))
+
+
+def merged(*parts: LatentBounds) -> tuple[float, float]:
+    reports = [Report(f"d{i}", Evaluated(0.5, 1.0, 9, each, LATENTS)) for i, each in enumerate(parts)]
+    found, _ = merged_bounds(reports, PrivacySettings(), 1.0)
+    assert found is not None
+    return float(found.low.min()), float(found.high.max())
+
+
+@pytest.mark.parametrize("lie", [bounds(-1e30, 1e30), bounds(500, 501), bounds(-40, 1)])
+def test_bounds_that_are_far_from_most_are_not_merged(lie: LatentBounds) -> None:
+    assert merged(bounds(0, 1), bounds(0, 2), bounds(-1, 1), lie) == (-1, 2)
+
+
+def test_bounds_that_differ_as_those_of_honest_devices_do_are_all_merged() -> None:
+    assert merged(bounds(0, 1), bounds(0, 2), bounds(-3, 1), bounds(4, 9)) == (-3, 9)
+    assert merged(bounds(0, 0), bounds(0, 0), bounds(0, 0)) == (0, 0)
+    assert merged(bounds(0, 1), bounds(-1e6, 1)) == (-1e6, 1)
+
+
+def descriptor(mean: float, deviation: float, privacy: PrivacySettings = OFF) -> Descriptor:
+    shape = (2, 3)
+    moments = Moments(np.full(shape, mean), np.full(shape, deviation), np.array([30.0, 30.0]))
+    return Descriptor(moments, "0" * 64, privacy)
+
+
+def test_a_descriptor_outside_the_bounds_of_all_devices_is_refused() -> None:
+    box = bounds(0.0, 1.0)
+    projector = make_projector(box, LATENTS, 3)
+    assert digest(projector) == digest(make_projector(box, LATENTS, 3))
+    admit_moments(box, projector, descriptor(0.5, 0.3))
+    for lie in (descriptor(-1e8, 0.3), descriptor(0.0, 1e8), descriptor(30.0, 0.1)):
+        with pytest.raises(BadPayload, match="outside the bounds of all devices' latents"):
+            admit_moments(box, projector, lie)
+    noisy = PrivacySettings("paper", 0.01)  # a scale of 1 / (30 * 0.01) of the range
+    admit_moments(box, projector, descriptor(30.0, 0.1, noisy))
+    with pytest.raises(BadPayload, match="outside the bounds"):
+        admit_moments(box, projector, descriptor(1e8, 0.1, noisy))
