@@ -24,10 +24,16 @@ TROUBLES = (
     "swizzle",
     "twin",
     "revoke",
+    "gone",
 )
 """What the nemesis does. "cut" takes the power, "clog" parts one device from the server, "swizzle" one after
 another and back in another order, "twin" starts a second process with a device's name and another disk,
-"revoke" ends its identity; with that one, devices have certificates, else they are believed."""
+"revoke" ends its identity; with that one, devices have certificates, else they are believed. "gone" ends a
+device that never returns."""
+
+
+FEW = 5
+"""Abandoned rounds in a row after which some of the runs are given up; the others never are."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +119,7 @@ def _run(
         wait_for_devices=chance.choice((1.0, 10.0)),
         deadline=chance.choice(deadlines),
         device_timeout=chance.choice((3.0 * heartbeat, 60.0)),
-        max_abandoned_rounds=10_000,
+        max_abandoned_rounds=chance.choice((10_000, 10_000, FEW)),
     )
     algorithm = chance.choice(("fedavg", "fedavg", "flux"))
     parameters: dict[str, int | str] = {"rounds": chance.choice((1, 2, 3))}
