@@ -6,12 +6,14 @@ This is the part of the client that needs PyTorch. It runs in a process of its o
 import os
 import traceback
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
 
 from fedclient.config import ComputeConfig, LearnerConfig, WorkConfig
 from fedclient.store.blobs import BlobStore
+from fedclient.store.consent import Consents
 from fedclient.store.ledger import Ledger
 from fedclient.store.memory import Memory
 from fedclient.work import selfcheck
@@ -64,7 +66,15 @@ class Runtime:
         settle_torch(config.compute)
         learner, views = open_learner(config.learner), open_views(config)
         # Privacy noise is seeded by the operating system: anyone who knew the seed could subtract the noise.
-        noise, account = np.random.default_rng(), Ledger(config.account, config.privacy)
+        noise, account = (
+            np.random.default_rng(),
+            Ledger(
+                config.account,
+                config.privacy,
+                source_of(config),
+                consents=Consents(config.consent) if config.consent else None,
+            ),
+        )
         context = DeviceContext(learner, views, config.compute.device, seed=0, noise=noise, account=account)
         findings: Mapping[str, Any] = NO_FINDINGS
         with columns_named(config.file, config.data):
@@ -98,6 +108,8 @@ class Runtime:
         cls, half = self._halves[kind]
         message, work = decode(task.payload, {kind: cls}, self._store.load), work_key(task)
         context = self._context.for_task(task.seed, self._memory.before(task.run, work))
+        if isinstance(context.account, Ledger):
+            context.account = context.account.of(task.run)
         for what in left_open(message):
             context.account.unprotected(what, context.version(ALL, labels=False))
         with columns_named(self._file, self._data):
@@ -145,6 +157,12 @@ def open_views(config: WorkConfig) -> Views:
     if config.data is None:
         raise ConfigError("no data are given", "set `data`, for example data: {npz: train.npz}")
     return load(config.data, config.labels)
+
+
+def source_of(config: WorkConfig) -> str:
+    """A name for where the data come from, and nothing about them. Another file is another source."""
+    place = config.file or (config.data.module or config.data.path if config.data else "")
+    return sha256(str(place).encode()).hexdigest()
 
 
 def settle_torch(compute: ComputeConfig) -> None:

@@ -19,6 +19,7 @@ from shoal.core.exchange.messages import (
 from shoal.core.exchange.payload import fields_of
 from shoal.core.exchange.privacy_modes import MODES
 from shoal.core.privacy.cost import Cost, epsilon_of
+from shoal.core.privacy.sums import REPLACED
 from shoal.core.types import Tensors
 
 OPEN = {
@@ -62,6 +63,11 @@ class Statement:
         return self.cost.epsilon(self.delta, self.group_size)
 
     @property
+    def if_replaced(self) -> float:
+        """The epsilon of what has a guarantee, between data sets in which one sample is another."""
+        return self.cost.epsilon_if_replaced(REPLACED, self.delta, self.group_size)
+
+    @property
     def weights(self) -> bool:
         """Whether weights left, and none without a guarantee."""
         return bool(self.cost.curve) and OPEN["weights"] not in self.unprotected
@@ -79,6 +85,7 @@ class Statement:
             "delta": self.delta,
             "group_size": self.group_size,
             "of_releases": self.protected,
+            "if_replaced": self.if_replaced,
             "unprotected": list(self.unprotected),
             "failures": self.failures,
             "summary": str(self),

@@ -30,6 +30,8 @@ differ in:
                                                 in which a slow start looks like a small gain
     grouping           density    likelihood    the elbow chains unlike devices together where many differ,
                                                 and splits like ones: see `shoal.core.server_kit.fleet`
+    steady             0          3             the model of one or two devices scatters from round to round,
+                                                and at a high learning rate it may fail
     absent             minus_one  beyond        -1 lies among real means: what it looks like depends on the
                                                 scale of the latents, so two unlike devices may look alike
     placing            distance   likelihood    a distance ignores how much samples spread in each coordinate,
@@ -96,10 +98,18 @@ class Parameters(DescriptorParameters, NoisedParameters):
         "soft: a device starts each round from a mixture of the clusters' models, and its update counts in "
         "each of them with the same weights (D.3).",
     )
+    steady: int = setting(
+        3,
+        "In the last two fifths of the rounds, a cluster's model takes a round's whole step if this many of "
+        "its devices trained it; with fewer, m, it takes (m + 1) / (steady + 1) of the step. 0: always the "
+        "whole step.",
+        unit="devices",
+        at_least=0,
+    )
     watch: int = setting(
         0,
         "Rounds after which devices describe their data again, to detect drift; 0: never. With a privacy "
-        "guarantee, only new data cost budget.",
+        "guarantee, a device describes its data again only when its owner's window (window_days) is over.",
         unit="rounds",
         at_least=0,
     )
@@ -151,6 +161,7 @@ PAPER = {
     "aggregation": "mean",
     "history": "whole",
     "grouping": "density",
+    "steady": 0,
     "placing": "distance",
     "absent": "minus_one",
     "solver": "auto",
