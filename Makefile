@@ -62,7 +62,7 @@ fuzz: .venv/built
 proto: .venv/built
 	@scripts/generate
 
-## make lock       write requirements.lock from the versions in .venv/
+## make lock       write requirements.lock and requirements/*.lock from the versions in .venv/
 lock:
 	@scripts/lock
 

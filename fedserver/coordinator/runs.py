@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import time
-import typing
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,12 +10,12 @@ from typing import Any
 
 from fedserver.coordinator import damage
 from fedserver.coordinator.damage import DamagedReports
+from fedserver.coordinator.recipe import Recipe
 from fedserver.coordinator.reduction import StoredReports, in_thread, measured_accuracy, reduce
 from fedserver.coordinator.visitor import Signal
 from fedserver.store.records import RoundRecord, RunRecord, RunSpec, Standing
 from fedserver.store.store import BlobCacheCalls, Storage
-from shoal.core.algorithm import State, find
-from shoal.core.engine.bootstrap import Bootstrap, Unstarted
+from shoal.core.algorithm import State
 from shoal.core.engine.events import (
     Abandon,
     Changed,
@@ -47,8 +46,7 @@ from shoal.core.errors import (
 )
 from shoal.core.exchange.link import Task
 from shoal.core.exchange.messages import Message
-from shoal.core.exchange.tensors import check_finite
-from shoal.core.types import DeviceId, ModelKey, Tensors
+from shoal.core.types import DeviceId, ModelKey
 from shoal.shell import crash
 
 log = logging.getLogger("shoal.run")
@@ -58,33 +56,6 @@ AGAIN = 1.0
 NAMED, REASON = 10, 2000
 """How many missing devices a log line names (`run show` lists all), and how many characters of an error it
 has."""
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How to run an algorithm. server_half: its server half. state: the type of its states, for the
-    checkpoints."""
-
-    server_half: Bootstrap
-    state: Any
-
-    def start(self, model: Tensors | None) -> State:
-        """The first state. Without an initial model, the run first asks a device for one."""
-        if model is None:
-            return Unstarted()
-        check_finite(model, "the initial model")
-        started: State = self.server_half.start(model, self.server_half.parameters)
-        return started
-
-
-def recipe_of(spec: RunSpec) -> Recipe:
-    """The recipe of a specification. Raises ConfigError if an algorithm, preset or parameter is unknown."""
-    algorithm, variant = find(spec.algorithm)
-    parameters = algorithm.configure(spec.preset, {**variant, **spec.parameters})
-    server_half = algorithm.server()
-    state = algorithm.state_type()
-    bootstrap = Bootstrap(server_half, parameters, algorithm.initial(parameters))
-    return Recipe(bootstrap, typing.Union[state, Unstarted])  # noqa: UP007
 
 
 @dataclass(frozen=True)
