@@ -25,6 +25,7 @@ class Verbs(Commands):
         "watch": "fedclient.cli.watch",
         "status": "fedclient.cli.status",
         "ledger": "fedclient.cli.ledger",
+        "consent": "fedclient.cli.consent",
     }
     renamed: ClassVar = {"--patience": "--give-up-after"}
 

@@ -203,7 +203,9 @@ class Agent:
         try:
             self._outbox.clear()
             crash.point("device.outbox-emptied")
-            for weights in task.payload.weights():
+            wanted = task.payload.weights()
+            self._store.make_room((weights.blob for weights in wanted), self._allowance.kept_bytes)
+            for weights in wanted:
                 await self._with_disk_space(lambda blob=weights.blob: self._fetch(blob))  # type: ignore[misc]
             crash.point("device.fetched")
             result = await self._with_disk_space(lambda: self._perform(task))

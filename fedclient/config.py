@@ -10,10 +10,11 @@ in plain text, `server` and `insecure_loopback: true` are required. Paths are re
 import dataclasses
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from fedclient.store.consent import Consents
 from shoal.core.data.views import HELD_OUT
 from shoal.core.errors import ConfigError
 from shoal.core.privacy.budget import Budget
@@ -77,6 +78,8 @@ class DataConfig:
     shape: of one sample, such as [1, 28, 28] for images with one channel; unset: as in the file. Pictures are
     brought into it.
     divide_by: a number to divide every value by; unset: bytes are divided by 255, other numbers are not.
+    regression: whether labels are numbers to predict and not classes, see
+    `shoal.core.device_kit.regression`.
     held_out: the share of the samples to measure on during a run instead of training on them; with 0, a run
     that needs such a part, as flux does, fails on this device. A module that returns Views has its own.
     """
@@ -97,6 +100,7 @@ class DataConfig:
     shape: tuple[int, ...] = ()
     divide_by: float | None = None
     held_out: float = HELD_OUT
+    regression: bool = False
 
     def __post_init__(self) -> None:
         given = [name for name in KINDS if getattr(self, name) is not None]
@@ -121,6 +125,8 @@ class DataConfig:
             raise ConfigError("test_labels is set, but test is not", "set test to the idx file of images")
         if self.divide_by is not None and self.divide_by <= 0.0:
             raise ConfigError(f"divide_by is {self.divide_by}", "use a number above 0, such as 255")
+        if self.regression and self.kind == "images":
+            raise ConfigError("the folders of images are classes, not numbers", "remove regression")
         if not 0.0 <= self.held_out < 1.0:
             raise ConfigError(f"held_out is {self.held_out}", "use a share from 0 to below 1, such as 0.2")
         if any(size < 1 for size in self.shape):
@@ -185,10 +191,33 @@ class LimitsConfig:
 
 
 @dataclass(frozen=True)
+class PrivacyConfig(Budget):
+    """The owner's budget. What may leave in the open is asked for each run unless a rule is set: true or
+    false."""
+
+    allow_unprotected: bool | None = None
+    allow_plain_weights: bool | None = None
+
+    def towards(self, joined: bool) -> Budget:
+        """The budget towards a server. joined: whether it is another's.
+
+        In plain text the server is on this machine, so what leaves the device does not leave its owner, and
+        nothing has to be asked.
+        """
+        if joined:
+            return self
+        rules = (self.allow_unprotected is not False, self.allow_plain_weights is not False)
+        return replace(self, allow_unprotected=rules[0], allow_plain_weights=rules[1])
+
+
+@dataclass(frozen=True)
 class ClientConfig:
     """state: the device's folder. server: "host:port"; unset: the one in the identity. device: its name, kept
     in its folder; unset: the one in the identity, or a generated one. insecure_loopback: whether to use plain
     text, without an identity, to a server on this machine.
+
+    ledger: the folder of the privacy ledger; unset: in `state`. Devices on one machine that have the same
+    records share one, so that what they spend adds up.
     """
 
     server: str | None = None
@@ -199,7 +228,18 @@ class ClientConfig:
     data: DataConfig | None = None
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
-    privacy: Budget = field(default_factory=Budget)
+    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
+    ledger: Path | None = None
+
+    @property
+    def account(self) -> Path:
+        """The folder of the privacy ledger."""
+        return self.ledger or self.state / "privacy"
+
+    @property
+    def consents(self) -> Consents:
+        """What the owner has allowed single runs."""
+        return Consents(self.state / "consent")
 
     def __post_init__(self) -> None:
         if self.device is not None and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", self.device):
@@ -212,10 +252,11 @@ class ClientConfig:
 @dataclass(frozen=True)
 class WorkConfig:
     """The settings of the training process. blobs: the folder of models that come and go. account: the folder
-    of the ledger; privacy: what its owner allows.
+    of the ledger; privacy: what its owner allows. consent: the folder of what was allowed to single runs.
 
     data: the device's data. file: one file to use instead, read as `data` says; its labels do not matter.
-    labels: False if labels are not needed. selfcheck: what to try before the first task.
+    labels: False if labels are not needed. selfcheck: what to try before the first task. newcomer: whether
+    the process may choose among models, which is for the device itself: no task of a server may ask for it.
     """
 
     blobs: Path
@@ -226,7 +267,9 @@ class WorkConfig:
     labels: bool = True
     compute: ComputeConfig = field(default_factory=ComputeConfig)
     privacy: Budget = field(default_factory=Budget)
+    consent: Path | None = None
     selfcheck: SelfCheck = "none"
+    newcomer: bool = False
 
 
 def read(path: Path | None, flags: Mapping[str, Any]) -> ClientConfig:

@@ -40,7 +40,7 @@ async def serve(settings: ClientConfig, console: Console, until: Until, give_up_
         reporter = Reporter(Status(device, reached.address), folder.root, console.progress, console.say)
         try:
             _check_role(reached)
-            executor = Spawned(work_config(settings, selfcheck="quick"))
+            executor = Spawned(work_config(settings, selfcheck="quick", joined=reached.identity is not None))
             async with _link(reached, folder, console) as link, _stopped_at_the_end(executor):
                 reporter.doing("loading the learner and the data")
                 if not (await executor.start()).labelled:
@@ -114,7 +114,8 @@ async def place(
     with folder.locked():
         reached = endpoint(settings)
         folder.device(reached.device)
-        store, executor = BlobStore(folder.blobs), Spawned(work_config(settings, file, labels=False))
+        work = work_config(settings, file, labels=False, joined=reached.identity is not None)
+        store, executor = BlobStore(folder.blobs), Spawned(replace(work, newcomer=True))
         async with _link(reached, folder, console) as link, _stopped_at_the_end(executor):
             limit = settings.limits.download_bytes
             placer = Placer(link, executor, store, console.progress, limit, give_up_after)
@@ -130,23 +131,28 @@ async def place(
 
 
 def work_config(
-    settings: ClientConfig, file: Path | None = None, labels: bool = True, selfcheck: SelfCheck = "none"
+    settings: ClientConfig,
+    file: Path | None = None,
+    labels: bool = True,
+    selfcheck: SelfCheck = "none",
+    joined: bool = True,
 ) -> WorkConfig:
     """The settings of the training process. Raises ConfigError if the learner or the data are missing."""
     if settings.learner is None:
         raise ConfigError("no learner is given", "set `learner`, for example learner: {file: learner.py}")
     if settings.data is None and file is None:
         raise ConfigError("no data are given", "set `data`, for example data: {npz: train.npz}")
-    folder, compute, privacy = DeviceFolder(settings.state), settings.compute, settings.privacy
+    folder, compute = DeviceFolder(settings.state), settings.compute
     return WorkConfig(
         folder.blobs,
-        folder.privacy,
+        settings.account,
         settings.learner,
         settings.data,
         file,
         labels,
         compute,
-        privacy,
+        settings.privacy.towards(joined),
+        folder.root / "consent",
         selfcheck,
     )
 

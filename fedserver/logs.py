@@ -34,7 +34,7 @@ class _Kind:
 
 
 class Bounded(logging.Filter):
-    """Lets at most so many lines of one kind through in a minute, and says how many were left out.
+    """Lets a bounded number of lines of one kind through in a minute, and says how many were left out.
 
     Lines are of one kind if the same statement wrote them.
     """

@@ -7,16 +7,19 @@
 import hashlib
 import mmap
 import os
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
-from shoal.core.errors import BadPayload
+from shoal.core.errors import BadPayload, Refused
 from shoal.core.exchange.payload import BlobRef, Weights
 from shoal.core.exchange.tensors import manifest_of, pack, unpack
 from shoal.core.exchange.wire import CHUNK
 from shoal.core.types import Tensors
 from shoal.shell import crash
 from shoal.shell.disk import TEMPORARY, settle, storing, temporary
+
+PART = ".part"
+"""The end of the name of a download that is not complete."""
 
 
 class BlobStore:
@@ -59,7 +62,7 @@ class BlobStore:
         """
         if self.has(blob):
             return
-        part = self.path(blob).with_suffix(".part")
+        part = self.path(blob).with_suffix(PART)
         with storing(part), part.open("ab") as file:
             held = min(file.tell(), blob.size) // CHUNK * CHUNK
             file.truncate(held)
@@ -115,6 +118,22 @@ class BlobStore:
             file.seek(start)
             while chunk := file.read(CHUNK):
                 yield chunk
+
+    def make_room(self, wanted: Iterable[BlobRef], most: int) -> None:
+        """Before these are fetched: delete the oldest blobs until all fit into `most` bytes.
+
+        No one may write here meanwhile. Raises Refused if these do not fit even by themselves.
+        """
+        blobs = set(wanted)
+        size = sum(blob.size for blob in blobs)
+        if size > most:
+            raise Refused(
+                f"the models of a task have {size} bytes, and this device keeps at most {most}",
+                "raise limits.kept_bytes in this device's settings",
+            )
+        missing = sum(blob.size for blob in blobs if not self.path(blob).is_file())
+        names = [name for blob in blobs for name in (blob.sha256, f"{blob.sha256}{PART}")]
+        self.trim(most - missing, names)
 
     def trim(self, most: int, in_use: Collection[str] = ()) -> None:
         """Delete the oldest blobs, and unfinished files, until at most `most` bytes are kept.

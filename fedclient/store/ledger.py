@@ -16,6 +16,7 @@ one on the disk. Each file is replaced in one step, so that no crash leaves half
 """
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,7 +25,8 @@ from hashlib import sha256
 from pathlib import Path
 from secrets import token_bytes
 
-from shoal.core.errors import BadPayload, LedgerFault, OverBudget, Unprotected
+from fedclient.store.consent import Consents
+from shoal.core.errors import BadPayload, ConfigError, LedgerFault, NoConsent, OverBudget, Unprotected
 from shoal.core.exchange.parts import Descriptor
 from shoal.core.exchange.payload import Payload
 from shoal.core.exchange.tensors import digest
@@ -46,10 +48,12 @@ from shoal.core.privacy.ledger import (
     chosen,
     head_from,
     line_of,
+    of_run,
     paid,
     read,
     released,
     spent,
+    within,
 )
 from shoal.core.privacy.release import noisy_count, release_sums
 from shoal.core.privacy.report import OF_TRAINING
@@ -58,6 +62,9 @@ from shoal.core.types import Tensors
 from shoal.shell import crash
 from shoal.shell.disk import lock, make_folder, storing, sweep, write
 
+DAY = 86400.0
+WAIT = 2.0
+"""Seconds to wait for another device that shares the ledger: it holds the lock for milliseconds."""
 LEDGER, HEAD, RELEASES = "ledger.jsonl", "head", "releases"
 HINT = (
     "a damaged ledger releases nothing. Restore the folder from a backup; or see what `fedclient ledger "
@@ -69,8 +76,29 @@ HINT = (
 class Ledger:
     """The ledger in `folder`, and the budget that its owner allows."""
 
-    def __init__(self, folder: Path, budget: Budget) -> None:
-        self._folder, self._budget = folder, budget
+    def __init__(
+        self,
+        folder: Path,
+        budget: Budget,
+        source: str = "",
+        run: str = "",
+        clock: Callable[[], float] = time.time,
+        consents: Consents | None = None,
+    ) -> None:
+        """source: names where the data come from, such as their file; "": only their content counts.
+
+        run: that asks. clock: seconds since 1970. consents: what the owner has allowed single runs.
+        """
+        self._folder, self._budget, self._source, self._run = folder, budget, source, run
+        self._clock, self._consents = clock, consents
+
+    def of(self, run: str) -> "Ledger":
+        """The same ledger, for the tasks of a run."""
+        return Ledger(self._folder, self._budget, self._source, run, self._clock, self._consents)
+
+    @property
+    def _since(self) -> float:
+        return self._clock() - DAY * self._budget.window_days
 
     def entries(self) -> list[Entry]:
         """All entries. Raises LedgerFault if the ledger was changed or is damaged."""
@@ -93,17 +121,20 @@ class Ledger:
         try:
             self._check(entries, order.terms.cost, order.data)
         except OverBudget:
-            # A device that was placed as a newcomer and trains now has released all samples without classes.
-            found = self._recalled(entries, order.without_classes)
-            if found is None or found.classes:  # earlier classes belong to other labels
-                raise
+            # An old release is better than none. And a device that was placed as a newcomer and trains now
+            # has released all samples without classes.
+            found = self._recalled(entries, order, -math.inf)
+            if found is None:
+                found = self._recalled(entries, order.without_classes, -math.inf)
+                if found is None or found.classes:  # earlier classes belong to other labels
+                    raise
             return found
         sums = exact()  # the author's code may fail or hang: so before the debit, and without the lock
         with self._locked():
             entries, head = self._read()
             if (found := self._recalled(entries, order)) is not None:
                 return found
-            debit = Debit.of(order, len(paid(entries)) + 1, time.time())
+            debit = Debit.of(order, len(paid(entries)) + 1, self._clock(), self._source, self._run)
             head = self._pay(debit, entries, head)
             descriptor = release_sums(sums, order.settings, order.terms, order.projector)
             crash.point("device.drawn")
@@ -116,12 +147,13 @@ class Ledger:
         does."""
         with self._locked():
             entries, head = self._read()
-            training = Training.of(lesson, len(paid(entries)) + 1, time.time())
+            number = len(paid(entries)) + 1
+            training = Training.of(lesson, number, self._clock(), self._source, self._run)
             self._pay(training, entries, head)
         found = work(token_bytes)
         crash.point("device.drawn")
         with self._locked():
-            self._append(Release(training.number, time.time(), digest(found)), self._read()[1])
+            self._append(Release(training.number, self._clock(), digest(found)), self._read()[1])
             crash.point("device.release-noted")
         return found
 
@@ -136,7 +168,8 @@ class Ledger:
             entries, head = self._read()
             if (found := self._recounted(entries, tally)) is not None:
                 return found
-            counted = Counted.of(tally, len(paid(entries)) + 1, time.time())
+            number = len(paid(entries)) + 1
+            counted = Counted.of(tally, number, self._clock(), self._source, self._run)
             head = self._pay(counted, entries, head)
             noised = noisy_count(value, tally.rho)
             crash.point("device.drawn")
@@ -145,7 +178,15 @@ class Ledger:
 
     def unprotected(self, what: str, data: str) -> None:
         """See `shoal.core.privacy.accountant`. Raises Unprotected, LedgerFault, StorageFault."""
-        if not self._budget.allows(what):
+        allowed = self._budget.allows(what)
+        if allowed is None and not (self._consents and self._consents.allows(self._run, what)):
+            raise NoConsent(
+                f"run {self._run} asks for {what}: without a privacy guarantee, and you have not consented",
+                f"`fedclient consent show` lists what runs ask for, and `fedclient consent give {self._run}` "
+                "allows it; privacy.allow_unprotected and privacy.allow_plain_weights in this device's "
+                "settings are rules for all runs",
+            )
+        if allowed is False:
             training = what in OF_TRAINING
             ask, setting = (
                 ("dp_epsilon", "allow_plain_weights")
@@ -161,18 +202,19 @@ class Ledger:
         with self._locked():
             entries, head = self._read()
             if not self._noted(entries, what, data):
-                self._append(Open(time.time(), what, data), head)
+                self._append(Open(self._clock(), what, data), head)
 
     def failed(self, run: str, code: str) -> None:
         """Write down that the server of this run learns of a failure. Raises LedgerFault, StorageFault."""
         with self._locked():
-            self._append(Failed(time.time(), run, code), self._read()[1])
+            self._append(Failed(self._clock(), run, code), self._read()[1])
 
     def _noted(self, entries: list[Entry], what: str, data: str) -> bool:
         return any((each.what, each.data) == (what, data) for each in chosen(entries, Open))
 
     def _check(self, entries: list[Entry], cost: Cost, data: str) -> None:
-        self._budget.check(cost, spent(entries, data), spent(entries))
+        recent = within(entries, data, self._source, self._since)
+        self._budget.check(cost, recent, spent(entries), of_run(entries, self._run) if self._run else None)
 
     def _pay(self, debit: Paid, entries: list[Entry], head: Head) -> Head:
         self._check(entries, debit.cost, debit.data)
@@ -180,9 +222,10 @@ class Ledger:
         crash.point("device.debited")
         return head
 
-    def _recalled(self, entries: list[Entry], order: Order) -> Descriptor | None:
-        """An earlier release for such an order. One that is gone from the disk has to be paid again."""
-        found = released(entries, order)
+    def _recalled(self, entries: list[Entry], order: Order, since: float | None = None) -> Descriptor | None:
+        """An earlier release for such an order, by default of the present window. One that is gone from the
+        disk has to be paid again."""
+        found = released(entries, order, self._source, self._since if since is None else since)
         if found is None or not self._path_of(found.debit).exists():
             return None
         part = payload_from_bytes(self._bytes_of(found)).parts.get("descriptor")
@@ -191,7 +234,7 @@ class Ledger:
         return part
 
     def _recounted(self, entries: list[Entry], tally: Tally) -> int | None:
-        found = released(entries, tally)
+        found = released(entries, tally, self._source, self._since)
         if found is None or not self._path_of(found.debit).exists():
             return None
         return int(self._bytes_of(found))
@@ -214,16 +257,23 @@ class Ledger:
         """Store what was released for a debit, and then the line that says so."""
         write(self._path_of(debit), data)
         crash.point("device.release-stored")
-        self._append(Release(debit, time.time(), sha256(data).hexdigest()), head)
+        self._append(Release(debit, self._clock(), sha256(data).hexdigest()), head)
         crash.point("device.release-noted")
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Keep other processes from making a release. Raises ConfigError if one is doing so."""
-        path = self._folder / "lock"
+        """Keep other processes from making a release. Raises ConfigError if one keeps doing so."""
+        path, until = self._folder / "lock", time.monotonic() + WAIT
         with storing(path):
             make_folder(self._folder)
-            file = lock(path)
+            while True:
+                try:
+                    file = lock(path)
+                    break
+                except ConfigError:  # a device that shares this ledger, for a moment
+                    if time.monotonic() > until:
+                        raise
+                    time.sleep(0.02)
         with file:
             for folder in (self._folder, self._folder / RELEASES):
                 sweep(folder)

@@ -5,8 +5,7 @@ from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from fedclient.config import ClientConfig
-from fedclient.store.ledger import Ledger
-from fedclient.store.state import DeviceFolder
+from fedclient.store.ledger import DAY, Ledger
 from shoal.core.errors import LedgerFault
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.cost import Cost
@@ -19,8 +18,10 @@ from shoal.core.privacy.ledger import (
     Release,
     Training,
     chosen,
+    paid,
     spent,
     versions,
+    within,
 )
 from shoal.core.privacy.report import Statement, of_weights
 
@@ -30,7 +31,7 @@ SHORT = 12
 
 def ledger_of(settings: ClientConfig) -> Ledger:
     """The ledger of this device."""
-    return Ledger(DeviceFolder(settings.state).privacy, settings.privacy)
+    return Ledger(settings.account, settings.privacy)
 
 
 def statement(entries: Sequence[Entry], budget: Budget, data: str | None = None) -> Statement:
@@ -52,9 +53,15 @@ def facts(entries: Sequence[Entry], budget: Budget) -> dict[str, Any]:
         left = budget.epsilon_of(Cost(budget.left(of_data, spent(entries))))
         return {**statement(entries, budget, data).facts(), "left": left}
 
+    since = time.time() - DAY * budget.window_days
+    sources = {each.data: each.source for each in paid(entries)}
+
+    def recent(data: str) -> Cost:
+        return within(entries, data, sources.get(data, ""), since)
+
     return {
         "total": figures(None, Cost()),
-        "data": {data: figures(data, spent(entries, data)) for data in versions(entries)},
+        "data": {data: figures(data, recent(data)) for data in versions(entries)},
         "weights": of_weights([statement(entries, budget)]),
     }
 
@@ -71,7 +78,14 @@ def line(found: Mapping[str, Any]) -> str:
     """What `summary` returns, as one line."""
     if "fault" in found:
         return f"unknown: {found['fault']}"
-    return f"{found['total']['summary']}; {found['weights']}"
+    return f"{found['total']['summary']}{_if_replaced(found['total'])}; {found['weights']}"
+
+
+def _if_replaced(figures: Mapping[str, Any]) -> str:
+    """The other neighbor: how many samples there are is public, so people mean this one."""
+    if not figures["of_releases"]:
+        return ""
+    return f" ({figures['if_replaced']:.4g} where one sample is replaced by another)"
 
 
 def rows(entries: Sequence[Entry]) -> list[dict[str, Any]]:
@@ -103,7 +117,8 @@ def text(entries: Sequence[Entry], budget: Budget) -> str:
     for data, figures in found["data"].items():
         lines.append(f"data {data[:SHORT]}: {figures['summary']}; {figures['left']:.4g} is left")
     total = found["total"]
-    lines.append(f"in total: {total['summary']}; {total['left']:.4g} is left for new data")
+    left = f"{total['left']:.4g} is left in all"
+    lines.append(f"in total: {total['summary']}{_if_replaced(total)}; {left}")
     return "\n".join([*lines, found["weights"]])
 
 

@@ -6,12 +6,14 @@ This is the part of the client that needs PyTorch. It runs in a process of its o
 import os
 import traceback
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
 
 from fedclient.config import ComputeConfig, LearnerConfig, WorkConfig
 from fedclient.store.blobs import BlobStore
+from fedclient.store.consent import Consents
 from fedclient.store.ledger import Ledger
 from fedclient.store.memory import Memory
 from fedclient.work import selfcheck
@@ -20,12 +22,13 @@ from fedclient.work.executor import WorkerInfo
 from shoal.core import algorithm
 from shoal.core.algorithm import DeviceHalf
 from shoal.core.data.views import Views
-from shoal.core.device_kit import standard
+from shoal.core.device_kit import choosing, standard
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.describe import ALL
 from shoal.core.device_kit.learner import Learner, builtin
 from shoal.core.errors import BadPayload, ConfigError, LearnerFault, ShoalError, near
 from shoal.core.exchange import messages
+from shoal.core.exchange.choosing import Choose
 from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.payload import Payload, decode, encode
@@ -51,6 +54,8 @@ class Runtime:
         self._file, self._data = (config.file, config.data) if config else (None, None)
         self._context, self._store, self._memory = context, store, Memory.beside(store.folder)
         self._halves = halves()
+        if config is not None and config.newcomer:
+            self._halves[Choose.kind] = (Choose, choosing)
         views = context.views
         examples = len(views.train) + len(views.held_out)
         self.info = WorkerInfo(examples, views.train.y is not None, context.device.type, findings)
@@ -64,7 +69,15 @@ class Runtime:
         settle_torch(config.compute)
         learner, views = open_learner(config.learner), open_views(config)
         # Privacy noise is seeded by the operating system: anyone who knew the seed could subtract the noise.
-        noise, account = np.random.default_rng(), Ledger(config.account, config.privacy)
+        noise, account = (
+            np.random.default_rng(),
+            Ledger(
+                config.account,
+                config.privacy,
+                source_of(config),
+                consents=Consents(config.consent) if config.consent else None,
+            ),
+        )
         context = DeviceContext(learner, views, config.compute.device, seed=0, noise=noise, account=account)
         findings: Mapping[str, Any] = NO_FINDINGS
         with columns_named(config.file, config.data):
@@ -98,6 +111,8 @@ class Runtime:
         cls, half = self._halves[kind]
         message, work = decode(task.payload, {kind: cls}, self._store.load), work_key(task)
         context = self._context.for_task(task.seed, self._memory.before(task.run, work))
+        if isinstance(context.account, Ledger):
+            context.account = context.account.of(task.run)
         for what in left_open(message):
             context.account.unprotected(what, context.version(ALL, labels=False))
         with columns_named(self._file, self._data):
@@ -145,6 +160,12 @@ def open_views(config: WorkConfig) -> Views:
     if config.data is None:
         raise ConfigError("no data are given", "set `data`, for example data: {npz: train.npz}")
     return load(config.data, config.labels)
+
+
+def source_of(config: WorkConfig) -> str:
+    """A name for where the data come from, and nothing about them. Another file is another source."""
+    place = config.file or (config.data.module or config.data.path if config.data else "")
+    return sha256(str(place).encode()).hexdigest()
 
 
 def settle_torch(compute: ComputeConfig) -> None:

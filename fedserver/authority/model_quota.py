@@ -1,7 +1,7 @@
 """How many clusters' models a device that only infers may have in a day: set by the operator, kept on disk.
 
-Each model that a newcomer gets says something about the devices of its cluster, and a newcomer with data of
-its own making could collect them all. The model of a later round is the same cluster's, and costs nothing.
+Each model that a newcomer gets says something about the devices of its cluster, and a newcomer with
+made-up data could collect them all. The model of a later round is the same cluster's, and costs nothing.
 """
 
 from collections.abc import Collection

@@ -16,8 +16,9 @@ from typing import Any, TypeVar
 
 from fedserver.config import Settings
 from fedserver.coordinator.caretaker import Caretaker
+from fedserver.coordinator.recipe import Recipe
 from fedserver.coordinator.recovery import Recovery
-from fedserver.coordinator.runs import Lease, Recipe, Run
+from fedserver.coordinator.runs import Lease, Run
 from fedserver.coordinator.status import summary_of
 from fedserver.coordinator.status_types import RunSummary
 from fedserver.coordinator.visitor import Quota, Signal, Unlimited, Visitor
@@ -274,11 +275,11 @@ class Coordinator:
         """The seconds over which devices should spread their return after they lose the connection."""
         return min(max(1.0, max(self.known, len(self.visitors)) / RETURNS), FURTHEST)
 
-    def connected(self) -> tuple[DeviceId, ...]:
-        """The devices that have a session and may take part in runs, sorted."""
-        return tuple(
-            sorted(name for name, each in self.visitors.items() if each.session and self.may_train(name))
-        )
+    def connected(self, *, polling: bool = False) -> tuple[DeviceId, ...]:
+        """The devices that have a session and may take part in runs, sorted. polling: only those that wait
+        for a task right now."""
+        found = (each for each in self.visitors.values() if each.session and (each.polling or not polling))
+        return tuple(sorted(each.device for each in found if self.may_train(each.device)))
 
     def heard(self, visitor: Visitor) -> None:
         """Note that a device has just called."""

@@ -11,7 +11,8 @@ from typing import Any, cast
 import shoal
 from fedserver.coordinator import damage, transfer
 from fedserver.coordinator.coordinator import Coordinator
-from fedserver.coordinator.runs import Recipe, Run, recipe_of
+from fedserver.coordinator.recipe import Recipe, recipe_of
+from fedserver.coordinator.runs import Run
 from fedserver.coordinator.status import clusters_of, device_of, figures_of, unchecked, unreadable
 from fedserver.coordinator.status_types import ClusterVersions, RunChange, RunStatus, RunSummary, ServerStatus
 from fedserver.store.records import LogLine, RunRecord, RunSpec, Standing
@@ -315,14 +316,14 @@ class OperatorApi:
                 model = await blobs.load(initial)
             state = await asyncio.to_thread(recipe.start, model)
             checkpoint = await blobs.store_state(recipe.state, state)
-            # The first round opens with the devices that are there; after a restart it would wait for these.
-            fleet = Memory(self._coordinator.connected())
-            await storage.runs.add(replace(record, memory=fleet), checkpoint)
+            # The first round waits for the devices that ask for work now; after a restart, for all of these.
+            connected, waiting = self._coordinator.connected(), self._coordinator.connected(polling=True)
+            await storage.runs.add(replace(record, memory=Memory(connected)), checkpoint)
         except Exception:
             await storage.runs.release(run)
             raise
         crash.point("server.run-stored")
-        await self._coordinator.add(record, recipe, state, blobs)
+        await self._coordinator.add(replace(record, memory=Memory(waiting)), recipe, state, blobs)
         return run
 
     def _id_of(self, spec: RunSpec) -> RunId:

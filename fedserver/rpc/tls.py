@@ -11,11 +11,12 @@ from fedserver.authority.roots import Authority
 from fedserver.rpc.device import Enrollments
 from fedserver.rpc.errors import Errors
 from fedserver.rpc.messages import Requests
+from shoal.core.engine import timeouts
 from shoal.core.engine.timeouts import CONNECTION
 from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import add_EnrollmentServiceServicer_to_server
 
-FIRST_MESSAGE, SILENT = 5.0, 256
-"""Seconds for the first message of a call at the joining port, and how many calls may wait for theirs."""
+SILENT = 256
+"""How many calls at the joining port may wait for their message."""
 MESSAGE = 64 << 10
 
 OPTIONS = (
@@ -95,6 +96,6 @@ def joining_credentials(authority: Authority) -> grpc.ServerCredentials:
 
 def joining_server(joins: JoinService, errors: Errors) -> aio.Server:
     """A server that has only EnrollmentService."""
-    server = aio.server(interceptors=(errors, Requests(FIRST_MESSAGE, SILENT)), options=OPTIONS)
+    server = aio.server(interceptors=(errors, Requests(timeouts.FIRST_MESSAGE, SILENT)), options=OPTIONS)
     add_EnrollmentServiceServicer_to_server(Enrollments(joins), server)
     return server

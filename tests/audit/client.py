@@ -6,8 +6,9 @@ Every release has a ledger of its own, since a second one of the same data would
 import asyncio
 import shutil
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from typing import Any, ClassVar, Protocol
 
 import yaml
 
@@ -15,7 +16,7 @@ from fedclient.config import DataConfig, LearnerConfig, WorkConfig
 from fedclient.store.blobs import BlobStore
 from fedclient.work.executor import Spawned
 from shoal.core.exchange.link import Placement, Question, Task
-from shoal.core.exchange.messages import Described
+from shoal.core.exchange.messages import Message
 from shoal.core.exchange.parts import ClusterAssignment, Descriptor
 from shoal.core.exchange.payload import Payload, decode, encode
 from tests.audit.world import OPTIONS, World
@@ -23,14 +24,39 @@ from tests.client.bridge import serving
 from tests.client.memory_server import MemoryServer
 
 
-async def from_worker(world: World, present: bool, folder: Path) -> AsyncIterator[Descriptor]:
-    """Releases of one training process, without end: as the agent starts it, and asks it."""
+class Auditable(Protocol):
+    """Two data sets, a question about them, and what the answers tell; see `World`."""
+
+    classes: int
+    held_out: ClassVar[float]
+    options: ClassVar[Mapping[str, object]]
+
+    @property
+    def question(self) -> Message: ...
+
+    @property
+    def claimed(self) -> float: ...
+
+    def save(self, path: Path, present: bool) -> None: ...
+
+    def released(self, reply: Message) -> Any: ...
+
+    def statistic(self, released: Any) -> float: ...
+
+
+async def from_worker(
+    world: Auditable, present: bool, folder: Path, keep: bool = False
+) -> AsyncIterator[Any]:
+    """Releases of one training process, without end: as the agent starts it, and asks it.
+
+    keep: let the ledger be the one that is there.
+    """
     world.save(folder / "data.npz", present)
     work = WorkConfig(
         folder / "blobs",
         folder / "privacy",
-        LearnerConfig(builtin="mlp", options=OPTIONS),
-        DataConfig(npz=folder / "data.npz"),
+        LearnerConfig(builtin="mlp", options=world.options),
+        DataConfig(npz=folder / "data.npz", held_out=world.held_out),
         labels=world.classes > 0,
     )
     store, executor = BlobStore(work.blobs), Spawned(work)
@@ -38,12 +64,12 @@ async def from_worker(world: World, present: bool, folder: Path) -> AsyncIterato
     try:
         await executor.start()
         while True:
-            shutil.rmtree(work.account, ignore_errors=True)
+            if not keep:
+                shutil.rmtree(work.account, ignore_errors=True)
             answer = await executor.perform(task)
             assert isinstance(answer, Payload), answer
-            described = decode(answer, {Described.kind: Described}, store.load)
-            assert isinstance(described, Described)
-            yield described.descriptor
+            reply = type(world.question).reply
+            yield world.released(decode(answer, {reply.kind: reply}, store.load))
     finally:
         await executor.stop()
 

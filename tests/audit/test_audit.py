@@ -3,14 +3,17 @@
 import asyncio
 import math
 import time
+from contextlib import aclosing
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.stats import mannwhitneyu
 
-from shoal.core.exchange.parts import FloatArray
+from shoal.core.exchange.parts import Descriptor, FloatArray
 from tests.audit.bounds import epsilon_bound, gaussian_bound, highest, lowest
-from tests.audit.cases import BALANCED, CASES, PAPER, collect
+from tests.audit.cases import BALANCED, CASES, PAPER, bytes_of, collect
+from tests.audit.client import from_worker
 from tests.audit.world import World
 from tests.core.privacy.reference import gaussian_epsilon
 from tests.waiting import HANG
@@ -84,6 +87,29 @@ def test_what_leaves_the_real_client_is_as_private_as_is_claimed() -> None:
     surely = 1.0 - 1e-6
     assert epsilon_bound(absent, present, BALANCED.delta, surely) < BALANCED.epsilon  # no better than it may
     assert gaussian_bound(absent, present, BALANCED.delta, surely) < BALANCED.epsilon
+
+
+@pytest.mark.parametrize("name", ["balanced, one replaced", "DP-SGD, hostile weights"])
+def test_a_replaced_sample_and_hostile_weights_tell_no_more_than_is_claimed(name: str) -> None:
+    if name.startswith("DP-SGD"):
+        pytest.importorskip("opacus")
+    absent, present = play(name, 120)
+    assert mannwhitneyu(present, absent, alternative="greater").pvalue < 1e-3  # the attack works,
+    surely, world = 1.0 - 1e-6, CASES[name].world
+    assert epsilon_bound(absent, present, 1e-6, surely) < world.claimed
+    assert gaussian_bound(absent, present, 1e-6, surely) < world.claimed
+
+
+def test_a_record_that_changes_changes_no_byte_that_is_given_again(tmp_path: Path) -> None:
+    """The same file, once with the sample and once with another in its place, and the device starts again."""
+    world = World(BALANCED, replaced=True)
+
+    async def one(present: bool) -> Descriptor:
+        async with aclosing(from_worker(world, present, tmp_path, keep=True)) as releases:  # type: ignore[type-var]
+            return await anext(releases)
+
+    first, second = asyncio.run(one(False)), asyncio.run(one(True))
+    assert bytes_of(first) == bytes_of(second)
 
 
 def test_the_hole_in_the_papers_mechanism_is_found() -> None:

@@ -4,18 +4,21 @@ The auditor's encoder hands the data on as latents, twice as large. So a sample 
 are infinite, which counts as an empty place. That is the sample's absence.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
 
 from shoal.core.device_kit.describe import moments_of, project
 from shoal.core.device_kit.learner import builtin, initial_weights
-from shoal.core.exchange.messages import Describe
+from shoal.core.exchange.messages import Describe, Described, Message
 from shoal.core.exchange.parts import Descriptor, FloatArray, NoisySums, PrivacySettings
-from shoal.core.privacy.sums import GRID, sums_of
+from shoal.core.privacy.cost import epsilon_of, rho_for
+from shoal.core.privacy.sums import GRID, REPLACED, sums_of
 from shoal.core.server_kit.frozen_encoder import LENGTH, public_projector
 from shoal.core.types import Array, Tensors
 
@@ -26,10 +29,30 @@ OVERFLOWING = 3e38
 
 @dataclass(frozen=True, eq=False)
 class World:
-    """settings: what is asked for. classes: U, or 0 for what a newcomer releases."""
+    """settings: what is asked for. classes: U, or 0 for what a newcomer releases.
+
+    replaced: whether the sample, where it is absent, is another one: the one that moves the sums the most.
+    """
 
     settings: PrivacySettings
     classes: int = 0
+    replaced: bool = False
+
+    held_out: ClassVar[float] = 0.2
+    options: ClassVar[Mapping[str, object]] = OPTIONS
+
+    @property
+    def claimed(self) -> float:
+        """The epsilon that is stated for these two data sets."""
+        asked = self.settings
+        if not self.replaced:
+            return asked.epsilon
+        return epsilon_of(REPLACED**2 * rho_for(asked.epsilon, asked.delta), asked.delta)
+
+    def released(self, reply: Message) -> Descriptor:
+        """What the answer to the question releases."""
+        assert isinstance(reply, Described)
+        return reply.descriptor
 
     @property
     def question(self) -> Describe:
@@ -56,7 +79,7 @@ class World:
         """(SAMPLES, LATENTS) float32. The last is the sample that makes the difference."""
         if self.settings.calibrated:
             samples = np.random.default_rng(0).uniform(size=(SAMPLES, LATENTS)).astype(np.float32)
-            samples[-1] = self._worst() if present else OVERFLOWING
+            samples[-1] = self._worst() if present else -self._worst() if self.replaced else OVERFLOWING
             return samples
         # The papers take the range from the data. Some other sample spans it in both data sets, so that what
         # is found is not only the fault of the range.
@@ -93,7 +116,7 @@ class World:
 
     @cached_property
     def sensitivity(self) -> float:
-        """By how much the sample moves the exact sums, 1 at most; only for calibrated modes."""
+        """By how much the sample moves the exact sums, 1 at most, or REPLACED; only for calibrated modes."""
         absent, present = self._exact
         return float(np.linalg.norm(present - absent) / GRID)
 

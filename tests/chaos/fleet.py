@@ -207,7 +207,12 @@ class Fleet:
             "server": address,
             "learner": work.LEARNER,
             "data": {"npz": "data.npz", "test": "test.npz", "shape": [1, 8, 8]},
-            "privacy": {"epsilon": work.BUDGET.epsilon, "total_epsilon": work.BUDGET.total_epsilon},
+            "privacy": {
+                "epsilon": work.BUDGET.epsilon,
+                "total_epsilon": work.BUDGET.total_epsilon,
+                "allow_unprotected": True,
+                "allow_plain_weights": True,
+            },
             "limits": {"kept_bytes": 16 * work.MODEL},
             **({} if self.secure else {"device": name, "insecure_loopback": True}),
         }

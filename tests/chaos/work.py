@@ -31,6 +31,7 @@ from shoal.core.exchange.parts import Descriptor
 from shoal.core.exchange.tensors import digest
 from shoal.core.privacy.accountant import Order
 from shoal.core.privacy.budget import Budget
+from shoal.core.privacy.ledger import Debit, chosen
 from shoal.core.privacy.sums import ExactSums
 from shoal.core.types import DeviceId
 from shoal.lab.datasets import images
@@ -84,7 +85,8 @@ class Recalled:
     """A device's account in the truth: noise cannot be foreseen, so what the device released is looked up."""
 
     def __init__(self, folder: Path) -> None:
-        self._ledger = Ledger(folder, BUDGET)
+        made = chosen(Ledger(folder, BUDGET).entries(), Debit)
+        self._ledger = Ledger(folder, BUDGET, made[-1].source if made else "")
 
     def release(self, order: Order, exact: Callable[[], ExactSums]) -> Descriptor:
         """Raises LookupError for what the device's ledger has no release of."""

@@ -8,7 +8,7 @@ import pytest
 
 from fedclient.agent import Until
 from shoal.core.errors import Refused
-from shoal.core.exchange.link import Task
+from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import Evaluate
 from shoal.core.exchange.payload import Payload, encode
 from tests.client.memory_server import MemoryLink, MemoryServer, SessionLost
@@ -127,6 +127,35 @@ def test_stopping_ends_the_work_and_says_goodbye(device: Device, server: MemoryS
 def test_old_models_are_thrown_away(device: Device, server: MemoryServer) -> None:
     device.run(kept_bytes=4000)
     assert len(os.listdir(device.root / "blobs")) == 1
+
+
+def test_a_task_with_more_models_than_the_owner_keeps_is_refused_before_a_byte_is_fetched(
+    device: Device, server: MemoryServer
+) -> None:
+    (blob,) = {weights.blob for weights in server.tasks[0].payload.weights()}
+    device.run(Until.ONCE, kept_bytes=blob.size - 1)
+    result = server.reports[0].result
+    assert isinstance(result, Failure)
+    assert result.code == "refused"
+    assert server.calls("fetch") == []
+    assert list((device.root / "blobs").iterdir()) == []
+
+
+def test_the_models_of_a_task_fit_beside_what_is_kept(device: Device, server: MemoryServer) -> None:
+    """At the moment at which the work begins, and all models of the task have been fetched."""
+    (blob,) = {weights.blob for weights in server.tasks[0].payload.weights()}
+    blobs = device.root / "blobs"
+    blobs.mkdir(parents=True, exist_ok=True)
+    for number in range(4):
+        (blobs / f"{number:064x}").write_bytes(bytes(blob.size))
+    kept: list[int] = []
+
+    async def look() -> None:
+        kept.append(sum(path.stat().st_size for path in blobs.iterdir()))
+
+    device.executor.before = [look]
+    device.run(Until.ONCE, kept_bytes=2 * blob.size)
+    assert kept == [2 * blob.size]
 
 
 def test_a_task_without_tensors(device: Device, server: MemoryServer) -> None:

@@ -76,6 +76,7 @@ class Place:
         settings = folder / "device.yaml"
         settings.write_text(
             "learner: {builtin: mlp, options: {inputs: 4, hidden: [4], classes: 2}}\ndata: {npz: data.npz}\n"
+            "privacy: {allow_unprotected: true, allow_plain_weights: true}\n"
         )
         return settings
 

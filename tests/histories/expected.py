@@ -4,7 +4,7 @@ import functools
 import json
 from typing import Any
 
-from fedserver.coordinator.runs import recipe_of
+from fedserver.coordinator.recipe import recipe_of
 from fedserver.store.records import RunSpec
 from shoal.core.algorithm import Plan, Report, State
 from shoal.core.engine import checkpoint
@@ -51,6 +51,10 @@ class Expected:
         self._reporters.append(() if abandoned else tuple(sorted(self.reports)))
         self.round, self.plan, self.groups = self.round + 1, Plan({}, ""), 0
         self.rows, self.reports = {}, {}
+
+    @property
+    def abandoned_in_a_row(self) -> int:
+        return next((n for n, found in enumerate(reversed(self._reporters)) if found), len(self._reporters))
 
     def simulated(self, values: int) -> str | None:
         """How the run ends in simulation; None where not all rounds had the same devices."""

@@ -4,7 +4,7 @@ I1  a report that was acknowledged is on disk, stays, and counts once, or its ro
 I2  the next state is what the algorithm makes of the last one and of the reports that count, bit for bit
 I3  what counts was made by that device, for that round, from that round's models
 I4  nothing counts of a device after its identity was ended
-I6  once faults stop, every run comes to its end
+I6  once faults stop, every run comes to its end; it fails only after too many abandoned rounds in a row
 I7  what is kept is what is needed; nothing grows with the number of crashes
 I8  the audit log is whole
 and: rounds and standings never go back, no run gets lost, no device is blamed for what others did, no report
@@ -147,6 +147,11 @@ class Invariants:
         expected.close(abandoned)
         self._compare(run, expected)
 
+    def gave_up(self, run: RunId) -> bool:
+        """Whether a run has failed for the reason for which it has to: too many abandoned rounds in a row."""
+        expected, most = self.runs[run], self._specs[run].policy.max_abandoned_rounds
+        return expected.standing == "failed" and expected.abandoned_in_a_row == most
+
     def compare_with_simulation(self) -> int:
         """How many runs had the same devices in all rounds: they end as without faults, bit by bit."""
         compared = 0
@@ -211,6 +216,8 @@ class Invariants:
         found = {path.name for path in (self._state / "blobs").glob("??/*")}
         check(found == needed, f"I7: {len(found - needed)} blobs too many, {len(needed - found)} too few")
         check(all(self._sound(name) for name in found), "I7: a blob is damaged")
+        copies = {path.name for path in (self._state / "copies").glob("??/*")}
+        check(copies <= needed, f"I7: {len(copies - needed)} copies too many")
         left = [*(self._state / "tmp").iterdir(), *(self._state / "partial").glob("*/*")]
         check(not left, f"I7: left behind: {left}")
         for device, folder in folders.items():

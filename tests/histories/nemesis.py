@@ -149,12 +149,22 @@ class Nemesis:
     def _revoke(self) -> None:
         """An operator ends the identity of a device, once, where the runs can do without it."""
         world, identities = self._world, self._world.identities
-        spare = all(run.policy.minimum < world.plan.devices for run in world.plan.runs)
-        if identities is None or identities.ending or identities.api is None or not spare:
+        if identities is None or identities.ending or identities.api is None or world.gone:
+            return
+        if not world.spares_one():
             return
         device = self._chance.choice(world.devices())
         identities.ending.add(device)
         world.processes[SERVER].spawn(identities.revoke(identities.api, device))
+
+    def _gone(self) -> None:
+        """A device dies for good, once, where the runs can do without it."""
+        world = self._world
+        if world.gone or (world.identities is not None and world.identities.ending) or not world.spares_one():
+            return
+        device = self._chance.choice(world.devices())
+        world.gone.add(device)
+        self._end(self._victim(device), power=self._chance.random() < 0.5)
 
     def _twin(self) -> None:
         """A second process with a device's name, on a machine of its own: a copied disk image."""
@@ -168,6 +178,22 @@ class Nemesis:
         self._twins.add(task)
         task.add_done_callback(self._twins.discard)
         self._later(self._chance.uniform(5.0, 40.0), lambda: _cancel(task))
+
+    def _rot(self) -> None:
+        """A bit of a model that the server goes on from, or of its copy. Both at once would cost a round."""
+        world = self._world
+        state, disk = world.folders[SERVER], world.disks[SERVER]
+        copies = sorted((state / "copies").glob("??/*"))
+        if not copies or world.rotten:
+            return
+        copy = self._chance.choice(copies)
+        path = self._chance.choice((copy, state / "blobs" / copy.parent.name / copy.name))
+        if not path.is_file() or not (data := bytearray(path.read_bytes())):
+            return
+        world.rotten = True
+        data[self._chance.randrange(len(data))] ^= 1 << self._chance.randrange(8)
+        path.write_bytes(data)
+        disk.sync(path)
 
     def _later(self, seconds: float, hint: Callable[[], None]) -> None:
         async def repair() -> None:

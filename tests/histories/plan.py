@@ -24,10 +24,18 @@ TROUBLES = (
     "swizzle",
     "twin",
     "revoke",
+    "gone",
 )
 """What the nemesis does. "cut" takes the power, "clog" parts one device from the server, "swizzle" one after
 another and back in another order, "twin" starts a second process with a device's name and another disk,
-"revoke" ends its identity; with that one, devices have certificates, else they are believed."""
+"revoke" ends its identity; with that one, devices have certificates, else they are believed. "gone" ends a
+device that never returns."""
+
+
+FEW = 5
+"""Abandoned rounds in a row after which some of the runs are given up; the others never are."""
+ROT = 0.3
+"""The share of the histories in which a bit flips besides, in a model on the server's disk or in its copy."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +79,12 @@ def plan_of(seed: int) -> Plan:
     devices = chance.choice((3, 3, 3, 3, 3, 3, 3, 4, 4, 4, 5, 8))
     heartbeat = chance.choice((2.0, 5.0, 10.0))
     some = chance.sample(TROUBLES, chance.choice((0, 1, 2, 3, 4, 6, len(TROUBLES))))
+    some += ["rot"] if Random(f"rot {seed}").random() < ROT else []
     runs, work, weather = 2 if chance.random() < 0.1 else 1, chance.choice((0.1, 3.0, 30.0)), _weather(chance)
     least = 20.0 + 4.0 * runs * work + 60.0 * weather.latency
     # A deadline of an hour reveals what only a deadline would otherwise repair. Nothing but the deadline
     # replaces a device that was asked and then revoked, so plans with revocation keep it short.
-    deadlines = (least, 3.0 * least, 3.0 * least if "revoke" in some else 3600.0)
+    deadlines = (least, 3.0 * least, 3.0 * least if {"revoke", "gone"} & set(some) else 3600.0)
     return Plan(
         seed=seed,
         devices=devices,
@@ -113,7 +122,7 @@ def _run(
         wait_for_devices=chance.choice((1.0, 10.0)),
         deadline=chance.choice(deadlines),
         device_timeout=chance.choice((3.0 * heartbeat, 60.0)),
-        max_abandoned_rounds=10_000,
+        max_abandoned_rounds=chance.choice((10_000, 10_000, FEW)),
     )
     algorithm = chance.choice(("fedavg", "fedavg", "flux"))
     parameters: dict[str, int | str] = {"rounds": chance.choice((1, 2, 3))}

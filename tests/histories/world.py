@@ -40,7 +40,8 @@ SHOWN = 400
 class World:
     """What happens in it follows from the plan. trace: the last lines; digest: of all of them.
 
-    bugs: what did not hold. equalled: runs whose bits were compared with those of a run without faults.
+    bugs: what did not hold. gone: devices that never return. rotten: whether a bit was flipped. equalled:
+    runs whose bits were compared with those of a run without faults.
     """
 
     def __init__(self, plan: Plan, folder: Path, verbose: bool) -> None:
@@ -64,12 +65,17 @@ class World:
         self.processes: dict[str, Process] = {}
         self.server = Server(self)
         self.bugs: list[str] = []
-        self.calm = False
+        self.calm = self.rotten = False
+        self.gone: set[str] = set()
         self._base = f"{folder}/"
         self._lives: dict[str, int] = {}
 
     def devices(self) -> list[str]:
         return [f"d{number}" for number in range(self.plan.devices)]
+
+    def spares_one(self) -> bool:
+        """Whether every run can do without one of the devices."""
+        return all(run.policy.minimum < self.plan.devices for run in self.plan.runs)
 
     def chance(self, what: str) -> Random:
         return Random(f"{self.plan.seed} {what}")
@@ -100,7 +106,7 @@ class World:
     # -- processes --------------------------------------------------------------------------------------
 
     async def keep(self, machine: str, identity: str, main: Callable[[Process], Awaitable[None]]) -> None:
-        """Start a process again whenever it has ended."""
+        """Start a process again whenever it has ended, unless it is gone for good."""
         chance = self.chance(f"supervisor {machine}")
         if self.identities is not None and identity:
             await self.identities.joined[identity].wait()
@@ -121,6 +127,8 @@ class World:
             if process.power:
                 self.say(machine, "what was not synced is lost")
                 self.disks[machine].lose_power()
+            if identity in self.gone:
+                return
             await asyncio.sleep(chance.uniform(0.1, 5.0))
 
     def _ended_with(self, machine: str, error: BaseException) -> None:
@@ -183,9 +191,8 @@ class World:
         longest = LONGEST[0] + LONGEST[1] * self.plan.exchanges
         since = self.loop.now
         while not self.over() and not self.bugs:
-            broken = next((task for task in keeping if task.done()), None)
-            if broken is not None:
-                broken.result()
+            for ended in [task for task in keeping if task.done()]:
+                ended.result()
             if self.loop.now - since > longest:
                 waits = self.server.waits_for()
                 self.bug(f"I6: {longest:.0f} s after the last fault it is not over: {waits}")
@@ -202,8 +209,10 @@ class World:
         coordinator = await Coordinator.open(self.folders[SERVER], self.plan.settings)
         while coordinator.recovery.pending:  # noqa: ASYNC110 - what is waited for is a thread
             await asyncio.sleep(0.1)
+        await coordinator.caretaker.check()  # what rotted last was not used yet
         ends = {run.run: (run.standing.value, run.reason) for run in coordinator.runs.values()}
-        check({standing for standing, _ in ends.values()} == {"finished"}, f"I6: {ends}")
+        sound = all(end == "finished" or self.invariants.gave_up(run) for run, (end, _) in ends.items())
+        check(sound, f"I6: {ends}")
         await coordinator.close()
         if self.identities is not None:
             verdict = verify(self.folders[SERVER])

@@ -21,9 +21,10 @@ LONGEST_PAUSE = 32
 class Memory:
     """What a run remembers of its devices from one round to the next, and across a restart of the server.
 
-    fleet: the devices that took part when the last round ended, sorted. misses: how many tasks in a row a
-    device has missed; a device that is not named has missed none. typical: by kind of task, how many seconds
-    nine of ten devices needed at most in the last round that had such tasks.
+    fleet: the devices that took part when the last round ended, or were there when the run began, sorted.
+    misses: how many tasks in a row a device has missed; a device that is not named has missed none. typical:
+    by kind of task, how many seconds nine of ten devices needed at most in the last round that had such
+    tasks.
     """
 
     fleet: tuple[DeviceId, ...] = ()
@@ -38,7 +39,7 @@ def period(misses: int) -> int:
 
 class Attendance:
     """fleet: the devices that the next round should have. returning: those of them that have not come back
-    since the server's restart. misses: see `Memory`."""
+    since the server's restart, or since the run began. misses: see `Memory`."""
 
     def __init__(self, memory: Memory, asked: Iterable[DeviceId] = ()) -> None:
         self.misses = {device: count for device, count in memory.misses.items() if count > 0}

@@ -24,6 +24,9 @@ TYPICAL = 0.9
 LATE, MISSED = 1 / 2, 2 / 3
 """The shares of its time after which another device steps in for a device, and after which it has missed its
 task if the round closes without it."""
+ALONE = 60.0
+"""Seconds after which another device steps in for one on which a whole round depends: the work of one more
+device costs little, and there are no others to show what the task takes."""
 SHORTEST = 10.0
 """Seconds that every device has for a task: a connection that fails for a moment is no missed task."""
 
@@ -50,7 +53,8 @@ class OpenRound:
     ) -> None:
         self._policy = policy or RoundPolicy()
         self.plan = Plan({}, plan.title, plan.quorum)
-        self.goal = min(self._policy.devices or len(plan.tasks), len(plan.tasks))
+        self._first = len(plan.tasks)
+        self.goal = min(self._policy.devices or self._first, self._first)
         self.reported: set[DeviceId] = set()
         self.missing: dict[DeviceId, str] = {}
         self.silent: set[DeviceId] = set()
@@ -128,7 +132,7 @@ class OpenRound:
     def change(self, policy: RoundPolicy) -> None:
         """The round goes on by another policy."""
         self._policy = policy
-        self.goal = min(policy.devices or len(self.plan.tasks), len(self.plan.tasks))
+        self.goal = min(policy.devices or self._first, self._first)
 
     def add(self, tasks: Mapping[DeviceId, Message], now: float) -> None:
         """More devices have tasks. The reports of some of them may be stored already."""
@@ -195,7 +199,11 @@ class OpenRound:
 
     def lacking(self, now: float) -> int:
         """How many devices should step in: for those that are missing, and for those that are late."""
-        late = sum(self._has_used(LATE, device, now) for device in self.outstanding)
+        most = ALONE if self.goal == 1 else math.inf
+        late = sum(
+            self._has_used(LATE, device, now) or now - self._since[device] >= most
+            for device in self.outstanding
+        )
         return max(0, self.goal - len(self.reported) - len(self.outstanding) + late)
 
     def _has_used(self, share: float, device: DeviceId, now: float) -> bool:

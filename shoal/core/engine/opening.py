@@ -34,7 +34,8 @@ class Opening:
             self._sessions.hear(device, now)
 
     def time_to_return(self) -> float:
-        """How many seconds after a restart a round waits for all the devices that it had before."""
+        """How many seconds after a restart a round waits for all the devices that it had before; or after the
+        start of a run, for those that asked for work then."""
         return max(self.policy.device_timeout, self.policy.wait_for_devices)
 
     def returned(self, now: float) -> list[DeviceId]:
@@ -78,7 +79,7 @@ class Opening:
     ) -> Waiting:
         """What the next round waits for. known: all devices that may take part, here or not."""
         present, wanted, least = self._sessions.present, self._wanted, self.policy.minimum
-        if len(present) >= least and (lack := self._lack(assignments, now)):
+        if lack := self._lack(assignments, now):
             return lack
         if present and tuple(present) == self._lacking[0] and self._may_wait(now):
             left = self._seconds_left(self.policy.deadline, self.since, now)
@@ -104,9 +105,9 @@ class Opening:
         attendance = self._attendance
         fleet = attendance.fleet
         if attendance.returning:
-            back = f"{len(fleet) - len(attendance.returning)} of {len(fleet)} devices are back"
+            here = f"{len(fleet) - len(attendance.returning)} of {len(fleet)} expected devices are here"
             left = self._seconds_left(self.time_to_return(), self.start, now)
-            return Waiting(f"{back} after the restart", tuple(sorted(attendance.returning)), left)
+            return Waiting(here, tuple(sorted(attendance.returning)), left)
         absent = tuple(sorted(device for device in fleet if not self._sessions.is_here(device)))
         if not absent or not self._may_wait(now):
             return None

@@ -12,6 +12,9 @@ ANSWER = 60.0
 """Seconds within which a call must be answered, after the wait that it asks for; else it is tried again."""
 STALL = 60.0
 """Seconds within which a transfer must move LEAST bytes; else it is cut, and resumes at the last chunk."""
+FIRST_MESSAGE = 5.0
+"""Seconds within which the message of a call must follow its headers at a port that anyone can reach. A
+device of the registry has STALL, and for a large message the time that a slow line needs for it."""
 DEVICE_TIMEOUT = 60.0
 """Seconds within which a device must be heard from: a call, a heartbeat, a chunk; else it counts as gone."""
 GRACE = 20.0

@@ -18,26 +18,32 @@ ROUNDING = 1e-9
 class Budget:
     """The owner's limits, in the device's own settings.
 
-    epsilon: for all releases of one version of the data, at `delta`. The default is one of mode `balanced`.
-    total_epsilon: for all releases ever, at `delta`: a sample that stays while the data change pays for each
-    version that it is in. The default is three of mode `balanced`.
+    epsilon: for all releases of one data source within `window_days`, at `delta`. The default is one of mode
+    `balanced`. total_epsilon: for all releases ever, at `delta`. The default is three of mode `balanced`.
+    window_days: how long a release is given again instead of a new one, whatever becomes of the data, and
+    after how long `epsilon` can be spent again. Dates are public: no answer tells whether data changed.
+    run_epsilon: the most that one run may spend of it; 0: all of it.
     group_size: samples that may stem from one person; the limits are for all of them together.
     allow_unprotected: whether descriptors and bounds of latents may leave without any guarantee, where a run
     asks for them so. They are noted, and have no epsilon. allow_plain_weights: the same for weights that were
-    not trained by DP-SGD, and for accuracies and losses.
+    not trained by DP-SGD, and for accuracies and losses. None: the owner is asked for each run.
     """
 
     epsilon: float = EPSILON
     delta: float = DELTA
     total_epsilon: float = 2 * EPSILON
+    window_days: float = 30.0
+    run_epsilon: float = 0.0
     group_size: int = 1
-    allow_unprotected: bool = True
-    allow_plain_weights: bool = True
+    allow_unprotected: bool | None = True
+    allow_plain_weights: bool | None = True
 
     def __post_init__(self) -> None:
-        for name in ("epsilon", "total_epsilon"):
+        for name in ("epsilon", "total_epsilon", "run_epsilon"):
             if not 0.0 <= getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} is {getattr(self, name)}", "use 0 or more, such as 5")
+        if not 0.0 < self.window_days < math.inf:
+            raise ConfigError(f"window_days is {self.window_days}", "use a number above 0, such as 30")
         if not 0.0 < self.delta < 1.0:
             raise ConfigError(f"delta is {self.delta}", "use a number between 0 and 1, such as 1e-6")
         if not 1 <= self.group_size <= MAX_GROUP:
@@ -47,19 +53,20 @@ class Budget:
         """The true epsilon, at the owner's delta and group size, of releases with this cost."""
         return cost.epsilon(self.delta, self.group_size)
 
-    def left(self, of_data: Cost, in_all: Cost) -> float:
-        """rho for one sample that may still be spent on data of which `of_data` is spent, `in_all` in all."""
-        return max(0.0, min(self._room(self.epsilon, of_data), self._room(self.total_epsilon, in_all)))
+    def left(self, of_data: Cost, in_all: Cost, of_run: Cost | None = None) -> float:
+        """rho for one sample that may still be spent.
 
-    def check(self, cost: Cost, of_data: Cost, in_all: Cost) -> None:
+        of_data: spent on these data within the window. in_all: ever, on all data. of_run: by this run.
+        """
+        limits = self._limits(of_data, in_all, of_run)
+        return max(0.0, min(self._room(getattr(self, name), spent) for name, spent, _ in limits))
+
+    def check(self, cost: Cost, of_data: Cost, in_all: Cost, of_run: Cost | None = None) -> None:
         """Raise OverBudget unless a release of this cost fits; arguments as in `left`."""
-        for name, spent, what in (
-            ("epsilon", of_data, "these data"),
-            ("total_epsilon", in_all, "all releases of this device"),
-        ):
+        for name, spent, what in self._limits(of_data, in_all, of_run):
             allowed = getattr(self, name)
             if self._room(allowed, spent + cost) < -ROUNDING * cost.rho:
-                left = self.epsilon_of(Cost(self.left(of_data, in_all)))
+                left = self.epsilon_of(Cost(self.left(of_data, in_all, of_run)))
                 asked = "DP-SGD" if cost.curve else "a release"
                 raise OverBudget(
                     f"{asked} of epsilon {self.epsilon_of(cost):.4g} is over this device's budget: of "
@@ -68,14 +75,24 @@ class Budget:
                     self._hint(cost, name, self.epsilon_of(spent + cost)),
                 )
 
-    def allows(self, what: str) -> bool:
-        """Whether this, one of `shoal.core.privacy.report.OPEN`, may leave without a guarantee."""
+    def _limits(self, of_data: Cost, in_all: Cost, of_run: Cost | None) -> list[tuple[str, Cost, str]]:
+        """Every limit: its name, what is spent of it, and on what."""
+        run = [("run_epsilon", of_run, "this run")] if self.run_epsilon and of_run is not None else []
+        every = ("total_epsilon", in_all, "all releases of this device")
+        return [("epsilon", of_data, "these data"), every, *run]
+
+    def allows(self, what: str) -> bool | None:
+        """Whether this, such as one of `shoal.core.privacy.report.OPEN`, may leave without a guarantee.
+
+        None: where the owner consents.
+        """
         if what in OF_TRAINING:
             return self.allow_plain_weights
         known = (
             what in OPEN.values()
         )  # reports of other kinds may contain everything, weights and figures too
-        return self.allow_unprotected and (known or self.allow_plain_weights)
+        both = {self.allow_unprotected} if known else {self.allow_unprotected, self.allow_plain_weights}
+        return False if False in both else None if None in both else True
 
     def _room(self, epsilon: float, spent: Cost) -> float:
         return spent.room(epsilon, self.delta, self.group_size)

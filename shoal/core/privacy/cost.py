@@ -123,6 +123,21 @@ class Cost:
         )
         return max(0.0, min(found, default=math.inf))
 
+    def epsilon_if_replaced(self, reach: float, delta: float, size: int = 1) -> float:
+        """The same, where samples are replaced by others instead of left out.
+
+        reach: how far that moves a zCDP release, where leaving out moves it by 1. In training, a sample that
+        is replaced counts as two that are left out, one after the other (`_grouped`).
+        """
+        rho = group(reach * reach * self.rho, size)
+        if not self.curve:
+            return epsilon_of(rho, delta)
+        found = (
+            at_order(order / (2 * size), rho * order / (2 * size) + divergence, delta)
+            for order, divergence in _grouped(self.curve, 2 * size)
+        )
+        return max(0.0, min(found, default=math.inf))
+
     def room(self, epsilon: float, delta: float, size: int = 1) -> float:
         """rho for one sample that still fits into (epsilon, delta); below 0 where more is spent."""
         if epsilon <= 0.0:

@@ -15,7 +15,7 @@ edits, and what the server has recorded shows the rest. This module touches no f
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from typing import Any, TypeVar
 
@@ -25,6 +25,7 @@ from shoal.core.privacy.cost import Cost, rho_of, total
 
 T = TypeVar("T")
 
+LATER = ("source", "run")
 NOTHING = "0" * 64
 """The hash before the first line."""
 
@@ -34,6 +35,7 @@ class Debit:
     """A release that is paid for, even if it never leaves. number: 1, 2, ... over debits and trainings.
 
     at: seconds since 1970, by the device's clock. purpose to group_size: what was requested, and for what.
+    source: name of the data source, "" in ledgers of earlier versions. run: that asked for it.
     delta: as requested; sigma satisfies it, and a smaller one where there are many samples. classes: the
     number of class rows in the release. rho: the cost for one sample. The hashes are those of `Order`.
     """
@@ -52,9 +54,11 @@ class Debit:
     projector: str
     data: str
     content: str
+    source: str = ""
+    run: str = ""
 
     @classmethod
-    def of(cls, order: Order, number: int, at: float) -> "Debit":
+    def of(cls, order: Order, number: int, at: float, source: str = "", run: str = "") -> "Debit":
         asked, agreed = order.settings, order.terms
         return cls(
             number,
@@ -71,6 +75,8 @@ class Debit:
             order.projector,
             order.data,
             order.content,
+            source,
+            run,
         )
 
     @property
@@ -79,9 +85,14 @@ class Debit:
 
     def fits(self, order: Order) -> bool:
         """Whether the release for this debit can be used for the order. Where the order has no classes, a
-        release with classes can be used too, with any labels."""
-        again = Debit.of(order, self.number, self.at)
-        indifferent = {"purpose": ""} if order.terms.classes else {"purpose": "", "classes": 0, "content": ""}
+        release with classes can be used too, with any labels. A release of a named source is used whatever
+        has become of its data since, so that no answer tells whether they have changed."""
+        again = Debit.of(order, self.number, self.at, self.source, self.run)
+        indifferent: dict[str, Any] = {"purpose": ""}
+        if self.source:
+            indifferent |= {"data": "", "content": ""}
+        if not order.terms.classes:
+            indifferent |= {"classes": 0, "content": ""}
         return asdict(again) | indifferent == asdict(self) | indifferent
 
 
@@ -102,9 +113,11 @@ class Training:
     steps: int
     curve: tuple[float, ...]
     data: str
+    source: str = ""
+    run: str = ""
 
     @classmethod
-    def of(cls, lesson: Lesson, number: int, at: float) -> "Training":
+    def of(cls, lesson: Lesson, number: int, at: float, source: str = "", run: str = "") -> "Training":
         terms = lesson.terms
         return cls(
             number,
@@ -116,6 +129,8 @@ class Training:
             terms.steps,
             terms.cost.curve,
             lesson.data,
+            source,
+            run,
         )
 
     @property
@@ -134,18 +149,21 @@ class Counted:
     model: str
     part: str
     data: str
+    source: str = ""
+    run: str = ""
 
     @classmethod
-    def of(cls, tally: Tally, number: int, at: float) -> "Counted":
-        return cls(number, at, tally.purpose, tally.rho, tally.model, tally.part, tally.data)
+    def of(cls, tally: Tally, number: int, at: float, source: str = "", run: str = "") -> "Counted":
+        return cls(number, at, tally.purpose, tally.rho, tally.model, tally.part, tally.data, source, run)
 
     @property
     def cost(self) -> Cost:
         return Cost(self.rho)
 
     def fits(self, tally: Tally) -> bool:
-        """Whether this count answers the same question."""
-        return self == Counted.of(tally, self.number, self.at)
+        """Whether this count answers the same question; see `Debit.fits`."""
+        again = Counted.of(tally, self.number, self.at, self.source, self.run)
+        return self == (replace(again, data=self.data) if self.source else again)
 
 
 @dataclass(frozen=True)
@@ -202,6 +220,9 @@ class Head:
 def line_of(entry: Entry, previous: str) -> bytes:
     """Encode an entry as a line, with its line end."""
     fields = {"entry": _NAMES[type(entry)], **asdict(entry), "previous": previous}
+    for name in LATER:  # what earlier versions lack is left out where it is empty, so their lines stay valid
+        if fields.get(name) == "":
+            del fields[name]
     return json.dumps(fields, allow_nan=False).encode() + b"\n"
 
 
@@ -258,10 +279,20 @@ def paid(entries: Iterable[Entry]) -> list[Paid]:
     return [entry for entry in entries if isinstance(entry, Paid)]
 
 
-def released(entries: Sequence[Entry], order: Order | Tally) -> Release | None:
-    """Find the latest release that can be used for an order, or for a count."""
+def released(
+    entries: Sequence[Entry], order: Order | Tally, source: str = "", since: float = -math.inf
+) -> Release | None:
+    """Find the latest release that can be used for an order, or for a count.
+
+    source: of the data now. since: releases of a named source that were paid before this are not used.
+    """
     by_debit = {each.debit: each for each in chosen(entries, Release)}
-    fitting = [each for each in paid(entries) if each.number in by_debit and _fits(each, order)]
+    fitting = [
+        each
+        for each in paid(entries)
+        if each.number in by_debit and each.source in ("", source) and _fits(each, order)
+        if not each.source or each.at > since
+    ]
     return by_debit[fitting[-1].number] if fitting else None
 
 
@@ -274,6 +305,24 @@ def _fits(made: Paid, order: Order | Tally) -> bool:
 def spent(entries: Iterable[Entry], data: str | None = None) -> Cost:
     """Sum the cost for one sample, over all versions of the data or on one."""
     return total(each.cost for each in paid(entries) if data in (None, each.data))
+
+
+def within(entries: Iterable[Entry], data: str, source: str, since: float) -> Cost:
+    """Sum the cost for one sample of what was paid for these data after `since`.
+
+    For a named source, everything counts that was paid for it, whatever its data were, and what earlier
+    versions paid; so what is left does not depend on whether the data have changed.
+    """
+    return total(
+        each.cost
+        for each in paid(entries)
+        if each.at > since and (each.source in ("", source) if source else each.data == data)
+    )
+
+
+def of_run(entries: Iterable[Entry], run: str) -> Cost:
+    """Sum the cost for one sample of what one run has asked for."""
+    return total(each.cost for each in paid(entries) if each.run == run)
 
 
 def versions(entries: Iterable[Entry]) -> list[str]:

@@ -5,6 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+from shoal.core.exchange.choosing import Chosen
 from shoal.core.exchange.messages import (
     Built,
     Described,
@@ -19,6 +20,7 @@ from shoal.core.exchange.messages import (
 from shoal.core.exchange.payload import fields_of
 from shoal.core.exchange.privacy_modes import MODES
 from shoal.core.privacy.cost import Cost, epsilon_of
+from shoal.core.privacy.sums import REPLACED
 from shoal.core.types import Tensors
 
 OPEN = {
@@ -62,6 +64,11 @@ class Statement:
         return self.cost.epsilon(self.delta, self.group_size)
 
     @property
+    def if_replaced(self) -> float:
+        """The epsilon of what has a guarantee, between data sets in which one sample is another."""
+        return self.cost.epsilon_if_replaced(REPLACED, self.delta, self.group_size)
+
+    @property
     def weights(self) -> bool:
         """Whether weights left, and none without a guarantee."""
         return bool(self.cost.curve) and OPEN["weights"] not in self.unprotected
@@ -79,6 +86,7 @@ class Statement:
             "delta": self.delta,
             "group_size": self.group_size,
             "of_releases": self.protected,
+            "if_replaced": self.if_replaced,
             "unprotected": list(self.unprotected),
             "failures": self.failures,
             "summary": str(self),
@@ -130,10 +138,11 @@ def of_weights(released: Collection[Statement]) -> str:
 def left_open(message: Message) -> tuple[str, ...]:
     """Of the data of a device that answers this. Descriptors, bounds and prototypes tell for themselves.
 
-    Initial weights follow from no data. Reports of kinds that are not known here are taken for the worst.
+    Initial weights follow from no data, and a choice among models stays on the device. Reports of kinds that
+    are not known here are taken for the worst.
     """
     reply = message.reply
-    if reply is Built:
+    if reply is Built or reply is Chosen:
         return ()
     if reply is LatentsCounted or (isinstance(message, Evaluate) and message.rho is not None):
         return ()

@@ -5,10 +5,13 @@ all sums are taken in float64, whatever the type of the model's tensors.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import MappingProxyType
 
 from shoal.core.algorithm import Report
+from shoal.core.exchange.tensors import weighted_mean
+from shoal.core.server_kit.course import Course
+from shoal.core.server_kit.guard import RELEASED, STRIKES, Guard
 from shoal.core.server_kit.noised import Noise, loudness, noised
 from shoal.core.server_kit.robust import BOUND, FEW, Combined, Update, combine, longest, norm, reference
 from shoal.core.server_kit.standard import trained
@@ -18,70 +21,7 @@ ALL = ""
 """The key under which a guard stores what concerns all models together."""
 NAMED = 5
 """The largest number of devices that a remark names."""
-STRIKES, RELEASED = 3, -1
-"""A device whose updates were left out in this many rounds in a row is quarantined; see `Guard.strikes`."""
 NOWHERE_ELSE: Mapping[DeviceId, Tensors] = MappingProxyType({})
-
-
-@dataclass(frozen=True)
-class Guard:
-    """What averaging remembers from round to round: one field of an algorithm's state.
-
-    references: for each model, the norm with which the updates of its last round were compared; see `robust`.
-    of_round: for each model, remarks on the updates that were bounded in its last round. of_run: a remark
-    that holds for the whole run.
-    strikes: for each model, in how many rounds in a row the update of a device was left out. From `STRIKES`
-    on, the device is quarantined: its updates do not count in this model until an operator releases it.
-    RELEASED stands for a device that an operator has released.
-    """
-
-    references: Mapping[ModelKey, float] = field(default_factory=dict)
-    of_round: Mapping[ModelKey, tuple[str, ...]] = field(default_factory=dict)
-    of_run: str = ""
-    strikes: Mapping[ModelKey, Mapping[DeviceId, int]] = field(default_factory=dict)
-
-    @property
-    def quarantined(self) -> dict[DeviceId, str]:
-        """The devices whose updates do not count, and why."""
-        why = f"its updates to {{}} pointed away from those of all others in {STRIKES} rounds in a row"
-        return {
-            device: why.format(key)
-            for key, counts in sorted(self.strikes.items())
-            for device, count in sorted(counts.items())
-            if count >= STRIKES
-        }
-
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        """What an operator should know. The run's log shows each remark when it is new."""
-        of_rounds = [text for _, texts in sorted(self.of_round.items()) for text in texts]
-        held = [f"{device} is quarantined: {why}" for device, why in self.quarantined.items()]
-        return tuple(filter(None, (self.of_run, *held, *of_rounds)))
-
-    def split(self, key: ModelKey, keys: Iterable[ModelKey]) -> "Guard":
-        """The guard after the model `key` was replaced by the models `keys`, which inherit its reference.
-
-        Quarantine ends, since a device that was alone among all devices may have found its cluster.
-        """
-        before = self.references.get(key, 0.0)
-        return Guard(dict.fromkeys(keys, before), {}, self.of_run)
-
-    def moved(self, sources: Mapping[ModelKey, ModelKey]) -> "Guard":
-        """The guard after new models continue old ones. sources: for each new key, the old one."""
-        found = {key: self.references[old] for key, old in sources.items() if old in self.references}
-        return Guard(found, {}, self.of_run)
-
-    def released(self, device: DeviceId) -> "Guard":
-        """The guard after an operator has released a device: its updates count, wherever they point."""
-        strikes = {
-            key: {**counts, device: RELEASED} if device in counts else counts
-            for key, counts in self.strikes.items()
-        }
-        return replace(self, strikes=strikes)
-
-    def among(self, key: ModelKey, test: Callable[[int], bool]) -> set[DeviceId]:
-        """The devices whose number of strikes for this model passes a test."""
-        return {device for device, count in self.strikes.get(key, {}).items() if test(count)}
 
 
 def _judged(
@@ -117,11 +57,35 @@ def next_models(
                 update.model,
                 (1 if isinstance(rule, Noise) else update.examples) * share(device, key),
                 origins.get(device),
+                None if update.private else update.loss,
             )
             for device, update in reported.items()
         }
 
     return combined_models(models, updates, rule, guard)
+
+
+def steadied(
+    before: Mapping[ModelKey, Tensors],
+    after: Mapping[ModelKey, Tensors],
+    devices: Mapping[ModelKey, int],
+    enough: int,
+) -> dict[ModelKey, Tensors]:
+    """The models of a round, those with few devices moved only a part of the way from what they were before.
+
+    devices: how many trained each model in this round; a model without any is left as it is in `after`. With
+    m devices, fewer than `enough`, a model goes (m + 1) / (enough + 1) of the way.
+
+    The mean of many devices' updates is steady, and that of one or two scatters as their last batches do. A
+    shorter step is a mean over rounds in the place of one over devices (for one device, the Lookahead of
+    Zhang et al., NeurIPS 2019).
+    """
+    found = dict(after)
+    for key in after.keys() & before.keys():
+        if 0 < devices.get(key, 0) < enough:
+            step = (devices[key] + 1) / (enough + 1)
+            found[key] = weighted_mean([(after[key], step), (before[key], 1.0 - step)])
+    return found
 
 
 def combined_models(
@@ -136,7 +100,7 @@ def combined_models(
     """
     found = dict(models)
     references, of_round, of_run = dict(guard.references), dict(guard.of_round), guard.of_run
-    strikes = dict(guard.strikes)
+    strikes, courses = dict(guard.strikes), dict(guard.courses)
     for key, base in models.items():
         # Sorted by device id: sums of floating-point numbers depend on the order of their terms.
         own = {device: update for device, update in sorted(updates(key).items()) if update.weight > 0.0}
@@ -149,6 +113,13 @@ def combined_models(
             found[key] = noised(base, own, rule)
             of_round[key] = (loudness(key, base, own, rule),)
             continue
+        before = courses.get(key, Course())
+        if rule != "mean":
+            losses = [update.loss for update in own.values() if update.loss is not None]
+            courses[key] = before.after(losses, base)
+            if (fallback := courses[key].model(before, base)) is not None:
+                found[key], of_round[key] = fallback, ()
+                continue
         released = guard.among(key, lambda count: count == RELEASED)
         combined = combine(rule, base, own, references.get(key, 0.0), released)
         found[key] = combined.model
@@ -161,7 +132,8 @@ def combined_models(
                 f"model {key} is trained by fewer than {FEW} devices: a hostile one among them is limited, "
                 "but not outvoted"
             )
-    return found, Guard(references, of_round, of_run, strikes)
+    courses = {key: course for key, course in courses.items() if course.rounds and key in models}
+    return found, Guard(references, of_round, of_run, strikes, courses)
 
 
 def held_back(

@@ -20,8 +20,9 @@ from shoal.core.exchange.parts import ClusterAssignment, Evidence, Scores
 from shoal.core.exchange.tensors import weighted_mean
 from shoal.core.seeds import generator
 from shoal.core.server_kit.assign import nearest_of
-from shoal.core.server_kit.averaging import Guard, combined_models, next_models
+from shoal.core.server_kit.averaging import combined_models, next_models
 from shoal.core.server_kit.cluster import Labels
+from shoal.core.server_kit.guard import Guard
 from shoal.core.server_kit.robust import Update
 from shoal.core.server_kit.standard import accuracy_cost, metrics_of, private_training, trained, training
 from shoal.core.types import Array, DeviceId, ModelKey, Scalar, Tensors
@@ -158,7 +159,8 @@ def ask_train(state: S, present: Sequence[DeviceId], late: Message | None = None
 def train_task(state: Clustered, model: Tensors, key: ModelKey = "") -> Train:
     """The task to train a model with the run's parameters."""
     private = private_training(state.parameters, state.lessons)
-    return Train(model, training(state.parameters, state.progress), key, private=private)
+    settings = training(state.parameters, state.progress, state.guard.rate(key))
+    return Train(model, settings, key, private=private)
 
 
 def take_train(state: S, reports: Sequence[Report]) -> S:
@@ -185,7 +187,10 @@ def averaged(state: S, reports: Sequence[Report]) -> S:
 def counted_once(state: S, reports: Sequence[Report]) -> S:
     """The next model of a run with a single model, in whose mean each device counts once, whatever the number
     of its samples."""
-    updates = {device: Update(update.model, 1.0) for device, update in trained(reports).items()}
+    updates = {
+        device: Update(update.model, 1.0, loss=None if update.private else update.loss)
+        for device, update in trained(reports).items()
+    }
     models, guard = combined_models(
         state.models, lambda key: updates, state.parameters.aggregation, state.guard
     )
@@ -317,6 +322,7 @@ def merged(state: S, into: Mapping[ModelKey, ModelKey]) -> S:
         state.guard,
         references={key: norm for key, norm in state.guard.references.items() if key in models},
         of_round={key: texts for key, texts in state.guard.of_round.items() if key in models},
+        courses={key: course for key, course in state.guard.courses.items() if key in models},
     )
     assignments = {device: into[key] for device, key in state.assignments.items()}
     return replace(state, models=models, guard=guard, assignments=assignments)

@@ -52,12 +52,12 @@ RULES = get_args(Rule)
 BOUND = 3.0
 """In units of the reference: the longest norm that counts, and the largest growth of the reference in a
 round."""
-CLOSE = 2.0
+CLOSE = 1.5
 """The same bound where 3 to 9 updates count: there, three times the usual length is most of the model."""
 SHARE = 0.2
-"""The largest share of the total weight for one update of ten or more."""
+"""The largest share of the total weight for one update of eight or more."""
 MOST_SHARE = 0.4
-"""The same of three to five updates: less than half, whatever a device claims."""
+"""The same of three updates: less than half, whatever a device claims."""
 ROUNDING = 1e-9
 """Relative: sums of weights that differ by less are equal."""
 EQUAL = 1e-12
@@ -71,12 +71,14 @@ TENTH = 10
 class Update:
     """What a device reported; it is read several times. weight: above 0, in any unit.
 
-    origin: the model that it trained from, if it differs from that of the others.
+    origin: the model that it trained from, if it differs from that of the others. loss: its mean training
+    loss, if the device released it; no rule looks at it.
     """
 
     model: Tensors
     weight: float
     origin: Tensors | None = None
+    loss: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,10 +158,10 @@ def longest(updates: int) -> float:
 def largest_share(updates: int) -> float:
     """The largest share of the total weight that one of this many updates may have.
 
-    Twice an equal share, but no more than `MOST_SHARE`, and `SHARE` of ten or more. Two devices cannot tell
-    which of them to believe, so there the claims stand.
+    One and a half equal shares, but no more than `MOST_SHARE`, and `SHARE` of eight or more. Two devices
+    cannot tell which of them to believe, so there the claims stand.
     """
-    return max(SHARE, min(2.0 / updates, MOST_SHARE)) if updates >= FEWEST else 1.0
+    return max(SHARE, min(1.5 / updates, MOST_SHARE)) if updates >= FEWEST else 1.0
 
 
 def _left_out(

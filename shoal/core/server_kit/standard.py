@@ -11,19 +11,18 @@ from shoal.core.exchange.messages import Ensemble, Evaluated, PrivateTraining, T
 from shoal.core.types import DeviceId
 
 
-def training(parameters: Any, progress: int = 0) -> TrainingSettings:
+def training(parameters: Any, progress: int = 0, rate: float = 1.0) -> TrainingSettings:
     """The training settings among an algorithm's parameters, by name, with defaults for those that it lacks.
 
-    progress: the completed rounds of training, on which the learning rate depends if it has a schedule.
+    progress: the completed rounds of training, on which the learning rate depends if it has a schedule. rate:
+    the share of it that is left after training has fallen (`shoal.core.server_kit.course`).
     """
     names = [item.name for item in fields(TrainingSettings)]
     settings = TrainingSettings(
         **{name: getattr(parameters, name) for name in names if hasattr(parameters, name)}
     )
     schedule = getattr(parameters, "schedule", "constant")
-    if schedule == "constant":
-        return settings
-    share = share_of_rate(schedule, progress, parameters.rounds)
+    share = rate if schedule == "constant" else rate * share_of_rate(schedule, progress, parameters.rounds)
     return replace(settings, learning_rate=share * settings.learning_rate)
 
 

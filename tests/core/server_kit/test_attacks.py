@@ -17,7 +17,8 @@ import pytest
 
 from shoal.core.algorithm import Report
 from shoal.core.exchange.messages import Trained
-from shoal.core.server_kit.averaging import Guard, next_models
+from shoal.core.server_kit.averaging import next_models
+from shoal.core.server_kit.guard import Guard
 from shoal.core.server_kit.robust import BOUND, Update, capped, combine
 from shoal.core.types import DeviceId
 

@@ -13,7 +13,8 @@ from shoal.core.engine.rollback import rolled_back
 from shoal.core.errors import ConfigError, Refused
 from shoal.core.exchange.messages import Trained
 from shoal.core.privacy.report import CentralNoise
-from shoal.core.server_kit.averaging import Guard, next_models
+from shoal.core.server_kit.averaging import next_models
+from shoal.core.server_kit.guard import Guard
 from shoal.core.server_kit.noised import Noise, charged, noised, promise
 from shoal.core.server_kit.robust import Update, norm
 from shoal.core.types import Tensors

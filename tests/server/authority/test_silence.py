@@ -12,6 +12,7 @@ import pytest
 from fedserver.authority.permissions import ALLOWED
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.rpc import attention, connections
+from shoal.core.engine import timeouts
 from shoal.core.exchange.link import Hello
 from shoal.core.identity.certificates import key_to_pem
 from shoal.core.identity.joining import IssuedIdentity, Role
@@ -138,9 +139,7 @@ def test_a_connection_that_brings_only_refused_calls_is_closed_and_no_other(tmp_
 def test_a_call_without_its_message_ends_after_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fedserver.rpc import tls
-
-    monkeypatch.setattr(tls, "FIRST_MESSAGE", 0.05)
+    monkeypatch.setattr(timeouts, "FIRST_MESSAGE", 0.05)
 
     async def story(found: World) -> None:
         caller = await Caller.connect(found.listeners.join_address, context_of(None, tmp_path))

@@ -1,0 +1,54 @@
+"""`fedclient consent`: what runs ask for without a privacy guarantee, and what their owner allows."""
+
+import click
+
+from fedclient.cli.options import configured
+from fedclient.config import ClientConfig
+from shoal.shell.console import Console, Result, verb
+
+
+@click.group()
+def consent() -> None:
+    """Decide, run by run, what may leave this device without a privacy guarantee."""
+
+
+@consent.command(epilog="Example: fedclient consent show --config device.yaml")
+@verb
+@configured("state")
+def show(console: Console, settings: ClientConfig) -> Result:
+    """Show what each run asked for without a privacy guarantee, and what you allowed."""
+    kept = settings.consents
+    asked, given = kept.asked(), kept.given()
+    rules = {name: getattr(settings.privacy, name) for name in ("allow_unprotected", "allow_plain_weights")}
+    words = {True: "always allowed", False: "never allowed", None: "asked for each run"}
+    lines = [f"{name}: {words[rule]}" for name, rule in rules.items()]
+    for run in dict.fromkeys([*asked, *given]):
+        allowed = set(given.get(run, ()))
+        for what in dict.fromkeys([*asked.get(run, {}), *sorted(allowed - {"*"})]):
+            state = "allowed" if {what, "*"} & allowed else "waits for your consent"
+            lines.append(f"run {run}: {what}: {state}")
+        if "*" in allowed:
+            lines.append(f"run {run}: everything that it asks for: allowed")
+    return Result({"asked": asked, "given": given, "rules": rules}, "\n".join(lines))
+
+
+@consent.command(epilog="Example: fedclient consent give RUN --config device.yaml")
+@verb
+@configured("state")
+@click.argument("run")
+@click.option("--everything", is_flag=True, help="Also what the run has not asked for yet.")
+def give(console: Console, settings: ClientConfig, run: str, everything: bool) -> Result:
+    """Allow RUN what it has asked for. Each kind is recorded in the ledger before it leaves."""
+    allowed = settings.consents.give(run, everything)
+    listed = ["everything that it asks for" if what == "*" else what for what in allowed]
+    return Result({"run": run, "given": allowed}, f"run {run} may have: {'; '.join(listed)}")
+
+
+@consent.command(epilog="Example: fedclient consent revoke RUN --config device.yaml")
+@verb
+@configured("state")
+@click.argument("run")
+def revoke(console: Console, settings: ClientConfig, run: str) -> Result:
+    """Take consent to RUN back. What has left cannot be called back; nothing more leaves."""
+    settings.consents.revoke(run)
+    return Result({"run": run}, f"nothing more leaves for run {run} without a privacy guarantee")

@@ -1,0 +1,34 @@
+"""Try ten attacks by one device on every algorithm, and write the table: python -m shoal.lab.liars."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from shoal.lab.liars.attacks import ATTACKS
+from shoal.lab.liars.campaign import SIZES, cases, names, play
+from shoal.lab.liars.page import page
+from shoal.lab.small_fleet import one_thread
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="liars", description=__doc__)
+    parser.add_argument("--algorithms", default=",".join(names()), help="which ones, separated by commas")
+    parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="sizes of the liar's cluster")
+    parser.add_argument("--attacks", default=",".join(ATTACKS), help="which attacks, separated by commas")
+    parser.add_argument("--seeds", default="101", help="seeds, separated by commas")
+    parser.add_argument("--log", type=Path, default=Path("runs/liars.jsonl"), help="finished trials")
+    parser.add_argument("--out", type=Path, default=Path("docs/liars.md"), help="the page")
+    given = parser.parse_args()
+    sizes, seeds = ([int(each) for each in text.split(",")] for text in (given.sizes, given.seeds))
+    with one_thread():
+        wanted = cases(given.algorithms.split(","), sizes, given.attacks.split(","), seeds)
+        known = play(wanted, given.log, _say)
+    given.out.write_text(page(known))
+    sys.stdout.write(f"{len(known)} trials: {given.out}\n")
+
+
+main()

@@ -1,0 +1,78 @@
+"""DP-SGD under weights that a hostile server chose: what one more sample in a step tells.
+
+The scores are the amplified rounding error of the hidden layer, as in `test_hostile_weights`. Where the last
+bits of one sample depended on how many others there are, one more sample changed the gradients of all others,
+and this audit proved more than was claimed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from shoal.core.device_kit.evaluate import loss_of
+from shoal.core.device_kit.learner import builtin, tensors_of
+from shoal.core.device_kit.private import of_each
+from shoal.core.device_kit.samples import Samples
+from shoal.core.exchange.messages import Message, PrivateTraining, Train, Trained, TrainingSettings
+from shoal.core.exchange.parts import FloatArray
+from shoal.core.types import Array, Tensors
+from tests.core.device_kit.test_hostile_weights import hostile
+
+INPUTS, SAMPLES, RATE = 64, 16, 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingWorld:
+    """One step over all samples: 15 of them, or 16. claimed: the epsilon that is asked for."""
+
+    claimed: float = 3.0
+    delta: float = 1e-6
+    classes: int = 2
+
+    held_out: ClassVar[float] = 0.0
+    options: ClassVar[Mapping[str, object]] = {"inputs": INPUTS, "hidden": [2], "classes": 2}
+
+    @cached_property
+    def model(self) -> Tensors:
+        return tensors_of(hostile(builtin("mlp", self.options)))
+
+    @property
+    def question(self) -> Train:
+        settings = TrainingSettings(epochs=1, batch_size=SAMPLES, learning_rate=RATE, momentum=0.0)
+        return Train(self.model, settings, private=PrivateTraining(epsilon=self.claimed, delta=self.delta))
+
+    @cached_property
+    def x(self) -> Array:
+        return np.random.default_rng(3).uniform(size=(SAMPLES, INPUTS)).astype(np.float32)
+
+    def save(self, path: Path, present: bool) -> None:
+        count = SAMPLES if present else SAMPLES - 1
+        np.savez(path, x=self.x[:count], y=np.zeros(count, np.int64))
+
+    def released(self, reply: Message) -> Trained:
+        assert isinstance(reply, Trained)
+        return reply
+
+    def statistic(self, released: Trained) -> float:
+        """The noisy sum of the clipped gradients, along the gradient of the sample in question."""
+        moved = (self.model[self._name] - released.model[self._name]).astype(np.float64)
+        return float((moved * self._along).sum() * released.examples / RATE)
+
+    @cached_property
+    def _name(self) -> str:
+        """The hidden layer's weights, in which the gradients lie nearly whole."""
+        return next(name for name, array in self.model.items() if array.shape == (2, INPUTS))
+
+    @cached_property
+    def _along(self) -> FloatArray:
+        learner = builtin("mlp", self.options)
+        samples = Samples(torch.from_numpy(self.x), torch.zeros(SAMPLES, dtype=torch.int64), 2)
+        found = of_each(hostile(learner), loss_of(learner, samples))(samples.x, samples.labels)[self._name]
+        whole = found.double().numpy().sum(axis=0)
+        length = np.linalg.norm(whole)
+        return whole / length if length else np.ones_like(whole) / np.sqrt(whole.size)

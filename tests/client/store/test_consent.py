@@ -1,0 +1,110 @@
+"""Consent by run: nothing leaves in the open before the owner has said so; a rule says it for all runs."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from fedclient.config import PrivacyConfig, read
+from fedclient.store.consent import ASKED, RUNS, Consents
+from fedclient.store.ledger import Ledger
+from shoal.core.errors import ConfigError, NoConsent, NotFound, Unprotected
+from shoal.core.privacy.budget import Budget
+from shoal.core.privacy.ledger import Open, chosen
+from shoal.core.privacy.report import OPEN
+from tests.client.cli.test_cli import Ended, call
+
+DATA = "d" * 64
+WEIGHTS, FIGURES = OPEN["weights"], OPEN["figures"]
+
+
+def ledger(folder: Path, budget: Budget | None = None) -> Ledger:
+    return Ledger(folder / "privacy", budget or PrivacyConfig(), consents=Consents(folder / "consent"))
+
+
+def test_nothing_leaves_before_the_owner_consents_and_nothing_after_it_is_revoked(tmp_path: Path) -> None:
+    own, consents = ledger(tmp_path).of("r1"), Consents(tmp_path / "consent")
+    with pytest.raises(NoConsent, match="run r1 asks for weights trained without DP-SGD"):
+        own.unprotected(WEIGHTS, DATA)
+    assert chosen(own.verify(), Open) == []
+    assert list(consents.asked()["r1"]) == [WEIGHTS]
+    consents.give("r1")
+    own.unprotected(WEIGHTS, DATA)
+    assert [each.what for each in chosen(own.verify(), Open)] == [WEIGHTS]
+    with pytest.raises(NoConsent):  # the run asks for more
+        own.unprotected(FIGURES, DATA)
+    with pytest.raises(NoConsent):  # and another run was not allowed anything
+        ledger(tmp_path).of("r2").unprotected(WEIGHTS, DATA)
+    consents.give("r1", everything=True)
+    own.unprotected(FIGURES, DATA)
+    own.unprotected("a 'nova' report, as computed", DATA)
+    consents.revoke("r1")
+    with pytest.raises(NoConsent):
+        own.unprotected(WEIGHTS, DATA)
+
+
+@pytest.mark.parametrize("what", [WEIGHTS, OPEN["off"], "a 'nova' report, as computed"])
+def test_a_rule_decides_for_all_runs(tmp_path: Path, what: str) -> None:
+    always = PrivacyConfig(allow_unprotected=True, allow_plain_weights=True)
+    ledger(tmp_path, always).of("r1").unprotected(what, DATA)
+    never = PrivacyConfig(allow_unprotected=False, allow_plain_weights=False)
+    Consents(tmp_path / "consent").give("r1", everything=True)
+    with pytest.raises(Unprotected):
+        ledger(tmp_path, never).of("r1").unprotected(what, DATA)
+
+
+@pytest.mark.parametrize("one", ["allow_unprotected", "allow_plain_weights"])
+def test_a_report_of_an_unknown_kind_passes_only_if_both_rules_let_it(tmp_path: Path, one: str) -> None:
+    """FedRC's three accuracies and ATP's loss are such reports; they slipped through one of the rules."""
+    rules = {"allow_unprotected": True, "allow_plain_weights": True, one: False}
+    with pytest.raises(Unprotected):
+        ledger(tmp_path, PrivacyConfig(**rules)).of("r1").unprotected("a 'nova' report, as computed", DATA)
+
+
+def test_on_the_owners_own_machine_nothing_has_to_be_asked() -> None:
+    assert PrivacyConfig().towards(joined=False).allows(WEIGHTS) is True
+    assert PrivacyConfig().towards(joined=True).allows(WEIGHTS) is None
+    assert PrivacyConfig(allow_plain_weights=False).towards(joined=False).allows(WEIGHTS) is False
+
+
+def test_a_hostile_server_cannot_fill_the_disk_with_runs(tmp_path: Path) -> None:
+    consents = Consents(tmp_path)
+    for number in range(RUNS + 7):
+        assert not consents.allows(f"r{number}", WEIGHTS)
+    assert list(consents.asked()) == [f"r{number}" for number in range(7, RUNS + 7)]
+
+
+def test_a_damaged_file_is_no_consent(tmp_path: Path) -> None:
+    consents = Consents(tmp_path)
+    consents.give("r1", everything=True)
+    (tmp_path / "given.json").write_text('{"r1": ["*"')
+    assert not consents.allows("r1", WEIGHTS)
+    assert json.loads((tmp_path / ASKED).read_text()).keys() == {"r1"}
+
+
+def test_consent_is_given_shown_and_revoked_on_the_command_line(tmp_path: Path) -> None:
+    path = tmp_path / "device.yaml"
+    path.write_text("privacy: {allow_plain_weights: false}\n")
+    settings = read(path, {})
+    settings.consents.allows("r1", OPEN["off"])
+
+    def fedclient(*arguments: object) -> Ended:
+        return asyncio.run(call("consent", *arguments, "-c", path))
+
+    shown = fedclient("show").out
+    assert "allow_unprotected: asked for each run" in shown
+    assert "allow_plain_weights: never allowed" in shown
+    assert f"run r1: {OPEN['off']}: waits for your consent" in shown
+    assert fedclient("give", "r1").out.strip() == f"run r1 may have: {OPEN['off']}"
+    assert f"run r1: {OPEN['off']}: allowed" in fedclient("show").out
+    assert fedclient("revoke", "r1").code == 0
+    assert fedclient("revoke", "r1").code == NotFound.exit_code
+    assert settings.consents.given() == {}
+
+
+def test_a_rule_is_true_or_false(tmp_path: Path) -> None:
+    path = tmp_path / "device.yaml"
+    path.write_text("privacy: {allow_plain_weights: maybe}\n")
+    with pytest.raises(ConfigError, match="allow_plain_weights"):
+        read(path, {})

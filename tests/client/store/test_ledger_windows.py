@@ -1,0 +1,127 @@
+"""Recall and budget by public dates: no answer tells whether the data have changed."""
+
+from pathlib import Path
+
+import pytest
+
+from fedclient.store.ledger import DAY, Ledger
+from shoal.core.errors import ConfigError, OverBudget
+from shoal.core.privacy.accountant import Tally
+from shoal.core.privacy.budget import Budget
+from shoal.core.privacy.ledger import Counted, Debit, chosen
+from tests.client.store.test_ledger import exact, order
+
+DEFAULT = Budget()
+
+
+class Clock:
+    """Days since 1970."""
+
+    def __init__(self) -> None:
+        self.day = 1000.0
+
+    def __call__(self) -> float:
+        return self.day * DAY
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def ledger(folder: Path, clock: Clock, budget: Budget = DEFAULT, source: str = "digits.npz") -> Ledger:
+    return Ledger(folder, budget, source, clock=clock)
+
+
+def unexpected() -> None:
+    raise AssertionError("nothing is to be computed")
+
+
+def test_within_the_window_the_same_bytes_leave_whatever_became_of_the_data(
+    tmp_path: Path, clock: Clock
+) -> None:
+    own = ledger(tmp_path, clock)
+    first = own.release(order(data="a"), exact)
+    clock.day += 29.9
+    again = own.release(order(data="b"), unexpected)  # type: ignore[arg-type]
+    assert again.statistics.values.tolist() == first.statistics.values.tolist()  # type: ignore[union-attr]
+    assert len(chosen(own.verify(), Debit)) == 1
+
+
+def test_after_the_window_a_new_one_is_drawn_even_of_the_same_data(tmp_path: Path, clock: Clock) -> None:
+    own = ledger(tmp_path, clock)
+    first = own.release(order(), exact)
+    clock.day += 30.1
+    second = own.release(order(), exact)
+    assert second.statistics.values.tolist() != first.statistics.values.tolist()  # type: ignore[union-attr]
+    assert len(chosen(own.verify(), Debit)) == 2
+
+
+def test_what_is_refused_does_not_depend_on_whether_data_changed(tmp_path: Path, clock: Clock) -> None:
+    for changed in (False, True):
+        own = ledger(tmp_path / str(changed), clock)
+        own.release(order(data="a"), exact)
+        now = "b" if changed else "a"
+        with pytest.raises(OverBudget):
+            own.release(order(encoder="f", data=now), exact)
+
+
+def test_when_the_budget_is_spent_for_good_the_old_bytes_are_better_than_none(
+    tmp_path: Path, clock: Clock
+) -> None:
+    own = ledger(tmp_path, clock)
+    releases = []
+    for _ in range(6):
+        releases.append(own.release(order(), exact).statistics.values.tolist())  # type: ignore[union-attr]
+        clock.day += 31
+    assert len(chosen(own.verify(), Debit)) == 3  # total_epsilon is three of balanced
+    assert releases[3:] == [releases[2]] * 3
+
+
+def test_another_file_is_another_source(tmp_path: Path, clock: Clock) -> None:
+    first = ledger(tmp_path, clock).release(order(data="a"), exact)
+    other = ledger(tmp_path, clock, source="other.npz").release(order(data="b"), exact)
+    assert other.statistics.values.tolist() != first.statistics.values.tolist()  # type: ignore[union-attr]
+
+
+def test_lines_of_earlier_versions_count_and_are_still_read(tmp_path: Path, clock: Clock) -> None:
+    Ledger(tmp_path, Budget(), clock=clock).release(order(data="a"), exact)
+    own = ledger(tmp_path, clock)
+    assert b'"source"' not in (tmp_path / "ledger.jsonl").read_bytes()
+    own.release(order(data="a"), unexpected)  # type: ignore[arg-type]
+    with pytest.raises(OverBudget):
+        own.release(order(encoder="f", data="b"), exact)
+
+
+def test_one_run_cannot_spend_what_others_need(tmp_path: Path, clock: Clock) -> None:
+    own = ledger(tmp_path, clock, Budget(epsilon=8.0, total_epsilon=8.0, run_epsilon=5.0))
+    own.of("greedy").release(order(), exact)
+    with pytest.raises(OverBudget, match="of epsilon 5 for this run"):
+        own.of("greedy").release(order(encoder="f"), exact)
+    own.of("modest").count(Tally("accuracy", 0.01, "m" * 64, "test part", "d" * 64), lambda: 7)
+    assert [each.run for each in chosen(own.verify(), Debit)] == ["greedy"]
+    assert [each.run for each in chosen(own.verify(), Counted)] == ["modest"]
+
+
+def test_two_devices_that_share_a_ledger_share_its_budget(tmp_path: Path, clock: Clock) -> None:
+    """One machine, two state folders, the same records: the owner gives both one folder for the ledger."""
+    one, other = ledger(tmp_path, clock), ledger(tmp_path, clock)
+    one.release(order(), exact)
+    with pytest.raises(OverBudget):
+        other.release(order(encoder="f"), exact)
+
+
+def test_a_count_is_paid_once_and_given_again(tmp_path: Path, clock: Clock) -> None:
+    own = ledger(tmp_path, clock)
+    asked = Tally("accuracy", 0.01, "m" * 64, "test part", "d" * 64)
+    first = own.count(asked, lambda: 50)
+    assert own.count(asked, unexpected) == first  # type: ignore[arg-type]
+    assert len(own.verify()) == 2
+    with pytest.raises(OverBudget):
+        own.count(Tally("accuracy", 100.0, "m" * 64, "test part", "d" * 64), lambda: 50)
+
+
+@pytest.mark.parametrize("days", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_window_has_to_have_a_length(days: float) -> None:
+    with pytest.raises(ConfigError, match="window_days is"):
+        Budget(window_days=days)

@@ -1,0 +1,113 @@
+"""How training goes, by its losses: when it fell, what the model goes back to, and how often."""
+
+import json
+
+import numpy as np
+import pytest
+
+from shoal.core.algorithm import Report
+from shoal.core.engine import checkpoint
+from shoal.core.exchange.messages import Protected, Trained
+from shoal.core.exchange.tensors import digest
+from shoal.core.privacy.cost import ORDERS
+from shoal.core.server_kit.averaging import next_models
+from shoal.core.server_kit.course import FALLS, Course
+from shoal.core.server_kit.guard import Guard
+from shoal.core.server_kit.standard import training
+from shoal.core.types import Tensors
+
+
+def model(value: float) -> Tensors:
+    return {"w": np.array([value, 0.0], np.float32)}
+
+
+class Run:
+    """One model and three devices; the update of each round is 1, and the losses are given."""
+
+    def __init__(self, rule: str = "clipped") -> None:
+        self.models, self.guard, self.rule = {"c0": model(0.0)}, Guard(), rule
+
+    def round(self, *losses: float, private: bool = False) -> float:
+        base = float(self.models["c0"]["w"][0])
+        paid = {"private": Protected(1.0, 1.0, 0.1, 5), "curve": tuple(0.1 * each for each in ORDERS)}
+        reports = [
+            Report(f"d{i}", Trained(model(base + 1.0), 10, loss, **(paid if private else {})))  # type: ignore[arg-type]
+            for i, loss in enumerate(losses)
+        ]
+        self.models, self.guard = next_models(self.models, reports, self.rule, self.guard)
+        return float(self.models["c0"]["w"][0])
+
+
+def test_a_round_in_which_most_is_lost_does_not_count_and_the_rate_is_halved() -> None:
+    run = Run()
+    assert [run.round(*[loss] * 3) for loss in (2.3, 1.5, 0.8)] == [1, 2, 3]
+    assert run.round(2.2, 2.3, 2.3) == 3
+    assert run.guard.rate("c0") == 0.5
+    assert run.guard.remarks == (
+        "model c0: most of what it had learned is gone (loss 2.3, at best 0.8): this round does not count, "
+        "and its devices continue with 50 % of the learning rate",
+    )
+    assert run.round(0.9, 0.9, 0.9) == 4
+    assert run.guard.rate("c0") == 0.5
+    assert run.guard.remarks == ()
+
+
+def test_if_the_next_round_falls_too_the_model_was_at_fault_and_the_one_before_returns() -> None:
+    run = Run()
+    assert [run.round(*[loss] * 3) for loss in (2.3, 0.5)] == [1, 2]
+    assert [run.round(*[2.3] * 3) for _ in range(2)] == [2, 1]
+    assert run.round(0.6, 0.6, 0.6) == 2
+
+
+def test_it_goes_back_a_bounded_number_of_times_and_then_says_that_it_does_not_learn() -> None:
+    run = Run()
+    for loss in (2.3, 0.5):
+        run.round(*[loss] * 3)
+    found = [run.round(*[2.3] * 3) for _ in range(FALLS + 2)]
+    assert found == [2, 1, 1, 2, 3]
+    assert run.guard.rate("c0") == 0.5**FALLS
+    assert run.guard.remarks[0].startswith("model c0 is not learning: after 7 rounds its loss is still")
+
+
+@pytest.mark.parametrize("lie", [1e30, -1e30, 2.3])
+def test_one_of_three_devices_cannot_make_a_model_fall(lie: float) -> None:
+    run = Run()
+    assert [run.round(loss, loss, lie) for loss in (2.3, 1.0, 0.5, 0.4)] == [1, 2, 3, 4]
+
+
+def test_a_loss_that_rises_a_little_or_that_never_fell_is_no_fall() -> None:
+    run = Run()
+    assert [run.round(*[loss] * 3) for loss in (2.3, 2.28, 2.35, 1.0, 1.6)] == [1, 2, 3, 4, 5]
+
+
+def test_nothing_is_watched_under_the_mean_of_the_papers_or_where_no_loss_is_released() -> None:
+    for run, private in ((Run("mean"), False), (Run(), True)):
+        assert [run.round(*[loss] * 3, private=private) for loss in (2.3, 0.5, 2.3)] == [1, 2, 3]
+        assert run.guard.courses == {}
+
+
+def test_clusters_inherit_the_course_of_the_model_that_they_split_from_and_a_checkpoint_keeps_it() -> None:
+    course = Course(2.3, 1.0, 1.0, 4, 1, True, model(7.0))
+    guard = Guard(courses={"global": course}).split("global", ["c0", "c1"])
+    assert guard.courses == {"c0": course, "c1": course}
+    assert guard.moved({"c9": "c1"}).courses == {"c9": course}
+    kept: dict[str, Tensors] = {}
+
+    def keep(tensors: Tensors):  # type: ignore[no-untyped-def]
+        from shoal.core.exchange.payload import BlobRef, Weights
+        from shoal.core.exchange.tensors import manifest_of, nbytes
+
+        kept[digest(tensors)] = tensors
+        return Weights(manifest_of(tensors), BlobRef(digest(tensors), nbytes(tensors)))
+
+    stored = json.loads(json.dumps(checkpoint.encode(Guard, guard, keep)))
+    again = checkpoint.decode(Guard, stored, lambda weights: kept[weights.blob.sha256])
+    assert again == guard
+    assert digest(again.courses["c0"].good) == digest(model(7.0))
+
+
+def test_the_rate_is_that_of_the_tasks() -> None:
+    class Parameters:
+        learning_rate, epochs, rounds = 0.1, 1, 5
+
+    assert training(Parameters(), rate=0.25).learning_rate == pytest.approx(0.025)
