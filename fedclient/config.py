@@ -78,6 +78,8 @@ class DataConfig:
     shape: of one sample, such as [1, 28, 28] for images with one channel; unset: as in the file. Pictures are
     brought into it.
     divide_by: a number to divide every value by; unset: bytes are divided by 255, other numbers are not.
+    regression: whether labels are numbers to predict and not classes, see
+    `shoal.core.device_kit.regression`.
     held_out: the share of the samples to measure on during a run instead of training on them; with 0, a run
     that needs such a part, as flux does, fails on this device. A module that returns Views has its own.
     """
@@ -98,6 +100,7 @@ class DataConfig:
     shape: tuple[int, ...] = ()
     divide_by: float | None = None
     held_out: float = HELD_OUT
+    regression: bool = False
 
     def __post_init__(self) -> None:
         given = [name for name in KINDS if getattr(self, name) is not None]
@@ -122,6 +125,8 @@ class DataConfig:
             raise ConfigError("test_labels is set, but test is not", "set test to the idx file of images")
         if self.divide_by is not None and self.divide_by <= 0.0:
             raise ConfigError(f"divide_by is {self.divide_by}", "use a number above 0, such as 255")
+        if self.regression and self.kind == "images":
+            raise ConfigError("the folders of images are classes, not numbers", "remove regression")
         if not 0.0 <= self.held_out < 1.0:
             raise ConfigError(f"held_out is {self.held_out}", "use a share from 0 to below 1, such as 0.2")
         if any(size < 1 for size in self.shape):
@@ -250,7 +255,8 @@ class WorkConfig:
     of the ledger; privacy: what its owner allows. consent: the folder of what was allowed to single runs.
 
     data: the device's data. file: one file to use instead, read as `data` says; its labels do not matter.
-    labels: False if labels are not needed. selfcheck: what to try before the first task.
+    labels: False if labels are not needed. selfcheck: what to try before the first task. newcomer: whether
+    the process may choose among models, which is for the device itself: no task of a server may ask for it.
     """
 
     blobs: Path
@@ -263,6 +269,7 @@ class WorkConfig:
     privacy: Budget = field(default_factory=Budget)
     consent: Path | None = None
     selfcheck: SelfCheck = "none"
+    newcomer: bool = False
 
 
 def read(path: Path | None, flags: Mapping[str, Any]) -> ClientConfig:

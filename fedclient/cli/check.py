@@ -31,13 +31,16 @@ def check(console: Console, settings: ClientConfig) -> Result:
     return Result(found, text(found))
 
 
+NUMBERS = "none: labels are numbers to predict"
+
+
 def text(found: Mapping[str, Any]) -> str:
     """The findings of a full self-check, as lines."""
     lowest, highest = found["range"]
     lines = {
         "samples": _samples(found["samples"]),
         "each": f"shape {_shape(found['shape'])}, {found['dtype']}, from {lowest:.6g} to {highest:.6g}",
-        "classes": _classes(found["classes"], found["class_count"]),
+        "classes": NUMBERS if found.get("regression") else _classes(found["classes"], found["class_count"]),
         "network": f"{found['parameters']} parameters, {found['bytes']} bytes, on {found['device']}",
         "weights": "saved and loaded again",
         "latent": _shape(found["latent"]) if found["latent"] else NO_LATENT,

@@ -8,7 +8,8 @@
     images  a folder of pictures, or a tar archive of one, with a folder in it for each class; it needs Pillow
     module  "package.module:function" of the owner's: () -> (x, y or None), a Dataset, or Views
 
-Data without labels can be placed and classified, but not trained on. Classes are integers from 0. Words are
+Data without labels can be placed and classified, but not trained on. Classes are integers from 0; with
+`regression` labels are numbers to predict. Words are
 refused, not numbered: two devices would number the same words differently.
 
 Bytes are read as pixels and scaled to 0 to 1; other numbers become float32. `divide_by` overrides both.
@@ -47,7 +48,7 @@ def load(config: DataConfig, labels: bool = True) -> Views:
     Raises DataFault for data that are not usable, ConfigError for a module that is not there.
     """
     if config.module is not None:
-        return _from_module(config.module, config.held_out)
+        return _from_module(config.module, config.held_out, config.regression)
     path = config.path
     data = _dataset(path, _read(config.kind, path, config, config.labels if labels else None, labels), config)
     if not labels:
@@ -118,8 +119,8 @@ def _read(kind: str, path: Path, config: DataConfig, labels_path: Path | None, l
     return arrays
 
 
-def _from_module(name: str, held_out: float) -> Views:
-    """What the owner's function gives, with this share of it held out."""
+def _from_module(name: str, held_out: float, regression: bool) -> Views:
+    """What the owner's function gives, with this share of it held out. regression: its y are numbers."""
     module, _, function = name.partition(":")
     try:
         call: Callable[[], Any] = getattr(importlib.import_module(module), function)
@@ -134,9 +135,8 @@ def _from_module(name: str, held_out: float) -> Views:
         raise DataFault(problem, "call it by itself and fix it") from error
     if isinstance(found, tuple) and len(found) == 2:
         x, y = found
-        found = checked.paired(
-            name, np.asarray(x), None if y is None else checked.classes(name, np.asarray(y))
-        )
+        read = checked.targets if regression else checked.classes
+        found = checked.paired(name, np.asarray(x), None if y is None else read(name, np.asarray(y)))
     if isinstance(found, Dataset):
         return Views.of(found, share=held_out)
     if not isinstance(found, Views):
@@ -150,7 +150,8 @@ def _dataset(path: Path, arrays: Arrays, config: DataConfig) -> Dataset:
     if x.ndim == 0 or x.size == 0:
         raise DataFault(f"{path} contains no samples", "a device needs at least one")
     x = _shaped(path, checked.samples(str(path), x, config.divide_by), config.shape)
-    return checked.paired(str(path), x, None if y is None else checked.classes(str(path), y))
+    read = checked.targets if config.regression else checked.classes
+    return checked.paired(str(path), x, None if y is None else read(str(path), y))
 
 
 def _shaped(path: Path, x: Array, shape: tuple[int, ...]) -> Array:

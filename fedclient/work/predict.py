@@ -1,4 +1,5 @@
-"""Run a model on data, and write classes and probabilities as csv or npz. Needs PyTorch."""
+"""Run a model on data, and write classes and probabilities, or predicted numbers, as csv or npz. Needs
+PyTorch."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,8 @@ from shoal.core.data.views import Views
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.evaluate import class_scores
 from shoal.core.device_kit.learner import Learner, authors
+from shoal.core.device_kit.regression import explained, predictions
+from shoal.core.device_kit.samples import Samples
 from shoal.core.errors import ConfigError, DataFault, NotFound
 from shoal.core.types import Array, Tensors
 from shoal.shell.disk import replacing
@@ -23,11 +26,16 @@ from shoal.shell.disk import replacing
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """classes: (n,) int64, the likeliest. probabilities: (n, C) float32. accuracy: None without labels."""
+    """classes: (n,) int64, the likeliest. probabilities: (n, C) float32. accuracy: None without labels.
+
+    values: of regression, (n,) float32, the predicted numbers; classes are then 0, and the accuracy is the
+    share of the labels' variance that is explained.
+    """
 
     classes: Array
     probabilities: Array
     accuracy: float | None
+    values: Array | None = None
 
     def counts(self) -> dict[int, int]:
         """How many samples of each class there are."""
@@ -46,7 +54,9 @@ def classify(settings: ClientConfig, file: Path | None, model: Path, out: Path |
     tensors, data = read_model(model), load_file(file, settings.data)
     settle_torch(settings.compute)
     with columns_named(file, settings.data):
-        found = predict(open_learner(settings.learner), tensors, data, settings.compute.device)
+        regression = settings.data is not None and settings.data.regression
+        learner = open_learner(settings.learner)
+        found = predict(learner, tensors, data, settings.compute.device, regression)
     if out is not None:
         write(out, found)
     return found
@@ -64,8 +74,10 @@ def read_model(path: Path) -> Tensors:
         raise DataFault(f"{path} is not a model: {error}", "run `fedclient place` again") from None
 
 
-def predict(learner: Learner, model: Tensors, data: Dataset, device: str) -> Prediction:
-    """What the model says of the data. device: "auto", "cpu" or "cuda".
+def predict(
+    learner: Learner, model: Tensors, data: Dataset, device: str, regression: bool = False
+) -> Prediction:
+    """What the model says of the data. device: "auto", "cpu" or "cuda". regression: it predicts numbers.
 
     Raises BadPayload when the model is not this learner's, LearnerFault, DataFault.
     """
@@ -79,17 +91,36 @@ def predict(learner: Learner, model: Tensors, data: Dataset, device: str) -> Pre
     for rows in samples.passes():
         x = samples.x[rows]
         with torch.no_grad(), authors("network", network, x):
-            scores = class_scores(network, x, 0)
-        found.append(torch.softmax(scores.float(), 1).cpu().numpy())
+            given = predictions(network, x) if regression else class_scores(network, x, 0)
+        found.append((given.float() if regression else torch.softmax(given.float(), 1)).cpu().numpy())
+    if regression:
+        return _numbers(np.concatenate(found), samples)
     probabilities = np.concatenate(found)
     classes = probabilities.argmax(1)
     accuracy = None if data.y is None else float((classes == data.y).mean())
     return Prediction(classes, probabilities, accuracy)
 
 
+def _numbers(values: Array, samples: Samples) -> Prediction:
+    accuracy = None
+    if samples.targets is not None:
+        error = float((torch.from_numpy(values) - samples.targets.cpu()).double().square().mean())
+        accuracy = explained(error, samples.targets)
+    return Prediction(
+        np.zeros(len(values), np.int64), np.ones((len(values), 1), np.float32), accuracy, values
+    )
+
+
 def write(path: Path, prediction: Prediction) -> None:
-    """An npz file of `classes` and `probabilities`, or else csv with a row for each sample."""
+    """An npz file of `classes` and `probabilities`, or of `values`; else csv with a row for each sample."""
     with replacing(path) as file:
+        if prediction.values is not None:
+            if path.suffix.lower() == ".npz":
+                np.savez(file, values=prediction.values)
+                return
+            lines = [f"{row},{value:.9g}\n" for row, value in enumerate(prediction.values)]
+            file.write("".join(["row,value\n", *lines]).encode())
+            return
         if path.suffix.lower() == ".npz":
             np.savez(file, classes=prediction.classes, probabilities=prediction.probabilities)
             return

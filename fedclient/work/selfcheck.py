@@ -64,7 +64,8 @@ def full(context: DeviceContext, where: str) -> Mapping[str, Any]:
 def _first(context: DeviceContext, most: int) -> Samples:
     """The first samples, with the number of classes of all, so that a label that is too high shows."""
     samples = context.samples("train")
-    return Samples(samples.x[:most], None if samples.y is None else samples.y[:most], samples.classes)
+    y, targets = (None if part is None else part[:most] for part in (samples.y, samples.targets))
+    return Samples(samples.x[:most], y, samples.classes, targets)
 
 
 def _latent(context: DeviceContext, batch: Samples, where: str) -> list[int] | None:
@@ -93,7 +94,7 @@ def _loss(context: DeviceContext, batch: Samples, where: str) -> float | None:
     if learner.loss is None and learner.train is not None:
         return None
     with _part("loss()" if learner.loss else "network", where, model, batch.x), torch.no_grad():
-        value = float(loss_of(learner, batch)(model, batch.x, batch.y))
+        value = float(loss_of(learner, batch)(model, batch.x, batch.goals))
         if not math.isfinite(value):
             raise LearnerFault(f"the loss of {len(batch)} samples is {value}", "check the scale of the data")
     return value
@@ -105,7 +106,7 @@ def _data(context: DeviceContext) -> dict[str, Any]:
     parts = [part for part in (views.train, views.held_out) if len(part)]
     labels = [part.y for part in parts if part.y is not None]
     counts, class_count = None, 0
-    if labels:
+    if labels and context.samples("train").targets is None:
         classes, numbers = np.unique(np.concatenate(labels), return_counts=True)
         class_count = len(classes)
         counts = dict(zip(map(str, classes[:LISTED].tolist()), numbers[:LISTED].tolist(), strict=True))
@@ -121,6 +122,7 @@ def _data(context: DeviceContext) -> dict[str, Any]:
         "range": [lowest, highest],
         "classes": counts,
         "class_count": class_count,
+        "regression": context.samples("train").targets is not None,
     }
 
 

@@ -16,8 +16,9 @@ from typing import Any, TypeVar
 
 from fedserver.config import Settings
 from fedserver.coordinator.caretaker import Caretaker
+from fedserver.coordinator.recipe import Recipe
 from fedserver.coordinator.recovery import Recovery
-from fedserver.coordinator.runs import Lease, Recipe, Run
+from fedserver.coordinator.runs import Lease, Run
 from fedserver.coordinator.status import summary_of
 from fedserver.coordinator.status_types import RunSummary
 from fedserver.coordinator.visitor import Quota, Signal, Unlimited, Visitor

@@ -11,7 +11,8 @@ from typing import Any, cast
 import shoal
 from fedserver.coordinator import damage, transfer
 from fedserver.coordinator.coordinator import Coordinator
-from fedserver.coordinator.runs import Recipe, Run, recipe_of
+from fedserver.coordinator.recipe import Recipe, recipe_of
+from fedserver.coordinator.runs import Run
 from fedserver.coordinator.status import clusters_of, device_of, figures_of, unchecked, unreadable
 from fedserver.coordinator.status_types import ClusterVersions, RunChange, RunStatus, RunSummary, ServerStatus
 from fedserver.store.records import LogLine, RunRecord, RunSpec, Standing

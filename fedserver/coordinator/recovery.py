@@ -19,7 +19,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 
-from fedserver.coordinator.runs import Recipe, recipe_of
+from fedserver.coordinator.recipe import Recipe, recipe_of
 from fedserver.store.records import RunRecord, Standing
 from fedserver.store.redundancy import DamagedRow
 from fedserver.store.store import BlobCacheCalls, Storage

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import time
-import typing
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,12 +10,12 @@ from typing import Any
 
 from fedserver.coordinator import damage
 from fedserver.coordinator.damage import DamagedReports
+from fedserver.coordinator.recipe import Recipe
 from fedserver.coordinator.reduction import StoredReports, in_thread, measured_accuracy, reduce
 from fedserver.coordinator.visitor import Signal
 from fedserver.store.records import RoundRecord, RunRecord, RunSpec, Standing
 from fedserver.store.store import BlobCacheCalls, Storage
-from shoal.core.algorithm import State, find
-from shoal.core.engine.bootstrap import Bootstrap, Unstarted
+from shoal.core.algorithm import State
 from shoal.core.engine.events import (
     Abandon,
     Changed,
@@ -47,8 +46,7 @@ from shoal.core.errors import (
 )
 from shoal.core.exchange.link import Task
 from shoal.core.exchange.messages import Message
-from shoal.core.exchange.tensors import check_finite
-from shoal.core.types import DeviceId, ModelKey, Tensors
+from shoal.core.types import DeviceId, ModelKey
 from shoal.shell import crash
 
 log = logging.getLogger("shoal.run")
@@ -58,33 +56,6 @@ AGAIN = 1.0
 NAMED, REASON = 10, 2000
 """How many missing devices a log line names (`run show` lists all), and how many characters of an error it
 has."""
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How to run an algorithm. server_half: its server half. state: the type of its states, for the
-    checkpoints."""
-
-    server_half: Bootstrap
-    state: Any
-
-    def start(self, model: Tensors | None) -> State:
-        """The first state. Without an initial model, the run first asks a device for one."""
-        if model is None:
-            return Unstarted()
-        check_finite(model, "the initial model")
-        started: State = self.server_half.start(model, self.server_half.parameters)
-        return started
-
-
-def recipe_of(spec: RunSpec) -> Recipe:
-    """The recipe of a specification. Raises ConfigError if an algorithm, preset or parameter is unknown."""
-    algorithm, variant = find(spec.algorithm)
-    parameters = algorithm.configure(spec.preset, {**variant, **spec.parameters})
-    server_half = algorithm.server()
-    state = algorithm.state_type()
-    bootstrap = Bootstrap(server_half, parameters, algorithm.initial(parameters))
-    return Recipe(bootstrap, typing.Union[state, Unstarted])  # noqa: UP007
 
 
 @dataclass(frozen=True)
@@ -101,8 +72,8 @@ class Run:
     wake: called with a device for which there may be something new. in_turn: runs the end of a reduction
     while no other work runs in turn. held: if true, no time passes in the run: no round opens, and none ends
     at its deadline. paused: why the same holds until an operator resumes the run, "" if it does not.
-    complaints: blobs that a device found wrong, and when it said so. disputed: devices that sent two
-    different reports in a round, with the round. left_open: the releases
+    complaints, repairs: when a device has said that a blob is wrong, and when one was repaired. disputed:
+    devices that sent two different reports in a round, with the round. left_open: the releases
     without a guarantee that are already recorded, see `fedserver.store.released`.
     """
 
@@ -139,6 +110,7 @@ class Run:
         self.changed, self.held = Signal(), False
         self.disputed: set[tuple[DeviceId, int]] = set()
         self.complaints: dict[str, float] = {}
+        self.repairs: dict[str, float] = {}
         self.left_open: set[tuple[DeviceId, str]] = set()
         self.blobs = blobs
         self.state_type = recipe.state
@@ -345,7 +317,7 @@ class Run:
             try:
                 following = await self._combined_when_possible(effect)
             except DamagedReports as damaged:
-                await self._in_turn(damage.withdraw(self, effect.round, damaged.lost))
+                await self._in_turn(damage.withdraw(self, effect.round, damaged.lost, Stage.REDUCING))
             except StorageFault as fault:
                 await self._in_turn(_raise(fault))
             except Exception as error:

@@ -48,6 +48,8 @@ class Fleet(Mapping[str, Holding]):
     drawn at random by `seed`. A device that brings a test part of its own, as (x, y, x_test, y_test) or under
     "x_test" and "y_test" of its dictionary, keeps all of (x, y) to train on.
 
+    regression: whether y are numbers to predict and not classes, see `shoal.core.device_kit.regression`.
+
     held_out: the share of what remains that a device measures on during a run and does not train on; some
     algorithms, such as flux, need one.
 
@@ -62,7 +64,13 @@ class Fleet(Mapping[str, Holding]):
     """
 
     def __init__(
-        self, devices: Mapping[str, Any], *, test: float = 0.2, held_out: float = HELD_OUT, seed: int = 42
+        self,
+        devices: Mapping[str, Any],
+        *,
+        test: float = 0.2,
+        held_out: float = HELD_OUT,
+        seed: int = 42,
+        regression: bool = False,
     ) -> None:
         if not isinstance(devices, Mapping):
             raise DataFault(f"a fleet is a mapping of names to data, not a {type(devices).__name__}", HINT)
@@ -77,7 +85,7 @@ class Fleet(Mapping[str, Holding]):
         for name, data in devices.items():
             if not isinstance(name, str) or not name:
                 raise DataFault(f"a device is named {name!r}", f"names are texts: {HINT}")
-            holdings[name] = _holding(name, data, test, held_out, seed)
+            holdings[name] = _holding(name, data, test, held_out, seed, regression)
         self._take(holdings, held_out=held_out)
 
     @classmethod
@@ -102,7 +110,7 @@ class Fleet(Mapping[str, Holding]):
                 )
         self.shape: tuple[int, ...] = shapes[first]
         self.classes = classes or max(
-            1 + int(part.y.max(initial=0))
+            1 if part.y.dtype.kind == "f" else 1 + int(part.y.max(initial=0))
             for one in holdings.values()
             for part in (one.stage(0), one.test)
             if part.y is not None
@@ -143,8 +151,9 @@ def numbered(holdings: Sequence[Holding], classes: int = 0, held_out: float = HE
     return Fleet.of({name(number): one for number, one in enumerate(holdings)}, classes, held_out)
 
 
-def dataset(device: str, x: Any, y: Any = None) -> Dataset:
-    """Arrays, checked, as a data set. Raises DataFault, which names the device."""
+def dataset(device: str, x: Any, y: Any = None, regression: bool = False) -> Dataset:
+    """Arrays, checked, as a data set; y: classes, or numbers to predict. Raises DataFault, which names the
+    device."""
     x = _array(device, "x", x)
     if x.ndim == 0 or len(x) == 0:
         raise DataFault(f"{device} has no samples", "x is an array with one sample in each row")
@@ -155,8 +164,9 @@ def dataset(device: str, x: Any, y: Any = None) -> Dataset:
         )
     if x.size == 0:
         raise DataFault(f"{device}: x has shape {x.shape}, so its samples are empty", "give their features")
-    classes = None if y is None else arrays.classes(device, _array(device, "y", y))
-    return arrays.paired(device, arrays.samples(device, x), classes)
+    read = arrays.targets if regression else arrays.classes
+    labels = None if y is None else read(device, _array(device, "y", y))
+    return arrays.paired(device, arrays.samples(device, x), labels)
 
 
 def _array(device: str, part: str, values: Any) -> Any:
@@ -169,8 +179,8 @@ def _array(device: str, part: str, values: Any) -> Any:
     return found
 
 
-def _holding(device: str, data: Any, test: float, held_out: float, seed: int) -> Holding:
-    given, own = _read(device, data)
+def _holding(device: str, data: Any, test: float, held_out: float, seed: int, regression: bool) -> Holding:
+    given, own = _read(device, data, regression)
     if given.y is None or (own is not None and own.y is None):
         raise DataFault(f"{device} has no labels", "training needs y; unlabelled data go to result.place(x)")
     if own is not None:
@@ -197,7 +207,7 @@ def _enough(device: str, data: Dataset, least: int) -> None:
         raise DataFault(f"{device} has {samples}", f"a device needs at least {least}: {parts}")
 
 
-def _read(device: str, data: Any) -> tuple[Dataset, Dataset | None]:
+def _read(device: str, data: Any, regression: bool) -> tuple[Dataset, Dataset | None]:
     """What a device was given, and its own test part, if any."""
     if isinstance(data, Dataset):
         return data, None
@@ -213,4 +223,5 @@ def _read(device: str, data: Any) -> tuple[Dataset, Dataset | None]:
         kind = f"{len(data)} things" if isinstance(data, tuple | list) else f"a {type(data).__name__}"
         raise DataFault(f"{device} is given {kind}", "give a pair of arrays (x, y), or a shoal.Dataset")
     x, y, *test = data
-    return dataset(device, x, y), dataset(f"{device}, test part", *test) if test else None
+    apart = dataset(f"{device}, test part", test[0], test[1], regression) if test else None
+    return dataset(device, x, y, regression), apart

@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from fedserver.coordinator.runs import recipe_of
+from fedserver.coordinator.recipe import recipe_of
 from fedserver.store.records import RunSpec
 from shoal.core.engine.bootstrap import Unstarted
 from shoal.core.engine.rounds import RoundPolicy

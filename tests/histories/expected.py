@@ -4,7 +4,7 @@ import functools
 import json
 from typing import Any
 
-from fedserver.coordinator.runs import recipe_of
+from fedserver.coordinator.recipe import recipe_of
 from fedserver.store.records import RunSpec
 from shoal.core.algorithm import Plan, Report, State
 from shoal.core.engine import checkpoint

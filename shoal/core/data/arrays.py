@@ -47,6 +47,18 @@ def classes(what: str, y: Array) -> Array:
     return y.astype(np.int64)
 
 
+def targets(what: str, y: Array) -> Array:
+    """Numbers to predict, as float32. Raises DataFault for what is not finite, or no number."""
+    if y.dtype.kind not in "fiub":
+        raise DataFault(f"{what}: the labels are {y.dtype}, not numbers", "regression predicts numbers")
+    with np.errstate(over="ignore"):
+        numbers = y.astype(np.float32)
+    if not np.isfinite(numbers).all():
+        row = int(np.isfinite(numbers).reshape(len(numbers), -1).all(axis=1).argmin())
+        raise DataFault(f"{what}: the label of row {row} (from 0) is {y[row]}", "fill or drop such samples")
+    return numbers
+
+
 def paired(what: str, x: Any, y: Any) -> Dataset:
     """A data set of samples and their classes, if any. Raises DataFault where they do not go together."""
     try:

@@ -1,4 +1,4 @@
-"""A data set in memory: examples and, where they are known, their classes."""
+"""A data set in memory: examples and, where they are known, their classes, or the numbers to predict."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ class Dataset:
 
     `x`: (n, ...) any dtype, one example per row.
     `y`: (n,) int64, the class of each row, 0 or more; None if the data are unlabeled. Any integer dtype is
-    accepted and stored as int64.
+    accepted and stored as int64. For regression, (n,) float32, the number to predict; any floating dtype is
+    accepted and stored as float32.
 
-    Raises ValueError when the lengths differ, or when `y` is not one integer class per row.
+    Raises ValueError when the lengths differ, or when `y` is not one class or one finite number per row.
 
     Example:
         >>> data = Dataset(np.zeros((3, 2), np.float32), np.array([0, 1, 1]))
@@ -26,21 +27,27 @@ class Dataset:
     """
 
     x: npt.NDArray[Any]
-    y: npt.NDArray[np.int64] | None = None
+    y: npt.NDArray[Any] | None = None
 
     def __post_init__(self) -> None:
         if self.x.ndim == 0:
             raise ValueError("x is a single number: give an array with one example per row")
         if self.y is None:
             return
-        if not np.issubdtype(self.y.dtype, np.integer):
-            raise ValueError(f"y holds {self.y.dtype}, not integers: give the class number of each example")
+        if self.y.dtype.kind not in "iuf":
+            raise ValueError(f"y holds {self.y.dtype}, not numbers: give the class number of each example")
         if self.y.ndim != 1:
             raise ValueError(f"y has shape {self.y.shape}: give one class number per example, shape (n,)")
         if len(self.x) != len(self.y):
             raise ValueError(
                 f"x has {len(self.x)} examples but y has {len(self.y)} labels: they must pair up"
             )
+        if self.y.dtype.kind == "f":
+            with np.errstate(over="ignore"):
+                object.__setattr__(self, "y", self.y.astype(np.float32, copy=False))
+            if not np.isfinite(self.y).all():
+                raise ValueError("y holds NaN, infinity or numbers above float32: fill or drop such examples")
+            return
         object.__setattr__(self, "y", self.y.astype(np.int64, copy=False))
         if self.y.min(initial=0) < 0:
             raise ValueError(f"y has the negative class {self.y.min()}: number the classes from 0")

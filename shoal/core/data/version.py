@@ -36,5 +36,10 @@ def _hashes(parts: Iterable[Dataset], labels: bool) -> Iterator[bytes]:
     for part in parts:
         rows = np.ascontiguousarray(part.x)
         for number in range(len(part)):
-            classes = b"" if part.y is None or not labels else int(part.y[number]).to_bytes(8, "big")
+            classes = b"" if part.y is None or not labels else _label(part.y[number])
             yield sha256(classes + rows[number].tobytes()).digest()
+
+
+def _label(value: np.generic) -> bytes:
+    """A class, or a number of regression, in as many bytes."""
+    return value.tobytes().rjust(8, b"\1") if value.dtype.kind == "f" else int(value).to_bytes(8, "big")

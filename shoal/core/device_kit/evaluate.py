@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import Learner, Loss, authors
 from shoal.core.device_kit.metrics import macro_auc, macro_f1
+from shoal.core.device_kit.regression import explained, predictions, refuse_targets, squared_error
 from shoal.core.device_kit.samples import PASS, Samples
 from shoal.core.device_kit.slots import blocks, slots_of
 from shoal.core.errors import DataFault, DeviceFault, LearnerFault
@@ -24,7 +25,9 @@ def loss_of(learner: Learner, samples: Samples) -> Loss:
     def cross_entropy(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
         return F.cross_entropy(class_scores(model, x, samples.classes), y)
 
-    return cross_entropy if learner.loss is None else _scalar(learner.loss)
+    if learner.loss is not None:
+        return _scalar(learner.loss)
+    return cross_entropy if samples.targets is None else squared_error
 
 
 def class_scores(model: nn.Module, x: Tensor, classes: int) -> Tensor:
@@ -68,7 +71,8 @@ class Diverged(LearnerFault):
 
 
 def evaluate(learner: Learner, model: nn.Module, samples: Samples) -> tuple[float, float]:
-    """Accuracy (0 to 1) and mean loss by sample, in evaluation mode: the author's own, or ours.
+    """Accuracy (0 to 1) and mean loss by sample, in evaluation mode: the author's own, or ours. Of
+    regression, the accuracy is the share of variance that is explained (`shoal.core.device_kit.regression`).
 
     Raises DeviceFault without labels, LearnerFault when the author's code fails, Diverged when the loss is
     no number.
@@ -78,6 +82,8 @@ def evaluate(learner: Learner, model: nn.Module, samples: Samples) -> tuple[floa
     with torch.no_grad(), authors(what, model, samples.x[:PASS]):
         if learner.evaluate:
             return _checked(learner.evaluate(model, samples))
+        if samples.targets is not None:
+            return _checked(_measure_targets(learner, model, samples, samples.targets))
         return _checked(_measure(learner, model, samples))
 
 
@@ -94,6 +100,20 @@ def _measure(learner: Learner, model: nn.Module, samples: Samples) -> tuple[floa
     return correct.item() / len(samples), total.item() / len(samples)
 
 
+def _measure_targets(
+    learner: Learner, model: nn.Module, samples: Samples, targets: Tensor
+) -> tuple[float, float]:
+    loss = loss_of(learner, samples)
+    error, total = (torch.zeros((), device=samples.x.device, dtype=torch.float64) for _ in range(2))
+    for rows in samples.passes():
+        x, y = samples.x[rows], targets[rows]
+        error += (predictions(model, x) - y).double().square().sum()
+        if learner.loss:
+            total += len(x) * loss(model, x, y)
+    mean = error.item() / len(samples)
+    return explained(mean, targets), total.item() / len(samples) if learner.loss else mean
+
+
 def correct(learner: Learner, model: nn.Module, samples: Samples) -> int:
     """How many samples get the highest score for their class, each computed without regard to the others.
 
@@ -106,6 +126,7 @@ def correct(learner: Learner, model: nn.Module, samples: Samples) -> int:
             "remove it, or ask for a run that measures nothing: evaluate=false",
         )
     _ = samples.labels
+    refuse_targets(samples, "a released accuracy")
     found = 0
     for block in blocks(samples, slots_of(samples), np.arange(len(samples))):
         model.eval()
@@ -117,7 +138,7 @@ def correct(learner: Learner, model: nn.Module, samples: Samples) -> int:
 
 def detailed(learner: Learner, model: nn.Module, samples: Samples) -> tuple[float | None, float | None]:
     """Macro F1 and AUC (`shoal.core.device_kit.metrics`); None where the learner has an evaluate()."""
-    if learner.evaluate is not None:
+    if learner.evaluate is not None or samples.targets is not None:
         return None, None
     model.eval()
     with torch.no_grad(), authors("network", model, samples.x[:PASS]):

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.evaluate import WORST, class_scores
 from shoal.core.device_kit.learner import authors, tensors_of
+from shoal.core.device_kit.regression import refuse_targets
 from shoal.core.device_kit.samples import Batches, Samples, seeded
 from shoal.core.device_kit.train import descend
 from shoal.core.errors import DeviceFault, LearnerFault
@@ -35,6 +36,7 @@ def labelled(context: DeviceContext, part: str) -> tuple[Samples, Labels]:
             "this algorithm needs labels, and the data have none",
             "label some samples, or ask a run that places devices without labels, such as one with flux",
         )
+    refuse_targets(samples, "a mixture of models")
     if context.learner.loss or context.learner.train:
         raise LearnerFault(
             "a mixture of models weighs each sample's cross-entropy, and the learner has its own "
@@ -86,7 +88,11 @@ def responsibilities(
 def predicted(
     context: DeviceContext, models: Sequence[Tensors], weights: FloatArray, samples: Samples
 ) -> tuple[float, float]:
-    """Accuracy, and mean loss, of the weighted sum of the models' probabilities. weights: (K,), sum 1."""
+    """Accuracy, and mean loss, of the weighted sum of the models' probabilities. weights: (K,), sum 1.
+
+    Raises DeviceFault where the labels are numbers.
+    """
+    refuse_targets(samples, "a mixture of models")
     mixed = sum(
         weight * probabilities(context, model, samples).exp().nan_to_num(nan=0.0)
         for weight, model in zip(weights.tolist(), models, strict=True)

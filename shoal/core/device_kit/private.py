@@ -19,6 +19,7 @@ from torch.func import functional_call, grad, vmap
 from shoal.core.device_kit.evaluate import loss_of
 from shoal.core.device_kit.learner import Learner, Loss, authors
 from shoal.core.device_kit.optimizers import optimizer_of
+from shoal.core.device_kit.regression import refuse_targets
 from shoal.core.device_kit.samples import Samples, seeded
 from shoal.core.device_kit.slots import SLOTS, Block, Rows, blocks, slots_of
 from shoal.core.device_kit.train import Proximal
@@ -148,6 +149,7 @@ def attempt(learner: Learner, model: nn.Module, samples: Samples) -> None:
     Raises LearnerFault for one in the author's code; DeviceFault where a sample's gradient depends on the
     others in its block, since the guarantee could not hold then.
     """
+    refuse_targets(samples, "DP-SGD")
     gradients, before = of_each(model.train(), loss_of(learner, samples)), _buffers(model)
     parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
     slots = slots_of(samples, width_of(parameters))

@@ -26,11 +26,15 @@ PASS = 256
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """x: (n, ...) float32 or int64. y: (n,) int64, or None. classes: highest label + 1, 0 without labels."""
+    """x: (n, ...) float32 or int64. y: (n,) int64, or None. classes: highest label + 1, 0 without labels.
+
+    targets: (n,) float32 where the labels are numbers and not classes; y is then 0 for all of them.
+    """
 
     x: Tensor
     y: Tensor | None
     classes: int
+    targets: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.x)
@@ -41,6 +45,11 @@ class Samples:
         if self.y is None:
             raise DeviceFault("this needs labels, and the device's data have none", "give the data a y")
         return self.y
+
+    @property
+    def goals(self) -> Tensor:
+        """What a model is trained towards: the targets, or the classes. Raises DeviceFault without labels."""
+        return self.labels if self.targets is None else self.targets
 
     def passes(self) -> Iterator[slice]:
         """Slices over all samples, in order, of at most PASS samples each."""
@@ -62,6 +71,9 @@ def convert(data: Dataset, device: torch.device) -> Samples:
         raise DataFault(f"{bad} of {len(x)} samples hold NaN or infinity", "fill or drop them")
     if data.y is None:
         return Samples(x.to(device), None, 0)
+    if data.y.dtype.kind == "f":
+        targets = torch.from_numpy(np.require(data.y, np.float32, ["C", "W"])).to(device)
+        return Samples(x.to(device), torch.zeros(len(x), dtype=torch.int64, device=device), 1, targets)
     y = torch.from_numpy(np.require(data.y, np.int64, ["C", "W"]))
     return Samples(x.to(device), y.to(device), int(data.y.max(initial=-1)) + 1)
 
@@ -87,7 +99,7 @@ class Batches:
     def __init__(self, samples: Samples, size: int, seed: int) -> None:
         self.samples = samples
         self.size = size
-        self._labels = samples.labels
+        self._goals = samples.goals
         self._chance = torch.Generator().manual_seed(seed)
 
     def __len__(self) -> int:
@@ -95,7 +107,7 @@ class Batches:
         return -(-len(self.samples) // self.size)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        x, y = self.samples.x, self._labels
+        x, y = self.samples.x, self._goals
         order = torch.randperm(len(x), generator=self._chance).to(x.device)
         for start in range(0, len(order), self.size):
             rows = order[start : start + self.size]

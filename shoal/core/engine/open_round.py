@@ -53,7 +53,8 @@ class OpenRound:
     ) -> None:
         self._policy = policy or RoundPolicy()
         self.plan = Plan({}, plan.title, plan.quorum)
-        self.goal = min(self._policy.devices or len(plan.tasks), len(plan.tasks))
+        self._first = len(plan.tasks)
+        self.goal = min(self._policy.devices or self._first, self._first)
         self.reported: set[DeviceId] = set()
         self.missing: dict[DeviceId, str] = {}
         self.silent: set[DeviceId] = set()
@@ -131,7 +132,7 @@ class OpenRound:
     def change(self, policy: RoundPolicy) -> None:
         """The round goes on by another policy."""
         self._policy = policy
-        self.goal = min(policy.devices or len(self.plan.tasks), len(self.plan.tasks))
+        self.goal = min(policy.devices or self._first, self._first)
 
     def add(self, tasks: Mapping[DeviceId, Message], now: float) -> None:
         """More devices have tasks. The reports of some of them may be stored already."""

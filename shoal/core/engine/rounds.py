@@ -40,16 +40,16 @@ from shoal.core.engine.opening import LOOK, Opening
 from shoal.core.engine.policy import RoundPolicy
 from shoal.core.engine.sessions import Presence, Sessions, Step
 from shoal.core.engine.stages import Move, Stage, after
+from shoal.core.engine.view import View
 from shoal.core.engine.waiting import Waiting, reasons
-from shoal.core.errors import IllegalEvent, StaleReport
-from shoal.core.exchange.messages import Message
+from shoal.core.errors import IllegalEvent
 from shoal.core.seeds import derive
 from shoal.core.types import DeviceId
 
 __all__ = ["RoundEngine", "RoundPolicy", "Stage", "Waiting"]
 
 
-class RoundEngine:
+class RoundEngine(View):
     """One run. `feed` it events; carry out the effects that it returns, in order.
 
     policy: when rounds open, close and are given up. seed: what sampling and the seeds of tasks derive from.
@@ -110,16 +110,6 @@ class RoundEngine:
             Tick: self._tick,
         }
 
-    @property
-    def plan(self) -> Plan:
-        """The tasks of the round that is open, or of the last one."""
-        return self._tasks.plan
-
-    @property
-    def reported(self) -> set[DeviceId]:
-        """The devices whose reports count in that round."""
-        return self._tasks.reported
-
     def feed(self, event: Event) -> list[Effect]:
         """Take one event and return the effects, in the order in which they have to be carried out.
 
@@ -127,38 +117,6 @@ class RoundEngine:
         answers no open task. Neither changes anything.
         """
         return self._handlers[type(event)](event)
-
-    def expects(self, device: DeviceId, round: int, attempt: int) -> Message:
-        """The task that a report of this device would answer.
-
-        Raises StaleReport when there is none: the round is not open, the device has no task in it, or an
-        earlier process of the device sent the report.
-        """
-        if self.stage is not Stage.OPEN or round != self.round:
-            raise StaleReport(f"round {round} is not open", "ask for the next task")
-        return self._tasks.expects(device, round, self.sessions.of(device), attempt)
-
-    def progress(self) -> str:
-        """What the run waits for, in a line that costs the same whatever the number of devices."""
-        return {
-            Stage.WAITING: f"{self.sessions.count} devices are here, and the next round has not opened yet",
-            Stage.OPEN: f"{len(self.reported)} of {self._tasks.goal} reports are in",
-            Stage.REDUCING: "the server is combining reports",
-            Stage.OVER: "nothing: the run is over",
-        }[self.stage]
-
-    def waiting(self, known: Iterable[DeviceId] = ()) -> Waiting:
-        """What an operator should know now. known: all devices that may take part, here or not."""
-        if self.stage is Stage.WAITING:
-            if pause := self._pause_left():
-                many = "a round was" if self._abandoned == 1 else f"{self._abandoned} rounds in a row were"
-                return Waiting(f"{many} abandoned, and the next one opens after a pause", (), pause)
-            return self._opening.waiting(known, self.state.assignments, self._now)
-        if self.stage is Stage.OPEN:
-            end = min(self._ends, self._tasks.ends_for_the_slow())
-            whom = self._tasks.outstanding or self._tasks.silent
-            return Waiting(self.progress(), tuple(sorted(whom)), max(0.0, end - self._now))
-        return Waiting(self.progress())
 
     # -- devices ----------------------------------------------------------------------------------------
 
@@ -425,11 +383,6 @@ class RoundEngine:
     def _enter(self, move: Move) -> None:
         """The only place where the stage changes. It comes first, so that an illegal move changes nothing."""
         self.stage = after(self.stage, move)
-
-    def _pause_left(self) -> float:
-        """Seconds until a round may open after one that was abandoned; one that is open on disk does not
-        wait."""
-        return 0.0 if self._resume[0] else self._opening.pause_left(self._abandoned, self._now)
 
     def _least(self) -> int:
         """How many reports the open round needs."""

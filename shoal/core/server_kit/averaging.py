@@ -9,6 +9,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from shoal.core.algorithm import Report
+from shoal.core.exchange.tensors import weighted_mean
 from shoal.core.server_kit.course import Course
 from shoal.core.server_kit.guard import Guard
 from shoal.core.server_kit.noised import Noise, loudness, noised
@@ -61,6 +62,29 @@ def next_models(
         }
 
     return combined_models(models, updates, rule, guard)
+
+
+def steadied(
+    before: Mapping[ModelKey, Tensors],
+    after: Mapping[ModelKey, Tensors],
+    devices: Mapping[ModelKey, int],
+    enough: int,
+) -> dict[ModelKey, Tensors]:
+    """The models of a round, those with few devices moved only a part of the way from what they were before.
+
+    devices: how many trained each model in this round; a model without any is left as it is in `after`. With
+    m devices, fewer than `enough`, a model goes (m + 1) / (enough + 1) of the way.
+
+    The mean of many devices' updates is steady, and that of one or two scatters as their last batches do. A
+    shorter step is a mean over rounds in the place of one over devices (for one device, the Lookahead of
+    Zhang et al., NeurIPS 2019).
+    """
+    found = dict(after)
+    for key in after.keys() & before.keys():
+        if 0 < devices.get(key, 0) < enough:
+            step = (devices[key] + 1) / (enough + 1)
+            found[key] = weighted_mean([(after[key], step), (before[key], 1.0 - step)])
+    return found
 
 
 def combined_models(

@@ -51,6 +51,7 @@ PATH = click.Path(path_type=Path)
     show_default=True,
     help="Share of each file's samples that accuracy is measured on; npz may bring x_test and y_test.",
 )
+@click.option("--regression", is_flag=True, help="Labels are numbers to predict, not classes; with --data.")
 @click.option("--learner", type=PATH, metavar="FILE", help="Your own learner.py, for --data.")
 @click.option(
     "--dataset",
@@ -172,6 +173,7 @@ def simulate(
     data: str | None,
     label: str | None,
     test: float,
+    regression: bool,
     learner: Path | None,
     seed: int,
     seeds: str,
@@ -189,15 +191,17 @@ def simulate(
     """
     chosen = numbers(seeds) if seeds else [seed]
     settings = {"changes": dict(map(parsed, changes)), "options": dict(map(meant, options)), **others}
-    if data is None and learner is not None:
-        raise ConfigError("--learner is for your own devices", "give --data 'devices/*.npz' too")
+    if data is None and (learner is not None or regression):
+        name = "--regression" if learner is None else "--learner"
+        raise ConfigError(f"{name} is for your own devices", "give --data 'devices/*.npz' too")
     found = {}
     for number in chosen:
         say = console if len(chosen) == 1 else _Numbered(console, number)
         if data is None:
             found[number] = _experiment(say, level, {**settings, "seed": number, "label": label or ""})
         else:
-            found[number] = _own(say, data, label, test, learner, {**settings, "seed": number})
+            own = fleet_of(data, label, test, settings["held_out"], regression)
+            found[number] = _own(say, own, learner, {**settings, "seed": number})
     if table is not None:
         _write(table, found)
     shown = text if data is None else own_text
@@ -226,14 +230,7 @@ def _experiment(console: Any, level: str, settings: Mapping[str, Any]) -> dict[s
     return run(Experiment(level=int(level) if level.isdecimal() else level, **settings), console.progress)
 
 
-def _own(
-    console: Any,
-    pattern: str,
-    label: str | None,
-    test: float,
-    learner: Path | None,
-    settings: Mapping[str, Any],
-) -> dict[str, Any]:
+def _own(console: Any, fleet: "Fleet", learner: Path | None, settings: Mapping[str, Any]) -> dict[str, Any]:
     """A run on files. settings: as of an experiment; those of the data are not used."""
     import torch
 
@@ -246,7 +243,7 @@ def _own(
     rounds = {"rounds": settings["rounds"]} if settings["rounds"] else {}
     result = run(
         settings["algorithm"],
-        fleet_of(pattern, label, test, settings["held_out"]),
+        fleet,
         model=learner or settings["model"] or None,
         options=settings["options"],
         preset=settings["preset"],
@@ -259,7 +256,9 @@ def _own(
     return {**result.to_dict(), "summary": result.summary()}
 
 
-def fleet_of(pattern: str, label: str | None, test: float, held_out: float = 0.2) -> "Fleet":
+def fleet_of(
+    pattern: str, label: str | None, test: float, held_out: float = 0.2, regression: bool = False
+) -> "Fleet":
     """The devices in the files of a pattern, named as the files are. Raises ConfigError and DataFault."""
     from shoal.lab.fleet import Fleet
     from shoal.shell.readers import kind_of, read_csv, read_npz, read_parquet
@@ -286,7 +285,7 @@ def fleet_of(pattern: str, label: str | None, test: float, held_out: float = 0.2
             missing = "x" if own is None else "y"
             raise DataFault(f"{path} has no array {missing}", "save it with numpy.savez(path, x=..., y=...)")
         devices[name] = (*own, *(apart or ()))
-    return Fleet(devices, test=test, held_out=held_out)
+    return Fleet(devices, test=test, held_out=held_out, regression=regression)
 
 
 def numbers(seeds: str) -> list[int]:

@@ -93,7 +93,7 @@ def table(
 
     A table takes hours. The result of each cell is stored as soon as it is ready, so the same command
     continues where the last one stopped, and --minutes 0 shows the results so far. DIR holds cells/,
-    table.json, table.md and, where matplotlib is installed, table.png.
+    table.json, small.json, table.md and, where matplotlib is installed, table.png.
     """
     from shoal.lab import tables
     from shoal.lab.experiment import Experiment
@@ -154,9 +154,11 @@ def _said(scale: Mapping[str, int]) -> list[str]:
 
 
 def _write(folder: Path, data: Mapping[str, Any], text: str) -> None:
+    from shoal.lab.tables import campaign
     from shoal.shell import disk
 
     disk.write(folder / "table.json", json.dumps(data, indent=1).encode())
+    disk.write(folder / "small.json", json.dumps(campaign.kept_cells(folder)).encode())
     disk.write(folder / "table.md", text.encode())
 
 

@@ -1,8 +1,8 @@
 """The papers' tables: `fedserver table --paper flux --table 1`.
 
 A table is a grid of methods and columns; a cell is one experiment at one seed. `published/` has what the
-papers print, one CSV file a table, so that each cell can stand beside its original; `measured/` has the cells
-that were run here, as small JSON, so that others can compare theirs.
+papers print, one CSV file a table, so that each cell can stand beside its original; `docs/measured/` has
+cells that were run here, as small JSON, so that others can compare theirs.
 
     table      what a table is           shared      methods and columns that several have
     campaign   runs the cells, in pieces  summary     means and spreads, beside the paper's

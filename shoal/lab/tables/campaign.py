@@ -1,6 +1,7 @@
 """Runs the cells of a table, each in a process that may end at any time: what is done is on the disk.
 
 OUT/cells/METHOD--COLUMN--seed-N.json    one finished experiment, and the settings that it was run with
+OUT/small.json                           all of them in few bytes; docs/measured/ has such files
 """
 
 import json
@@ -8,6 +9,7 @@ import multiprocessing
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +69,33 @@ def run_cells(
                     kept = {"settings": _settings(cell.experiment), "result": outcome}
                     disk.write(_path(folder, cell), json.dumps(kept, indent=1).encode())
                     on_result(cell, outcome)
+
+
+def small(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """A stored cell in few bytes, for others to compare theirs with: its settings and its figures, without
+    the rounds and the newcomers. Accuracies of devices are rounded to 4 digits."""
+    settings, result = kept["settings"], kept["result"]
+    accuracy = result["accuracy"]
+    return {
+        "settings": settings,
+        "figures": {name: value for name, value in accuracy.items() if isinstance(value, int | float)},
+        "known": [_rounded(row["known"]) for row in accuracy["per_device"]],
+        "test": [_rounded(row["test"]) for row in accuracy["per_device"]],
+        **{name: result[name] for name in ("clusters", "ari", "assignments", "seconds", "bytes")},
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
+
+
+def kept_cells(folder: Path) -> dict[str, dict[str, Any]]:
+    """All stored cells of a folder, each as `small` has it, by name. Half a file is none."""
+    found = {}
+    for path in sorted((folder / "cells").glob("*.json")):
+        with suppress(ValueError, KeyError):
+            found[path.stem] = small(json.loads(path.read_bytes()))
+    return found
 
 
 def _outcome(future: Future[Mapping[str, Any]], cell: Cell) -> Mapping[str, Any]:

@@ -37,7 +37,8 @@ def test_different_lengths_are_both_named() -> None:
 @pytest.mark.parametrize(
     ("y", "problem"),
     [
-        (np.array([0.0, 1.0]), "float64"),
+        (np.array([0.0, np.nan]), "NaN"),
+        (np.array([[0.0], [1.0]]), "shape"),
         (np.array([True, False]), "bool"),
         (np.array([[0], [1]]), "shape"),
         (np.array([0, -1]), "negative class -1"),
@@ -50,3 +51,10 @@ def test_labels_that_are_not_classes_are_refused(y: np.ndarray, problem: str) ->
 
 def test_an_empty_set_is_a_set() -> None:
     assert len(Dataset(np.zeros((0, 2)), np.array([], np.int64))) == 0
+
+
+def test_numbers_to_predict_are_kept_as_numbers() -> None:
+    data = Dataset(np.zeros((3, 2)), np.array([-0.5, 2.0, 1e30]))
+    assert data.y is not None
+    assert data.y.dtype == np.float32
+    assert data.subset([2, 0]).y.tolist() == [np.float32(1e30), -0.5]  # type: ignore[arg-type,union-attr]

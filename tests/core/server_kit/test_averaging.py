@@ -8,7 +8,7 @@ from shoal.core.algorithm import Report
 from shoal.core.engine import checkpoint
 from shoal.core.exchange.messages import Evaluated, Trained
 from shoal.core.exchange.tensors import digest
-from shoal.core.server_kit.averaging import ALL, NAMED, combined_models, held_back, next_models
+from shoal.core.server_kit.averaging import ALL, NAMED, combined_models, held_back, next_models, steadied
 from shoal.core.server_kit.guard import Guard
 from shoal.core.server_kit.robust import Update
 from shoal.core.types import Tensors
@@ -153,3 +153,18 @@ def test_models_that_go_on_where_others_were_are_measured_as_those_were() -> Non
     assert guard.moved({"c0": "c1", "c5": "c1", "c6": "c9"}) == Guard(
         {"c0": 2.0, "c5": 2.0}, {}, "of the run"
     )
+
+
+def test_a_model_of_few_devices_goes_a_part_of_the_way_and_others_go_all_of_it() -> None:
+    before = {key: {"w": np.zeros(2, np.float32)} for key in ("one", "two", "three", "none")}
+    after = {key: {"w": np.full(2, 8.0, np.float32)} for key in (*before, "new")}
+    found = steadied(before, after, {"one": 1, "two": 2, "three": 3, "new": 1}, 3)
+    assert {key: float(model["w"][0]) for key, model in found.items()} == {
+        "one": 4.0,
+        "two": 6.0,
+        "three": 8.0,
+        "none": 8.0,
+        "new": 8.0,
+    }
+    assert found["three"] is after["three"]
+    assert steadied(before, after, {"one": 1}, 0) == after

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedserver.coordinator import runs
+from fedserver.coordinator import recipe, runs
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.store.blobs import Blobs
@@ -204,7 +204,7 @@ def test_a_run_that_cannot_be_read_does_not_keep_the_server_from_starting(
         def only_sound(run: RunSpec) -> Any:
             if run.name == "lost":
                 raise ConfigError("there is no algorithm 'fedavg'")
-            return runs.recipe_of(run)
+            return recipe.recipe_of(run)
 
         monkeypatch.setattr("fedserver.coordinator.recovery.recipe_of", only_sound)
         async with server(tmp_path) as coordinator:

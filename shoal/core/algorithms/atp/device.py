@@ -10,6 +10,7 @@ from shoal.core.algorithms.atp.messages import Learn, Learned, Measure
 from shoal.core.device_kit import standard
 from shoal.core.device_kit.evaluate import evaluate, loss_of
 from shoal.core.device_kit.learner import authors
+from shoal.core.device_kit.regression import refuse_targets
 from shoal.core.device_kit.samples import Batches, Samples, seeded
 from shoal.core.device_kit.train import walk
 from shoal.core.exchange.messages import Evaluated, Message
@@ -29,6 +30,7 @@ def perform(message: Message, context: "DeviceContext") -> Message:
 def _learn(message: Learn, context: "DeviceContext") -> Learned:
     # The model was trained on the training part, and is more certain about it than about any new sample.
     samples = context.samples("held_out" if len(context.views.held_out) else "train")
+    refuse_targets(samples, "atp")
     model, rates = context.load(message.model), list(message.rates)
     loss_at = loss_of(context.learner, samples)
     with seeded(context.seed, samples.x.device), authors("network or loss()"), adapting(model) as network:
@@ -48,6 +50,7 @@ def _learn(message: Learn, context: "DeviceContext") -> Learned:
 
 def _measure(message: Measure, context: "DeviceContext") -> Evaluated:
     samples = context.samples(message.part)
+    refuse_targets(samples, "atp")
     labels, model = samples.labels, context.load(message.model)
     right, lost, mean = 0.0, 0.0, list[Tensor]()
     with authors("network"), adapting(model) as network:

@@ -1,6 +1,7 @@
 """The server half of FLUX. Read `PHASES` first: what each phase asks for, and what it does with the
 answers."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -20,7 +21,7 @@ from shoal.core.errors import Refused
 from shoal.core.exchange.messages import Describe, Described, Evaluate, Message, Train
 from shoal.core.exchange.parts import ClusterAssignment, Descriptor, Evidence, PrivacySettings
 from shoal.core.server_kit import clustered
-from shoal.core.server_kit.averaging import listed, next_models
+from shoal.core.server_kit.averaging import listed, next_models, steadied
 from shoal.core.server_kit.clustered import GLOBAL
 from shoal.core.server_kit.frozen_encoder import (
     admit_moments,
@@ -31,6 +32,9 @@ from shoal.core.server_kit.frozen_encoder import (
 from shoal.core.server_kit.noised import charged, rule_of
 from shoal.core.server_kit.standard import accuracy_cost, mean_accuracy, private_training, trained, training
 from shoal.core.types import DeviceId, ModelKey, Tensors
+
+SETTLING = 0.6
+"""The share of a run's rounds after which small clusters take shorter steps; before that, speed counts."""
 
 
 def start(model: Tensors, parameters: Parameters) -> State:
@@ -211,6 +215,9 @@ def _aggregate(state: State, reports: Sequence[Report]) -> State:
         state.guard,
         lambda device, key: shares[device].get(key, 0.0),
     )
+    if state.progress + 1 >= SETTLING * state.parameters.rounds:
+        trainers = Counter(key for own in shares.values() for key in own)
+        models = steadied(state.models, models, trainers, state.parameters.steady)
     progress, watch = state.progress + 1, state.parameters.watch
     phase = "watch" if watch and (progress - clustering.round) % watch == 0 else "clustered"
     if progress >= state.parameters.rounds:

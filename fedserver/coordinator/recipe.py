@@ -1,0 +1,38 @@
+"""How the algorithm of a run is run: its server half, its parameters and the type of its states."""
+
+import typing
+from dataclasses import dataclass
+from typing import Any
+
+from fedserver.store.records import RunSpec
+from shoal.core.algorithm import State, find
+from shoal.core.engine.bootstrap import Bootstrap, Unstarted
+from shoal.core.exchange.tensors import check_finite
+from shoal.core.types import Tensors
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to run an algorithm. server_half: its server half. state: the type of its states, for the
+    checkpoints."""
+
+    server_half: Bootstrap
+    state: Any
+
+    def start(self, model: Tensors | None) -> State:
+        """The first state. Without an initial model, the run first asks a device for one."""
+        if model is None:
+            return Unstarted()
+        check_finite(model, "the initial model")
+        started: State = self.server_half.start(model, self.server_half.parameters)
+        return started
+
+
+def recipe_of(spec: RunSpec) -> Recipe:
+    """The recipe of a specification. Raises ConfigError if an algorithm, preset or parameter is unknown."""
+    algorithm, variant = find(spec.algorithm)
+    parameters = algorithm.configure(spec.preset, {**variant, **spec.parameters})
+    server_half = algorithm.server()
+    state = algorithm.state_type()
+    bootstrap = Bootstrap(server_half, parameters, algorithm.initial(parameters))
+    return Recipe(bootstrap, typing.Union[state, Unstarted])  # noqa: UP007

@@ -1,0 +1,49 @@
+"""Regression: data whose label is a number, not a class.
+
+The network's output is the prediction, (B,) or (B, 1). The loss is the mean squared error, unless the
+learner has its own. What stands as accuracy, from 0 to 1, is the share of the targets' variance that the
+model explains (R^2), and 0 for a model that is worse than their mean. Everything else that deals with classes
+sees one class: a descriptor describes the samples, and not how targets depend on them.
+"""
+
+from torch import Tensor, nn
+
+from shoal.core.device_kit.samples import Samples
+from shoal.core.errors import DeviceFault, LearnerFault
+
+
+def predictions(model: nn.Module, x: Tensor) -> Tensor:
+    """model(x), (B,). Raises LearnerFault for another shape."""
+    found: object = model(x)
+    if isinstance(found, Tensor) and found.shape == (len(x), 1):
+        return found[:, 0]
+    if not isinstance(found, Tensor) or found.shape != (len(x),):
+        given = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
+        raise LearnerFault(
+            f"the network gives {given} for {len(x)} samples, not one number for each",
+            f"build a network with one output: ({len(x)}, 1), or provide a loss() and an evaluate()",
+        )
+    return found
+
+
+def squared_error(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """The mean squared error over the batch. y: (B,) float32."""
+    return (predictions(model, x) - y).square().mean()
+
+
+def explained(error: float, targets: Tensor) -> float:
+    """R^2 from the mean squared error, at least 0; where all targets are equal, 1 without error, else 0."""
+    spread = float(targets.double().var(correction=0))
+    if spread == 0.0:
+        return float(error == 0.0)
+    return max(0.0, 1.0 - error / spread)
+
+
+def refuse_targets(samples: Samples, what: str) -> None:
+    """Raise DeviceFault where the labels are numbers and not classes."""
+    if samples.targets is not None:
+        raise DeviceFault(
+            f"{what} needs classes, and the labels of these data are numbers",
+            "use an algorithm with one model for each device, such as flux, feroma, ifca or fedavg, "
+            "without DP-SGD",
+        )

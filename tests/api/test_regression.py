@@ -1,0 +1,44 @@
+"""Regression from Python: devices whose numbers depend on x in two ways, and newcomers."""
+
+import numpy as np
+import pytest
+import torch
+
+import shoal
+from shoal.core.errors import DataFault
+
+
+def site(kind: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Two kinds of sites: their x lie apart, and their slopes are opposite."""
+    chance = np.random.default_rng(seed)
+    x = chance.normal(size=(120, 3))
+    y = (x[:, 1] + x[:, 2]) * (1.0 if kind else -1.0) + chance.normal(scale=0.1, size=120)
+    x[:, 0] += 2.0 if kind else -2.0
+    return x, y
+
+
+class Net(torch.nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(torch.nn.Linear(3, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1))
+
+
+def test_groups_are_found_without_classes_and_beat_local_means() -> None:
+    fleet = shoal.Fleet({f"site-{n}": site(n % 2, n) for n in range(6)}, regression=True)
+    assert fleet.classes == 1
+    settings = {"model": Net, "latent": "0", "rounds": 12, "learning_rate": 0.02, "batch_size": 16}
+    result = shoal.simulate("flux", fleet, **settings)
+    groups = [{result.clusters[f"site-{n}"] for n in range(6) if n % 2 == kind} for kind in (0, 1)]
+    assert all(len(each) == 1 for each in groups)
+    assert groups[0] != groups[1]
+    assert result.accuracy.mean > 0.9
+    x, _ = site(1, 99)
+    assert result.place(x).cluster in groups[1]
+
+
+def test_the_default_network_has_one_output_and_words_are_refused() -> None:
+    fleet = shoal.Fleet({f"site-{n}": site(0, n) for n in range(2)}, regression=True)
+    assert shoal.simulate("fedavg", fleet, rounds=1).models["global"]
+    with pytest.raises(DataFault, match="the labels are <U"):
+        shoal.Fleet({"a": (np.zeros((3, 2)), np.array(["x", "y", "z"]))}, regression=True)
+    with pytest.raises(DataFault, match="the label of row 1"):
+        shoal.Fleet({"a": (np.zeros((3, 2)), np.array([0.0, np.nan, 1.0]))}, regression=True)
