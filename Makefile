@@ -4,7 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test scenarios histories chaos fuzz check format docs dist proto lock clean
+.PHONY: help demo test scenarios histories chaos rot mutants fuzz check format docs dist proto lock clean
 
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
@@ -46,6 +46,14 @@ chaos: .venv/built
 	@$(BIN)/python -m tests.chaos --runs 150 --seed 42 --out runs/chaos
 	@$(BIN)/python benchmarks/reconnect.py --json runs/chaos/reconnect.json
 
+## make rot        flip 1,000 bits of what a server stores, one at a time, while it works and while it is down
+rot: .venv/built
+	@$(BIN)/python -m tests.crash.rot --flips 1000 --seed 42
+
+## make mutants    break the product on purpose, in some 40 ways, and show which test finds each
+mutants: .venv/built
+	@$(BIN)/python -m tests.mutants
+
 ## make fuzz       a minute of hostile bytes for every decoder that a peer can reach
 fuzz: .venv/built
 	@scripts/fuzz
@@ -54,7 +62,7 @@ fuzz: .venv/built
 proto: .venv/built
 	@scripts/generate
 
-## make lock       write requirements.lock from the versions in .venv/
+## make lock       write requirements.lock and requirements/*.lock from the versions in .venv/
 lock:
 	@scripts/lock
 

@@ -255,7 +255,8 @@ class WorkConfig:
     of the ledger; privacy: what its owner allows. consent: the folder of what was allowed to single runs.
 
     data: the device's data. file: one file to use instead, read as `data` says; its labels do not matter.
-    labels: False if labels are not needed. selfcheck: what to try before the first task.
+    labels: False if labels are not needed. selfcheck: what to try before the first task. newcomer: whether
+    the process may choose among models, which is for the device itself: no task of a server may ask for it.
     """
 
     blobs: Path
@@ -268,6 +269,7 @@ class WorkConfig:
     privacy: Budget = field(default_factory=Budget)
     consent: Path | None = None
     selfcheck: SelfCheck = "none"
+    newcomer: bool = False
 
 
 def read(path: Path | None, flags: Mapping[str, Any]) -> ClientConfig:

@@ -1,7 +1,11 @@
-"""Placing a device: finding the model for its data with one question and one answer, without labels if
-possible.
+"""Placing a device: finding the model for its data, without labels if possible.
 
-    place(nothing) --> question, such as "describe your data" --> fetch encoder and projector --> describe
+    place(wish) --> "choose one of these models" --> fetch them --> choose --> <state>/model/
+
+Nothing about the data is sent: the training process tries the models, and the choice stays here. Where
+the run decides itself, because it is set so or cannot give its models away, there is one more call:
+
+    place(wish) --> question, such as "describe your data" --> fetch encoder and projector --> describe
     place(evidence) --> placement --> fetch the model --> <state>/model/
 
 Only the evidence that the server asked for is sent, as the algorithm's device half makes it: a descriptor,
@@ -21,26 +25,42 @@ from fedclient.net.backoff import Backoff, patiently
 from fedclient.store.blobs import BlobStore
 from fedclient.store.privacy_report import line
 from fedclient.work.executor import Executor
-from shoal.core.errors import BadPayload, NotFound, Refused
+from shoal.core.errors import BadPayload, LearnerFault, NotFound, Refused
+from shoal.core.exchange.choosing import Choose, Chosen, Wish
 from shoal.core.exchange.link import Failure, Link, Placement, Question, Task
 from shoal.core.exchange.parts import ClusterAssignment, Evidence
-from shoal.core.exchange.payload import BlobRef, Payload, Weights
+from shoal.core.exchange.payload import BlobRef, Payload, Weights, decode
+from shoal.core.exchange.tensors import check_manifest
 from shoal.core.exchange.wire import payload_to_bytes
 from shoal.core.types import RunId
 from shoal.shell.disk import settle, storing, temporary, write
 
 T = TypeVar("T")
 
+MOST_MODELS = 64
+"""The models of how many clusters this device takes at once, to choose among them."""
 MODEL, PLACEMENT = "model.safetensors", "placement.json"
 
 
 @dataclass(frozen=True)
-class PlacementResult:
-    """Where the server placed these data.
+class Tried:
+    """What this device found of one model, by its own samples: see `shoal.core.exchange.choosing.Chosen`."""
 
-    model: None if the server abstained. seconds: from the first call to the last byte. received, sent: bytes
-    of models and of evidence, without the few hundred bytes of the calls around them. privacy: what this
-    device has released so far, from `fedclient.store.privacy_report`.
+    model: str
+    information: float
+    error: float
+    probability: float
+    agreement: float
+
+
+@dataclass(frozen=True)
+class PlacementResult:
+    """Where these data belong.
+
+    model: None if the server abstained. tried: the models that this device chose among, if it did. seconds:
+    from the first call to the last byte. received, sent: bytes of models and of evidence, without the few
+    hundred bytes of the calls around them. privacy: what this device has released so far, from
+    `fedclient.store.privacy_report`.
     """
 
     run: RunId
@@ -49,6 +69,7 @@ class PlacementResult:
     seconds: float
     received: int
     sent: int
+    tried: tuple[Tried, ...] = ()
     privacy: Mapping[str, Any] = field(default_factory=dict)
 
     def facts(self) -> dict[str, Any]:
@@ -60,7 +81,8 @@ class PlacementResult:
         blob = self.model.blob.sha256 if self.model else None
         seconds = round(self.seconds, 3)
         traffic = {"seconds": seconds, "received": self.received, "sent": self.sent}
-        return {"run": self.run, **found, "model": blob, **traffic, "privacy": self.privacy}
+        tried = [asdict(each) for each in self.tried]
+        return {"run": self.run, **found, "model": blob, "tried": tried, **traffic, "privacy": self.privacy}
 
 
 class Placer:
@@ -93,19 +115,55 @@ class Placer:
         self._doing("loading the learner and the data")
         await self._executor.start()
         began = time.monotonic()
-        self._doing("asking the server which model fits")
-        answer, model = await self._answer(run, None, accept_nearest)
+        answer, model, tried = await self._found(run, accept_nearest)
+        seconds = time.monotonic() - began
+        return PlacementResult(
+            answer.run, answer.assignment, model, seconds, self._received, self._sent, tried
+        )
+
+    async def _found(
+        self, run: RunId, accept_nearest: bool
+    ) -> tuple[Placement, Weights | None, tuple[Tried, ...]]:
+        """The placement, the model to use, and the models that were tried."""
+        self._doing("asking the server for the models to choose among")
+        try:
+            answer, model = await self._answer(run, Wish(MOST_MODELS), accept_nearest)
+        except BadPayload as error:  # a server of an earlier version does not know the wish
+            self._doing(f"asking the server which model fits, since it gives none to try: {error.message}")
+            answer, model = await self._answer(run, None, accept_nearest)
+        if isinstance(answer, Question) and answer.payload.kind == Choose.kind:
+            try:
+                return await self._chosen(answer)
+            except TaskFailed as failed:
+                if failed.code != LearnerFault.code:
+                    raise
+                self._doing(f"asking the run to decide, since this network cannot: {failed.message}")
+                answer, model = await self._answer(answer.run, None, accept_nearest)
         if isinstance(answer, Question):
             evidence = await self._evidence(answer)
             self._doing("asking the server which model fits these data")
             answer, model = await self._answer(answer.run, evidence, accept_nearest)
         if not isinstance(answer, Placement):
             raise BadPayload("the server asked the same question again", "update the server or this device")
-        seconds = time.monotonic() - began
-        return PlacementResult(answer.run, answer.assignment, model, seconds, self._received, self._sent)
+        return answer, model, ()
+
+    async def _chosen(self, question: Question) -> tuple[Placement, Weights, tuple[Tried, ...]]:
+        """The placement that this device finds for itself among the models, which are here."""
+        self._doing("trying the models on the data")
+        task = Task(question.run, 1, 0, 0, "choose", question.payload)
+        result = await self._executor.perform(task)
+        if isinstance(result, Failure):
+            raise TaskFailed(result)
+        found = decode(result, {Chosen.kind: Chosen}, lambda weights: {})
+        assert isinstance(found, Chosen)
+        keys = str(question.payload.parts["names"]).split(" ")
+        figures = zip(keys, found.information, found.errors, found.odds, found.agreement, strict=True)
+        model = question.payload.weights()[keys.index(found.assignment.cluster)]
+        placement = Placement(question.run, found.assignment, model)
+        return placement, model, tuple(Tried(*each) for each in figures)
 
     async def _answer(
-        self, run: RunId, evidence: Evidence | None, accept_nearest: bool
+        self, run: RunId, evidence: Evidence | Wish | None, accept_nearest: bool
     ) -> tuple[Question | Placement, Weights | None]:
         """The server's answer, and the model to use. On return, the blobs that the answer names are here."""
         asking_again = False
@@ -113,7 +171,8 @@ class Placer:
             answer = await self._patiently(lambda: self._link.place(run, evidence, accept_nearest))
             try:
                 if isinstance(answer, Question):
-                    self._doing("fetching what is needed to describe the data")
+                    _check(answer.payload)
+                    self._doing("fetching what is needed to look at the data")
                     for weights in answer.payload.weights():
                         await self._fetch(weights.blob)
                     return answer, None
@@ -156,6 +215,17 @@ class Placer:
 
     async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
         return await patiently(call, self._backoff, self._give_up_after, self._doing)
+
+
+def _check(question: Payload) -> None:
+    """Refuse more models than were wished for, and such as differ in shape, before any byte is fetched."""
+    if question.kind != Choose.kind:
+        return
+    found = question.weights()
+    if not 2 <= len(found) <= MOST_MODELS + 1:
+        raise BadPayload(f"the server gives {len(found)} models", f"2 to {MOST_MODELS + 1} are taken")
+    for weights in found:
+        check_manifest(weights.manifest, found[0].manifest)
 
 
 def save(result: PlacementResult, store: BlobStore, folder: Path) -> Path:

@@ -114,10 +114,8 @@ async def place(
     with folder.locked():
         reached = endpoint(settings)
         folder.device(reached.device)
-        store, executor = (
-            BlobStore(folder.blobs),
-            Spawned(work_config(settings, file, labels=False, joined=reached.identity is not None)),
-        )
+        work = work_config(settings, file, labels=False, joined=reached.identity is not None)
+        store, executor = BlobStore(folder.blobs), Spawned(replace(work, newcomer=True))
         async with _link(reached, folder, console) as link, _stopped_at_the_end(executor):
             limit = settings.limits.download_bytes
             placer = Placer(link, executor, store, console.progress, limit, give_up_after)

@@ -35,6 +35,10 @@ def place(
 ) -> Result:
     """Get the model that fits DATA, by default the data of the settings. Labels are not needed.
 
+    The models of all clusters are tried on the data, on this device, and nothing about the data leaves it,
+    unless the run is set to decide by itself. Each model is shown with the mutual information of samples and
+    predictions, its standard error, and the probability that it is the right one.
+
     A device that trains can also be placed: it gets the model of its own cluster, for `fedclient predict`.
     The model is written to model/model.safetensors in the device's folder, and where it comes from to
     model/placement.json.
@@ -73,9 +77,23 @@ def _text(found: "PlacementResult", path: Path | None) -> str:
     words = [f"cluster {where.cluster} of run {found.run}"]
     if not math.isnan(where.distance):
         words.append(f"distance {where.distance:.4g}")
-    if where.runner_up:
+    if where.runner_up and not math.isnan(where.runner_up_distance):
         words.append(f"the next is {where.runner_up} at {where.runner_up_distance:.4g}")
     traffic = f"{found.seconds:.1f} s, {found.received} bytes received, {found.sent} sent"
-    lines = [one_line(", ".join(words)), f"confidence {where.confidence:.2f}", traffic]
+    lines = [one_line(", ".join(words)), *filter(None, [one_line(where.reason)])]
+    lines += [f"confidence {where.confidence:.2f}", *_tried(found), traffic]
     lines.append(f"privacy: {line(found.privacy)}")
     return "\n".join([*lines, *([f"model: {path}"] if path else [])])
+
+
+def _tried(found: "PlacementResult") -> list[str]:
+    """A table of the models that this device chose among."""
+    if not found.tried:
+        return []
+    head = f"{'model':<12}{'information':>12}{'error':>9}{'probability':>13}{'agreement':>11}"
+    rows = [
+        f"{one_line(each.model):<12}{each.information:>12.3f}{each.error:>9.3f}"
+        f"{each.probability:>13.2f}{each.agreement:>11.2f}"
+        for each in found.tried
+    ]
+    return [head, *rows]

@@ -27,6 +27,7 @@ from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import IdentityS
 from shoal.core.exchange._pb.fed.v1.fault_pb2 import Fault
 from shoal.core.exchange._pb.fed.v1.observer_service_pb2_grpc import ObserverServiceStub
 from shoal.core.exchange._pb.fed.v1.placement_service_pb2_grpc import PlacementServiceStub
+from shoal.core.exchange.choosing import Wish
 from shoal.core.exchange.link import (
     Hello,
     Idle,
@@ -149,7 +150,7 @@ class RpcLink:
         await self._ask(lambda to: to.device.Leave(request, **self._call()))
 
     async def place(
-        self, run: RunId, evidence: Evidence | None, accept_nearest: bool = False
+        self, run: RunId, evidence: Evidence | Wish | None, accept_nearest: bool = False
     ) -> Question | Placement:
         request = wire.place_to_pb(run, evidence)
         request.accept_nearest = accept_nearest

@@ -22,12 +22,13 @@ from fedclient.work.executor import WorkerInfo
 from shoal.core import algorithm
 from shoal.core.algorithm import DeviceHalf
 from shoal.core.data.views import Views
-from shoal.core.device_kit import standard
+from shoal.core.device_kit import choosing, standard
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.describe import ALL
 from shoal.core.device_kit.learner import Learner, builtin
 from shoal.core.errors import BadPayload, ConfigError, LearnerFault, ShoalError, near
 from shoal.core.exchange import messages
+from shoal.core.exchange.choosing import Choose
 from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.payload import Payload, decode, encode
@@ -53,6 +54,8 @@ class Runtime:
         self._file, self._data = (config.file, config.data) if config else (None, None)
         self._context, self._store, self._memory = context, store, Memory.beside(store.folder)
         self._halves = halves()
+        if config is not None and config.newcomer:
+            self._halves[Choose.kind] = (Choose, choosing)
         views = context.views
         examples = len(views.train) + len(views.held_out)
         self.info = WorkerInfo(examples, views.train.y is not None, context.device.type, findings)

@@ -12,6 +12,7 @@ from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.visitor import Visitor, fired_within
 from fedserver.store import released
 from shoal.core.errors import BadPayload, SessionLost, WrongVersion
+from shoal.core.exchange.choosing import Wish
 from shoal.core.exchange.link import (
     PROTOCOL,
     Hello,
@@ -119,13 +120,13 @@ class DeviceApi(Link):
         await self._coordinator.leave(self._visitor())
 
     async def place(
-        self, run: RunId, evidence: Evidence | None, accept_nearest: bool = False
+        self, run: RunId, evidence: Evidence | Wish | None, accept_nearest: bool = False
     ) -> Question | Placement:
         self._coordinator.check_serving()
         visitor = self._coordinator.visitor(self._device)
         visitor.seen()
         answer = await placement.place(self._coordinator, visitor, run, evidence, accept_nearest)
-        if evidence is not None:
+        if isinstance(evidence, Evidence):
             await released.record_evidence(self._coordinator.storage, answer.run, self._device, evidence)
         return answer
 

@@ -1,4 +1,7 @@
-"""Placement: the algorithm of a run decides which of its models fits a newcomer.
+"""Placement: which of a run's models fits a newcomer.
+
+The newcomer chooses among them itself, if it wishes to, the run allows it, and it may have all. Otherwise
+the algorithm of the run decides. `shoal.core.server_kit.placing` has both.
 
 If the newcomer does not name a run, the server chooses one: the newest run that compares the newcomer's data
 with its clusters and needs no labels; if there is none, the newest that compares with labels; otherwise the
@@ -14,10 +17,15 @@ from fedserver.coordinator.visitor import Visitor
 from shoal.core.algorithm import State
 from shoal.core.errors import Refused
 from shoal.core.exchange.admit import admit_evidence
+from shoal.core.exchange.choosing import Choose, Wish
 from shoal.core.exchange.link import Placement, Question
 from shoal.core.exchange.messages import Describe, Message
 from shoal.core.exchange.parts import ClusterAssignment, Evidence
+from shoal.core.server_kit import placing
 from shoal.core.types import ModelKey, RunId
+
+MOST_MODELS = 64
+"""The models of how many clusters any newcomer may have at once, to choose among them."""
 
 
 class CannotPlace(Refused):
@@ -46,7 +54,7 @@ async def place(
     coordinator: Coordinator,
     visitor: Visitor,
     run: RunId,
-    evidence: Evidence | None,
+    evidence: Evidence | Wish | None,
     accept_nearest: bool = False,
 ) -> Question | Placement:
     """Answer a newcomer with its placement, or with the question whose answer `evidence` should be.
@@ -57,16 +65,17 @@ async def place(
     """
     asked = _Asked(coordinator, visitor, accept_nearest)
     if run:
-        return await _given(asked, await _ask(coordinator.run(run), evidence))
+        return await _given(asked, await _ask(asked, coordinator.run(run), evidence))
+    wish, shown = (evidence, None) if isinstance(evidence, Wish) else (None, evidence)
     asking: _Answer | None = None
     fallback: _Answer | None = None
     refusal: CannotPlace | None = None
     for candidate in reversed(coordinator.runs.values()):
         try:
-            answer = await _ask(candidate, None)
-            if isinstance(answer.found, Describe):
-                if evidence is not None:
-                    answer = await _ask(candidate, evidence)
+            answer = await _ask(asked, candidate, wish)
+            if isinstance(answer.found, Choose | Describe):
+                if shown is not None:
+                    answer = await _ask(asked, candidate, shown)
                 return await _given(asked, answer)
         except CannotPlace as refused:
             refusal = refusal or refused
@@ -76,31 +85,37 @@ async def place(
             else:
                 fallback = fallback or answer
     if asking is not None:
-        if evidence is not None:
-            asking = await _ask(asking.run, evidence)
+        if shown is not None:
+            asking = await _ask(asked, asking.run, shown)
         return await _given(asked, asking)
     if fallback is not None:
         return await _given(asked, fallback, f"; {refusal.message}" if refusal else "")
     raise refusal or CannotPlace("there is no run that can place devices", "start one first")
 
 
-async def _ask(run: Run, evidence: Evidence | None) -> _Answer:
+async def _ask(asked: _Asked, run: Run, evidence: Evidence | Wish | None) -> _Answer:
     state = run.engine.state
+    if isinstance(evidence, Wish):
+        every = list(placing.clusters(state))
+        if not await asked.coordinator.quota.allows(asked.visitor.device, run.run, every):
+            evidence = None
     try:
         found = await asyncio.to_thread(_found, run, state, evidence)
     except Refused as refused:
         raise CannotPlace(f"run {run.run}: {refused.message}", refused.hint) from None
     if isinstance(found, ClusterAssignment) and len(state.models) == 1:
-        compared = "nothing was compared" if evidence is None else found.reason
+        compared = found.reason if isinstance(evidence, Evidence) else "nothing was compared"
         reason = f"run {run.run} has only one model" + (f": {compared}" if compared else "")
         found = replace(found, reason=reason)
     return _Answer(run, state, found)
 
 
-def _found(run: Run, state: State, evidence: Evidence | None) -> ClusterAssignment | Message:
-    """The algorithm's answer. The evidence has to answer the question that the run asks."""
+def _found(run: Run, state: State, evidence: Evidence | Wish | None) -> ClusterAssignment | Message:
+    """The answer of the run. Evidence has to answer the question that its algorithm asks."""
+    if not isinstance(evidence, Evidence):
+        return placing.place(run.server_half, state, evidence, MOST_MODELS)
     question = run.server_half.place(state, None)
-    if evidence is None or isinstance(question, ClusterAssignment):
+    if isinstance(question, ClusterAssignment):
         return question
     admit_evidence(question, evidence)
     return run.server_half.place(state, evidence)
@@ -130,7 +145,7 @@ async def _given(asked: _Asked, answer: _Answer, why: str = "") -> Question | Pl
 
 async def _clusters_of(answer: _Answer, names: list[str]) -> list[ModelKey]:
     """The clusters whose models are among these blobs. A run with one model has nothing to choose from."""
-    models = answer.state.models if len(answer.state.models) > 1 else {}
+    models = placing.clusters(answer.state) if len(answer.state.models) > 1 else {}
     return [
         key for key, each in models.items() if (await answer.run.blobs.weights(each)).blob.sha256 in names
     ]

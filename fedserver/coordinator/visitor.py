@@ -13,7 +13,8 @@ from fedserver.store.records import DeviceRecord
 from shoal.core.types import DeviceId, ModelKey, RunId
 
 GRANTS = 16
-"""How many of the blobs that placements named last a device may still fetch."""
+"""How many of the blobs that placements named last a device may still fetch, and all that the last one
+named."""
 REPLACED = 8
 """How many earlier sessions of a device are remembered, to tell a replaced session from an unknown one."""
 
@@ -115,7 +116,7 @@ class Visitor:
         for name in names:
             self.granted.pop(name, None)
             self.granted[name] = run
-        for name in list(self.granted)[:-GRANTS]:
+        for name in list(self.granted)[: -max(GRANTS, len(names))]:
             del self.granted[name]
 
     def takes(self, run: RunId, round: int, size: int) -> int:

@@ -30,6 +30,7 @@ from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import (
     IdentityServiceServicer,
 )
 from shoal.core.exchange._pb.fed.v1.placement_service_pb2_grpc import PlacementServiceServicer
+from shoal.core.exchange.choosing import Choose
 from shoal.core.exchange.link import Placement
 from shoal.core.exchange.payload import BlobRef
 
@@ -73,7 +74,7 @@ class Placements(PlacementServiceServicer):
         run, evidence = wire.place_from_pb(request)
         link = DeviceApi(self._coordinator, self._callers.identify(context))
         answer = await link.place(run, evidence, request.accept_nearest)
-        if isinstance(answer, Placement):
+        if isinstance(answer, Placement) or answer.payload.kind == Choose.kind:
             await self._callers.placed(context)
         return wire.answer_to_pb(answer)
 

@@ -122,7 +122,11 @@ class Redundancy:
             return f"the checksum of row {row} of table {table} was damaged, and was computed again"
         if copied is not None:
             with self._allowed():
-                self._write(place, unpacked(copied), new=present is None)
+                try:
+                    self._write(place, unpacked(copied), new=present is None)
+                except sqlite3.DatabaseError:  # an index has another key of this row than the table
+                    self._main.execute(f"REINDEX {table}")
+                    self._write(place, unpacked(copied), new=self._row(place) is None)
             certain = stored == checksum(place, copied)
             return f"row {row} of table {table} was damaged, and was restored from its copy" + (
                 "" if certain else ", which may be older"

@@ -10,10 +10,12 @@ import numpy as np
 from shoal.core.algorithm import Algorithm, DeviceHalf
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
+from shoal.core.device_kit.choosing import choose
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import Learner
 from shoal.core.engine.simulate import Device, Keep
-from shoal.core.exchange.messages import Built, Describe, Evaluate, Evaluated, Message
+from shoal.core.exchange.choosing import Choose, Chosen
+from shoal.core.exchange.messages import Built, Evaluate, Evaluated, Message
 from shoal.core.exchange.parts import Evidence
 from shoal.core.exchange.payload import fields_of
 from shoal.core.privacy.accountant import Unmetered
@@ -100,20 +102,21 @@ class SimulatedDevices:
         assert isinstance(answer, Evaluated)
         return answer
 
-    def show(self, name: DeviceId, question: Message, labels: int) -> Evidence:
-        """As a newcomer: the test part without labels, or `labels` samples of each class with them.
-
-        Raises DeviceFault where the question takes labels and none are shown.
-        """
-        test = self.fleet[name].test
-        labelled = labels > 0 and not (isinstance(question, Describe) and not question.classes)
-        return self.shown(name, question, self._few(name, test, labels) if labelled else Dataset(test.x))
-
     def shown(self, name: DeviceId, question: Message, data: Dataset) -> Evidence:
-        """What these data are evidence of."""
+        """What these data are evidence of. Raises DeviceFault where that takes labels and there are none."""
         answer = self._device_half.perform(question, self.context(name, data))
         parts = (getattr(answer, part) for part in fields_of(type(answer)))
         return next(part for part in parts if isinstance(part, Evidence))
+
+    def choice(self, name: DeviceId, question: Choose, data: Dataset) -> Chosen:
+        """What a newcomer with these data finds, by their labels if they have any."""
+        return choose(question, self.context(name, data))
+
+    def newcomer(self, name: DeviceId, labels: int) -> Dataset:
+        """What a device has as a newcomer: its test part without labels, or `labels` samples of each class
+        with them."""
+        test = self.fleet[name].test
+        return self._few(name, test, labels) if labels else Dataset(test.x)
 
     def context(self, name: DeviceId, data: Dataset) -> DeviceContext:
         """The context of a device with these data in place of its own, all of them to train on."""

@@ -25,10 +25,13 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 
 from shoal.core.algorithm import Algorithm, ServerHalf, State, find, measurement
+from shoal.core.data.dataset import Dataset
 from shoal.core.device_kit.learner import Learner
 from shoal.core.errors import BadPayload, DeviceFault, Refused
-from shoal.core.exchange.messages import Describe, Message, Represent
-from shoal.core.exchange.parts import ClusterAssignment
+from shoal.core.exchange.choosing import Choose, Wish
+from shoal.core.exchange.messages import Describe, Evaluate, Message, Represent
+from shoal.core.exchange.parts import MAX_MODELS, ClusterAssignment
+from shoal.core.server_kit import placing
 from shoal.core.server_kit.standard import ensemble
 from shoal.core.types import DeviceId, ModelKey
 from shoal.lab.datasets import images, natural
@@ -163,26 +166,45 @@ def measure(
     known = devices.measured(device, measurement(server, state, cluster))
     row["known"], row["f1"], row["auc"] = known.accuracy, known.f1, known.auc
     tasks = (measurement(server, state, key) for key in state.models)
-    found = [devices.accuracy(device, task, newcomer=True) for task in tasks] if random else []
-    row["random"] = float(np.mean(found)) if found else None
+    by_chance = [devices.accuracy(device, task, newcomer=True) for task in tasks] if random else []
+    row["random"] = float(np.mean(by_chance)) if by_chance else None
     row["test"] = row["placed"] = row["refused"] = None
     try:
-        answer = server.place(state, None)
+        answer = placing.place(server, state, Wish(MAX_MODELS), MAX_MODELS)
         if isinstance(answer, Message) and not labels and not label_free(answer):
             row["placed"] = ENSEMBLE
             row["test"] = devices.accuracy(device, ensemble(state), newcomer=True)
             return row
-        if isinstance(answer, Message):
-            answer = server.place(state, devices.show(device, answer, labels))
-        assert isinstance(answer, ClusterAssignment)
-        row["placed"], row["abstained"] = answer.cluster, answer.abstained
-        task = measurement(server, state, answer.cluster)
+        by_labels = not (isinstance(answer, Describe) and label_free(answer))
+        data = devices.newcomer(device, labels if by_labels else 0)
+        found, task = _placed(server, state, devices, answer, device, data)
+        row["placed"], row["abstained"] = found.cluster, found.abstained
+        row["confidence"] = found.confidence
         row["test"] = devices.accuracy(device, task, newcomer=True)
     except BadPayload:
         raise
     except (Refused, DeviceFault) as refusal:  # labels are missing, say, or samples
         row["refused"] = str(refusal)
     return row
+
+
+def _placed(
+    server: ServerHalf,
+    state: State,
+    devices: SimulatedDevices,
+    answer: ClusterAssignment | Message,
+    name: DeviceId,
+    data: Dataset,
+) -> tuple[ClusterAssignment, Message]:
+    """Where a newcomer belongs that shows these data or chooses by them, and the task that measures what it
+    gets: from a choice, just that model."""
+    if isinstance(answer, Choose):
+        found = devices.choice(name, answer, data).assignment
+        return found, Evaluate(answer.models[answer.keys.index(found.cluster)], "test", found.cluster)
+    if isinstance(answer, Message):
+        answer = server.place(state, devices.shown(name, answer, data))
+    assert isinstance(answer, ClusterAssignment)
+    return answer, measurement(server, state, answer.cluster)
 
 
 def most_common(state: State) -> ModelKey:
@@ -193,8 +215,10 @@ def most_common(state: State) -> ModelKey:
 
 def label_free(question: Message) -> bool:
     """Whether a newcomer can answer a question about its data without labels."""
-    return (isinstance(question, Describe) and not question.classes) or (
-        isinstance(question, Represent) and not question.by_class
+    return (
+        isinstance(question, Choose)
+        or (isinstance(question, Describe) and not question.classes)
+        or (isinstance(question, Represent) and not question.by_class)
     )
 
 
@@ -212,12 +236,10 @@ def _newcomers(
     devices = SimulatedDevices(algorithm, fleet, learner, experiment.device, experiment.seed)
     rows = []
     for name, one in zip(fleet, made, strict=True):
-        answer = server.place(state, None)
-        if isinstance(answer, Message):
-            answer = server.place(state, devices.shown(name, answer, one.train))
-        assert isinstance(answer, ClusterAssignment)
-        accuracy = devices.accuracy(name, measurement(server, state, answer.cluster), newcomer=True)
-        rows.append({"concept": one.concept, "placed": answer.cluster, "accuracy": accuracy})
+        answer = placing.place(server, state, Wish(MAX_MODELS), MAX_MODELS)
+        found, task = _placed(server, state, devices, answer, name, one.train)
+        accuracy = devices.accuracy(name, task, newcomer=True)
+        rows.append({"concept": one.concept, "placed": found.cluster, "accuracy": accuracy})
     return rows
 
 

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 
 from shoal.core.errors import BadPayload, NotFound, Refused, SessionLost, Unavailable
+from shoal.core.exchange.choosing import Wish
 from shoal.core.exchange.link import Hello, Idle, Outcome, Placement, Question, Receipt, Report, Task, Welcome
 from shoal.core.exchange.parts import Descriptor
 from shoal.core.exchange.payload import BlobRef, Payload, Weights
@@ -23,7 +24,8 @@ class MemoryServer:
     away: this many of the next calls fail, of the kinds in `away_from` (all, when empty). forget: void the
     session at the next call. late: answers to the next reports, which do not count then. cut: bytes after
     which the next transfers end, one for each. lose: all uploads before the next report. mark: what it gives
-    at hello; at a report, with the round after it. shown: the marks that devices brought.
+    at hello; at a report, with the round after it. shown: the marks that devices brought. knows_no_wish: as a
+    server of an earlier version, which newcomers cannot ask for models to try.
     """
 
     tasks: list[Task]
@@ -47,6 +49,7 @@ class MemoryServer:
     question: Question | None = None
     placement: Placement | None = None
     placed: list[Descriptor] = field(default_factory=list)
+    knows_no_wish: bool = False
     renew_in: float | None = None
     mark: str = ""
     shown: list[str] = field(default_factory=list)
@@ -157,12 +160,14 @@ class MemoryLink:
         self._call("leave")
 
     async def place(
-        self, run: RunId, descriptor: Descriptor | None, accept_nearest: bool = False
+        self, run: RunId, descriptor: Descriptor | Wish | None, accept_nearest: bool = False
     ) -> Question | Placement:
         self._call("place", run, session=False)
-        if descriptor is None and self._server.question is not None:
+        if isinstance(descriptor, Wish) and self._server.knows_no_wish:
+            raise BadPayload("the request for a placement has a field that is not known here")
+        if isinstance(descriptor, Wish | None) and self._server.question is not None:
             return self._server.question
-        if descriptor is not None:
+        if isinstance(descriptor, Descriptor):
             self._server.placed.append(descriptor)
         if self._server.placement is None:
             raise Refused("the run has no model yet", "try again after its first round")

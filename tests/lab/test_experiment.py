@@ -213,10 +213,11 @@ def test_newcomers_show_as_many_labels_as_they_are_told() -> None:
     fleet = numbered([Holding.steady(data, data)])
     devices = SimulatedDevices(find("feroma")[0], fleet, learner(), "cpu", 1)
     task = Describe(first_model(), {"mean": np.zeros(32), "components": np.eye(4, 32)}, classes=10)
-    found = devices.show("device-000", task, labels=7)
+    found = devices.shown("device-000", task, devices.newcomer("device-000", 7))
     assert isinstance(found, Descriptor)
     assert found.statistics.counts.tolist() == [70.0, *[7.0] * 10]
-    blind = devices.show("device-000", replace(task, classes=0), labels=7)
+    assert devices.newcomer("device-000", 0).y is None
+    blind = devices.shown("device-000", replace(task, classes=0), devices.newcomer("device-000", 0))
     assert isinstance(blind, Descriptor)
     assert blind.statistics.counts.tolist() == [300.0]
 
@@ -239,9 +240,13 @@ def test_newcomers_of_fedrcs_shift_show_labelled_data_and_use_what_they_are_give
     shift = {"shift": "fedrc", "level": 1, "clients": 4, "rounds": 2, "threads": 1}
     found = run(Experiment("fedrc", changes={"clusters": 3}, **shift))  # type: ignore[arg-type]
     assert [row["concept"] for row in found["accuracy"]["per_newcomer"]] == [0, 1, 2]
-    assert {row["placed"] for row in found["accuracy"]["per_newcomer"]} <= {"c0", "c1", "c2"}
+    assert {row["placed"] for row in found["accuracy"]["per_newcomer"]} <= {"c0", "c1", "c2", "global"}
     assert 0.0 <= found["accuracy"]["newcomers"] <= 100.0
     assert found["accuracy"]["own"] == pytest.approx(found["accuracy"]["known"])
     assert set(found["facts"]) == {"clusters", "ensemble", "hard", "tuned"}
-    assert {row["placed"] for row in found["accuracy"]["per_device"]} == {ENSEMBLE}
+    assert {row["placed"] for row in found["accuracy"]["per_device"]} <= {"c0", "c1", "c2", "global"}
     assert found["seconds"]["training"] > 0.0
+    as_paper = run(Experiment("fedrc", changes={"clusters": 3, "placing": "paper"}, **shift))  # type: ignore[arg-type]
+    assert {row["placed"] for row in as_paper["accuracy"]["per_newcomer"]} <= {"c0", "c1", "c2"}
+    assert {row["placed"] for row in as_paper["accuracy"]["per_device"]} == {ENSEMBLE}
+    assert as_paper["accuracy"]["known"] == found["accuracy"]["known"]

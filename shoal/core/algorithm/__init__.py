@@ -37,17 +37,20 @@ from shoal.core.algorithm.parameters import (
     Written,
     setting,
 )
+from shoal.core.algorithm.placing import OWN_MODELS, PlacingParameters
 from shoal.core.algorithm.plugin import algorithm
 
 __all__ = [
     "APART",
     "LASTING",
     "NOISED",
+    "OWN_MODELS",
     "Algorithm",
     "CommonParameters",
     "DescriptorParameters",
     "DeviceHalf",
     "NoisedParameters",
+    "PlacingParameters",
     "Plan",
     "Rejected",
     "Report",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from shoal.core.exchange.choosing import Wish
 from shoal.core.exchange.parts import ClusterAssignment, Evidence
 from shoal.core.exchange.payload import BlobRef, Payload, Weights
 from shoal.core.types import RunId
@@ -148,7 +149,8 @@ class Receipt:
 
 @dataclass(frozen=True)
 class Question:
-    """The message that a newcomer has to answer first. The answer is evidence, such as that to Describe."""
+    """The message that a newcomer has to answer first. The answer is evidence, such as that to Describe; only
+    that to Choose is for the newcomer itself, which then has its placement."""
 
     run: RunId
     payload: Payload
@@ -197,7 +199,7 @@ class Link(Protocol):
     async def leave(self) -> None: ...
 
     async def place(
-        self, run: RunId, evidence: Evidence | None, accept_nearest: bool = False
+        self, run: RunId, evidence: Evidence | Wish | None, accept_nearest: bool = False
     ) -> Question | Placement:
         """Ask which model fits a device that does not train. run: "" for the newest that can place.
 

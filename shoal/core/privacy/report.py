@@ -5,6 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+from shoal.core.exchange.choosing import Chosen
 from shoal.core.exchange.messages import (
     Built,
     Described,
@@ -137,10 +138,11 @@ def of_weights(released: Collection[Statement]) -> str:
 def left_open(message: Message) -> tuple[str, ...]:
     """Of the data of a device that answers this. Descriptors, bounds and prototypes tell for themselves.
 
-    Initial weights follow from no data. Reports of kinds that are not known here are taken for the worst.
+    Initial weights follow from no data, and a choice among models stays on the device. Reports of kinds that
+    are not known here are taken for the worst.
     """
     reply = message.reply
-    if reply is Built:
+    if reply is Built or reply is Chosen:
         return ()
     if reply is LatentsCounted or (isinstance(message, Evaluate) and message.rho is not None):
         return ()

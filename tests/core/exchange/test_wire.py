@@ -119,7 +119,7 @@ def test_a_lease_comes_back() -> None:
     assert sent(wire.lease_to_pb(wire.Lease("r", 1, 0))) == ("r", 1, 0)
 
 
-@given(values.texts, st.none() | values.descriptors() | values.scores | values.prototypes())
+@given(values.texts, st.none() | values.descriptors() | values.scores | values.prototypes() | values.wishes)
 def test_requests_for_a_placement_come_back(run: str, evidence: Any) -> None:
     assert same(sent(wire.place_to_pb(run, evidence)), (run, evidence))
 

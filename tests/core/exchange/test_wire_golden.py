@@ -18,6 +18,7 @@ from google.protobuf.message import Message as Protobuf
 from shoal.core.errors import StaleReport
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import blob_service_pb2, payload_pb2
+from shoal.core.exchange.choosing import Choose, Chosen, Wish
 from shoal.core.exchange.link import (
     Failure,
     Hello,
@@ -100,6 +101,15 @@ MESSAGES: Mapping[type[Message], Message] = {
     Scored: Scored(SCORES),
     Represent: Represent(False),
     Represented: Represented(PROTOTYPES, 11),
+    Choose: Choose((MODEL, MODEL, MODEL), "c0 c1 global", (3.0, 1.5)),
+    Chosen: Chosen(
+        ClusterAssignment("c1", runner_up="c0", confidence=0.75, reason="chosen on this device"),
+        (0.25, 1.5, 0.5),
+        (0.125, 0.0, 0.25),
+        (0.25, 0.75, 0.0),
+        (0.5, 0.875, 0.625),
+        40,
+    ),
 }
 SPECS = tuple(TensorSpec(f"layer.{dtype}", dtype, (2, 3)) for dtype in DTYPES)
 WEIGHTS = Weights(SPECS, BlobRef("0123456789abcdef" * 4, layout(SPECS)[1]))
@@ -171,6 +181,7 @@ GOLDEN: Mapping[str, tuple[Any, Any]] = {
     "place": (("run-1", DESCRIPTOR), lambda asked: wire.place_to_pb(*asked)),
     "place_scores": (("run-1", SCORES), lambda asked: wire.place_to_pb(*asked)),
     "place_prototypes": (("run-1", PROTOTYPES), lambda asked: wire.place_to_pb(*asked)),
+    "place_wish": (("run-1", Wish(64)), lambda asked: wire.place_to_pb(*asked)),
     "place_first": (("", None), lambda asked: wire.place_to_pb(*asked)),
     "question": (Question("run-1", PAYLOAD), wire.answer_to_pb),
     "placement": (Placement("run-1", ClusterAssignment("c1", 0.5), WEIGHTS), wire.answer_to_pb),
@@ -212,7 +223,7 @@ def test_recorded_bytes_mean_what_they_meant(name: str) -> None:
 
 def test_every_file_is_known_and_every_kind_is_recorded() -> None:
     assert {path.stem for path in FOLDER.glob("*.bin")} == set(GOLDEN)
-    assert set(MESSAGES) == set(STANDARD)
+    assert set(MESSAGES) == {*STANDARD, Choose, Chosen}
     assert {type(encoder(value)) for value, encoder in GOLDEN.values()} == set(DECODERS)
     arms = {part.WhichOneof("part") for part in wire.payload_to_pb(PARTS).parts.values()}
     assert arms == {field.name for field in payload_pb2.Part.DESCRIPTOR.oneofs_by_name["part"].fields}

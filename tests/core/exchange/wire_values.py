@@ -19,6 +19,7 @@ from shoal.core.exchange._pb.fed.v1 import (
     task_pb2,
     tensor_pb2,
 )
+from shoal.core.exchange.choosing import Wish
 from shoal.core.exchange.link import (
     Failure,
     Hello,
@@ -58,6 +59,7 @@ from shoal.core.exchange.messages import (
     TrainingSettings,
 )
 from shoal.core.exchange.parts import (
+    MAX_MODELS,
     ClusterAssignment,
     Descriptor,
     Extension,
@@ -299,6 +301,7 @@ receipts = st.builds(Receipt, st.sampled_from(Outcome), texts)
 stages = st.sampled_from(list(STAGES.values()))
 observed = st.builds(ObservedRun, names, names, stages, st.integers(1, 1 << 31), texts)
 observations = st.builds(Observation, st.lists(observed, max_size=3).map(tuple), milliseconds)
+wishes = st.builds(Wish, st.integers(1, MAX_MODELS))
 answers = st.builds(Question, names, payloads) | st.builds(Placement, names, assignments, weights())
 
 DECODERS: Mapping[type[Protobuf], Callable[[Any], Any]] = {

@@ -24,6 +24,11 @@ async def newest(coordinator: Coordinator) -> str:
     return name
 
 
+def forget(coordinator: Coordinator) -> None:
+    """Let the run have nothing in memory from which a blob could be written again."""
+    coordinator.runs["toy"].blobs = coordinator.storage.blob_cache("toy")
+
+
 async def complain(device: Hands, task: Task) -> Outcome:
     """Say what a device says that got wrong bytes twice."""
     failure = Failure(BadPayload.code, "the bytes do not match their hash")
@@ -43,8 +48,7 @@ def test_a_damaged_current_model_is_restored_when_a_device_complains(tmp_path: P
         name = await newest(coordinator)
         if copied:
             await coordinator.caretaker.copy()
-            # Only the copy is left: what was in memory is a view of the file after a restart.
-            coordinator.runs["toy"].blobs = coordinator.storage.blob_cache("toy")
+            forget(coordinator)
         spoil(tmp_path / "state", name)
         with pytest.raises(AssertionError):
             await device.open(task)
@@ -80,6 +84,7 @@ def test_a_current_model_that_cannot_be_restored_costs_one_round(tmp_path: Path)
             task = await device.task()
             name = await newest(coordinator)
             await asyncio.to_thread(coordinator.storage.blobs.keep_copies, [])
+            forget(coordinator)
             spoil(tmp_path / "state", name)
             assert await complain(device, task) is Outcome.LATE
             assert "the run went back to the start of round 1" in await lines(coordinator)
@@ -99,6 +104,7 @@ def test_a_current_model_without_any_older_one_pauses_the_run_and_keeps_it(tmp_p
             device = await hands(coordinator, 0)
             task = await device.task()
             await asyncio.to_thread(coordinator.storage.blobs.keep_copies, [])
+            forget(coordinator)
             spoil(tmp_path / "state", name)
             await complain(device, task)
             (found,) = OperatorApi(coordinator).runs()
@@ -238,3 +244,22 @@ def test_abandoned_rounds_age_no_checkpoint(tmp_path: Path) -> None:
         assert [number for number, _ in now] == [kept[0][0] + 6, *(number for number, _ in kept[1:])]
 
     scenario(story, tmp_path)
+
+
+def test_a_model_that_is_damaged_after_a_restart_changes_no_result(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with server(tmp_path / "state") as first:
+            await in_the_second_round(first)
+        async with server(tmp_path / "state") as coordinator:
+            devices = [await hands(coordinator, number) for number in range(DEVICES)]
+            tasks = await asyncio.gather(*(device.task() for device in devices))
+            messages = [await device.open(task) for device, task in zip(devices, tasks, strict=True)]
+            path = coordinator.storage.blobs.path(await newest(coordinator))
+            with path.open("r+b") as file:  # each update is measured against this model
+                file.write(b"\x41" * 64)
+            for number, (device, task) in enumerate(zip(devices, tasks, strict=True)):
+                await device.send(task, device.payload(honest(number)(messages[number], task.seed)))
+            await serve_all(coordinator)
+            assert same_models(models(coordinator), expected())
+
+    asyncio.run(play())

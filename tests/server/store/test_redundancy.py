@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedserver.store.redundancy import DamagedRow
-from fedserver.store.row_bytes import packed, unpacked
+from fedserver.store.row_bytes import checksum, packed, unpacked
 from fedserver.store.salvage import columns_of, damaged, tables
 from fedserver.store.store import Store
 from shoal.core.errors import StorageFault
@@ -196,3 +196,10 @@ def test_the_bytes_of_a_row_are_exact() -> None:
     row = (None, 0, -(2**62), 0.1, -0.0, float("inf"), "", "ä\x00'", b"", b"\x00\xff")
     assert unpacked(packed(row)) == row
     assert packed(("a", "b")) != packed(("ab", "")) != packed((1, "")) != packed((1.0, ""))
+
+
+def test_a_checksum_is_good_for_one_row_only() -> None:
+    data = packed(("d0", 1))
+    sums = {checksum(place, data) for place in (("reports", 1), ("reports", 2), ("rounds", 1))}
+    assert len(sums) == 3
+    assert checksum(("reports", 1), data) in sums

@@ -20,11 +20,11 @@ FedRC's comparison limits the number of clusters, which is `most`.
 
 from dataclasses import dataclass
 
-from shoal.core.algorithm import Algorithm, TrainingParameters, setting
+from shoal.core.algorithm import Algorithm, PlacingParameters, TrainingParameters, setting
 
 
 @dataclass(frozen=True)
-class Parameters(TrainingParameters):
+class Parameters(TrainingParameters, PlacingParameters):
     """`short` is used unless eps2 is above 0; then eps1 and eps2 are."""
 
     short: float = setting(
@@ -46,5 +46,14 @@ ALGORITHM = Algorithm(
     summary="clusters split by the directions of updates (Sattler et al. 2019)",
     parameters=Parameters,
     server_module="shoal.core.algorithms.cfl.server",
-    presets={"paper": {"eps1": 0.4, "eps2": 1.6, "earliest": 21, "smallest": 3, "aggregation": "mean"}},
+    presets={
+        "paper": {
+            "eps1": 0.4,
+            "eps2": 1.6,
+            "earliest": 21,
+            "smallest": 3,
+            "aggregation": "mean",
+            "placing": "paper",
+        }
+    },
 )

@@ -52,11 +52,11 @@ skew, epochs=10 learning_rate=0.02 batch_size=64 is enough, and five epochs are 
 from dataclasses import dataclass
 from typing import Literal
 
-from shoal.core.algorithm import Algorithm, TrainingParameters, setting
+from shoal.core.algorithm import Algorithm, PlacingParameters, TrainingParameters, setting
 
 
 @dataclass(frozen=True)
-class Parameters(TrainingParameters):
+class Parameters(TrainingParameters, PlacingParameters):
     """The number of clusters is given."""
 
     OPEN = "losses of the models"
@@ -80,6 +80,7 @@ ALGORITHM = Algorithm(
             "batch_size": 128,
             "learning_rate": 0.02,
             "aggregation": "mean",
+            "placing": "paper",
         },
     },
 )

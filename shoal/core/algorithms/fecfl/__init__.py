@@ -17,12 +17,12 @@ without them: in the cluster with the smallest mean distance to its members.
 
 from dataclasses import dataclass
 
-from shoal.core.algorithm import Algorithm, TrainingParameters, setting
+from shoal.core.algorithm import Algorithm, PlacingParameters, TrainingParameters, setting
 from shoal.core.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Parameters(TrainingParameters):
+class Parameters(TrainingParameters, PlacingParameters):
     """The number of clusters is given, or found by a distance."""
 
     OPEN = "mean embeddings"
@@ -50,5 +50,5 @@ ALGORITHM = Algorithm(
     summary="one-shot clusters by mean embeddings of a frozen encoder, label-free",
     parameters=Parameters,
     server_module="shoal.core.algorithms.fecfl.server",
-    presets={"paper": {"aggregation": "mean"}},
+    presets={"paper": {"aggregation": "mean", "placing": "paper"}},
 )

@@ -28,11 +28,11 @@ Updates are weighted by samples. A newcomer chooses by loss.
 from dataclasses import dataclass
 from typing import Literal
 
-from shoal.core.algorithm import Algorithm, TrainingParameters, setting
+from shoal.core.algorithm import Algorithm, PlacingParameters, TrainingParameters, setting
 
 
 @dataclass(frozen=True)
-class Parameters(TrainingParameters):
+class Parameters(TrainingParameters, PlacingParameters):
     """The number of clusters is found."""
 
     OPEN = "losses of the models"
@@ -56,5 +56,5 @@ ALGORITHM = Algorithm(
     summary="clusters merge by loss and split by drift (Jothimurugesan et al. 2023)",
     parameters=Parameters,
     server_module="shoal.core.algorithms.feddrift.server",
-    presets={"paper": {"aggregation": "mean", "against": "itself"}},
+    presets={"paper": {"aggregation": "mean", "placing": "paper", "against": "itself"}},
 )

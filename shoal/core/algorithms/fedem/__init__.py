@@ -41,19 +41,26 @@ Presets. `paper` is FedEM as FLUX and FEROMA compare with it; those papers name 
 from dataclasses import dataclass
 from typing import Literal
 
-from shoal.core.algorithm import Algorithm, RoundParameters, setting
+from shoal.core.algorithm import Algorithm, PlacingParameters, RoundParameters, setting
 from shoal.core.algorithms.fedem.messages import Measure, Mix, Mixed
 
 
 @dataclass(frozen=True)
-class Parameters(RoundParameters):
+class Parameters(RoundParameters, PlacingParameters):
     """The number of models is given."""
 
     clusters: int = setting(3, "K, the number of models.", unit="models", at_least=1)
     first: Literal["equal", "random"] = setting("random", "A device's weights before its first round.")
 
 
-LONG = {"rounds": 200, "epochs": 1, "batch_size": 128, "first": "equal", "aggregation": "mean"}
+LONG = {
+    "rounds": 200,
+    "epochs": 1,
+    "batch_size": 128,
+    "first": "equal",
+    "aggregation": "mean",
+    "placing": "paper",
+}
 
 ALGORITHM = Algorithm(
     name="fedem",
@@ -62,7 +69,7 @@ ALGORITHM = Algorithm(
     server_module="shoal.core.algorithms.fedem.server",
     device_module="shoal.core.algorithms.fedem.device",
     presets={
-        "paper": {"first": "equal", "aggregation": "mean"},
+        "paper": {"first": "equal", "aggregation": "mean", "placing": "paper"},
         "paper-fedrc": {**LONG, "learning_rate": 0.06, "weight_decay": 5e-4},
         "original": {**LONG, "learning_rate": 0.03, "momentum": 0.0, "weight_decay": 5e-4},
     },

@@ -15,11 +15,11 @@ chooses by loss.
 
 from dataclasses import dataclass
 
-from shoal.core.algorithm import Algorithm, TrainingParameters, setting
+from shoal.core.algorithm import Algorithm, PlacingParameters, TrainingParameters, setting
 
 
 @dataclass(frozen=True)
-class Parameters(TrainingParameters):
+class Parameters(TrainingParameters, PlacingParameters):
     """The number of clusters is given."""
 
     clusters: int = setting(4, "K, the largest number of clusters.", unit="clusters", at_least=1)
@@ -31,5 +31,5 @@ ALGORITHM = Algorithm(
     summary="groups by decomposed directions of first updates (Duan et al. 2021)",
     parameters=Parameters,
     server_module="shoal.core.algorithms.fedgroup.server",
-    presets={"paper": {"aggregation": "mean"}},
+    presets={"paper": {"aggregation": "mean", "placing": "paper"}},
 )

@@ -82,14 +82,14 @@ no other models are removed. FedEM, which is FedRC without the table of classes,
 from dataclasses import dataclass
 from typing import Literal
 
-from shoal.core.algorithm import Algorithm, RoundParameters, setting
+from shoal.core.algorithm import Algorithm, PlacingParameters, RoundParameters, setting
 from shoal.core.algorithms.fedrc.messages import Measure, Measured, Mix, Mixed, Weigh
 from shoal.core.errors import ConfigError
 from shoal.core.exchange.messages import MAX_BUILT
 
 
 @dataclass(frozen=True)
-class Parameters(RoundParameters):
+class Parameters(RoundParameters, PlacingParameters):
     """The number of models is found: those that others can replace are removed."""
 
     rounds: int = 40
@@ -196,6 +196,7 @@ PAPER = {
     "skip": 0.0,
     "weighting": "samples",
     "aggregation": "mean",
+    "placing": "paper",
 }
 
 ALGORITHM = Algorithm(

@@ -44,12 +44,12 @@ paper does not give lambda. They differ from `default` in
 
 from dataclasses import dataclass
 
-from shoal.core.algorithm import Algorithm, RoundParameters, setting
+from shoal.core.algorithm import Algorithm, PlacingParameters, RoundParameters, setting
 from shoal.core.algorithms.fedsoft.messages import Measure, SoftTrained, Train
 
 
 @dataclass(frozen=True)
-class Parameters(RoundParameters):
+class Parameters(RoundParameters, PlacingParameters):
     """The number of models is given."""
 
     clusters: int = setting(3, "S, the number of models.", unit="models", at_least=1)
@@ -72,6 +72,7 @@ ALGORITHM = Algorithm(
             "learning_rate": 0.06,
             "weight_decay": 5e-4,
             "aggregation": "mean",
+            "placing": "paper",
         },
         "original": {
             "rounds": 200,
@@ -82,6 +83,7 @@ ALGORITHM = Algorithm(
             "momentum": 0.0,
             "proximal": 0.01,
             "aggregation": "mean",
+            "placing": "paper",
         },
     },
     messages=(Train, SoftTrained, Measure),

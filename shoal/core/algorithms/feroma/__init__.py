@@ -54,13 +54,13 @@ for. Here both are kept by device. `default` is what we recommend. They differ i
 from dataclasses import dataclass
 from typing import Literal
 
-from shoal.core.algorithm import Algorithm, DescriptorParameters, setting
+from shoal.core.algorithm import Algorithm, DescriptorParameters, PlacingParameters, setting
 from shoal.core.algorithms.feroma.messages import Profile
 from shoal.core.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Parameters(DescriptorParameters):
+class Parameters(DescriptorParameters, PlacingParameters):
     """Models are mapped to devices by profiles; no number of clusters is needed."""
 
     rounds: int = 20
@@ -162,6 +162,7 @@ ALGORITHM = Algorithm(
             "keep": 0,
             "served": "trained",
             "aggregation": "mean",
+            "placing": "paper",
             "restart_momentum": True,
             "absent": "minus_one",
             "solver": "auto",

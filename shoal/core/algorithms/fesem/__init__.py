@@ -11,11 +11,11 @@ chooses by loss: the paper has no rule for it.
 
 from dataclasses import dataclass
 
-from shoal.core.algorithm import Algorithm, TrainingParameters, setting
+from shoal.core.algorithm import Algorithm, PlacingParameters, TrainingParameters, setting
 
 
 @dataclass(frozen=True)
-class Parameters(TrainingParameters):
+class Parameters(TrainingParameters, PlacingParameters):
     """The number of clusters is given."""
 
     clusters: int = setting(4, "K, the largest number of clusters.", unit="clusters", at_least=1)
@@ -26,5 +26,5 @@ ALGORITHM = Algorithm(
     summary="devices grouped by the distance of weights to K centers (Xie et al. 2020)",
     parameters=Parameters,
     server_module="shoal.core.algorithms.fesem.server",
-    presets={"paper": {"aggregation": "mean"}},
+    presets={"paper": {"aggregation": "mean", "placing": "paper"}},
 )

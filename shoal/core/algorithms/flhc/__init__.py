@@ -14,12 +14,12 @@ Ward linkage, K given, after half of its 20 rounds. A newcomer chooses by loss: 
 from dataclasses import dataclass
 from typing import Literal
 
-from shoal.core.algorithm import Algorithm, TrainingParameters, setting
+from shoal.core.algorithm import Algorithm, PlacingParameters, TrainingParameters, setting
 from shoal.core.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Parameters(TrainingParameters):
+class Parameters(TrainingParameters, PlacingParameters):
     """The number of clusters is given, or found by a distance."""
 
     warm_up: int = setting(
@@ -60,8 +60,8 @@ ALGORITHM = Algorithm(
     parameters=Parameters,
     server_module="shoal.core.algorithms.flhc.server",
     presets={
-        "paper": {"warm_up": 10, "clusters": 0, "aggregation": "mean"},
-        "cornflqs": {"rounds": 20, "warm_up": 9, "aggregation": "mean"},
+        "paper": {"warm_up": 10, "clusters": 0, "aggregation": "mean", "placing": "paper"},
+        "cornflqs": {"rounds": 20, "warm_up": 9, "aggregation": "mean", "placing": "paper"},
     },
     clustered_rounds=clustered_rounds,
 )

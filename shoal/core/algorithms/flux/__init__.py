@@ -34,15 +34,16 @@ differ in:
                                                 and at a high learning rate it may fail
     absent             minus_one  beyond        -1 lies among real means: what it looks like depends on the
                                                 scale of the latents, so two unlike devices may look alike
-    placing            distance   likelihood    a distance ignores how much samples spread in each coordinate,
-                                                so a newcomer with few samples is often misplaced
+    placing            distance   own_models    the descriptor of a stranger, or of few samples, is often near
+                                                a wrong centroid, and it has to leave the device
     solver             auto       full          "auto" is randomized above 500 latents, and gives another
                                                 projector with another version of scikit-learn
     noise_at_test      False      True          C.1.3 promises noise to newcomers too; the code added none
     abstain_beyond,    0, 0       2, 0.05       a newcomer that fits no cluster, or two equally well, should
     least_confidence                            learn that; the code always gave it a model
 
-`paper-fashion-mnist` is `paper` with scaling 0.95 (D.2 calibrates the radius for each data set).
+`paper-fashion-mnist` is `paper` with scaling 0.95, `paper-cifar-100` with 0.98 (D.2 calibrates the radius for
+each data set) and as many coordinates as classes, as the authors' code has it.
 """
 
 from dataclasses import dataclass
@@ -88,10 +89,12 @@ class Parameters(DescriptorParameters, NoisedParameters):
         hint="flux-prior must be given the number of clusters: set clusters=K, or use flux",
     )
     scaling: float = setting(1.0, "Factor on the density radius (D.2).", above=0)
-    placing: Literal["likelihood", "distance"] = setting(
-        "likelihood",
-        "Place newcomers by the likelihood that their samples and the cluster's come from one distribution, "
-        "or by the distance to the centroid (eq. 9). With noise in the descriptors the distance is used.",
+    placing: Literal["own_models", "likelihood", "distance"] = setting(
+        "own_models",
+        "own_models: a newcomer tries the clusters' models on its own samples, and nothing about its data "
+        "leaves it. likelihood: newcomers send a descriptor, and are placed by the likelihood that their "
+        "samples and the cluster's come from one distribution. distance: by the distance to the centroid "
+        "(eq. 9), which is also used instead of likelihood where descriptors have noise.",
     )
     mixing: Literal["hard", "soft"] = setting(
         "hard",
@@ -187,7 +190,11 @@ ALGORITHM = Algorithm(
     parameters=Parameters,
     server_module="shoal.core.algorithms.flux.server",
     device_module="shoal.core.algorithms.flux.device",
-    presets={"paper": PAPER, "paper-fashion-mnist": {**PAPER, "scaling": 0.95}},
+    presets={
+        "paper": PAPER,
+        "paper-fashion-mnist": {**PAPER, "scaling": 0.95},
+        "paper-cifar-100": {**PAPER, "scaling": 0.98, "dims": 100},
+    },
     variants={"flux-prior": {"clusters": -1}, "flux-soft": {"mixing": "soft"}, "flux-dynamic": {"watch": 1}},
     messages=(TrainMixture,),
     clustered_rounds=clustered_rounds,

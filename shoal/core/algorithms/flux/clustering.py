@@ -257,9 +257,9 @@ def _placed(
 
 
 def _by_likelihood(parameters: Parameters) -> bool:
-    """Whether newcomers are placed by likelihood, which needs descriptors without noise: noise would look
-    like spread."""
-    return parameters.placing == "likelihood" and mode_of(parameters.privacy).exact
+    """Whether newcomers that send a descriptor are placed by likelihood, which needs descriptors without
+    noise: noise would look like spread."""
+    return parameters.placing != "distance" and mode_of(parameters.privacy).exact
 
 
 def _apart(

@@ -43,11 +43,11 @@ in
 from dataclasses import dataclass
 from typing import Literal
 
-from shoal.core.algorithm import Algorithm, TrainingParameters, setting
+from shoal.core.algorithm import Algorithm, PlacingParameters, TrainingParameters, setting
 
 
 @dataclass(frozen=True)
-class Parameters(TrainingParameters):
+class Parameters(TrainingParameters, PlacingParameters):
     """The number of clusters is found, or given."""
 
     OPEN = "mean embeddings of classes"
@@ -86,6 +86,7 @@ ALGORITHM = Algorithm(
             "batch_size": 32,
             "learning_rate": 0.01,
             "aggregation": "mean",
+            "placing": "paper",
         },
     },
 )

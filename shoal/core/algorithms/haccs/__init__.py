@@ -19,12 +19,12 @@ records that its histograms left without protection. Late devices and newcomers 
 from dataclasses import dataclass
 from typing import Literal
 
-from shoal.core.algorithm import Algorithm, TrainingParameters, setting
+from shoal.core.algorithm import Algorithm, PlacingParameters, TrainingParameters, setting
 from shoal.core.algorithms.haccs.messages import Count, Counted
 
 
 @dataclass(frozen=True)
-class Parameters(TrainingParameters):
+class Parameters(TrainingParameters, PlacingParameters):
     """The number of clusters is found."""
 
     OPEN = "histograms of labels or inputs"
@@ -42,6 +42,6 @@ ALGORITHM = Algorithm(
     parameters=Parameters,
     server_module="shoal.core.algorithms.haccs.server",
     device_module="shoal.core.algorithms.haccs.device",
-    presets={"paper": {"aggregation": "mean"}},
+    presets={"paper": {"aggregation": "mean", "placing": "paper"}},
     messages=(Count, Counted),
 )

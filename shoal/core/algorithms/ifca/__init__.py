@@ -14,11 +14,11 @@ chooses by loss, so it needs labels.
 
 from dataclasses import dataclass
 
-from shoal.core.algorithm import Algorithm, TrainingParameters, setting
+from shoal.core.algorithm import Algorithm, PlacingParameters, TrainingParameters, setting
 
 
 @dataclass(frozen=True)
-class Parameters(TrainingParameters):
+class Parameters(TrainingParameters, PlacingParameters):
     """The number of models is given."""
 
     OPEN = "losses of the models"
@@ -31,6 +31,6 @@ ALGORITHM = Algorithm(
     summary="devices choose among K models by loss (Ghosh et al. 2020)",
     parameters=Parameters,
     server_module="shoal.core.algorithms.ifca.server",
-    presets={"paper": {"aggregation": "mean"}},
+    presets={"paper": {"aggregation": "mean", "placing": "paper"}},
     initial=lambda parameters: parameters.clusters,
 )

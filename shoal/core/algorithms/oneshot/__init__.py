@@ -13,11 +13,11 @@ clustering after half of its 20 rounds. A newcomer chooses by loss: the papers h
 
 from dataclasses import dataclass
 
-from shoal.core.algorithm import Algorithm, TrainingParameters, setting
+from shoal.core.algorithm import Algorithm, PlacingParameters, TrainingParameters, setting
 
 
 @dataclass(frozen=True)
-class Parameters(TrainingParameters):
+class Parameters(TrainingParameters, PlacingParameters):
     """The number of clusters is given."""
 
     warm_up: int = setting(
@@ -37,6 +37,6 @@ ALGORITHM = Algorithm(
     summary="one K-means of the devices' models (Ghosh et al. 2019)",
     parameters=Parameters,
     server_module="shoal.core.algorithms.oneshot.server",
-    presets={"paper": {"rounds": 20, "warm_up": 9, "aggregation": "mean"}},
+    presets={"paper": {"rounds": 20, "warm_up": 9, "aggregation": "mean", "placing": "paper"}},
     clustered_rounds=clustered_rounds,
 )

@@ -22,13 +22,13 @@ distance is the smallest angle among all of these pairs.
 from dataclasses import dataclass
 from typing import Literal
 
-from shoal.core.algorithm import Algorithm, TrainingParameters, setting
+from shoal.core.algorithm import Algorithm, PlacingParameters, TrainingParameters, setting
 from shoal.core.algorithms.pacfl.messages import Span, Spanned
 from shoal.core.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Parameters(TrainingParameters):
+class Parameters(TrainingParameters, PlacingParameters):
     """The number of clusters is given, or found by an angle."""
 
     OPEN = "singular vectors of samples"
@@ -71,6 +71,6 @@ ALGORITHM = Algorithm(
     parameters=Parameters,
     server_module="shoal.core.algorithms.pacfl.server",
     device_module="shoal.core.algorithms.pacfl.device",
-    presets={"paper": {"clusters": 0, "by_class": True, "aggregation": "mean"}},
+    presets={"paper": {"clusters": 0, "by_class": True, "aggregation": "mean", "placing": "paper"}},
     messages=(Span, Spanned),
 )

@@ -24,11 +24,11 @@ Trimmed means are the paper's rule, so the preset `paper` uses them; the default
 
 from dataclasses import dataclass
 
-from shoal.core.algorithm import Algorithm, TrainingParameters, setting
+from shoal.core.algorithm import Algorithm, PlacingParameters, TrainingParameters, setting
 
 
 @dataclass(frozen=True)
-class Parameters(TrainingParameters):
+class Parameters(TrainingParameters, PlacingParameters):
     """The number of clusters is found."""
 
     OPEN = "losses of the models"
@@ -45,5 +45,5 @@ ALGORITHM = Algorithm(
     summary="clusters from a graph of near devices, refined by loss (Vardhan et al. 2024)",
     parameters=Parameters,
     server_module="shoal.core.algorithms.srfca.server",
-    presets={"paper": {"aggregation": "trimmed"}},
+    presets={"paper": {"aggregation": "trimmed", "placing": "paper"}},
 )

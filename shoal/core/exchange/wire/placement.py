@@ -2,6 +2,7 @@
 
 from shoal.core.errors import BadPayload
 from shoal.core.exchange._pb.fed.v1 import placement_service_pb2 as pb2
+from shoal.core.exchange.choosing import Wish
 from shoal.core.exchange.link import Placement, Question
 from shoal.core.exchange.parts import Evidence, Prototypes, Scores
 from shoal.core.exchange.tensors import MAX_NAME
@@ -21,7 +22,9 @@ from shoal.core.exchange.wire.tensors import weights_from_pb, weights_to_pb
 from shoal.core.types import RunId
 
 
-def place_to_pb(run: RunId, evidence: Evidence | None) -> pb2.PlaceRequest:
+def place_to_pb(run: RunId, evidence: Evidence | Wish | None) -> pb2.PlaceRequest:
+    if isinstance(evidence, Wish):
+        return pb2.PlaceRequest(run=run, wish=pb2.Wish(models=evidence.models))
     if isinstance(evidence, Scores):
         return pb2.PlaceRequest(run=run, scores=scores_to_pb(evidence))
     if isinstance(evidence, Prototypes):
@@ -29,7 +32,7 @@ def place_to_pb(run: RunId, evidence: Evidence | None) -> pb2.PlaceRequest:
     return pb2.PlaceRequest(run=run, descriptor=None if evidence is None else descriptor_to_pb(evidence))
 
 
-def place_from_pb(pb: pb2.PlaceRequest) -> tuple[RunId, Evidence | None]:
+def place_from_pb(pb: pb2.PlaceRequest) -> tuple[RunId, Evidence | Wish | None]:
     """Refuse an unknown kind of evidence: read as none, it would be requested again and again."""
     refuse_unknown(pb, "the request for a placement")
     run = text(pb.run, "a run's name", MAX_NAME)
@@ -40,6 +43,8 @@ def place_from_pb(pb: pb2.PlaceRequest) -> tuple[RunId, Evidence | None]:
             return run, scores_from_pb(pb.scores)
         case "prototypes":
             return run, prototypes_from_pb(pb.prototypes)
+        case "wish":
+            return run, Wish(pb.wish.models)
         case None:
             return run, None
 

@@ -1,0 +1,70 @@
+"""A newcomer chooses among the clusters' models by its own samples. What it finds stays on the device."""
+
+import numpy as np
+import torch
+
+from shoal.core.device_kit.context import DeviceContext
+from shoal.core.device_kit.describe import ALL
+from shoal.core.device_kit.mixture import probabilities
+from shoal.core.device_kit.odds import Odds, odds
+from shoal.core.device_kit.samples import Samples
+from shoal.core.errors import BadPayload
+from shoal.core.exchange.choosing import Choose, Chosen
+from shoal.core.exchange.messages import Message
+from shoal.core.exchange.parts import ClusterAssignment, FloatArray
+from shoal.core.types import ModelKey, Tensors
+
+HELP = "more samples would help, and about ten labels of each class where clusters name classes differently"
+
+
+def perform(message: Message, context: DeviceContext) -> Message:
+    """The device half of `Choose`. Raises LearnerFault for a network that is no classifier."""
+    if not isinstance(message, Choose):
+        raise BadPayload(f"a newcomer does not answer {message.kind!r}")
+    return choose(message, context)
+
+
+def choose(question: Choose, context: DeviceContext) -> Chosen:
+    """Which model suits all samples of the device but those of a test part; by labels, if it has them."""
+    parts = [context.samples(part) for part in (ALL if len(context.views.held_out) else ALL[:1])]
+    predictions = [_predictions(context, model, parts) for model in question.models]
+    labels = [part.y.cpu().numpy() for part in parts if part.y is not None]
+    known = np.concatenate(labels) if len(labels) == len(parts) else None
+    found = odds(predictions, question.shares, known)
+    return Chosen(
+        assignment(question.keys, found, "labels" if known is not None else "mutual information"),
+        tuple(found.information.tolist()),
+        tuple(found.errors.tolist()),
+        (*found.odds.tolist(), 0.0),
+        tuple(found.agreement.tolist()),
+        len(predictions[0]),
+    )
+
+
+def assignment(keys: tuple[ModelKey, ...], found: Odds, evidence: str) -> ClusterAssignment:
+    """The choice, in the words of every placement; there is no distance.
+
+    The runner-up is the likeliest of the other clusters. The confidence is the probability that the cluster
+    is the right one, or, of the common model, the share of samples on which it is expected to be as good.
+    """
+    best, order = found.best, found.order
+    if best < len(order):
+        others = [keys[index] for index in order if index != best]
+        return ClusterAssignment(
+            keys[best],
+            runner_up=others[0] if others else "",
+            confidence=float(found.odds[best]),
+            reason=f"chosen on this device by {evidence}",
+        )
+    likely = " and ".join(keys[index] for index in order[:2])
+    reason = f"these samples do not tell {likely} apart, so the common model serves them best; {HELP}"
+    return ClusterAssignment(
+        keys[best], runner_up=keys[order[0]], confidence=float(found.agreement[best]), reason=reason
+    )
+
+
+def _predictions(context: DeviceContext, model: Tensors, parts: list[Samples]) -> FloatArray:
+    """p(class | sample), (n, C). A model that gives no numbers for a sample says nothing of it."""
+    said = torch.cat([probabilities(context, model, part) for part in parts]).exp()
+    found: FloatArray = said.nan_to_num(nan=1.0 / said.shape[1]).cpu().numpy()
+    return found

@@ -1,0 +1,206 @@
+"""A newcomer that chooses its model itself: what it fetches, what it finds, and that it tells nothing."""
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedclient.cli.place import _tried
+from fedclient.config import WorkConfig
+from fedclient.faults import TaskFailed
+from fedclient.placement import MOST_MODELS, PLACEMENT, PlacementResult, Placer, save
+from fedclient.store.blobs import BlobStore
+from fedclient.store.ledger import Ledger
+from fedclient.work.executor import InProcess, Spawned
+from fedclient.work.runtime import Runtime
+from shoal.core.device_kit.learner import initial_weights
+from shoal.core.errors import BadPayload, Refused
+from shoal.core.exchange.choosing import Choose, Wish
+from shoal.core.exchange.link import Failure, Placement, Question, Task
+from shoal.core.exchange.messages import Describe
+from shoal.core.exchange.parts import ClusterAssignment
+from shoal.core.exchange.payload import Payload, encode
+from shoal.core.types import Tensors
+from tests.client.conftest import LEARNER
+from tests.client.memory_server import MemoryLink, MemoryServer
+
+PROJECTOR = {"mean": np.zeros(8), "components": np.eye(2, 8)}
+
+
+@pytest.fixture
+def newcomer(work: WorkConfig, tmp_path: Path) -> WorkConfig:
+    samples = np.random.default_rng(3).normal(size=(40, 4)).astype(np.float32)
+    np.savez(tmp_path / "new.npz", x=samples)
+    return replace(work, file=tmp_path / "new.npz", labels=False, newcomer=True)
+
+
+@pytest.fixture
+def models(newcomer: WorkConfig) -> list[Tensors]:
+    """One that is sure of its samples, one that says the same of all, and one that knows nothing."""
+    first = initial_weights(Runtime.open(newcomer)._context.learner, 5)
+    sure = {name: array * np.float32(20.0) for name, array in first.items()}
+    nothing = {name: np.zeros_like(array) for name, array in first.items()}
+    same = {**nothing, "2.bias": np.array([9.0, 0.0, 0.0], np.float32)}
+    return [same, sure, nothing]
+
+
+@pytest.fixture
+def server(models: list[Tensors]) -> MemoryServer:
+    server = MemoryServer([])
+    question = Choose(tuple(models), "c0 c1 global", (2.0, 1.0))
+    server.question = Question("r1", encode(question, server.keep))
+    return server
+
+
+def placed(server: MemoryServer, work: WorkConfig, store: BlobStore, limit: int = 1 << 20) -> PlacementResult:
+    executor = InProcess(Runtime.open(work))
+    placer = Placer(MemoryLink(server), executor, store, lambda text: None, limit, give_up_after=0.05)
+    return asyncio.run(placer.place())
+
+
+def test_it_tries_the_models_takes_one_and_says_nothing_to_the_server(
+    server: MemoryServer, newcomer: WorkConfig, store: BlobStore, models: list[Tensors], tmp_path: Path
+) -> None:
+    found = placed(server, newcomer, store)
+    assert server.log == ["place", "fetch 0", "fetch 0", "fetch 0"], "one call, and nothing after the models"
+    assert server.placed == []
+    assert (found.run, found.assignment.cluster, found.sent) == ("r1", "c1", 0)
+    assert found.received == sum(len(data) for data in server.blobs.values())
+    assert found.model is not None
+    assert store.load(found.model)["0.weight"].tolist() == models[1]["0.weight"].tolist()
+    assert [each.model for each in found.tried] == ["c0", "c1", "global"]
+    assert found.tried[0].information == pytest.approx(0.0, abs=1e-6)
+    assert found.tried[1].information > 0.3
+    assert found.tried[1].error == 0.0
+    assert found.tried[0].error > 0.0
+    assert found.assignment.confidence == found.tried[1].probability > 0.9
+    assert Ledger(newcomer.account, newcomer.privacy).entries() == []
+    save(found, store, tmp_path / "model")
+    facts = json.loads((tmp_path / "model" / PLACEMENT).read_text())
+    assert [each["model"] for each in facts["tried"]] == ["c0", "c1", "global"]
+
+
+def test_people_see_what_was_found_of_each_model(
+    server: MemoryServer, newcomer: WorkConfig, store: BlobStore
+) -> None:
+    lines = _tried(placed(server, newcomer, store))
+    assert lines[0].split() == ["model", "information", "error", "probability", "agreement"]
+    assert [line.split()[0] for line in lines[1:]] == ["c0", "c1", "global"]
+
+
+def test_the_training_process_of_a_newcomer_does_the_same(
+    server: MemoryServer, newcomer: WorkConfig, store: BlobStore
+) -> None:
+    async def play() -> PlacementResult:
+        executor = Spawned(newcomer)
+        try:
+            return await Placer(MemoryLink(server), executor, store, lambda text: None, 1 << 20, 0.05).place()
+        finally:
+            await executor.stop()
+
+    found, here = asyncio.run(play()), placed(server, newcomer, store)
+    assert (found.assignment.cluster, found.assignment.reason) == (
+        here.assignment.cluster,
+        "chosen on this device by mutual information",
+    )
+    assert found.tried == here.tried
+
+
+def test_no_task_of_a_server_makes_a_device_choose(
+    server: MemoryServer, newcomer: WorkConfig, store: BlobStore
+) -> None:
+    """What it found would leave the device, with no price paid."""
+    assert server.question is not None
+    task = Task("r1", 1, 1, 7, "", server.question.payload)
+    answer = Runtime.open(replace(newcomer, newcomer=False)).perform(task)
+    assert isinstance(answer, Failure)
+    assert "can do a 'choose' task" in answer.message
+
+
+def test_more_models_than_it_wished_for_and_unlike_ones_are_refused_before_they_are_fetched(
+    server: MemoryServer, newcomer: WorkConfig, store: BlobStore, models: list[Tensors]
+) -> None:
+    assert server.question is not None
+    many = (server.question.payload.weights() * MOST_MODELS)[: MOST_MODELS + 2]
+    parts = {**server.question.payload.parts, "models": many}
+    server.question = Question("r1", Payload("choose", parts))
+    with pytest.raises(BadPayload, match=f"gives {MOST_MODELS + 2} models"):
+        placed(server, newcomer, store)
+    usual, other = server.keep(models[0]), server.keep({"x": np.zeros(1 << 16, np.float32)})
+    unlike = (usual, other, usual)
+    server.question = Question("r1", Payload("choose", {**parts, "models": unlike}))
+    with pytest.raises(BadPayload, match="lacks tensor"):
+        placed(server, newcomer, store)
+    assert server.calls("fetch") == []
+    server.question = Question("r1", Payload("choose", {**parts, "models": (usual,) * 3}))
+    with pytest.raises(Refused, match=r"limits\.download_bytes"):
+        placed(server, newcomer, store, limit=10)
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"), [({"names": "c0 c1"}, "bad-payload"), ({"shares": (1.0, -1.0)}, "bad-payload")]
+)
+def test_a_choice_that_is_none_is_refused(
+    server: MemoryServer, newcomer: WorkConfig, store: BlobStore, changes: dict[str, object], code: str
+) -> None:
+    assert server.question is not None
+    parts = {**server.question.payload.parts, **changes}
+    server.question = Question("r1", Payload("choose", parts))  # type: ignore[arg-type]
+    with pytest.raises(TaskFailed) as caught:
+        placed(server, newcomer, store)
+    assert caught.value.code == code
+
+
+def test_models_that_hold_no_numbers_are_no_evidence(
+    server: MemoryServer, newcomer: WorkConfig, store: BlobStore, models: list[Tensors]
+) -> None:
+    """One device may have made a cluster's model diverge: it is not chosen, and harms no other."""
+    broken = {name: np.full_like(array, np.nan) for name, array in models[0].items()}
+    question = Choose((broken, *models[1:]), "c0 c1 global", (5.0, 1.0))
+    server.question = Question("r1", encode(question, server.keep))
+    found = placed(server, newcomer, store)
+    assert found.assignment.cluster == "c1"
+    assert found.tried[0].information == pytest.approx(0.0, abs=1e-9)
+
+
+def test_a_network_that_is_no_classifier_leaves_the_choice_to_the_run(
+    server: MemoryServer, newcomer: WorkConfig, store: BlobStore, models: list[Tensors], tmp_path: Path
+) -> None:
+    shapes = tmp_path / "shapes.py"
+    shapes.write_text(
+        LEARNER + "\nclassifier = build\n"
+        "def build(): return nn.Sequential(*classifier(), nn.Unflatten(1, (3, 1)))\n"
+    )
+    asked = []
+
+    class Deciding(MemoryLink):
+        async def place(
+            self, run: str, evidence: object, accept_nearest: bool = False
+        ) -> Question | Placement:
+            asked.append(evidence)
+            if isinstance(evidence, Wish):
+                assert server.question is not None
+                return server.question
+            return Placement("r1", ClusterAssignment("c0"), server.keep(models[0]))
+
+    executor = InProcess(Runtime.open(replace(newcomer, learner=replace(newcomer.learner, file=shapes))))
+    placer = Placer(Deciding(server), executor, store, lambda text: None, 1 << 20, 0.05)
+    found = asyncio.run(placer.place())
+    assert asked == [Wish(MOST_MODELS), None]
+    assert found.assignment.cluster == "c0"
+    assert found.tried == ()
+
+
+def test_a_server_of_an_earlier_version_is_asked_as_before(
+    server: MemoryServer, newcomer: WorkConfig, store: BlobStore, models: list[Tensors]
+) -> None:
+    server.knows_no_wish = True
+    server.question = Question("r1", encode(Describe(models[1], PROJECTOR), server.keep))
+    server.placement = Placement("r1", ClusterAssignment("c1", 0.5), server.keep(models[1]))
+    found = placed(server, newcomer, store)
+    assert server.calls("place") == ["place", "place", "place r1"]
+    assert len(server.placed) == 1
+    assert found.assignment.cluster == "c1"

@@ -1,0 +1,104 @@
+"""One way to place newcomers in all runs with several models, and when the algorithm's own way is asked."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shoal.core.algorithm import discover, find
+from shoal.core.errors import BadPayload, Refused
+from shoal.core.exchange.choosing import Choose, Wish
+from shoal.core.exchange.messages import Score
+from shoal.core.exchange.parts import ClusterAssignment, Scores
+from shoal.core.server_kit import placing
+
+ONE = {"w": np.array([1.0, 2.0], np.float32), "steps": np.array(3)}
+HOMES = {"a": "c0", "b": "c0", "c": "c1"}
+
+
+def models(count: int) -> list[dict[str, Any]]:
+    return [{"w": np.full(2, float(index), np.float32), "steps": np.array(index)} for index in range(count)]
+
+
+def state(clusters: int = 3, **changes: Any) -> Any:
+    card = find("ifca")[0]
+    parameters = card.configure("default", {"clusters": clusters, **changes})
+    first, *others = models(clusters)
+    return replace(card.server().start(first, parameters, *others), assignments=HOMES)  # type: ignore[type-var]
+
+
+IFCA = find("ifca")[0].server()
+
+
+def test_a_newcomer_that_wishes_to_is_given_all_models_and_the_common_one() -> None:
+    answer = placing.place(IFCA, state(), Wish(64), 64)
+    assert isinstance(answer, Choose)
+    assert answer.keys == ("c0", "c1", "c2", "global")
+    assert answer.shares == (2.0, 1.0, 1.0), "a cluster without devices may still suit"
+    assert answer.models[-1]["w"].tolist() == pytest.approx([0.75, 0.75])  # (2 x 0 + 1 + 2) / 4
+    assert [model["w"].tolist() for model in answer.models[:3]] == [[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]]
+
+
+def test_a_common_model_that_the_run_keeps_is_taken_and_is_no_cluster() -> None:
+    kept = state()
+    kept = replace(kept, models={"global": ONE, **kept.models})
+    answer = placing.place(IFCA, kept, Wish(3), 64)
+    assert isinstance(answer, Choose)
+    assert answer.keys == ("c0", "c1", "c2", "global")
+    assert answer.models[-1] is ONE
+    assert placing.clusters(replace(kept, models={"global": ONE})) == {"global": ONE}
+
+
+@pytest.mark.parametrize(
+    ("wish", "most", "changes"), [(2, 64, {}), (64, 2, {}), (64, 64, {"placing": "paper"})]
+)
+def test_otherwise_the_algorithm_decides_as_its_paper_says(
+    wish: int, most: int, changes: dict[str, Any]
+) -> None:
+    asked = state(**changes)
+    assert isinstance(placing.place(IFCA, asked, Wish(wish), most), Score)
+    assert isinstance(placing.place(IFCA, asked, None, most), Score), "a device of an earlier version"
+    found = placing.place(IFCA, asked, Scores(np.array([3.0, 0.5, 2.0]), 9), most)
+    assert isinstance(found, ClusterAssignment)
+    assert found.cluster == "c1"
+
+
+def test_a_run_with_one_model_has_nothing_to_choose_and_one_without_clusters_refuses() -> None:
+    found = placing.place(IFCA, state(1), Wish(64), 64)
+    assert isinstance(found, ClusterAssignment)
+    assert found.cluster == "c0"
+    flux, _ = find("flux")
+    with pytest.raises(Refused, match="not formed its clusters"):
+        placing.place(flux.server(), flux.server().start(ONE, flux.configure()), Wish(64), 64)
+
+
+def test_what_reproduces_a_paper_keeps_the_papers_way_and_what_we_recommend_does_not() -> None:
+    for card in discover().values():
+        if not hasattr(card.parameters, "placing"):
+            continue
+        assert card.parameters().placing == "own_models", card.name
+        for preset, changes in card.presets.items():
+            assert changes.get("placing", "own_models") != "own_models", (card.name, preset)
+
+
+@pytest.mark.parametrize(
+    ("count", "names", "shares"),
+    [
+        (2, "c0 c1 global", (1.0, 1.0)),
+        (3, "c0 c1 global", (1.0,)),
+        (3, "c0 c0 global", (1.0, 1.0)),
+        (3, "c0 c1 global", (1.0, 0.0)),
+        (3, "c0 c1 global", (1.0, np.inf)),
+        (1, "global", ()),
+    ],
+)
+def test_a_choice_that_is_none_is_refused(count: int, names: str, shares: tuple[float, ...]) -> None:
+    with pytest.raises(BadPayload, match="a choice among"):
+        Choose(tuple(models(count)), names, shares)
+
+
+@pytest.mark.parametrize("models", [0, -1, 1025])
+def test_a_wish_has_a_limit(models: int) -> None:
+    with pytest.raises(BadPayload, match="1 to 1024 can be wished for"):
+        Wish(models)

@@ -1,0 +1,107 @@
+"""Newcomers that choose among a run's models themselves: what they are given, and what the server learns."""
+
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+
+from fedserver.coordinator.coordinator import Coordinator
+from fedserver.coordinator.device_api import DeviceApi
+from fedserver.coordinator.visitor import Unlimited
+from shoal.core.errors import NotFound
+from shoal.core.exchange.choosing import Choose, Wish
+from shoal.core.exchange.link import Placement, Question
+from shoal.core.exchange.payload import decode
+from shoal.core.exchange.tensors import unpack
+from tests.server.servers import scenario, start
+from tests.server.toys import Hands
+
+WISH = Wish(64)
+
+
+async def given(newcomer: Hands, question: Question | Placement) -> Choose:
+    """The models that the newcomer may choose among, fetched."""
+    assert isinstance(question, Question)
+    for weights in question.payload.weights():
+        pieces = [piece async for piece in newcomer.link.fetch(weights.blob, 0)]
+        newcomer.blobs[weights.blob.sha256] = b"".join(pieces)
+    found = decode(
+        question.payload,
+        {"choose": Choose},
+        lambda weights: unpack(weights.manifest, memoryview(newcomer.blobs[weights.blob.sha256])),
+    )
+    assert isinstance(found, Choose)
+    return found
+
+
+def test_a_newcomer_may_fetch_the_models_of_all_clusters_and_tells_nothing(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator, name="ifca", algorithm="ifca", parameters={"clusters": 20})
+        newcomer = Hands(DeviceApi(coordinator, "newcomer"))
+        question = await newcomer.link.place("", WISH)
+        found = await given(newcomer, question)
+        assert found.keys == (*(f"c{number}" for number in range(20)), "global")
+        state = coordinator.runs["ifca"].engine.state
+        for key, model in zip(found.keys[:-1], found.models, strict=False):
+            assert {name: array.tolist() for name, array in model.items()} == {
+                name: array.tolist() for name, array in state.models[key].items()
+            }
+        assert await coordinator.storage.journal.releases("ifca") == []
+        assert isinstance(question, Question)
+        blob = question.payload.weights()[0].blob
+        with pytest.raises(NotFound):
+            await anext(DeviceApi(coordinator, "another").fetch(blob, 0))
+
+    scenario(story, tmp_path)
+
+
+class AtMost(Unlimited):
+    """The models of three clusters, and a note of what was spent."""
+
+    def __init__(self) -> None:
+        self.spent: list[str] = []
+
+    async def allows(self, device: str, run: str, clusters: Collection[str]) -> bool:
+        return len(clusters) <= 3
+
+    async def spend(self, device: str, run: str, clusters: Collection[str]) -> None:
+        self.spent += clusters
+
+
+def test_more_models_than_the_operator_allows_are_not_given_away(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        coordinator.quota = quota = AtMost()
+        await start(coordinator, name="three", algorithm="ifca", parameters={"clusters": 3})
+        await start(coordinator, name="four", algorithm="ifca", parameters={"clusters": 4})
+        newcomer = DeviceApi(coordinator, "newcomer")
+        question = await newcomer.place("four", WISH)
+        assert isinstance(question, Question)
+        assert question.payload.kind == "score", "the way of the paper"
+        quota.spent.clear()
+        question = await newcomer.place("three", WISH)
+        assert isinstance(question, Question)
+        assert question.payload.kind == "choose"
+        assert quota.spent == ["c0", "c1", "c2"], "the common model is no cluster's"
+
+    scenario(story, tmp_path)
+
+
+def test_runs_of_one_model_give_it_and_a_run_to_choose_in_goes_before_newer_ones(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        newcomer = DeviceApi(coordinator, "newcomer")
+        await start(coordinator, name="fedavg", algorithm="fedavg")
+        only = await newcomer.place("", WISH)
+        assert isinstance(only, Placement)
+        assert only.assignment.reason == "run fedavg has only one model: nothing was compared"
+        await start(coordinator, name="ifca", algorithm="ifca")
+        paper = {"placing": "paper"}
+        await start(coordinator, name="newer", algorithm="ifca", parameters=paper)
+        await start(coordinator, name="newest", algorithm="fedavg")
+        question = await newcomer.place("", WISH)
+        assert isinstance(question, Question)
+        assert (question.run, question.payload.kind) == ("ifca", "choose")
+        labelled = await newcomer.place("newer", WISH)
+        assert isinstance(labelled, Question)
+        assert labelled.payload.kind == "score"
+
+    scenario(story, tmp_path)
