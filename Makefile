@@ -4,7 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test scenarios histories chaos rot mutants fuzz check format docs dist proto lock clean
+.PHONY: help demo test scenarios histories chaos liars rot mutants fuzz check format docs dist proto lock clean
 
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
@@ -45,6 +45,10 @@ histories: .venv/built
 chaos: .venv/built
 	@$(BIN)/python -m tests.chaos --runs 150 --seed 42 --out runs/chaos
 	@$(BIN)/python benchmarks/reconnect.py --json runs/chaos/reconnect.json
+
+## make liars      ten attacks by one device on every algorithm, for hours; goes on where it stopped; docs/liars.md
+liars: .venv/built
+	@$(BIN)/python -m shoal.lab.liars
 
 ## make rot        flip 1,000 bits of what a server stores, one at a time, while it works and while it is down
 rot: .venv/built

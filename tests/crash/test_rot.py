@@ -1,4 +1,4 @@
-"""A short campaign of flipped bits: `make rot` plays a long one."""
+"""A short campaign of flipped bits; `make rot` plays a long one."""
 
 import pytest
 

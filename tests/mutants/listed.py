@@ -284,7 +284,7 @@ MUTANTS = (
         "fedserver/authority/peers.py",
         "(each.serial, each.spki) == (peer.serial, peer.spki)",
         "each.serial == peer.serial",
-        "tests/server/authority",
+        "tests/server/authority/test_theft.py",
     ),
     mutant(
         "a token admits one device too many",
