@@ -1,9 +1,10 @@
-"""The one update of a small cluster that points away from the others while all the others agree.
+"""The one update of a cluster that points away from the others while all the others agree.
 
 In a cluster of three to ten devices a single hostile update has a share of 10 to 33 % of the model, which is
-enough to turn training around, whatever its length is. Length and weight do not tell it from an honest one,
-but its direction does: devices of one cluster have similar data, so their updates point the same way. An
-honest device with data of its own points elsewhere, too. Therefore three things must come together:
+enough to turn training around, whatever its length is; with a false claim it has 20 % of a larger one. Length
+and weight do not tell it from an honest one, but its direction does: devices of one cluster have similar
+data, so their updates point the same way. An honest device with data of its own points elsewhere, too.
+Therefore three things must come together:
 
 - the others agree: each of them points the way of the rest, with a median cosine of at least `AGREED`;
 - no second update points away from its rest, as in a fleet that consists of groups;
@@ -18,9 +19,9 @@ import numpy as np
 from shoal.core.exchange.parts import FloatArray
 from shoal.core.server_kit.distances import cosines
 
-FEWEST, MOST = 3, 10
-"""How many updates there must be to tell who is alone, and up to how many it is asked: with more, a single
-device has less than a tenth of the weight, and the bounds on length and weight are enough."""
+FEWEST, MOST = 3, 50
+"""How many updates there must be to tell who is alone, and up to how many it is asked, because that takes
+the products of all pairs."""
 AGREED = 0.3
 """The median cosine of the others from which on they agree. Toward the end of training it sinks to 0.1, and
 then directions mean little. Chosen on honest fleets of digits with the seeds 41 and 42."""

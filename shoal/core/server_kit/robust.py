@@ -15,7 +15,7 @@ more than twice its equal share, nor more than a third. So one device of three o
 than a quarter of the devices, cannot move the reference out of the range of the others' norms, whatever it
 claims.
 
-Then the rule applies. `clipped` leaves out the one update of a small cluster that points away from all others
+Then the rule applies. `clipped` leaves out the one update of a cluster that points away from all others
 (`shoal.core.server_kit.lone`) and takes the weighted mean of the rest; `trimmed` is the mean of each
 coordinate without its highest and lowest tenth; `median` is the median of each coordinate. The last two count
 every device once, whatever it claims. `auto` chooses among the three by the number of updates. If the norms

@@ -23,8 +23,8 @@ are combined by the default rule, `clipped`. Settings: {settings}. Seeds:
 - **ARI**: how well the clusters of the honest devices agree with their groups, without the liar and under
   the attack that disturbs them most; 0 where there is one model for all, or one for each device.
 
-CFL and FedGroup form clusters by the directions of updates, so a liar's update can change who belongs
-together.
+CFL, FedGroup, FeSEM and FL+HC form clusters by updates or models, so a liar's update can change who
+belongs together.
 
 | attack | what the liar reports |
 |---|---|

@@ -52,15 +52,15 @@ def test_an_update_is_cut_to_half_more_than_the_median_norm_or_to_three_times_am
 
 
 @pytest.mark.parametrize("length", [0.01, 1.0, 100.0])
-@pytest.mark.parametrize("devices", range(3, 11))
+@pytest.mark.parametrize("devices", [*range(3, 11), 20, 50])
 def test_the_one_update_that_points_away_from_all_others_is_left_out(devices: int, length: float) -> None:
     """Whatever its length and its claims are: the model is what the others make by themselves."""
-    honest = [model(1, i / 10) for i in range(devices - 1)]
+    honest = [model(1, i / devices) for i in range(devices - 1)]
     claims = (*(5.0,) * (devices - 1), 1e12)
     found = combine("clipped", ZERO, updates(*honest, model(-length, 0), weights=claims))
     liar = f"d{devices - 1:02}"
     assert list(found.left_out) == [liar]
-    assert found.left_out[liar] == pytest.approx(-1.0, abs=0.15)
+    assert found.left_out[liar] == pytest.approx(-1.0, abs=0.2)
     assert digest(found.model) == digest(combine("clipped", ZERO, updates(*honest)).model)
 
 
@@ -72,7 +72,7 @@ def test_the_one_update_that_points_away_from_all_others_is_left_out(devices: in
         ([(1, 0), (1, 0), (-1, 0.1), (-1, -0.1)], "two of a mind are a group"),
         ([(1, 0), (0, 1), (-1, -1)], "the others do not agree"),
         ([(1, 0), (0, 0), (-1, 0)], "a device that did not move is no witness"),
-        ([(1, 0)] * 10 + [(-1, 0)], "among eleven, one has little weight"),
+        ([(1, 0)] * 50 + [(-1, 0)], "among more than fifty, no pairs are compared"),
     ],
 )
 def test_nothing_is_left_out_where_nobody_is_alone(rows: list[tuple[float, float]], why: str) -> None:
