@@ -9,7 +9,7 @@ from shoal.core.device_kit.mixture import probabilities
 from shoal.core.device_kit.odds import Odds, odds
 from shoal.core.device_kit.samples import Samples
 from shoal.core.errors import BadPayload, LearnerFault
-from shoal.core.exchange.choosing import Choose, Chosen
+from shoal.core.exchange.choosing import NO_CLASSIFIER, Choose, Chosen
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.parts import ClusterAssignment, FloatArray
 from shoal.core.types import ModelKey, Tensors
@@ -19,7 +19,10 @@ HINT = "set placing to the paper's way, for example placing=likelihood for flux"
 
 
 class NoClassifier(LearnerFault):
-    """What a model says of a sample is no probability of classes."""
+    """What a model says of a sample is no probability of classes: whatever the samples are, so that it tells
+    nothing of them if the run is asked to decide instead."""
+
+    code = NO_CLASSIFIER
 
 
 def perform(message: Message, context: DeviceContext) -> Message:
