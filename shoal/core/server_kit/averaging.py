@@ -76,7 +76,7 @@ def steadied(
     m devices, fewer than `enough`, a model goes (m + 1) / (enough + 1) of the way.
 
     The mean of many devices' updates is steady, and that of one or two scatters as their last batches do. A
-    shorter step is a mean over rounds in the place of one over devices (for one device, the Lookahead of
+    shorter step is a mean over rounds instead of one over devices (for one device, the Lookahead of
     Zhang et al., NeurIPS 2019).
     """
     found = dict(after)
