@@ -4,7 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test scenarios histories chaos fuzz check format docs dist proto lock clean
+.PHONY: help demo test scenarios histories chaos liars rot mutants fuzz check format docs dist proto lock clean
 
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
@@ -45,6 +45,18 @@ histories: .venv/built
 chaos: .venv/built
 	@$(BIN)/python -m tests.chaos --runs 150 --seed 42 --out runs/chaos
 	@$(BIN)/python benchmarks/reconnect.py --json runs/chaos/reconnect.json
+
+## make liars      ten attacks by one device on every algorithm, for hours; goes on where it stopped; docs/liars.md
+liars: .venv/built
+	@$(BIN)/python -m shoal.lab.liars
+
+## make rot        flip 1,000 bits of what a server stores, one at a time, while it works and while it is down
+rot: .venv/built
+	@$(BIN)/python -m tests.crash.rot --flips 1000 --seed 42
+
+## make mutants    break the product on purpose, in some 40 ways, and show which test finds each
+mutants: .venv/built
+	@$(BIN)/python -m tests.mutants
 
 ## make fuzz       a minute of hostile bytes for every decoder that a peer can reach
 fuzz: .venv/built

@@ -16,8 +16,10 @@ def consent() -> None:
 @verb
 @configured("state")
 def show(console: Console, settings: ClientConfig) -> Result:
-    """Show what each run asked for without a privacy guarantee, and what you allowed."""
-    kept = settings.consents
+    """Show what each run asked for without a guarantee, what you allowed, and what it has spent."""
+    from fedclient.store.privacy_report import ledger_of, spent_by_run
+
+    kept, spent = settings.consents, spent_by_run(ledger_of(settings).entries(), settings.privacy)
     asked, given = kept.asked(), kept.given()
     rules = {name: getattr(settings.privacy, name) for name in ("allow_unprotected", "allow_plain_weights")}
     words = {True: "always allowed", False: "never allowed", None: "asked for each run"}
@@ -29,7 +31,9 @@ def show(console: Console, settings: ClientConfig) -> Result:
             lines.append(f"run {run}: {what}: {state}")
         if "*" in allowed:
             lines.append(f"run {run}: everything that it asks for: allowed")
-    return Result({"asked": asked, "given": given, "rules": rules}, "\n".join(lines))
+    lines += [f"run {run}: epsilon {epsilon:.4g} was spent for it" for run, epsilon in spent.items()]
+    found = {"asked": asked, "given": given, "rules": rules, "spent": spent}
+    return Result(found, "\n".join(lines))
 
 
 @consent.command(epilog="Example: fedclient consent give RUN --config device.yaml")

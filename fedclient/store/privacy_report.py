@@ -18,6 +18,7 @@ from shoal.core.privacy.ledger import (
     Release,
     Training,
     chosen,
+    of_run,
     paid,
     spent,
     versions,
@@ -64,6 +65,12 @@ def facts(entries: Sequence[Entry], budget: Budget) -> dict[str, Any]:
         "data": {data: figures(data, recent(data)) for data in versions(entries)},
         "weights": of_weights([statement(entries, budget)]),
     }
+
+
+def spent_by_run(entries: Sequence[Entry], budget: Budget) -> dict[str, float]:
+    """The epsilon that each run has spent, at the owner's delta."""
+    runs = dict.fromkeys(each.run for each in paid(entries) if each.run)
+    return {run: budget.epsilon_of(of_run(entries, run)) for run in runs}
 
 
 def summary(settings: ClientConfig) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from fedserver.coordinator import damage
 from fedserver.coordinator.runs import Run
 from fedserver.store.redundancy import DamagedRow
+from shoal.core.engine.stages import Stage
 from shoal.core.errors import DataFault, DiskFull
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class Caretaker:
                 await self._coordinator.in_turn(self._check_newest(run, number, names))
             elif found := await damage.lost_blob(self._storage, names, pace):
                 await self._coordinator.in_turn(self._drop(run, number, found))
-        if run.active and run.engine.reported:
+        if run.active and run.engine.stage is Stage.OPEN:
             number, expected = run.engine.round, sorted(run.engine.reported)
             records = await self._storage.reports.of_round(run.run, number)
             if lost := await damage.lost_reports(self._storage, records, expected, pace):

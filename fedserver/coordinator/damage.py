@@ -35,6 +35,8 @@ log = logging.getLogger("shoal.server")
 LATELY = 10.0
 """Seconds in which a blob is not read again because another device complains about it: complaints are cheap
 for devices, and reading a large model is not."""
+STALE = 600.0
+"""Seconds after the repair of a blob in which a device may still complain about what it got before."""
 GONE = "its row in the database is lost"
 WITHDRAWN = "its report was damaged on the server's disk"
 
@@ -73,9 +75,12 @@ async def lost_reports(
     return lost
 
 
-async def withdraw(run: "Run", round: int, lost: Mapping[DeviceId, str]) -> None:
-    """In turn: no longer count these reports of the round, and ask their devices again."""
-    if not run.active or run.engine.round != round:
+async def withdraw(run: "Run", round: int, lost: Mapping[DeviceId, str], stage: Stage = Stage.OPEN) -> None:
+    """In turn: no longer count these reports of the round, and ask their devices again.
+
+    stage: nothing happens in another one. Only the reduction withdraws reports that are being combined.
+    """
+    if not run.active or (run.engine.round, run.engine.stage) != (round, stage):
         return
     lost = {device: why for device, why in lost.items() if device in run.engine.reported}
     for device, why in lost.items():
@@ -106,10 +111,17 @@ async def examine(run: "Run", names: Iterable[str]) -> tuple[bool, str]:
     for name in sorted(set(names)):
         again, lost = await restored(run.blobs, name, run.storage)
         if again:
+            run.repairs[name] = time.monotonic()
             log.error("run %s: %s", run.run, run.storage.blobs.restored[-1])
             await run.note(run.storage.blobs.restored[-1])
         damaged, first = damaged or again or bool(lost), first or lost
     return damaged, first
+
+
+def were_damaged(run: "Run", names: Iterable[str]) -> bool:
+    """Whether a blob was repaired lately: a device may have got its bytes before."""
+    now = time.monotonic()
+    return any(now - run.repairs.get(name, -STALE) < STALE for name in names)
 
 
 def complained(run: "Run", names: Iterable[str]) -> list[str]:

@@ -148,7 +148,7 @@ async def _suspected(run: Run, device: DeviceId, report: Report) -> Receipt | No
     if lost:
         await damage.go_back(run, lost)
     why = "the bytes of the task were damaged on the server's disk: ask for the next task"
-    return Receipt(Outcome.LATE, why) if damaged else None
+    return Receipt(Outcome.LATE, why) if damaged or damage.were_damaged(run, names) else None
 
 
 async def _disputed(run: Run, device: DeviceId, round: int, reason: str) -> None:

@@ -72,8 +72,8 @@ class Run:
     wake: called with a device for which there may be something new. in_turn: runs the end of a reduction
     while no other work runs in turn. held: if true, no time passes in the run: no round opens, and none ends
     at its deadline. paused: why the same holds until an operator resumes the run, "" if it does not.
-    complaints: blobs that a device found wrong, and when it said so. disputed: devices that sent two
-    different reports in a round, with the round. left_open: the releases
+    complaints, repairs: when a device has said that a blob is wrong, and when one was repaired. disputed:
+    devices that sent two different reports in a round, with the round. left_open: the releases
     without a guarantee that are already recorded, see `fedserver.store.released`.
     """
 
@@ -110,6 +110,7 @@ class Run:
         self.changed, self.held = Signal(), False
         self.disputed: set[tuple[DeviceId, int]] = set()
         self.complaints: dict[str, float] = {}
+        self.repairs: dict[str, float] = {}
         self.left_open: set[tuple[DeviceId, str]] = set()
         self.blobs = blobs
         self.state_type = recipe.state
@@ -316,7 +317,7 @@ class Run:
             try:
                 following = await self._combined_when_possible(effect)
             except DamagedReports as damaged:
-                await self._in_turn(damage.withdraw(self, effect.round, damaged.lost))
+                await self._in_turn(damage.withdraw(self, effect.round, damaged.lost, Stage.REDUCING))
             except StorageFault as fault:
                 await self._in_turn(_raise(fault))
             except Exception as error:

@@ -95,8 +95,9 @@ class Errors(aio.ServerInterceptor):  # type: ignore[type-arg]
         async def answered(request: Any, context: Context) -> Any:
             try:
                 answer = await behavior(request, context)
-            except asyncio.CancelledError:
-                self._refused(context)
+            except asyncio.CancelledError:  # the caller called it off, or its connection is gone
+                if self._connections is not None:
+                    self._connections.refused(context.peer())
                 raise
             except Exception as error:
                 if isinstance(error, REFUSALS):
@@ -115,7 +116,7 @@ class Errors(aio.ServerInterceptor):  # type: ignore[type-arg]
         return answered
 
     def _refused(self, context: Context) -> None:
-        """Count a call that was refused, or that its caller called off."""
+        """Count a call that was refused."""
         if self._connections is not None:
             self._connections.refused(context.peer())
         if self._attention is not None:

@@ -13,10 +13,10 @@ from typing import Any
 import grpc
 from grpc import aio
 
-from fedserver.rpc.identity import Callers
+from fedserver.rpc.identity import Callers, Context, address_of
 from fedserver.rpc.messages import UNKNOWN, Behavior, around
 from shoal.core.engine.pacing import Pace
-from shoal.core.errors import Busy, TooOften
+from shoal.core.errors import BadPayload, Busy, TooOften
 from shoal.core.types import DeviceId
 
 ARRIVALS, AT_ONCE, FURTHEST = 50.0, 100.0, 45.0
@@ -87,13 +87,13 @@ class Admission(aio.ServerInterceptor):  # type: ignore[type-arg]
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
         handler, method = await continuation(handler_call_details), handler_call_details.method
-        if handler is UNKNOWN or not method.startswith(OURS):
+        if handler is UNKNOWN:
             return handler
         places = self._transfers if method in MOVING else self._calls
 
         def admitted(behavior: Behavior) -> Behavior:
-            async def answered(request: Any, context: Any) -> Any:
-                device = self._callers.identify(context)
+            async def answered(request: Any, context: Context) -> Any:
+                device = self._device(method, context)
                 if method in ARRIVING:
                     self._arrive(device)
                 with places.taken(device):
@@ -102,6 +102,15 @@ class Admission(aio.ServerInterceptor):  # type: ignore[type-arg]
             return answered
 
         return around(handler, admitted)
+
+    def _device(self, method: str, context: Context) -> DeviceId:
+        """Whose places a call takes. In plain text, a call for the server's health does not say who calls."""
+        try:
+            return self._callers.identify(context)
+        except BadPayload:
+            if method.startswith(OURS):
+                raise
+            return address_of(context)
 
     def _arrive(self, device: DeviceId) -> None:
         """Count an arrival. Raises TooOften if this device arrives too often, Busy if too many do."""

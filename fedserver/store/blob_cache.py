@@ -71,7 +71,7 @@ class BlobCache:
         return {key: places[id(model)][1] for key, model in state.models.items()}
 
     def load(self, weights: Weights) -> Tensors:
-        tensors = self._blobs.load(weights)
+        tensors = self._blobs.read(weights)
         self._weights[id(tensors)] = (tensors, weights)
         return tensors
 

@@ -22,7 +22,7 @@ from weakref import WeakValueDictionary
 
 from fedserver.store.database import Database
 from fedserver.store.mapped import mapped
-from shoal.core.errors import BadPayload, DiskFull, NotFound, Unavailable
+from shoal.core.errors import BadPayload, DataFault, DiskFull, NotFound, Unavailable
 from shoal.core.exchange.payload import BlobRef, Weights
 from shoal.core.exchange.tensors import manifest_of, pack, unpack
 from shoal.core.exchange.wire import CHUNK
@@ -73,6 +73,21 @@ class Blobs:
         wrong.
         """
         return unpack(weights.manifest, mapped(self.path(weights.blob.sha256)))
+
+    def read(self, weights: Weights) -> Tensors:
+        """Stored tensors in memory, where the disk cannot change them any more.
+
+        Raises NotFound, DataFault if the bytes do not match their name, BadPayload if the size is wrong.
+        """
+        path = self.path(weights.blob.sha256)
+        with storing(path):
+            try:
+                data = path.read_bytes()
+            except FileNotFoundError:
+                raise NotFound(f"the server does not have blob {path.name[:12]}", "upload it first") from None
+        if hashlib.sha256(data).hexdigest() != path.name:
+            raise DataFault(f"blob {path.name[:12]} is damaged", "check the disk of the state folder")
+        return unpack(weights.manifest, memoryview(data))
 
     def remove(self, names: Iterable[str]) -> None:
         """Delete blobs that are no longer needed."""

@@ -65,6 +65,8 @@ FEW = 20
 RESTORE = "keep the folder as it is, and restore a backup: fedserver restore BACKUP --state DIR"
 
 
+REPAIRS = 3
+"""How often rows are read and repaired: a repair may reveal that an index is damaged, too."""
 MANY = 50
 """From this many damaged rows on, the cause is not in the rows: the database is made again of its copy."""
 
@@ -124,7 +126,7 @@ class Database:
                 with closing(sqlite3.connect(self._path, isolation_level=None)) as reader:
                     reader.text_factory = text
                     found = salvage.damaged(reader) if salvage.whole(reader) else None
-            except sqlite3.DatabaseError as error:
+            except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
                 if isinstance(error, sqlite3.OperationalError):
                     raise
                 found = None
@@ -166,13 +168,19 @@ class Database:
             >>> database.rows("rounds", "WHERE run = ? ORDER BY round", ("digits",))
         """
         query = f"SELECT {table}.rowid AS row_, {table}.* FROM {table} {rest}"  # noqa: S608 - a table of ours
-        found = self.query(query, values)
-        sums = self._checksums(table, [row["row_"] for row in found])
-        wrong = [row for row, *each in found if not self.redundancy.check(table, row, sums.get(row), each)]
-        for row in wrong:
-            with _faults():
-                self._found(self.redundancy.repair((table, row)))
-        return self.rows(table, rest, values) if wrong else found
+        wrong: list[int] = []
+        for _ in range(REPAIRS):
+            found = self.query(query, values)
+            sums = self._checksums(table, [row["row_"] for row in found])
+            wrong = [
+                row for row, *each in found if not self.redundancy.check(table, row, sums.get(row), each)
+            ]
+            if not wrong:
+                return found
+            for row in wrong:
+                with _faults():
+                    self._found(self.redundancy.repair((table, row)))
+        raise DamagedRow((table, wrong[0]), RESTORE)
 
     def _checksums(self, table: str, numbers: list[int]) -> dict[int, bytes]:
         """The checksums of these rows, or of all rows of the table if they are many."""
@@ -221,6 +229,8 @@ def _faults() -> Iterator[None]:
     """Turn SQLite's errors into StorageFault, DiskFull if the disk is full, or TooManyFiles."""
     try:
         yield
+    except UnicodeDecodeError as error:  # SQLite quotes a schema that is damaged
+        raise StorageFault(f"shoal.db is damaged: {error}", RESTORE) from error
     except sqlite3.Error as error:
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
             raise DiskFull(f"shoal.db: {error}", "free some space on the disk of the state folder") from error

@@ -64,9 +64,9 @@ class History:
     def conflicts(self) -> dict[DeviceId, str]:
         """The devices whose marks conflict with this history, and what they have seen."""
         found = {}
-        for device, text in self._db.query("SELECT device, mark FROM doubts ORDER BY device"):
-            mark = self._authentic(text)
-            found[device] = self._conflict(mark) if mark else text
+        for row in self._db.rows("doubts", "ORDER BY device"):
+            mark = self._authentic(row["mark"])
+            found[row["device"]] = self._conflict(mark) if mark else row["mark"]
         return found
 
     def accept(self) -> None:
@@ -102,15 +102,15 @@ class History:
             )
 
     def _present(self) -> Mark:
-        (row,) = self._db.query("SELECT number, boot, revision FROM boots ORDER BY number DESC LIMIT 1")
-        return Mark(*row)
+        (row,) = self._db.rows("boots", "ORDER BY number DESC LIMIT 1")
+        return Mark(row["number"], row["boot"], row["revision"])
 
     def _conflict(self, mark: Mark) -> str:
         # Marks of starts below the floor do not matter: an operator has accepted the loss (`accept`).
-        ((floor,),) = self._db.query("SELECT floor FROM epoch")
-        if mark.number < floor:
+        (row,) = self._db.rows("epoch")
+        if mark.number < row["floor"]:
             return ""
-        rows = self._db.query("SELECT boot, revision FROM boots WHERE number = ?", (mark.number,))
+        rows = self._db.rows("boots", "WHERE number = ?", (mark.number,))
         if not rows or rows[0]["boot"] != mark.boot:
             return f"start {mark.number}, which this server does not know"
         if mark.revision <= rows[0]["revision"]:
@@ -126,5 +126,5 @@ class History:
         return mark if hmac.compare_digest(parts[3].encode(), self._code(mark).encode()) else None
 
     def _code(self, mark: Mark) -> str:
-        ((secret,),) = self._db.query("SELECT secret FROM epoch")
-        return hmac.new(secret, str(mark).encode(), "sha256").hexdigest()
+        (row,) = self._db.rows("epoch")
+        return hmac.new(row["secret"], str(mark).encode(), "sha256").hexdigest()

@@ -36,7 +36,7 @@ class Journal:
 
     def devices(self) -> list[DeviceRecord]:
         """Every device that has ever called, sorted by name."""
-        return [DeviceRecord(*row) for row in self._db.query("SELECT * FROM devices ORDER BY device")]
+        return [DeviceRecord(*tuple(row)[1:]) for row in self._db.rows("devices", "ORDER BY device")]
 
     def trainers(self) -> list[DeviceId]:
         """Devices that may take part in runs: those admitted to train, and all that have called without
@@ -59,10 +59,8 @@ class Journal:
 
     def traffic(self, run: RunId) -> list[Traffic]:
         """How many bytes each device has sent and fetched in a run."""
-        rows = self._db.query(
-            "SELECT device, run, up, down FROM traffic WHERE run = ? ORDER BY device", (run,)
-        )
-        return [Traffic(*row) for row in rows]
+        rows = self._db.rows("traffic", "WHERE run = ? ORDER BY device", (run,))
+        return [Traffic(row["device"], row["run"], row["up"], row["down"]) for row in rows]
 
     def note_releases(self, releases: Iterable[ReleaseRecord]) -> None:
         """Record each release once; beyond `RELEASES`, record only that there are more."""
@@ -103,11 +101,10 @@ class Journal:
 
     def log_lines(self, run: RunId, after: int = 0) -> list[LogLine]:
         """One page of the lines of a run's log whose numbers are above `after`."""
-        rows = self._db.query(
-            "SELECT number, at, device, text FROM log WHERE run = ? AND number > ? ORDER BY number LIMIT ?",
-            (run, after, PAGE),
+        rows = self._db.rows(
+            "log", "WHERE run = ? AND number > ? ORDER BY number LIMIT ?", (run, after, PAGE)
         )
-        return [LogLine(*row) for row in rows]
+        return [LogLine(row["number"], row["at"], row["device"], row["text"]) for row in rows]
 
 
 def _release(

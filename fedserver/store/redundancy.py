@@ -117,12 +117,20 @@ class Redundancy:
         table, row = place
         present, stored = self._row(place), self._stored(place)
         copied = self._copied(place)
+        if copied is not None and present == copied and stored == checksum(place, copied):
+            # The row is sound: its values came from an index, which has another key than the table.
+            self._main.execute(f"REINDEX {table}")
+            return f"an index of table {table} was damaged, and was made again"
         if copied is not None and present == copied:
             self._set_checksum(place, checksum(place, copied))
             return f"the checksum of row {row} of table {table} was damaged, and was computed again"
         if copied is not None:
             with self._allowed():
-                self._write(place, unpacked(copied), new=present is None)
+                try:
+                    self._write(place, unpacked(copied), new=present is None)
+                except sqlite3.DatabaseError:  # an index has another key of this row than the table
+                    self._main.execute(f"REINDEX {table}")
+                    self._write(place, unpacked(copied), new=self._row(place) is None)
             certain = stored == checksum(place, copied)
             return f"row {row} of table {table} was damaged, and was restored from its copy" + (
                 "" if certain else ", which may be older"
@@ -189,7 +197,7 @@ class Redundancy:
                 if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
                     self.stale = True  # it is as it was, and is brought up to date when there is space
                     return connection
-            except sqlite3.DatabaseError:
+            except (sqlite3.DatabaseError, UnicodeDecodeError):
                 pass
             connection.close()
             log.error("%s is damaged, and is made again of the database", self._path.name)

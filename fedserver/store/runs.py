@@ -206,7 +206,10 @@ class Runs:
             oldest = self.versions(run)[-VERSIONS:][0]
             self._db.execute("DELETE FROM checkpoints WHERE run = ? AND round < ?", (run, oldest))
             self._db.execute("DELETE FROM report_blobs WHERE run = ?", (run,))
-            self._db.execute("DELETE FROM reports WHERE run = ? AND round < ?", (run, oldest))
+            # The rows of reports stay as long, also those of abandoned rounds: a device that did not hear
+            # that its report was counted still gets that answer.
+            last = min(oldest, closed.round + 2 - VERSIONS)
+            self._db.execute("DELETE FROM reports WHERE run = ? AND round < ?", (run, last))
             self._history.advance()
             crash.point("server.round-committing")
         crash.point("server.round-saved")

@@ -112,6 +112,7 @@ def run(experiment: Experiment, progress: Callable[[str], None] = lambda text: N
             "per_newcomer": strangers,
         },
         "facts": result.facts,
+        "remarks": list(result.remarks),
         **grouping(state, fleet),
         "trained": training_rounds(result.history),
         "history": [asdict(each) for each in result.history],

@@ -136,6 +136,7 @@ def attempt(
 class SimulationResult(Result):
     """A `Result` that can place newcomers and be compared, since the fleet is here.
 
+    remarks: what the server has to say of how the models were made, such as a model that does not learn.
     state: the algorithm's last state. parameters: all of them, with their defaults. fleet, learner, seed,
     model_seed: what was simulated. seconds: how long it took.
     """
@@ -168,6 +169,7 @@ class SimulationResult(Result):
             name: self.state.assignments[name] for name in fleet if name in self.state.assignments
         }
         self.facts = dict(self.state.facts)
+        self.remarks = tuple(self.state.remarks)
         self.fault: LearnerFault | None = None
 
     def completed(self) -> "SimulationResult":
@@ -246,6 +248,7 @@ class SimulationResult(Result):
         return {
             **super().to_dict(),
             "preset": self.preset,
+            "remarks": list(self.remarks),
             "seed": self.seed,
             "model_seed": self.model_seed,
             "rounds": training_rounds(self.history),

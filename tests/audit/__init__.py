@@ -7,6 +7,7 @@ and projector, and knows both. The real client releases descriptors of each, man
 each time. How often a test tells the two apart bounds epsilon from below. The bound has to stay under what is
 claimed for `balanced` and `strict`, and to be above it for the papers' mechanism, whose claim is wrong.
 
+training.py    one step of DP-SGD under hostile weights    test_adversary.py    200 kinds of asks
 world.py    the two data sets, and the best test between them      client.py    ways through the real client
 bounds.py   from the test's errors to a bound on epsilon           cases.py     what is audited, and its table
 """

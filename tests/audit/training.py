@@ -16,8 +16,9 @@ import torch
 
 from shoal.core.device_kit.evaluate import loss_of
 from shoal.core.device_kit.learner import builtin, tensors_of
-from shoal.core.device_kit.private import of_each
+from shoal.core.device_kit.private import clipped_sums, of_each, width_of
 from shoal.core.device_kit.samples import Samples
+from shoal.core.device_kit.slots import slots_of
 from shoal.core.exchange.messages import Message, PrivateTraining, Train, Trained, TrainingSettings
 from shoal.core.exchange.parts import FloatArray
 from shoal.core.types import Array, Tensors
@@ -48,7 +49,19 @@ class TrainingWorld:
 
     @cached_property
     def x(self) -> Array:
-        return np.random.default_rng(3).uniform(size=(SAMPLES, INPUTS)).astype(np.float32)
+        """(SAMPLES, INPUTS) float32. The last one makes the difference: its gradient is long."""
+        some = np.random.default_rng(3).uniform(size=(4 * SAMPLES, INPUTS)).astype(np.float32)
+        longest = max(range(SAMPLES, len(some)), key=lambda one: np.linalg.norm(self._clipped(some[one])))
+        return np.concatenate([some[: SAMPLES - 1], some[longest : longest + 1]])
+
+    def _clipped(self, one: Array) -> FloatArray:
+        """The clipped gradient of one sample, for the weights in which nearly all of it lies."""
+        learner = builtin("mlp", self.options)
+        samples = Samples(torch.from_numpy(one[None]), torch.zeros(1, dtype=torch.int64), 2)
+        model = hostile(learner)
+        like, gradients = dict(model.named_parameters()), of_each(model, loss_of(learner, samples))
+        slots = slots_of(samples, width_of(like))
+        return clipped_sums(gradients, like, samples, slots, np.arange(1), 1.0, seed=0)[self._name].numpy()
 
     def save(self, path: Path, present: bool) -> None:
         count = SAMPLES if present else SAMPLES - 1
@@ -65,14 +78,10 @@ class TrainingWorld:
 
     @cached_property
     def _name(self) -> str:
-        """The hidden layer's weights, in which the gradients lie nearly whole."""
+        """The hidden layer's weights."""
         return next(name for name, array in self.model.items() if array.shape == (2, INPUTS))
 
     @cached_property
     def _along(self) -> FloatArray:
-        learner = builtin("mlp", self.options)
-        samples = Samples(torch.from_numpy(self.x), torch.zeros(SAMPLES, dtype=torch.int64), 2)
-        found = of_each(hostile(learner), loss_of(learner, samples))(samples.x, samples.labels)[self._name]
-        whole = found.double().numpy().sum(axis=0)
-        length = np.linalg.norm(whole)
-        return whole / length if length else np.ones_like(whole) / np.sqrt(whole.size)
+        found = self._clipped(self.x[-1])
+        return found / np.linalg.norm(found)

@@ -79,7 +79,7 @@ class World:
         """(SAMPLES, LATENTS) float32. The last is the sample that makes the difference."""
         if self.settings.calibrated:
             samples = np.random.default_rng(0).uniform(size=(SAMPLES, LATENTS)).astype(np.float32)
-            samples[-1] = self._worst() if present else -self._worst() if self.replaced else OVERFLOWING
+            samples[-1] = self._worst() if present else 1.0 - self._worst() if self.replaced else OVERFLOWING
             return samples
         # The papers take the range from the data. Some other sample spans it in both data sets, so that what
         # is found is not only the fault of the range.

@@ -216,6 +216,8 @@ class Invariants:
         found = {path.name for path in (self._state / "blobs").glob("??/*")}
         check(found == needed, f"I7: {len(found - needed)} blobs too many, {len(needed - found)} too few")
         check(all(self._sound(name) for name in found), "I7: a blob is damaged")
+        copies = {path.name for path in (self._state / "copies").glob("??/*")}
+        check(copies <= needed, f"I7: {len(copies - needed)} copies too many")
         left = [*(self._state / "tmp").iterdir(), *(self._state / "partial").glob("*/*")]
         check(not left, f"I7: left behind: {left}")
         for device, folder in folders.items():

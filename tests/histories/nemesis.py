@@ -179,6 +179,22 @@ class Nemesis:
         task.add_done_callback(self._twins.discard)
         self._later(self._chance.uniform(5.0, 40.0), lambda: _cancel(task))
 
+    def _rot(self) -> None:
+        """A bit of a model that the server goes on from, or of its copy. Both at once would cost a round."""
+        world = self._world
+        state, disk = world.folders[SERVER], world.disks[SERVER]
+        copies = sorted((state / "copies").glob("??/*"))
+        if not copies or world.rotten:
+            return
+        copy = self._chance.choice(copies)
+        path = self._chance.choice((copy, state / "blobs" / copy.parent.name / copy.name))
+        if not path.is_file() or not (data := bytearray(path.read_bytes())):
+            return
+        world.rotten = True
+        data[self._chance.randrange(len(data))] ^= 1 << self._chance.randrange(8)
+        path.write_bytes(data)
+        disk.sync(path)
+
     def _later(self, seconds: float, hint: Callable[[], None]) -> None:
         async def repair() -> None:
             await asyncio.sleep(seconds)

@@ -34,6 +34,8 @@ device that never returns."""
 
 FEW = 5
 """Abandoned rounds in a row after which some of the runs are given up; the others never are."""
+ROT = 0.3
+"""The share of the histories in which a bit flips besides, in a model on the server's disk or in its copy."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +79,12 @@ def plan_of(seed: int) -> Plan:
     devices = chance.choice((3, 3, 3, 3, 3, 3, 3, 4, 4, 4, 5, 8))
     heartbeat = chance.choice((2.0, 5.0, 10.0))
     some = chance.sample(TROUBLES, chance.choice((0, 1, 2, 3, 4, 6, len(TROUBLES))))
+    some += ["rot"] if Random(f"rot {seed}").random() < ROT else []
     runs, work, weather = 2 if chance.random() < 0.1 else 1, chance.choice((0.1, 3.0, 30.0)), _weather(chance)
     least = 20.0 + 4.0 * runs * work + 60.0 * weather.latency
     # A deadline of an hour reveals what only a deadline would otherwise repair. Nothing but the deadline
     # replaces a device that was asked and then revoked, so plans with revocation keep it short.
-    deadlines = (least, 3.0 * least, 3.0 * least if "revoke" in some else 3600.0)
+    deadlines = (least, 3.0 * least, 3.0 * least if {"revoke", "gone"} & set(some) else 3600.0)
     return Plan(
         seed=seed,
         devices=devices,

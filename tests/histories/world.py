@@ -40,8 +40,8 @@ SHOWN = 400
 class World:
     """What happens in it follows from the plan. trace: the last lines; digest: of all of them.
 
-    bugs: what did not hold. gone: devices that never return. equalled: runs whose bits were compared with
-    those of a run without faults.
+    bugs: what did not hold. gone: devices that never return. rotten: whether a bit was flipped. equalled:
+    runs whose bits were compared with those of a run without faults.
     """
 
     def __init__(self, plan: Plan, folder: Path, verbose: bool) -> None:
@@ -65,7 +65,7 @@ class World:
         self.processes: dict[str, Process] = {}
         self.server = Server(self)
         self.bugs: list[str] = []
-        self.calm = False
+        self.calm = self.rotten = False
         self.gone: set[str] = set()
         self._base = f"{folder}/"
         self._lives: dict[str, int] = {}
@@ -209,6 +209,7 @@ class World:
         coordinator = await Coordinator.open(self.folders[SERVER], self.plan.settings)
         while coordinator.recovery.pending:  # noqa: ASYNC110 - what is waited for is a thread
             await asyncio.sleep(0.1)
+        await coordinator.caretaker.check()  # what rotted last was not used yet
         ends = {run.run: (run.standing.value, run.reason) for run in coordinator.runs.values()}
         sound = all(end == "finished" or self.invariants.gave_up(run) for run, (end, _) in ends.items())
         check(sound, f"I6: {ends}")

@@ -175,11 +175,18 @@ def test_cells_are_run_once_and_a_failing_one_ends_alone(tmp_path: Path) -> None
     kept = campaign.finished(cells, tmp_path)
     assert 0.0 < kept["FedAvg--px-1--seed-1"]["accuracy"]["known"] <= 100.0
 
+    (brief,) = campaign.kept_cells(tmp_path).values()
+    assert brief["settings"]["clients"] == 4
+    assert brief["figures"]["known"] == kept["FedAvg--px-1--seed-1"]["accuracy"]["known"]
+    assert 100.0 * float(np.mean(brief["known"])) == pytest.approx(brief["figures"]["known"], abs=0.01)
+    assert len(json.dumps(brief)) < 2000
+
     other = table.cells(Experiment(dataset="digits", threads=1, model_seed=7), [1])
     assert campaign.finished(other, tmp_path) == {}, "a result of other settings is none"
     path = tmp_path / "cells" / "FedAvg--px-1--seed-1.json"
     path.write_bytes(path.read_bytes()[:40])
     assert campaign.finished(cells, tmp_path) == {}, "half a file is none"
+    assert campaign.kept_cells(tmp_path) == {}
 
 
 def test_means_are_over_seeds_and_the_paper_s_over_the_same_columns(

@@ -14,7 +14,7 @@ from grpc import StatusCode, aio
 from fedserver.coordinator import runs
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.rpc.client import OperatorClient
-from fedserver.store import blobs, database
+from fedserver.store import database, mapped
 from shoal.core.errors import DiskFull, StorageFault, TooManyFiles
 from shoal.shell import disk
 from tests.server.processes import daemon
@@ -38,7 +38,7 @@ def test_reports_whose_files_cannot_be_opened_are_combined_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each round fails twice, once at the first file and once at a later one."""
-    real_reduce, real_mapped = runs.reduce, blobs.mapped
+    real_reduce, real_mapped = runs.reduce, mapped.mapped
     tries, fails_in = 0, -1
 
     def reduce(*arguments: Any) -> Any:
@@ -47,7 +47,7 @@ def test_reports_whose_files_cannot_be_opened_are_combined_later(
         fails_in = {1: 0, 2: 3}.get(tries % 3, -1)
         return real_reduce(*arguments)
 
-    def mapped(path: Path) -> memoryview:
+    def failing(path: Path) -> memoryview:
         nonlocal fails_in
         fails_in -= 1
         if fails_in == -1:
@@ -59,7 +59,7 @@ def test_reports_whose_files_cannot_be_opened_are_combined_later(
         await start(coordinator)
         monkeypatch.setattr(runs, "AGAIN", 0.01)
         monkeypatch.setattr(runs, "reduce", reduce)
-        monkeypatch.setattr(blobs, "mapped", mapped)
+        monkeypatch.setattr(mapped, "mapped", failing)
         await serve_all(coordinator)
         assert tries == 3 * ROUNDS + 1  # the reports of the last exchange have no files
         assert not coordinator.broken.done()

@@ -31,3 +31,47 @@ def test_a_folder_in_one_that_may_not_be_read_is_taken_as_it_is(tmp_path: Path) 
     (outer / "state").mkdir(parents=True)
     outer.chmod(0o311)
     disk.make_folder(outer / "state")
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is synced, renamed and linked, in order. A file is named by what it is called at that moment."""
+    found: list[str] = []
+    fsync, rename, link = os.fsync, os.rename, os.link
+
+    def name(path: object) -> str:
+        return "unfinished" if Path(str(path)).name.startswith(disk.TEMPORARY) else Path(str(path)).name
+
+    def synced(descriptor: int) -> None:
+        found.append(f"sync {name(os.readlink(f'/proc/self/fd/{descriptor}'))}")
+        fsync(descriptor)
+
+    def renamed(source: object, target: object) -> None:
+        found.append(f"name {name(target)}")
+        rename(source, target)  # type: ignore[arg-type]
+
+    def linked(source: object, target: object) -> None:
+        found.append(f"link {name(target)}")
+        link(source, target)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "rename", renamed)
+    monkeypatch.setattr(os, "link", linked)
+    return found
+
+
+def test_the_bytes_of_a_file_are_synced_before_it_is_named_and_its_name_after_that(
+    tmp_path: Path, steps: list[str]
+) -> None:
+    folder = tmp_path / "folder"
+    disk.write(folder / "file", b"data")
+    disk.share(folder / "file", folder / "other")
+    assert steps == [
+        f"sync {tmp_path.parent.name}",
+        f"sync {tmp_path.name}",
+        "sync unfinished",
+        "name file",
+        "sync folder",
+        "link other",
+        "sync folder",
+    ]

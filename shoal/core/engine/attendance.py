@@ -45,17 +45,20 @@ class Attendance:
         self.misses = {device: count for device, count in memory.misses.items() if count > 0}
         self.fleet = {device for device in (*memory.fleet, *asked) if not self._pauses(device)}
         self.returning = set(self.fleet)
+        self._said_goodbye: set[DeviceId] = set()
 
     def _pauses(self, device: DeviceId) -> bool:
         return self.misses.get(device, 0) >= PAUSED_AFTER
 
     def joined(self, device: DeviceId) -> None:
         self.returning.discard(device)
+        self._said_goodbye.discard(device)
 
     def said_goodbye(self, device: DeviceId) -> None:
         """A device left by its own will, or was shut out: nothing waits for it."""
         self.fleet.discard(device)
         self.returning.discard(device)
+        self._said_goodbye.add(device)
 
     def answered(self, device: DeviceId) -> None:
         self.misses.pop(device, None)
@@ -70,9 +73,10 @@ class Attendance:
             f"; it has missed {count} tasks in a row and pauses until round {round + every - round % every}"
         )
 
-    def ended(self, present: Iterable[DeviceId]) -> None:
-        """A round has ended while these devices were here."""
-        self.fleet = {device for device in (*present, *self.returning) if not self._pauses(device)}
+    def ended(self, took_part: Iterable[DeviceId]) -> None:
+        """A round has ended in which these devices took part, or during which they were here."""
+        stay = {*took_part, *self.returning} - self._said_goodbye
+        self.fleet = {device for device in stay if not self._pauses(device)}
 
     def memory(self, typical: Mapping[str, float]) -> Memory:
         """What is stored for a restart."""

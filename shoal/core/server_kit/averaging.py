@@ -11,7 +11,7 @@ from types import MappingProxyType
 from shoal.core.algorithm import Report
 from shoal.core.exchange.tensors import weighted_mean
 from shoal.core.server_kit.course import Course
-from shoal.core.server_kit.guard import RELEASED, STRIKES, Guard
+from shoal.core.server_kit.guard import Guard
 from shoal.core.server_kit.noised import Noise, loudness, noised
 from shoal.core.server_kit.robust import BOUND, FEW, Combined, Update, combine, longest, norm, reference
 from shoal.core.server_kit.standard import trained
@@ -29,9 +29,8 @@ def _judged(
 ) -> dict[DeviceId, int]:
     """A model's strikes after a round: one more for each update that was left out, none for one that
     counted."""
-    kept = {device: count for device, count in strikes.items() if count == RELEASED}
     absent = {device: count for device, count in strikes.items() if device not in set(took_part)}
-    return kept | absent | {device: strikes.get(device, 0) + 1 for device in left_out}
+    return absent | {device: strikes.get(device, 0) + 1 for device in left_out}
 
 
 def next_models(
@@ -77,7 +76,7 @@ def steadied(
     m devices, fewer than `enough`, a model goes (m + 1) / (enough + 1) of the way.
 
     The mean of many devices' updates is steady, and that of one or two scatters as their last batches do. A
-    shorter step is a mean over rounds in the place of one over devices (for one device, the Lookahead of
+    shorter step is a mean over rounds instead of one over devices (for one device, the Lookahead of
     Zhang et al., NeurIPS 2019).
     """
     found = dict(after)
@@ -105,8 +104,8 @@ def combined_models(
         # Sorted by device id: sums of floating-point numbers depend on the order of their terms.
         own = {device: update for device, update in sorted(updates(key).items()) if update.weight > 0.0}
         if rule != "mean" and not isinstance(rule, Noise):
-            quarantined = guard.among(key, lambda count: count >= STRIKES)
-            own = {device: update for device, update in own.items() if device not in quarantined}
+            held = guard.held(key)
+            own = {device: update for device, update in own.items() if device not in held}
         if not own:
             continue
         if isinstance(rule, Noise):
@@ -120,8 +119,7 @@ def combined_models(
             if (fallback := courses[key].model(before, base)) is not None:
                 found[key], of_round[key] = fallback, ()
                 continue
-        released = guard.among(key, lambda count: count == RELEASED)
-        combined = combine(rule, base, own, references.get(key, 0.0), released)
+        combined = combine(rule, base, own, references.get(key, 0.0))
         found[key] = combined.model
         if rule != "mean":
             judged = _judged(strikes.pop(key, {}), own, combined.left_out)

@@ -51,7 +51,7 @@ class Clustered:
 
     @property
     def facts(self) -> Mapping[str, Scalar]:
-        return {"clusters": len(self.models)}
+        return {"clusters": len(self.models), **self.guard.facts}
 
     @property
     def remarks(self) -> Sequence[str]:

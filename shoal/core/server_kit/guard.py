@@ -1,12 +1,12 @@
 """What averaging remembers from round to round: references, suspicions, and how training goes."""
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from shoal.core.server_kit.course import Course
 from shoal.core.types import DeviceId, ModelKey
 
-STRIKES, RELEASED = 3, -1
+STRIKES = 3
 """A device whose updates were left out in this many rounds in a row is quarantined; see `Guard.strikes`."""
 
 
@@ -18,8 +18,8 @@ class Guard:
     of_round: for each model, remarks on the updates that were bounded in its last round. of_run: a remark
     that holds for the whole run.
     strikes: for each model, in how many rounds in a row the update of a device was left out. From `STRIKES`
-    on, the device is quarantined: its updates do not count in this model until an operator releases it.
-    RELEASED stands for a device that an operator has released. courses: how each model's training goes.
+    on, the device is quarantined: its updates do not count in this model, as long as the model exists. A
+    roll back to an earlier round releases it. courses: how each model's training goes.
     """
 
     references: Mapping[ModelKey, float] = field(default_factory=dict)
@@ -47,6 +47,13 @@ class Guard:
         courses = [text for key, each in sorted(self.courses.items()) for text in each.remarks(key)]
         return tuple(filter(None, (self.of_run, *held, *courses, *of_rounds)))
 
+    @property
+    def facts(self) -> dict[str, int]:
+        """How many devices are quarantined, and how often models went back, if there are any."""
+        falls = sum(each.falls for each in self.courses.values())
+        found = {"quarantined": len(self.quarantined), "fallbacks": falls}
+        return {name: count for name, count in found.items() if count}
+
     def rate(self, key: ModelKey) -> float:
         """What is left of the learning rate for this model, after its training has fallen."""
         return self.courses[key].rate if key in self.courses else 1.0
@@ -67,14 +74,6 @@ class Guard:
         courses = {key: self.courses[old] for key, old in sources.items() if old in self.courses}
         return Guard(found, {}, self.of_run, {}, courses)
 
-    def released(self, device: DeviceId) -> "Guard":
-        """The guard after an operator has released a device: its updates count, wherever they point."""
-        strikes = {
-            key: {**counts, device: RELEASED} if device in counts else counts
-            for key, counts in self.strikes.items()
-        }
-        return replace(self, strikes=strikes)
-
-    def among(self, key: ModelKey, test: Callable[[int], bool]) -> set[DeviceId]:
-        """The devices whose number of strikes for this model passes a test."""
-        return {device for device, count in self.strikes.get(key, {}).items() if test(count)}
+    def held(self, key: ModelKey) -> set[DeviceId]:
+        """The devices that are quarantined in this model."""
+        return {device for device, count in self.strikes.get(key, {}).items() if count >= STRIKES}

@@ -35,7 +35,7 @@ al., Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates, I
 """
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import get_args
@@ -101,13 +101,11 @@ def combine(
     base: Tensors,
     updates: Mapping[DeviceId, Update],
     before: float = 0.0,
-    trusted: Collection[DeviceId] = (),
 ) -> Combined:
     """The next model, from at least one update; it has the same bits whatever the order of the updates.
 
     base: the model that the round began with, for all updates without an origin of their own.
-    before: the reference of the previous round; 0 if there was none. trusted: devices whose updates are never
-    left out.
+    before: the reference of the previous round; 0 if there was none.
     Memory: one model, one tensor and `MATRIX` bytes, however many updates there are.
     """
     devices = sorted(updates)
@@ -116,7 +114,7 @@ def combine(
         return Combined(weighted_mean((updates[device].model, weights[device]) for device in devices))
     origins = {device: base if (one := updates[device].origin) is None else one for device in devices}
     rule = chosen(rule, len(devices))
-    left_out = _left_out(updates, origins, trusted) if rule == "clipped" else {}
+    left_out = _left_out(updates, origins) if rule == "clipped" else {}
     devices = [device for device in devices if device not in left_out]
     weights = {device: weights[device] for device in devices}
     norms = {device: norm(updates[device].model, origins[device]) for device in devices}
@@ -165,14 +163,14 @@ def largest_share(updates: int) -> float:
 
 
 def _left_out(
-    updates: Mapping[DeviceId, Update], origins: Mapping[DeviceId, Tensors], trusted: Collection[DeviceId]
+    updates: Mapping[DeviceId, Update], origins: Mapping[DeviceId, Tensors]
 ) -> dict[DeviceId, float]:
     """The update that points away from all others, if there is one, and its cosine with them."""
     if not FEWEST <= len(updates) <= MOST:
         return {}
     found = lone_opponent(of_devices({device: each.model for device, each in updates.items()}, origins))
     devices = sorted(updates)
-    return {devices[found[0]]: found[1]} if found and devices[found[0]] not in trusted else {}
+    return {devices[found[0]]: found[1]} if found else {}
 
 
 def norm(model: Tensors, base: Tensors) -> float:

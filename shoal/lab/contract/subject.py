@@ -43,13 +43,16 @@ class Blobs:
         return self.by_hash[weights.blob.sha256]
 
 
+Saved = tuple[int, Any, dict[DeviceId, Tensors]]
+"""A checkpoint: the round, the state, and what each device remembered."""
+
+
 @dataclass(frozen=True)
 class Straight:
-    """A run that was not interrupted. saved: of every checkpoint the round, the state, and what each device
-    remembered."""
+    """A run that was not interrupted. saved: all its checkpoints."""
 
     outcome: Outcome
-    saved: list[tuple[int, Any, dict[DeviceId, Tensors]]]
+    saved: list[Saved]
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ class Subject:
     @cached_property
     def straight(self) -> Straight:
         """Made once, for every rule that compares another run with it."""
-        saved: list[tuple[int, Any, dict[DeviceId, Tensors]]] = []
+        saved: list[Saved] = []
         memories: dict[DeviceId, Tensors] = {}
 
         def watch(effect: Effect) -> None:

@@ -144,7 +144,7 @@ def _huge(values: Any) -> Any:
 
 
 def _shuffled(values: Any) -> Any:
-    """The same numbers elsewhere: each is plausible, and together they are of nobody's data."""
+    """The same numbers elsewhere: each is plausible, and together they are of no data."""
     return np.random.default_rng(3).permutation(values.reshape(-1)).reshape(values.shape)
 
 

@@ -11,23 +11,27 @@ HEAD = """# Liars: what one device can do to the others
 
 This page is written by `make liars`. Each cell is a small real fleet: rotated digits, {samples} samples on
 each device, a cluster of the given size with one liar in it, and {beside} devices of another group. Updates
-are combined by the default rule, `clipped`. Settings: {settings}. Seeds: {seeds}. In rows marked
-"private", descriptors are released with epsilon {epsilon:g}.
+are combined by the default rule, `clipped`. Settings: {settings}. Seeds:
+{seeds}. In rows marked "private", descriptors are released with epsilon {epsilon:g}.
 
 - **honest**: mean accuracy of the honest devices, in percent, if the liar were honest, too.
 - **absent**: the same without the liar. A rule that leaves the liar out can reach this and no more.
 - **worst**: the same under the worst of the attacks below, named under **by**.
 - **lost**: what that attack costs against the lower one of *honest* and *absent*; bold above {allowed:g}
   points.
+- **attacks**: how many of the ten were tried in this row.
 - **ARI**: how well the clusters of the honest devices agree with their groups, without the liar and under
-  the attack that disturbs them most.
+  the attack that disturbs them most; 0 where there is one model for all, or one for each device.
+
+CFL and FedGroup form clusters by the directions of updates, so a liar's update can change who belongs
+together.
 
 | attack | what the liar reports |
 |---|---|
 {attacks}
 
-| algorithm | size | honest | absent | worst | lost | by | ARI absent | ARI worst |
-|---|---|---|---|---|---|---|---|---|
+| algorithm | size | attacks | honest | absent | worst | lost | by | ARI absent | ARI worst |
+|---|---|---|---|---|---|---|---|---|---|
 """
 
 
@@ -57,13 +61,14 @@ def _row(known: Mapping[Case, Found], algorithm: str, private: bool, size: int) 
     attacks = [attack for attack in accuracy if attack in ATTACKS]
     name = f"{algorithm} (private)" if private else algorithm
     if not attacks or not {HONEST, ABSENT} <= set(accuracy):
-        return f"| {name} | {size} |" + " |" * 7
+        return f"| {name} | {size} | {len(attacks)} |" + " |" * 7
     worst = min(attacks, key=lambda attack: accuracy[attack])
     lost = min(accuracy[HONEST], accuracy[ABSENT]) - accuracy[worst]
     shown = f"**{lost:.1f}**" if lost > ALLOWED else f"{lost:.1f}"
     cells: Sequence[str] = (
         name,
         str(size),
+        str(len(attacks)),
         f"{accuracy[HONEST]:.1f}",
         f"{accuracy[ABSENT]:.1f}",
         f"{accuracy[worst]:.1f}",

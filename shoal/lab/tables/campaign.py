@@ -9,6 +9,7 @@ import multiprocessing
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -89,9 +90,12 @@ def _rounded(value: float | None) -> float | None:
 
 
 def kept_cells(folder: Path) -> dict[str, dict[str, Any]]:
-    """All stored cells of a folder, each as `small` has it, by name."""
-    paths = sorted((folder / "cells").glob("*.json"))
-    return {path.stem: small(json.loads(path.read_bytes())) for path in paths}
+    """All stored cells of a folder, each as `small` has it, by name. Half a file is none."""
+    found = {}
+    for path in sorted((folder / "cells").glob("*.json")):
+        with suppress(ValueError, KeyError):
+            found[path.stem] = small(json.loads(path.read_bytes()))
+    return found
 
 
 def _outcome(future: Future[Mapping[str, Any]], cell: Cell) -> Mapping[str, Any]:

@@ -1,10 +1,10 @@
 """The kinds of faults, by name, and how often each comes in a campaign."""
 
-from tests.chaos.kinds import crashes, disks, network, processes
+from tests.chaos.kinds import crashes, disks, network, processes, rot
 from tests.chaos.kinds.kind import Kind
 
 KINDS: dict[str, Kind] = {
-    kind.name: kind for kind in (*processes.KINDS, *crashes.KINDS, *network.KINDS, *disks.KINDS)
+    kind.name: kind for kind in (*processes.KINDS, *crashes.KINDS, *network.KINDS, *disks.KINDS, *rot.KINDS)
 }
 
 GROUPS: dict[str, list[str]] = {"crash-points": [kind.name for kind in crashes.KINDS]}

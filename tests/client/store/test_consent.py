@@ -9,11 +9,13 @@ import pytest
 from fedclient.config import PrivacyConfig, read
 from fedclient.store.consent import ASKED, RUNS, Consents
 from fedclient.store.ledger import Ledger
+from fedclient.store.privacy_report import ledger_of
 from shoal.core.errors import ConfigError, NoConsent, NotFound, Unprotected
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger import Open, chosen
 from shoal.core.privacy.report import OPEN
 from tests.client.cli.test_cli import Ended, call
+from tests.client.store.test_ledger import exact, order
 
 DATA = "d" * 64
 WEIGHTS, FIGURES = OPEN["weights"], OPEN["figures"]
@@ -88,6 +90,7 @@ def test_consent_is_given_shown_and_revoked_on_the_command_line(tmp_path: Path) 
     path.write_text("privacy: {allow_plain_weights: false}\n")
     settings = read(path, {})
     settings.consents.allows("r1", OPEN["off"])
+    ledger_of(settings).of("r2").release(order(), exact)
 
     def fedclient(*arguments: object) -> Ended:
         return asyncio.run(call("consent", *arguments, "-c", path))
@@ -96,6 +99,7 @@ def test_consent_is_given_shown_and_revoked_on_the_command_line(tmp_path: Path) 
     assert "allow_unprotected: asked for each run" in shown
     assert "allow_plain_weights: never allowed" in shown
     assert f"run r1: {OPEN['off']}: waits for your consent" in shown
+    assert "run r2: epsilon 5 was spent for it" in shown
     assert fedclient("give", "r1").out.strip() == f"run r1 may have: {OPEN['off']}"
     assert f"run r1: {OPEN['off']}: allowed" in fedclient("show").out
     assert fedclient("revoke", "r1").code == 0

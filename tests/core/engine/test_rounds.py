@@ -1,9 +1,13 @@
 """The round engine, event by event."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-from shoal.core.algorithm import Report
+from shoal.core.algorithm import Plan, Report
 from shoal.core.engine.attendance import Memory
 from shoal.core.engine.events import (
     Abandon,
@@ -119,7 +123,7 @@ def test_the_run_finishes_though_every_device_left_right_after_the_last_report()
     feed(machine, *map(Joined, devices), Tick(0.0), *(Reported(device, 1, 1) for device in devices))
     feed(machine, *map(Left, devices))
     state = combined(machine, *devices)
-    memory = Memory(devices, {}, {"train": 0.0})
+    memory = Memory((), {}, {"train": 0.0})  # they have said goodbye: the next round need not wait for them
     assert feed(machine, Reduced(1, state)) == [Save(2, state, 0, {}, memory)]
     assert feed(machine, Tick(1.0)) == [Finished(False, "the run is complete")]
 
@@ -239,6 +243,43 @@ def test_a_silent_device_counts_as_gone_and_one_that_is_heard_does_not() -> None
     assert isinstance(save, Save)
     assert save.missing == {"d0": "not heard from for 30 s"}
     assert save.memory.misses == {"d0": 1}
+
+
+def test_what_the_server_does_is_no_sign_of_life_of_a_device() -> None:
+    """Its tasks are offered and withdrawn more often than it may be silent."""
+    machine = opened(1, deadline=25.0, device_timeout=60.0, retry_after=0.0)
+    effects = feed(machine, *(Tick(float(now)) for now in range(60)))
+    assert kinds(effects).count("Offer") == kinds(effects).count("Withdraw") == 2
+    assert machine.sessions.is_here("d0")
+    feed(machine, Tick(61.0))
+    assert not machine.sessions.is_here("d0")
+
+
+def test_the_minimum_holds_also_when_the_slow_run_out_of_time() -> None:
+    machine = opened(4, minimum=4, deadline=100.0)
+    feed(machine, Tick(10.0), *(Reported(f"d{i}", 1, 1) for i in range(3)), Tick(40.0))
+    assert machine.stage is Stage.OPEN
+    assert kinds(feed(machine, *(Heard(f"d{i}") for i in range(4)), Tick(100.0)))[-2:] == ["Abandon", "Save"]
+
+
+def test_a_round_that_needs_a_quorum_waits_for_it_and_does_not_count_below_it() -> None:
+    def plan(state: counting.State, present: Sequence[str]) -> Plan | None:
+        found = counting.plan(state, present)
+        return replace(found, quorum=0.75) if found and state.progress == 1 else found
+
+    half = SimpleNamespace(plan=plan)
+    machine = RoundEngine(half, RoundPolicy(deadline=500.0), 7, counting.start(counting.model(), 3))  # type: ignore[arg-type]
+    names = [f"d{i}" for i in range(4)]
+    feed(machine, *map(Joined, names), Tick(0.0), *(Reported(name, 1, 1) for name in names))
+    state = combined(machine, *names)
+    feed(machine, Left("d0"), Tick(30.0), Heard("d1"), Heard("d2"), Tick(61.0))  # d3 goes silent
+    assert kinds(feed(machine, Reduced(1, state), Tick(62.0))) == ["Save"]
+    assert machine.waiting().devices == ("d3",)  # d0 has said goodbye
+    assert machine.waiting().text == "2 of the 3 devices of the last round are here, and 3 are needed"
+    effects = feed(machine, Joined("d3"), Tick(63.0))
+    assert kinds(effects) == ["Opened", "Offer", "Offer", "Offer"]
+    feed(machine, Reported("d1", 2, 1), Reported("d2", 2, 1))
+    assert kinds(feed(machine, Failed("d3", 2, 2, "no memory"))) == ["Abandon", "Save"]
 
 
 def test_a_device_that_left_and_came_back_gets_the_same_task_with_the_next_attempt() -> None:

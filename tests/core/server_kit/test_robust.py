@@ -62,7 +62,6 @@ def test_the_one_update_that_points_away_from_all_others_is_left_out(devices: in
     assert list(found.left_out) == [liar]
     assert found.left_out[liar] == pytest.approx(-1.0, abs=0.15)
     assert digest(found.model) == digest(combine("clipped", ZERO, updates(*honest)).model)
-    assert combine("clipped", ZERO, updates(*honest, model(-length, 0)), trusted={liar}).left_out == {}
 
 
 @pytest.mark.parametrize(

@@ -191,3 +191,10 @@ def test_where_there_is_no_log_that_is_said(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text("")
     with pytest.raises(StorageFault):
         verify(tmp_path)
+
+
+def test_a_line_whose_content_was_changed_does_not_follow() -> None:
+    _, line = link(Head(), 0.0, Event.APPROVED, {"device": "d0"})
+    assert follow(Head(), line)[1] == ""
+    assert follow(Head(), line.replace('"d0"', '"d1"'))[1] == "its content was changed"
+    assert follow(Head(), line.replace(",", ", ", 1))[1] == "its content was changed"

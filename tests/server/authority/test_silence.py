@@ -98,6 +98,17 @@ def test_a_stranger_who_opens_calls_at_the_joining_port_keeps_no_device_from_joi
     play(story, tmp_path / "s")
 
 
+def test_calls_for_the_health_of_the_server_take_places_of_their_device_too(tmp_path: Path) -> None:
+    async def story(found: World) -> None:
+        watcher = await found.device("watcher", role=Role.OBSERVER)
+        paths = ["/grpc.health.v1.Health/Check"]
+        async with silent(found.listeners.address, context_of(watcher, tmp_path), paths, 1) as (caller,):
+            await until(lambda: b"calls in progress" in caller.received)
+            await works(await found.device("honest"))
+
+    play(story, tmp_path / "s")
+
+
 def test_a_connection_without_a_call_is_served_for_nothing_and_hinders_no_device(tmp_path: Path) -> None:
     """Connections of strangers at both ports: without TLS, and with TLS but without a certificate."""
 

@@ -20,8 +20,15 @@ from tests.waiting import until
 
 async def newest(coordinator: Coordinator) -> str:
     """The blob of the model that the run continues from."""
-    (name,) = (await coordinator.storage.runs.checkpoints("toy"))[0][1]
-    return name
+    run = coordinator.runs["toy"]
+    last = (await coordinator.storage.runs.versions("toy"))[-1]
+    (weights,) = (await run.blobs.models_of(run.state_type, last)).values()
+    return weights.blob.sha256
+
+
+def forget(coordinator: Coordinator) -> None:
+    """Let the run have nothing in memory from which a blob could be written again."""
+    coordinator.runs["toy"].blobs = coordinator.storage.blob_cache("toy")
 
 
 async def complain(device: Hands, task: Task) -> Outcome:
@@ -43,8 +50,7 @@ def test_a_damaged_current_model_is_restored_when_a_device_complains(tmp_path: P
         name = await newest(coordinator)
         if copied:
             await coordinator.caretaker.copy()
-            # Only the copy is left: what was in memory is a view of the file after a restart.
-            coordinator.runs["toy"].blobs = coordinator.storage.blob_cache("toy")
+            forget(coordinator)
         spoil(tmp_path / "state", name)
         with pytest.raises(AssertionError):
             await device.open(task)
@@ -80,6 +86,7 @@ def test_a_current_model_that_cannot_be_restored_costs_one_round(tmp_path: Path)
             task = await device.task()
             name = await newest(coordinator)
             await asyncio.to_thread(coordinator.storage.blobs.keep_copies, [])
+            forget(coordinator)
             spoil(tmp_path / "state", name)
             assert await complain(device, task) is Outcome.LATE
             assert "the run went back to the start of round 1" in await lines(coordinator)
@@ -99,6 +106,7 @@ def test_a_current_model_without_any_older_one_pauses_the_run_and_keeps_it(tmp_p
             device = await hands(coordinator, 0)
             task = await device.task()
             await asyncio.to_thread(coordinator.storage.blobs.keep_copies, [])
+            forget(coordinator)
             spoil(tmp_path / "state", name)
             await complain(device, task)
             (found,) = OperatorApi(coordinator).runs()
@@ -163,27 +171,27 @@ def test_the_caretaker_finds_damage_that_nobody_has_used(tmp_path: Path) -> None
         state, caretaker = tmp_path / "state", coordinator.caretaker
         await caretaker.copy()
         current = await newest(coordinator)
-        ((_, [older]),) = (await coordinator.storage.runs.checkpoints("toy"))[1:]
         (report,) = (await coordinator.storage.reports.of_round("toy", 2))[0].blobs
-        for name in (current, older, report):
+        for name in (current, report):
             spoil(state, name)
         with closing(sqlite3.connect(state / "shoal.db")) as database, database:
             database.execute("UPDATE rounds SET title = 'other'")
         await caretaker.check()
-        assert quarantined(state) == {current, older, report}
+        assert quarantined(state) == {current, report}
         assert coordinator.runs["toy"].engine.reported == set()
-        assert [number for number, _ in await coordinator.storage.runs.checkpoints("toy")] == [2]
+        assert await coordinator.storage.runs.versions("toy") == [1, 2]
         with closing(sqlite3.connect(state / "shoal.db")) as database:
             assert database.execute("SELECT count(*) FROM rounds WHERE title = 'other'").fetchone() == (0,)
         copy = next((state / "copies").glob("??/*"))
         copy.write_bytes(b"rot")
         await caretaker.check()
         await caretaker.copy()
-        assert copy.read_bytes() == coordinator.storage.blobs.path(current).read_bytes()
+        assert copy.read_bytes() == coordinator.storage.blobs.path(copy.name).read_bytes()
         await serve_all(coordinator)
         assert same_models(models(coordinator), expected())
         await caretaker.copy()
-        assert [path.name for path in (state / "copies").glob("??/*")] == [await newest(coordinator)]
+        names = (await coordinator.storage.runs.checkpoints("toy"))[0][1]
+        assert {path.name for path in (state / "copies").glob("??/*")} == set(names)
 
     scenario(story, tmp_path)
 
@@ -238,3 +246,22 @@ def test_abandoned_rounds_age_no_checkpoint(tmp_path: Path) -> None:
         assert [number for number, _ in now] == [kept[0][0] + 6, *(number for number, _ in kept[1:])]
 
     scenario(story, tmp_path)
+
+
+def test_a_model_that_is_damaged_after_a_restart_changes_no_result(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with server(tmp_path / "state") as first:
+            await in_the_second_round(first)
+        async with server(tmp_path / "state") as coordinator:
+            devices = [await hands(coordinator, number) for number in range(DEVICES)]
+            tasks = await asyncio.gather(*(device.task() for device in devices))
+            messages = [await device.open(task) for device, task in zip(devices, tasks, strict=True)]
+            path = coordinator.storage.blobs.path(await newest(coordinator))
+            with path.open("r+b") as file:  # each update is measured against this model
+                file.write(b"\x41" * 64)
+            for number, (device, task) in enumerate(zip(devices, tasks, strict=True)):
+                await device.send(task, device.payload(honest(number)(messages[number], task.seed)))
+            await serve_all(coordinator)
+            assert same_models(models(coordinator), expected())
+
+    asyncio.run(play())

@@ -1,7 +1,11 @@
 """Tables of older versions are brought up to date whole or not at all."""
 
 import json
+import re
+import shutil
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -104,3 +108,42 @@ def test_a_folder_of_an_earlier_version_opens_and_its_open_round_goes_on(tmp_pat
 
     scenario(story, tmp_path)
     assert (tmp_path / "state" / "shoal.db.version-6").is_file()
+
+
+def test_a_commit_is_synced_and_references_are_enforced(tmp_path: Path) -> None:
+    def setting(connection: sqlite3.Connection, name: str) -> object:
+        return connection.execute(f"PRAGMA {name}").fetchone()[0]
+
+    full, normal = 2, 1
+    with closing(Store(tmp_path)) as store:
+        found = store.database.connection
+        assert (setting(found, "journal_mode"), setting(found, "synchronous")) == ("wal", full)
+        assert setting(found, "foreign_keys") == 1
+        # The copy may lag behind after a power failure, but its pages must not contradict each other.
+        copy = store.database.redundancy._copy
+        assert (setting(copy, "journal_mode"), setting(copy, "synchronous")) == ("wal", normal)
+
+
+PROGRAM = """
+import os, sys
+from pathlib import Path
+from fedserver.store.store import Store
+store = Store(Path(sys.argv[1]))
+os.write(2, b"MARK")
+with store.database.transaction():
+    store.database.execute("INSERT INTO devices VALUES ('d1', 'x', 1.0, 2.0)")
+os.write(2, b"MARK")
+"""
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="there is no strace")
+def test_a_commit_asks_the_disk_to_sync_the_log_and_nothing_else(tmp_path: Path) -> None:
+    """What the disk is asked for, and not only what a setting says."""
+    log = tmp_path / "calls"
+    options = ["-f", "-qq", "-y", "-o", str(log), "-e", "trace=fsync,fdatasync,write"]
+    line = ["strace", *options, sys.executable, "-c", PROGRAM, str(tmp_path / "state")]
+    ran = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    assert ran.stderr == "MARKMARK"
+    between = log.read_text().split('"MARK"')[1]
+    synced = re.findall(r"f(?:data)?sync\(\d+<([^>]*)>", between)
+    assert [Path(path).name for path in synced] == ["shoal.db-wal"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedserver.store.redundancy import DamagedRow
-from fedserver.store.row_bytes import packed, unpacked
+from fedserver.store.row_bytes import checksum, packed, unpacked
 from fedserver.store.salvage import columns_of, damaged, tables
 from fedserver.store.store import Store
 from shoal.core.errors import StorageFault
@@ -196,3 +196,36 @@ def test_the_bytes_of_a_row_are_exact() -> None:
     row = (None, 0, -(2**62), 0.1, -0.0, float("inf"), "", "ä\x00'", b"", b"\x00\xff")
     assert unpacked(packed(row)) == row
     assert packed(("a", "b")) != packed(("ab", "")) != packed((1, "")) != packed((1.0, ""))
+
+
+def test_a_checksum_is_good_for_one_row_only() -> None:
+    data = packed(("d0", 1))
+    sums = {checksum(place, data) for place in (("reports", 1), ("reports", 2), ("rounds", 1))}
+    assert len(sums) == 3
+    assert checksum(("reports", 1), data) in sums
+
+
+def test_a_damaged_schema_is_found_also_where_its_text_cannot_be_decoded(state: Path) -> None:
+    path, before = state / "shoal.db", content(state)
+    data = path.read_bytes()
+    place = data.index(b"CREATE TABLE devices") + len(b"CREATE TABLE devices (\n    dev")
+    path.write_bytes(data[:place] + bytes([data[place] ^ 0x80]) + data[place + 1 :])
+    with closing(Store(state)) as store:
+        assert "and was made again of shoal.db.copy" in store.database.repaired[0]
+    assert content(state) == before
+
+
+def test_a_damaged_index_is_made_again_when_it_gives_other_values_than_the_table(state: Path) -> None:
+    path = state / "shoal.db"
+    with closing(sqlite3.connect(path)) as database:
+        query = "SELECT rootpage FROM sqlite_master WHERE name = 'sqlite_autoindex_reports_1'"
+        (page,) = database.execute(query).fetchone()
+    with closing(Store(state)) as store:
+        known = store.reports.of_round("toy", 1)
+        data = bytearray(path.read_bytes())
+        place = data.index(b"d1", (page - 1) * 4096)
+        data[place + 1] = ord("4")  # the order of the keys is the same: d0, d4, d2
+        path.write_bytes(data)
+    with closing(Store(state)) as store:
+        assert store.database.repaired
+        assert store.reports.of_round("toy", 1) == known

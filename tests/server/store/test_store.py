@@ -378,3 +378,13 @@ def test_a_full_disk_is_named(store: Store, monkeypatch: pytest.MonkeyPatch) -> 
         store.runs.keep("mnist", model(1.0))
     monkeypatch.undo()
     assert list((store.blobs.path("ab" * 32).parents[2] / "tmp").iterdir()) == []
+
+
+def test_a_blob_stays_as_long_as_the_tasks_of_any_run_need_it(store: Store) -> None:
+    model = {"w": np.full(100, 7.0, np.float32)}
+    name = store.runs.keep("r1", model).blob.sha256
+    assert store.runs.keep("r2", model).blob.sha256 == name
+    store.runs.release("r1")
+    assert store.blobs.path(name).is_file()
+    store.runs.release("r2")
+    assert not store.blobs.path(name).exists()

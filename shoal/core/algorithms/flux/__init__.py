@@ -42,7 +42,8 @@ differ in:
     abstain_beyond,    0, 0       2, 0.05       a newcomer that fits no cluster, or two equally well, should
     least_confidence                            learn that; the code always gave it a model
 
-`paper-fashion-mnist` is `paper` with scaling 0.95 (D.2 calibrates the radius for each data set).
+`paper-fashion-mnist` is `paper` with scaling 0.95, `paper-cifar-100` with 0.98 (D.2 calibrates the radius for
+each data set) and as many coordinates as classes, as the authors' code has it.
 """
 
 from dataclasses import dataclass
@@ -189,7 +190,11 @@ ALGORITHM = Algorithm(
     parameters=Parameters,
     server_module="shoal.core.algorithms.flux.server",
     device_module="shoal.core.algorithms.flux.device",
-    presets={"paper": PAPER, "paper-fashion-mnist": {**PAPER, "scaling": 0.95}},
+    presets={
+        "paper": PAPER,
+        "paper-fashion-mnist": {**PAPER, "scaling": 0.95},
+        "paper-cifar-100": {**PAPER, "scaling": 0.98, "dims": 100},
+    },
     variants={"flux-prior": {"clusters": -1}, "flux-soft": {"mixing": "soft"}, "flux-dynamic": {"watch": 1}},
     messages=(TrainMixture,),
     clustered_rounds=clustered_rounds,

@@ -63,9 +63,10 @@ class State(Clustered):
     @property
     def facts(self) -> Mapping[str, Scalar]:
         if self.clustering is None:
-            return {}
+            return self.guard.facts
         found = {"clustering_round": self.clustering.round, "clusters": len(self.clustering.names)}
-        return {**found, "reclustered": len(self.drift)} if self.parameters.watch else found
+        drift = {"reclustered": len(self.drift)} if self.parameters.watch else {}
+        return {**found, **drift, **self.guard.facts}
 
     @property
     def remarks(self) -> Sequence[str]:

@@ -132,7 +132,7 @@ def _within(table: Table) -> FloatArray:
 
 
 def _kept(free: FloatArray) -> FloatArray:
-    """How much of a variance with so many degrees of freedom the clipping in `_within` leaves on average."""
+    """How much of a variance with this many degrees of freedom is left on average after the clipping."""
     shape = free / 2.0
     middle, reach = gammaincinv(shape, 0.5) / shape, 1.0 + 4.0 * np.sqrt(2.0 / free)
     low, high = middle / reach, middle * reach

@@ -41,7 +41,7 @@ there are many ways to find one odd device in each of them."""
 LARGEST_EFFECT = {MEAN: 0.02, SPREAD: np.inf, SHARE: np.inf}
 """The largest variance of devices' own effects within a group. For means, in units of the variance of one
 sample: two groups whose means differ by less have more to gain from sharing a model than from two. Shares and
-spreads alone are evidence, but no reason for a model of one's own."""
+spreads by themselves are evidence, but no reason for a model of one's own."""
 SCALES = {MEAN: (0.25, 4.0), SPREAD: (0.04, 1.0), SHARE: (0.02, 0.25)}
 """The smallest and the largest T, in the same units."""
 SKEW = 0.5

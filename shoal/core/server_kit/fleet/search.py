@@ -22,9 +22,9 @@ CLIMBS = 30
 SWEEPS = 4
 """Times that all devices are tried in other groups before the scales are fitted again."""
 NEAREST = 8
-"""A device, or a group, is tried in so many groups: those whose means are nearest."""
+"""A device, or a group, is tried in this many groups: those whose means are nearest."""
 DIRECTIONS = 3
-"""A group is tried to be split along so many principal directions."""
+"""A group is tried to be split along this many principal directions."""
 WORTH = 1e-6
 """A change must raise the score by this: less could be rounding, and the search would not end."""
 CHUNK = 1 << 21

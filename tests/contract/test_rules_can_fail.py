@@ -1,0 +1,37 @@
+"""The rules find algorithms that break them."""
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shoal.core.algorithm import find
+from shoal.core.algorithms.fedavg import server
+from shoal.lab.contract import Broken, Subject, runs
+
+
+def counting(monkeypatch: pytest.MonkeyPatch) -> Subject:
+    """FedAvg with something beside its state that its models depend on: how many rounds this process made."""
+    real, made = server.reduce, itertools.count(1)
+
+    def reduce(state: server.State, reports: Any) -> server.State:
+        after, shift = real(state, reports), np.float32(next(made) * 1e-3)
+        moved = {
+            key: {name: array + shift for name, array in model.items()} for key, model in after.models.items()
+        }
+        return replace(after, models=moved)
+
+    monkeypatch.setattr(server, "reduce", reduce)
+    return Subject(find("fedavg")[0])
+
+
+def test_a_state_that_is_not_all_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Broken, match="resumed at round 2, the run goes on with another state"):
+        runs.resumes_from_every_round(counting(monkeypatch))
+
+
+def test_a_run_that_does_not_repeat_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Broken, match="a second run with the same seed gave other models"):
+        runs.repeats_bit_for_bit(counting(monkeypatch))

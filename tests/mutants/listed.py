@@ -1,0 +1,353 @@
+"""The mutants: what is changed where, and which tests have to fail then."""
+
+from dataclasses import dataclass
+
+DISK, STORE = "tests/shell/test_disk.py", "tests/server/store"
+REDUNDANCY, DAMAGE = f"{STORE}/test_redundancy.py", "tests/server/coordinator/test_damage.py"
+CHANGES, RECOVERY = (
+    "tests/server/coordinator/test_run_changes.py",
+    "tests/server/coordinator/test_recovery.py",
+)
+ROUNDS, SCENARIOS = "tests/core/engine/test_rounds.py", "tests/scenarios/test_scenarios.py"
+INTAKE, LEDGER = "tests/server/coordinator/test_intake.py", "tests/client/store/test_ledger.py"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """old: text that stands exactly once in the file. new: what replaces it. tests: run until one fails."""
+
+    name: str
+    path: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+def mutant(name: str, path: str, old: str, new: str, *tests: str) -> Mutant:
+    return Mutant(name, path, old, new, tests)
+
+
+MUTANTS = (
+    # -- what lasts on a disk
+    mutant(
+        "a file is named before its bytes are synced",
+        "shoal/shell/disk.py",
+        "    os.fsync(file.fileno())\n",
+        "",
+        DISK,
+    ),
+    mutant(
+        "the name of a file is not synced",
+        "shoal/shell/disk.py",
+        'crash.point("disk.renamed")\n    sync_folder(target.parent)\n\n\ndef share',
+        'crash.point("disk.renamed")\n\n\ndef share',
+        DISK,
+    ),
+    mutant(
+        "the second name of a file is not synced",
+        "shoal/shell/disk.py",
+        'crash.point("disk.renamed")\n    sync_folder(target.parent)\n\n\ndef make_folder',
+        'crash.point("disk.renamed")\n\n\ndef make_folder',
+        DISK,
+    ),
+    mutant(
+        "the name of a new folder is not synced",
+        "shoal/shell/disk.py",
+        "        folder.mkdir(mode=0o700, exist_ok=True)\n        sync_folder(folder.parent)\n",
+        "        folder.mkdir(mode=0o700, exist_ok=True)\n",
+        DISK,
+    ),
+    mutant(
+        "SQLite does not sync its commits",
+        "fedserver/store/database.py",
+        "synchronous=FULL",
+        "synchronous=OFF",
+        f"{STORE}/test_database.py",
+    ),
+    mutant(
+        "SQLite syncs only checkpoints",
+        "fedserver/store/database.py",
+        "synchronous=FULL",
+        "synchronous=NORMAL",
+        f"{STORE}/test_database.py",
+    ),
+    mutant(
+        "references between tables are not enforced",
+        "fedserver/store/database.py",
+        "foreign_keys=ON",
+        "foreign_keys=OFF",
+        f"{STORE}/test_database.py",
+    ),
+    mutant(
+        "a report counts before its blobs are in place",
+        "fedserver/store/runs.py",
+        "            self._blobs.accept(report.device, report.blobs)\n"
+        '            crash.point("server.report-blobs-moved")\n'
+        "            self._insert(report)\n",
+        "            self._insert(report)\n"
+        '            crash.point("server.report-blobs-moved")\n'
+        "            self._blobs.accept(report.device, report.blobs)\n",
+        f"{STORE}/test_store.py",
+    ),
+    mutant(
+        "a round is offered before it is stored",
+        "fedserver/coordinator/runs.py",
+        "        await self.storage.runs.open_round.when_space(self.run, effect.devices, effect.title)\n",
+        "",
+        "tests/server/coordinator/test_coordinator.py",
+    ),
+    mutant(
+        "blobs of open tasks are deleted",
+        "fedserver/store/blobs.py",
+        "sorted(names - held)",
+        "sorted(names)",
+        f"{STORE}/test_store.py",
+        f"{STORE}/test_blobs.py",
+        "tests/server/coordinator/test_coordinator.py",
+    ),
+    # -- rot
+    mutant(
+        "rows are not compared with their checksums when they are used",
+        "fedserver/store/database.py",
+        "            if not wrong:\n                return found\n",
+        "            if True:\n                return found\n",
+        REDUNDANCY,
+    ),
+    mutant(
+        "a damaged row may be changed, and gets a new checksum",
+        "fedserver/store/redundancy.py",
+        "CASE WHEN repairing() THEN 0",
+        "CASE WHEN 1 THEN 0",
+        REDUNDANCY,
+    ),
+    mutant(
+        "the checksum of a row is good for any row",
+        "fedserver/store/row_bytes.py",
+        ', key=f"{place}".encode()[:64]',
+        "",
+        REDUNDANCY,
+    ),
+    mutant(
+        "rows are not copied",
+        "fedserver/store/redundancy.py",
+        "        if self.stale:\n            return\n",
+        "        if changes:\n            return\n",
+        REDUNDANCY,
+    ),
+    mutant(
+        "a database that has lost its last transactions is believed",
+        "fedserver/store/salvage.py",
+        "number < found.number",
+        "number < 0",
+        REDUNDANCY,
+    ),
+    mutant(
+        "rows are not checked at the start",
+        "fedserver/store/database.py",
+        "            for place in found:\n                self.repair(place)\n"
+        "            self.redundancy.refresh()\n",
+        "            self.redundancy.refresh()\n",
+        REDUNDANCY,
+    ),
+    mutant(
+        "reports are not verified after they were combined",
+        "fedserver/coordinator/runs.py",
+        "        if lost := await damage.lost_reports(self.storage, counted, effect.devices):\n"
+        "            raise DamagedReports(lost)\n        crash",
+        "        crash",
+        DAMAGE,
+    ),
+    mutant(
+        "models are not copied",
+        "fedserver/coordinator/caretaker.py",
+        "self._storage.blobs.keep_copies, newest",
+        "self._storage.blobs.keep_copies, set()",
+        DAMAGE,
+    ),
+    mutant(
+        "a device that complains about wrong bytes is always wrong",
+        "fedserver/coordinator/intake.py",
+        "report.result.code == BadPayload.code",
+        "False",
+        DAMAGE,
+    ),
+    mutant(
+        "the models of a run stay mapped files",
+        "fedserver/store/blob_cache.py",
+        "self._blobs.read(weights)",
+        "self._blobs.load(weights)",
+        DAMAGE,
+    ),
+    mutant(
+        "a run that cannot be read ends the start",
+        "fedserver/coordinator/recovery.py",
+        "        except DamagedRow as damaged:\n            self._set_aside(record.run, record, damaged)\n",
+        "",
+        DAMAGE,
+    ),
+    mutant(
+        "abandoned rounds age the checkpoints",
+        "fedserver/store/runs.py",
+        "            if closed.abandoned:\n",
+        "            if False:\n",
+        DAMAGE,
+    ),
+    mutant(
+        "a damaged report still counts in its round",
+        "shoal/core/engine/open_round.py",
+        "        self.is_over = False\n        self.reported.discard(device)\n",
+        "        self.is_over = False\n",
+        SCENARIOS,
+    ),
+    # -- rounds
+    mutant(
+        "a report of an earlier process counts",
+        "shoal/core/engine/open_round.py",
+        "if attempt != session.attempt:",
+        "if False:",
+        ROUNDS,
+    ),
+    mutant(
+        "a round goes on with fewer devices than the minimum",
+        "shoal/core/engine/rounds.py",
+        "return max(min(self._policy.minimum, len(self.plan.tasks)), quorum)",
+        "return 1",
+        ROUNDS,
+    ),
+    mutant(
+        "reports are combined in another order",
+        "shoal/core/engine/rounds.py",
+        "tuple(sorted(self.reported))",
+        "tuple(sorted(self.reported, reverse=True))",
+        ROUNDS,
+    ),
+    mutant(
+        "the seed of a task depends on the attempt",
+        "shoal/core/engine/rounds.py",
+        'derive(self._seed, "round", self.round, device)',
+        'derive(self._seed, "round", self.round, device, session.attempt)',
+        ROUNDS,
+        "tests/core/engine",
+    ),
+    mutant(
+        "rounds are abandoned without a pause",
+        "shoal/core/engine/policy.py",
+        "if abandoned else 0.0",
+        "if False else 0.0",
+        SCENARIOS,
+    ),
+    mutant(
+        "the deadline passes in a pause",
+        "fedserver/coordinator/runs.py",
+        "self._stood += time.monotonic() - self._stood_since",
+        "self._stood += 0.0",
+        CHANGES,
+    ),
+    mutant(
+        "a pause ends with the server",
+        "fedserver/store/runs.py",
+        '"UPDATE runs SET paused = ? WHERE run = ?", (reason, run)',
+        '"UPDATE runs SET paused = ? WHERE run = ?", ("", run)',
+        CHANGES,
+    ),
+    mutant(
+        "reports of a failed round are taken for ones that count",
+        "fedserver/store/runs.py",
+        '"DELETE FROM reports WHERE run = ?1 AND round >= (SELECT round FROM runs WHERE run = ?1)"',
+        '"DELETE FROM reports WHERE run = ?1 AND round < 0"',
+        CHANGES,
+    ),
+    # -- what counts, and for whom
+    mutant(
+        "a report counts twice",
+        "fedserver/coordinator/intake.py",
+        "    if stored is not None:\n",
+        "    if False:\n",
+        INTAKE,
+    ),
+    mutant(
+        "a report of a revoked device counts",
+        "fedserver/coordinator/intake.py",
+        "if device in coordinator.barred:",
+        "if False:",
+        "tests/server/authority/test_revocation.py",
+    ),
+    mutant(
+        "every role may make every call",
+        "fedserver/authority/permissions.py",
+        "if role not in ALLOWED.get(method, frozenset()):",
+        "if False:",
+        "tests/server/authority/test_roles.py",
+    ),
+    mutant(
+        "a copied key is taken for the one that was renewed",
+        "fedserver/authority/peers.py",
+        "(each.serial, each.spki) == (peer.serial, peer.spki)",
+        "each.serial == peer.serial",
+        "tests/server/authority/test_theft.py",
+    ),
+    mutant(
+        "a token admits one device too many",
+        "fedserver/store/identities/admission.py",
+        'if row["used"] >= row["uses"]:',
+        'if row["used"] > row["uses"]:',
+        "tests/server/authority/test_joining.py",
+    ),
+    mutant(
+        "the content of a line of the audit log is not checked",
+        "fedserver/store/identities/audit.py",
+        "if said != _hash(line) or text != _json",
+        "if text != _json",
+        "tests/server/authority/test_audit.py",
+    ),
+    mutant(
+        "the marks of another history are believed",
+        "fedserver/store/history.py",
+        'if mark.revision <= rows[0]["revision"]:',
+        "if True:",
+        f"{STORE}/test_history.py",
+    ),
+    mutant(
+        "the hash of an upload is not checked",
+        "fedserver/store/blobs.py",
+        "elif self._sha.hexdigest() == self._blob.sha256:",
+        "elif self._sha.hexdigest():",
+        f"{STORE}/test_blobs.py",
+    ),
+    mutant(
+        "the hash of a download is not checked",
+        "fedclient/store/blobs.py",
+        "elif held > blob.size or sha.hexdigest() != blob.sha256:",
+        "elif held > blob.size:",
+        "tests/client/store/test_blobs.py",
+    ),
+    mutant(
+        "models that are not finite are admitted",
+        "shoal/core/exchange/tensors.py",
+        'if array.dtype.kind == "f" and not np.isfinite(array).all():',
+        "if False:",
+        "tests/core/exchange/test_tensors.py",
+    ),
+    # -- privacy
+    mutant(
+        "a release is paid for after it was drawn",
+        "fedclient/store/ledger.py",
+        '        head = self._append(debit, head)\n        crash.point("device.debited")\n',
+        '        crash.point("device.debited")\n        head = self._append(debit, head)\n',
+        "tests/crash/test_ledger.py",
+    ),
+    mutant(
+        "a release beyond the budget is allowed",
+        "shoal/core/privacy/budget.py",
+        "< -ROUNDING * cost.rho:",
+        "< -1e9 * cost.rho:",
+        "tests/core/privacy/test_budget.py",
+    ),
+    mutant(
+        "a release does not need a budget that covers all of them",
+        "shoal/core/privacy/budget.py",
+        "self._room(allowed, spent + cost)",
+        "self._room(allowed, cost)",
+        "tests/core/privacy/test_budget.py",
+    ),
+)
