@@ -25,8 +25,8 @@ from fedclient.net.backoff import Backoff, patiently
 from fedclient.store.blobs import BlobStore
 from fedclient.store.privacy_report import line
 from fedclient.work.executor import Executor
-from shoal.core.errors import BadPayload, LearnerFault, NotFound, Refused
-from shoal.core.exchange.choosing import Choose, Chosen, Wish
+from shoal.core.errors import BadPayload, NotFound, Refused
+from shoal.core.exchange.choosing import NO_CLASSIFIER, Choose, Chosen, Wish
 from shoal.core.exchange.link import Failure, Link, Placement, Question, Task
 from shoal.core.exchange.parts import ClusterAssignment, Evidence
 from shoal.core.exchange.payload import BlobRef, Payload, Weights, decode
@@ -135,7 +135,7 @@ class Placer:
             try:
                 return await self._chosen(answer)
             except TaskFailed as failed:
-                if failed.code != LearnerFault.code:
+                if failed.code != NO_CLASSIFIER:
                     raise
                 self._doing(f"asking the run to decide, since this network cannot: {failed.message}")
                 answer, model = await self._answer(answer.run, None, accept_nearest)

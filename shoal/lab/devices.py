@@ -7,19 +7,20 @@ from dataclasses import replace
 
 import numpy as np
 
-from shoal.core.algorithm import Algorithm, DeviceHalf
+from shoal.core.algorithm import Algorithm, DeviceHalf, ServerHalf, State, measurement
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
-from shoal.core.device_kit.choosing import choose
+from shoal.core.device_kit.choosing import NoClassifier, choose
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import Learner
 from shoal.core.engine.simulate import Device, Keep
-from shoal.core.exchange.choosing import Choose, Chosen
+from shoal.core.exchange.choosing import Choose, Wish
 from shoal.core.exchange.messages import Built, Evaluate, Evaluated, Message
-from shoal.core.exchange.parts import Evidence
+from shoal.core.exchange.parts import MAX_MODELS, ClusterAssignment, Evidence
 from shoal.core.exchange.payload import fields_of
 from shoal.core.privacy.accountant import Unmetered
 from shoal.core.seeds import generator
+from shoal.core.server_kit import placing
 from shoal.core.types import DeviceId, Tensors
 from shoal.lab.fleet import Fleet
 from shoal.lab.shifts.drift import stage_at
@@ -108,9 +109,22 @@ class SimulatedDevices:
         parts = (getattr(answer, part) for part in fields_of(type(answer)))
         return next(part for part in parts if isinstance(part, Evidence))
 
-    def choice(self, name: DeviceId, question: Choose, data: Dataset) -> Chosen:
-        """What a newcomer with these data finds, by their labels if they have any."""
-        return choose(question, self.context(name, data))
+    def placed(
+        self, server: ServerHalf, state: State, name: DeviceId, data: Dataset
+    ) -> tuple[ClusterAssignment, Message]:
+        """Where a newcomer with these data belongs, by their labels if they have any, and the task that
+        measures what it gets: of a choice, just that model. Raises Refused or DeviceFault."""
+        answer = placing.place(server, state, Wish(MAX_MODELS), MAX_MODELS)
+        if isinstance(answer, Choose):
+            try:
+                found = choose(answer, self.context(name, data)).assignment
+                return found, Evaluate(answer.models[answer.keys.index(found.cluster)], "test", found.cluster)
+            except NoClassifier:
+                answer = server.place(state, None)
+        if isinstance(answer, Message):
+            answer = server.place(state, self.shown(name, answer, data))
+        assert isinstance(answer, ClusterAssignment)
+        return answer, measurement(server, state, answer.cluster)
 
     def newcomer(self, name: DeviceId, labels: int) -> Dataset:
         """What a device has as a newcomer: its test part without labels, or `labels` samples of each class

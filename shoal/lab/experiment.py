@@ -25,12 +25,11 @@ import torch
 from sklearn.metrics import adjusted_rand_score
 
 from shoal.core.algorithm import Algorithm, ServerHalf, State, find, measurement
-from shoal.core.data.dataset import Dataset
 from shoal.core.device_kit.learner import Learner
 from shoal.core.errors import BadPayload, DeviceFault, Refused
 from shoal.core.exchange.choosing import Choose, Wish
-from shoal.core.exchange.messages import Describe, Evaluate, Message, Represent
-from shoal.core.exchange.parts import MAX_MODELS, ClusterAssignment
+from shoal.core.exchange.messages import Describe, Message, Represent
+from shoal.core.exchange.parts import MAX_MODELS
 from shoal.core.server_kit import placing
 from shoal.core.server_kit.standard import ensemble
 from shoal.core.types import DeviceId, ModelKey
@@ -178,7 +177,7 @@ def measure(
             return row
         by_labels = not (isinstance(answer, Describe) and label_free(answer))
         data = devices.newcomer(device, labels if by_labels else 0)
-        found, task = _placed(server, state, devices, answer, device, data)
+        found, task = devices.placed(server, state, device, data)
         row["placed"], row["abstained"] = found.cluster, found.abstained
         row["confidence"] = found.confidence
         row["test"] = devices.accuracy(device, task, newcomer=True)
@@ -187,25 +186,6 @@ def measure(
     except (Refused, DeviceFault) as refusal:  # labels are missing, say, or samples
         row["refused"] = str(refusal)
     return row
-
-
-def _placed(
-    server: ServerHalf,
-    state: State,
-    devices: SimulatedDevices,
-    answer: ClusterAssignment | Message,
-    name: DeviceId,
-    data: Dataset,
-) -> tuple[ClusterAssignment, Message]:
-    """Where a newcomer belongs that shows these data or chooses by them, and the task that measures what it
-    gets: from a choice, just that model."""
-    if isinstance(answer, Choose):
-        found = devices.choice(name, answer, data).assignment
-        return found, Evaluate(answer.models[answer.keys.index(found.cluster)], "test", found.cluster)
-    if isinstance(answer, Message):
-        answer = server.place(state, devices.shown(name, answer, data))
-    assert isinstance(answer, ClusterAssignment)
-    return answer, measurement(server, state, answer.cluster)
 
 
 def most_common(state: State) -> ModelKey:
@@ -237,8 +217,7 @@ def _newcomers(
     devices = SimulatedDevices(algorithm, fleet, learner, experiment.device, experiment.seed)
     rows = []
     for name, one in zip(fleet, made, strict=True):
-        answer = placing.place(server, state, Wish(MAX_MODELS), MAX_MODELS)
-        found, task = _placed(server, state, devices, answer, name, one.train)
+        found, task = devices.placed(server, state, name, one.train)
         accuracy = devices.accuracy(name, task, newcomer=True)
         rows.append({"concept": one.concept, "placed": found.cluster, "accuracy": accuracy})
     return rows

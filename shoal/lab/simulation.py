@@ -21,11 +21,8 @@ from shoal.core.engine import simulate as engine
 from shoal.core.engine.events import Abandon, Effect, Opened, Save
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import BadPayload, ConfigError, DeviceFault, LearnerFault, Refused
-from shoal.core.exchange.choosing import Choose, Wish
 from shoal.core.exchange.messages import Message
-from shoal.core.exchange.parts import MAX_MODELS, ClusterAssignment
 from shoal.core.exchange.tensors import manifest_of, pack, unpack
-from shoal.core.server_kit import placing
 from shoal.core.types import DeviceId, Tensors
 from shoal.lab.devices import NEWCOMER, SimulatedDevices, trains
 from shoal.lab.fleet import Fleet, dataset
@@ -200,14 +197,9 @@ class SimulationResult(Result):
             )
         server = self.card.server()
         try:
-            answer = placing.place(server, self.state, Wish(MAX_MODELS), MAX_MODELS)
-            if isinstance(answer, Choose):
-                answer = self.devices.choice(NEWCOMER, answer, data).assignment
-            elif isinstance(answer, Message):
-                answer = server.place(self.state, self.devices.shown(NEWCOMER, answer, data))
+            answer, _ = self.devices.placed(server, self.state, NEWCOMER, data)
         except (Refused, DeviceFault) as refusal:  # labels are missing, say, or samples are too few
             return Placement(None, 0.0, str(refusal))
-        assert isinstance(answer, ClusterAssignment)
         return Placement(
             None if answer.abstained else answer.cluster,
             answer.confidence,

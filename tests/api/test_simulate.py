@@ -87,23 +87,42 @@ def test_the_rounds_on_clusters_are_within_the_rounds(name: str, rounds: int) ->
     assert 0 <= least <= most <= rounds
 
 
-def test_a_newcomer_is_placed_without_labels_and_a_stranger_is_not(result: SimulationResult) -> None:
+def test_a_newcomer_is_placed_without_labels_by_the_models(result: SimulationResult) -> None:
+    """What it gets is at least as good for it as the model of its own group, and need not be that one."""
+
+    def accuracy(cluster: str, x: np.ndarray, y: np.ndarray) -> float:
+        with torch.no_grad():
+            return float((result.module(cluster)(torch.from_numpy(x)).argmax(1).numpy() == y).mean())
+
+    for number in (6, 7):
+        x, y = ward(number)
+        placed = result.place(x)
+        assert placed.cluster is not None
+        assert accuracy(placed.cluster, x, y) >= accuracy(result.clusters[f"ward-{number % 2}"], x, y)
+        assert placed.reason == "chosen on this device by mutual information"
+        assert not placed.abstained
+        assert 0.0 < placed.confidence <= 1.0
+    with pytest.raises(BadPayload, match=r"has shape \(3,\), and the fleet's \(4,\)"):
+        result.place(np.zeros((5, 3)))
+
+
+def test_by_a_descriptor_a_stranger_is_not_placed() -> None:
+    result = shoal.simulate(
+        "flux", fleet(), model=Net, latent="hidden", rounds=6, placing="likelihood", **SMALL
+    )
     for number in (6, 7):
         placed = result.place(ward(number)[0])
         assert placed.cluster == result.clusters[f"ward-{number % 2}"]
-        assert not placed.abstained
-        assert 0.0 < placed.confidence <= 1.0
+        assert placed.distance < placed.runner_up_distance
     stranger = result.place(ward(6)[0] * 40.0)
     assert stranger.abstained
     assert stranger.cluster is None
     assert stranger.reason
     assert stranger.nearest in result.models
-    with pytest.raises(BadPayload, match=r"has shape \(3,\), and the fleet's \(4,\)"):
-        result.place(np.zeros((5, 3)))
 
 
 def test_an_algorithm_that_needs_labels_to_place_abstains_without_them() -> None:
-    result = shoal.simulate("ifca", fleet(), model=Net, rounds=2, clusters=2, **SMALL)
+    result = shoal.simulate("ifca", fleet(), model=Net, rounds=2, clusters=2, placing="paper", **SMALL)
     assert "label" in result.place(ward(6)[0]).reason
     assert result.place(*ward(6)).cluster in result.models
 

@@ -166,14 +166,11 @@ def test_models_that_hold_no_numbers_are_no_evidence(
     assert found.tried[0].information == pytest.approx(0.0, abs=1e-9)
 
 
-def test_a_network_that_is_no_classifier_leaves_the_choice_to_the_run(
+def test_a_learner_with_a_loss_of_its_own_leaves_the_choice_to_the_run(
     server: MemoryServer, newcomer: WorkConfig, store: BlobStore, models: list[Tensors], tmp_path: Path
 ) -> None:
     shapes = tmp_path / "shapes.py"
-    shapes.write_text(
-        LEARNER + "\nclassifier = build\n"
-        "def build(): return nn.Sequential(*classifier(), nn.Unflatten(1, (3, 1)))\n"
-    )
+    shapes.write_text(LEARNER + "\ndef loss(model, x, y): return nn.functional.cross_entropy(model(x), y)\n")
     asked = []
 
     class Deciding(MemoryLink):

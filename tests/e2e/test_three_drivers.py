@@ -74,9 +74,10 @@ def test_the_demo_finds_the_groups_and_places_both_newcomers(demo: Path) -> None
     assert summary["flux"]["worst"] > summary["fedavg"]["worst"]
     assert [place["correct"] for place in summary["placements"]] == [True, True]
     for place in summary["placements"]:
-        assert place["distance"] < place["runner_up_distance"]
+        odds = {each["model"]: each["probability"] for each in place["tried"]}
+        assert odds[place["cluster"]] == place["confidence"] == max(odds.values()) <= 1.0
         assert place["runner_up"] != place["cluster"]
-        assert 0.0 < place["confidence"] < 1.0
+        assert list(odds) == ["c0", "c1", "c2", "c3", "global"], "the common model is tried too"
         assert place["accuracy"] > summary["fedavg"]["accuracy"]
         assert place["seconds"] > 0.0
     model = 4 * 4810  # bytes of the 4,810 numbers that go up in every round, but where two runs shared one

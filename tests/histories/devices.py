@@ -53,7 +53,7 @@ def answer(number: int, message: Message, seed: int, salt: int, values: int) -> 
     if isinstance(message, Build):
         return Built(model_of(values))
     if isinstance(message, Evaluate):
-        bounds = LatentBounds(np.array([-1.0]), np.array([1.0])) if message.bounds else None
+        bounds = LatentBounds(np.array([-100.0]), np.array([100.0])) if message.bounds else None
         accuracy, loss = float(chance.random()), float(chance.random())
         return Evaluated(accuracy, loss, 5, bounds, LATENTS if bounds else 0)
     if isinstance(message, Describe):

@@ -56,7 +56,7 @@ def test_what_is_known_of_a_device_with_a_model_of_its_own_is_that_models_accura
 @pytest.mark.parametrize("algorithm", ["ifca", "fesem", "fedem", "feddrift"])
 def test_where_newcomers_need_labels_all_clusters_models_decide_together(algorithm: str) -> None:
     """FLUX, F.1. With labels to show they are placed instead."""
-    settings = {"clients": 4, "rounds": 2, "threads": 1, "changes": SMALL}
+    settings = {"clients": 4, "rounds": 2, "threads": 1, "changes": {**SMALL, "placing": "paper"}}
     found = run(Experiment(algorithm, **settings))  # type: ignore[arg-type]
     rows = found["accuracy"]["per_device"]
     assert {row["placed"] for row in rows} == {ENSEMBLE}

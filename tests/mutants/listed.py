@@ -109,8 +109,8 @@ MUTANTS = (
     mutant(
         "rows are not compared with their checksums when they are used",
         "fedserver/store/database.py",
-        "if not self.redundancy.check(table, row, sums.get(row), each)]",
-        "if False]",
+        "            if not wrong:\n                return found\n",
+        "            if True:\n                return found\n",
         REDUNDANCY,
     ),
     mutant(

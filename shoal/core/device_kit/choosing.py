@@ -8,26 +8,41 @@ from shoal.core.device_kit.describe import ALL
 from shoal.core.device_kit.mixture import probabilities
 from shoal.core.device_kit.odds import Odds, odds
 from shoal.core.device_kit.samples import Samples
-from shoal.core.errors import BadPayload
-from shoal.core.exchange.choosing import Choose, Chosen
+from shoal.core.errors import BadPayload, LearnerFault
+from shoal.core.exchange.choosing import NO_CLASSIFIER, Choose, Chosen
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.parts import ClusterAssignment, FloatArray
 from shoal.core.types import ModelKey, Tensors
 
 HELP = "more samples would help, and about ten labels of each class where clusters name classes differently"
+HINT = "set placing to the paper's way, for example placing=likelihood for flux"
+
+
+class NoClassifier(LearnerFault):
+    """What a model says of a sample is no probability of classes: whatever the samples are, so that it tells
+    nothing of them if the run is asked to decide instead."""
+
+    code = NO_CLASSIFIER
 
 
 def perform(message: Message, context: DeviceContext) -> Message:
-    """The device half of `Choose`. Raises LearnerFault for a network that is no classifier."""
+    """The device half of `Choose`. Raises what `choose` raises."""
     if not isinstance(message, Choose):
         raise BadPayload(f"a newcomer does not answer {message.kind!r}")
     return choose(message, context)
 
 
 def choose(question: Choose, context: DeviceContext) -> Chosen:
-    """Which model suits all samples of the device but those of a test part; by labels, if it has them."""
+    """Which model suits all samples of the device but those of a test part; by labels, if it has them.
+
+    Raises NoClassifier where the predictions are no probabilities of classes: the run can decide then.
+    """
+    if context.learner.loss or context.learner.evaluate:
+        raise NoClassifier(f"{context.learner.name} has its own loss() or evaluate()", HINT)
     parts = [context.samples(part) for part in (ALL if len(context.views.held_out) else ALL[:1])]
     predictions = [_predictions(context, model, parts) for model in question.models]
+    if predictions[0].shape[1] < 2:
+        raise NoClassifier("the network has one output, so it tells no classes apart", HINT)
     labels = [part.y.cpu().numpy() for part in parts if part.y is not None]
     known = np.concatenate(labels) if len(labels) == len(parts) else None
     found = odds(predictions, question.shares, known)

@@ -13,6 +13,9 @@ from shoal.core.exchange.messages import Message
 from shoal.core.exchange.parts import MAX_MODELS, ClusterAssignment
 from shoal.core.types import ModelKey, Tensors
 
+NO_CLASSIFIER = "no-classifier"
+"""The code of the failure that a device's network gives no probabilities of classes."""
+
 
 @dataclass(frozen=True)
 class Wish:

@@ -46,9 +46,8 @@ def summary_of(
                 "device": answer["device"],
                 "cluster": answer["cluster"],
                 "correct": answer["cluster"] == right[answer["group"]],
-                "distance": answer["distance"],
                 "runner_up": answer["runner_up"],
-                "runner_up_distance": answer["runner_up_distance"],
+                "tried": answer["tried"],
                 "confidence": answer["confidence"],
                 "accuracy": answer["accuracy"],
                 "seconds": answer["seconds"],
@@ -97,14 +96,13 @@ def table_of(summary: Mapping[str, Any]) -> str:
         f"{100 * flux['accuracy']:>12.1f}{100 * flux['worst']:>14.1f}",
         f"clusters against the truth: ARI {flux['ari']:.2f}",
         "",
-        f"{'newcomer':<12}{'cluster':>8}{'':>7}{'distance':>10}{'next':>6}{'at':>7}{'confidence':>12}"
-        f"{'accuracy':>10}{'seconds':>9}",
+        f"{'newcomer':<12}{'cluster':>8}{'':>7}{'next':>6}{'confidence':>12}{'accuracy':>10}{'seconds':>9}",
     ]
     for place in summary["placements"]:
         verdict = "right" if place["correct"] else "WRONG"
         lines.append(
-            f"{place['device']:<12}{place['cluster']:>8}{verdict:>7}{place['distance']:>10.2f}"
-            f"{place['runner_up']:>6}{place['runner_up_distance']:>7.2f}{place['confidence']:>12.2f}"
+            f"{place['device']:<12}{place['cluster']:>8}{verdict:>7}"
+            f"{place['runner_up']:>6}{place['confidence']:>12.2f}"
             f"{100 * place['accuracy']:>10.1f}{place['seconds']:>9.2f}"
         )
     traffic = summary["bytes_per_device_round"]

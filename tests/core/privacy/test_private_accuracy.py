@@ -15,6 +15,7 @@ from shoal.core.device_kit.evaluate import correct, evaluate
 from shoal.core.device_kit.learner import Learner, initial_weights
 from shoal.core.errors import BadPayload, ConfigError, LearnerFault
 from shoal.core.exchange.admit import admit_message
+from shoal.core.exchange.choosing import Choose
 from shoal.core.exchange.messages import CountLatents, Evaluate, Evaluated, LatentsCounted
 from shoal.core.privacy.accountant import Tally, Unmetered
 from shoal.core.privacy.release import noisy_count
@@ -83,6 +84,7 @@ def test_the_number_of_latents_does_not_depend_on_data() -> None:
     admit_message(task, found)
     assert left_open(task) == left_open(Evaluate(task.model, rho=0.5)) == ()
     assert left_open(Evaluate(task.model)) == (OPEN["figures"],)
+    assert left_open(Choose((task.model, task.model), "c0 common", (1.0,))) == ()  # it stays on the device
     with pytest.raises(BadPayload, match="0 latents"):
         admit_message(task, LatentsCounted(0))
 

@@ -1,0 +1,137 @@
+"""How good the model is that a newcomer without labels gets: by a descriptor, and by the clusters' models.
+
+    python -m benchmarks.placing [--algorithm flux] [--dataset digits] [--data-dir DIR] [--seeds 43,44]
+        [--shifts px,py,pxy] [--level 5] [--clients 8] [--rounds 30] [--samples 0] [--json FILE]
+
+A row is a number of samples that each newcomer has: the mean accuracy over all newcomers of the model that it
+gets by each way, beside that of its own cluster, of the best cluster for it, and of FedAvg with the same
+seed. Newcomers are the run's devices with their test parts, which no training has seen. The second table is
+for the reliability of the confidence: of placements by own models, how many are right, that is, as good for
+the newcomer as its own cluster's model, or better.
+"""
+
+import argparse
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import shoal
+from shoal.core.data.dataset import Dataset
+from shoal.core.errors import DeviceFault, Refused
+from shoal.core.exchange.choosing import Choose
+from shoal.core.exchange.messages import Evaluate
+from shoal.core.exchange.parts import ClusterAssignment
+from shoal.core.seeds import generator
+from shoal.core.server_kit import placing
+from shoal.lab.models import learner_of
+from shoal.lab.setting import Experiment, fleet_of
+from shoal.lab.simulation import SimulationResult
+
+SAMPLES = (5, 10, 20, 40, 100, 400)
+BINS = (0.0, 0.5, 0.7, 0.9, 0.99, 1.01)
+
+
+def main() -> None:
+    asked = _arguments()
+    rows = defaultdict[int, list[dict[str, Any]]](list)
+    for shift in asked.shifts.split(","):
+        for seed in map(int, asked.seeds.split(",")):
+            for row in cells(asked, shift, seed):
+                rows[row["samples"]].append(row)
+    ways = ("descriptor", "own_models", "common", "own_cluster", "best", "fedavg")
+    print(f"{'samples':>8}{'newcomers':>11}" + "".join(f"{way:>13}" for way in ways))
+    for samples, found in sorted(rows.items()):
+        print(f"{samples:>8}{len(found):>11}" + "".join(f"{_mean(found, way):>13.1f}" for way in ways))
+    print(f"\n{'confidence':>14}{'placements':>12}{'right, %':>10}")
+    every = [row for found in rows.values() for row in found]
+    for low, high in pairwise(BINS):
+        inside = [row for row in every if low <= row["confidence"] < high]
+        right = 100 * np.mean([row["own_models"] >= row["own_cluster"] for row in inside]) if inside else 0.0
+        print(f"{f'{low:.2f} to {min(high, 1.0):.2f}':>14}{len(inside):>12}{right:>10.1f}")
+    if asked.json:
+        asked.json.write_text(json.dumps(every, indent=1))
+
+
+def cells(asked: argparse.Namespace, shift: str, seed: int) -> Iterator[dict[str, Any]]:
+    """One row for each newcomer and number of samples."""
+    setting = Experiment(
+        dataset=asked.dataset, data_dir=asked.data_dir, shift=shift, level=asked.level,
+        clients=asked.clients, samples=asked.samples, seed=seed,
+    )  # fmt: skip
+    fleet, _ = fleet_of(setting)
+    learner = learner_of(None, None, {}, fleet)
+    common = {"rounds": asked.rounds, "learning_rate": asked.learning_rate}
+    result, fedavg = (
+        shoal.simulate(name, fleet, model=learner, seed=seed, model_seed=42, device="cpu", **common)
+        for name in (asked.algorithm, "fedavg")
+    )
+    assert isinstance(result, SimulationResult)
+    assert isinstance(fedavg, SimulationResult)
+    devices, server, state = result.devices, result.card.server(), result.state
+    keys = [*placing.clusters(state), "global"]
+    models = [*placing.clusters(state).values(), placing.common_model(state)]
+    for name in fleet:
+        test = fleet[name].test
+        accuracy = dict(
+            zip(keys, (devices.accuracy(name, Evaluate(model, "test")) for model in models), strict=True)
+        )
+        one = fedavg.devices.accuracy(name, Evaluate(fedavg.models["global"], "test"))
+        order = generator(seed, "newcomer", name).permutation(len(test))
+        for samples in SAMPLES:
+            if samples > len(test) and samples > min(SAMPLES):
+                break
+            data = Dataset(test.x[order[:samples]])
+            chosen, _ = devices.placed(server, state, name, data)
+            best = max(value for key, value in accuracy.items() if key != "global")
+            yield {
+                "shift": shift, "seed": seed, "device": name, "samples": samples,
+                "confidence": chosen.confidence, "placed": chosen.cluster,
+                "own_models": accuracy[chosen.cluster],
+                "descriptor": accuracy.get(by_paper(result, name, data), accuracy["global"]),
+                "common": accuracy["global"],
+                "own_cluster": accuracy[state.assignments[name]],
+                "best": best, "fedavg": one,
+            }  # fmt: skip
+
+
+def by_paper(result: SimulationResult, name: str, data: Dataset) -> str:
+    """The cluster that the algorithm's own way names, even if it abstains; "" if it refuses."""
+    server = result.card.server()
+    try:
+        answer = server.place(result.state, None)
+        if not isinstance(answer, ClusterAssignment):
+            assert not isinstance(answer, Choose)
+            answer = server.place(result.state, result.devices.shown(name, answer, data))
+    except (Refused, DeviceFault):
+        return ""
+    assert isinstance(answer, ClusterAssignment)
+    return answer.cluster
+
+
+def _mean(rows: list[dict[str, Any]], way: str) -> float:
+    return 100 * float(np.mean([row[way] for row in rows]))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--algorithm", default="flux")
+    parser.add_argument("--dataset", default="digits")
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--seeds", default="43,44")
+    parser.add_argument("--shifts", default="px,py,pxy")
+    parser.add_argument("--level", type=int, default=5)
+    parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--samples", type=int, default=0, help="training images of each device; 0: all")
+    parser.add_argument("--learning-rate", type=float, default=0.02)
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
