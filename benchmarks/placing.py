@@ -28,8 +28,8 @@ from shoal.core.exchange.messages import Evaluate
 from shoal.core.exchange.parts import ClusterAssignment
 from shoal.core.seeds import generator
 from shoal.core.server_kit import placing
+from shoal.lab.experiments.setting import Experiment, fleet_of
 from shoal.lab.models import learner_of
-from shoal.lab.setting import Experiment, fleet_of
 from shoal.lab.simulation import SimulationResult
 
 SAMPLES = (5, 10, 20, 40, 100, 400)

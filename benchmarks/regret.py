@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 
 from shoal.core.algorithm import find, measurement
-from shoal.lab.experiment import Experiment, run
+from shoal.lab.experiments.experiment import Experiment, run
+from shoal.lab.experiments.setting import fleet_of
 from shoal.lab.fleet import Fleet
 from shoal.lab.models import learner_of
-from shoal.lab.setting import fleet_of
 from shoal.lab.simulation import attempt
 
 METHODS: Mapping[str, tuple[str, str]] = {

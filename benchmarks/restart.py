@@ -23,8 +23,8 @@ from fedserver.config import Settings
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
 from fedserver.coordinator.operator_api import OperatorApi
-from fedserver.store.blobs import CHUNK
-from fedserver.store.records import DeviceRecord
+from fedserver.store.content.blobs import CHUNK
+from fedserver.store.integrity.records import DeviceRecord
 from fedserver.store.runs import VERSIONS
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.exchange.link import Hello, Outcome, Report

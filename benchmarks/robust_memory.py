@@ -21,9 +21,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fedserver.store.mapped import MappedTensors
+from fedserver.store.content.mapped import MappedTensors
 from shoal.core.exchange.tensors import manifest_of, pack
-from shoal.core.server_kit.robust import RULES, Update, combine
+from shoal.core.server_kit.aggregation.robust import RULES, Update, combine
 from shoal.core.types import Tensors
 
 TENSORS = 8

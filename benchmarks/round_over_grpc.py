@@ -37,7 +37,7 @@ from grpc import aio
 
 from fedclient.net.rpc import RpcLink
 from fedserver.rpc.client import OperatorClient
-from fedserver.store.records import RunSpec
+from fedserver.store.integrity.records import RunSpec
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.exchange.link import Hello, Outcome, Report, Task
 from shoal.core.exchange.messages import Trained

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from fedserver.store.records import RunSpec
+from fedserver.store.integrity.records import RunSpec
 from shoal.core.algorithm import Written, find
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.timeouts import GRACE

@@ -19,7 +19,7 @@ from shoal.core.device_kit.evaluate import class_scores, evaluate, loss_of
 from shoal.core.device_kit.latents import latents
 from shoal.core.device_kit.learner import WrongShape, authors, tensors_of
 from shoal.core.device_kit.samples import Samples, seeded
-from shoal.core.device_kit.train import train
+from shoal.core.device_kit.training.train import train
 from shoal.core.errors import DeviceFault, LearnerFault
 from shoal.core.exchange.messages import TrainingSettings
 

@@ -2,7 +2,7 @@
 
 The rows of our own services are the option `allowed` of their methods (`proto/fed/v1/role.proto`). They only
 name roles. That a lease and a blob belong to the device that asks for them is checked where they are used:
-`fedserver.coordinator.device_api`, `fedserver.coordinator.transfer`.
+`fedserver.coordinator.device_api`, `fedserver.coordinator.visits.transfer`.
 """
 
 from collections.abc import Iterable, Mapping

@@ -14,7 +14,7 @@ from fedserver.cli.options import PATH, connected
 from fedserver.cli.policy import POLICY, policy_options
 from fedserver.cli.run_changes import COMMANDS
 from fedserver.coordinator.status_types import RunStatus
-from fedserver.store.records import LogLine
+from fedserver.store.integrity.records import LogLine
 from shoal.core.errors import ShoalError, Unavailable
 from shoal.shell.config import parsed
 from shoal.shell.console import Console, Result, printable, verb
@@ -92,7 +92,7 @@ def start(
     Without --initial-weights and --learner, the first device is asked for its initial weights. Command-line
     options override --file.
     """
-    from fedserver.cli.weights import initial_weights
+    from fedserver.cli.models.weights import initial_weights
     from fedserver.config import read_run
 
     flags["policy"] = {name: flags.pop(name) for name in POLICY}

@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedserver.config import Settings
-from fedserver.coordinator.caretaker import Caretaker
 from fedserver.coordinator.recipe import Recipe
-from fedserver.coordinator.recovery import Recovery
+from fedserver.coordinator.repair.caretaker import Caretaker
+from fedserver.coordinator.repair.recovery import Recovery
 from fedserver.coordinator.runs import Lease, Run
 from fedserver.coordinator.status import summary_of
 from fedserver.coordinator.status_types import RunSummary
-from fedserver.coordinator.visitor import Quota, Signal, Unlimited, Visitor
+from fedserver.coordinator.visits.visitor import Quota, Signal, Unlimited, Visitor
+from fedserver.store.integrity.records import RunRecord
+from fedserver.store.integrity.redundancy import DamagedRow
 from fedserver.store.journal import Meter
-from fedserver.store.records import RunRecord
-from fedserver.store.redundancy import DamagedRow
 from fedserver.store.store import BlobCacheCalls, Storage
 from shoal.core.algorithm import State
 from shoal.core.engine.events import Event, Heard, Joined, Left

@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import shoal
-from fedserver.coordinator import intake, placement, transfer
+from fedserver.coordinator import placement
 from fedserver.coordinator.coordinator import Coordinator
-from fedserver.coordinator.visitor import Visitor, fired_within
+from fedserver.coordinator.visits import intake, transfer
+from fedserver.coordinator.visits.visitor import Visitor, fired_within
 from fedserver.store import released
 from shoal.core.errors import BadPayload, SessionLost, WrongVersion
 from shoal.core.exchange.choosing import Wish

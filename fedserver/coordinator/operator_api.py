@@ -9,20 +9,21 @@ from dataclasses import replace
 from typing import Any, cast
 
 import shoal
-from fedserver.coordinator import damage, transfer
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.recipe import Recipe, recipe_of
+from fedserver.coordinator.repair import damage
 from fedserver.coordinator.runs import Run
 from fedserver.coordinator.status import clusters_of, device_of, figures_of, unchecked, unreadable
 from fedserver.coordinator.status_types import ClusterVersions, RunChange, RunStatus, RunSummary, ServerStatus
-from fedserver.store.records import LogLine, RunRecord, RunSpec, Standing
+from fedserver.coordinator.visits import transfer
+from fedserver.store.integrity.records import LogLine, RunRecord, RunSpec, Standing
 from fedserver.store.released import statements
 from shoal.core.algorithm import State
-from shoal.core.engine.attendance import Memory
+from shoal.core.engine.round.attendance import Memory
 from shoal.core.engine.stages import Stage
 from shoal.core.errors import ConfigError, NotFound, Refused
 from shoal.core.exchange.payload import BlobRef, Weights
-from shoal.core.server_kit.noised import promise
+from shoal.core.server_kit.aggregation.noised import promise
 from shoal.core.types import ModelKey, RunId
 from shoal.shell import crash
 

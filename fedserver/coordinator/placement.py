@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.runs import Run
-from fedserver.coordinator.visitor import Visitor
+from fedserver.coordinator.visits.visitor import Visitor
 from shoal.core.algorithm import State
 from shoal.core.errors import Refused
 from shoal.core.exchange.admit import admit_evidence

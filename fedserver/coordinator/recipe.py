@@ -4,7 +4,7 @@ import typing
 from dataclasses import dataclass
 from typing import Any
 
-from fedserver.store.records import RunSpec
+from fedserver.store.integrity.records import RunSpec
 from shoal.core.algorithm import State, find
 from shoal.core.engine.bootstrap import Bootstrap, Unstarted
 from shoal.core.exchange.tensors import check_finite

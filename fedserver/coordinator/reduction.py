@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar, overload
 
-from fedserver.store.blobs import Blobs
-from fedserver.store.mapped import StoredTensors
-from fedserver.store.records import ReportRecord
+from fedserver.store.content.blobs import Blobs
+from fedserver.store.content.mapped import StoredTensors
+from fedserver.store.integrity.records import ReportRecord
 from shoal.core.algorithm import Report, ServerHalf, State
 from shoal.core.exchange.messages import Evaluated, Message
 from shoal.core.exchange.payload import Weights, decode

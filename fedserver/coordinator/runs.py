@@ -8,12 +8,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from fedserver.coordinator import damage
-from fedserver.coordinator.damage import DamagedReports
 from fedserver.coordinator.recipe import Recipe
 from fedserver.coordinator.reduction import StoredReports, in_thread, measured_accuracy, reduce
-from fedserver.coordinator.visitor import Signal
-from fedserver.store.records import RoundRecord, RunRecord, RunSpec, Standing
+from fedserver.coordinator.repair import damage
+from fedserver.coordinator.repair.damage import DamagedReports
+from fedserver.coordinator.visits.visitor import Signal
+from fedserver.store.integrity.records import RoundRecord, RunRecord, RunSpec, Standing
 from fedserver.store.store import BlobCacheCalls, Storage
 from shoal.core.algorithm import State
 from shoal.core.engine.events import (

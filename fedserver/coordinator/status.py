@@ -6,8 +6,8 @@ from typing import Any
 
 from fedserver.coordinator.runs import Lease, Run
 from fedserver.coordinator.status_types import DeviceFigures, DeviceStatus, RunSummary
-from fedserver.coordinator.visitor import Visitor
-from fedserver.store.records import DeviceRecord, RunRecord, Standing, Traffic
+from fedserver.coordinator.visits.visitor import Visitor
+from fedserver.store.integrity.records import DeviceRecord, RunRecord, Standing, Traffic
 from shoal.core.algorithm import State
 from shoal.core.engine.rounds import Stage
 from shoal.core.types import DeviceId, ModelKey, RunId

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedserver.store.records import RunSpec
+from fedserver.store.integrity.records import RunSpec
 from shoal.core.exchange.payload import BlobRef, Weights
 from shoal.core.privacy.report import CentralNoise, Statement
 from shoal.core.types import DeviceId, ModelKey, RunId

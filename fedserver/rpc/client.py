@@ -13,7 +13,7 @@ from fedserver.authority.authority_api import Ended, Known, Root
 from fedserver.coordinator.status_types import ClusterVersions, RunChange, RunStatus, RunSummary, ServerStatus
 from fedserver.rpc import authority_wire, operator_wire
 from fedserver.store.identities.records import Terms, Token
-from fedserver.store.records import LogLine, RunSpec
+from fedserver.store.integrity.records import LogLine, RunSpec
 from shoal.core.engine.timeouts import ANSWER
 from shoal.core.errors import BadPayload, ConfigError, ShoalError, Unavailable
 from shoal.core.exchange import wire

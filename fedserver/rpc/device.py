@@ -14,7 +14,7 @@ from typing import Protocol
 from fedserver.authority.joining import JoinService
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
-from fedserver.rpc.identity import Callers, Context, address_of, peer_of, require_tls, session
+from fedserver.rpc.admission.identity import Callers, Context, address_of, peer_of, require_tls, session
 from shoal.core.engine import timeouts
 from shoal.core.engine.timeouts import LEAST, Progress
 from shoal.core.errors import BadPayload, Unavailable

@@ -10,9 +10,9 @@ import grpc
 from grpc import aio
 
 from fedserver.coordinator.placement import CannotPlace
-from fedserver.rpc.attention import Attention
-from fedserver.rpc.connections import Connections
-from fedserver.rpc.identity import Context, address_of
+from fedserver.rpc.admission.attention import Attention
+from fedserver.rpc.admission.connections import Connections
+from fedserver.rpc.admission.identity import Context, address_of
 from fedserver.rpc.messages import Behavior, NoSuchCall, TooSlow, around
 from shoal.core.errors import (
     BadPayload,

@@ -18,7 +18,7 @@ import grpc
 from google.protobuf.message import Message
 from grpc import aio
 
-from fedserver.rpc.identity import Context, network_of
+from fedserver.rpc.admission.identity import Context, network_of
 from shoal.core.engine import timeouts
 from shoal.core.errors import BadPayload, Refused, Unavailable
 from shoal.core.exchange import wire

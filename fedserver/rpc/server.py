@@ -19,13 +19,13 @@ from fedserver.authority.model_quota import ModelQuota
 from fedserver.authority.permissions import check_complete
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
-from fedserver.rpc.attention import Attention
-from fedserver.rpc.auth_interceptor import AuthInterceptor, RecordingServer
-from fedserver.rpc.connections import Connections
+from fedserver.rpc.admission.attention import Attention
+from fedserver.rpc.admission.auth_interceptor import AuthInterceptor, RecordingServer
+from fedserver.rpc.admission.connections import Connections
+from fedserver.rpc.admission.identity import Callers, Unverified, Verified
+from fedserver.rpc.admission.limits import Admission
 from fedserver.rpc.device import Blobs, Devices, Identities, Placements, blobs_of_device
 from fedserver.rpc.errors import Errors
-from fedserver.rpc.identity import Callers, Unverified, Verified
-from fedserver.rpc.limits import Admission
 from fedserver.rpc.messages import Requests
 from fedserver.rpc.operator import Authorities, Observers, Operators
 from fedserver.rpc.tls import Access, device_credentials, joining_credentials, joining_server
@@ -40,7 +40,7 @@ from shoal.core.exchange._pb.fed.v1.operator_service_pb2_grpc import add_Operato
 from shoal.core.exchange._pb.fed.v1.placement_service_pb2_grpc import add_PlacementServiceServicer_to_server
 
 OPERATOR_CALLS = 64
-"""Calls at a time on the operators' socket. `fedserver.rpc.limits` has those of devices."""
+"""Calls at a time on the operators' socket. `fedserver.rpc.admission.limits` has those of devices."""
 LONGEST_PATH = 100
 """Bytes that the name of a Unix socket may have."""
 

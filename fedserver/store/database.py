@@ -9,9 +9,9 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fedserver.store import salvage
-from fedserver.store.redundancy import DamagedRow, Redundancy
-from fedserver.store.row_bytes import Place, text
+from fedserver.store.integrity import salvage
+from fedserver.store.integrity.redundancy import DamagedRow, Redundancy
+from fedserver.store.integrity.row_bytes import Place, text
 from fedserver.store.schema import (
     ACCURACY,
     CHECKSUMS,

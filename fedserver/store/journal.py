@@ -8,7 +8,7 @@ import numpy as np
 
 from fedserver.store.database import Database
 from fedserver.store.identities.records import DeviceStanding
-from fedserver.store.records import DeviceRecord, LogLine, ReleaseRecord, Traffic
+from fedserver.store.integrity.records import DeviceRecord, LogLine, ReleaseRecord, Traffic
 from shoal.core.identity.joining import Role
 from shoal.core.types import DeviceId, RunId
 

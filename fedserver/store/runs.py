@@ -8,14 +8,14 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from fedserver.store.blobs import Blobs, References
+from fedserver.store.content.blobs import Blobs, References
 from fedserver.store.database import RESTORE, Database
 from fedserver.store.history import History
 from fedserver.store.identities.audit import AuditLog, Event
-from fedserver.store.records import ReportRecord, RoundRecord, RunRecord, RunSpec, Standing
-from fedserver.store.redundancy import DamagedRow
-from shoal.core.engine.attendance import Memory
+from fedserver.store.integrity.records import ReportRecord, RoundRecord, RunRecord, RunSpec, Standing
+from fedserver.store.integrity.redundancy import DamagedRow
 from shoal.core.engine.checkpoint import Structure, blobs_of, decode, encode
+from shoal.core.engine.round.attendance import Memory
 from shoal.core.errors import DataFault, DiskFull, NotFound
 from shoal.core.exchange.payload import Weights
 from shoal.core.types import DeviceId, RunId, Tensors

@@ -200,12 +200,12 @@ ALTER TABLE reports DROP COLUMN payload;
 """
 
 FLEET = """
-ALTER TABLE runs ADD COLUMN memory TEXT NOT NULL DEFAULT '';  -- JSON of shoal.core.engine.attendance.Memory
+ALTER TABLE runs ADD COLUMN memory TEXT NOT NULL DEFAULT '';  -- JSON of round.attendance.Memory
 ALTER TABLE runs ADD COLUMN opened REAL NOT NULL DEFAULT 0;   -- when the open round was opened; 0: unknown
 """
 
 CHECKSUMS = """
-CREATE TABLE checksums (                 -- of each row of the other tables, see fedserver.store.redundancy
+CREATE TABLE checksums (                 -- of each row of the other tables, see integrity.redundancy
     tbl TEXT NOT NULL,
     row INTEGER NOT NULL,
     sum BLOB NOT NULL,

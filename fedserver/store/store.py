@@ -1,7 +1,7 @@
 """The state folder: the server stores each fact here before anyone sees it.
 
 shoal.db   the database, one transaction for each transition     lock   held while a server uses the folder
-blobs/ partial/ tmp/   see `fedserver.store.blobs`
+blobs/ partial/ tmp/   see `fedserver.store.content.blobs`
 
 `Store` is the folder itself, for use by one thread. `Storage` offers the same to callers on an event loop:
 each method of a part becomes an awaitable call on the one thread that owns the store.
@@ -19,16 +19,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Generic, ParamSpec, TypeVar
 
-from fedserver.store.blob_cache import BlobCache
-from fedserver.store.blobs import Blobs, References
+from fedserver.store.content.blob_cache import BlobCache
+from fedserver.store.content.blobs import Blobs, References
 from fedserver.store.database import Database
 from fedserver.store.disk_space import DiskSpace
 from fedserver.store.history import History
 from fedserver.store.identities import Identities
 from fedserver.store.identities.audit import AuditLog
+from fedserver.store.integrity.records import RoundRecord, Standing
+from fedserver.store.integrity.redundancy import DamagedRow
 from fedserver.store.journal import Journal
-from fedserver.store.records import RoundRecord, Standing
-from fedserver.store.redundancy import DamagedRow
 from fedserver.store.runs import Reports, Runs
 from shoal.core.errors import DiskFull, TooManyFiles
 from shoal.core.types import RunId

@@ -12,8 +12,8 @@ import shoal
 from shoal.core.algorithm import find
 from shoal.core.errors import BadPayload, ConfigError, LearnerFault, NotFound
 from shoal.core.exchange.tensors import digest
-from shoal.lab.experiment import Experiment
-from shoal.lab.setting import fleet_of
+from shoal.lab.experiments.experiment import Experiment
+from shoal.lab.experiments.setting import fleet_of
 from shoal.lab.simulation import SimulationResult, attempt
 from tests.api.wards import SMALL, Net, fleet, ward
 

@@ -16,9 +16,9 @@ import torch
 
 from shoal.core.device_kit.evaluate import loss_of
 from shoal.core.device_kit.learner import builtin, tensors_of
-from shoal.core.device_kit.private import clipped_sums, of_each, width_of
 from shoal.core.device_kit.samples import Samples
-from shoal.core.device_kit.slots import slots_of
+from shoal.core.device_kit.training.private import clipped_sums, of_each, width_of
+from shoal.core.device_kit.training.slots import slots_of
 from shoal.core.exchange.messages import Message, PrivateTraining, Train, Trained, TrainingSettings
 from shoal.core.exchange.parts import FloatArray
 from shoal.core.types import Array, Tensors

@@ -7,12 +7,12 @@ import pytest
 
 from shoal.lab.contract import Broken
 from shoal.lab.contract.influence import bears_one_liar, reached
+from shoal.lab.contract.small_fleet import one_thread
 from shoal.lab.liars import campaign
 from shoal.lab.liars.attacks import ATTACKS
 from shoal.lab.liars.campaign import ABSENT, HONEST, Case, cases, names, play
 from shoal.lab.liars.page import page
 from shoal.lab.liars.trial import Found
-from shoal.lab.small_fleet import one_thread
 
 SLICE = [
     ("fedavg", "reversed x10", False),

@@ -153,10 +153,14 @@ async def live(root: Path) -> None:
 def life(root: str, point: str, fault: Fault | None = None) -> None:
     """In a process of its own: live, and die where `point` says. fault: a call that fails once."""
     import fedclient.store.blobs
-    import fedserver.coordinator.transfer
-    import fedserver.store.blobs
+    import fedserver.coordinator.visits.transfer
+    import fedserver.store.content.blobs
 
-    for module in (fedclient.store.blobs, fedserver.store.blobs, fedserver.coordinator.transfer):
+    for module in (
+        fedclient.store.blobs,
+        fedserver.store.content.blobs,
+        fedserver.coordinator.visits.transfer,
+    ):
         module.CHUNK = PIECE  # type: ignore[misc]
     os.environ[crash.VARIABLE] = point
     if fault is not None:

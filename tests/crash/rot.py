@@ -27,9 +27,9 @@ from random import Random
 
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
-from fedserver.store import salvage
 from fedserver.store.identities.records import Terms
-from fedserver.store.records import Standing
+from fedserver.store.integrity import salvage
+from fedserver.store.integrity.records import Standing
 from fedserver.store.store import Store
 from shoal.core.errors import BadPayload, ShoalError
 from shoal.core.exchange.link import Failure, Idle, Report, Task

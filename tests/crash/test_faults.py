@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fedserver.store.store import Store
-from shoal.core.engine.attendance import Memory
+from shoal.core.engine.round.attendance import Memory
 from shoal.core.errors import DiskFull, StorageFault
 from shoal.core.exchange.tensors import digest
 from tests.crash.lab import OWNERS, acknowledged, check, end, inject, lived

@@ -20,8 +20,8 @@ from grpc import aio
 
 from fedclient.net.backoff import Backoff, patiently
 from fedclient.net.rpc import RpcLink
-from fedserver.coordinator import transfer
 from fedserver.coordinator.coordinator import Coordinator
+from fedserver.coordinator.visits import transfer
 from shoal.core.engine import timeouts
 from shoal.core.errors import Unavailable
 from shoal.core.exchange import wire

@@ -22,7 +22,7 @@ from fedserver.coordinator.device_api import DeviceApi
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.rpc.client import SOCKET
 from fedserver.rpc.server import listen
-from fedserver.store.records import RunSpec
+from fedserver.store.integrity.records import RunSpec
 from shoal.core.algorithm import find
 from shoal.core.data.views import Views
 from shoal.core.device_kit.context import DeviceContext
@@ -34,8 +34,8 @@ from shoal.core.exchange.payload import Payload
 from shoal.core.exchange.tensors import digest
 from shoal.lab.datasets import images
 from shoal.lab.devices import SimulatedDevices
+from shoal.lab.experiments.setting import drifting_holding
 from shoal.lab.fleet import numbered
-from shoal.lab.setting import drifting_holding
 from shoal.lab.shifts import DriftingDevice, drifting
 from shoal.lab.shifts.drift import changes, stage_at
 from tests.fleet import learner

@@ -17,7 +17,7 @@ from fedclient.store.state import DeviceFolder, Outbox, Status
 from fedclient.work.executor import InProcess
 from fedclient.work.runtime import Runtime
 from fedserver.rpc.client import OperatorClient
-from fedserver.store.records import RunSpec
+from fedserver.store.integrity.records import RunSpec
 from shoal.core.algorithm import State, discover, find, rejected
 from shoal.core.data.views import Views
 from shoal.core.device_kit.context import DeviceContext

@@ -22,7 +22,7 @@ from fedserver.config import Settings
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
 from fedserver.coordinator.operator_api import OperatorApi
-from fedserver.store.records import RunSpec
+from fedserver.store.integrity.records import RunSpec
 from shoal.core.data.dataset import Dataset
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger import Debit, Failed, Open, Release, chosen

@@ -11,7 +11,7 @@ from fedserver.cli import text
 from fedserver.config import Settings
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
-from fedserver.store.records import RunSpec
+from fedserver.store.integrity.records import RunSpec
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger import Counted, Debit, Failed, Open, Release, Training, chosen
 from shoal.core.privacy.report import WEIGHTS

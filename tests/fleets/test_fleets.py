@@ -2,7 +2,7 @@
 
 import pytest
 
-from shoal.core.engine.attendance import Memory
+from shoal.core.engine.round.attendance import Memory
 from tests.fleets import restarts, stalls
 from tests.fleets.virtual import VirtualFleet
 

@@ -8,7 +8,6 @@ from random import Random
 from typing import Any
 
 from shoal.core.algorithm import Report, State
-from shoal.core.engine.attendance import Memory
 from shoal.core.engine.events import (
     Abandon,
     Effect,
@@ -26,6 +25,7 @@ from shoal.core.engine.events import (
     Tick,
     Withdraw,
 )
+from shoal.core.engine.round.attendance import Memory
 from shoal.core.engine.rounds import RoundEngine, RoundPolicy, Stage
 from shoal.core.errors import StaleReport
 from shoal.core.exchange.messages import Message

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
-from fedserver.rpc.auth_interceptor import AuthInterceptor
+from fedserver.rpc.admission.auth_interceptor import AuthInterceptor
+from fedserver.rpc.admission.identity import Callers, Unverified, Verified
+from fedserver.rpc.admission.limits import Admission
 from fedserver.rpc.device import Blobs, Devices, blobs_of_device
 from fedserver.rpc.errors import Errors
-from fedserver.rpc.identity import Callers, Unverified, Verified
-from fedserver.rpc.limits import Admission
 from fedserver.rpc.messages import Requests
 from shoal.core.errors import ShoalError
 from shoal.core.exchange._pb.fed.v1.blob_service_pb2_grpc import add_BlobServiceServicer_to_server

@@ -20,8 +20,8 @@ from grpc import aio
 
 import fedclient.store.blobs
 import fedserver.coordinator.runs
-import fedserver.coordinator.transfer
-import fedserver.store.blobs
+import fedserver.coordinator.visits.transfer
+import fedserver.store.content.blobs
 import fedserver.store.disk_space
 from tests.histories.database import connecting
 from tests.histories.disk import Crashed, Disk, is_dead
@@ -64,8 +64,8 @@ def simulated(
         (fedserver.coordinator.runs, "in_thread"): lambda work: loop.run_in_executor(None, work),
         (os, "statvfs"): files.statvfs,
         (fedserver.store.disk_space, "RESERVE"): 512,
-        (fedserver.store.blobs, "CHUNK"): chunk,
-        (fedserver.coordinator.transfer, "CHUNK"): chunk,
+        (fedserver.store.content.blobs, "CHUNK"): chunk,
+        (fedserver.coordinator.visits.transfer, "CHUNK"): chunk,
         (fedclient.store.blobs, "CHUNK"): chunk,
     }
     patches = [patch.object(where, name, new) for (where, name), new in replaced.items()]

@@ -17,9 +17,9 @@ from shoal.lab.datasets.images import load
 from shoal.lab.datasets.natural import COLUMNS
 from shoal.lab.datasets.pixels import unit
 from shoal.lab.devices import SimulatedDevices
-from shoal.lab.experiment import ENSEMBLE, Experiment, mean_of_placed, run
+from shoal.lab.experiments.experiment import ENSEMBLE, Experiment, mean_of_placed, run
+from shoal.lab.experiments.setting import fleet_of
 from shoal.lab.fleet import Holding, numbered
-from shoal.lab.setting import fleet_of
 from shoal.lab.simulation import spooled
 from tests.fleet import first_model, learner
 

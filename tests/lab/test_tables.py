@@ -12,8 +12,9 @@ from click.testing import CliRunner
 from fedserver.__main__ import main
 from shoal.core.algorithm import find
 from shoal.core.errors import ConfigError
-from shoal.lab import setting, tables
-from shoal.lab.experiment import Experiment, run
+from shoal.lab import tables
+from shoal.lab.experiments import setting
+from shoal.lab.experiments.experiment import Experiment, run
 from shoal.lab.tables import campaign, plot
 from shoal.lab.tables.markdown import page
 from shoal.lab.tables.summary import at, summarise

@@ -98,7 +98,7 @@ MUTANTS = (
     ),
     mutant(
         "blobs of open tasks are deleted",
-        "fedserver/store/blobs.py",
+        "fedserver/store/content/blobs.py",
         "sorted(names - held)",
         "sorted(names)",
         f"{STORE}/test_store.py",
@@ -115,28 +115,28 @@ MUTANTS = (
     ),
     mutant(
         "a damaged row may be changed, and gets a new checksum",
-        "fedserver/store/redundancy.py",
+        "fedserver/store/integrity/redundancy.py",
         "CASE WHEN repairing() THEN 0",
         "CASE WHEN 1 THEN 0",
         REDUNDANCY,
     ),
     mutant(
         "the checksum of a row is good for any row",
-        "fedserver/store/row_bytes.py",
+        "fedserver/store/integrity/row_bytes.py",
         ', key=f"{place}".encode()[:64]',
         "",
         REDUNDANCY,
     ),
     mutant(
         "rows are not copied",
-        "fedserver/store/redundancy.py",
+        "fedserver/store/integrity/redundancy.py",
         "        if self.stale:\n            return\n",
         "        if changes:\n            return\n",
         REDUNDANCY,
     ),
     mutant(
         "a database that has lost its last transactions is believed",
-        "fedserver/store/salvage.py",
+        "fedserver/store/integrity/salvage.py",
         "number < found.number",
         "number < 0",
         REDUNDANCY,
@@ -159,28 +159,28 @@ MUTANTS = (
     ),
     mutant(
         "models are not copied",
-        "fedserver/coordinator/caretaker.py",
+        "fedserver/coordinator/repair/caretaker.py",
         "self._storage.blobs.keep_copies, newest",
         "self._storage.blobs.keep_copies, set()",
         DAMAGE,
     ),
     mutant(
         "a device that complains about wrong bytes is always wrong",
-        "fedserver/coordinator/intake.py",
+        "fedserver/coordinator/visits/intake.py",
         "report.result.code == BadPayload.code",
         "False",
         DAMAGE,
     ),
     mutant(
         "the models of a run stay mapped files",
-        "fedserver/store/blob_cache.py",
+        "fedserver/store/content/blob_cache.py",
         "self._blobs.read(weights)",
         "self._blobs.load(weights)",
         DAMAGE,
     ),
     mutant(
         "a run that cannot be read ends the start",
-        "fedserver/coordinator/recovery.py",
+        "fedserver/coordinator/repair/recovery.py",
         "        except DamagedRow as damaged:\n            self._set_aside(record.run, record, damaged)\n",
         "",
         DAMAGE,
@@ -194,7 +194,7 @@ MUTANTS = (
     ),
     mutant(
         "a damaged report still counts in its round",
-        "shoal/core/engine/open_round.py",
+        "shoal/core/engine/round/open_round.py",
         "        self.is_over = False\n        self.reported.discard(device)\n",
         "        self.is_over = False\n",
         SCENARIOS,
@@ -202,7 +202,7 @@ MUTANTS = (
     # -- rounds
     mutant(
         "a report of an earlier process counts",
-        "shoal/core/engine/open_round.py",
+        "shoal/core/engine/round/open_round.py",
         "if attempt != session.attempt:",
         "if False:",
         ROUNDS,
@@ -260,14 +260,14 @@ MUTANTS = (
     # -- what counts, and for whom
     mutant(
         "a report counts twice",
-        "fedserver/coordinator/intake.py",
+        "fedserver/coordinator/visits/intake.py",
         "    if stored is not None:\n",
         "    if False:\n",
         INTAKE,
     ),
     mutant(
         "a report of a revoked device counts",
-        "fedserver/coordinator/intake.py",
+        "fedserver/coordinator/visits/intake.py",
         "if device in coordinator.barred:",
         "if False:",
         "tests/server/authority/test_revocation.py",
@@ -309,7 +309,7 @@ MUTANTS = (
     ),
     mutant(
         "the hash of an upload is not checked",
-        "fedserver/store/blobs.py",
+        "fedserver/store/content/blobs.py",
         "elif self._sha.hexdigest() == self._blob.sha256:",
         "elif self._sha.hexdigest():",
         f"{STORE}/test_blobs.py",

@@ -14,7 +14,7 @@ from shoal.core.algorithms.fedrc.weights import as_one, begun, log_shares, recal
 from shoal.core.data.dataset import Dataset
 from shoal.core.device_kit.learner import tensors_of
 from shoal.core.device_kit.mixture import responsibilities, train_share
-from shoal.core.device_kit.train import train
+from shoal.core.device_kit.training.train import train
 from shoal.core.engine.simulate import Outcome
 from shoal.core.errors import BadPayload, DeviceFault, Refused
 from shoal.core.exchange.admit import admit_message

@@ -34,7 +34,6 @@ from typing import Any
 import numpy as np
 
 from shoal.core.algorithm import Report
-from shoal.core.engine.attendance import Memory
 from shoal.core.engine.events import (
     Abandon,
     Changed,
@@ -57,6 +56,7 @@ from shoal.core.engine.events import (
     Tick,
     Withdraw,
 )
+from shoal.core.engine.round.attendance import Memory
 from shoal.core.engine.rounds import RoundEngine, RoundPolicy
 from shoal.core.errors import ShoalError
 from shoal.core.exchange.messages import Trained

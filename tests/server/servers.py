@@ -10,7 +10,7 @@ from fedserver.config import Settings
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
 from fedserver.coordinator.operator_api import OperatorApi
-from fedserver.store.records import RunSpec
+from fedserver.store.integrity.records import RunSpec
 from shoal.core.algorithm import find
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.simulate import simulate

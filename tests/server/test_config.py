@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fedserver.config import SETTINGS, LearnerConfig, read_run, read_server
-from fedserver.store.records import RunSpec
+from fedserver.store.integrity.records import RunSpec
 from shoal.core.algorithms.flux import ALGORITHM
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import ConfigError

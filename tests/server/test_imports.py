@@ -21,7 +21,7 @@ FORBIDDEN = (
     "shoal.core.models",
     "shoal.lab.shifts",
     "shoal.core.data",
-    "shoal.lab.experiment",
+    "shoal.lab.experiments.experiment",
 )
 
 

@@ -26,7 +26,7 @@ from shoal.core.exchange.parts import MAX_SCALE, MIN_SCALE, PrivacySettings
 from shoal.core.exchange.privacy_modes import MODES, mode_of
 
 Rule = Literal["auto", "mean", "clipped", "trimmed", "median"]
-"""How updates are combined into a model; see `shoal.core.server_kit.robust`."""
+"""How updates are combined into a model; see `shoal.core.server_kit.aggregation.robust`."""
 
 _KEY = "shoal.setting"
 
@@ -325,7 +325,7 @@ class TrainingParameters(RoundParameters):
 
 
 NOISED = "noised"
-"""The aggregation rule under which the server adds noise; see `shoal.core.server_kit.noised`."""
+"""The aggregation rule under which the server adds noise; see `shoal.core.server_kit.aggregation.noised`."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from shoal.core.device_kit.learner import Learner, Loss, authors
 from shoal.core.device_kit.metrics import macro_auc, macro_f1
 from shoal.core.device_kit.regression import explained, predictions, refuse_targets, squared_error
 from shoal.core.device_kit.samples import PASS, Samples
-from shoal.core.device_kit.slots import blocks, slots_of
+from shoal.core.device_kit.training.slots import blocks, slots_of
 from shoal.core.errors import DataFault, DeviceFault, LearnerFault
 from shoal.core.exchange.parts import Scores
 from shoal.core.types import Tensors
@@ -118,7 +118,7 @@ def correct(learner: Learner, model: nn.Module, samples: Samples) -> int:
     """How many samples get the highest score for their class, each computed without regard to the others.
 
     For what has a guarantee: one sample more changes this by at most 1, whatever the weights are (see
-    `shoal.core.device_kit.slots`). Raises LearnerFault for a learner that measures in its own way.
+    `shoal.core.device_kit.training.slots`). Raises LearnerFault for a learner that measures in its own way.
     """
     if learner.evaluate is not None:
         raise LearnerFault(

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from shoal.core.device_kit.evaluate import shape_of
 from shoal.core.device_kit.learner import Latent, Learner, authors
 from shoal.core.device_kit.samples import Samples
-from shoal.core.device_kit.slots import Rows, blocks, slots_of
+from shoal.core.device_kit.training.slots import Rows, blocks, slots_of
 from shoal.core.errors import BadPayload, LearnerFault, near
 from shoal.core.exchange.parts import LatentBounds
 
@@ -32,7 +32,7 @@ def latents_apart(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Latents (S, v) of the samples with these numbers, block by block, and the (S,) number of each, or -1.
 
-    For what has a guarantee: no sample changes the latents of another (`shoal.core.device_kit.slots`). They
+    For what has a guarantee: no sample changes the latents of another (`training.slots`). They
     come in no particular order. Raises as `latents` does.
     """
     latent = _latent_of(learner, model)

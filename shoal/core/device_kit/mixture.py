@@ -16,7 +16,7 @@ from shoal.core.device_kit.evaluate import WORST, class_scores
 from shoal.core.device_kit.learner import authors, tensors_of
 from shoal.core.device_kit.regression import refuse_targets
 from shoal.core.device_kit.samples import Batches, Samples, seeded
-from shoal.core.device_kit.train import descend
+from shoal.core.device_kit.training.train import descend
 from shoal.core.errors import DeviceFault, LearnerFault
 from shoal.core.exchange.messages import TrainingSettings
 from shoal.core.exchange.parts import FloatArray
@@ -109,7 +109,7 @@ def train_share(
 ) -> tuple[dict[str, Array], float]:
     """The model after training with each sample's loss times its `share`, (n,), and that loss.
 
-    One with no share in any sample stays as it is. Raises what `shoal.core.device_kit.train` raises.
+    One with no share in any sample stays as it is. Raises what `shoal.core.device_kit.training.train` raises.
     """
     if not share.any():
         return dict(model), 0.0

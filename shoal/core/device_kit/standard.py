@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from shoal.core.device_kit import private
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.describe import ALL, described
 from shoal.core.device_kit.evaluate import correct, detailed, evaluate, score
@@ -22,7 +21,8 @@ from shoal.core.device_kit.learner import initial_weights, tensors_of
 from shoal.core.device_kit.mixture import predicted
 from shoal.core.device_kit.prototypes import prototypes
 from shoal.core.device_kit.samples import Samples
-from shoal.core.device_kit.train import train
+from shoal.core.device_kit.training import private
+from shoal.core.device_kit.training.train import train
 from shoal.core.errors import BadPayload, near
 from shoal.core.exchange.messages import (
     WIDTH,

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shoal.core.algorithm import State
-from shoal.core.engine.attendance import Memory
 from shoal.core.engine.policy import RoundPolicy
+from shoal.core.engine.round.attendance import Memory
 from shoal.core.exchange.messages import Message
 from shoal.core.types import DeviceId
 

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 from shoal.core.algorithm import Plan, ServerHalf, State
-from shoal.core.engine.attendance import Attendance, Memory
 from shoal.core.engine.events import (
     Abandon,
     Changed,
@@ -35,13 +34,14 @@ from shoal.core.engine.events import (
     Tick,
     Withdraw,
 )
-from shoal.core.engine.open_round import OpenRound
-from shoal.core.engine.opening import LOOK, Opening
 from shoal.core.engine.policy import RoundPolicy
+from shoal.core.engine.round.attendance import Attendance, Memory
+from shoal.core.engine.round.open_round import OpenRound
+from shoal.core.engine.round.opening import LOOK, Opening
+from shoal.core.engine.round.view import View
+from shoal.core.engine.round.waiting import Waiting, reasons
 from shoal.core.engine.sessions import Presence, Sessions, Step
 from shoal.core.engine.stages import Move, Stage, after
-from shoal.core.engine.view import View
-from shoal.core.engine.waiting import Waiting, reasons
 from shoal.core.errors import IllegalEvent
 from shoal.core.seeds import derive
 from shoal.core.types import DeviceId

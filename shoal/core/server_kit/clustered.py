@@ -19,11 +19,11 @@ from shoal.core.exchange.messages import Evaluate, Evaluated, Message, Score, Sc
 from shoal.core.exchange.parts import ClusterAssignment, Evidence, Scores
 from shoal.core.exchange.tensors import weighted_mean
 from shoal.core.seeds import generator
+from shoal.core.server_kit.aggregation.averaging import combined_models, next_models
+from shoal.core.server_kit.aggregation.guard import Guard
+from shoal.core.server_kit.aggregation.robust import Update
 from shoal.core.server_kit.assign import nearest_of
-from shoal.core.server_kit.averaging import combined_models, next_models
 from shoal.core.server_kit.cluster import Labels
-from shoal.core.server_kit.guard import Guard
-from shoal.core.server_kit.robust import Update
 from shoal.core.server_kit.standard import accuracy_cost, metrics_of, private_training, trained, training
 from shoal.core.types import Array, DeviceId, ModelKey, Scalar, Tensors
 

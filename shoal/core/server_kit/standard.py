@@ -15,7 +15,7 @@ def training(parameters: Any, progress: int = 0, rate: float = 1.0) -> TrainingS
     """The training settings among an algorithm's parameters, by name, with defaults for those that it lacks.
 
     progress: the completed rounds of training, on which the learning rate depends if it has a schedule. rate:
-    the share of it that is left after training has fallen (`shoal.core.server_kit.course`).
+    the share of it that is left after training has fallen (`shoal.core.server_kit.aggregation.course`).
     """
     names = [item.name for item in fields(TrainingSettings)]
     settings = TrainingSettings(

@@ -225,7 +225,7 @@ class _Numbered:
 
 
 def _experiment(console: Any, level: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    from shoal.lab.experiment import Experiment, run
+    from shoal.lab.experiments.experiment import Experiment, run
 
     return run(Experiment(level=int(level) if level.isdecimal() else level, **settings), console.progress)
 

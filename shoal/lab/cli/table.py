@@ -96,7 +96,7 @@ def table(
     table.json, small.json, table.md and, where matplotlib is installed, table.png.
     """
     from shoal.lab import tables
-    from shoal.lab.experiment import Experiment
+    from shoal.lab.experiments.experiment import Experiment
     from shoal.lab.tables import campaign, markdown, plot
     from shoal.lab.tables.summary import summarise
 

@@ -12,8 +12,8 @@ from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.simulate import simulate
 from shoal.core.exchange.messages import Evaluated
 from shoal.core.types import DeviceId, Tensors
+from shoal.lab.contract.small_fleet import contexts, digits_of, first_model, learner
 from shoal.lab.contract.subject import Subject, expect
-from shoal.lab.small_fleet import contexts, digits_of, first_model, learner
 
 SMALLER: Mapping[str, Any] = {
     "rounds": 3,

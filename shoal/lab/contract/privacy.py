@@ -10,8 +10,8 @@ from shoal.core.exchange.messages import Evaluate, Evaluated, Message, Protected
 from shoal.core.privacy.cost import ORDERS
 from shoal.core.privacy.report import OPEN, left_open
 from shoal.core.types import DeviceId
+from shoal.lab.contract.small_fleet import Device, first_model, fleet
 from shoal.lab.contract.subject import Subject, expect
-from shoal.lab.small_fleet import Device, first_model, fleet
 
 
 def asks_for_privacy_in_every_task(subject: Subject) -> None:

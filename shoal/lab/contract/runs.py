@@ -14,8 +14,8 @@ from shoal.core.exchange.parts import ClusterAssignment
 from shoal.core.exchange.payload import decode, encode, tensors_of
 from shoal.core.exchange.tensors import digest
 from shoal.core.types import DeviceId, Tensors
+from shoal.lab.contract.small_fleet import DEVICES, Device, fleet
 from shoal.lab.contract.subject import Blobs, Saved, Subject, bits, expect
-from shoal.lab.small_fleet import DEVICES, Device, fleet
 
 
 def repeats_bit_for_bit(subject: Subject) -> None:

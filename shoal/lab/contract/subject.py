@@ -12,7 +12,7 @@ from shoal.core.engine.simulate import Outcome, simulate
 from shoal.core.exchange.payload import BlobRef, Weights
 from shoal.core.exchange.tensors import digest, manifest_of, nbytes
 from shoal.core.types import DeviceId, Tensors
-from shoal.lab.small_fleet import DEVICES, Device, first_model, fleet
+from shoal.lab.contract.small_fleet import DEVICES, Device, first_model, fleet
 
 SMALL: Mapping[str, Any] = {
     "rounds": 5,

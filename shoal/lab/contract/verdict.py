@@ -16,8 +16,8 @@ from shoal.lab.contract.runs import (
     survives_a_drop_out,
     travels_unchanged,
 )
+from shoal.lab.contract.small_fleet import one_thread
 from shoal.lab.contract.subject import Broken, Subject
-from shoal.lab.small_fleet import one_thread
 
 RULES: Sequence[Callable[[Subject], None]] = (
     states_its_parts,

@@ -21,7 +21,7 @@ from fedserver.authority.authority_api import Known
 from fedserver.coordinator.status_types import RunStatus, RunSummary
 from fedserver.rpc.client import AuthorityClient, OperatorClient
 from fedserver.store.identities.records import Terms
-from fedserver.store.records import RunSpec
+from fedserver.store.integrity.records import RunSpec
 from shoal.core.data.dataset import Dataset
 from shoal.core.engine.timeouts import ANSWER, GRACE
 from shoal.core.errors import ConfigError, ShoalError, Unavailable

@@ -4,10 +4,10 @@ import argparse
 import sys
 from pathlib import Path
 
+from shoal.lab.contract.small_fleet import one_thread
 from shoal.lab.liars.attacks import ATTACKS
 from shoal.lab.liars.campaign import SIZES, cases, names, play
 from shoal.lab.liars.page import page
-from shoal.lab.small_fleet import one_thread
 
 
 def _say(text: str) -> None:

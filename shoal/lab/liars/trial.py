@@ -17,10 +17,10 @@ from shoal.core.exchange.messages import Evaluated, Message
 from shoal.core.privacy.accountant import Unmetered
 from shoal.core.seeds import generator
 from shoal.core.types import DeviceId, Tensors
+from shoal.lab.contract.small_fleet import Device, digits, first_model, learner
 from shoal.lab.datasets.pixels import rotate, unit
 from shoal.lab.devices import Simulated, trains
 from shoal.lab.liars.attacks import Attack
-from shoal.lab.small_fleet import Device, digits, first_model, learner
 
 ANGLES = (0, 90)
 BESIDE = 3

@@ -13,7 +13,16 @@ cells that were run here, as small JSON, so that others can compare theirs.
 from collections.abc import Mapping
 
 from shoal.core.errors import ConfigError
-from shoal.lab.tables import cornflqs, fedrc, feroma, feroma_more, flux, flux_ablations, flux_scale, fmcl
+from shoal.lab.tables.papers import (
+    cornflqs,
+    fedrc,
+    feroma,
+    feroma_more,
+    flux,
+    flux_ablations,
+    flux_scale,
+    fmcl,
+)
 from shoal.lab.tables.table import Table
 
 _MODULES = (flux, flux_scale, flux_ablations, feroma, feroma_more, fedrc, fmcl, cornflqs)

@@ -15,7 +15,7 @@ from typing import Any
 
 from shoal import __version__
 from shoal.core.errors import ShoalError, Unavailable
-from shoal.lab.experiment import Experiment, run
+from shoal.lab.experiments.experiment import Experiment, run
 from shoal.lab.tables.table import Cell
 from shoal.shell import disk
 

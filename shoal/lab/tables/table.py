@@ -8,7 +8,7 @@ from importlib.resources import files
 from typing import Any
 
 from shoal.core.errors import ConfigError, near
-from shoal.lab.experiment import Experiment
+from shoal.lab.experiments.experiment import Experiment
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from shoal.core.data.dataset import Dataset
 from shoal.core.device_kit.describe import sums as described_sums
 from shoal.core.device_kit.evaluate import loss_of
 from shoal.core.device_kit.learner import Learner, builtin
-from shoal.core.device_kit.private import WITHIN, clipped_sums, of_each, width_of
 from shoal.core.device_kit.samples import Samples, convert
-from shoal.core.device_kit.slots import blocks, slots_of
+from shoal.core.device_kit.training.private import WITHIN, clipped_sums, of_each, width_of
+from shoal.core.device_kit.training.slots import blocks, slots_of
 from shoal.core.privacy.sums import GRID
 
 CPU = torch.device("cpu")

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from shoal.core.device_kit.optimizers import SGD, Optimizer
+from shoal.core.device_kit.training.optimizers import SGD, Optimizer
 
 
 class TwoParts(nn.Module):

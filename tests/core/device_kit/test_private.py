@@ -17,9 +17,9 @@ from shoal.core.device_kit import standard
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.evaluate import loss_of
 from shoal.core.device_kit.learner import Learner, builtin, initial_weights
-from shoal.core.device_kit.private import WITHIN, clipped_sums, cost, of_each, width_of
 from shoal.core.device_kit.samples import Samples, convert
-from shoal.core.device_kit.slots import slots_of
+from shoal.core.device_kit.training.private import WITHIN, clipped_sums, cost, of_each, width_of
+from shoal.core.device_kit.training.slots import slots_of
 from shoal.core.errors import DeviceFault, LearnerFault, Refused
 from shoal.core.exchange.messages import (
     MAX_NOISE,

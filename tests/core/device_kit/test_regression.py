@@ -13,11 +13,11 @@ from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.describe import described
 from shoal.core.device_kit.evaluate import evaluate, score
 from shoal.core.device_kit.learner import Learner, builtin, initial_weights
-from shoal.core.device_kit.private import attempt
 from shoal.core.device_kit.regression import explained, predictions
 from shoal.core.device_kit.samples import convert
 from shoal.core.device_kit.standard import perform
-from shoal.core.device_kit.train import train
+from shoal.core.device_kit.training.private import attempt
+from shoal.core.device_kit.training.train import train
 from shoal.core.errors import DeviceFault, LearnerFault
 from shoal.core.exchange.messages import Ensemble, TrainingSettings
 from shoal.core.exchange.parts import Descriptor, Moments, PrivacySettings

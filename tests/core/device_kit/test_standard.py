@@ -200,7 +200,7 @@ import numpy as np, torch
 from shoal.core.data.dataset import Dataset
 from shoal.core.device_kit.learner import builtin
 from shoal.core.device_kit.samples import convert
-from shoal.core.device_kit.train import train
+from shoal.core.device_kit.training.train import train
 from shoal.core.exchange.messages import TrainingSettings
 learner = builtin("mlp", {"inputs": 4, "hidden": [3], "classes": 2})
 samples = convert(Dataset(np.ones((6, 4), np.float32), np.arange(6) % 2), torch.device("cpu"))

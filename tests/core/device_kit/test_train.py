@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from shoal.core.data.dataset import Dataset
 from shoal.core.device_kit.learner import Learner, builtin, tensors_of
 from shoal.core.device_kit.samples import Batches, Samples, convert
-from shoal.core.device_kit.train import gradients, train, walk, weights_of
+from shoal.core.device_kit.training.train import gradients, train, walk, weights_of
 from shoal.core.errors import BadPayload, DataFault, DeviceFault, LearnerFault
 from shoal.core.exchange.messages import TrainingSettings
 

@@ -1,7 +1,7 @@
 """Which devices a run counts on."""
 
-from shoal.core.engine.attendance import LONGEST_PAUSE, Attendance, Memory, period
 from shoal.core.engine.checkpoint import decode, encode
+from shoal.core.engine.round.attendance import LONGEST_PAUSE, Attendance, Memory, period
 
 
 def test_pauses_begin_after_two_misses_grow_and_are_bounded() -> None:

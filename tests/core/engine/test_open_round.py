@@ -5,8 +5,8 @@ import math
 import pytest
 
 from shoal.core.algorithm import Plan
-from shoal.core.engine.open_round import SHORTEST, OpenRound
 from shoal.core.engine.policy import RoundPolicy
+from shoal.core.engine.round.open_round import SHORTEST, OpenRound
 from shoal.core.errors import ConfigError
 from shoal.core.exchange.messages import Evaluate, Train, TrainingSettings
 from tests.core import counting

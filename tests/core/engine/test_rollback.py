@@ -7,7 +7,6 @@ import pytest
 
 from shoal.core.algorithms.fedavg import Parameters
 from shoal.core.algorithms.fedavg.server import State
-from shoal.core.engine.attendance import Memory
 from shoal.core.engine.bootstrap import Unstarted
 from shoal.core.engine.events import (
     Abandon,
@@ -23,6 +22,7 @@ from shoal.core.engine.events import (
     Withdraw,
 )
 from shoal.core.engine.rollback import rolled_back
+from shoal.core.engine.round.attendance import Memory
 from shoal.core.engine.rounds import RoundEngine, RoundPolicy, Stage
 from shoal.core.errors import IllegalEvent, NotFound
 from shoal.core.types import Tensors

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from shoal.core.algorithm import Plan, Report
-from shoal.core.engine.attendance import Memory
 from shoal.core.engine.events import (
     Abandon,
     Effect,
@@ -27,6 +26,7 @@ from shoal.core.engine.events import (
     Tick,
     Withdraw,
 )
+from shoal.core.engine.round.attendance import Memory
 from shoal.core.engine.rounds import RoundEngine, RoundPolicy, Stage, Waiting
 from shoal.core.errors import ConfigError, IllegalEvent, StaleReport
 from shoal.core.exchange.messages import Trained

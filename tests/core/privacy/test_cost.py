@@ -21,7 +21,7 @@ def linear(rho: float) -> Cost:
 
 def of_training(noise: float, rate: float, steps: int) -> Cost:
     pytest.importorskip("opacus")
-    from shoal.core.device_kit.private import cost
+    from shoal.core.device_kit.training.private import cost
 
     return cost(noise, rate, steps)
 

@@ -17,9 +17,9 @@ import pytest
 
 from shoal.core.algorithm import Report
 from shoal.core.exchange.messages import Trained
-from shoal.core.server_kit.averaging import next_models
-from shoal.core.server_kit.guard import Guard
-from shoal.core.server_kit.robust import BOUND, Update, capped, combine
+from shoal.core.server_kit.aggregation.averaging import next_models
+from shoal.core.server_kit.aggregation.guard import Guard
+from shoal.core.server_kit.aggregation.robust import BOUND, Update, capped, combine
 from shoal.core.types import DeviceId
 
 Rows = npt.NDArray[np.float64]

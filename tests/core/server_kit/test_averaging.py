@@ -8,9 +8,16 @@ from shoal.core.algorithm import Report
 from shoal.core.engine import checkpoint
 from shoal.core.exchange.messages import Evaluated, Trained
 from shoal.core.exchange.tensors import digest
-from shoal.core.server_kit.averaging import ALL, NAMED, combined_models, held_back, next_models, steadied
-from shoal.core.server_kit.guard import Guard
-from shoal.core.server_kit.robust import Update
+from shoal.core.server_kit.aggregation.averaging import (
+    ALL,
+    NAMED,
+    combined_models,
+    held_back,
+    next_models,
+    steadied,
+)
+from shoal.core.server_kit.aggregation.guard import Guard
+from shoal.core.server_kit.aggregation.robust import Update
 from shoal.core.types import Tensors
 
 

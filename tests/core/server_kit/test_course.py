@@ -10,9 +10,9 @@ from shoal.core.engine import checkpoint
 from shoal.core.exchange.messages import Protected, Trained
 from shoal.core.exchange.tensors import digest
 from shoal.core.privacy.cost import ORDERS
-from shoal.core.server_kit.averaging import next_models
-from shoal.core.server_kit.course import FALLS, Course
-from shoal.core.server_kit.guard import Guard
+from shoal.core.server_kit.aggregation.averaging import next_models
+from shoal.core.server_kit.aggregation.course import FALLS, Course
+from shoal.core.server_kit.aggregation.guard import Guard
 from shoal.core.server_kit.standard import training
 from shoal.core.types import Tensors
 

@@ -13,10 +13,10 @@ from shoal.core.engine.rollback import rolled_back
 from shoal.core.errors import ConfigError, Refused
 from shoal.core.exchange.messages import Trained
 from shoal.core.privacy.report import CentralNoise
-from shoal.core.server_kit.averaging import next_models
-from shoal.core.server_kit.guard import Guard
-from shoal.core.server_kit.noised import Noise, charged, noised, promise
-from shoal.core.server_kit.robust import Update, norm
+from shoal.core.server_kit.aggregation.averaging import next_models
+from shoal.core.server_kit.aggregation.guard import Guard
+from shoal.core.server_kit.aggregation.noised import Noise, charged, noised, promise
+from shoal.core.server_kit.aggregation.robust import Update, norm
 from shoal.core.types import Tensors
 
 QUIET = Noise(1.0, 1e-9, 1e-6)

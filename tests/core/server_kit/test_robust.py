@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from shoal.core.exchange.tensors import digest, weighted_mean
-from shoal.core.server_kit import distances, robust
-from shoal.core.server_kit.robust import (
+from shoal.core.server_kit import distances
+from shoal.core.server_kit.aggregation import robust
+from shoal.core.server_kit.aggregation.robust import (
     RULES,
     Clipped,
     Combined,

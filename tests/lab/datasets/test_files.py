@@ -10,7 +10,7 @@ from shoal.core.errors import DataFault
 from shoal.lab import datasets
 from shoal.lab.datasets import files
 from shoal.lab.datasets.images import load
-from shoal.lab.experiment import Experiment, run
+from shoal.lab.experiments.experiment import Experiment, run
 
 QUICK = {"rounds": 1, "clients": 2, "threads": 1}
 

@@ -14,7 +14,7 @@ from grpc import aio
 from fedserver.authority import issuing, permissions
 from fedserver.authority.permissions import ALLOWED
 from fedserver.coordinator import placement
-from fedserver.rpc.connections import MOST_REFUSED
+from fedserver.rpc.admission.connections import MOST_REFUSED
 from fedserver.store.identities.audit import Event
 from shoal.core.errors import IllegalEvent
 from shoal.core.exchange import wire

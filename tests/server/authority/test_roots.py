@@ -15,7 +15,7 @@ from grpc import aio
 from fedserver.authority import issuing, roots, setup
 from fedserver.authority.roots import Authority
 from fedserver.config import read_server
-from fedserver.coordinator.visitor import Visitor
+from fedserver.coordinator.visits.visitor import Visitor
 from fedserver.store.identities.audit import Event
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import ConfigError, NotFound, Refused, ShoalError, StorageFault

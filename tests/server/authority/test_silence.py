@@ -11,7 +11,7 @@ import pytest
 
 from fedserver.authority.permissions import ALLOWED
 from fedserver.coordinator.operator_api import OperatorApi
-from fedserver.rpc import attention, connections
+from fedserver.rpc.admission import attention, connections
 from shoal.core.engine import timeouts
 from shoal.core.exchange.link import Hello
 from shoal.core.identity.certificates import key_to_pem

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from grpc import aio
 
 from fedserver.authority import issuing
-from fedserver.rpc.identity import network_of
+from fedserver.rpc.admission.identity import network_of
 from fedserver.store.identities.audit import Event
 from fedserver.store.identities.records import DeviceStanding
 from shoal.core.exchange.link import Hello

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from fedserver.cli.weights import initial_weights, load, save
+from fedserver.cli.models.weights import initial_weights, load, save
 from fedserver.config import LearnerConfig, RunConfig
 from shoal.core.errors import ConfigError
 from shoal.core.exchange.tensors import digest

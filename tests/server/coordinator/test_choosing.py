@@ -7,7 +7,7 @@ import pytest
 
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
-from fedserver.coordinator.visitor import Unlimited
+from fedserver.coordinator.visits.visitor import Unlimited
 from shoal.core.errors import NotFound
 from shoal.core.exchange.choosing import Choose, Wish
 from shoal.core.exchange.link import Placement, Question

@@ -14,8 +14,8 @@ import pytest
 from fedserver.coordinator import recipe, runs
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
-from fedserver.store.blobs import Blobs
-from fedserver.store.records import RunSpec
+from fedserver.store.content.blobs import Blobs
+from fedserver.store.integrity.records import RunSpec
 from shoal.core.algorithms.fedavg import server as server_half
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import ConfigError, NotFound
@@ -206,7 +206,7 @@ def test_a_run_that_cannot_be_read_does_not_keep_the_server_from_starting(
                 raise ConfigError("there is no algorithm 'fedavg'")
             return recipe.recipe_of(run)
 
-        monkeypatch.setattr("fedserver.coordinator.recovery.recipe_of", only_sound)
+        monkeypatch.setattr("fedserver.coordinator.repair.recovery.recipe_of", only_sound)
         async with server(tmp_path) as coordinator:
             found = {run.run: run for run in OperatorApi(coordinator).runs()}
             assert found["lost"].stage == "failed"

@@ -17,7 +17,7 @@ from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import SessionLost, Unavailable, WrongVersion
 from shoal.core.exchange.link import Hello, Idle, Outcome, Report, Task
 from shoal.core.exchange.payload import BlobRef
-from shoal.core.server_kit.guard import Guard
+from shoal.core.server_kit.aggregation.guard import Guard
 from tests.server.servers import (
     DEVICES,
     SETTINGS,

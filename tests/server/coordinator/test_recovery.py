@@ -9,7 +9,7 @@ import pytest
 
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
-from fedserver.store.blobs import Blobs
+from fedserver.store.content.blobs import Blobs
 from fedserver.store.store import Store
 from shoal.core.errors import StorageFault, Unavailable
 from shoal.core.exchange.link import Idle, Outcome, Report
@@ -156,7 +156,7 @@ def test_the_server_answers_while_it_checks_and_hands_nothing_out(
         async with server(tmp_path) as first:
             await reports(first, 1)
         monkeypatch.setattr(Blobs, "damage", slow)
-        monkeypatch.setattr("fedserver.coordinator.recovery.AT_ONCE", 0.05)
+        monkeypatch.setattr("fedserver.coordinator.repair.recovery.AT_ONCE", 0.05)
         async with server(tmp_path, recovered=False) as second:
             device, operator = await Hands(link(second, 1)).hello(), OperatorApi(second)
             idle = await device.link.next_task(0.1)
@@ -193,7 +193,8 @@ def test_what_cannot_be_read_is_damaged_and_what_cannot_be_opened_now_is_not(
             error = OSError(number, text)
             with monkeypatch.context() as patched:
                 patched.setattr(
-                    "fedserver.store.blobs._hash_of", lambda path, error=error: (_ for _ in ()).throw(error)
+                    "fedserver.store.content.blobs._hash_of",
+                    lambda path, error=error: (_ for _ in ()).throw(error),
                 )
                 if number == 24:
                     with pytest.raises(StorageFault, match="Too many"):

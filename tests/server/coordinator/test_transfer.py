@@ -9,7 +9,7 @@ import pytest
 
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
-from fedserver.coordinator.transfer import MOST_REPEATS
+from fedserver.coordinator.visits.transfer import MOST_REPEATS
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import BadPayload, NotFound, Refused, SessionLost, TooOften, Unavailable
 from shoal.core.exchange.admit import Limits

@@ -9,8 +9,8 @@ import pytest
 from grpc import aio
 
 from fedserver.coordinator.coordinator import Coordinator
-from fedserver.rpc import limits
-from fedserver.rpc.limits import CALLS, OWN_AT_ONCE
+from fedserver.rpc.admission import limits
+from fedserver.rpc.admission.limits import CALLS, OWN_AT_ONCE
 from shoal.core.errors import Busy, TooOften, Unavailable
 from shoal.core.exchange import wire
 from shoal.core.exchange.link import Hello

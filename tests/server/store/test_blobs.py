@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedserver.store.blob_cache import BlobCache
-from fedserver.store.blobs import Blobs
-from fedserver.store.mapped import MappedTensors, StoredTensors
+from fedserver.store.content.blob_cache import BlobCache
+from fedserver.store.content.blobs import Blobs
+from fedserver.store.content.mapped import MappedTensors, StoredTensors
 from fedserver.store.store import Store
 from shoal.core.errors import BadPayload, NotFound, StorageFault, Unavailable
 from shoal.core.exchange.payload import BlobRef

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fedserver.store.redundancy import DamagedRow
-from fedserver.store.row_bytes import checksum, packed, unpacked
-from fedserver.store.salvage import columns_of, damaged, tables
+from fedserver.store.integrity.redundancy import DamagedRow
+from fedserver.store.integrity.row_bytes import checksum, packed, unpacked
+from fedserver.store.integrity.salvage import columns_of, damaged, tables
 from fedserver.store.store import Store
 from shoal.core.errors import StorageFault
 from tests.server.coordinator.test_recovery import reports

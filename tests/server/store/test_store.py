@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from fedserver.store.database import Database
-from fedserver.store.journal import LOG_LINES
-from fedserver.store.records import (
+from fedserver.store.integrity.records import (
     DeviceRecord,
     ReportRecord,
     RoundRecord,
@@ -22,12 +21,13 @@ from fedserver.store.records import (
     Standing,
     Traffic,
 )
+from fedserver.store.journal import LOG_LINES
 from fedserver.store.runs import VERSIONS
 from fedserver.store.store import Store
 from shoal.core.algorithms.fedavg import Parameters
 from shoal.core.algorithms.fedavg.server import State
-from shoal.core.engine.attendance import Memory
 from shoal.core.engine.checkpoint import Structure, decode, encode
+from shoal.core.engine.round.attendance import Memory
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import ConfigError, StorageFault
 from shoal.core.exchange.parts import Descriptor, Moments

@@ -11,9 +11,9 @@ from shoal.core.algorithms.apfl.messages import Measure, Train
 from shoal.core.device_kit import standard
 from shoal.core.device_kit.evaluate import loss_of
 from shoal.core.device_kit.learner import authors, load_weights, tensors_of
-from shoal.core.device_kit.personal import Personal, number, recall, remember
 from shoal.core.device_kit.samples import Batches, seeded
-from shoal.core.device_kit.train import gradients, refuse_own_training, walk, weights_of
+from shoal.core.device_kit.training.personal import Personal, number, recall, remember
+from shoal.core.device_kit.training.train import gradients, refuse_own_training, walk, weights_of
 from shoal.core.exchange.messages import Evaluate, Message, Trained
 from shoal.core.types import Tensors
 

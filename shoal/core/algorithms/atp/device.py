@@ -12,7 +12,7 @@ from shoal.core.device_kit.evaluate import evaluate, loss_of
 from shoal.core.device_kit.learner import authors
 from shoal.core.device_kit.regression import refuse_targets
 from shoal.core.device_kit.samples import Batches, Samples, seeded
-from shoal.core.device_kit.train import walk
+from shoal.core.device_kit.training.train import walk
 from shoal.core.exchange.messages import Evaluated, Message
 
 if TYPE_CHECKING:

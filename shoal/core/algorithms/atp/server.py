@@ -9,9 +9,9 @@ from shoal.core.algorithm import Plan, Report
 from shoal.core.algorithms.atp import Parameters
 from shoal.core.algorithms.atp.messages import Learn, Learned, Measure
 from shoal.core.server_kit import clustered
-from shoal.core.server_kit.averaging import combined_models
+from shoal.core.server_kit.aggregation.averaging import combined_models
+from shoal.core.server_kit.aggregation.robust import Update
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
-from shoal.core.server_kit.robust import Update
 from shoal.core.types import DeviceId, ModelKey, Tensors
 
 RATES = "rates"

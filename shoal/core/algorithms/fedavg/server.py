@@ -7,9 +7,9 @@ from shoal.core.algorithm import LASTING, Plan, Report
 from shoal.core.algorithms.fedavg import Parameters
 from shoal.core.exchange.messages import Evaluate
 from shoal.core.server_kit import clustered
-from shoal.core.server_kit.averaging import next_models
+from shoal.core.server_kit.aggregation.averaging import next_models
+from shoal.core.server_kit.aggregation.noised import charged, rule_of
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
-from shoal.core.server_kit.noised import charged, rule_of
 from shoal.core.server_kit.standard import mean_loss
 from shoal.core.types import DeviceId, Tensors
 
@@ -19,7 +19,7 @@ class State(Clustered):
     """phase: train, measure (held-out loss of this round's model), evaluate (test parts) or done.
 
     best: the model with the lowest held-out loss so far. spent: by device, see
-    `shoal.core.server_kit.noised.charged`.
+    `shoal.core.server_kit.aggregation.noised.charged`.
     """
 
     parameters: Parameters

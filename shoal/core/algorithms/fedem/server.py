@@ -8,9 +8,9 @@ from shoal.core.algorithms.fedem import Parameters
 from shoal.core.algorithms.fedem.messages import Measure, Mix, Mixed
 from shoal.core.errors import ConfigError
 from shoal.core.server_kit import clustered
-from shoal.core.server_kit.averaging import combined_models
+from shoal.core.server_kit.aggregation.averaging import combined_models
+from shoal.core.server_kit.aggregation.robust import Update
 from shoal.core.server_kit.clustered import Clustered
-from shoal.core.server_kit.robust import Update
 from shoal.core.server_kit.standard import training
 from shoal.core.types import DeviceId, ModelKey, Tensors
 

@@ -14,8 +14,8 @@ from shoal.core.errors import BadPayload, ConfigError, Refused
 from shoal.core.exchange.messages import Evaluated, Message
 from shoal.core.exchange.parts import ClusterAssignment, Evidence, Scores
 from shoal.core.server_kit import clustered
-from shoal.core.server_kit.averaging import combined_models
-from shoal.core.server_kit.robust import Update
+from shoal.core.server_kit.aggregation.averaging import combined_models
+from shoal.core.server_kit.aggregation.robust import Update
 from shoal.core.server_kit.standard import training
 from shoal.core.types import DeviceId, ModelKey, Tensors
 

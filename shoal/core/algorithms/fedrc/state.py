@@ -7,8 +7,8 @@ import numpy as np
 
 from shoal.core.algorithms.fedrc import Parameters
 from shoal.core.exchange.parts import FloatArray, MixtureCounts
+from shoal.core.server_kit.aggregation.robust import capped, largest_share
 from shoal.core.server_kit.clustered import Clustered
-from shoal.core.server_kit.robust import capped, largest_share
 from shoal.core.types import DeviceId, ModelKey, Scalar
 
 LEAST = 1e-8
@@ -66,7 +66,7 @@ def all_counts(state: State) -> FloatArray:
 
 def bounded_tables(state: State) -> dict[DeviceId, FloatArray]:
     """By device, (K, C), in samples. A device reports its number of samples itself, so unless the rule is
-    "mean" none counts for more than its share of the total, as in `shoal.core.server_kit.robust`."""
+    "mean" none counts for more than its share of the total, as in `aggregation.robust`."""
     if state.parameters.aggregation == "mean":
         return dict(state.tables)
     sizes = {device: float(each.sum()) for device, each in state.tables.items()}

@@ -11,9 +11,9 @@ from shoal.core.device_kit import standard
 from shoal.core.device_kit.evaluate import loss_of
 from shoal.core.device_kit.learner import authors, tensors_of
 from shoal.core.device_kit.mixture import labelled, sample_losses
-from shoal.core.device_kit.personal import Personal, recall, remember
 from shoal.core.device_kit.samples import Batches, seeded
-from shoal.core.device_kit.train import descend
+from shoal.core.device_kit.training.personal import Personal, recall, remember
+from shoal.core.device_kit.training.train import descend
 from shoal.core.exchange.messages import Evaluate, Message
 from shoal.core.exchange.parts import FloatArray
 from shoal.core.exchange.tensors import weighted_mean

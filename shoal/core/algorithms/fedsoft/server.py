@@ -8,7 +8,7 @@ from shoal.core.algorithm import Plan, Report
 from shoal.core.algorithms.fedsoft import Parameters
 from shoal.core.algorithms.fedsoft.messages import Measure, SoftTrained, Train
 from shoal.core.server_kit import clustered
-from shoal.core.server_kit.averaging import next_models
+from shoal.core.server_kit.aggregation.averaging import next_models
 from shoal.core.server_kit.clustered import Clustered
 from shoal.core.server_kit.standard import training
 from shoal.core.types import DeviceId, ModelKey, Tensors

@@ -12,7 +12,7 @@ from shoal.core.algorithms.feroma import Parameters, two_sample
 from shoal.core.algorithms.feroma.state import Row
 from shoal.core.exchange.parts import ClusterAssignment, Descriptor, FloatArray, Moments
 from shoal.core.server_kit import descriptors
-from shoal.core.server_kit.robust import capped, largest_share
+from shoal.core.server_kit.aggregation.robust import capped, largest_share
 from shoal.core.types import DeviceId, ModelKey
 
 SLIGHT = 1e-3

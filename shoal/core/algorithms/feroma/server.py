@@ -20,7 +20,7 @@ from shoal.core.exchange.messages import Describe, Described, Message, Train
 from shoal.core.exchange.parts import ClusterAssignment, Descriptor, PrivacySettings
 from shoal.core.exchange.tensors import Mixture
 from shoal.core.server_kit import clustered, descriptors
-from shoal.core.server_kit.averaging import held_back, next_models
+from shoal.core.server_kit.aggregation.averaging import held_back, next_models
 from shoal.core.server_kit.clustered import GLOBAL
 from shoal.core.server_kit.estimates import estimate
 from shoal.core.server_kit.frozen_encoder import admit_moments, ask_bounds, merged_bounds, projector_of

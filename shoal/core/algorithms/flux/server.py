@@ -21,7 +21,8 @@ from shoal.core.errors import Refused
 from shoal.core.exchange.messages import Describe, Described, Evaluate, Message, Train
 from shoal.core.exchange.parts import ClusterAssignment, Descriptor, Evidence, PrivacySettings
 from shoal.core.server_kit import clustered
-from shoal.core.server_kit.averaging import listed, next_models, steadied
+from shoal.core.server_kit.aggregation.averaging import listed, next_models, steadied
+from shoal.core.server_kit.aggregation.noised import charged, rule_of
 from shoal.core.server_kit.clustered import GLOBAL
 from shoal.core.server_kit.frozen_encoder import (
     admit_moments,
@@ -29,7 +30,6 @@ from shoal.core.server_kit.frozen_encoder import (
     merged_bounds,
     projector_of,
 )
-from shoal.core.server_kit.noised import charged, rule_of
 from shoal.core.server_kit.standard import accuracy_cost, mean_accuracy, private_training, trained, training
 from shoal.core.types import DeviceId, ModelKey, Tensors
 

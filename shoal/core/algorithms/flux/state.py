@@ -48,7 +48,7 @@ class State(Clustered):
     """phase: train, measure, bounds, cluster, clustered, watch, evaluate or done.
 
     progress: the number of completed rounds of training. accuracies: of the global model after each measured
-    round, by round. spent: by device, see `shoal.core.server_kit.noised.charged`.
+    round, by round. spent: by device, see `shoal.core.server_kit.aggregation.noised.charged`.
     drift: a remark for each time that clusters were formed again because data had drifted.
     """
 

@@ -9,9 +9,9 @@ from shoal.core.algorithms.pfedme.messages import Measure, Train
 from shoal.core.device_kit import standard
 from shoal.core.device_kit.evaluate import loss_of
 from shoal.core.device_kit.learner import authors, tensors_of
-from shoal.core.device_kit.personal import Personal, recall, remember
 from shoal.core.device_kit.samples import Batches, seeded
-from shoal.core.device_kit.train import gradients, refuse_own_training, walk, weights_of
+from shoal.core.device_kit.training.personal import Personal, recall, remember
+from shoal.core.device_kit.training.train import gradients, refuse_own_training, walk, weights_of
 from shoal.core.exchange.messages import Evaluate, Message, Trained
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""`fedserver model`: models as files, and the weights that a run starts from."""

@@ -1,0 +1,116 @@
+"""`fedserver cluster ...` and `fedserver model ...`: the clusters of a run and their models."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fedserver.cli import text
+from fedserver.cli.options import PATH, connected
+from shoal.core.errors import NotFound, Refused, near
+from shoal.shell.console import Console, Result, verb
+
+if TYPE_CHECKING:
+    from fedserver.rpc.client import OperatorClient
+
+
+@click.group()
+def cluster() -> None:
+    """List the clusters of a run, and roll their models back."""
+
+
+@cluster.command("ls", epilog="Example: fedserver cluster ls digits")
+@verb
+@connected
+@click.argument("name", metavar="RUN")
+def ls(console: Console, client: "OperatorClient", name: str) -> Result:
+    """List the clusters of a run, with the versions of their models that are kept.
+
+    Each version is the model with which a round opened; the last one is the current model. To return to one,
+    give its round to `fedserver cluster rollback`.
+    """
+    found = client.clusters(name)
+    return Result({"run": name, "clusters": list(map(asdict, found))}, text.clusters(found))
+
+
+@cluster.command(epilog="Example: fedserver cluster rollback digits --to-round 7 --cluster c0")
+@verb
+@connected
+@click.argument("name", metavar="RUN")
+@click.option(
+    "--to-round", type=click.IntRange(min=1), required=True, metavar="N", help="Return to round N. Required."
+)
+@click.option(
+    "--cluster", "key", default="", metavar="KEY", help="Roll back only this cluster's model.  [default: all]"
+)
+def rollback(console: Console, client: "OperatorClient", name: str, to_round: int, key: str) -> Result:
+    """Return to the models with which round N opened.
+
+    Without --cluster, the whole run returns to that state: its models, its clusters and its progress. Later
+    rounds are repeated. With --cluster, only that model is replaced.
+
+    An open round is abandoned and planned again; reports that still arrive for it do not count. A run that is
+    over stays over, with the earlier models. A rollback gets a round number of its own, so it can be undone
+    by another rollback.
+    """
+    status = client.roll_back(name, to_round, key)
+    what = f"the model of {key}" if key else f"run {name}"
+    return Result(
+        text.data(status),
+        f"{what} was rolled back to the start of round {to_round}\n{text.summary(status.summary)}",
+    )
+
+
+@click.group()
+def model() -> None:
+    """Export the models of a run."""
+
+
+@model.command(epilog="Example: fedserver model export digits --cluster c0 --out c0.safetensors")
+@verb
+@connected
+@click.argument("name", metavar="RUN")
+@click.option(
+    "--cluster", metavar="KEY", help="Cluster whose model to export. Required if there are several."
+)
+@click.option(
+    "--out", type=PATH, required=True, metavar="FILE", help="The safetensors file to write. Required."
+)
+def export(console: Console, client: "OperatorClient", name: str, cluster: str | None, out: Path) -> Result:
+    """Write the model of a cluster to a safetensors file. The run must be over."""
+    from fedserver.cli.models.weights import save
+
+    found = client.show(name)
+    if not found.summary.over:
+        raise Refused(f"run {name} is not over", f"wait for it: fedserver run wait {name}")
+    known = list(found.models)
+    if not known:
+        raise NotFound(f"run {name} ended before it had a model")
+    if cluster is None and len(known) > 1:
+        raise NotFound(f"run {name} has {len(known)} models", f"give --cluster: {', '.join(known)}")
+    key = known[0] if cluster is None else cluster
+    if key not in found.models:
+        raise NotFound(f"run {name} has no cluster {key!r}", near(key, known))
+    console.progress(f"fetching the model of {key}")
+    weights = found.models[key]
+    in_all = {device: each for device, each in client.status().released.items() if device in found.released}
+    privacy = {
+        "privacy": "; ".join(text.privacy(found.released, found.central)),
+        "privacy_over_all_runs": "; ".join(text.privacy(in_all)),
+    }
+    save(client.fetch(weights), out, {"run": name, "cluster": key, **privacy})
+    facts = {
+        "run": name,
+        "cluster": key,
+        "path": str(out),
+        "sha256": weights.blob.sha256,
+        **text.private_data(found.released, found.central),
+        **privacy,
+    }
+    said = [
+        f"{out}: the model of {key}, {len(weights.manifest)} tensors",
+        f"privacy in this run\n{text.privacy_table(found.released, found.central)}",
+        f"privacy of the same devices over all runs\n{text.privacy_table(in_all)}",
+    ]
+    return Result(facts, "\n".join(said))

@@ -1,0 +1,1 @@
+"""`fedserver authority`, `token` and `audit`: who may join, and what was done."""

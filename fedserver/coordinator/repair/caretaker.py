@@ -1,0 +1,107 @@
+"""The caretaker looks after what is stored while the server works.
+
+Every few seconds it makes a second copy of the models that the runs continue from, where there is none. All
+the time, slowly, it reads what is stored and compares it with its hashes and checksums: the models of each
+run, the reports of open rounds, the copies, and the rows of the database. So damage is found while there is
+still a sound copy, and not only when the data are needed.
+"""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from fedserver.coordinator.repair import damage
+from fedserver.coordinator.runs import Run
+from fedserver.store.integrity.redundancy import DamagedRow
+from shoal.core.engine.stages import Stage
+from shoal.core.errors import DataFault, DiskFull
+
+if TYPE_CHECKING:
+    from fedserver.coordinator.coordinator import Coordinator
+
+log = logging.getLogger("shoal.server")
+
+COPYING = 2.0
+"""Seconds between two looks for models that have no copy yet."""
+CHECKING = 600.0
+"""Seconds between two passes over all that is stored."""
+PACE = 32 << 20
+"""How many bytes a pass reads per second."""
+
+
+class Caretaker:
+    """Created with the coordinator whose storage it looks after; `work` ends only by an error."""
+
+    def __init__(self, coordinator: "Coordinator") -> None:
+        self._coordinator, self._storage = coordinator, coordinator.storage
+        self._copied: set[str] = set()
+
+    async def work(self) -> None:
+        passed, loop = 0.0, asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(COPYING)
+            if self._coordinator.recovery.pending or self._storage.full:
+                continue
+            await self.copy()
+            if loop.time() - passed >= CHECKING:
+                if passed:
+                    await self.check(PACE)
+                passed = loop.time()
+
+    async def copy(self) -> None:
+        """Make the copies that are missing, and delete those that are not needed any more."""
+        newest: set[str] = set()
+        for run in list(self._coordinator.runs.values()):
+            for _, names in (await self._storage.runs.checkpoints(run.run))[:1]:
+                newest.update(names)
+        if newest != self._copied:
+            try:
+                await asyncio.to_thread(self._storage.blobs.keep_copies, newest)
+            except DiskFull as full:
+                log.warning("the disk is full; models are without a second copy: %s", full)
+            else:
+                self._copied = newest
+
+    async def check(self, pace: float = 0.0) -> None:
+        """One pass over everything. Damage is repaired, or the runs get on without what is damaged.
+
+        pace: bytes that are read per second at most; 0 for no limit.
+        """
+        await self._storage.check_rows()
+        for run in list(self._coordinator.runs.values()):
+            try:
+                await self._check_run(run, pace)
+            except (DamagedRow, DataFault) as error:
+                log.error("run %s: %s", run.run, error)
+        for name in sorted(self._copied):
+            if not await asyncio.to_thread(self._storage.blobs.check_copy, name):
+                log.error("the copy of blob %s was damaged, and is made again", name[:12])
+                self._copied = set()
+
+    async def _check_run(self, run: Run, pace: float) -> None:
+        for place, (number, names) in enumerate(await self._storage.runs.checkpoints(run.run)):
+            if place == 0:
+                await self._coordinator.in_turn(self._check_newest(run, number, names))
+            elif found := await damage.lost_blob(self._storage, names, pace):
+                await self._coordinator.in_turn(self._drop(run, number, found))
+        if run.active and run.engine.stage is Stage.OPEN:
+            number, expected = run.engine.round, sorted(run.engine.reported)
+            records = await self._storage.reports.of_round(run.run, number)
+            if lost := await damage.lost_reports(self._storage, records, expected, pace):
+                await self._coordinator.in_turn(damage.withdraw(run, number, lost))
+
+    async def _check_newest(self, run: Run, number: int, names: list[str]) -> None:
+        current = await self._storage.runs.checkpoints(run.run)
+        if not current or current[0][0] != number:
+            return
+        _, lost = await damage.examine(run, names)
+        if lost and run.active:
+            await damage.go_back(run, lost)
+
+    async def _drop(self, run: Run, number: int, found: str) -> None:
+        kept = [each for each, _ in await self._storage.runs.checkpoints(run.run)]
+        if number in kept[1:]:
+            await self._storage.runs.drop_checkpoint.when_space(run.run, number)
+            text = f"the checkpoint that round {number} opens with is lost: {found}"
+            log.error("run %s: %s", run.run, text)
+            await run.note(text)

@@ -1,0 +1,188 @@
+"""Intake of reports: a report is checked, stored on disk, and only then counted.
+
+Reports are checked at the same time, since that takes long: it reads all their tensors. Whether a report
+counts is decided in turn, one report at a time and never while a round opens or ends. Otherwise two copies of
+a report, or a report and the deadline of its round, could both pass their checks before either has had its
+effect.
+"""
+
+import asyncio
+import logging
+
+from fedserver.coordinator.coordinator import Coordinator
+from fedserver.coordinator.repair import damage
+from fedserver.coordinator.runs import Run
+from fedserver.store import released
+from fedserver.store.content.blobs import Blobs
+from fedserver.store.content.mapped import MappedTensors
+from fedserver.store.identities.audit import Event
+from fedserver.store.integrity.records import ReportRecord
+from shoal.core.algorithm import admit
+from shoal.core.engine.events import Failed, Reported
+from shoal.core.errors import BadPayload, DiskFull, StaleReport, Unavailable
+from shoal.core.exchange.admit import admit_message, admit_payload
+from shoal.core.exchange.link import Failure, Outcome, Receipt, Report
+from shoal.core.exchange.messages import Message
+from shoal.core.exchange.payload import Payload, Weights, decode
+from shoal.core.exchange.wire import payload_to_bytes
+from shoal.core.types import DeviceId, Tensors
+from shoal.shell import crash
+
+log = logging.getLogger("shoal.server")
+
+DETAILS, REASON = 8192, 500
+"""How many characters of a traceback (its end) go into the log, and how many of why a device is missing."""
+
+
+async def receive(coordinator: Coordinator, device: DeviceId, report: Report) -> Receipt:
+    """Receive a report, and return its receipt. A report counts only once, and only if it is on disk.
+
+    Raises NotFound if blobs of the report are missing: they never arrived, newer uploads took their space, or
+    a failed disk lost them. This is not the device's fault, and nothing is decided: the device uploads them
+    and reports again.
+    """
+    run = coordinator.runs.get(report.run)
+    if run is None:
+        coordinator.check_recovered(report.run)
+        return Receipt(Outcome.LATE, f"there is no run {report.run!r}")
+    task = await _answered(coordinator, run, device, report)
+    if isinstance(task, Receipt):
+        if task.outcome is Outcome.REFUSED:
+            await coordinator.in_turn(_disputed(run, device, report.round, task.reason))
+        return task
+    if isinstance(report.result, Failure):
+        if report.result.code == BadPayload.code:
+            receipt = await coordinator.in_turn(_suspected(run, device, report))
+            if receipt is not None:
+                return receipt
+        return await coordinator.in_turn(_failed(run, device, report, report.result))
+    try:
+        # In a thread and out of turn: reading all tensors of a large model would hold up every other device.
+        await asyncio.to_thread(_admit, coordinator.storage.blobs, run, device, task, report.result)
+    except BadPayload as bad:
+        await _drop(coordinator, device, report)
+        facts = {"run": run.run, "round": report.round, "device": device, "reason": bad.message}
+        await coordinator.storage.identities.note_event(Event.UPDATE_REFUSED, **facts)
+        return await coordinator.in_turn(_refused(run, device, report, bad))
+    await released.record_report(coordinator.storage, run.run, device, task, report.result, run.left_open)
+    return await coordinator.in_turn(_count(coordinator, run, device, report, report.result))
+
+
+async def _answered(
+    coordinator: Coordinator, run: Run, device: DeviceId, report: Report
+) -> Message | Receipt:
+    """The task that a report answers, or the receipt for a report that no task waits for.
+
+    This is called twice. The first call, before the tensors are checked, saves reading the tensors of a
+    report that cannot count; those of a duplicate are no longer among the uploads. The second call, in turn
+    and right before the report counts, is the one that decides: meanwhile the round may have ended, or
+    another copy of the report may have been counted.
+    """
+    stored = await coordinator.storage.reports.get(report.run, report.round, device)
+    if stored is not None:
+        if isinstance(report.result, Payload) and stored.data == payload_to_bytes(report.result):
+            return Receipt(Outcome.DUPLICATE, "the same report was counted before")
+        return Receipt(Outcome.REFUSED, "another report of this device was counted in this round before")
+    try:
+        return _expected(run, device, report)
+    except StaleReport as stale:
+        await _drop(coordinator, device, report)
+        return Receipt(Outcome.LATE, str(stale))
+
+
+def _expected(run: Run, device: DeviceId, report: Report) -> Message:
+    """The task that the report answers. Raises StaleReport if no task waits for it."""
+    if not run.active:
+        raise StaleReport(f"run {run.run} is over: {run.reason}", "ask for the next task")
+    return run.engine.expects(device, report.round, report.attempt)
+
+
+def _admit(blobs: Blobs, run: Run, device: DeviceId, task: Message, payload: Payload) -> None:
+    """Raises BadPayload or NotFound.
+
+    Everything that does not need the tensors is checked before one is opened.
+    """
+
+    def arrived(weights: Weights) -> Tensors:
+        return MappedTensors(blobs.arrived(device, weights.blob.sha256), weights.manifest)
+
+    admit_payload(task, payload)
+    reply = decode(payload, {payload.kind: task.reply}, arrived)
+    admit_message(task, reply)
+    admit(run.server_half, run.engine.state, task, reply)
+
+
+async def _count(
+    coordinator: Coordinator, run: Run, device: DeviceId, report: Report, payload: Payload
+) -> Receipt:
+    """In turn: store the report, which counts from then on."""
+    task = await _answered(coordinator, run, device, report)
+    if isinstance(task, Receipt):
+        return task
+    if device in coordinator.barred:  # it was revoked while this call was in progress
+        await _drop(coordinator, device, report)
+        return Receipt(Outcome.REFUSED, "the device was revoked")
+    crash.point("server.report-checked")
+    record = ReportRecord.of(report.run, report.round, device, report.attempt, payload)
+    try:
+        await coordinator.storage.reports.add(record)
+    except DiskFull as fault:
+        log.warning("a report of device %s cannot be stored: %s", device, fault)
+        raise Unavailable("the server cannot store the report at the moment", "send it again") from None
+    crash.point("server.report-stored")
+    await run.advance(Reported(device, report.round, report.attempt))
+    crash.point("server.report-counted")
+    return Receipt(Outcome.ACCEPTED)
+
+
+async def _suspected(run: Run, device: DeviceId, report: Report) -> Receipt | None:
+    """A device says that the bytes of its task are wrong: verify our own, before it is blamed.
+
+    Returns the receipt if they were damaged. Then the device keeps its task, or gets one with other models.
+    """
+    lease = run.lease(device)
+    if lease is None:
+        return None
+    names = [weights.blob.sha256 for weights in lease.task.payload.weights()]
+    damaged, lost = await damage.examine(run, damage.complained(run, names))
+    if lost:
+        await damage.go_back(run, lost)
+    why = "the bytes of the task were damaged on the server's disk: ask for the next task"
+    return Receipt(Outcome.LATE, why) if damaged or damage.were_damaged(run, names) else None
+
+
+async def _disputed(run: Run, device: DeviceId, round: int, reason: str) -> None:
+    """Log a second, different report once, for the operator: two processes may be sharing one identity."""
+    if (device, round) not in run.disputed:
+        run.disputed.add((device, round))
+        await run.note(f"a report of round {round} was refused: {reason}", device)
+
+
+async def _failed(run: Run, device: DeviceId, report: Report, failure: Failure) -> Receipt:
+    details = f"\n{failure.details[-DETAILS:]}" if failure.details else ""
+    reason = f"it failed: {failure.message[:REASON]}"
+    await run.note(f"{reason} [{failure.code}]{details}", device)
+    return await _without(run, device, report, reason, Receipt(Outcome.ACCEPTED))
+
+
+async def _refused(run: Run, device: DeviceId, report: Report, bad: BadPayload) -> Receipt:
+    reason = f"its report was refused: {bad.message[:REASON]}"
+    await run.note(reason, device)
+    return await _without(run, device, report, reason, Receipt(Outcome.REFUSED, str(bad)))
+
+
+async def _without(run: Run, device: DeviceId, report: Report, reason: str, receipt: Receipt) -> Receipt:
+    """Let the round continue without this device."""
+    try:
+        _expected(run, device, report)
+    except StaleReport as stale:
+        return Receipt(Outcome.LATE, str(stale))
+    await run.advance(Failed(device, report.round, report.attempt, reason))
+    return receipt
+
+
+async def _drop(coordinator: Coordinator, device: DeviceId, report: Report) -> None:
+    """Delete the uploads of a report that does not count."""
+    if isinstance(report.result, Payload):
+        names = [weights.blob.sha256 for weights in report.result.weights()]
+        await asyncio.to_thread(coordinator.storage.blobs.discard, device, names)

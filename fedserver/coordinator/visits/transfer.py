@@ -1,0 +1,155 @@
+"""The transfer of blobs: which ones a device may fetch and upload, and how many bytes are accepted."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fedserver.coordinator.coordinator import Coordinator
+from fedserver.coordinator.runs import Lease
+from fedserver.coordinator.visits.visitor import Visitor
+from fedserver.store.content.blobs import Upload
+from shoal.core.errors import BadPayload, DiskFull, NotFound, Refused, ServerFull, TooOften
+from shoal.core.exchange.admit import largest_upload, most_models
+from shoal.core.exchange.payload import BlobRef
+from shoal.core.exchange.wire import CHUNK
+from shoal.core.types import RunId
+from shoal.shell.disk import storing
+
+log = logging.getLogger("shoal.server")
+
+MOST_REPEATS, PAUSE = 16, (60.0, 120.0)
+"""How many times a device may upload the bytes that a round needs from it, since connections break and the
+last bytes are sent again; and after how many seconds it may try again. Each round counts from zero."""
+
+
+async def fetch(
+    coordinator: Coordinator, visitor: Visitor, blob: BlobRef, start: int
+) -> AsyncIterator[bytes]:
+    """The bytes of a blob from `start` on, for a device.
+
+    Raises NotFound unless its task or placement names it.
+    """
+    run = _run_of(coordinator, visitor, blob)
+    if run is None:
+        raise NotFound(
+            f"blob {blob.sha256[:12]} is not for device {visitor.device}",
+            "ask for the next task, or for a placement",
+        )
+    async for chunk in read(coordinator.storage.blobs.path(blob.sha256), blob, start):
+        coordinator.heard(visitor)
+        coordinator.meter.down(run, visitor.device, len(chunk))
+        yield chunk
+
+
+def _run_of(coordinator: Coordinator, visitor: Visitor, blob: BlobRef) -> RunId | None:
+    """The run whose task or placement named this blob to the device."""
+    for lease in coordinator.leases(visitor):
+        if any(weights.blob == blob for weights in lease.task.payload.weights()):
+            return lease.task.run
+    return visitor.granted.get(blob.sha256)
+
+
+async def read(path: Path, blob: BlobRef, start: int) -> AsyncIterator[bytes]:
+    """The bytes of a file from `start` on, read without blocking the event loop."""
+    if start > blob.size:
+        raise BadPayload(f"a blob of {blob.size} bytes has no byte {start}")
+    with storing(path):
+        try:
+            file = await asyncio.to_thread(path.open, "rb")
+        except FileNotFoundError:
+            raise NotFound(f"blob {blob.sha256[:12]} is gone", "ask for the next task") from None
+    with file:
+        file.seek(start)
+        while chunk := await asyncio.to_thread(file.read, CHUNK):
+            yield chunk
+
+
+async def uploaded(coordinator: Coordinator, visitor: Visitor, blob: BlobRef) -> int:
+    """How many bytes of an upload have arrived. Raises what `upload` would raise, before any byte is sent."""
+    held = await asyncio.to_thread(coordinator.storage.blobs.uploaded, visitor.device, blob)
+    if held < blob.size:
+        _room_for(coordinator, visitor, blob)
+        coordinator.storage.space.check(coordinator.low_water(), blob.size - held)
+    return held
+
+
+async def upload(
+    coordinator: Coordinator, visitor: Visitor, blob: BlobRef, start: int, chunks: AsyncIterator[bytes]
+) -> int:
+    """Receive a blob for the answer to one of the device's tasks. Returns how many bytes have arrived."""
+    lease, room = _room_for(coordinator, visitor, blob)
+    blobs = coordinator.storage.blobs
+    with expected(coordinator, blob.size - start) as arrived:
+        receiving = await asyncio.to_thread(blobs.receive, visitor.device, blob, start, room)
+        visitor.uploads[blob.sha256] = receiving
+
+        async def counted() -> AsyncIterator[bytes]:
+            nonlocal lease
+            async for chunk in chunks:
+                if not any(each is lease for each in coordinator.leases(visitor)):
+                    lease, _ = _room_for(coordinator, visitor, blob)  # another task may need the same blob
+                coordinator.heard(visitor)
+                coordinator.meter.up(lease.task.run, visitor.device, len(chunk))
+                if visitor.takes(lease.task.run, lease.task.round, len(chunk)) > MOST_REPEATS * room:
+                    raise TooOften(
+                        f"device {visitor.device} sent {MOST_REPEATS} times the bytes that its task needs",
+                        "check its network connection, its memory and its software",
+                        PAUSE,
+                    )
+                arrived(len(chunk))
+                yield chunk
+
+        try:
+            return await write(receiving, counted())
+        finally:
+            if visitor.uploads.get(blob.sha256) is receiving:
+                del visitor.uploads[blob.sha256]
+
+
+@contextmanager
+def expected(coordinator: Coordinator, size: int) -> Iterator[Callable[[int], None]]:
+    """Reserve disk space for an upload: see `DiskSpace.expecting`.
+
+    Raises ServerFull if there is too little.
+    """
+    with coordinator.storage.space.expecting(max(0, size), coordinator.low_water()) as arrived:
+        try:
+            yield arrived
+        except DiskFull as full:
+            log.warning("an upload cannot be stored: %s", full)
+            raise ServerFull(
+                "the server's disk is full, or it has too many files open",
+                "the server's operator can free some space; the device tries again",
+            ) from None
+
+
+def _room_for(coordinator: Coordinator, visitor: Visitor, blob: BlobRef) -> tuple[Lease, int]:
+    """The lease that needs the blob, and how many bytes all uploads of the device may use.
+
+    Raises Refused if the device has no task, BadPayload if the blob is too large for the answer to any task.
+    """
+    leases = coordinator.leases(visitor)
+    if not leases:
+        raise Refused(f"device {visitor.device} has no task that needs an upload", "ask for the next task")
+    most = 0
+    for lease in leases:
+        largest = largest_upload(lease.message, coordinator.limits)
+        if blob.size <= largest:
+            return lease, largest * most_models(lease.message)
+        most = max(most, largest)
+    raise BadPayload(
+        f"an upload has {blob.size} bytes, but the task's answer needs at most {most}",
+        "train the run's own model, with the same build()",
+    )
+
+
+async def write(receiving: Upload, chunks: AsyncIterator[bytes]) -> int:
+    """Write all chunks. On return they are synced, and verified if the upload is complete."""
+    try:
+        async for chunk in chunks:
+            await asyncio.to_thread(receiving.append, chunk)
+        return await asyncio.to_thread(receiving.finish)
+    finally:
+        receiving.close()

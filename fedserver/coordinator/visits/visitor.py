@@ -1,0 +1,138 @@
+"""The state of a device that the server keeps in memory."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from fedserver.store.content.blobs import Upload
+from fedserver.store.integrity.records import DeviceRecord
+from shoal.core.types import DeviceId, ModelKey, RunId
+
+GRANTS = 16
+"""How many of the blobs that placements named last a device may still fetch, and all that the last one
+named."""
+REPLACED = 8
+"""How many earlier sessions of a device are remembered, to tell a replaced session from an unknown one."""
+
+
+class Quota(Protocol):
+    """Which clusters' models a newcomer may have: see `fedserver.authority.model_quota`."""
+
+    async def allows(self, device: DeviceId, run: RunId, clusters: Collection[ModelKey]) -> bool:
+        """Whether it may have these, beside those that it has had today."""
+
+    async def spend(self, device: DeviceId, run: RunId, clusters: Collection[ModelKey]) -> None:
+        """Count these. Raises TooOften."""
+
+
+class Unlimited:
+    """No newcomer is counted."""
+
+    async def allows(self, device: DeviceId, run: RunId, clusters: Collection[ModelKey]) -> bool:
+        return True
+
+    async def spend(self, device: DeviceId, run: RunId, clusters: Collection[ModelKey]) -> None:
+        """Nothing is counted."""
+
+
+class Signal:
+    """Announces changes.
+
+    Call `next()` before reading the state and then wait, so that no change is missed.
+    """
+
+    def __init__(self) -> None:
+        self._next = asyncio.Event()
+
+    def next(self) -> asyncio.Event:
+        """The event that the next `fire` sets."""
+        return self._next
+
+    def fire(self) -> None:
+        self._next.set()
+        self._next = asyncio.Event()
+
+
+async def fired_within(event: asyncio.Event, seconds: float) -> bool:
+    """Whether the event was set within this many seconds."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)
+    return event.is_set()
+
+
+@dataclass
+class Visitor:
+    """A device that has called since the start.
+
+    session: the current one; "" before the first hello and after the device left. replaced: the sessions
+    before it. joined: the runs that it has joined in this session. given: the run of the task that it was
+    given last, which is the one that it works on. granted: blobs that answers to a placement named, and their
+    runs. taken: for each run the last round in which it uploaded, and the bytes uploaded in it. polling: how
+    many of its calls wait for a task. sent_finished: whether it knows that no run is left. changed: fires if
+    there may be something new for it. first_seen, last_seen: clock times. noted: whether these are on disk.
+    """
+
+    device: DeviceId
+    software: str = ""
+    session: str = ""
+    replaced: tuple[str, ...] = ()
+    first_seen: float = 0.0
+    last_seen: float = 0.0
+    joined: set[RunId] = field(default_factory=set)
+    given: RunId = ""
+    granted: dict[str, RunId] = field(default_factory=dict)
+    uploads: dict[str, Upload] = field(default_factory=dict)
+    taken: dict[RunId, tuple[int, int]] = field(default_factory=dict)
+    polling: int = 0
+    sent_finished: bool = False
+    noted: bool = True
+    changed: Signal = field(default_factory=Signal)
+
+    def begin(self, software: str) -> str:
+        """Begin a new session, and return it. The earlier one becomes void, and its uploads are closed."""
+        if self.session:
+            self.replaced = (*self.replaced, self.session)[-REPLACED:]
+        self.session, self.software = secrets.token_urlsafe(24), software
+        self.joined, self.sent_finished = set(), False
+        for upload in self.uploads.values():
+            upload.close()
+        self.changed.fire()
+        return self.session
+
+    def end(self) -> None:
+        self.session = ""
+        self.changed.fire()
+
+    def seen(self) -> None:
+        self.last_seen, self.noted = time.time(), False
+        self.first_seen = self.first_seen or self.last_seen
+
+    def grant(self, names: list[str], run: RunId) -> None:
+        """Allow the device to fetch these blobs, which the answer to a placement named."""
+        for name in names:
+            self.granted.pop(name, None)
+            self.granted[name] = run
+        for name in list(self.granted)[: -max(GRANTS, len(names))]:
+            del self.granted[name]
+
+    def takes(self, run: RunId, round: int, size: int) -> int:
+        """Count uploaded bytes, and return how many have been uploaded in this round."""
+        last, before = self.taken.get(run, (round, 0))
+        self.taken[run] = round, size + (before if last == round else 0)
+        return self.taken[run][1]
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Wrap a call that waits; the device counts as present as long as the call lasts."""
+        self.polling += 1
+        try:
+            yield
+        finally:
+            self.polling -= 1
+
+    def record(self) -> DeviceRecord:
+        return DeviceRecord(self.device, self.software, self.first_seen, self.last_seen)

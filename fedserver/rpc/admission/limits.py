@@ -1,0 +1,124 @@
+"""How much at once, and how often: of one device, and of all together.
+
+A device that works is never turned away for those that arrive: only `Hello` and `Place`, with which a device
+arrives, are paced, and each device has places of its own. A refusal says when to come again.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import grpc
+from grpc import aio
+
+from fedserver.rpc.admission.identity import Callers, Context, address_of
+from fedserver.rpc.messages import UNKNOWN, Behavior, around
+from shoal.core.engine.pacing import Pace
+from shoal.core.errors import BadPayload, Busy, TooOften
+from shoal.core.types import DeviceId
+
+ARRIVALS, AT_ONCE, FURTHEST = 50.0, 100.0, 45.0
+"""Devices that may arrive in a second, and at one moment; seconds after which the last of a crowd may."""
+OWN_ARRIVALS, OWN_AT_ONCE = 1.0, 20.0
+"""The same of one device: it cannot fill the queue of all."""
+CALLS, LEAST_CALLS, CROWDED_CALLS, ALL_CALLS = 8, 3, 8_192, 65_536
+"""Calls of one device at a time; how many it may have while more than CROWDED_CALLS of all are open; and
+calls of all. A device that works needs three: for a task or a report, for uploads, and for heartbeats."""
+TRANSFERS, ALL_TRANSFERS = 4, 256
+"""Transfers of one device at a time, and of all; each takes up to 5 MB of memory. While more than half are
+taken, each device gets one."""
+
+OURS = "/fed.v1."
+ARRIVING = ("/fed.v1.DeviceService/Hello", "/fed.v1.PlacementService/Place")
+MOVING = ("/fed.v1.BlobService/Fetch", "/fed.v1.BlobService/Upload")
+
+
+class Places:
+    """Places for calls, by device: a device with many cannot take those of others.
+
+    each: places of one device; least: what is left to it while more than `crowded` of all are taken. full:
+    when no more are given. what: their name in errors.
+    """
+
+    def __init__(self, what: str, each: int, least: int, crowded: int, full: int) -> None:
+        self._what, self._each, self._least, self._crowded, self._full = what, each, least, crowded, full
+        self._taken: Counter[DeviceId] = Counter()
+        self._all = 0
+
+    @contextmanager
+    def taken(self, device: DeviceId) -> Iterator[None]:
+        """Take a place for the block. Raises TooOften or Busy."""
+        own = self._taken[device]
+        if own >= self._each:
+            raise TooOften(
+                f"device {device} has {own} {self._what} in progress",
+                "end one of them first; does a second process use this device's name?",
+                (1.0, 5.0),
+            )
+        if self._all >= self._full or (self._all >= self._crowded and own >= self._least):
+            problem = f"the server has {self._all} {self._what} in progress, and takes no more of this device"
+            raise Busy(problem, "try again in a moment", (1.0, 10.0))
+        self._taken[device] += 1
+        self._all += 1
+        try:
+            yield
+        finally:
+            self._all -= 1
+            self._taken[device] -= 1
+            if not self._taken[device]:
+                del self._taken[device]
+
+
+class Admission(aio.ServerInterceptor):  # type: ignore[type-arg]
+    """Limits the calls of each device, and the transfers and arrivals of all."""
+
+    def __init__(self, callers: Callers) -> None:
+        self._callers = callers
+        self._calls = Places("calls", CALLS, LEAST_CALLS, CROWDED_CALLS, ALL_CALLS)
+        self._transfers = Places("transfers", TRANSFERS, 1, ALL_TRANSFERS // 2, ALL_TRANSFERS)
+        self._arrivals = Pace(ARRIVALS, AT_ONCE, FURTHEST)
+        self._own: dict[DeviceId, Pace] = {}
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Any:
+        handler, method = await continuation(handler_call_details), handler_call_details.method
+        if handler is UNKNOWN:
+            return handler
+        places = self._transfers if method in MOVING else self._calls
+
+        def admitted(behavior: Behavior) -> Behavior:
+            async def answered(request: Any, context: Context) -> Any:
+                device = self._device(method, context)
+                if method in ARRIVING:
+                    self._arrive(device)
+                with places.taken(device):
+                    return await behavior(request, context)
+
+            return answered
+
+        return around(handler, admitted)
+
+    def _device(self, method: str, context: Context) -> DeviceId:
+        """Whose places a call takes. In plain text, a call for the server's health does not say who calls."""
+        try:
+            return self._callers.identify(context)
+        except BadPayload:
+            if method.startswith(OURS):
+                raise
+            return address_of(context)
+
+    def _arrive(self, device: DeviceId) -> None:
+        """Count an arrival. Raises TooOften if this device arrives too often, Busy if too many do."""
+        now = asyncio.get_running_loop().time()
+        own = self._own.setdefault(device, Pace(OWN_ARRIVALS, OWN_AT_ONCE, FURTHEST))
+        for pace in (own, self._arrivals):
+            if delay := pace.delay(now):
+                window, hint = (delay, delay + 1.0), f"try again in {delay:.0f} s"
+                if pace is own:
+                    raise TooOften(f"device {device} arrives too often", hint, window)
+                raise Busy("many devices arrive at once", hint, window)

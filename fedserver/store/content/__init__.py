@@ -1,0 +1,1 @@
+"""Files by the hash of their content."""

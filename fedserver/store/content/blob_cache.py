@@ -1,0 +1,91 @@
+"""Which blobs hold a run's tensors, so that stored tensors are never packed or hashed again."""
+
+from typing import Any
+
+from fedserver.store.content.blobs import Blobs
+from fedserver.store.content.mapped import StoredTensors
+from fedserver.store.runs import Runs
+from shoal.core.engine.checkpoint import Structure, blobs_of, decode, encode
+from shoal.core.exchange.messages import Message
+from shoal.core.exchange.payload import Payload, Weights
+from shoal.core.exchange.payload import encode as encode_message
+from shoal.core.exchange.tensors import digest
+from shoal.core.types import ModelKey, RunId, Tensors
+
+
+class BlobCache:
+    """Finds tensors by the identity of their objects, since a state and its tasks share models.
+
+    For the store's thread only.
+    """
+
+    def __init__(self, runs: Runs, blobs: Blobs, run: RunId) -> None:
+        self._runs, self._blobs, self._run = runs, blobs, run
+        self._weights: dict[int, tuple[Tensors, Weights]] = {}
+        self._payloads: dict[int, tuple[Message, Payload]] = {}
+
+    def payload(self, message: Message) -> Payload:
+        """The payload of a task. A message is encoded only once, no matter how many devices get it."""
+        if id(message) not in self._payloads:
+            payload = encode_message(message, lambda tensors: self._keep(tensors))
+            self._payloads[id(message)] = (message, payload)
+        return self._payloads[id(message)][1]
+
+    def question(self, message: Message) -> Payload:
+        """The payload of the question that a newcomer is asked. It is not cached."""
+        return encode_message(message, lambda tensors: self.weights(tensors))
+
+    def weights(self, tensors: Tensors) -> Weights:
+        """The blob of these tensors. A new blob is stored, but not cached."""
+        if isinstance(tensors, StoredTensors):
+            return tensors.weights
+        known = self._weights.get(id(tensors))
+        return known[1] if known else self._runs.keep(self._run, tensors)
+
+    def store_state(self, hint: Any, state: object) -> Structure:
+        """The structure under which a state is saved.
+
+        Entries that the state does not refer to are dropped: they belonged to the previous round.
+        """
+        structure = encode(hint, state, lambda tensors: self._keep(tensors))
+        needed = blobs_of(structure)
+        self._weights = {key: known for key, known in self._weights.items() if known[1].blob.sha256 in needed}
+        self._payloads = {}
+        return structure
+
+    def load_state(self, hint: Any, round: int | None = None) -> Any:
+        """The state that a round opened with: the current round, or an earlier one whose checkpoint is
+        kept."""
+        return decode(hint, self._runs.checkpoint(self._run, round), lambda weights: self.load(weights))
+
+    def models_of(self, hint: Any, round: int) -> dict[ModelKey, Weights]:
+        """The blobs of the models that a round opened with. No tensor is opened."""
+        places: dict[int, tuple[Tensors, Weights]] = {}
+
+        def note(weights: Weights) -> Tensors:
+            stand_in: Tensors = {}
+            places[id(stand_in)] = (stand_in, weights)
+            return stand_in
+
+        state = decode(hint, self._runs.checkpoint(self._run, round), note)
+        return {key: places[id(model)][1] for key, model in state.models.items()}
+
+    def load(self, weights: Weights) -> Tensors:
+        tensors = self._blobs.read(weights)
+        self._weights[id(tensors)] = (tensors, weights)
+        return tensors
+
+    def restore(self, name: str) -> bool:
+        """Write a blob again from the tensors that the run has in memory. False if they are not there."""
+        for tensors, weights in list(self._weights.values()):
+            if weights.blob.sha256 == name and not isinstance(tensors, StoredTensors):
+                if digest(tensors) != name:  # they are views of the damaged file
+                    return False
+                self._blobs.keep(tensors)
+                return True
+        return False
+
+    def _keep(self, tensors: Tensors) -> Weights:
+        weights = self.weights(tensors)
+        self._weights[id(tensors)] = (tensors, weights)
+        return weights

@@ -1,0 +1,398 @@
+"""Blobs on the server's disk, named by the SHA-256 of their bytes.
+
+blobs/<aa>/<sha256>               complete, verified and synced; the database refers only to these
+copies/<aa>/<sha256>              the newest models of each run again, to restore a damaged one
+quarantine/<sha256>               former blobs whose bytes no longer match their names
+partial/<device>/<sha256>.part    an upload that is in progress or was interrupted
+partial/<device>/<sha256>         a complete and verified upload; it stays until its report counts, so that a
+                                  crash before then does not cost the device a second upload
+tmp/                              files that are being written
+"""
+
+import errno
+import hashlib
+import math
+import os
+import time
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from threading import Lock
+from weakref import WeakValueDictionary
+
+from fedserver.store.content.mapped import mapped
+from fedserver.store.database import Database
+from shoal.core.errors import BadPayload, DataFault, DiskFull, NotFound, Unavailable
+from shoal.core.exchange.payload import BlobRef, Weights
+from shoal.core.exchange.tensors import manifest_of, pack, unpack
+from shoal.core.exchange.wire import CHUNK
+from shoal.core.types import DeviceId, RunId, Tensors
+from shoal.shell import crash
+from shoal.shell.disk import make_folder, move, settle, share, storing, temporary
+
+TURNS = 64
+"""How many locks all uploads share. The hash of the file's path selects one, so no lock has to be created or
+removed for an upload, and uploads of different blobs rarely wait for each other."""
+
+
+class Blobs:
+    """The blobs of a state folder. `References` knows which of them are needed.
+
+    restored: what was found damaged and restored since the start, for people.
+    """
+
+    def __init__(self, state: Path) -> None:
+        self._blobs, self._partial, self._tmp = state / "blobs", state / "partial", state / "tmp"
+        self._quarantine, self._copies = state / "quarantine", state / "copies"
+        self.restored: list[str] = []
+        self._sound: dict[str, float] = {}
+        self._receiving = WeakValueDictionary[Path, Upload]()
+        self._turns = tuple(Lock() for _ in range(TURNS))
+        with storing(state):
+            for folder in (self._blobs, self._partial, self._tmp):
+                make_folder(folder)
+
+    def path(self, sha256: str) -> Path:
+        return self._blobs / sha256[:2] / sha256
+
+    def keep(self, tensors: Tensors) -> Weights:
+        """Store tensors and hash them while writing; they are on disk on return. Raises StorageFault."""
+        sha, size = hashlib.sha256(), 0
+        with storing(self._tmp), temporary(self._tmp) as file:
+            for piece in pack(tensors):
+                sha.update(piece)
+                size += file.write(piece)
+            if not self.path(sha.hexdigest()).is_file():
+                settle(file, self.path(sha.hexdigest()))
+        return Weights(manifest_of(tensors), BlobRef(sha.hexdigest(), size))
+
+    def load(self, weights: Weights) -> Tensors:
+        """Stored tensors as views of the mapped file: bytes are read when they are used, and never copied.
+
+        The tensors stay usable after the blob is deleted. Raises NotFound, or BadPayload if the size is
+        wrong.
+        """
+        return unpack(weights.manifest, mapped(self.path(weights.blob.sha256)))
+
+    def read(self, weights: Weights) -> Tensors:
+        """Stored tensors in memory, where the disk cannot change them any more.
+
+        Raises NotFound, DataFault if the bytes do not match their name, BadPayload if the size is wrong.
+        """
+        path = self.path(weights.blob.sha256)
+        with storing(path):
+            try:
+                data = path.read_bytes()
+            except FileNotFoundError:
+                raise NotFound(f"the server does not have blob {path.name[:12]}", "upload it first") from None
+        if hashlib.sha256(data).hexdigest() != path.name:
+            raise DataFault(f"blob {path.name[:12]} is damaged", "check the disk of the state folder")
+        return unpack(weights.manifest, memoryview(data))
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Delete blobs that are no longer needed."""
+        for name in names:
+            self._sound.pop(name, None)
+            with storing(self.path(name)):
+                self.path(name).unlink(missing_ok=True)
+
+    def clean_up(self, needed: Collection[str], devices: Collection[DeviceId]) -> tuple[int, int]:
+        """Delete the files that a crash left. Returns how many there were, and how many bytes that freed.
+
+        These are temporary files, blobs that are not in `needed`, uploads of devices that are not in
+        `devices`, and uploads of reports that already count.
+        """
+        doomed = [path for path in self._blobs.glob("??/*") if path.name not in needed]
+        doomed += self._tmp.iterdir()
+        doomed += [
+            path
+            for path in self._partial.glob("*/*")
+            if path.parent.name not in devices or (path.name in needed and self._is_blob(path))
+        ]
+        freed = sum(path.stat().st_size for path in doomed if path.stat().st_nlink == 1)
+        with storing(self._blobs):
+            for path in doomed:
+                path.unlink()
+        return len(doomed), freed
+
+    def damage(self, name: str, within: float = 0.0) -> str:
+        """What is wrong with a blob; "" if its bytes match its name.
+
+        within: a blob that was sound less than this many seconds ago is not read again. A damaged blob is
+        moved to the quarantine, so that it cannot be used under its name, and is restored from its copy if
+        there is a sound one; then it is sound again, and `restored` says so. Raises StorageFault if the disk
+        did not let the blob be checked.
+        """
+        if within and time.monotonic() - self._sound.get(name, -math.inf) < within:
+            return ""
+        found = self._fault(self.path(name))
+        if not found:
+            self._sound[name] = time.monotonic()
+            return ""
+        self._sound.pop(name, None)
+        found = f"blob {name[:12]} {found}"
+        with storing(self.path(name)):
+            if self.path(name).exists():
+                move(self.path(name), self._quarantine / name)
+                found += f" and was moved to {self._quarantine}"
+            if self._fault(self._copy(name)):
+                return found
+            self._duplicate(self._copy(name), self.path(name))
+        self.restored.append(f"{found}; it was restored from its copy")
+        return ""
+
+    def _fault(self, path: Path) -> str:
+        """What is wrong with a file whose name is its hash."""
+        with storing(path):
+            try:
+                return "" if _hash_of(path) == path.name else "is damaged"
+            except FileNotFoundError:
+                return "is missing"
+            except OSError as error:
+                if error.errno != errno.EIO:  # such as too many open files, which says nothing about the blob
+                    raise
+                return "cannot be read"
+
+    def keep_copies(self, wanted: Collection[str]) -> None:
+        """Keep a second copy of these blobs, and of no others. A copy that is damaged is made again."""
+        with storing(self._copies):
+            for path in self._copies.glob("??/*"):
+                if path.name not in wanted:
+                    path.unlink(missing_ok=True)
+            for name in wanted:
+                if not self._copy(name).exists() and self.path(name).exists():
+                    self._duplicate(self.path(name), self._copy(name))
+
+    def check_copy(self, name: str) -> bool:
+        """Whether a copy is sound; one that is not is deleted."""
+        path = self._copy(name)
+        if not path.exists() or not self._fault(path):
+            return True
+        with storing(path):
+            path.unlink(missing_ok=True)
+        return False
+
+    def _duplicate(self, source: Path, target: Path) -> None:
+        """Copy a file whose name is its hash. A damaged file is not copied."""
+        with suppress(FileNotFoundError), source.open("rb") as old, temporary(self._tmp) as new:
+            sha = hashlib.sha256()
+            while chunk := old.read(CHUNK):
+                sha.update(chunk)
+                new.write(chunk)
+            if sha.hexdigest() == target.name:
+                settle(new, target)
+
+    def _copy(self, name: str) -> Path:
+        return self._copies / name[:2] / name
+
+    def size(self, name: str) -> int:
+        """Bytes of a blob; 0 if it does not exist."""
+        with suppress(OSError):
+            return self.path(name).stat().st_size
+        return 0
+
+    # -- uploads --------------------------------------------------------------------------------------------
+
+    def uploaded(self, device: DeviceId, blob: BlobRef) -> int:
+        """How many bytes of an upload have arrived; the blob's size once it is complete and verified."""
+        if self.arrived(device, blob.sha256).is_file():
+            return blob.size
+        part = self._part(device, blob)
+        # A part of full size was never verified. Requesting its last byte again triggers the verification.
+        return min(part.stat().st_size, max(0, blob.size - 1)) if part.is_file() else 0
+
+    def arrived(self, device: DeviceId, sha256: str) -> Path:
+        """The path of an upload once it is complete and verified."""
+        return self._partial / device / sha256
+
+    def receive(self, device: DeviceId, blob: BlobRef, start: int, room: int) -> "Upload":
+        """Continue an upload at byte `start`; a call that was receiving the same upload is cut off.
+
+        room: how many bytes all uploads of the device may use; the oldest ones are deleted beyond that.
+        Raises BadPayload if `start` is beyond the bytes that have arrived.
+        """
+        part = self._part(device, blob)
+        turn = self._turns[hash(part) % TURNS]
+        with turn, storing(part):
+            if older := self._receiving.get(part):
+                older.close()
+            make_folder(part.parent)
+            part.touch(mode=0o600)
+            if start > part.stat().st_size:
+                raise BadPayload(
+                    f"an upload continues at byte {start}, but only {part.stat().st_size} bytes have arrived",
+                    "ask how much was uploaded",
+                )
+            others = _sizes(part.parent)
+            others.pop(part, None)
+            taken = blob.size + sum(size for _, size in others.values())
+            for path, (_, size) in sorted(others.items(), key=lambda each: (each[1][0], each[0])):
+                if taken > room:
+                    taken -= size
+                    path.unlink(missing_ok=True)
+            upload = Upload(part, self.arrived(device, blob.sha256), blob, start, turn)
+            self._receiving[part] = upload
+            return upload
+
+    def accept(self, device: DeviceId, names: Iterable[str]) -> None:
+        """Turn complete uploads into blobs; call `discard` for the uploads once their report counts.
+
+        Raises NotFound if an upload does not exist, for example because newer uploads took its space.
+        """
+        for name in dict.fromkeys(names):
+            if not self.arrived(device, name).is_file():
+                raise NotFound(f"the server does not have blob {name[:12]}", "upload it first")
+            # The blob becomes a second name of the same file, instead of a renamed upload. If the process
+            # dies before the report's row is committed, the start removes the blob, which no row refers to,
+            # and the upload is still there when the device sends its report again.
+            with storing(self.path(name)):
+                share(self.arrived(device, name), self.path(name))
+
+    def discard(self, device: DeviceId, names: Iterable[str]) -> None:
+        """Delete uploads that are no longer needed. A blob that was made from one stays."""
+        for name in names:
+            with storing(self._partial):
+                self.arrived(device, name).unlink(missing_ok=True)
+
+    def _is_blob(self, upload: Path) -> bool:
+        """Whether an upload is also a blob: one file with two names."""
+        with suppress(OSError):
+            return upload.samefile(self.path(upload.name))
+        return False
+
+    def _part(self, device: DeviceId, blob: BlobRef) -> Path:
+        return self._partial / device / f"{blob.sha256}.part"
+
+
+class References:
+    """Which blobs the rows of the database and the open tasks of runs refer to. For the store's thread only.
+
+    A blob is written before the first row that refers to it, and deleted after the last one. A crash in
+    between leaves a blob that is not needed, but never a row whose blob is missing.
+    """
+
+    def __init__(self, database: Database, blobs: Blobs) -> None:
+        self._db, self._blobs = database, blobs
+        self._held: dict[RunId, set[str]] = {}
+
+    def hold(self, run: RunId, name: str) -> None:
+        """Keep a blob for the tasks of a run, until `release`."""
+        self._held.setdefault(run, set()).add(name)
+
+    def release(self, run: RunId) -> set[str]:
+        """Stop holding blobs for this run. Returns the names of those that were held."""
+        return self._held.pop(run, set())
+
+    def of_run(self, run: RunId) -> set[str]:
+        """The blobs that the rows of a run refer to."""
+        query = "SELECT sha256 FROM needed_blobs WHERE run = ?"
+        return {name for (name,) in self._db.query(query, (run,))}
+
+    def remove_unneeded(self, names: set[str]) -> None:
+        """Delete those of the given blobs that no row and no task refers to."""
+        held = set().union(*self._held.values())
+        query = "SELECT 1 FROM needed_blobs WHERE sha256 = ? LIMIT 1"
+        with suppress(DiskFull):  # deleting needs space on some file systems; the next start removes them
+            doomed = (name for name in sorted(names - held) if not self._db.query(query, (name,)))
+            self._blobs.remove(doomed)
+
+
+def _sizes(folder: Path) -> dict[Path, tuple[float, int]]:
+    """When each file in the folder was written, and its size, without files that another call removes."""
+    found = {}
+    for path in folder.iterdir():
+        with suppress(FileNotFoundError):
+            stat = path.stat()
+            found[path] = (stat.st_mtime, stat.st_size)
+    return found
+
+
+def _hash_of(path: Path) -> str:
+    sha = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK):
+            sha.update(chunk)
+    return sha.hexdigest()
+
+
+class Upload:
+    """One upload that is being received. A later upload of the same blob closes it: see `Blobs.receive`.
+
+    turn: held while a later upload replaces this one, and while the bytes are verified and get their final
+    name, so that no other upload writes to the file in between.
+    """
+
+    def __init__(self, part: Path, target: Path, blob: BlobRef, start: int, turn: Lock) -> None:
+        self._part, self._target, self._blob, self._turn = part, target, blob, turn
+        self._sha = hashlib.sha256()
+        self.held = 0
+        self._file = part.open("r+b")
+        while self.held < start and (chunk := self._file.read(min(CHUNK, start - self.held))):
+            self._sha.update(chunk)
+            self.held += len(chunk)
+        self._file.truncate(start)
+
+    def append(self, chunk: bytes) -> None:
+        """Write the next bytes. Raises BadPayload if they exceed the announced size."""
+        with self._writing():
+            if self.held + len(chunk) > self._blob.size:
+                self._spoil()
+                raise BadPayload(f"an upload is longer than the announced {self._blob.size} bytes")
+            self._file.write(chunk)
+        crash.point("server.chunk-written")
+        self._sha.update(chunk)
+        self.held += len(chunk)
+
+    def finish(self) -> int:
+        """Sync the bytes, and verify them if all have arrived.
+
+        Returns how many there are; raises BadPayload.
+        """
+        with self._turn, self._writing():
+            if self._file.closed:
+                raise ValueError
+            if self.held < self._blob.size:
+                self._sync()
+            elif self._sha.hexdigest() == self._blob.sha256:
+                # `settle` syncs the bytes before it renames the file, and the folder after it. The other way
+                # around, a power failure could leave a file whose name promises bytes that were never
+                # written.
+                settle(self._file, self._target)
+                crash.point("server.upload-whole")
+            else:
+                self._part.unlink(missing_ok=True)
+                raise BadPayload(
+                    f"the {self.held} uploaded bytes do not match blob {self._blob.sha256[:12]}",
+                    "they were damaged in transit; upload them again from the beginning",
+                )
+        return self.held
+
+    def _spoil(self) -> None:
+        """Delete the bytes that arrived. Raises ValueError if a later upload has taken over the file."""
+        with self._turn:
+            if self._file.closed:
+                raise ValueError
+            self._part.unlink(missing_ok=True)
+
+    def _sync(self) -> None:
+        try:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError:
+            self._part.unlink(missing_ok=True)  # after a failed fsync it is unknown which bytes are on disk
+            raise
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            with storing(self._part):
+                yield
+        except ValueError:  # raised by a closed file
+            raise Unavailable(
+                "another upload of the same blob has begun", "ask how much was uploaded"
+            ) from None
+
+    def close(self) -> None:
+        """Stop receiving. The bytes that arrived stay for another attempt."""
+        with suppress(OSError):  # closing writes buffered bytes, which a full disk may refuse again
+            self._file.close()

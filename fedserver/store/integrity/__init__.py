@@ -1,0 +1,1 @@
+"""Checksums of rows, second copies, and what is saved from damage."""

@@ -1,0 +1,159 @@
+"""The records of the database. Clock times are in seconds since 1970, and are only displayed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from shoal.core.engine.round.attendance import Memory
+from shoal.core.engine.rounds import RoundPolicy
+from shoal.core.exchange.payload import Payload
+from shoal.core.exchange.wire import payload_from_bytes, payload_to_bytes
+from shoal.core.privacy.cost import Cost
+from shoal.core.types import DeviceId, RunId, Scalar
+
+
+class Standing(Enum):
+    """Whether a run goes on, and if not, why not."""
+
+    ACTIVE = "active"
+    FINISHED = "finished"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """What an operator asked for.
+
+    algorithm: the name of an algorithm or of a variant. parameters: changes to the preset. learner,
+    learner_options: the learner that devices should configure; the server only displays them.
+    """
+
+    name: str
+    algorithm: str
+    preset: str = "default"
+    parameters: Mapping[str, Scalar] = field(default_factory=dict)
+    policy: RoundPolicy = field(default_factory=RoundPolicy)
+    seed: int = 0
+    learner: str = ""
+    learner_options: Mapping[str, Scalar] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run as it is stored.
+
+    round: the one that is open or will open next. asked: the devices of the open round; empty if none is
+    open. stepped_in: the groups of devices that the open round asked later. opened: when it was opened; 0 if
+    that is unknown. memory: what the run remembers of its devices. paused: why no round opens until an
+    operator resumes the run; "" if it is not paused.
+    """
+
+    run: RunId
+    spec: RunSpec
+    created: float
+    standing: Standing
+    reason: str
+    round: int
+    asked: tuple[DeviceId, ...]
+    title: str
+    abandoned_in_a_row: int
+    stepped_in: tuple[tuple[DeviceId, ...], ...] = ()
+    opened: float = 0.0
+    memory: Memory = field(default_factory=Memory)
+    paused: str = ""
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """A round that is over.
+
+    missing: the devices that did not count, and why. abandoned: why the round has no result, "" if it has
+    one. seconds: from its opening until it was saved. accuracy: mean held-out accuracy over the devices that
+    measured it, from 0 to 1; None if no device did.
+    """
+
+    round: int
+    title: str
+    asked: int
+    reported: int
+    missing: Mapping[DeviceId, str]
+    abandoned: str
+    seconds: float
+    accuracy: float | None = None
+
+
+@dataclass(frozen=True)
+class ReportRecord:
+    """A report that counts. data: the wire bytes of its payload, which are decoded only when they are
+    used."""
+
+    run: RunId
+    round: int
+    device: DeviceId
+    attempt: int
+    data: bytes
+
+    @classmethod
+    def of(cls, run: RunId, round: int, device: DeviceId, attempt: int, payload: Payload) -> "ReportRecord":
+        return cls(run, round, device, attempt, payload_to_bytes(payload))
+
+    @property
+    def payload(self) -> Payload:
+        return payload_from_bytes(self.data)
+
+    @property
+    def blobs(self) -> tuple[str, ...]:
+        return tuple(weights.blob.sha256 for weights in self.payload.weights())
+
+
+@dataclass(frozen=True)
+class DeviceRecord:
+    """A device that has called. software: the version that it reported."""
+
+    device: DeviceId
+    software: str
+    first_seen: float
+    last_seen: float
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """Something that happened in a run. number: counts the lines of all runs. device: "" for the run
+    itself."""
+
+    number: int
+    at: float
+    device: DeviceId
+    text: str
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """How many bytes of blobs a device has sent (up) and fetched (down) in a run."""
+
+    device: DeviceId
+    run: RunId
+    up: int
+    down: int
+
+
+@dataclass(frozen=True)
+class ReleaseRecord:
+    """Something that a device released in a run.
+
+    release: its SHA-256, or its kind if it has no privacy guarantee. rho, curve: its privacy cost for one
+    sample (`shoal.core.privacy.cost`); 0 and empty without a guarantee. delta, group_size: as requested.
+    """
+
+    run: RunId
+    device: DeviceId
+    release: str
+    rho: float = 0.0
+    delta: float = 0.0
+    group_size: int = 1
+    curve: tuple[float, ...] = ()
+
+    @property
+    def cost(self) -> Cost:
+        return Cost(self.rho, self.curve)

@@ -1,0 +1,152 @@
+"""Local training: the author's own, or plain descent over data that are already tensors."""
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import islice
+
+import torch
+from torch import Tensor, nn
+
+from shoal.core.device_kit.evaluate import loss_of
+from shoal.core.device_kit.learner import Learner, Loss, authors
+from shoal.core.device_kit.samples import Batches, Samples, seeded
+from shoal.core.device_kit.training.optimizers import optimizer_of
+from shoal.core.errors import LearnerFault
+from shoal.core.exchange.messages import TrainingSettings
+
+Step = Callable[[Tensor, Tensor], Tensor]
+"""From a batch, x (B, ...) and y (B,), to the loss on it: the mean by sample, shape ()."""
+
+
+def walk(
+    batches: Batches,
+    epochs: int,
+    step: Step,
+    rate: float,
+    at_most: int = 0,
+    between: Callable[[], None] = lambda: None,
+) -> float:
+    """One step on each batch, for `epochs` epochs; returns the mean loss of the last epoch, by sample.
+
+    rate: of learning, for the error. at_most: steps after which to stop, be the epochs over or not; where
+    they do not suffice, there are more of them. 0: as many as the epochs have. between: called between
+    epochs. Raises LearnerFault when the loss is NaN or infinite.
+    """
+    left, epoch, mean = at_most or epochs * len(batches), 0, 0.0
+    epochs = -(-left // len(batches))
+    while left > 0:
+        epoch += 1
+        total, seen = torch.zeros((), device=batches.samples.x.device), 0
+        for x, y in islice(batches, left):
+            total.add_(step(x, y).detach(), alpha=len(x))
+            seen += len(x)
+            left -= 1
+        # Once per epoch, because reading a number makes a GPU wait.
+        mean = total.item() / seen
+        if not math.isfinite(mean):
+            raise LearnerFault(
+                f"the loss became {mean} in epoch {epoch} of {epochs}",
+                f"lower learning_rate (it is {rate}), or look at the data's scale",
+            )
+        if left > 0:
+            between()
+    return mean
+
+
+def weights_of(model: nn.Module) -> list[nn.Parameter]:
+    """What is trained of a network, in its order: not its buffers, nor what its author has frozen."""
+    return [weight for weight in model.parameters() if weight.requires_grad]
+
+
+def gradients(model: nn.Module, loss: Tensor) -> list[Tensor]:
+    """Those of `loss` for `weights_of(model)`; zero where it does not depend on one."""
+    found = torch.autograd.grad(loss, weights_of(model), allow_unused=True, materialize_grads=True)
+    return list(found)
+
+
+def refuse_own_training(learner: Learner, algorithm: str) -> None:
+    """Raise LearnerFault where the learner brings a train(), of which such an algorithm has no use."""
+    if learner.train is not None:
+        raise LearnerFault(
+            f"{algorithm} trains in its own steps, and {learner.name} has a train()",
+            "remove it, and provide what it minimizes as loss()",
+        )
+
+
+def train(
+    learner: Learner, model: nn.Module, samples: Samples, settings: TrainingSettings, seed: int
+) -> float:
+    """Train `model` where it is; the mean loss of the last epoch.
+
+    On a processor, with the same number of threads, the same seed gives the same bits.
+
+    Raises DeviceFault without labels, LearnerFault when the author's code fails or the loss does not stay
+    finite.
+    """
+    batches = Batches(samples, settings.batch_size, seed)
+    model.train()
+    with seeded(seed, samples.x.device), authors("train()" if learner.train else "training"):
+        if learner.train:
+            loss = _finite(learner.train(model, batches, settings))
+        else:
+            loss = descend(model, batches, settings, loss_of(learner, samples))
+    model.zero_grad(set_to_none=True)  # as large as the model: not to be kept until the next task
+    return loss
+
+
+def descend(
+    model: nn.Module,
+    batches: Batches,
+    settings: TrainingSettings,
+    loss: Loss,
+    towards: Sequence[Tensor] | None = None,
+) -> float:
+    """`settings.epochs` passes of the optimizer over the batches; the mean loss of the last, by sample.
+
+    For device halves with a loss of their own. towards: where the proximal term pulls to, for each weight
+    that is trained; None: to where the network is now. Raises LearnerFault when the loss is NaN or infinite.
+    """
+    optimizer, pull = optimizer_of(model, settings), Proximal(model, settings.proximal, towards)
+
+    def step(x: Tensor, y: Tensor) -> Tensor:
+        optimizer.zero_grad(set_to_none=True)
+        value = loss(model, x, y)
+        value.backward()  # type: ignore[no-untyped-call]
+        pull.add_to_gradients()
+        optimizer.step()
+        return value
+
+    def forget() -> None:
+        nonlocal optimizer
+        if settings.restart_momentum:
+            optimizer = optimizer_of(model, settings)
+
+    return walk(batches, settings.epochs, step, settings.learning_rate, between=forget)
+
+
+class Proximal:
+    """The gradient mu (w - w_0) of FedProx's term. w_0: the weights that are there now, or others; one copy
+    of the weights at most, and none for a mu of 0."""
+
+    def __init__(self, model: nn.Module, mu: float, towards: Sequence[Tensor] | None = None) -> None:
+        self._mu = mu
+        weights = weights_of(model) if mu else []
+        start = [weight.detach().clone() for weight in weights] if towards is None or not mu else towards
+        self._pairs = list(zip(weights, start, strict=True))
+
+    def add_to_gradients(self) -> None:
+        """Once the loss has given its own."""
+        for weight, start in self._pairs:
+            if weight.grad is not None:
+                weight.grad.add_(weight.detach(), alpha=self._mu).sub_(start, alpha=self._mu)
+
+
+def _finite(loss: object) -> float:
+    """What an author's train() returned, as a number."""
+    if isinstance(loss, torch.Tensor) and loss.numel() == 1:
+        loss = loss.item()
+    if not isinstance(loss, int | float) or not math.isfinite(loss):
+        raise LearnerFault(
+            f"train() returned {loss!r}", "return the mean loss of the last epoch, a finite number"
+        )
+    return float(loss)

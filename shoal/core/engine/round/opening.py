@@ -1,0 +1,167 @@
+"""When the next round may open, and which devices it asks: the policy, and the devices of the last round."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from shoal.core.algorithm import Plan
+from shoal.core.engine.policy import RoundPolicy
+from shoal.core.engine.round.attendance import Attendance
+from shoal.core.engine.round.open_round import OpenRound
+from shoal.core.engine.round.waiting import Waiting
+from shoal.core.engine.sessions import Presence, Sessions
+from shoal.core.seeds import generator
+from shoal.core.types import DeviceId, ModelKey
+
+LOOK = 1.0
+"""Seconds between two looks for devices that could step in."""
+
+
+class Opening:
+    """Times are seconds on the engine's clock. since: when the last round ended; NaN before the first tick.
+    start: the first tick."""
+
+    def __init__(self, policy: RoundPolicy, seed: int, sessions: Sessions, attendance: Attendance) -> None:
+        self.policy, self._seed = policy, seed
+        self._sessions, self._attendance = sessions, attendance
+        self.since, self.start = math.nan, math.nan
+        self._lacking: tuple[tuple[DeviceId, ...], Waiting] = ((), Waiting(""))
+
+    def began(self, now: float) -> None:
+        """The first tick has come. What was before had no time."""
+        self.since = self.start = now
+        for device in self._sessions.present:
+            self._sessions.hear(device, now)
+
+    def time_to_return(self) -> float:
+        """How many seconds after a restart a round waits for all the devices that it had before; or after the
+        start of a run, for those that asked for work then."""
+        return max(self.policy.device_timeout, self.policy.wait_for_devices)
+
+    def returned(self, now: float) -> list[DeviceId]:
+        """The devices that have not come back in that time; they are not waited for any more."""
+        returning = self._attendance.returning
+        if not returning or now - self.start < self.time_to_return():
+            return []
+        gone = sorted(returning)
+        returning.clear()
+        return gone
+
+    def pause_left(self, abandoned: int, now: float) -> float:
+        """Seconds until a round may open after this many abandoned ones in a row."""
+        pause = self.policy.pause(abandoned)
+        return self._seconds_left(pause, self.since, now) if pause else 0.0
+
+    # -- whether it may open ----------------------------------------------------------------------------
+
+    def asks(self, round: int, assignments: Mapping[DeviceId, ModelKey], now: float) -> tuple[DeviceId, ...]:
+        """The devices that a round which opens now asks, sorted; none if it has to wait."""
+        present = self._sessions.count
+        waits = now - self.since < self.policy.wait_for_devices
+        if present < (self._wanted if waits else self.policy.minimum) or self._lack(assignments, now):
+            return ()
+        ready = self._attendance.ready(self._sessions.present, round, self._wanted)
+        asked = self._drawn(ready, self._most or len(ready), round, "sample")
+        return () if asked == self._lacking[0] and self._may_wait(now) else asked
+
+    def lacks_quorum(self, plan: Plan, asked: tuple[DeviceId, ...], now: float) -> bool:
+        """Whether the round that is planned needs more of the devices of the last round than there are."""
+        fleet = self._attendance.fleet
+        here, needed = len(fleet.intersection(asked)), math.ceil(plan.quorum * len(fleet))
+        if self._most or here >= needed or not self._may_wait(now):
+            return False
+        text = f"{here} of the {len(fleet)} devices of the last round are here, and {needed} are needed"
+        self._lacking = asked, Waiting(text, tuple(sorted(fleet.difference(asked))))
+        return True
+
+    def waiting(
+        self, known: Iterable[DeviceId], assignments: Mapping[DeviceId, ModelKey], now: float
+    ) -> Waiting:
+        """What the next round waits for. known: all devices that may take part, here or not."""
+        present, wanted, least = self._sessions.present, self._wanted, self.policy.minimum
+        if lack := self._lack(assignments, now):
+            return lack
+        if present and tuple(present) == self._lacking[0] and self._may_wait(now):
+            left = self._seconds_left(self.policy.deadline, self.since, now)
+            return Waiting(self._lacking[1].text, self._lacking[1].devices, left)
+        absent = tuple(sorted({*known} - {*present}))
+        lacking = wanted - len(present) - len(absent)
+        seconds = self._seconds_left(self.policy.wait_for_devices, self.since, now)
+        text = f"{len(present)} of {wanted} devices are here"
+        if len(present) > wanted:
+            text = f"{len(present)} devices are here, and {wanted} are needed"
+        more = f", and {lacking} more must join" if known and lacking > 0 else ""
+        return Waiting(
+            text + more, absent if len(present) < wanted else (), seconds if wanted != least else None
+        )
+
+    def _lack(self, assignments: Mapping[DeviceId, ModelKey], now: float) -> Waiting | None:
+        """What the next round lacks of the devices of the last one; None if nothing.
+
+        After a restart it waits for all of them for a short time. Whatever the reason for which they are
+        away, it waits for half of each cluster until the deadline: or the first device that is back would be
+        the whole round.
+        """
+        attendance = self._attendance
+        fleet = attendance.fleet
+        if attendance.returning:
+            here = f"{len(fleet) - len(attendance.returning)} of {len(fleet)} expected devices are here"
+            left = self._seconds_left(self.time_to_return(), self.start, now)
+            return Waiting(here, tuple(sorted(attendance.returning)), left)
+        absent = tuple(sorted(device for device in fleet if not self._sessions.is_here(device)))
+        if not absent or not self._may_wait(now):
+            return None
+        present = Counter(assignments.get(device, "") for device in self._sessions.present)
+        if self._most:
+            lacks = present.total() < min(len(fleet) / 2, self._most)
+        else:
+            wanted = Counter(assignments.get(device, "") for device in fleet)
+            lacks = any(present[cluster] < count / 2 for cluster, count in wanted.items())
+        here = f"{len(fleet) - len(absent)} of the {len(fleet)} devices of the last round are here"
+        left = self._seconds_left(self.policy.deadline, self.since, now)
+        return Waiting(f"{here}, and half of each cluster is needed", absent, left) if lacks else None
+
+    def _may_wait(self, now: float) -> bool:
+        """Whether the next round may still wait for devices of the last one."""
+        return not now - self.since >= self.policy.deadline
+
+    def _seconds_left(self, limit: float, since: float, now: float) -> float:
+        return max(0.0, limit if math.isnan(since) else since + limit - now)
+
+    @property
+    def _wanted(self) -> int:
+        return max(self.policy.devices, self.policy.minimum)
+
+    @property
+    def _most(self) -> int:
+        """How many devices a round asks at most; 0: all."""
+        return math.ceil(self.policy.devices * self.policy.oversample)
+
+    # -- which devices ----------------------------------------------------------------------------------
+
+    def step_in(self, tasks: OpenRound, round: int, now: float) -> tuple[DeviceId, ...]:
+        """The idle devices that should be asked in place of those that are missing or late, sorted."""
+        number = min(tasks.lacking(now), tasks.goal - len(tasks.tried))
+        if number <= 0:
+            return ()
+        return self._drawn(self.idle(tasks, round), number, round, f"step in after {len(tasks.tried)}")
+
+    def idle(self, tasks: OpenRound, round: int) -> list[DeviceId]:
+        """The devices that may still step in, sorted. A round asks at most twice as many as it needs."""
+        if len(tasks.tried) >= tasks.goal:
+            return []
+        free = [
+            device
+            for device in self._sessions.present
+            if device not in tasks.plan.tasks
+            and device not in tasks.tried
+            and self._sessions.of(device).presence is Presence.IDLE
+        ]
+        return self._attendance.ready(free, round, 0)
+
+    def _drawn(self, devices: list[DeviceId], most: int, round: int, label: str) -> tuple[DeviceId, ...]:
+        """At most this many of these devices, sorted."""
+        if len(devices) <= most:
+            return tuple(devices)
+        chosen = generator(self._seed, label, round).choice(len(devices), most, replace=False)
+        return tuple(sorted(devices[index] for index in chosen))

@@ -1,0 +1,79 @@
+"""What can be asked of a run at any time: questions that change nothing."""
+
+from collections.abc import Iterable
+
+from shoal.core.algorithm import Plan, State
+from shoal.core.engine.round.open_round import OpenRound
+from shoal.core.engine.round.opening import Opening
+from shoal.core.engine.round.waiting import Waiting
+from shoal.core.engine.sessions import Sessions
+from shoal.core.engine.stages import Stage
+from shoal.core.errors import StaleReport
+from shoal.core.exchange.messages import Message
+from shoal.core.types import DeviceId
+
+
+class View:
+    """The part of `shoal.core.engine.rounds.RoundEngine` that only reads.
+
+    state: the algorithm's state. round: the one that is open or will open next. stage: where the run stands.
+    sessions: its devices.
+    """
+
+    state: State
+    round: int
+    stage: Stage
+    sessions: Sessions
+    _resume: tuple[tuple[DeviceId, ...], ...]
+    _tasks: OpenRound
+    _opening: Opening
+    _abandoned: int
+    _now: float
+    _ends: float
+
+    @property
+    def plan(self) -> Plan:
+        """The tasks of the round that is open, or of the last one."""
+        return self._tasks.plan
+
+    @property
+    def reported(self) -> set[DeviceId]:
+        """The devices whose reports count in that round."""
+        return self._tasks.reported
+
+    def expects(self, device: DeviceId, round: int, attempt: int) -> Message:
+        """The task that a report of this device would answer.
+
+        Raises StaleReport when there is none: the round is not open, the device has no task in it, or an
+        earlier process of the device sent the report.
+        """
+        if self.stage is not Stage.OPEN or round != self.round:
+            raise StaleReport(f"round {round} is not open", "ask for the next task")
+        return self._tasks.expects(device, round, self.sessions.of(device), attempt)
+
+    def progress(self) -> str:
+        """What the run waits for, in a line that costs the same whatever the number of devices."""
+        return {
+            Stage.WAITING: f"{self.sessions.count} devices are here, and the next round has not opened yet",
+            Stage.OPEN: f"{len(self.reported)} of {self._tasks.goal} reports are in",
+            Stage.REDUCING: "the server is combining reports",
+            Stage.OVER: "nothing: the run is over",
+        }[self.stage]
+
+    def waiting(self, known: Iterable[DeviceId] = ()) -> Waiting:
+        """What an operator should know now. known: all devices that may take part, here or not."""
+        if self.stage is Stage.WAITING:
+            if pause := self._pause_left():
+                many = "a round was" if self._abandoned == 1 else f"{self._abandoned} rounds in a row were"
+                return Waiting(f"{many} abandoned, and the next one opens after a pause", (), pause)
+            return self._opening.waiting(known, self.state.assignments, self._now)
+        if self.stage is Stage.OPEN:
+            end = min(self._ends, self._tasks.ends_for_the_slow())
+            whom = self._tasks.outstanding or self._tasks.silent
+            return Waiting(self.progress(), tuple(sorted(whom)), max(0.0, end - self._now))
+        return Waiting(self.progress())
+
+    def _pause_left(self) -> float:
+        """Seconds until a round may open after one that was abandoned; one that is open on disk does not
+        wait."""
+        return 0.0 if self._resume[0] else self._opening.pause_left(self._abandoned, self._now)

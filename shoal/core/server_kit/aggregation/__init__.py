@@ -1,0 +1,1 @@
+"""One model from many updates, also where some of them are hostile."""

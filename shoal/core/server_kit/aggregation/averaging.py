@@ -1,0 +1,194 @@
+"""The next models of a run from a round's reports. All averaging of trained models happens here.
+
+The order of the reports never changes a model: updates are sorted by device id before they are combined, and
+all sums are taken in float64, whatever the type of the model's tensors.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from shoal.core.algorithm import Report
+from shoal.core.exchange.tensors import weighted_mean
+from shoal.core.server_kit.aggregation.course import Course
+from shoal.core.server_kit.aggregation.guard import Guard
+from shoal.core.server_kit.aggregation.noised import Noise, loudness, noised
+from shoal.core.server_kit.aggregation.robust import (
+    BOUND,
+    FEW,
+    Combined,
+    Update,
+    combine,
+    longest,
+    norm,
+    reference,
+)
+from shoal.core.server_kit.standard import trained
+from shoal.core.types import DeviceId, ModelKey, Tensors
+
+ALL = ""
+"""The key under which a guard stores what concerns all models together."""
+NAMED = 5
+"""The largest number of devices that a remark names."""
+NOWHERE_ELSE: Mapping[DeviceId, Tensors] = MappingProxyType({})
+
+
+def _judged(
+    strikes: Mapping[DeviceId, int], took_part: Iterable[DeviceId], left_out: Iterable[DeviceId]
+) -> dict[DeviceId, int]:
+    """A model's strikes after a round: one more for each update that was left out, none for one that
+    counted."""
+    absent = {device: count for device, count in strikes.items() if device not in set(took_part)}
+    return absent | {device: strikes.get(device, 0) + 1 for device in left_out}
+
+
+def next_models(
+    models: Mapping[ModelKey, Tensors],
+    reports: Sequence[Report],
+    rule: str | Noise,
+    guard: Guard,
+    share: Callable[[DeviceId, ModelKey], float] = lambda device, key: 1.0,
+    origins: Mapping[DeviceId, Tensors] = NOWHERE_ELSE,
+) -> tuple[dict[ModelKey, Tensors], Guard]:
+    """Each of `models` after this round's reports of training; a model without updates is unchanged.
+
+    rule: see `aggregation.robust`; "mean" is FedAvg, Algorithm 1, and FLUX, Algorithm 1, "weighted
+    aggregation". An update's weight is the number of its samples times the device's share in the model, 0 to
+    1. If the server adds noise, the weight is the share only, and the shares of a device sum to at most 1.
+    origins: the model that a device trained from, if it is not the model that its update now counts in.
+    """
+    reported = trained(reports)
+
+    def updates(key: ModelKey) -> dict[DeviceId, Update]:
+        return {
+            device: Update(
+                update.model,
+                (1 if isinstance(rule, Noise) else update.examples) * share(device, key),
+                origins.get(device),
+                None if update.private else update.loss,
+            )
+            for device, update in reported.items()
+        }
+
+    return combined_models(models, updates, rule, guard)
+
+
+def steadied(
+    before: Mapping[ModelKey, Tensors],
+    after: Mapping[ModelKey, Tensors],
+    devices: Mapping[ModelKey, int],
+    enough: int,
+) -> dict[ModelKey, Tensors]:
+    """The models of a round, those with few devices moved only a part of the way from what they were before.
+
+    devices: how many trained each model in this round; a model without any is left as it is in `after`. With
+    m devices, fewer than `enough`, a model goes (m + 1) / (enough + 1) of the way.
+
+    The mean of many devices' updates is steady, and that of one or two scatters as their last batches do. A
+    shorter step is a mean over rounds instead of one over devices (for one device, the Lookahead of
+    Zhang et al., NeurIPS 2019).
+    """
+    found = dict(after)
+    for key in after.keys() & before.keys():
+        if 0 < devices.get(key, 0) < enough:
+            step = (devices[key] + 1) / (enough + 1)
+            found[key] = weighted_mean([(after[key], step), (before[key], 1.0 - step)])
+    return found
+
+
+def combined_models(
+    models: Mapping[ModelKey, Tensors],
+    updates: Callable[[ModelKey], Mapping[DeviceId, Update]],
+    rule: str | Noise,
+    guard: Guard,
+) -> tuple[dict[ModelKey, Tensors], Guard]:
+    """Each of `models` after its own `updates`: for reports that contain several models, for example.
+
+    An update of weight 0 does not count. A model none of whose updates counts is unchanged.
+    """
+    found = dict(models)
+    references, of_round, of_run = dict(guard.references), dict(guard.of_round), guard.of_run
+    strikes, courses = dict(guard.strikes), dict(guard.courses)
+    for key, base in models.items():
+        # Sorted by device id: sums of floating-point numbers depend on the order of their terms.
+        own = {device: update for device, update in sorted(updates(key).items()) if update.weight > 0.0}
+        if rule != "mean" and not isinstance(rule, Noise):
+            held = guard.held(key)
+            own = {device: update for device, update in own.items() if device not in held}
+        if not own:
+            continue
+        if isinstance(rule, Noise):
+            found[key] = noised(base, own, rule)
+            of_round[key] = (loudness(key, base, own, rule),)
+            continue
+        before = courses.get(key, Course())
+        if rule != "mean":
+            losses = [update.loss for update in own.values() if update.loss is not None]
+            courses[key] = before.after(losses, base)
+            if (fallback := courses[key].model(before, base)) is not None:
+                found[key], of_round[key] = fallback, ()
+                continue
+        combined = combine(rule, base, own, references.get(key, 0.0))
+        found[key] = combined.model
+        if rule != "mean":
+            judged = _judged(strikes.pop(key, {}), own, combined.left_out)
+            strikes |= {key: judged} if judged else {}
+            references[key], of_round[key] = combined.reference, _remarks(key, len(own), combined)
+        if rule == "auto" and len(own) < FEW and not of_run:
+            of_run = (
+                f"model {key} is trained by fewer than {FEW} devices: a hostile one among them is limited, "
+                "but not outvoted"
+            )
+    courses = {key: course for key, course in courses.items() if course.rounds and key in models}
+    return found, Guard(references, of_round, of_run, strikes, courses)
+
+
+def held_back(
+    bases: Mapping[DeviceId, Tensors], reports: Sequence[Report], rule: str, guard: Guard
+) -> tuple[set[DeviceId], Guard]:
+    """The devices whose trained models should not be mixed into others' models, because their updates are
+    more than `BOUND` times as long as usual. Under the rule "mean" there are none.
+
+    bases: the model that each device trained from. This is for algorithms that keep a model for each device:
+    there a mixture of other devices' models is made for each device, so no single shared update could be
+    clipped.
+    """
+    updates = trained(reports)
+    if rule == "mean":
+        return set(), guard
+    norms = {device: norm(update.model, bases[device]) for device, update in updates.items()}
+    weights = {device: float(update.examples) for device, update in updates.items()}
+    before = max(guard.references.values(), default=0.0)
+    usual = reference(norms, weights, before)
+    long = {device: size / usual for device, size in norms.items() if 0.0 < BOUND * usual < size}
+    lengths = [f"{device} ({times:.3g} times)" for device, times in sorted(long.items())]
+    remark = (
+        f"updates longer than {BOUND:g} times the usual one were kept out of others' models: "
+        f"{listed(lengths)}"
+    )
+    of_round = {ALL: (remark,)} if long else {}
+    return set(long), replace(guard, references={ALL: usual}, of_round=of_round)
+
+
+def _remarks(key: ModelKey, updates: int, combined: Combined) -> tuple[str, ...]:
+    found = []
+    for device, cosine in combined.left_out.items():
+        found.append(
+            f"model {key}: the update of {device} was left out, because it points away from all others "
+            f"(cosine {cosine:.2f})"
+        )
+    if combined.clipped:
+        bound = longest(updates - len(combined.left_out))
+        lengths = [f"{device} ({times:.3g} times)" for device, times in combined.clipped.items()]
+        found.append(f"model {key}: updates clipped to {bound:g} times the usual length: {listed(lengths)}")
+    if combined.capped:
+        found.append(
+            f"model {key}: weight capped, too many samples for one device: {listed(combined.capped)}"
+        )
+    return tuple(found)
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first few names, and how many more there are."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more

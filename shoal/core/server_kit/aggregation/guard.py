@@ -1,0 +1,79 @@
+"""What averaging remembers from round to round: references, suspicions, and how training goes."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from shoal.core.server_kit.aggregation.course import Course
+from shoal.core.types import DeviceId, ModelKey
+
+STRIKES = 3
+"""A device whose updates were left out in this many rounds in a row is quarantined; see `Guard.strikes`."""
+
+
+@dataclass(frozen=True)
+class Guard:
+    """What averaging remembers from round to round: one field of an algorithm's state.
+
+    references: for each model, the norm with which the updates of its last round were compared; see `robust`.
+    of_round: for each model, remarks on the updates that were bounded in its last round. of_run: a remark
+    that holds for the whole run.
+    strikes: for each model, in how many rounds in a row the update of a device was left out. From `STRIKES`
+    on, the device is quarantined: its updates do not count in this model, as long as the model exists. A
+    roll back to an earlier round releases it. courses: how each model's training goes.
+    """
+
+    references: Mapping[ModelKey, float] = field(default_factory=dict)
+    of_round: Mapping[ModelKey, tuple[str, ...]] = field(default_factory=dict)
+    of_run: str = ""
+    strikes: Mapping[ModelKey, Mapping[DeviceId, int]] = field(default_factory=dict)
+    courses: Mapping[ModelKey, Course] = field(default_factory=dict)
+
+    @property
+    def quarantined(self) -> dict[DeviceId, str]:
+        """The devices whose updates do not count, and why."""
+        why = f"its updates to {{}} pointed away from those of all others in {STRIKES} rounds in a row"
+        return {
+            device: why.format(key)
+            for key, counts in sorted(self.strikes.items())
+            for device, count in sorted(counts.items())
+            if count >= STRIKES
+        }
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What an operator should know. The run's log shows each remark when it is new."""
+        of_rounds = [text for _, texts in sorted(self.of_round.items()) for text in texts]
+        held = [f"{device} is quarantined: {why}" for device, why in self.quarantined.items()]
+        courses = [text for key, each in sorted(self.courses.items()) for text in each.remarks(key)]
+        return tuple(filter(None, (self.of_run, *held, *courses, *of_rounds)))
+
+    @property
+    def facts(self) -> dict[str, int]:
+        """How many devices are quarantined, and how often models went back, if there are any."""
+        falls = sum(each.falls for each in self.courses.values())
+        found = {"quarantined": len(self.quarantined), "fallbacks": falls}
+        return {name: count for name, count in found.items() if count}
+
+    def rate(self, key: ModelKey) -> float:
+        """What is left of the learning rate for this model, after its training has fallen."""
+        return self.courses[key].rate if key in self.courses else 1.0
+
+    def split(self, key: ModelKey, keys: Iterable[ModelKey]) -> "Guard":
+        """The guard after the model `key` was replaced by the models `keys`, which inherit its reference.
+
+        Quarantine ends, since a device that was alone among all devices may have found its cluster.
+        """
+        before = self.references.get(key, 0.0)
+        names = list(keys)
+        courses = dict.fromkeys(names, self.courses[key]) if key in self.courses else {}
+        return Guard(dict.fromkeys(names, before), {}, self.of_run, {}, courses)
+
+    def moved(self, sources: Mapping[ModelKey, ModelKey]) -> "Guard":
+        """The guard after new models continue old ones. sources: for each new key, the old one."""
+        found = {key: self.references[old] for key, old in sources.items() if old in self.references}
+        courses = {key: self.courses[old] for key, old in sources.items() if old in self.courses}
+        return Guard(found, {}, self.of_run, {}, courses)
+
+    def held(self, key: ModelKey) -> set[DeviceId]:
+        """The devices that are quarantined in this model."""
+        return {device for device, count in self.strikes.get(key, {}).items() if count >= STRIKES}

@@ -1,0 +1,1 @@
+"""The tables of the papers, each as its experiments and what the paper printed."""
