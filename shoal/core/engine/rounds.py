@@ -163,7 +163,10 @@ class RoundEngine(View):
         effects = self._drop_silent()
         if self.stage is Stage.WAITING:
             return effects + self._open_if_ready()
-        return effects + (self._step_in() + self._time_is_up() if self.stage is Stage.OPEN else [])
+        if self.stage is Stage.OPEN:
+            effects += self._step_in() + self._time_is_up()
+        # The devices that could step in may have no task in this phase: then no other event closes the round.
+        return effects or self._close_if_complete()
 
     def _drop_silent(self) -> list[Effect]:
         """Devices that are not heard from are gone, and so are those that do not return after a restart."""

@@ -7,7 +7,7 @@ import pytest
 
 from shoal.core.algorithm import DescriptorParameters, Plan, Report
 from shoal.core.errors import ConfigError
-from shoal.core.exchange.messages import WIDTH, Evaluate, Evaluated
+from shoal.core.exchange.messages import CountLatents, Evaluate, Evaluated, LatentsCounted, Message
 from shoal.core.exchange.parts import LatentBounds, PrivacySettings
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
 from shoal.core.server_kit.frozen_encoder import ask_bounds, merged_bounds, projector_of
@@ -26,20 +26,20 @@ def test_a_mode_that_has_its_numbers_needs_none_and_a_wrong_one_is_refused() -> 
         DescriptorParameters(privacy="explicit")
 
 
-def asked(mode: Any) -> tuple[Plan, Evaluate]:
+def asked(mode: Any) -> tuple[Plan, Message]:
     parameters = DescriptorParameters(privacy=mode)
     plan = ask_bounds(Clustered(parameters=parameters, models={GLOBAL: {}}, phase="bounds"), ["a"])
-    task = plan.tasks["a"]
-    assert isinstance(task, Evaluate)
-    return plan, task
+    return plan, plan.tasks["a"]
 
 
 def test_with_a_guarantee_the_number_of_latents_is_asked_for_and_nothing_of_their_values() -> None:
-    assert asked("off")[1].bounds == "scalar"
+    open_task = asked("off")[1]
+    assert isinstance(open_task, Evaluate)
+    assert open_task.bounds == "scalar"
     plan, task = asked("balanced")
-    assert task.bounds == WIDTH
+    assert isinstance(task, CountLatents)
     assert plan.title.startswith("number")
-    assert merged_bounds([measured("a", 1.0, 8)], BALANCED, 1.02) == (None, 8)
+    assert merged_bounds([Report("a", LatentsCounted(8))], BALANCED, 1.02) == (None, 8)
     assert "radius" in projector_of(None, 8, BALANCED, 3, "full")
 
 
