@@ -83,7 +83,7 @@ def recorded(version: int, state: Path) -> None:
     found = json.loads((Path(__file__).parent / "recorded" / f"version_{version}.json").read_text())
     state.mkdir()
     with closing(sqlite3.connect(state / "shoal.db")) as tables:
-        # The default rule has changed since. No update was cut in the recorded round: "mean" makes the same of it.
+        # The default rule has changed since. In the recorded round it was the same as "mean".
         recorded = "\n".join(found["tables"]).replace('"aggregation": "clipped"', '"aggregation": "mean"')
         tables.executescript(recorded)
     for name, data in found["blobs"].items():
