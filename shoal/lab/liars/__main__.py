@@ -31,4 +31,5 @@ def main() -> None:
     sys.stdout.write(f"{len(known)} trials: {given.out}\n")
 
 
-main()
+if __name__ == "__main__":
+    main()
