@@ -132,7 +132,8 @@ class Runs:
         return [(number, [name for (name,) in self._db.query(query, (run, number))]) for (number,) in rounds]
 
     def drop_checkpoint(self, run: RunId, round: int) -> None:
-        """Remove an unusable checkpoint. If it was the newest, the run goes back to the previous one."""
+        """Remove an unusable checkpoint with its blobs. If it was the newest, the run goes back by one."""
+        before = self._references.of_run(run)
         with self._db.transaction():
             self._db.execute("DELETE FROM checkpoints WHERE run = ? AND round = ?", (run, round))
             ((last,),) = self._db.query("SELECT max(round) FROM checkpoints WHERE run = ?", (run,))
@@ -143,6 +144,7 @@ class Runs:
                 )
                 self._db.execute("DELETE FROM reports WHERE run = ? AND round >= ?", (run, last))
                 self._db.execute("DELETE FROM rounds WHERE run = ? AND round >= ?", (run, last))
+        self._references.remove_unneeded(before)
 
     def versions(self, run: RunId) -> list[int]:
         """The rounds of a run whose checkpoints are kept, oldest first; the last is the current one."""

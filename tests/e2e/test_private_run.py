@@ -32,7 +32,7 @@ from shoal.lab.datasets.pixels import rotate
 from shoal.lab.demo import fleet, processes
 from shoal.lab.demo.fleet import Member
 
-PRIVATE = {**fleet.TRAINING, "rounds": 6}  # the default is balanced
+PRIVATE = {**fleet.TRAINING, "rounds": 6, "placing": "likelihood"}  # newcomers describe their data, too
 TRAINERS, IMAGES = 4, 300
 OPEN = {**PRIVATE, "privacy": "off"}
 POLICY = replace(fleet.POLICY, devices=TRAINERS, minimum=TRAINERS, max_abandoned_rounds=1)
