@@ -204,7 +204,7 @@ class RpcLink:
             call = to.blobs.Upload(requests, metadata=self._identity())
             try:
                 response = await call
-            except asyncio.CancelledError:
+            except (asyncio.CancelledError, aio.AioRpcError):
                 if broken:  # gRPC cancels a call whose request iterator failed, and hides the cause
                     raise broken[0] from None
                 raise

@@ -11,7 +11,6 @@ run without faults, and every row that nothing may change is as it was.
 
 import argparse
 import asyncio
-import logging
 import shutil
 import sqlite3
 import sys
@@ -34,6 +33,7 @@ from fedserver.store.store import Store
 from shoal.core.errors import BadPayload, ShoalError
 from shoal.core.exchange.link import Failure, Idle, Report, Task
 from shoal.core.identity.joining import Role
+from tests.quiet import quiet
 from tests.server.servers import DEVICES, SETTINGS, crash, expected, hands, models, start, until_recovered
 from tests.server.toys import Hands, honest, same_models
 
@@ -283,9 +283,11 @@ def prepared(base: Path) -> list[str]:
 
 def campaign(flips: int, seed: int, say: Callable[[str], None] = print) -> list[Seen]:
     """This many trials, the kinds in turn; trial i has the seed `seed` + i."""
-    logging.getLogger("shoal").setLevel(logging.CRITICAL + 1)
     shm = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(prefix="shoal-rot-", dir=shm if shm.is_dir() else None) as folder:
+    with (
+        quiet(),
+        tempfile.TemporaryDirectory(prefix="shoal-rot-", dir=shm if shm.is_dir() else None) as folder,
+    ):
         made = Path(folder, "made")
         made.mkdir()
         every = kinds(prepared(made))

@@ -38,9 +38,9 @@ async def first_round(root: Path) -> None:
             task = await d2.task()
             assert task.round == 1
             await d2.do(task, honest(2))
-        while coordinator.runs["toy"].engine.round == 1:  # noqa: ASYNC110 -- no event tells it
+        while not (rounds := await coordinator.storage.runs.rounds("toy")):  # noqa: ASYNC110 -- nothing tells it
             await asyncio.sleep(0.01)
-        (found,) = await coordinator.storage.runs.rounds("toy")
+        (found,) = rounds
         counted = [report.device for report in await reports.of_round("toy", 1)]
     (root / "end.json").write_text(json.dumps([found.asked, found.reported, counted]))
 

@@ -3,7 +3,6 @@
 import asyncio
 import functools
 import hashlib
-import logging
 import shutil
 import tempfile
 import traceback
@@ -30,6 +29,7 @@ from tests.histories.plan import Plan, plan_of
 from tests.histories.processes import SERVER, Process
 from tests.histories.server import Server
 from tests.histories.system import simulated
+from tests.quiet import quiet
 
 LONGEST = 300.0, 200.0
 """Seconds in which the runs must end once faults have stopped: in any case, and for each exchange."""
@@ -224,8 +224,6 @@ class World:
 
 def play(seed: int, verbose: bool = False) -> World:
     """One history to its end. Raises nothing: what went wrong is in `bugs`."""
-    logging.getLogger("shoal").setLevel(logging.CRITICAL)
-    warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)  # those of the dead
     shm = Path("/dev/shm")
     base = Path(tempfile.mkdtemp(prefix="shoal-history-", dir=shm if shm.is_dir() else None))
     world = World(plan_of(seed), base, verbose)
@@ -235,7 +233,14 @@ def play(seed: int, verbose: bool = False) -> World:
         # What is installed does not change; to ask for it takes longer than most histories' rounds.
         installed = patch("shoal.core.algorithm.discover", functools.cache(algorithm.discover))
         names, chunk, channel = world.chance("names"), world.plan.chunk, world.network.channel
-        with installed, simulated(world.loop, roots, names, chunk, channel):
+        with (
+            quiet(),
+            warnings.catch_warnings(),
+            installed,
+            simulated(world.loop, roots, names, chunk, channel),
+        ):
+            # those of processes that were killed
+            warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
             world.loop.run_until_complete(world.history())
     except Exception as error:
         world.bug("".join(traceback.format_exception(error)))

@@ -48,7 +48,7 @@ def test_every_lie_is_refused_and_the_round_goes_on(tmp_path: Path) -> None:
             operator.start_run(RunSpec("toy", "fedavg", parameters=rounds, policy=policy), MODEL)
         asyncio.run(asyncio.wait_for(_attacked(server), HANG))
         with OperatorClient(tmp_path / "s") as operator:
-            run = operator.show("toy")
+            *_, run = operator.watch("toy")
             assert run.summary.stage == "finished"
             assert not run.abandoned
 
