@@ -26,6 +26,7 @@ from fedserver.store.schema import (
     POLICY,
     RELEASED,
     REPORTS,
+    TIMELINE,
 )
 from shoal.core.engine.checkpoint import decode
 from shoal.core.errors import ConfigError, DiskFull, StorageFault, TooManyFiles
@@ -50,6 +51,7 @@ STEPS: tuple[str, ...] = (
     CHECKSUMS,
     PAUSES,
     MODELS,
+    TIMELINE,
 )
 """The migrations: step n upgrades version n - 1 to n. The SQL of a released step never changes."""
 VERSION = len(STEPS)

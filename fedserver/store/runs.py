@@ -14,10 +14,12 @@ from fedserver.store.history import History
 from fedserver.store.identities.audit import AuditLog, Event
 from fedserver.store.integrity.records import ReportRecord, RoundRecord, RunRecord, RunSpec, Standing
 from fedserver.store.integrity.redundancy import DamagedRow
+from fedserver.store.journal.timeline import Timeline, history_of
 from shoal.core.engine.checkpoint import Structure, blobs_of, decode, encode
 from shoal.core.engine.round.attendance import Memory
 from shoal.core.errors import DataFault, DiskFull, NotFound
 from shoal.core.exchange.payload import Weights
+from shoal.core.server_kit.history.records import RoundHistory
 from shoal.core.types import DeviceId, RunId, Tensors
 from shoal.shell import crash
 
@@ -37,6 +39,7 @@ class Runs:
     ) -> None:
         self._db, self._blobs, self._references = database, blobs, references
         self._history, self._audit = history, audit
+        self._timeline = Timeline(database)
 
     def keep(self, run: RunId, tensors: Tensors) -> Weights:
         """Store tensors for a run's tasks.
@@ -143,7 +146,8 @@ class Runs:
                     (last, run, last),
                 )
                 self._db.execute("DELETE FROM reports WHERE run = ? AND round >= ?", (run, last))
-                self._db.execute("DELETE FROM rounds WHERE run = ? AND round >= ?", (run, last))
+                for table in ("rounds", "timeline"):
+                    self._db.execute(f"DELETE FROM {table} WHERE run = ? AND round >= ?", (run, last))  # noqa: S608
         self._references.remove_unneeded(before)
 
     def versions(self, run: RunId) -> list[int]:
@@ -173,8 +177,12 @@ class Runs:
         checkpoint: Structure,
         abandoned_in_a_row: int,
         memory: Memory,
+        history: RoundHistory | None = None,
     ) -> None:
-        """End a round; the next one will open with `checkpoint` and `memory`."""
+        """End a round; the next one will open with `checkpoint` and `memory`.
+
+        history: what happened in it; only what `closed` has, if that is all that is known.
+        """
         following, structure = closed.round + 1, json.dumps(checkpoint)
         with self._db.transaction():
             self._db.execute(
@@ -196,6 +204,7 @@ class Runs:
                     closed.accuracy,
                 ),
             )
+            self._timeline.add(run, history or history_of(closed))
             before = self._references.of_run(run)
             if closed.abandoned:
                 # The next round opens with the same state. A second copy of it would only age the others, and
@@ -282,7 +291,8 @@ class Runs:
                 "INSERT OR IGNORE INTO released_before SELECT * FROM released WHERE run = ? ORDER BY rowid",
                 (run,),
             )
-            for table in ("released", "log", "traffic", "rounds", "reports", "checkpoints", "runs"):
+            own = ("released", "log", "traffic", "timeline", "rounds", "reports", "checkpoints", "runs")
+            for table in own:
                 self._db.execute(f"DELETE FROM {table} WHERE run = ?", (run,))  # noqa: S608 - a table of ours
             self._audit.record(Event.RUN_REMOVED, run=run)
         self._references.remove_unneeded(before | self._references.release(run))

@@ -239,3 +239,13 @@ CREATE TABLE placed (                    -- the clusters whose models newcomers 
     PRIMARY KEY (device, day, run, cluster)
 );
 """
+
+TIMELINE = """
+CREATE TABLE timeline (                  -- see fedserver.store.journal.timeline
+    run TEXT NOT NULL REFERENCES runs,
+    round INTEGER NOT NULL,              -- one that is over
+    summary BLOB NOT NULL,               -- the round without its devices, see server_kit/history/packed.py
+    devices BLOB NOT NULL,               -- its devices; empty: removed, because the history grew too large
+    PRIMARY KEY (run, round)
+);
+"""
