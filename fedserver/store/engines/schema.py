@@ -1,4 +1,7 @@
-"""The tables of `shoal.db`, as the steps that made them. The SQL of a released step never changes."""
+"""The tables, as the steps that made them. The SQL of a released step never changes.
+
+It is written for SQLite; `translation` makes of it what PostgreSQL understands.
+"""
 
 FIRST = """
 CREATE TABLE meta (schema_version INTEGER NOT NULL);
@@ -239,3 +242,21 @@ CREATE TABLE placed (                    -- the clusters whose models newcomers 
     PRIMARY KEY (device, day, run, cluster)
 );
 """
+
+STEPS: tuple[str, ...] = (
+    FIRST,
+    IDENTITIES,
+    HISTORY,
+    RELEASED,
+    GAPS,
+    CURVES,
+    POLICY,
+    ACCURACY,
+    REPORTS,
+    FLEET,
+    CHECKSUMS,
+    PAUSES,
+    MODELS,
+)
+"""The migrations: step n upgrades version n - 1 to n. The SQL of a released step never changes."""
+VERSION = len(STEPS)
