@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from fedserver.coordinator.history.recorder import Moved, Recorder, told
+from fedserver.coordinator.history.recorder import Moved, Recorder, log_lines
 from fedserver.coordinator.recipe import Recipe
 from fedserver.coordinator.reduction import StoredReports, in_thread, reduce
 from fedserver.coordinator.repair import damage
@@ -323,7 +323,7 @@ class Run:
         self._abandoned, self.title = "", ""
         self._offered.clear()
         await self.note(_summary(closed))
-        for text in told(history):
+        for text in log_lines(history):
             await self.note(text)
 
     async def _reduce(self, effect: Reduce) -> None:

@@ -1,7 +1,6 @@
 """Runs in the database: their specifications and states, checkpoints, rounds and reports."""
 
 import json
-import sqlite3
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -9,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from fedserver.store.content.blobs import Blobs, References
-from fedserver.store.database import RESTORE, Database
+from fedserver.store.database import RESTORE, Database, Row
 from fedserver.store.history import History
 from fedserver.store.identities.audit import AuditLog, Event
 from fedserver.store.integrity.records import ReportRecord, RoundRecord, RunRecord, RunSpec, Standing
@@ -26,6 +25,9 @@ from shoal.shell import crash
 VERSIONS = 5
 """How many checkpoints of a run are kept, so that a device can finish fetching a model of an earlier round,
 and an operator can roll back to one. Rounds that were abandoned have none of their own."""
+
+
+RELEASED = "run, device, release, rho, delta, group_size, curve"
 
 
 class Runs:
@@ -68,7 +70,8 @@ class Runs:
         """Add a new run, which starts with `checkpoint`."""
         with self._db.transaction():
             self._db.execute(
-                "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO runs (run, spec, created, standing, reason, round, asked, title,"
+                " abandoned_in_a_row, memory, opened, paused) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     record.run,
                     _spec_to_json(record.spec),
@@ -191,7 +194,9 @@ class Runs:
                 (following, abandoned_in_a_row, _stored(memory), run),
             )
             self._db.execute(
-                "INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO rounds"
+                " (run, round, title, asked, reported, missing, abandoned, seconds, accuracy)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     run,
                     closed.round,
@@ -288,7 +293,8 @@ class Runs:
         with self._db.transaction():
             before = self._references.of_run(run)
             self._db.execute(
-                "INSERT OR IGNORE INTO released_before SELECT * FROM released WHERE run = ? ORDER BY rowid",
+                f"INSERT INTO released_before ({RELEASED}) SELECT {RELEASED} FROM released"  # noqa: S608
+                " WHERE run = ? ORDER BY rowid ON CONFLICT DO NOTHING",
                 (run,),
             )
             own = ("released", "log", "traffic", "timeline", "rounds", "reports", "checkpoints", "runs")
@@ -315,9 +321,14 @@ class Runs:
         ]
 
     def _add_checkpoint(self, run: RunId, round: int, checkpoint: Structure) -> None:
-        self._db.execute("INSERT INTO checkpoints VALUES (?, ?, ?)", (run, round, json.dumps(checkpoint)))
+        self._db.execute(
+            "INSERT INTO checkpoints (run, round, structure) VALUES (?, ?, ?)",
+            (run, round, json.dumps(checkpoint)),
+        )
         for name in blobs_of(checkpoint):
-            self._db.execute("INSERT INTO checkpoint_blobs VALUES (?, ?, ?)", (run, round, name))
+            self._db.execute(
+                "INSERT INTO checkpoint_blobs (run, round, sha256) VALUES (?, ?, ?)", (run, round, name)
+            )
 
 
 class Reports:
@@ -345,7 +356,7 @@ class Reports:
         key = (report.run, report.round, report.device)
         with self._db.transaction():
             self._db.execute(
-                "INSERT INTO reports VALUES (?, ?, ?, ?, ?)",
+                "INSERT INTO reports (run, round, device, attempt, message) VALUES (?, ?, ?, ?, ?)",
                 (
                     *key,
                     report.attempt,
@@ -353,7 +364,9 @@ class Reports:
                 ),
             )
             for name in set(report.blobs):
-                self._db.execute("INSERT INTO report_blobs VALUES (?, ?, ?, ?)", (*key, name))
+                self._db.execute(
+                    "INSERT INTO report_blobs (run, round, device, sha256) VALUES (?, ?, ?, ?)", (*key, name)
+                )
             self._history.advance()
             crash.point("server.report-committing")
 
@@ -380,7 +393,7 @@ class Reports:
         return [number for (number,) in self._db.query(query, (run, device))]
 
 
-def _run_of(row: sqlite3.Row) -> RunRecord:
+def _run_of(row: Row) -> RunRecord:
     # The devices that a round asked first, and then a list for each group that stepped in.
     asked, memory = json.loads(row["asked"]), row["memory"]
     return RunRecord(
@@ -404,7 +417,7 @@ def _stored(memory: Memory) -> str:
     return json.dumps(encode(Memory, memory, _no_tensors), sort_keys=True)
 
 
-def _report_of(row: sqlite3.Row) -> ReportRecord:
+def _report_of(row: Row) -> ReportRecord:
     return ReportRecord(row["run"], row["round"], row["device"], row["attempt"], row["message"])
 
 

@@ -29,7 +29,7 @@ from shoal.core.server_kit.history.records import (
 )
 from shoal.core.types import DeviceId, ModelKey
 
-TOLD, MOST = (GROUPED, SPLIT, MERGED, MOVED, JOINED, REMARK), 20
+LOGGED, MOST = (GROUPED, SPLIT, MERGED, MOVED, JOINED, REMARK), 20
 """The kinds of events that the log of a run has lines about, and how many of one round."""
 Moved = Mapping[DeviceId, tuple[int, int]]
 """By device, the bytes that it sent and fetched."""
@@ -125,9 +125,9 @@ class Recorder:
         )
 
 
-def told(history: RoundHistory) -> list[str]:
+def log_lines(history: RoundHistory) -> list[str]:
     """The lines that the run's log has about the models and the clusters of a round that is over."""
-    texts = [event.text for event in history.events if event.kind in TOLD]
+    texts = [event.text for event in history.events if event.kind in LOGGED]
     more = [f"... and {len(texts) - MOST} more changes"] if len(texts) > MOST else []
     return texts[:MOST] + more
 

@@ -1,4 +1,7 @@
-"""The tables of `shoal.db`, as the steps that made them. The SQL of a released step never changes."""
+"""The tables, as the steps that made them. The SQL of a released step never changes.
+
+It is written for SQLite; `translation` makes of it what PostgreSQL understands.
+"""
 
 FIRST = """
 CREATE TABLE meta (schema_version INTEGER NOT NULL);
@@ -249,3 +252,22 @@ CREATE TABLE timeline (                  -- see fedserver.store.journal.timeline
     PRIMARY KEY (run, round)
 );
 """
+
+STEPS: tuple[str, ...] = (
+    FIRST,
+    IDENTITIES,
+    HISTORY,
+    RELEASED,
+    GAPS,
+    CURVES,
+    POLICY,
+    ACCURACY,
+    REPORTS,
+    FLEET,
+    CHECKSUMS,
+    PAUSES,
+    MODELS,
+    TIMELINE,
+)
+"""The migrations: step n upgrades version n - 1 to n. The SQL of a released step never changes."""
+VERSION = len(STEPS)
