@@ -25,7 +25,10 @@ class Timeline:
         """Inside a transaction: add a round that is over."""
         summary, devices = pack(bounded(round))
         self._db.execute(
-            "INSERT OR REPLACE INTO timeline VALUES (?, ?, ?, ?)", (run, round.round, summary, devices)
+            "INSERT INTO timeline (run, round, summary, devices) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (run, round)"
+            " DO UPDATE SET summary = excluded.summary, devices = excluded.devices",
+            (run, round.round, summary, devices),
         )
         self._shrink(run)
 
