@@ -134,8 +134,8 @@ def test_a_run_that_goes_back_does_not_ask_those_that_stepped_in_later(tmp_path:
             def forget_the_format() -> None:
                 with database.transaction():
                     database.execute(
-                        "UPDATE checkpoints SET structure = replace(structure, '\"format\": 1', '\"format\": 0')"
-                        " WHERE round = 2"
+                        "UPDATE checkpoints SET structure = replace(structure, ?, ?) WHERE round = 2",
+                        ('"format": 1', '"format": 0'),
                     )
 
             await first.storage.on_thread(forget_the_format)
