@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from shoal.core.algorithms.feroma.two_sample import between, statistics, unlikeness
-from shoal.core.device_kit.describe import moments_of
 from shoal.core.exchange.parts import Descriptor, FloatArray, Moments, PrivacySettings
+from shoal.core.inference.moments import moments_of
 from shoal.core.privacy.release import release, release_sums
 from shoal.core.privacy.sums import sums_of
 from shoal.core.privacy.terms import terms
