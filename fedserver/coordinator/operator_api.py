@@ -17,13 +17,14 @@ from fedserver.coordinator.status import clusters_of, device_of, figures_of, unc
 from fedserver.coordinator.status_types import ClusterVersions, RunChange, RunStatus, RunSummary, ServerStatus
 from fedserver.coordinator.visits import transfer
 from fedserver.store.integrity.records import LogLine, RunRecord, RunSpec, Standing
-from fedserver.store.released import statements
+from fedserver.store.journal.released import statements
 from shoal.core.algorithm import State
 from shoal.core.engine.round.attendance import Memory
 from shoal.core.engine.stages import Stage
 from shoal.core.errors import ConfigError, NotFound, Refused
 from shoal.core.exchange.payload import BlobRef, Weights
 from shoal.core.server_kit.aggregation.noised import promise
+from shoal.core.server_kit.history.records import CHANGED, RoundHistory
 from shoal.core.types import ModelKey, RunId
 from shoal.shell import crash
 
@@ -163,6 +164,14 @@ class OperatorApi:
         self._coordinator.run(run)
         return await self._coordinator.storage.journal.log_lines(run, after)
 
+    async def history(self, run: RunId, after: int = 0, *, devices: bool = True) -> list[RoundHistory]:
+        """The next rounds of a run that are over, with numbers above `after`; none if there are no more.
+
+        devices: whether to include the figures and positions of devices. Raises NotFound.
+        """
+        self._coordinator.run(run)
+        return await self._coordinator.storage.journal.rounds(run, after, devices=devices)
+
     async def status(self) -> ServerStatus:
         """The daemon, its devices and the active runs."""
         coordinator, settings = self._coordinator, self._coordinator.settings
@@ -262,6 +271,7 @@ class OperatorApi:
             spec = replace(spec, parameters={**spec.parameters, "rounds": change.rounds})
             await asyncio.to_thread(recipe_of, spec)
         await found.change(spec, state)
+        found.recorder.event(CHANGED, f"an operator changed it: {_changes(change)}")
         await found.note(f"an operator changed it: {_changes(change)}")
 
     async def _remove(self, run: RunId) -> None:
