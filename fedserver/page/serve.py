@@ -113,7 +113,7 @@ async def serve(state: Path, listen: str, announce: Callable[[Running, bytes], N
                 timeout_graceful_shutdown=1,
             )
         )
-        # uvicorn raises the signal that ended it once more, which would kill this process before it cleans up.
+        # uvicorn raises the signal that ended it once more, which would kill this process before its end.
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, setattr, server, "should_exit", True)
         at.listen()
