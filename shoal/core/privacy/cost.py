@@ -167,7 +167,7 @@ class Cost:
         return max(0.0, min(found, default=math.inf))
 
     def room(self, epsilon: float, delta: float, size: int = 1) -> float:
-        """rho for one sample that still fits into a limit of (epsilon, delta); below 0 where more is spent."""
+        """rho for one sample that still fits into a limit of (epsilon, delta); below 0 where none does."""
         if epsilon <= 0.0:
             return 0.0 if not self else -math.inf
         if not self.curve:
