@@ -29,7 +29,7 @@ class Verbs(Commands):
         "device": "fedserver.cli.device",
         "authority": "fedserver.cli.trust.authority",
         "audit": "fedserver.cli.trust.audit",
-        "run": "fedserver.cli.run",
+        "run": "fedserver.cli.runs.run",
         "algorithm": "fedserver.cli.algorithm",
         "status": "fedserver.cli.server",
         "cluster": "fedserver.cli.models.model",

@@ -123,8 +123,8 @@ def status(found: RunStatus) -> str:
                 percent(each.accuracy),
                 "-" if each.loss is None else f"{each.loss:.4f}",
                 str(each.examples or "-"),
-                _bytes(each.bytes_up),
-                _bytes(each.bytes_down),
+                size(each.bytes_up),
+                size(each.bytes_down),
             )
             for each in found.devices
         ]
@@ -134,7 +134,7 @@ def status(found: RunStatus) -> str:
         parts += [f"cluster {key}: {_many(len(own), 'device')}" for key, own in found.clusters.items()]
     if found.devices:
         parts.append(f"privacy in this run\n{privacy_table(found.released, found.central)}")
-    parts += [f"model {key}: {_bytes(weights.blob.size)}" for key, weights in found.models.items()]
+    parts += [f"model {key}: {size(weights.blob.size)}" for key, weights in found.models.items()]
     missing = found.missing.items()
     parts += [f"missing in the last round: {device}: {continued(why)}" for device, why in missing]
     for why, count in Counter(found.abandoned.values()).items():
@@ -292,8 +292,8 @@ def _some(names: Sequence[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + more
 
 
-def _bytes(size: int) -> str:
-    value, unit = float(size), "B"
+def size(count: int) -> str:
+    value, unit = float(count), "B"
     for larger in ("kB", "MB", "GB"):
         if value < 1000.0:
             break

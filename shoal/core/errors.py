@@ -21,6 +21,7 @@
     |  |- Busy             it is overloaded at the moment
     |  |- ServerFull       its disk has no space left
     |  |- InDoubt          its state is older than what devices have seen; its operator has to act
+    |  |- NotLeader        another server does the work, and this one stands by
     |  `- TooOften         more calls than are allowed: wait, then try again
     |- SessionLost        the server or the device was restarted: say hello again
     |- StorageFault       our own disk failed: read-only, broken
@@ -146,6 +147,10 @@ class ServerFull(Unavailable):
 
 class InDoubt(Unavailable):
     code = "in-doubt"
+
+
+class NotLeader(Unavailable):
+    code = "not-leader"
 
 
 class TooOften(Unavailable):

@@ -172,7 +172,7 @@ class AuditLog:
     def record(self, event: Event, /, **facts: Any) -> None:
         """Inside a transaction: record an event. Facts that are None are left out. Never pass a secret."""
         head, line = link(self.head(), time.time(), event, facts)
-        self._db.execute("INSERT INTO audit VALUES (?, ?)", (head.number, line))
+        self._db.execute("INSERT INTO audit (number, line) VALUES (?, ?)", (head.number, line))
         self._db.after_commit(self._complete)
 
     # -- the file -------------------------------------------------------------------------------------------
@@ -189,7 +189,7 @@ class AuditLog:
             descriptor = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
             with os.fdopen(descriptor, "ab") as file:
                 file.write("".join(f"{row['line']}\n" for row in rows).encode())
-        except (OSError, sqlite3.Error) as error:
+        except OSError as error:
             log.error("%s cannot be written and is behind the database: %s", self._file, error)
             self._written = None
         else:

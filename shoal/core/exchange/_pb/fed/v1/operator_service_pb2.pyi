@@ -8,6 +8,7 @@ final models come down, before and after the calls that name them.
 """
 
 from collections import abc as _abc
+from shoal.core.exchange._pb.fed.v1 import history_pb2 as _history_pb2
 from shoal.core.exchange._pb.fed.v1 import payload_pb2 as _payload_pb2
 from shoal.core.exchange._pb.fed.v1 import task_pb2 as _task_pb2
 from shoal.core.exchange._pb.fed.v1 import tensor_pb2 as _tensor_pb2
@@ -1150,6 +1151,62 @@ class LogLine(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LogLine: _TypeAlias = LogLine  # noqa: Y015
+
+@_typing.final
+class ReadHistoryRequest(_message.Message):
+    """Which rounds of which run."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    WITHOUT_DEVICES_FIELD_NUMBER: _builtins.int
+    run: _builtins.str
+    """Set by the operator: the run's id. Unset: refused."""
+    after: _builtins.int
+    """Set by the operator: only rounds with a higher number are wanted. Unset: all that are stored."""
+    without_devices: _builtins.bool
+    """Set by the operator: leave out the figures and the positions of devices, which are most of a history. Unset:
+    they are wanted.
+    """
+    def __init__(
+        self,
+        *,
+        run: _builtins.str = ...,
+        after: _builtins.int = ...,
+        without_devices: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "run", b"run", "without_devices", b"without_devices"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadHistoryRequest: _TypeAlias = ReadHistoryRequest  # noqa: Y015
+
+@_typing.final
+class ReadHistoryResponse(_message.Message):
+    """What happened in them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUNDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def rounds(self) -> _containers.RepeatedCompositeFieldContainer[_history_pb2.RoundHistory]:
+        """Set by the server: oldest first, as many as one answer holds. Unset: there are none, or no more."""
+
+    def __init__(
+        self,
+        *,
+        rounds: _abc.Iterable[_history_pb2.RoundHistory] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rounds", b"rounds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadHistoryResponse: _TypeAlias = ReadHistoryResponse  # noqa: Y015
 
 @_typing.final
 class DeviceStatus(_message.Message):

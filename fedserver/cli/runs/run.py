@@ -1,4 +1,4 @@
-"""`fedserver run ...`: start, list, show, follow and stop runs; `run_changes` has the other verbs."""
+"""`fedserver run ...`: start, list, show, follow and stop runs; `changes` and `history` have the other verbs."""
 
 import os
 import sys
@@ -11,8 +11,8 @@ import click
 
 from fedserver.cli import text
 from fedserver.cli.options import PATH, connected
-from fedserver.cli.policy import POLICY, policy_options
-from fedserver.cli.run_changes import COMMANDS
+from fedserver.cli.runs.policy import POLICY, policy_options
+from fedserver.cli.runs import changes, history
 from fedserver.coordinator.status_types import RunStatus
 from fedserver.store.integrity.records import LogLine
 from shoal.core.errors import ShoalError, Unavailable
@@ -38,7 +38,7 @@ def run() -> None:
     """Start, list, show, follow, change and stop runs."""
 
 
-for each in COMMANDS:
+for each in (*changes.COMMANDS, *history.COMMANDS):
     run.add_command(each)
 
 
