@@ -20,6 +20,7 @@ from shoal.core.algorithm import State
 from shoal.core.engine.events import (
     Abandon,
     Changed,
+    Damaged,
     Effect,
     Event,
     Finished,
@@ -194,7 +195,8 @@ class Run:
         An open round is abandoned. Raises NotFound if the models are not stored, Refused while reports are
         being combined.
         """
-        if self.active and self.engine.stage is Stage.REDUCING:
+        combining = self.engine.stage is Stage.REDUCING
+        if self.active and combining:
             raise Refused(
                 f"run {self.run} is combining the reports of round {self.engine.round}",
                 "try again in a moment",
@@ -213,6 +215,9 @@ class Run:
         earlier = await self.blobs.load_state(self.state_type, round)
         state = rolled_back(self.engine.state, earlier, cluster)
         what = f"the model of {cluster}" if cluster else "the run"
+        if combining:  # the run ended meanwhile, so the result of these reports will never count
+            lost = tuple(sorted(self.engine.reported))
+            self.engine.feed(Damaged(self.engine.round, lost, f"the run ended: {self.reason}"))
         self.recorder.rolled_back()
         await self.feed(RolledBack(state, f"an operator rolled {what} back to the start of round {round}"))
         await self.advance()
@@ -235,6 +240,8 @@ class Run:
         except StaleReport:
             raise
         except Exception as error:
+            if not self.active:  # an operator's call, which must not seem to have worked
+                raise
             await self._fail("the next round cannot be planned", error)
             return
         for effect in effects:

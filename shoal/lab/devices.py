@@ -10,7 +10,7 @@ import numpy as np
 from shoal.core.algorithm import Algorithm, DeviceHalf, ServerHalf, State, measurement
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
-from shoal.core.device_kit.choosing import NoClassifier, choose
+from shoal.core.device_kit.choosing import choose
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import Learner
 from shoal.core.engine.simulate import Device, Keep
@@ -18,6 +18,7 @@ from shoal.core.exchange.choosing import Choose, Wish
 from shoal.core.exchange.messages import Evaluate, Evaluated, Message
 from shoal.core.exchange.parts import MAX_MODELS, ClusterAssignment, Evidence
 from shoal.core.exchange.payload import fields_of
+from shoal.core.inference.choosing import NoClassifier
 from shoal.core.privacy.accountant import Unmetered
 from shoal.core.seeds import generator
 from shoal.core.server_kit import placing

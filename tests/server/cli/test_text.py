@@ -121,7 +121,7 @@ def test_a_run_in_full_says_what_was_asked_for_and_how_accurate_its_models_are()
     ]
     found = text.data(status)
     assert (found["seed"], found["policy"]["deadline"], found["changed"]) == (42, 90.5, ["rounds"])
-    assert found["learner"] == {"name": "lenet5", "options": options}
+    assert found["learner"] == {"name": "lenet5", "options": options, "seed": None}
     assert (found["parameters"]["rounds"], set(found["parameters"])) == (7, set(card.settings))
     assert found["accuracies"] == accuracies
 
