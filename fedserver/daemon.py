@@ -15,6 +15,7 @@ from fedserver.authority.roots import Authority
 from fedserver.config import ServerConfig
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import SOFTWARE
+from fedserver.metrics import metrics
 from fedserver.rpc.client import SOCKET
 from fedserver.rpc.server import Listeners, listen
 from fedserver.rpc.tls import Access
@@ -50,9 +51,10 @@ async def serve(config: ServerConfig, announce: Callable[[str, str], None]) -> N
         await coordinator.storage.identities.note_event(Event.START, **facts)
         _write_address(config.state / ADDRESS, listeners.address)
         _write_address(config.state / JOIN, listeners.join_address)
-        announce(listeners.address, listeners.join_address)
-        ends: list[asyncio.Future[Any]] = [stop, coordinator.broken]
-        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        with metrics(coordinator, config.metrics, listeners.places):
+            announce(listeners.address, listeners.join_address)
+            ends: list[asyncio.Future[Any]] = [stop, coordinator.broken]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     finally:
         await _end(coordinator, listeners, config)
     if coordinator.broken.done():
