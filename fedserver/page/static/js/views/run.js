@@ -3,7 +3,7 @@
 import { html, name, say } from "../dom.js";
 import { clock, count, many, percent, points } from "../format.js";
 import { clusters, gains } from "../derive.js";
-import { Choice, Tile, chips, stage, tiles, until, waits } from "./parts.js";
+import { Choice, Tile, capital, chips, stage, tiles, until, waits } from "./parts.js";
 import { panels } from "./run_panels.js";
 
 export class RunView {
@@ -62,7 +62,7 @@ export class RunView {
   tick() {
     if (!this.summary) return;
     const left = until(this.summary);
-    say(this.waiting, `${this.summary.title ? `${this.summary.title}. ` : ""}${waits(this.summary)}${left ? `, ${left}` : ""}`);
+    say(this.waiting, `${this.summary.title ? `${capital(this.summary.title)}. ` : ""}${waits(this.summary)}${left ? `, ${left}` : ""}.`);
   }
 }
 

@@ -55,7 +55,7 @@ function curve(figure) {
   const accuracy = figure === "accuracy";
   const panel = new Panel({
     title: accuracy ? "Accuracy" : "Loss",
-    about: accuracy ? "The mean accuracy of each group's devices, in the rounds in which they measured it." : "The mean loss of each group's devices, while they trained or measured.",
+    about: accuracy ? "The mean accuracy of each group's devices on samples that they did not train on, in the rounds in which they measured it." : "The mean loss of each group's devices while they trained.",
     columns: [round, { head: "Group", of: (row) => row.name }, number(accuracy ? "Accuracy" : "Loss", (row) => row.value, accuracy ? percent : decimal)],
   });
   return { panel, show: ({ rows }) => {
