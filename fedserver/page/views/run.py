@@ -66,9 +66,9 @@ def privacy(status: RunStatus) -> list[dict[str, Any]]:
 
 
 def beside(summary: RunSummary, status: RunStatus) -> dict[str, Any]:
-    """Another run that trains one model for all devices, to compare with. words: what it is, for people."""
+    """Another run that trains one model for all devices, to compare with. words: what it is."""
     return {
-        "words": f"one model for all devices (run {name(summary.run)})",
+        "words": f"the one model of run {name(summary.run)}",
         "devices": {name(each.device): number(each.accuracy) for each in status.devices},
     }
 

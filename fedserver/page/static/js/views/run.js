@@ -72,6 +72,6 @@ function headline({ summary, clusters: found, gains: gained, beside }) {
   const devices = filled.reduce((sum, cluster) => sum + cluster.members.length, 0);
   const groups = filled.length > 1 ? `${many(devices, "device")} form ${many(filled.length, "group")}` : filled.length ? `${many(devices, "device")} share one model` : "No groups have been formed yet";
   const accuracy = summary.accuracy === null ? "" : `; the mean accuracy is ${percent(summary.accuracy)}`;
-  const gain = gained && filled.length > 1 ? ` Grouping gained ${points(gained.gain)} over ${beside.words} (${percent(gained.own)} instead of ${percent(gained.one)}).` : "";
+  const gain = gained && filled.length > 1 ? ` Grouping gained ${points(gained.gain)} over ${beside.words}: ${percent(gained.own)} instead of ${percent(gained.one)}.` : "";
   return `${groups}${accuracy}.${gain}`;
 }
