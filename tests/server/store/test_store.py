@@ -26,7 +26,7 @@ from fedserver.store.runs import VERSIONS
 from fedserver.store.store import Store
 from shoal.core.algorithms.fedavg import Parameters
 from shoal.core.algorithms.fedavg.server import State
-from shoal.core.engine.checkpoint import Structure, decode, encode
+from shoal.core.engine.checkpoint import Structure, blobs_of, decode, encode
 from shoal.core.engine.round.attendance import Memory
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import ConfigError, StorageFault
@@ -150,6 +150,21 @@ def test_the_last_versions_are_kept_and_older_blobs_are_not(engine: Engine, tmp_
     assert blobs_in(engine, state) == kept
     assert store.clean_up() == ""
     assert [each.round for each in store.runs.rounds("mnist")] == list(range(1, newest + 1))
+    store.close()
+
+
+def test_the_blobs_of_a_state_that_an_operator_changed_stay(engine: Engine, tmp_path: Path) -> None:
+    store = engine.open(tmp_path)
+    store.runs.add(RECORD, checkpoint(store, 1.0))
+    changed = checkpoint(store, 2.0)  # as if an earlier version had stored the same state otherwise
+    store.runs.change("mnist", SPEC, 1, changed)
+    ((number, names),) = store.runs.checkpoints("mnist")
+    assert (number, names) == (1, sorted(blobs_of(changed)))
+    store.close()
+    store = engine.open(tmp_path)
+    store.clean_up()
+    assert store.runs.checkpoint("mnist") == changed
+    assert blobs_in(engine, tmp_path) == set(names)
     store.close()
 
 
