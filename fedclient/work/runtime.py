@@ -24,7 +24,6 @@ from shoal.core.algorithm import DeviceHalf
 from shoal.core.data.views import Views
 from shoal.core.device_kit import choosing, standard
 from shoal.core.device_kit.context import DeviceContext
-from shoal.core.device_kit.describe import ALL
 from shoal.core.device_kit.learner import Learner, builtin
 from shoal.core.errors import BadPayload, ConfigError, LearnerFault, ShoalError, near
 from shoal.core.exchange import messages
@@ -33,6 +32,7 @@ from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.payload import Payload, decode, encode
 from shoal.core.exchange.wire import work_key
+from shoal.core.inference.context import ALL
 from shoal.core.privacy.report import left_open
 from shoal.shell import learners
 

@@ -25,7 +25,7 @@ from fedserver.coordinator.visits.visitor import Quota, Signal, Unlimited, Visit
 from fedserver.store.engines import Elsewhere
 from fedserver.store.integrity.records import RunRecord
 from fedserver.store.integrity.redundancy import DamagedRow
-from fedserver.store.journal import Meter
+from fedserver.store.journal.journal import Meter
 from fedserver.store.store import BlobCacheCalls, Storage
 from shoal.core.algorithm import State
 from shoal.core.engine.events import Event, Heard, Joined, Left
@@ -260,6 +260,7 @@ class Coordinator:
             blobs,
             self._wake,
             self.in_turn,
+            self.meter.take_round,
         )
         self.runs[run.run] = run
         self.runs = dict(sorted(self.runs.items(), key=lambda item: self.recovery.age(item[0])))

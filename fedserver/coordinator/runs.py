@@ -8,8 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from fedserver.coordinator.history.recorder import Moved, Recorder, log_lines
 from fedserver.coordinator.recipe import Recipe
-from fedserver.coordinator.reduction import StoredReports, in_thread, measured_accuracy, reduce
+from fedserver.coordinator.reduction import StoredReports, in_thread, reduce
 from fedserver.coordinator.repair import damage
 from fedserver.coordinator.repair.damage import DamagedReports
 from fedserver.coordinator.visits.visitor import Signal
@@ -19,6 +20,7 @@ from shoal.core.algorithm import State
 from shoal.core.engine.events import (
     Abandon,
     Changed,
+    Damaged,
     Effect,
     Event,
     Finished,
@@ -26,6 +28,7 @@ from shoal.core.engine.events import (
     Opened,
     Reduce,
     Reduced,
+    Reported,
     RolledBack,
     Save,
     SteppedIn,
@@ -46,7 +49,8 @@ from shoal.core.errors import (
 )
 from shoal.core.exchange.link import Task
 from shoal.core.exchange.messages import Message
-from shoal.core.types import DeviceId, ModelKey
+from shoal.core.server_kit.history.records import PAUSED, RESUMED
+from shoal.core.types import DeviceId, ModelKey, RunId
 from shoal.shell import crash
 
 log = logging.getLogger("shoal.run")
@@ -74,7 +78,7 @@ class Run:
     at its deadline. paused: why the same holds until an operator resumes the run, "" if it does not.
     complaints, repairs: when a device has said that a blob is wrong, and when one was repaired. disputed:
     devices that sent two different reports in a round, with the round. left_open: the releases
-    without a guarantee that are already recorded, see `fedserver.store.released`.
+    without a guarantee that are already recorded, see `fedserver.store.journal.released`.
     """
 
     def __init__(
@@ -87,10 +91,11 @@ class Run:
         blobs: BlobCacheCalls,
         wake: Callable[[DeviceId], None],
         in_turn: Callable[[Coroutine[Any, Any, None]], Awaitable[None]],
+        moved: Callable[[RunId], Moved],
     ) -> None:
         self.run, self.spec, self.server_half = record.run, record.spec, recipe.server_half
         self.created, self.standing, self.reason = record.created, record.standing, record.reason
-        self.paused = record.paused
+        self.paused, self.ended = record.paused, record.ended
         self._stood_since, self._stood = time.monotonic(), 0.0
         self.engine = RoundEngine(
             recipe.server_half,
@@ -114,10 +119,9 @@ class Run:
         self.left_open: set[tuple[DeviceId, str]] = set()
         self.blobs = blobs
         self.state_type = recipe.state
-        self._remarks = tuple(state.remarks)
+        self.recorder, self._moved = Recorder(state), moved
         self.storage, self._wake, self._in_turn = storage, wake, in_turn
         self._opened, self._abandoned = time.monotonic(), ""
-        self._accuracy: float | None = None
         self._reduction: asyncio.Task[None] | None = None
 
     @property
@@ -148,7 +152,7 @@ class Run:
 
     async def end(self, standing: Standing, reason: str) -> None:
         """End the run, and withdraw its tasks."""
-        self.standing, self.reason = standing, reason
+        self.standing, self.reason, self.ended = standing, reason, time.time()
         await self.storage.runs.end.when_space(self.run, standing, reason)
         crash.point("server.run-ended")
         auxiliary = "was" if standing is Standing.STOPPED else "has"
@@ -162,6 +166,7 @@ class Run:
         if self.active and not self.paused:
             self.paused, self._stood_since = reason, time.monotonic()
             await self.storage.runs.pause.when_space(self.run, reason)
+            self.recorder.event(PAUSED, reason)
             await self.note(f"paused: {reason}")
             self.changed.fire()
 
@@ -171,6 +176,7 @@ class Run:
             await self.storage.runs.pause.when_space(self.run, "")
             self._stood += time.monotonic() - self._stood_since
             self.paused = ""
+            self.recorder.event(RESUMED, "an operator resumed it")
             await self.note("an operator resumed it")
             await self.advance()
             self.changed.fire()
@@ -189,7 +195,8 @@ class Run:
         An open round is abandoned. Raises NotFound if the models are not stored, Refused while reports are
         being combined.
         """
-        if self.active and self.engine.stage is Stage.REDUCING:
+        combining = self.engine.stage is Stage.REDUCING
+        if self.active and combining:
             raise Refused(
                 f"run {self.run} is combining the reports of round {self.engine.round}",
                 "try again in a moment",
@@ -208,6 +215,10 @@ class Run:
         earlier = await self.blobs.load_state(self.state_type, round)
         state = rolled_back(self.engine.state, earlier, cluster)
         what = f"the model of {cluster}" if cluster else "the run"
+        if combining:  # the run ended meanwhile, so the result of these reports will never count
+            lost = tuple(sorted(self.engine.reported))
+            self.engine.feed(Damaged(self.engine.round, lost, f"the run ended: {self.reason}"))
+        self.recorder.rolled_back()
         await self.feed(RolledBack(state, f"an operator rolled {what} back to the start of round {round}"))
         await self.advance()
 
@@ -222,11 +233,15 @@ class Run:
             await asyncio.wait([self._reduction], timeout=seconds)
 
     async def feed(self, event: Event) -> None:
+        if isinstance(event, Reported):
+            self.recorder.reported(event.device)
         try:
             effects = self.engine.feed(event)
         except StaleReport:
             raise
         except Exception as error:
+            if not self.active:  # an operator's call, which must not seem to have worked
+                raise
             await self._fail("the next round cannot be planned", error)
             return
         for effect in effects:
@@ -285,6 +300,7 @@ class Run:
         task = Task(self.run, effect.round, effect.attempt, effect.seed, effect.title, payload)
         self._offered[effect.device] = Lease(task, effect.message)
         crash.point("server.offered")
+        self.recorder.offered(effect.device)
         self._wake(effect.device)
 
     async def _save(self, effect: Save) -> None:
@@ -296,21 +312,26 @@ class Run:
             missing=dict(effect.missing),
             abandoned=self._abandoned,
             seconds=time.monotonic() - self._opened,
-            accuracy=None if self._abandoned else self._accuracy,
+            accuracy=None if self._abandoned else self.recorder.accuracy,
         )
         checkpoint = await self.blobs.store_state.when_space(self.state_type, effect.state)
         crash.point("server.state-stored")
+        history = self.recorder.closed(
+            closed,
+            effect.state,
+            await self.blobs.names_of.when_space(effect.state.models),
+            self.engine.plan.tasks,
+            self._moved(self.run),
+        )
         await self.storage.runs.save_round.when_space(
-            self.run, closed, checkpoint, effect.abandoned_in_a_row, effect.memory
+            self.run, closed, checkpoint, effect.abandoned_in_a_row, effect.memory, history
         )
         crash.point("server.round-tidied")
-        self._abandoned, self.title, self._accuracy = "", "", None
+        self._abandoned, self.title = "", ""
         self._offered.clear()
         await self.note(_summary(closed))
-        for remark in effect.state.remarks:
-            if remark not in self._remarks and not closed.abandoned:
-                await self.note(remark)
-        self._remarks = tuple(effect.state.remarks)
+        for text in log_lines(history):
+            await self.note(text)
 
     async def _reduce(self, effect: Reduce) -> None:
         with suppress(StorageFault, Unavailable):  # the coordinator already knows of the fault, or is closed
@@ -345,7 +366,7 @@ class Run:
             if len(counted) < len(effect.devices):
                 raise NotFound("reports that counted are not stored")
             following = await in_thread(lambda: reduce(server_half, state, reports))
-            self._accuracy = await in_thread(lambda: measured_accuracy(reports, tasks))
+            await in_thread(lambda: self.recorder.combined(reports.figures, following))
         except (StorageFault, asyncio.CancelledError):
             raise
         except Exception:

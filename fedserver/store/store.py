@@ -32,7 +32,7 @@ from fedserver.store.identities import Identities
 from fedserver.store.identities.audit import AuditLog
 from fedserver.store.integrity.records import RoundRecord, Standing
 from fedserver.store.integrity.redundancy import DamagedRow
-from fedserver.store.journal import Journal
+from fedserver.store.journal.journal import Journal
 from fedserver.store.runs import Reports, Runs
 from shoal.core.errors import DiskFull, TooManyFiles
 from shoal.core.types import RunId
@@ -244,6 +244,7 @@ class BlobCacheCalls:
         self.weights, self.load = Call(on, part.weights), Call(on, part.load)
         self.store_state, self.load_state = Call(on, part.store_state), Call(on, part.load_state)
         self.models_of, self.restore = Call(on, part.models_of), Call(on, part.restore)
+        self.names_of = Call(on, part.names_of)
 
 
 class RunCalls:
@@ -278,7 +279,7 @@ class JournalCalls:
         self.note_devices, self.devices = Call(on, part.note_devices), Call(on, part.devices)
         self.add_traffic, self.traffic = Call(on, part.add_traffic), Call(on, part.traffic)
         self.note_releases, self.releases = Call(on, part.note_releases), Call(on, part.releases)
-        self.trainers = Call(on, part.trainers)
+        self.trainers, self.rounds = Call(on, part.trainers), Call(on, part.timeline.read)
 
 
 class HistoryCalls:

@@ -12,11 +12,11 @@ import logging
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.repair import damage
 from fedserver.coordinator.runs import Run
-from fedserver.store import released
 from fedserver.store.content.blobs import Blobs
 from fedserver.store.content.mapped import MappedTensors
 from fedserver.store.identities.audit import Event
 from fedserver.store.integrity.records import ReportRecord
+from fedserver.store.journal import released
 from shoal.core.algorithm import admit
 from shoal.core.engine.events import Failed, Reported
 from shoal.core.errors import BadPayload, DiskFull, StaleReport, Unavailable

@@ -1,5 +1,6 @@
 """Which blobs hold a run's tensors, so that stored tensors are never packed or hashed again."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from fedserver.store.content.blobs import Blobs
@@ -41,6 +42,10 @@ class BlobCache:
             return tensors.weights
         known = self._weights.get(id(tensors))
         return known[1] if known else self._runs.keep(self._run, tensors)
+
+    def names_of(self, models: Mapping[ModelKey, Tensors]) -> dict[ModelKey, str]:
+        """The SHA-256 of each of a state's models, after the state was stored."""
+        return {key: self.weights(model).blob.sha256 for key, model in models.items()}
 
     def store_state(self, hint: Any, state: object) -> Structure:
         """The structure under which a state is saved.

@@ -243,6 +243,20 @@ CREATE TABLE placed (                    -- the clusters whose models newcomers 
 );
 """
 
+TIMELINE = """
+CREATE TABLE timeline (                  -- see fedserver.store.journal.timeline
+    run TEXT NOT NULL REFERENCES runs,
+    round INTEGER NOT NULL,              -- one that is over
+    summary BLOB NOT NULL,               -- the round without its devices, see server_kit/history/packed.py
+    devices BLOB NOT NULL,               -- its devices; empty: removed, because the history grew too large
+    PRIMARY KEY (run, round)
+);
+"""
+
+ENDED = """
+ALTER TABLE runs ADD COLUMN ended REAL NOT NULL DEFAULT 0;    -- when it was over; 0: it is not, or unknown
+"""
+
 STEPS: tuple[str, ...] = (
     FIRST,
     IDENTITIES,
@@ -257,6 +271,8 @@ STEPS: tuple[str, ...] = (
     CHECKSUMS,
     PAUSES,
     MODELS,
+    TIMELINE,
+    ENDED,
 )
 """The migrations: step n upgrades version n - 1 to n. The SQL of a released step never changes."""
 VERSION = len(STEPS)

@@ -21,7 +21,7 @@ from fedserver.store.integrity.records import (
     Standing,
     Traffic,
 )
-from fedserver.store.journal import LOG_LINES
+from fedserver.store.journal.journal import LOG_LINES
 from fedserver.store.runs import VERSIONS
 from fedserver.store.store import Store
 from shoal.core.algorithms.fedavg import Parameters
@@ -226,7 +226,7 @@ def test_devices_traffic_and_log(store: Store, monkeypatch: pytest.MonkeyPatch) 
     store.journal.add_traffic([Traffic("a", "mnist", 10, 1)])
     store.journal.add_traffic([Traffic("a", "mnist", 5, 2)])
     assert store.journal.traffic("mnist") == [Traffic("a", "mnist", 15, 3)]
-    monkeypatch.setattr("fedserver.store.journal.LOG_LINES", 3)
+    monkeypatch.setattr("fedserver.store.journal.journal.LOG_LINES", 3)
     for number in range(5):
         store.journal.log("mnist", f"line {number}", "a")
     lines = store.journal.log_lines("mnist")

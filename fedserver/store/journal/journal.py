@@ -9,6 +9,7 @@ import numpy as np
 from fedserver.store.database import Database, Row
 from fedserver.store.identities.records import DeviceStanding
 from fedserver.store.integrity.records import DeviceRecord, LogLine, ReleaseRecord, Traffic
+from fedserver.store.journal.timeline import Timeline
 from shoal.core.identity.joining import Role
 from shoal.core.types import DeviceId, RunId
 
@@ -21,10 +22,10 @@ RELEASES, MORE = 10_000, "more than is counted here"
 
 class Journal:
     """Which devices called, how many bytes they transferred, what they released, and what happened in each
-    run."""
+    run. timeline: the rounds of each run."""
 
     def __init__(self, database: Database) -> None:
-        self._db = database
+        self._db, self.timeline = database, Timeline(database)
 
     def note_devices(self, devices: Iterable[DeviceRecord]) -> None:
         """Update the records of these devices."""
@@ -130,23 +131,36 @@ def _release_of(row: Row) -> ReleaseRecord:
 
 
 class Meter:
-    """Counts in memory how many bytes of blobs devices have sent and fetched since the last `take`."""
+    """Counts in memory how many bytes of blobs devices have sent and fetched: since the last `take`, and for
+    each run since the last `take_round`."""
 
     def __init__(self) -> None:
         self._up: Counter[tuple[RunId, DeviceId]] = Counter()
         self._down: Counter[tuple[RunId, DeviceId]] = Counter()
+        self._rounds: dict[RunId, dict[DeviceId, tuple[int, int]]] = {}
 
     def up(self, run: RunId, device: DeviceId, size: int) -> None:
         self._up[run, device] += size
+        self._in_round(run, device, size, 0)
 
     def down(self, run: RunId, device: DeviceId, size: int) -> None:
         self._down[run, device] += size
+        self._in_round(run, device, 0, size)
+
+    def _in_round(self, run: RunId, device: DeviceId, up: int, down: int) -> None:
+        known = self._rounds.setdefault(run, {})
+        before = known.get(device, (0, 0))
+        known[device] = (before[0] + up, before[1] + down)
+
+    def take_round(self, run: RunId) -> dict[DeviceId, tuple[int, int]]:
+        """Return the bytes that each device has sent and fetched in a run, and reset them to zero."""
+        return self._rounds.pop(run, {})
 
     def give_back(self, taken: Iterable[Traffic]) -> None:
         """Add back what was taken but could not be stored."""
         for each in taken:
-            self.up(each.run, each.device, each.up)
-            self.down(each.run, each.device, each.down)
+            self._up[each.run, each.device] += each.up
+            self._down[each.run, each.device] += each.down
 
     def take(self) -> list[Traffic]:
         """Return all counts, and reset them to zero."""
