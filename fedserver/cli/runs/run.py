@@ -11,8 +11,8 @@ import click
 
 from fedserver.cli import text
 from fedserver.cli.options import PATH, connected
-from fedserver.cli.runs.policy import POLICY, policy_options
 from fedserver.cli.runs import changes, history, repeat
+from fedserver.cli.runs.policy import POLICY, policy_options
 from fedserver.coordinator.status_types import STAGES, RunStatus
 from fedserver.store.integrity.records import LogLine
 from shoal.core.errors import ShoalError, Unavailable
