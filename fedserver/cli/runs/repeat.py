@@ -33,8 +33,8 @@ def repeat(
 ) -> Result:
     """Start a run with all that RUN was asked for: parameters, seed, policy and learner.
 
-    On the same devices with the same data it trains the same models, bit for bit, unless devices or the server
-    add noise for privacy. If RUN began with weights of its own, they are made again of its learner, or read
+    On the same devices with the same data it trains the same models, bit for bit, unless devices or the
+    server add noise for privacy. If RUN began with weights of its own, they are made again of its learner, or read
     from --initial-weights, and have to be the same.
     """
     spec = client.show(name).spec
@@ -84,7 +84,7 @@ def _weights(name: str, spec: RunSpec, path: Path | None) -> Tensors | None:
 @connected
 @click.argument("names", metavar="RUN...", nargs=-1, required=True)
 def compare(console: Console, client: "OperatorClient", names: tuple[str, ...]) -> Result:
-    """Show runs side by side: accuracy, clusters, rounds, bytes, time, and the settings in which they differ."""
+    """Show runs side by side: accuracy, clusters, rounds, bytes, time, and settings in which they differ."""
     found = [client.show(name) for name in names]
     rounds = {name: list(client.history(name, devices=False)) for name in names}
     facts = [_facts(status, rounds[status.summary.run]) for status in found]

@@ -1,4 +1,4 @@
-"""`fedserver run ...`: start, list, show, follow and stop runs; `changes` and `history` have the other verbs."""
+"""`fedserver run ...`: start, list, show, follow and stop runs; other modules have the other verbs."""
 
 import os
 import sys
