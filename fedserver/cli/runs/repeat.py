@@ -34,8 +34,8 @@ def repeat(
     """Start a run with all that RUN was asked for: parameters, seed, policy and learner.
 
     On the same devices with the same data it trains the same models, bit for bit, unless devices or the
-    server add noise for privacy. If RUN began with weights of its own, they are made again of its learner, or read
-    from --initial-weights, and have to be the same.
+    server add noise for privacy. If RUN began with weights of its own, they are made again of its
+    learner, or read from --initial-weights, and have to be the same.
     """
     spec = client.show(name).spec
     assert spec is not None
