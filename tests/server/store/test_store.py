@@ -313,7 +313,7 @@ def killed_at_each_step(
             with contextlib.suppress(Killed):
                 action()
         store.database.connection.close()
-        store._lock.close()
+        store._release()
         yield state, not killer.dead
         if not killer.dead:
             assert steps > 3
