@@ -162,7 +162,7 @@ class Run:
     async def end(self, standing: Standing, reason: str) -> None:
         """End the run, and withdraw its tasks."""
         self.standing, self.reason, self.ended = standing, reason, time.time()
-        await self.storage.runs.end.when_space(self.run, standing, reason)
+        await self.storage.runs.end.when_space(self.run, standing, reason, self.ended)
         crash.point("server.run-ended")
         auxiliary = "was" if standing is Standing.STOPPED else "has"
         await self.note(f"the run {auxiliary} {standing.value}: {reason}")

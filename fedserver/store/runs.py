@@ -231,12 +231,12 @@ class Runs:
         crash.point("server.round-saved")
         self._references.remove_unneeded(before | self._references.release(run))
 
-    def end(self, run: RunId, standing: Standing, reason: str) -> None:
-        """End a run. Its last checkpoint stays."""
+    def end(self, run: RunId, standing: Standing, reason: str, ended: float) -> None:
+        """End a run. Its last checkpoint stays. ended: seconds since 1970."""
         with self._db.transaction():
             self._db.execute(
                 "UPDATE runs SET standing = ?, reason = ?, asked = '[]', ended = ? WHERE run = ?",
-                (standing.value, reason, time.time(), run),
+                (standing.value, reason, ended, run),
             )
             self._audit.record(Event.RUN_ENDED, run=run, standing=standing.value, reason=reason)
             before = self._references.of_run(run)

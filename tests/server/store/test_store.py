@@ -187,7 +187,7 @@ def test_a_blob_that_another_run_needs_stays(engine: Engine, tmp_path: Path) -> 
     assert digest(model(2.0)) in blobs_in(engine, state)
     task = store.runs.keep("other", model(9.0))
     store.runs.save_round("mnist", closed(2), checkpoint(store, 9.0), 0, Memory())
-    store.runs.end("mnist", Standing.FINISHED, "complete")
+    store.runs.end("mnist", Standing.FINISHED, "complete", 9.5)
     assert store.blobs.load(task)["w"][0, 0] == 9.0
     store.close()
 
