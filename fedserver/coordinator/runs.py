@@ -25,6 +25,7 @@ from shoal.core.engine.events import (
     Effect,
     Event,
     Finished,
+    Heard,
     Offer,
     Opened,
     Reduce,
@@ -59,7 +60,7 @@ log = logging.getLogger("shoal.run")
 AGAIN = 1.0
 """Seconds after which reports whose files could not be opened are combined again."""
 REASON = 2000
-"""How many characters of an error the log has."""
+"""How many characters of an error a log line has."""
 
 
 @dataclass(frozen=True)
@@ -146,9 +147,18 @@ class Run:
         (`fedserver.store.disk_space`). It does nothing if the run is over.
         """
         still = self.held or self.paused
-        for event in events if still else (*events, Tick(time.monotonic() - self._stood)):
+        for event in events if still else (*events, Tick(self._clock())):
             if self.active:
                 await self.feed(event)
+
+    def heard(self, device: DeviceId) -> None:
+        """Note that a device has just called, if it takes part."""
+        if self.present(device):
+            self.engine.feed(Heard(device, self._clock()))
+
+    def _clock(self) -> float:
+        """Seconds, without those for which the run was paused."""
+        return (self._stood_since if self.paused else time.monotonic()) - self._stood
 
     async def end(self, standing: Standing, reason: str) -> None:
         """End the run, and withdraw its tasks."""

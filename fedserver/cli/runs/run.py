@@ -1,4 +1,4 @@
-"""`fedserver run ...`: start, list, show, follow and stop runs; `changes` and `history` have the other verbs."""
+"""`fedserver run ...`: start, list, show, follow and stop runs; other modules have the other verbs."""
 
 import os
 import sys
@@ -11,8 +11,8 @@ import click
 
 from fedserver.cli import text
 from fedserver.cli.options import PATH, connected
-from fedserver.cli.runs.policy import POLICY, policy_options
 from fedserver.cli.runs import changes, history, repeat
+from fedserver.cli.runs.policy import POLICY, policy_options
 from fedserver.coordinator.status_types import STAGES, RunStatus
 from fedserver.store.integrity.records import LogLine
 from shoal.core.errors import ShoalError, Unavailable

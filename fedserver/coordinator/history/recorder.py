@@ -135,6 +135,7 @@ def log_lines(closed: RoundRecord, history: RoundHistory) -> list[str]:
 
 
 def _summary(closed: RoundRecord, history: RoundHistory) -> str:
+    """The log line about a round that is over."""
     parts = ("no result", closed.title, closed.abandoned) if closed.abandoned else ("done", closed.title)
     end = ": ".join(filter(None, parts))
     named = sorted(closed.missing.items())[:NAMED]
