@@ -325,7 +325,9 @@ class Runs:
             "INSERT INTO checkpoints (run, round, structure) VALUES (?, ?, ?)",
             (run, round, json.dumps(checkpoint)),
         )
-        for name in blobs_of(checkpoint):
+        ((spec,),) = self._db.query("SELECT spec FROM runs WHERE run = ?", (run,))
+        graph = json.loads(spec).get("graph")  # without it, devices without a learner cannot use the models
+        for name in blobs_of(checkpoint).union([graph] if graph else []):
             self._db.execute(
                 "INSERT INTO checkpoint_blobs (run, round, sha256) VALUES (?, ?, ?)", (run, round, name)
             )

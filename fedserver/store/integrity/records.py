@@ -26,7 +26,9 @@ class RunSpec:
     """What an operator asked for.
 
     algorithm: the name of an algorithm or of a variant. parameters: changes to the preset. learner,
-    learner_options: the learner that devices should configure; the server only displays them.
+    learner_options: the learner that devices should configure; the server only displays them. graph,
+    graph_bytes: the SHA-256 and the size of the network for devices without a learner; "" and 0: there is
+    none.
     """
 
     name: str
@@ -37,6 +39,8 @@ class RunSpec:
     seed: int = 0
     learner: str = ""
     learner_options: Mapping[str, Scalar] = field(default_factory=dict)
+    graph: str = ""
+    graph_bytes: int = 0
 
 
 @dataclass(frozen=True)
