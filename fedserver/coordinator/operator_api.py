@@ -115,8 +115,6 @@ class OperatorApi:
 
         Raises Refused if it is not over.
         """
-        if run not in self._coordinator.recovery.unreadable:
-            self._over(run)
         await self._coordinator.in_turn(self._remove(run))
 
     def runs(self) -> list[RunSummary]:
@@ -254,8 +252,8 @@ class OperatorApi:
             raise NotFound(f"the last models of run {run} cannot be used: {lost}", "restore a backup")
         blobs = storage.blob_cache(run)
         state = await blobs.load_state(found.state_type)
+        recipe = await asyncio.to_thread(recipe_of, found.spec)
         record = await storage.runs.reactivate.when_space(run)
-        recipe = await asyncio.to_thread(recipe_of, record.spec)
         await self._coordinator.add(record, recipe, state, blobs)
         await self._coordinator.run(run).note("an operator resumed it after its failure")
 
@@ -277,6 +275,8 @@ class OperatorApi:
         await found.note(f"an operator changed it: {_changes(change)}")
 
     async def _remove(self, run: RunId) -> None:
+        if run not in self._coordinator.recovery.unreadable:
+            self._over(run)
         await self._coordinator.storage.runs.remove.when_space(run)
         self._coordinator.runs.pop(run, None)
         self._coordinator.recovery.unreadable.pop(run, None)
@@ -321,7 +321,9 @@ class OperatorApi:
     async def _start(self, spec: RunSpec, recipe: Recipe, initial: Weights | None) -> RunId:
         storage = self._coordinator.storage
         run = self._id_of(spec)
-        spec, blobs, model = replace(spec, name=spec.name or run), storage.blob_cache(run), None
+        name, given = initial.blob.sha256 if initial else "", spec.name or run
+        spec = replace(spec, name=given, software=shoal.__version__, initial=name)
+        blobs, model = storage.blob_cache(run), None
         record = RunRecord(run, spec, time.time(), Standing.ACTIVE, "", 1, (), "", 0)
         try:
             if spec.graph:

@@ -74,7 +74,7 @@ async def place(
     asking: _Answer | None = None
     fallback: _Answer | None = None
     refusal: CannotPlace | None = None
-    for candidate in reversed(coordinator.runs.values()):
+    for candidate in list(reversed(coordinator.runs.values())):  # runs come and go meanwhile
         try:
             answer = await _ask(asked, candidate, wish)
             if isinstance(answer.found, Choose | Describe):

@@ -20,9 +20,11 @@ from shoal.core.algorithm import State
 from shoal.core.engine.events import (
     Abandon,
     Changed,
+    Damaged,
     Effect,
     Event,
     Finished,
+    Heard,
     Offer,
     Opened,
     Reduce,
@@ -56,9 +58,8 @@ log = logging.getLogger("shoal.run")
 
 AGAIN = 1.0
 """Seconds after which reports whose files could not be opened are combined again."""
-NAMED, REASON = 10, 2000
-"""How many missing devices a log line names (`run show` lists all), and how many characters of an error it
-has."""
+REASON = 2000
+"""How many characters of an error a log line has."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class Run:
     ) -> None:
         self.run, self.spec, self.server_half = record.run, record.spec, recipe.server_half
         self.created, self.standing, self.reason = record.created, record.standing, record.reason
-        self.paused = record.paused
+        self.paused, self.ended = record.paused, record.ended
         self._stood_since, self._stood = time.monotonic(), 0.0
         self.engine = RoundEngine(
             recipe.server_half,
@@ -145,14 +146,23 @@ class Run:
         (`fedserver.store.disk_space`). It does nothing if the run is over.
         """
         still = self.held or self.paused
-        for event in events if still else (*events, Tick(time.monotonic() - self._stood)):
+        for event in events if still else (*events, Tick(self._clock())):
             if self.active:
                 await self.feed(event)
 
+    def heard(self, device: DeviceId) -> None:
+        """Note that a device has just called, if it takes part."""
+        if self.present(device):
+            self.engine.feed(Heard(device, self._clock()))
+
+    def _clock(self) -> float:
+        """Seconds, without those for which the run was paused."""
+        return (self._stood_since if self.paused else time.monotonic()) - self._stood
+
     async def end(self, standing: Standing, reason: str) -> None:
         """End the run, and withdraw its tasks."""
-        self.standing, self.reason = standing, reason
-        await self.storage.runs.end.when_space(self.run, standing, reason)
+        self.standing, self.reason, self.ended = standing, reason, time.time()
+        await self.storage.runs.end.when_space(self.run, standing, reason, self.ended)
         crash.point("server.run-ended")
         auxiliary = "was" if standing is Standing.STOPPED else "has"
         await self.note(f"the run {auxiliary} {standing.value}: {reason}")
@@ -194,7 +204,8 @@ class Run:
         An open round is abandoned. Raises NotFound if the models are not stored, Refused while reports are
         being combined.
         """
-        if self.active and self.engine.stage is Stage.REDUCING:
+        combining = self.engine.stage is Stage.REDUCING
+        if self.active and combining:
             raise Refused(
                 f"run {self.run} is combining the reports of round {self.engine.round}",
                 "try again in a moment",
@@ -213,6 +224,9 @@ class Run:
         earlier = await self.blobs.load_state(self.state_type, round)
         state = rolled_back(self.engine.state, earlier, cluster)
         what = f"the model of {cluster}" if cluster else "the run"
+        if combining:  # the run ended meanwhile, so the result of these reports will never count
+            lost = tuple(sorted(self.engine.reported))
+            self.engine.feed(Damaged(self.engine.round, lost, f"the run ended: {self.reason}"))
         self.recorder.rolled_back()
         await self.feed(RolledBack(state, f"an operator rolled {what} back to the start of round {round}"))
         await self.advance()
@@ -235,6 +249,8 @@ class Run:
         except StaleReport:
             raise
         except Exception as error:
+            if not self.active:  # an operator's call, which must not seem to have worked
+                raise
             await self._fail("the next round cannot be planned", error)
             return
         for effect in effects:
@@ -322,8 +338,7 @@ class Run:
         crash.point("server.round-tidied")
         self._abandoned, self.title = "", ""
         self._offered.clear()
-        await self.note(_summary(closed))
-        for text in log_lines(history):
+        for text in log_lines(closed, history):
             await self.note(text)
 
     async def _reduce(self, effect: Reduce) -> None:
@@ -381,15 +396,3 @@ def _elapsed(record: RunRecord) -> float:
 async def _raise(fault: StorageFault) -> None:
     """Raise a disk error in turn, where the coordinator stops the process because of it."""
     raise fault
-
-
-def _summary(closed: RoundRecord) -> str:
-    """The log line about a round that is over."""
-    parts = ("no result", closed.title, closed.abandoned) if closed.abandoned else ("done", closed.title)
-    end = ": ".join(filter(None, parts))
-    named = sorted(closed.missing.items())[:NAMED]
-    missing = "".join(f"; {device} is missing: {reason}" for device, reason in named)
-    more = f"; {len(closed.missing) - len(named)} more are missing" if len(closed.missing) > NAMED else ""
-    accuracy = "" if closed.accuracy is None else f"; held-out accuracy {closed.accuracy:.3f}"
-    counted = f"{closed.reported} of {closed.asked} devices counted"
-    return f"{end}; {counted}, {closed.seconds:.1f} s{accuracy}{missing}{more}"

@@ -107,7 +107,7 @@ class Errors(aio.ServerInterceptor):  # type: ignore[type-arg]
                     error = Unavailable(
                         "the server cannot use its disk at the moment", "try again in a minute"
                     )
-                await _abort(context, error)
+                await refuse(context, error)
             else:
                 if self._connections is not None:
                     self._connections.served(context.peer())
@@ -123,7 +123,7 @@ class Errors(aio.ServerInterceptor):  # type: ignore[type-arg]
             self._attention.refused(address_of(context))
 
 
-async def _abort(context: Context, error: Exception) -> None:
+async def refuse(context: Context, error: Exception) -> None:
     """End a call with as much of an error as its caller may know."""
     if isinstance(error, aio.AbortError):
         raise error

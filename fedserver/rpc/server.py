@@ -86,11 +86,16 @@ class Listeners:
 
 
 async def listen(
-    coordinator: Coordinator, address: str, socket: Path, access: Access | None = None
+    coordinator: Coordinator,
+    address: str,
+    socket: Path,
+    access: Access | None = None,
+    addresses: tuple[str, ...] = (),
 ) -> Listeners:
     """Serve devices at `address`, without `access` in plain text and only on loopback; operators at `socket`.
 
-    Raises ConfigError for an address that is not available.
+    addresses: where devices may find the leader, here or elsewhere, if there are several servers. Raises
+    ConfigError for an address that is not available.
     """
     verified = None if access is None else Verified(access.peers, coordinator.settings.placements)
     callers: Callers = verified or Unverified()
@@ -112,7 +117,7 @@ async def listen(
     coordinator.attention.extend(each.notices for each in attention)
     served: Any = RecordingServer(devices)  # all of a server that generated code asks for
     if access is None or verified is None:
-        host, port = _loopback(address), bind(devices, address)
+        host, port = loopback(address), bind(devices, address)
         listeners.address = f"{host}:{port}"
         connections.ports.add(port)
     else:
@@ -128,7 +133,7 @@ async def listen(
         add_ObserverServiceServicer_to_server(Observers(operator_api, verified), served)
         authority_api = AuthorityApi(coordinator, access.peers, access.at(join_port))
         add_AuthorityServiceServicer_to_server(Authorities(authority_api), operators)
-    add_DeviceServiceServicer_to_server(Devices(coordinator, callers), served)
+    add_DeviceServiceServicer_to_server(Devices(coordinator, callers, addresses), served)
     add_PlacementServiceServicer_to_server(Placements(coordinator, callers), served)
     add_BlobServiceServicer_to_server(Blobs(blobs_of_device(coordinator, callers)), served)
     add_OperatorServiceServicer_to_server(Operators(operator_api), operators)
@@ -137,7 +142,7 @@ async def listen(
         health_pb2_grpc.add_HealthServicer_to_server(checks, server)
     if access is not None:
         check_complete(served.calls)
-    _bind_socket(operators, socket)
+    bind_socket(operators, socket)
     for each in listeners.servers:
         await each.start()
     for service in ("", *DEVICE_SERVICES):
@@ -157,7 +162,7 @@ def _ageing(age: float) -> tuple[tuple[str, int], ...]:
     )
 
 
-def _loopback(address: str) -> str:
+def loopback(address: str) -> str:
     """Return the host of an address. Raises ConfigError if other machines can reach it."""
     host, colon, port = address.rpartition(":")
     try:
@@ -185,7 +190,7 @@ def bind(server: aio.Server, address: str, credentials: grpc.ServerCredentials |
         ) from None
 
 
-def _bind_socket(server: aio.Server, socket: Path) -> None:
+def bind_socket(server: aio.Server, socket: Path) -> None:
     """Create a socket that only this user can open, from the first moment on.
 
     gRPC does not tell who is at the other end of a Unix socket, so nothing is asked of them here: the mode of

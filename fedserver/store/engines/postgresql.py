@@ -25,7 +25,7 @@ from psycopg.types.string import StrDumper
 from fedserver.store.database import Database
 from fedserver.store.engines.schema import STEPS, VERSION
 from fedserver.store.engines.translation import numbered, step
-from shoal.core.errors import ConfigError, DiskFull, NotLeader, StorageFault
+from shoal.core.errors import ConfigError, DatabaseLost, DiskFull, NotLeader, StorageFault
 from shoal.shell import crash
 
 log = logging.getLogger("shoal.server")
@@ -197,6 +197,8 @@ def _faults() -> Iterator[None]:
         yield
     except psycopg.errors.DiskFull as error:
         raise DiskFull(f"the database: {_said(error)}", "free some space on the database's disk") from error
+    except psycopg.OperationalError as error:
+        raise DatabaseLost(f"the database: {_said(error)}", "check that PostgreSQL runs there") from error
     except psycopg.Error as error:
         raise StorageFault(
             f"the database: {_said(error)}", "check the database server and its log"
