@@ -82,12 +82,9 @@ def spec_from_pb(request: pb.StartRunRequest) -> RunSpec:
         request.seed,
         request.learner.name,
         wire.scalars_from_pb(request.learner.options, "learner options"),
-<<<<<<< HEAD
-        graph.sha256 if request.HasField("graph") else "",
-        graph.size,
-=======
-        request.learner.seed if request.learner.HasField("seed") else None,
->>>>>>> main
+        learner_seed=request.learner.seed if request.learner.HasField("seed") else None,
+        graph=graph.sha256 if request.HasField("graph") else "",
+        graph_bytes=graph.size,
     )
 
 

@@ -324,8 +324,9 @@ class Runs:
             "INSERT INTO checkpoints (run, round, structure) VALUES (?, ?, ?)",
             (run, round, json.dumps(checkpoint)),
         )
-        ((spec,),) = self._db.query("SELECT spec FROM runs WHERE run = ?", (run,))
-        graph = json.loads(spec).get("graph")  # without it, devices without a learner cannot use the models
+        (row,) = self._db.rows("runs", "WHERE run = ?", (run,))
+        # Without the graph, devices without a learner could not use the models.
+        graph = decode(RunSpec, json.loads(row["spec"]), _no_tensors).graph
         for name in blobs_of(checkpoint).union([graph] if graph else []):
             self._db.execute(
                 "INSERT INTO checkpoint_blobs (run, round, sha256) VALUES (?, ?, ?)", (run, round, name)

@@ -28,17 +28,14 @@ class RunSpec:
     """What an operator asked for.
 
     algorithm: the name of an algorithm or of a variant. parameters: changes to the preset. learner,
-<<<<<<< HEAD
-    learner_options: the learner that devices should configure; the server only displays them. graph,
-    graph_bytes: the SHA-256 and the size of the network for devices without a learner; "" and 0: there is
-    none.
-=======
     learner_options: the learner that devices should configure; the server only displays them. learner_seed:
     of the weights that the operator's shell made of it; None if it made none.
 
     software, initial: written by the server at the start of the run: its version, and the SHA-256 of the
     initial weights that it got; "" if a device is asked for them, and in runs of earlier versions.
->>>>>>> main
+
+    graph, graph_bytes: the SHA-256 and the size of the network for devices without a learner; "" and 0: there
+    is none.
     """
 
     name: str
@@ -49,13 +46,11 @@ class RunSpec:
     seed: int = 0
     learner: str = ""
     learner_options: Mapping[str, Scalar] = field(default_factory=dict)
-<<<<<<< HEAD
-    graph: str = ""
-    graph_bytes: int = 0
-=======
     learner_seed: int | None = None
     software: str = ""
     initial: str = ""
+    graph: str = ""
+    graph_bytes: int = 0
 
     @property
     def digest(self) -> str:
@@ -63,7 +58,6 @@ class RunSpec:
         digest, on the same devices with the same data, train the same models, unless noise is added."""
         found = {**asdict(self), "name": ""}
         return hashlib.sha256(json.dumps(found, sort_keys=True, default=str).encode()).hexdigest()
->>>>>>> main
 
 
 @dataclass(frozen=True)
