@@ -28,7 +28,7 @@ from fedserver.store.integrity.redundancy import DamagedRow
 from fedserver.store.journal.journal import Meter
 from fedserver.store.store import BlobCacheCalls, Storage
 from shoal.core.algorithm import State
-from shoal.core.engine.events import Event, Heard, Joined, Left
+from shoal.core.engine.events import Event, Joined, Left
 from shoal.core.engine.rounds import Stage
 from shoal.core.errors import DiskFull, InDoubt, NotFound, ServerFull, StorageFault, TooManyFiles, Unavailable
 from shoal.core.exchange.admit import Limits
@@ -290,8 +290,7 @@ class Coordinator:
         """Note that a device has just called."""
         visitor.seen()
         for run in self.active():
-            if run.present(visitor.device):
-                run.engine.feed(Heard(visitor.device))
+            run.heard(visitor.device)
 
     async def join(self, visitor: Visitor) -> None:
         """Let a device that is ready to work take part in every active run.

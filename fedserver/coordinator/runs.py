@@ -24,6 +24,7 @@ from shoal.core.engine.events import (
     Effect,
     Event,
     Finished,
+    Heard,
     Offer,
     Opened,
     Reduce,
@@ -57,9 +58,8 @@ log = logging.getLogger("shoal.run")
 
 AGAIN = 1.0
 """Seconds after which reports whose files could not be opened are combined again."""
-NAMED, REASON = 10, 2000
-"""How many missing devices a log line names (`run show` lists all), and how many characters of an error it
-has."""
+REASON = 2000
+"""How many characters of an error a log line has."""
 
 
 @dataclass(frozen=True)
@@ -146,14 +146,23 @@ class Run:
         (`fedserver.store.disk_space`). It does nothing if the run is over.
         """
         still = self.held or self.paused
-        for event in events if still else (*events, Tick(time.monotonic() - self._stood)):
+        for event in events if still else (*events, Tick(self._clock())):
             if self.active:
                 await self.feed(event)
+
+    def heard(self, device: DeviceId) -> None:
+        """Note that a device has just called, if it takes part."""
+        if self.present(device):
+            self.engine.feed(Heard(device, self._clock()))
+
+    def _clock(self) -> float:
+        """Seconds, without those for which the run was paused."""
+        return (self._stood_since if self.paused else time.monotonic()) - self._stood
 
     async def end(self, standing: Standing, reason: str) -> None:
         """End the run, and withdraw its tasks."""
         self.standing, self.reason, self.ended = standing, reason, time.time()
-        await self.storage.runs.end.when_space(self.run, standing, reason)
+        await self.storage.runs.end.when_space(self.run, standing, reason, self.ended)
         crash.point("server.run-ended")
         auxiliary = "was" if standing is Standing.STOPPED else "has"
         await self.note(f"the run {auxiliary} {standing.value}: {reason}")
@@ -329,8 +338,7 @@ class Run:
         crash.point("server.round-tidied")
         self._abandoned, self.title = "", ""
         self._offered.clear()
-        await self.note(_summary(closed))
-        for text in log_lines(history):
+        for text in log_lines(closed, history):
             await self.note(text)
 
     async def _reduce(self, effect: Reduce) -> None:
@@ -388,15 +396,3 @@ def _elapsed(record: RunRecord) -> float:
 async def _raise(fault: StorageFault) -> None:
     """Raise a disk error in turn, where the coordinator stops the process because of it."""
     raise fault
-
-
-def _summary(closed: RoundRecord) -> str:
-    """The log line about a round that is over."""
-    parts = ("no result", closed.title, closed.abandoned) if closed.abandoned else ("done", closed.title)
-    end = ": ".join(filter(None, parts))
-    named = sorted(closed.missing.items())[:NAMED]
-    missing = "".join(f"; {device} is missing: {reason}" for device, reason in named)
-    more = f"; {len(closed.missing) - len(named)} more are missing" if len(closed.missing) > NAMED else ""
-    accuracy = "" if closed.accuracy is None else f"; held-out accuracy {closed.accuracy:.3f}"
-    counted = f"{closed.reported} of {closed.asked} devices counted"
-    return f"{end}; {counted}, {closed.seconds:.1f} s{accuracy}{missing}{more}"
