@@ -133,7 +133,8 @@ class LearnerConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """A run to start. Without initial_weights and learner, the first device is asked for its weights."""
+    """A run to start. Without initial_weights and learner, the first device is asked for its weights. graph:
+    the network for devices without a learner of their own."""
 
     name: str = ""
     algorithm: str | None = None
@@ -143,6 +144,7 @@ class RunConfig:
     seed: int = 0
     initial_weights: Path | None = None
     learner: LearnerConfig | None = None
+    graph: Path | None = None
 
     def __post_init__(self) -> None:
         if self.algorithm is None:
@@ -193,6 +195,8 @@ def read_run(path: Path | None, flags: Mapping[str, Any]) -> RunConfig:
         config = replace(config, learner=replace(config.learner, file=folder / config.learner.file))
     if config.initial_weights is not None:
         config = replace(config, initial_weights=folder / config.initial_weights)
+    if config.graph is not None:
+        config = replace(config, graph=folder / config.graph)
     return config
 
 
