@@ -62,6 +62,9 @@ class Row(tuple[Any, ...]):
     def __getitem__(self, key: Any) -> Any:
         return super().__getitem__(self.columns[key] if isinstance(key, str) else key)
 
+    def keys(self) -> list[str]:
+        return list(self.columns)
+
 
 class PostgresqlDatabase(Database):
     """The database at `url`, which this process alone may write until the session ends.
@@ -188,6 +191,13 @@ def _warnings(connection: "psycopg.Connection[Row]") -> Iterator[str]:
         ((value,),) = connection.execute(f"SHOW {name}").fetchall()
         if value == "off":
             yield warning
+
+
+def read(url: str, query: str) -> list[tuple[Any, ...]]:
+    """The rows of a query, beside the server that uses the database. Raises DatabaseLost and StorageFault."""
+    with _faults(), psycopg.connect(url, autocommit=True, **OPTIONS) as connection:  # type: ignore[arg-type]
+        connection.read_only = True
+        return connection.execute(query.encode()).fetchall()
 
 
 @contextmanager

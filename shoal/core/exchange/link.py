@@ -154,10 +154,12 @@ class Receipt:
 @dataclass(frozen=True)
 class Question:
     """The message that a newcomer has to answer first. The answer is evidence, such as that to Describe; only
-    that to Choose is for the newcomer itself, which then has its placement."""
+    that to Choose is for the newcomer itself, which then has its placement. graph: the run's network, if the
+    device wished for it."""
 
     run: RunId
     payload: Payload
+    graph: BlobRef | None = None
 
 
 @dataclass(frozen=True)
@@ -165,12 +167,13 @@ class Placement:
     """The answer to a newcomer.
 
     model: the cluster's. If the server abstained: that of the nearest cluster, for an owner who wants it
-    anyway, or None.
+    anyway, or None. graph: as in `Question`.
     """
 
     run: RunId
     assignment: ClusterAssignment
     model: Weights | None
+    graph: BlobRef | None = None
 
 
 class Link(Protocol):

@@ -26,7 +26,7 @@ from fedserver.store.runs import VERSIONS
 from fedserver.store.store import Store
 from shoal.core.algorithms.fedavg import Parameters
 from shoal.core.algorithms.fedavg.server import State
-from shoal.core.engine.checkpoint import Structure, decode, encode
+from shoal.core.engine.checkpoint import Structure, blobs_of, decode, encode
 from shoal.core.engine.round.attendance import Memory
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import ConfigError, StorageFault
@@ -153,6 +153,21 @@ def test_the_last_versions_are_kept_and_older_blobs_are_not(engine: Engine, tmp_
     store.close()
 
 
+def test_the_blobs_of_a_state_that_an_operator_changed_stay(engine: Engine, tmp_path: Path) -> None:
+    store = engine.open(tmp_path)
+    store.runs.add(RECORD, checkpoint(store, 1.0))
+    changed = checkpoint(store, 2.0)  # as if an earlier version had stored the same state otherwise
+    store.runs.change("mnist", SPEC, 1, changed)
+    ((number, names),) = store.runs.checkpoints("mnist")
+    assert (number, names) == (1, sorted(blobs_of(changed)))
+    store.close()
+    store = engine.open(tmp_path)
+    store.clean_up()
+    assert store.runs.checkpoint("mnist") == changed
+    assert blobs_in(engine, tmp_path) == set(names)
+    store.close()
+
+
 def test_what_a_run_remembers_of_its_devices_comes_back(store: Store) -> None:
     store.runs.add(RECORD, checkpoint(store, 0.0))
     memory = Memory(("a", "c"), {"b": 3}, {"train": 1 / 3})
@@ -172,7 +187,7 @@ def test_a_blob_that_another_run_needs_stays(engine: Engine, tmp_path: Path) -> 
     assert digest(model(2.0)) in blobs_in(engine, state)
     task = store.runs.keep("other", model(9.0))
     store.runs.save_round("mnist", closed(2), checkpoint(store, 9.0), 0, Memory())
-    store.runs.end("mnist", Standing.FINISHED, "complete")
+    store.runs.end("mnist", Standing.FINISHED, "complete", 9.5)
     assert store.blobs.load(task)["w"][0, 0] == 9.0
     store.close()
 
