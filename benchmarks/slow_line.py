@@ -1,10 +1,10 @@
 """A device far away: how much of its line a transfer uses, beside a plain TCP connection over the same line.
 
 One process is the server (`fedserver up`), one the line, one a plain sender and receiver of bytes, and this
-one the device, which fetches a model and uploads one of the same size over mutual TLS. The line passes bytes on
-after half of `--delay` in each direction, at most `--rate` of them, and holds what is on its way and a little
-more. It is a relay, so what TCP itself makes of a long line (slow start, losses) is in neither figure: only
-what is exchanged from end to end waits for the delay, such as the windows of HTTP/2.
+one the device, which fetches a model and uploads one of the same size over mutual TLS. The line passes bytes
+on after half of `--delay` in each direction, at most `--rate` of them, and holds what is on its way and a
+little more. It is a relay, so what TCP itself makes of a long line (slow start, losses) is in neither figure:
+only what is exchanged from end to end waits for the delay, such as the windows of HTTP/2.
 
     python -m benchmarks.slow_line [--megabytes 400] [--delay 0.1] [--rate 1000] [--json FILE]
 """

@@ -2,10 +2,13 @@
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.postgresql import Cluster, cluster, lacking
 
 # Sums over several threads differ in their last bits, and every worker has its own core already. It is set
 # before anything imports NumPy or PyTorch, and every process that a test starts inherits it.
@@ -67,3 +70,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((n for n, each in enumerate(LONGEST) if path.endswith(f"tests/{each}")), len(LONGEST))
 
     items.sort(key=place)  # a stable sort: the order within a module stays
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[Cluster]:
+    """A PostgreSQL server for this worker's tests."""
+    if reason := lacking():
+        pytest.skip(reason)
+    with cluster() as running:
+        yield running

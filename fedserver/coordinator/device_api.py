@@ -11,8 +11,8 @@ from fedserver.coordinator import placement
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.visits import intake, transfer
 from fedserver.coordinator.visits.visitor import Visitor, fired_within
-from fedserver.store import released
 from fedserver.store.content.frames import Frame
+from fedserver.store.journal import released
 from shoal.core.errors import BadPayload, SessionLost, WrongVersion
 from shoal.core.exchange.choosing import Wish
 from shoal.core.exchange.link import (

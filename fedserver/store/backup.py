@@ -17,8 +17,8 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fedserver.store.database import Database
-from fedserver.store.identities.restored import OPEN_GAP
+from fedserver.store.engines.sqlite import SqliteDatabase
+from fedserver.store.identities.restored import open_gap
 from fedserver.store.store import LOCK
 from shoal.core.errors import ConfigError, StorageFault, Unavailable
 from shoal.shell import crash, disk
@@ -100,8 +100,8 @@ def restore(source: Path, state: Path) -> Facts:
         for path in (source / DATABASE, *_lasting(source)):
             if path.exists() and not (copy / path.name).exists():
                 _copy_tree(path, copy / path.name)
-        with closing(Database(copy / DATABASE)) as database, database.transaction():
-            database.execute(OPEN_GAP)
+        with closing(SqliteDatabase(copy / DATABASE)) as database, database.transaction():
+            open_gap(database)
         for name in _needed(copy):
             _copy_file(_blob(source, name), _blob(copy, name))
             if _hash_of(_blob(copy, name)) != name:

@@ -1,352 +1,77 @@
-"""The database of a state folder, `shoal.db`: its tables, and transactions on one connection."""
+"""What the store asks of a database. `fedserver.store.engines` has the two that there are.
 
-import functools
-import json
-import logging
-import sqlite3
+SQL is written once, in what SQLite and PostgreSQL have in common: `?` or `?1` for values, `ON CONFLICT` with
+the columns that conflict, columns named in every INSERT, and no function that only one of them has. Every
+table has a column `rowid`, which tells in which order rows were inserted and is used for nothing else.
+"""
+
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
-from pathlib import Path
-from typing import Any
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
-from fedserver.store.integrity import salvage
-from fedserver.store.integrity.redundancy import DamagedRow, Redundancy
-from fedserver.store.integrity.row_bytes import Place, text
-from fedserver.store.schema import (
-    ACCURACY,
-    CHECKSUMS,
-    CURVES,
-    FIRST,
-    FLEET,
-    GAPS,
-    HISTORY,
-    IDENTITIES,
-    MODELS,
-    PAUSES,
-    POLICY,
-    RELEASED,
-    REPORTS,
-)
-from shoal.core.engine.checkpoint import decode
-from shoal.core.errors import ConfigError, DiskFull, StorageFault, TooManyFiles
-from shoal.core.exchange.payload import Payload
-from shoal.core.exchange.wire import payload_to_bytes
-from shoal.shell import crash
-from shoal.shell.disk import is_out_of_descriptors, settle, storing, temporary
+from shoal.core.errors import StorageFault
 
-log = logging.getLogger("shoal.server")
-
-STEPS: tuple[str, ...] = (
-    FIRST,
-    IDENTITIES,
-    HISTORY,
-    RELEASED,
-    GAPS,
-    CURVES,
-    POLICY,
-    ACCURACY,
-    REPORTS,
-    FLEET,
-    CHECKSUMS,
-    PAUSES,
-    MODELS,
-)
-"""The migrations: step n upgrades version n - 1 to n. The SQL of a released step never changes."""
-VERSION = len(STEPS)
-POLICY_FIELDS = {
-    "over_select": "oversample",
-    "gather": "wait_for_devices",
-    "silence": "device_timeout",
-    "patience": "max_abandoned_rounds",
-}
-"""Former names of round policy fields in stored run specifications, and today's names."""
-FEW = 20
-"""Rows up to which their checksums are looked up one by one."""
 RESTORE = "keep the folder as it is, and restore a backup: fedserver restore BACKUP --state DIR"
 
 
-REPAIRS = 3
-"""How often rows are read and repaired: a repair may reveal that an index is damaged, too."""
-MANY = 50
-"""From this many damaged rows on, the cause is not in the rows: the database is made again of its copy."""
+class Row(Protocol):
+    """A row of a table: its values in order, and each by the name of its column."""
+
+    def __getitem__(self, key: Any, /) -> Any: ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def keys(self) -> Sequence[str]: ...
 
 
-class Database:
-    """One connection, for one thread.
+class Database(ABC):
+    """All tables of a server, for one thread. Raises DiskFull if the disk is full, else StorageFault.
 
-    Raises DiskFull if the disk is full, StorageFault for other disk errors. repaired: what was found damaged
-    since the start, and what became of it, for people.
+    repaired: what was found damaged since the start, and what became of it, for people. lost: done once this
+    process may not write any more, with the reason; the session of a database in this process is never lost.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path, self.repaired = path, list[str]()
-        with _faults():
-            if lost := salvage.damage(path, _schema_of):
-                self._rebuild(path, lost)
-            self._open(path)
-            if not self.connection.execute("SELECT 1 FROM commits").fetchone():
-                self.redundancy.adopt()
-            if len(found := salvage.damaged(self.connection)) > MANY and salvage.copied(path) is not None:
-                self.close()
-                self._rebuild(path, f"{len(found)} rows are damaged")
-                self._open(path)
-                found = salvage.damaged(self.connection)
-            for place in found:
-                self.repair(place)
-            self.redundancy.refresh()
+    def __init__(self) -> None:
+        self.repaired = list[str]()
+        self.lost: Future[StorageFault] = Future()
         self._after_commit: dict[Callable[[], None], None] = {}
 
-    def _open(self, path: Path) -> None:
-        self.connection = connect(path)
-        try:
-            self.redundancy = Redundancy(self.connection, path)
-        except BaseException:
-            self.connection.close()
-            raise
-
-    def _rebuild(self, path: Path, lost: str) -> None:
-        rebuild(path, lost)
-        self._found(f"{path.name} was damaged ({lost}), and was made again of {salvage.copy_of(path).name}")
-
-    def _found(self, what: str) -> None:
-        log.error("%s", what)
-        self.repaired.append(what)
-
-    def close(self) -> None:
-        self.redundancy.close()
-        self.connection.close()
-
-    def check(self) -> None:
-        """Compare all rows as they are on the disk with their checksums, and restore damaged ones.
-
-        They are read by a connection of its own, because this one remembers pages that it has read.
-        """
-        with _faults():
-            try:
-                with closing(sqlite3.connect(self._path, isolation_level=None)) as reader:
-                    reader.text_factory = text
-                    found = salvage.damaged(reader) if salvage.whole(reader) else None
-            except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-                if isinstance(error, sqlite3.OperationalError):
-                    raise
-                found = None
-            if found is None:
-                raise StorageFault(
-                    f"{self._path.name} is damaged", "the next start makes it again of its copy"
-                )
-            for place in found:
-                self.repair(place)
-            if found:
-                self.redundancy.rewrite(found)
-            if self.redundancy.stale:
-                self.redundancy.refresh()
-
-    def repair(self, place: Place) -> None:
-        """Restore a damaged row from its copy. A row that cannot be restored stays; using it is an error."""
-        try:
-            self._found(self.redundancy.repair(place))
-        except DamagedRow as damaged:
-            self._found(str(damaged))
-
+    @abstractmethod
     def execute(self, statement: str, values: Sequence[object] = ()) -> None:
         """Inside a transaction: change rows."""
-        self.connection.execute(statement, values)
 
-    def query(self, query: str, values: Sequence[object] = ()) -> list[sqlite3.Row]:
+    @abstractmethod
+    def execute_many(self, statement: str, rows: Sequence[Sequence[object]]) -> None:
+        """Inside a transaction: run a statement once for each of these values."""
+
+    @abstractmethod
+    def query(self, query: str, values: Sequence[object] = ()) -> Sequence[Row]:
         """Rows as they are, for facts about many rows. What a decision depends on is read with `rows`."""
-        with _faults():
-            cursor = self.connection.cursor()
-            cursor.row_factory = sqlite3.Row
-            return cursor.execute(query, values).fetchall()
 
-    def rows(self, table: str, rest: str = "", values: Sequence[object] = ()) -> list[sqlite3.Row]:
-        """The rows of a table, each compared with its checksum; a damaged row is restored first.
+    @abstractmethod
+    def rows(self, table: str, rest: str = "", values: Sequence[object] = ()) -> Sequence[Row]:
+        """The rows of a table, each verified as far as the database can. Read their values by name.
 
         rest: what follows the table in the query. Raises DamagedRow if a row cannot be restored.
 
         Example:
             >>> database.rows("rounds", "WHERE run = ? ORDER BY round", ("digits",))
         """
-        query = f"SELECT {table}.rowid AS row_, {table}.* FROM {table} {rest}"  # noqa: S608 - a table of ours
-        wrong: list[int] = []
-        for _ in range(REPAIRS):
-            found = self.query(query, values)
-            sums = self._checksums(table, [row["row_"] for row in found])
-            wrong = [
-                row for row, *each in found if not self.redundancy.check(table, row, sums.get(row), each)
-            ]
-            if not wrong:
-                return found
-            for row in wrong:
-                with _faults():
-                    self._found(self.redundancy.repair((table, row)))
-        raise DamagedRow((table, wrong[0]), RESTORE)
 
-    def _checksums(self, table: str, numbers: list[int]) -> dict[int, bytes]:
-        """The checksums of these rows, or of all rows of the table if they are many."""
-        which = "SELECT row, sum FROM checksums WHERE tbl = ?"
-        if len(numbers) > FEW:
-            found = self.query(which, (table,))
-        else:
-            found = self.query(f"{which} AND row IN ({', '.join('?' * len(numbers))})", (table, *numbers))
-        return {row: stored for row, stored in map(tuple, found)}  # noqa: C416 - rows are not pairs
+    @abstractmethod
+    def transaction(self) -> AbstractContextManager[None]:
+        """Commit all changes of the block together, or none of them; they are durable at its end."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Verify all rows as they are stored, as far as the database can, and restore damaged ones."""
+
+    @abstractmethod
+    def close(self) -> None: ...
 
     def after_commit(self, action: Callable[[], None]) -> None:
-        """Inside a transaction: call `action` once its rows are on disk, and not at all if it is rolled
+        """Inside a transaction: call `action` once its rows are durable, and not at all if it is rolled
         back."""
         self._after_commit[action] = None
-
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Commit all changes of the block together, or none of them; they are on disk at its end.
-
-        Raises DamagedRow if the block would change a damaged row; the row is restored then, and the block can
-        be repeated.
-        """
-        self._after_commit.clear()
-        with _faults():
-            self.redundancy.refused = None
-            self.connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-                self.redundancy.committing()
-                self.connection.execute("COMMIT")
-            except BaseException as error:
-                if self.connection.in_transaction:  # a full disk can have ended it already
-                    self.connection.execute("ROLLBACK")
-                self.redundancy.rolled_back()
-                if isinstance(error, sqlite3.Error) and (place := self.redundancy.refused) is not None:
-                    self._found(self.redundancy.repair(place))
-                    raise DamagedRow(place) from error
-                raise
-        self.redundancy.committed()
-        for action in tuple(self._after_commit):
-            action()
-
-
-@contextmanager
-def _faults() -> Iterator[None]:
-    """Turn SQLite's errors into StorageFault, DiskFull if the disk is full, or TooManyFiles."""
-    try:
-        yield
-    except UnicodeDecodeError as error:  # SQLite quotes a schema that is damaged
-        raise StorageFault(f"shoal.db is damaged: {error}", RESTORE) from error
-    except sqlite3.Error as error:
-        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
-            raise DiskFull(f"shoal.db: {error}", "free some space on the disk of the state folder") from error
-        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_CANTOPEN and is_out_of_descriptors():
-            raise TooManyFiles(f"shoal.db: {error}", "close other connections and files") from error
-        raise StorageFault(f"shoal.db: {error}", "check the disk of the state folder") from error
-
-
-def connect(path: Path) -> sqlite3.Connection:
-    """Open the database at `path`; create it if it is new, and migrate it if an older version wrote it.
-
-    A commit is on disk when it returns. The database from before a migration stays beside it, as
-    shoal.db.version-N. Raises ConfigError if a newer version wrote it, StorageFault if it cannot be read.
-    """
-    connection = sqlite3.connect(path, isolation_level=None)
-    try:
-        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=5000"):
-            connection.execute(f"PRAGMA {pragma}")
-        _check(connection, path)
-        found = _version(connection)
-        if 0 < found < VERSION:
-            _back_up(connection, path.with_name(f"{path.name}.version-{found}"))
-            crash.point("server.migrating")
-        _migrate(connection, found, VERSION)
-    except (sqlite3.Error, StorageFault) as error:
-        connection.close()
-        if isinstance(error, StorageFault):
-            raise
-        raise StorageFault(f"{path}: {error}", RESTORE) from error
-    if 0 < found < VERSION:
-        crash.point("server.migrated")
-    if found > VERSION:
-        connection.close()
-        raise ConfigError(
-            f"{path} has version {found}, but this server reads version {VERSION}", "use a newer fedserver"
-        )
-    return connection
-
-
-def rebuild(path: Path, lost: str) -> None:
-    """Make a damaged database again of its copy; it stays beside the new one, as shoal.db.damaged.
-
-    Raises StorageFault if there is no sound copy. Safe to repeat after an interruption.
-    """
-    copied = salvage.copied(path)
-    if copied is None or not copied.number or copied.version > VERSION:
-        raise StorageFault(f"{path} is damaged: {lost}", RESTORE)
-    with temporary(path.parent, 0o600) as file:
-        with closing(sqlite3.connect(file.name, isolation_level=None)) as connection:
-            _migrate(connection, 0, copied.version)
-            salvage.fill(connection, path)
-        # A write-ahead log that stayed would be taken for one of the new database.
-        aside = path.with_name(f"{path.name}.damaged")
-        with storing(path):
-            salvage.remove(aside)
-            for suffix in ("-wal", "-shm", ""):
-                with suppress(FileNotFoundError):
-                    path.with_name(path.name + suffix).rename(aside.with_name(aside.name + suffix))
-        settle(file, path)
-
-
-def _migrate(connection: sqlite3.Connection, found: int, version: int) -> None:
-    """Bring the tables from one version to another."""
-    # JSON is rewritten by Python, since SQLite's own functions would round floats to 15 digits.
-    connection.create_function("rename_policy_fields", 1, _rename_policy_fields, deterministic=True)
-    connection.create_function("payload_to_bytes", 1, _payload_to_bytes, deterministic=True)
-    for number, step in enumerate(STEPS[found:version], found + 1):
-        written = f"UPDATE meta SET schema_version = {number}"  # noqa: S608 - a number of ours
-        # Checksums from before do not match what the step makes of the rows: an empty `commits` says so.
-        stale = "DELETE FROM commits;" if CHECKSUMS in STEPS[: number - 1] else ""
-        connection.executescript(f"BEGIN; {step}; {stale} {written}; COMMIT;")
-
-
-@functools.cache
-def _schema_of(version: int) -> list[tuple[str, str]]:
-    """The schema that a database of a version has."""
-    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
-        _migrate(connection, 0, version)
-        return salvage.schema(connection)
-
-
-def _check(connection: sqlite3.Connection, path: Path) -> None:
-    """Raises StorageFault if pages of the database contradict each other."""
-    (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-    if found != "ok":
-        raise StorageFault(f"{path} is damaged: {found}", RESTORE)
-
-
-def _version(connection: sqlite3.Connection) -> int:
-    """The version of the tables; 0 if there are none."""
-    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
-        return 0
-    (found,) = connection.execute("SELECT schema_version FROM meta").fetchone()
-    return int(found)
-
-
-def _back_up(connection: sqlite3.Connection, copy: Path) -> None:
-    """Copy the whole database to the file `copy`, which appears only when it is complete."""
-    with temporary(copy.parent, 0o600) as file:
-        with closing(sqlite3.connect(file.name)) as target:
-            connection.backup(target)
-        settle(file, copy)
-
-
-def _rename_policy_fields(spec: str) -> str:
-    """A stored run specification, with today's names of its policy's fields."""
-    stored = json.loads(spec)
-    policy = stored["value"]["policy"]
-    stored["value"]["policy"] = {POLICY_FIELDS.get(name, name): value for name, value in policy.items()}
-    return json.dumps(stored, sort_keys=True)
-
-
-def _payload_to_bytes(stored: str) -> bytes:
-    """The wire bytes of a report's payload, which earlier versions stored as JSON."""
-
-    def no_tensors(weights: object) -> Any:
-        raise TypeError("a payload holds no tensors, only references to blobs")
-
-    return payload_to_bytes(decode(Payload, json.loads(stored), no_tensors))

@@ -58,7 +58,11 @@ class History:
         if mark is None or not (why := self._conflict(mark)):
             return ""
         with self._db.transaction():
-            self._db.execute("INSERT OR REPLACE INTO doubts VALUES (?, ?, ?)", (device, text, time.time()))
+            self._db.execute(
+                "INSERT INTO doubts (device, mark, at) VALUES (?, ?, ?)"
+                " ON CONFLICT (device) DO UPDATE SET mark = excluded.mark, at = excluded.at",
+                (device, text, time.time()),
+            )
         return why
 
     def conflicts(self) -> dict[DeviceId, str]:
@@ -95,10 +99,10 @@ class History:
     def _begin(self, number: int, revision: int) -> None:
         """Record a new start, with a number and a revision beyond these and those of all earlier starts."""
         with self._db.transaction():
+            ((last, newest),) = self._db.query("SELECT max(number), max(revision) FROM boots")
             self._db.execute(
-                "INSERT INTO boots SELECT"
-                " max(ifnull(max(number), 0), ?) + 1, ?, max(ifnull(max(revision), 0), ?) FROM boots",
-                (number, secrets.token_hex(8), revision),
+                "INSERT INTO boots (number, boot, revision) VALUES (?, ?, ?)",
+                (max(last or 0, number) + 1, secrets.token_hex(8), max(newest or 0, revision)),
             )
 
     def _present(self) -> Mark:

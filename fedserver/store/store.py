@@ -3,6 +3,9 @@
 shoal.db   the database, one transaction for each transition     lock   held while a server uses the folder
 blobs/ partial/ tmp/   see `fedserver.store.content.blobs`
 
+With `Elsewhere`, the database is on PostgreSQL and the blobs are in a folder that several servers reach; the
+state folder then has the keys, the lock and the addresses of one server.
+
 `Store` is the folder itself, for use by one thread. `Storage` offers the same to callers on an event loop:
 each method of a part becomes an awaitable call on the one thread that owns the store.
 
@@ -17,18 +20,19 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Generic, ParamSpec, TypeVar
+from typing import IO, Generic, ParamSpec, TypeVar
 
 from fedserver.store.content.blob_cache import BlobCache
 from fedserver.store.content.blobs import Blobs, References
-from fedserver.store.database import Database
 from fedserver.store.disk_space import DiskSpace
+from fedserver.store.engines import Elsewhere, open_database
+from fedserver.store.engines.blob_folder import claim
 from fedserver.store.history import History
 from fedserver.store.identities import Identities
 from fedserver.store.identities.audit import AuditLog
 from fedserver.store.integrity.records import RoundRecord, Standing
 from fedserver.store.integrity.redundancy import DamagedRow
-from fedserver.store.journal import Journal
+from fedserver.store.journal.journal import Journal
 from fedserver.store.runs import Reports, Runs
 from shoal.core.errors import DiskFull, TooManyFiles
 from shoal.core.types import RunId
@@ -44,28 +48,45 @@ RETRY = 1.0
 """Seconds between two attempts at a write for which the disk has no space."""
 
 
-class Store:
-    """One state folder. After a StorageFault, only a restart can find out what is stored."""
+def own(state: Path) -> IO[str]:
+    """Lock a state folder until the file that is returned is closed. Raises ConfigError if it is in use."""
+    with disk.storing(state):
+        disk.make_folder(state)
+        return disk.lock(state / LOCK)
 
-    def __init__(self, state: Path) -> None:
-        with disk.storing(state):
-            disk.make_folder(state)
-            self._lock = disk.lock(state / LOCK)
+
+class Store:
+    """One state folder. After a StorageFault, only a restart can find out what is stored.
+
+    elsewhere: where the database and the blobs are if not in the folder. Raises ConfigError, and NotLeader
+    while another server uses that database.
+    """
+
+    def __init__(self, state: Path, elsewhere: Elsewhere | None = None) -> None:
+        self._lock = None if elsewhere else own(state)  # a session with the database is a lock itself
         try:
-            self.blobs = Blobs(state)
-            self.database = Database(state / "shoal.db")
+            self.database = open_database(state, elsewhere.database if elsewhere else "")
+        except BaseException:
+            self._release()
+            raise
+        try:
+            self.blobs = Blobs(claim(elsewhere.blobs, self.database) if elsewhere else state)
             self.history = History(self.database)
             audit, references = AuditLog(self.database, state), References(self.database, self.blobs)
             self.journal, self.identities = Journal(self.database), Identities(self.database, audit)
             self.runs = Runs(self.database, self.blobs, references, self.history, audit)
             self.reports = Reports(self.database, self.blobs, references, self.history)
         except BaseException:
-            self._lock.close()
+            self.close()
             raise
 
     def close(self) -> None:
         self.database.close()
-        self._lock.close()
+        self._release()
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
 
     def clean_up(self) -> str:
         """Remove the files that a crash left behind. Returns a line for the log; "" if there were none."""
@@ -129,13 +150,14 @@ class Storage:
     """A store for callers that must not block. Created by `open`.
 
     full: the error of a write that waits for disk space, or None. space: the state folder's disk space.
-    repaired: what was found damaged since the start, and what became of it, for people.
-    blobs: these are only files, so any thread may use them.
+    repaired: what was found damaged since the start, and what became of it, for people. lost: done once this
+    process may not write any more. blobs: these are only files, so any thread may use them.
     """
 
     def __init__(self, store: Store, thread: ThreadPoolExecutor, space: DiskSpace) -> None:
         self._store, self._thread, self.space = store, thread, space
         self._ending = asyncio.Event()
+        self.lost = asyncio.wrap_future(store.database.lost)
         self.full: DiskFull | None = None
         self.blobs = store.blobs
         self.runs, self.reports = RunCalls(self, store.runs), ReportCalls(self, store.reports)
@@ -144,15 +166,17 @@ class Storage:
         self.clean_up, self.check_rows = Call(self, store.clean_up), Call(self, store.check_rows)
 
     @classmethod
-    async def open(cls, state: Path) -> "Storage":
+    async def open(cls, state: Path, elsewhere: Elsewhere | None = None) -> "Storage":
         """Open a state folder.
 
-        Raises ConfigError if it is in use or a newer version wrote it, StorageFault if it cannot be read.
+        Raises ConfigError if it is in use or a newer version wrote it, NotLeader while another server uses
+        the database elsewhere, StorageFault if it cannot be read.
         """
-        space, thread = DiskSpace(state), ThreadPoolExecutor(1, thread_name_prefix="store")
+        space = DiskSpace(elsewhere.blobs if elsewhere else state)
+        thread = ThreadPoolExecutor(1, thread_name_prefix="store")
         try:
             await asyncio.to_thread(space.make_way)
-            store = await asyncio.get_running_loop().run_in_executor(thread, Store, state)
+            store = await asyncio.get_running_loop().run_in_executor(thread, Store, state, elsewhere)
         except BaseException:
             thread.shutdown()
             raise
@@ -220,6 +244,7 @@ class BlobCacheCalls:
         self.weights, self.load = Call(on, part.weights), Call(on, part.load)
         self.store_state, self.load_state = Call(on, part.store_state), Call(on, part.load_state)
         self.models_of, self.restore = Call(on, part.models_of), Call(on, part.restore)
+        self.names_of = Call(on, part.names_of)
 
 
 class RunCalls:
@@ -254,7 +279,7 @@ class JournalCalls:
         self.note_devices, self.devices = Call(on, part.note_devices), Call(on, part.devices)
         self.add_traffic, self.traffic = Call(on, part.add_traffic), Call(on, part.traffic)
         self.note_releases, self.releases = Call(on, part.note_releases), Call(on, part.releases)
-        self.trainers = Call(on, part.trainers)
+        self.trainers, self.rounds = Call(on, part.trainers), Call(on, part.timeline.read)
 
 
 class HistoryCalls:

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import cached_property
 from typing import Any
 
@@ -23,14 +23,14 @@ from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import BadPayload, ConfigError, DeviceFault, LearnerFault, Refused
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.tensors import manifest_of, pack, unpack
+from shoal.core.server_kit.history.figures import Figures, figures_of, measured_on
 from shoal.core.types import DeviceId, Tensors
-from shoal.lab.devices import NEWCOMER, SimulatedDevices, trains
+from shoal.lab.devices import NEWCOMER, SimulatedDevices
 from shoal.lab.fleet import Fleet, dataset
 from shoal.lab.models import learner_of
 from shoal.result import Accuracy, Comparison, Placement, Result, Round, percent, plural
 
 Progress = Callable[[str], None]
-TRAIN = "train"
 
 
 def simulate(
@@ -336,7 +336,7 @@ class _Recorder:
         self._state, self._outcome, self._total, self._say = state, outcome, total, say
         self._began = self._opened = time.perf_counter()
         self._title, self._bytes, self._measured = "", (0, 0), ""
-        self._figures: dict[DeviceId, _Figures] = {}
+        self._figures: dict[DeviceId, Figures] = {}
         self.fault: LearnerFault | None = None
 
     def listening(self, name: DeviceId, call: engine.Device) -> engine.Device:
@@ -348,7 +348,7 @@ class _Recorder:
             except LearnerFault as fault:
                 self.fault = fault
                 raise
-            self._figures[name] = _figures_of(message, answer)
+            self._figures[name] = figures_of(message, answer)
             return answer
 
         return perform
@@ -366,9 +366,8 @@ class _Recorder:
 
     def _close(self, state: State) -> None:
         total = sum(self._outcome.up.values()), sum(self._outcome.down.values())
-        figures = list(self._figures.values())
+        figures, part = list(self._figures.values()), measured_on(self._figures)
         loss, accuracy = (_mean([getattr(each, name) for each in figures]) for name in ("loss", "accuracy"))
-        part = next((each.part for each in figures if each.part != TRAIN), TRAIN if loss is not None else "")
         self.rounds.append(
             Round(
                 number=len(self.rounds) + 1,
@@ -396,24 +395,6 @@ class _Recorder:
             return ""
         left = (time.perf_counter() - self._began) / done * (self._total - done)
         return f", about {plural(round(left), 'second')} left"
-
-
-@dataclass(frozen=True)
-class _Figures:
-    """What a device's answer says of its model. part: of the data; "" where nothing was measured."""
-
-    part: str
-    loss: float | None
-    accuracy: float | None
-    trained: bool
-
-
-def _figures_of(task: Message, answer: Message) -> _Figures:
-    accuracy, loss = getattr(answer, "accuracy", None), getattr(answer, "loss", None)
-    if getattr(answer, "private", None) is not None:
-        loss = None  # DP-SGD reports 0 in its place
-    measured = TRAIN if accuracy is None else getattr(task, "part", "held_out")
-    return _Figures(TRAIN if loss is None and accuracy is None else measured, loss, accuracy, trains(task))
 
 
 def _mean(values: list[float | None]) -> float | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedserver.store import database
+from fedserver.store.engines import sqlite as database
 from shoal.shell import crash
 from tests.crash.lab import FORKS
 

@@ -1,4 +1,4 @@
-"""Every history keeps every promise; SHOAL_HISTORIES says how many are played (300; 10,000 at night).
+"""Every history keeps every promise; SHOAL_HISTORIES says how many are played (200; 10,000 at night).
 
 They are played by processes of their own: a history answers for the machine's clock and files itself.
 """
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-COUNT = int(os.environ.get("SHOAL_HISTORIES", "300"))
+COUNT = int(os.environ.get("SHOAL_HISTORIES", "200"))
 PROCESSES = 2
 
 

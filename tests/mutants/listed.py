@@ -59,21 +59,21 @@ MUTANTS = (
     ),
     mutant(
         "SQLite does not sync its commits",
-        "fedserver/store/database.py",
+        "fedserver/store/engines/sqlite.py",
         "synchronous=FULL",
         "synchronous=OFF",
         f"{STORE}/test_database.py",
     ),
     mutant(
         "SQLite syncs only checkpoints",
-        "fedserver/store/database.py",
+        "fedserver/store/engines/sqlite.py",
         "synchronous=FULL",
         "synchronous=NORMAL",
         f"{STORE}/test_database.py",
     ),
     mutant(
         "references between tables are not enforced",
-        "fedserver/store/database.py",
+        "fedserver/store/engines/sqlite.py",
         "foreign_keys=ON",
         "foreign_keys=OFF",
         f"{STORE}/test_database.py",
@@ -108,7 +108,7 @@ MUTANTS = (
     # -- rot
     mutant(
         "rows are not compared with their checksums when they are used",
-        "fedserver/store/database.py",
+        "fedserver/store/engines/sqlite.py",
         "            if not wrong:\n                return found\n",
         "            if True:\n                return found\n",
         REDUNDANCY,
@@ -143,7 +143,7 @@ MUTANTS = (
     ),
     mutant(
         "rows are not checked at the start",
-        "fedserver/store/database.py",
+        "fedserver/store/engines/sqlite.py",
         "            for place in found:\n                self.repair(place)\n"
         "            self.redundancy.refresh()\n",
         "            self.redundancy.refresh()\n",

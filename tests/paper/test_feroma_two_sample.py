@@ -4,26 +4,9 @@ import numpy as np
 import pytest
 
 from shoal.core.algorithms.feroma.two_sample import between, statistics, unlikeness
-from shoal.core.device_kit.describe import moments_of
 from shoal.core.exchange.parts import Descriptor, FloatArray, Moments, PrivacySettings
-from shoal.core.privacy.release import release, release_sums
-from shoal.core.privacy.sums import sums_of
-from shoal.core.privacy.terms import terms
 from shoal.core.server_kit.descriptors import aligned
-
-CLASSES, DIMS = 4, 6
-BALANCED, STRICT = PrivacySettings("balanced", 5.0, 1e-6), PrivacySettings("strict", 1.0, 1e-6)
-
-
-def device(
-    seed: int, shift: float = 0.0, samples: int = 200, mix: tuple[float, ...] = (1, 1, 1, 1)
-) -> Descriptor:
-    """Gaussian latents around a mean for each class, all moved by `shift`."""
-    chance = np.random.default_rng(seed)
-    labels = chance.choice(CLASSES, samples, p=np.array(mix) / sum(mix))
-    latents = labels[:, None] * 2.0 + chance.normal(size=(samples, DIMS)) + shift
-    moments = moments_of(latents, labels, CLASSES)
-    return release(moments, PrivacySettings(), "0" * 64, chance)
+from tests.core.server_kit.described import BALANCED, STRICT, device, private
 
 
 def pairs(matrix: FloatArray) -> FloatArray:
@@ -54,19 +37,6 @@ def test_identical_descriptors_without_any_spread_are_alike() -> None:
 
 
 # -- with noise of a known size -------------------------------------------------------------------------
-
-
-def private(
-    seed: int, shift: float = 0.0, samples: int = 600, settings: PrivacySettings = BALANCED, turn: int = 0
-) -> Descriptor:
-    """As `device`, in a ball of radius 1; `turn` calls every class by the name of one further on."""
-    chance = np.random.default_rng(seed)
-    labels = chance.integers(0, CLASSES, samples)
-    centres = np.random.default_rng(0).normal(size=(CLASSES, DIMS)) * 0.2
-    latents = centres[labels] + 0.1 * chance.normal(size=(samples, DIMS)) + shift
-    agreed = terms(settings, samples, CLASSES)
-    exact = sums_of([(latents, (labels + turn) % CLASSES)], 1.0, DIMS, agreed.classes)
-    return release_sums(exact, settings, agreed, "0" * 64, chance.bytes)
 
 
 @pytest.mark.parametrize("settings", [BALANCED, STRICT])

@@ -14,8 +14,8 @@ from grpc import StatusCode, aio
 from fedserver.coordinator import runs
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.rpc.client import OperatorClient
-from fedserver.store import database
 from fedserver.store.content import mapped
+from fedserver.store.engines import sqlite as database
 from shoal.core.errors import DiskFull, StorageFault, TooManyFiles
 from shoal.shell import disk
 from tests.server.processes import daemon

@@ -7,13 +7,12 @@ one is admitted.
 """
 
 import json
-import sqlite3
 import time
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from fedserver.store.database import Database
+from fedserver.store.database import Database, Row
 from fedserver.store.identities.audit import AuditLog, Event
 from fedserver.store.identities.records import (
     DAY,
@@ -129,13 +128,14 @@ class Admissions:
         return self._admitted(joining, row, key, issuer, address)
 
     def _admitted(
-        self, joining: Joining, row: sqlite3.Row, key: PublicKey, issuer: Issuer, address: str
+        self, joining: Joining, row: Row, key: PublicKey, issuer: Issuer, address: str
     ) -> Admission:
         """Count a use of the token and enter the device in the registry, both or neither."""
         standing = DeviceStanding.PENDING if row["hold"] else DeviceStanding.APPROVED
         self._db.execute("UPDATE tokens SET used = used + 1 WHERE token = ?", (row["token"],))
         self._db.execute(
-            "INSERT INTO identities VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO identities (device, display, role, labels, standing, created, spki, token)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 joining.device,
                 joining.device,
@@ -258,13 +258,13 @@ class Admissions:
     def _same_key(self, device: DeviceId, spki: str, issuer: Issuer) -> Certified | None:
         """The certificate that was issued for this key of the device before; it is sent with the current
         roots."""
-        where, bundle = "WHERE device = ? AND spki = ? AND NOT void", json.dumps(list(issuer.roots))
+        where, bundle = "WHERE device = ? AND spki = ? AND void = 0", json.dumps(list(issuer.roots))
         self._db.execute(f"UPDATE certificates SET bundle = ? {where}", (bundle, device, spki))  # noqa: S608
         rows = self._db.rows("certificates", where, (device, spki))
         return certified_of(rows[0]) if rows else None
 
     def _certified(self, named: Named) -> Certified | None:
-        where = "WHERE serial = ? AND device = ? AND spki = ? AND NOT void"
+        where = "WHERE serial = ? AND device = ? AND spki = ? AND void = 0"
         rows = self._db.rows("certificates", where, (named.serial, named.device, named.spki))
         return certified_of(rows[0]) if rows else None
 

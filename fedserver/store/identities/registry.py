@@ -1,11 +1,10 @@
 """The registry: the admitted devices, what they may do, and the certificates that they call with."""
 
 import json
-import sqlite3
 import time
 from collections.abc import Collection
 
-from fedserver.store.database import Database
+from fedserver.store.database import Database, Row
 from fedserver.store.identities.audit import AuditLog, Event
 from fedserver.store.identities.records import DAY, Certified, DeviceStanding, Registered
 from shoal.core.errors import NotFound, Refused
@@ -66,7 +65,8 @@ class Registry:
         with self._db.transaction():
             self._db.execute("DELETE FROM placements WHERE day < ?", (day,))
             self._db.execute(
-                "INSERT INTO placements VALUES (?, ?, 1) ON CONFLICT DO UPDATE SET count = count + 1",
+                "INSERT INTO placements (device, day, count) VALUES (?, ?, 1)"
+                " ON CONFLICT (device, day) DO UPDATE SET count = placements.count + 1",
                 (device, day),
             )
             ((count,),) = self._db.query(
@@ -92,7 +92,10 @@ class Registry:
             if most and len(had) + len(new) > most:
                 return False
             for key in new:
-                self._db.execute("INSERT INTO placed VALUES (?, ?, ?, ?)", (device, _today(), run, key))
+                self._db.execute(
+                    "INSERT INTO placed (device, day, run, cluster) VALUES (?, ?, ?, ?)",
+                    (device, _today(), run, key),
+                )
             if new:
                 self._audit.record(
                     Event.PLACED, device=device, run=run, clusters=", ".join(new), today=len(had) + len(new)
@@ -103,12 +106,12 @@ class Registry:
         """Record the first call with a certificate; the device's earlier certificates become void."""
         with self._db.transaction():
             self._db.execute(
-                "UPDATE certificates SET first_used = ? WHERE serial = ? AND first_used IS NULL AND NOT void",
+                "UPDATE certificates SET first_used = ? WHERE serial = ? AND first_used IS NULL AND void = 0",
                 (time.time(), serial),
             )
             self._db.execute(
                 "UPDATE certificates SET void = 1 FROM certificates AS used WHERE used.serial = ?"
-                " AND NOT used.void AND certificates.device = used.device"
+                " AND used.void = 0 AND certificates.device = used.device"
                 " AND certificates.number < used.number",
                 (serial,),
             )
@@ -129,8 +132,9 @@ class Registry:
     def insert(self, device: DeviceId, found: Certified) -> None:
         """Inside a transaction: add a certificate of the device."""
         self._db.execute(
-            "INSERT INTO certificates (device, serial, spki, pem, root, bundle, issued, expires, void)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0)",
+            "INSERT INTO certificates"
+            " (number, device, serial, spki, pem, root, bundle, issued, expires, void)"
+            " SELECT coalesce(max(number), 0) + 1, ?, ?, ?, ?, ?, ?, ?, ?, 0 FROM certificates",
             (
                 device,
                 found.serial,
@@ -148,9 +152,9 @@ class Registry:
         rows = self._db.rows("identities", "WHERE device = ?", (device,))
         return self._registered(rows[0]) if rows else None
 
-    def _registered(self, row: sqlite3.Row) -> Registered:
+    def _registered(self, row: Row) -> Registered:
         certificates = self._db.rows(
-            "certificates", "WHERE device = ? AND NOT void ORDER BY number", (row["device"],)
+            "certificates", "WHERE device = ? AND void = 0 ORDER BY number", (row["device"],)
         )
         return Registered(
             row["device"],
@@ -174,7 +178,7 @@ def _today() -> int:
     return int(time.time() // DAY)
 
 
-def certified_of(row: sqlite3.Row) -> Certified:
+def certified_of(row: Row) -> Certified:
     return Certified(
         row["serial"],
         row["spki"],

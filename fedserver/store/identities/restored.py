@@ -16,6 +16,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -38,18 +39,28 @@ from shoal.core.errors import ConfigError, Refused
 from shoal.core.identity.certificates import Named, pin_of
 from shoal.core.types import DeviceId
 
-OPEN_GAP = """
-INSERT INTO gaps (number, hash, since)
-    SELECT number, json_extract(line, '$.hash'), CAST(strftime('%s', json_extract(line, '$.at')) AS REAL)
-    FROM audit
-    WHERE NOT EXISTS (SELECT 1 FROM gaps WHERE until IS NULL)
-    ORDER BY number DESC LIMIT 1;
-"""
-"""A restored database knows everything up to the last line of its audit log. If the backup itself contains a
-gap that was not accepted, that gap stays open and no other is added."""
 REISSUED = {each.value for each in (Event.CERTIFIED, Event.RENEWED, Event.REJOINED, Event.CERTIFICATE_FOUND)}
 """The events that report another certificate of a known device; the last of them reports its last
 certificate."""
+
+
+def open_gap(database: Database) -> None:
+    """Inside a transaction: note that a database was restored. It knows everything up to the last line of its
+    audit log. If the backup itself contains a gap that was not accepted, that gap stays open and no other is
+    added."""
+    last = database.query("SELECT number, line FROM audit ORDER BY number DESC LIMIT 1")
+    if last and not database.query("SELECT 1 FROM gaps WHERE until IS NULL"):
+        ((number, text),) = last
+        line = json.loads(text)
+        database.execute(
+            "INSERT INTO gaps (number, hash, since) VALUES (?, ?, ?)",
+            (number, line["hash"], _second(line["at"])),
+        )
+
+
+def _second(at: str) -> float:
+    """The whole second of a line's time, since 1970."""
+    return float(math.floor(datetime.fromisoformat(at).timestamp()))
 
 
 @dataclass(frozen=True)
@@ -160,8 +171,8 @@ class RestoreGap:
             for head, line in _beyond(path, gap.head):
                 taken = self._repeat(line["event"], line["facts"], taken)
                 self._db.execute(
-                    "UPDATE gaps SET number = ?, hash = ?, since = strftime('%s', ?) WHERE until IS NULL",
-                    (head.number, head.hash, line["at"]),
+                    "UPDATE gaps SET number = ?, hash = ?, since = ? WHERE until IS NULL",
+                    (head.number, head.hash, _second(line["at"])),
                 )
             self._audit.record(Event.LOG_TAKEN_OVER, lines=taken.lines, revoked=len(taken.revoked))
         return taken
@@ -175,7 +186,7 @@ class RestoreGap:
         device, token = str(facts.get("device", "")), facts.get("token")
         known = self._registry.find(device)
         if event == Event.JOINED.value:
-            self._db.execute("UPDATE tokens SET used = min(uses, used + 1) WHERE token = ?", (token,))
+            self._db.execute("UPDATE tokens SET used = used + 1 WHERE token = ? AND used < uses", (token,))
             return taken if known else replace(taken, joined=(*taken.joined, device))
         if event in (Event.TOKEN_REVOKED.value, Event.TOKEN_LOCKED.value):
             locked = event == Event.TOKEN_LOCKED.value
@@ -194,7 +205,11 @@ class RestoreGap:
                 "UPDATE identities SET display = ? WHERE device = ?", (facts.get("display"), device)
             )
         elif event in REISSUED:
-            self._db.execute("INSERT OR REPLACE INTO reissued VALUES (?, ?)", (device, facts.get("serial")))
+            self._db.execute(
+                "INSERT INTO reissued (device, serial) VALUES (?, ?)"
+                " ON CONFLICT (device) DO UPDATE SET serial = excluded.serial",
+                (device, facts.get("serial")),
+            )
         return taken
 
 

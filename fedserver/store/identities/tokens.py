@@ -2,10 +2,9 @@
 
 import json
 import secrets
-import sqlite3
 import time
 
-from fedserver.store.database import Database
+from fedserver.store.database import Database, Row
 from fedserver.store.identities.audit import AuditLog, Event
 from fedserver.store.identities.records import Terms, Token, TokenStanding
 from shoal.core.errors import ConfigError, NotFound
@@ -49,7 +48,8 @@ class Tokens:
         )
         with self._db.transaction():
             self._db.execute(
-                "INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO tokens (token, key, role, uses, used, created, expires, labels, pattern, hold,"
+                " wrong, standing) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     name,
                     key_of(secret),
@@ -95,7 +95,7 @@ class Tokens:
                 self._audit.record(Event.TOKEN_REVOKED, token=name)
             return token_of(self._db.rows("tokens", "WHERE token = ?", (name,))[0])
 
-    def count_wrong_proof(self, row: sqlite3.Row) -> None:
+    def count_wrong_proof(self, row: Row) -> None:
         """Inside a transaction: count a wrong proof; `WRONG` of them lock the token."""
         wrong = row["wrong"] + 1
         self._db.execute("UPDATE tokens SET wrong = ? WHERE token = ?", (wrong, row["token"]))
@@ -128,7 +128,7 @@ def check(terms: Terms) -> None:
         )
 
 
-def token_of(row: sqlite3.Row) -> Token:
+def token_of(row: Row) -> Token:
     return Token(
         row["token"],
         Role(row["role"]),

@@ -1,28 +1,17 @@
-"""A newcomer chooses among the clusters' models by its own samples. What it finds stays on the device."""
+"""A newcomer chooses among the clusters' models, with PyTorch: `shoal.core.inference.choosing` decides."""
 
 import numpy as np
 import torch
 
 from shoal.core.device_kit.context import DeviceContext
-from shoal.core.device_kit.describe import ALL
 from shoal.core.device_kit.mixture import probabilities
-from shoal.core.device_kit.odds import Odds, odds
 from shoal.core.device_kit.samples import Samples
-from shoal.core.errors import BadPayload, LearnerFault
-from shoal.core.exchange.choosing import NO_CLASSIFIER, Choose, Chosen
+from shoal.core.errors import BadPayload
+from shoal.core.exchange.choosing import Choose, Chosen
 from shoal.core.exchange.messages import Message
-from shoal.core.exchange.parts import ClusterAssignment, FloatArray
-from shoal.core.types import ModelKey, Tensors
-
-HELP = "more samples would help, and about ten labels of each class where clusters name classes differently"
-HINT = "set placing to the paper's way, for example placing=likelihood for flux"
-
-
-class NoClassifier(LearnerFault):
-    """What a model says of a sample is no probability of classes: whatever the samples are, so that it tells
-    nothing of them if the run is asked to decide instead."""
-
-    code = NO_CLASSIFIER
+from shoal.core.exchange.parts import FloatArray
+from shoal.core.inference.choosing import HINT, NoClassifier, chosen
+from shoal.core.types import Tensors
 
 
 def perform(message: Message, context: DeviceContext) -> Message:
@@ -39,43 +28,10 @@ def choose(question: Choose, context: DeviceContext) -> Chosen:
     """
     if context.learner.loss or context.learner.evaluate:
         raise NoClassifier(f"{context.learner.name} has its own loss() or evaluate()", HINT)
-    parts = [context.samples(part) for part in (ALL if len(context.views.held_out) else ALL[:1])]
+    parts = [context.samples(part) for part in context.usable]
     predictions = [_predictions(context, model, parts) for model in question.models]
-    if predictions[0].shape[1] < 2:
-        raise NoClassifier("the network has one output, so it tells no classes apart", HINT)
     labels = [part.y.cpu().numpy() for part in parts if part.y is not None]
-    known = np.concatenate(labels) if len(labels) == len(parts) else None
-    found = odds(predictions, question.shares, known)
-    return Chosen(
-        assignment(question.keys, found, "labels" if known is not None else "mutual information"),
-        tuple(found.information.tolist()),
-        tuple(found.errors.tolist()),
-        (*found.odds.tolist(), 0.0),
-        tuple(found.agreement.tolist()),
-        len(predictions[0]),
-    )
-
-
-def assignment(keys: tuple[ModelKey, ...], found: Odds, evidence: str) -> ClusterAssignment:
-    """The choice, in the words of every placement; there is no distance.
-
-    The runner-up is the likeliest of the other clusters. The confidence is the probability that the cluster
-    is the right one, or, of the common model, the share of samples on which it is expected to be as good.
-    """
-    best, order = found.best, found.order
-    if best < len(order):
-        others = [keys[index] for index in order if index != best]
-        return ClusterAssignment(
-            keys[best],
-            runner_up=others[0] if others else "",
-            confidence=float(found.odds[best]),
-            reason=f"chosen on this device by {evidence}",
-        )
-    likely = " and ".join(keys[index] for index in order[:2])
-    reason = f"these samples do not tell {likely} apart, so the common model serves them best; {HELP}"
-    return ClusterAssignment(
-        keys[best], runner_up=keys[order[0]], confidence=float(found.agreement[best]), reason=reason
-    )
+    return chosen(question, predictions, np.concatenate(labels) if len(labels) == len(parts) else None)
 
 
 def _predictions(context: DeviceContext, model: Tensors, parts: list[Samples]) -> FloatArray:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from shoal.core.device_kit.context import DeviceContext
-from shoal.core.device_kit.describe import ALL, described
+from shoal.core.device_kit.describe import described
 from shoal.core.device_kit.evaluate import correct, detailed, evaluate, score
 from shoal.core.device_kit.latents import bounds, latents, width
 from shoal.core.device_kit.learner import initial_weights, tensors_of
@@ -47,6 +47,7 @@ from shoal.core.exchange.messages import (
     TrainingSettings,
 )
 from shoal.core.exchange.tensors import digest
+from shoal.core.inference.context import ALL
 from shoal.core.privacy.accountant import Lesson, Tally
 from shoal.core.privacy.chance import Entropy
 from shoal.core.privacy.report import OPEN

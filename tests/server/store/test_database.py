@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fedserver.coordinator.coordinator import Coordinator
-from fedserver.store import database
+from fedserver.store.engines import sqlite as database
 from fedserver.store.store import Store
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import StorageFault

@@ -69,6 +69,11 @@ class State(Clustered):
         return {**found, **drift, **self.guard.facts}
 
     @property
+    def descriptors(self) -> Mapping[DeviceId, Descriptor]:
+        """What the devices have released, for the map of the run's history."""
+        return self.clustering.described if self.clustering else {}
+
+    @property
     def remarks(self) -> Sequence[str]:
         return (*self._classless, *self.drift, *self.guard.remarks)
 

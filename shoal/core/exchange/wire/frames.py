@@ -27,9 +27,9 @@ _OFFSET, _CRC32, _DATA = 0x08, 0x15, 0x1A
 def next_size(at: int, seconds: float, chunk: int) -> int:
     """How many bytes the next frame of a transfer should have, which starts at byte `at` of its blob.
 
-    seconds: what the last bytes took, for each small frame. chunk: bytes of a small frame. A frame is all that
-    shows of a transfer's progress, so a slow line gets small ones; on a fast one large ones cost less. Large
-    ones begin at multiples of their size, so that all who fetch a blob get the same.
+    seconds: what the last bytes took, for each small frame. chunk: bytes of a small frame. A frame is all
+    that shows of a transfer's progress, so a slow line gets small ones; on a fast one large ones cost less.
+    Large ones begin at multiples of their size, so that all who fetch a blob get the same.
     """
     large = chunk * LARGE
     return large if seconds < QUICK and at % large == 0 else chunk

@@ -6,7 +6,7 @@ import click
 
 from fedserver.cli import text
 from fedserver.cli.options import connected
-from fedserver.cli.policy import policy_options
+from fedserver.cli.runs.policy import policy_options
 from fedserver.coordinator.status_types import RunChange, RunStatus
 from shoal.core.errors import ConfigError
 from shoal.shell.console import Console, Result, verb

@@ -1,42 +1,47 @@
 """Records that operators read: devices, traffic, releases and the log of each run. No run depends on them."""
 
 import time
-from collections import Counter
 from collections.abc import Iterable
 
 import numpy as np
 
-from fedserver.store.database import Database
+from fedserver.store.database import Database, Row
 from fedserver.store.identities.records import DeviceStanding
 from fedserver.store.integrity.records import DeviceRecord, LogLine, ReleaseRecord, Traffic
+from fedserver.store.journal.timeline import Timeline
 from shoal.core.identity.joining import Role
 from shoal.core.types import DeviceId, RunId
 
 LOG_LINES, PAGE = 10_000, 200
 """How many lines of a run's log are kept, and how many are read at a time."""
+RELEASE = "INSERT INTO released (run, device, release, rho, delta, group_size, curve)"
 RELEASES, MORE = 10_000, "more than is counted here"
 """How many releases of one device are recorded for one run: an honest device makes at most one per round."""
 
 
 class Journal:
     """Which devices called, how many bytes they transferred, what they released, and what happened in each
-    run."""
+    run. timeline: the rounds of each run."""
 
     def __init__(self, database: Database) -> None:
-        self._db = database
+        self._db, self.timeline = database, Timeline(database)
 
     def note_devices(self, devices: Iterable[DeviceRecord]) -> None:
         """Update the records of these devices."""
         with self._db.transaction():
-            self._db.connection.executemany(
-                "INSERT INTO devices VALUES (?, ?, ?, ?) ON CONFLICT (device) DO UPDATE"
-                " SET software = excluded.software, last_seen = excluded.last_seen",
+            self._db.execute_many(
+                "INSERT INTO devices (device, software, first_seen, last_seen) VALUES (?, ?, ?, ?)"
+                " ON CONFLICT (device)"
+                " DO UPDATE SET software = excluded.software, last_seen = excluded.last_seen",
                 [(each.device, each.software, each.first_seen, each.last_seen) for each in devices],
             )
 
     def devices(self) -> list[DeviceRecord]:
         """Every device that has ever called, sorted by name."""
-        return [DeviceRecord(*tuple(row)[1:]) for row in self._db.rows("devices", "ORDER BY device")]
+        return [
+            DeviceRecord(row["device"], row["software"], row["first_seen"], row["last_seen"])
+            for row in self._db.rows("devices", "ORDER BY device")
+        ]
 
     def trainers(self) -> list[DeviceId]:
         """Devices that may take part in runs: those admitted to train, and all that have called without
@@ -51,9 +56,9 @@ class Journal:
     def add_traffic(self, traffic: Iterable[Traffic]) -> None:
         """Add these bytes to what the devices have sent and fetched."""
         with self._db.transaction():
-            self._db.connection.executemany(
-                "INSERT INTO traffic VALUES (?, ?, ?, ?) ON CONFLICT (run, device) DO UPDATE"
-                " SET up = up + excluded.up, down = down + excluded.down",
+            self._db.execute_many(
+                "INSERT INTO traffic (run, device, up, down) VALUES (?, ?, ?, ?) ON CONFLICT (run, device)"
+                " DO UPDATE SET up = traffic.up + excluded.up, down = traffic.down + excluded.down",
                 [(each.run, each.device, each.up, each.down) for each in traffic],
             )
 
@@ -69,28 +74,33 @@ class Journal:
                 curve = np.asarray(each.curve, "<f8").tobytes()
                 row = (each.run, each.device, each.release, each.rho, each.delta, each.group_size, curve)
                 self._db.execute(
-                    "INSERT OR IGNORE INTO released SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7"
-                    " WHERE (SELECT count(*) FROM released WHERE run = ?1 AND device = ?2) < ?8",
+                    f"{RELEASE} SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7"  # noqa: S608 - a text of ours
+                    " WHERE (SELECT count(*) FROM released WHERE run = ?1 AND device = ?2) < ?8"
+                    " ON CONFLICT DO NOTHING",
                     (*row, RELEASES),
                 )
                 self._db.execute(
-                    "INSERT OR IGNORE INTO released SELECT ?1, ?2, ?4, 0, 0, 1, x'' WHERE NOT EXISTS"
-                    " (SELECT 1 FROM released WHERE run = ?1 AND device = ?2 AND release = ?3)",
-                    (each.run, each.device, each.release, MORE),
+                    f"{RELEASE} SELECT ?1, ?2, ?4, 0, 0, 1, ?5 WHERE NOT EXISTS"  # noqa: S608
+                    " (SELECT 1 FROM released WHERE run = ?1 AND device = ?2 AND release = ?3)"
+                    " ON CONFLICT DO NOTHING",
+                    (each.run, each.device, each.release, MORE, b""),
                 )
 
     def releases(self, run: RunId | None = None) -> list[ReleaseRecord]:
         """The recorded releases of a run, or of all runs, with those that were removed."""
-        rows = self._db.rows("released", "WHERE ?1 IS NULL OR run = ?1 ORDER BY rowid", (run,))
-        if run is None:
-            rows = self._db.rows("released_before", "ORDER BY rowid") + rows
-        return [_release(*tuple(row)[1:]) for row in rows]
+        if run is not None:
+            found = [*self._db.rows("released", "WHERE run = ? ORDER BY rowid", (run,))]
+        else:
+            tables = ("released_before", "released")
+            found = [row for table in tables for row in self._db.rows(table, "ORDER BY rowid")]
+        return [_release_of(row) for row in found]
 
     def log(self, run: RunId, text: str, device: DeviceId = "") -> None:
         """Add a line to the log of a run."""
         with self._db.transaction():
             self._db.execute(
-                "INSERT INTO log (run, at, device, text) VALUES (?, ?, ?, ?)",
+                "INSERT INTO log (number, run, at, device, text)"
+                " SELECT coalesce(max(number), 0) + 1, ?, ?, ?, ? FROM log",
                 (run, time.time(), device, text),
             )
             self._db.execute(
@@ -107,36 +117,13 @@ class Journal:
         return [LogLine(row["number"], row["at"], row["device"], row["text"]) for row in rows]
 
 
-def _release(
-    run: RunId, device: DeviceId, release: str, rho: float, delta: float, size: int, curve: bytes
-) -> ReleaseRecord:
-    values = tuple(np.frombuffer(curve, "<f8").tolist())
-    return ReleaseRecord(run, device, release, rho, delta, size, values)
-
-
-class Meter:
-    """Counts in memory how many bytes of blobs devices have sent and fetched since the last `take`."""
-
-    def __init__(self) -> None:
-        self._up: Counter[tuple[RunId, DeviceId]] = Counter()
-        self._down: Counter[tuple[RunId, DeviceId]] = Counter()
-
-    def up(self, run: RunId, device: DeviceId, size: int) -> None:
-        self._up[run, device] += size
-
-    def down(self, run: RunId, device: DeviceId, size: int) -> None:
-        self._down[run, device] += size
-
-    def give_back(self, taken: Iterable[Traffic]) -> None:
-        """Add back what was taken but could not be stored."""
-        for each in taken:
-            self.up(each.run, each.device, each.up)
-            self.down(each.run, each.device, each.down)
-
-    def take(self) -> list[Traffic]:
-        """Return all counts, and reset them to zero."""
-        keys = sorted({*self._up, *self._down})
-        taken = [Traffic(device, run, self._up[run, device], self._down[run, device]) for run, device in keys]
-        self._up.clear()
-        self._down.clear()
-        return taken
+def _release_of(row: Row) -> ReleaseRecord:
+    return ReleaseRecord(
+        row["run"],
+        row["device"],
+        row["release"],
+        row["rho"],
+        row["delta"],
+        row["group_size"],
+        tuple(np.frombuffer(row["curve"], "<f8").tolist()),
+    )

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from shoal.core.device_kit.odds import BLUR, LEAST_BLUR, gain, odds
 from shoal.core.exchange.parts import FloatArray
+from shoal.core.inference.odds import BLUR, LEAST_BLUR, gain, odds
 
 CHANCE = np.random.default_rng(7)
 

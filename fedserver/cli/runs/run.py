@@ -1,4 +1,4 @@
-"""`fedserver run ...`: start, list, show, follow and stop runs; `run_changes` has the other verbs."""
+"""`fedserver run ...`: start, list, show, follow and stop runs; other modules have the other verbs."""
 
 import os
 import sys
@@ -11,9 +11,9 @@ import click
 
 from fedserver.cli import text
 from fedserver.cli.options import PATH, connected
-from fedserver.cli.policy import POLICY, policy_options
-from fedserver.cli.run_changes import COMMANDS
-from fedserver.coordinator.status_types import RunStatus
+from fedserver.cli.runs import changes, history, repeat
+from fedserver.cli.runs.policy import POLICY, policy_options
+from fedserver.coordinator.status_types import STAGES, RunStatus
 from fedserver.store.integrity.records import LogLine
 from shoal.core.errors import ShoalError, Unavailable
 from shoal.shell.config import parsed
@@ -38,7 +38,7 @@ def run() -> None:
     """Start, list, show, follow, change and stop runs."""
 
 
-for each in COMMANDS:
+for each in (*changes.COMMANDS, *history.COMMANDS, *repeat.COMMANDS):
     run.add_command(each)
 
 
@@ -58,6 +58,12 @@ for each in COMMANDS:
 @click.option("--seed", type=int, metavar="SEED", help="Random seed for client sampling.  [default: 0]")
 @click.option(
     "--initial-weights", type=PATH, metavar="FILE", help="Start from the weights in a safetensors file."
+)
+@click.option(
+    "--graph",
+    type=PATH,
+    metavar="FILE",
+    help="Network for devices without PyTorch, written by `fedclient export`.",
 )
 @click.option(
     "--learner",
@@ -92,14 +98,14 @@ def start(
     Without --initial-weights and --learner, the first device is asked for its initial weights. Command-line
     options override --file.
     """
-    from fedserver.cli.models.weights import initial_weights
+    from fedserver.cli.models.weights import graph_of, initial_weights
     from fedserver.config import read_run
 
     flags["policy"] = {name: flags.pop(name) for name in POLICY}
     flags["parameters"] = dict(map(parsed, changes))
     flags["learner"] = _learner(learner, dict(map(parsed, learner_options)), model_seed)
     config = read_run(path, flags)
-    started = client.start_run(config.spec(), initial_weights(config))
+    started = client.start_run(config.spec(), initial_weights(config), graph_of(config))
     return Result({"run": started}, f"run {started} has started; see it with: fedserver run show {started}")
 
 
@@ -114,12 +120,26 @@ def _learner(learner: str | None, options: Mapping[str, Any], seed: int | None) 
     }
 
 
-@run.command("ls", epilog="Example: fedserver run ls --json")
+@run.command("ls", epilog="Example: fedserver run ls --stage finished --algorithm flux")
 @verb
 @connected
-def ls(console: Console, client: "OperatorClient") -> Result:
-    """List all runs, newest first."""
-    runs = client.runs()
+@click.option("--algorithm", metavar="NAME", help="Only runs of this algorithm.")
+@click.option(
+    "--stage",
+    type=click.Choice(["active", "over", *STAGES]),
+    help="Only runs at this stage; active: those that are not over.",
+)
+@click.option("--last", type=click.IntRange(min=1), metavar="N", help="Only the N newest.")
+def ls(
+    console: Console, client: "OperatorClient", algorithm: str | None, stage: str | None, last: int | None
+) -> Result:
+    """List the runs, newest first."""
+    runs = [
+        each
+        for each in client.runs()
+        if algorithm in (None, each.algorithm)
+        and stage in (None, each.stage, "over" if each.over else "active")
+    ][:last]
     return Result({"runs": list(map(vars, runs))}, text.runs(runs))
 
 

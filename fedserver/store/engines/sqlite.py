@@ -1,0 +1,303 @@
+"""The database in a state folder, `shoal.db`: SQLite, with a checksum and a second copy of every row."""
+
+import functools
+import json
+import logging
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from fedserver.store.database import RESTORE, Database
+from fedserver.store.engines.schema import CHECKSUMS, STEPS, VERSION
+from fedserver.store.integrity import salvage
+from fedserver.store.integrity.redundancy import DamagedRow, Redundancy
+from fedserver.store.integrity.row_bytes import Place, text
+from shoal.core.engine.checkpoint import decode
+from shoal.core.errors import ConfigError, DiskFull, StorageFault, TooManyFiles
+from shoal.core.exchange.payload import Payload
+from shoal.core.exchange.wire import payload_to_bytes
+from shoal.shell import crash
+from shoal.shell.disk import is_out_of_descriptors, settle, storing, temporary
+
+log = logging.getLogger("shoal.server")
+
+POLICY_FIELDS = {
+    "over_select": "oversample",
+    "gather": "wait_for_devices",
+    "silence": "device_timeout",
+    "patience": "max_abandoned_rounds",
+}
+"""Former names of round policy fields in stored run specifications, and today's names."""
+FEW = 20
+"""Rows up to which their checksums are looked up one by one."""
+REPAIRS = 3
+"""How often rows are read and repaired: a repair may reveal that an index is damaged, too."""
+MANY = 50
+"""From this many damaged rows on, the cause is not in the rows: the database is made again of its copy."""
+
+
+class SqliteDatabase(Database):
+    """One connection to the file at `path`, which is created if it is new."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+        with _faults():
+            if lost := salvage.damage(path, _schema_of):
+                self._rebuild(path, lost)
+            self._open(path)
+            if not self.connection.execute("SELECT 1 FROM commits").fetchone():
+                self.redundancy.adopt()
+            if len(found := salvage.damaged(self.connection)) > MANY and salvage.copied(path) is not None:
+                self.close()
+                self._rebuild(path, f"{len(found)} rows are damaged")
+                self._open(path)
+                found = salvage.damaged(self.connection)
+            for place in found:
+                self.repair(place)
+            self.redundancy.refresh()
+
+    def _open(self, path: Path) -> None:
+        self.connection = connect(path)
+        try:
+            self.redundancy = Redundancy(self.connection, path)
+        except BaseException:
+            self.connection.close()
+            raise
+
+    def _rebuild(self, path: Path, lost: str) -> None:
+        rebuild(path, lost)
+        self._found(f"{path.name} was damaged ({lost}), and was made again of {salvage.copy_of(path).name}")
+
+    def _found(self, what: str) -> None:
+        log.error("%s", what)
+        self.repaired.append(what)
+
+    def close(self) -> None:
+        self.redundancy.close()
+        self.connection.close()
+
+    def check(self) -> None:
+        """Compare all rows as they are on the disk with their checksums, and restore damaged ones.
+
+        They are read by a connection of its own, because this one remembers pages that it has read.
+        """
+        with _faults():
+            try:
+                with closing(sqlite3.connect(self._path, isolation_level=None)) as reader:
+                    reader.text_factory = text
+                    found = salvage.damaged(reader) if salvage.whole(reader) else None
+            except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+                if isinstance(error, sqlite3.OperationalError):
+                    raise
+                found = None
+            if found is None:
+                raise StorageFault(
+                    f"{self._path.name} is damaged", "the next start makes it again of its copy"
+                )
+            for place in found:
+                self.repair(place)
+            if found:
+                self.redundancy.rewrite(found)
+            if self.redundancy.stale:
+                self.redundancy.refresh()
+
+    def repair(self, place: Place) -> None:
+        """Restore a damaged row from its copy. A row that cannot be restored stays; using it is an error."""
+        try:
+            self._found(self.redundancy.repair(place))
+        except DamagedRow as damaged:
+            self._found(str(damaged))
+
+    def execute(self, statement: str, values: Sequence[object] = ()) -> None:
+        self.connection.execute(statement, values)
+
+    def execute_many(self, statement: str, rows: Sequence[Sequence[object]]) -> None:
+        self.connection.executemany(statement, rows)
+
+    def query(self, query: str, values: Sequence[object] = ()) -> list[sqlite3.Row]:
+        with _faults():
+            cursor = self.connection.cursor()
+            cursor.row_factory = sqlite3.Row
+            return cursor.execute(query, values).fetchall()
+
+    def rows(self, table: str, rest: str = "", values: Sequence[object] = ()) -> list[sqlite3.Row]:
+        """Each row is compared with its checksum; a damaged one is restored from its copy."""
+        query = f"SELECT {table}.rowid AS row_, {table}.* FROM {table} {rest}"  # noqa: S608 - a table of ours
+        wrong: list[int] = []
+        for _ in range(REPAIRS):
+            found = self.query(query, values)
+            sums = self._checksums(table, [row["row_"] for row in found])
+            wrong = [
+                row for row, *each in found if not self.redundancy.check(table, row, sums.get(row), each)
+            ]
+            if not wrong:
+                return found
+            for row in wrong:
+                with _faults():
+                    self._found(self.redundancy.repair((table, row)))
+        raise DamagedRow((table, wrong[0]), RESTORE)
+
+    def _checksums(self, table: str, numbers: list[int]) -> dict[int, bytes]:
+        """The checksums of these rows, or of all rows of the table if they are many."""
+        which = "SELECT row, sum FROM checksums WHERE tbl = ?"
+        if len(numbers) > FEW:
+            found = self.query(which, (table,))
+        else:
+            found = self.query(f"{which} AND row IN ({', '.join('?' * len(numbers))})", (table, *numbers))
+        return {row: stored for row, stored in map(tuple, found)}  # noqa: C416 - rows are not pairs
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Raises DamagedRow if the block would change a damaged row; the row is restored then, and the block
+        can be repeated.
+        """
+        self._after_commit.clear()
+        with _faults():
+            self.redundancy.refused = None
+            self.connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self.redundancy.committing()
+                self.connection.execute("COMMIT")
+            except BaseException as error:
+                if self.connection.in_transaction:  # a full disk can have ended it already
+                    self.connection.execute("ROLLBACK")
+                self.redundancy.rolled_back()
+                if isinstance(error, sqlite3.Error) and (place := self.redundancy.refused) is not None:
+                    self._found(self.redundancy.repair(place))
+                    raise DamagedRow(place) from error
+                raise
+        self.redundancy.committed()
+        for action in tuple(self._after_commit):
+            action()
+
+
+@contextmanager
+def _faults() -> Iterator[None]:
+    """Turn SQLite's errors into StorageFault, DiskFull if the disk is full, or TooManyFiles."""
+    try:
+        yield
+    except UnicodeDecodeError as error:  # SQLite quotes a schema that is damaged
+        raise StorageFault(f"shoal.db is damaged: {error}", RESTORE) from error
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+            raise DiskFull(f"shoal.db: {error}", "free some space on the disk of the state folder") from error
+        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_CANTOPEN and is_out_of_descriptors():
+            raise TooManyFiles(f"shoal.db: {error}", "close other connections and files") from error
+        raise StorageFault(f"shoal.db: {error}", "check the disk of the state folder") from error
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open the database at `path`; create it if it is new, and migrate it if an older version wrote it.
+
+    A commit is on disk when it returns. The database from before a migration stays beside it, as
+    shoal.db.version-N. Raises ConfigError if a newer version wrote it, StorageFault if it cannot be read.
+    """
+    connection = sqlite3.connect(path, isolation_level=None)
+    try:
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON", "busy_timeout=5000"):
+            connection.execute(f"PRAGMA {pragma}")
+        _check(connection, path)
+        found = _version(connection)
+        if 0 < found < VERSION:
+            _back_up(connection, path.with_name(f"{path.name}.version-{found}"))
+            crash.point("server.migrating")
+        _migrate(connection, found, VERSION)
+    except (sqlite3.Error, StorageFault) as error:
+        connection.close()
+        if isinstance(error, StorageFault):
+            raise
+        raise StorageFault(f"{path}: {error}", RESTORE) from error
+    if 0 < found < VERSION:
+        crash.point("server.migrated")
+    if found > VERSION:
+        connection.close()
+        raise ConfigError(
+            f"{path} has version {found}, but this server reads version {VERSION}", "use a newer fedserver"
+        )
+    return connection
+
+
+def rebuild(path: Path, lost: str) -> None:
+    """Make a damaged database again of its copy; it stays beside the new one, as shoal.db.damaged.
+
+    Raises StorageFault if there is no sound copy. Safe to repeat after an interruption.
+    """
+    copied = salvage.copied(path)
+    if copied is None or not copied.number or copied.version > VERSION:
+        raise StorageFault(f"{path} is damaged: {lost}", RESTORE)
+    with temporary(path.parent, 0o600) as file:
+        with closing(sqlite3.connect(file.name, isolation_level=None)) as connection:
+            _migrate(connection, 0, copied.version)
+            salvage.fill(connection, path)
+        # A write-ahead log that stayed would be taken for one of the new database.
+        aside = path.with_name(f"{path.name}.damaged")
+        with storing(path):
+            salvage.remove(aside)
+            for suffix in ("-wal", "-shm", ""):
+                with suppress(FileNotFoundError):
+                    path.with_name(path.name + suffix).rename(aside.with_name(aside.name + suffix))
+        settle(file, path)
+
+
+def _migrate(connection: sqlite3.Connection, found: int, version: int) -> None:
+    """Bring the tables from one version to another."""
+    # JSON is rewritten by Python, since SQLite's own functions would round floats to 15 digits.
+    connection.create_function("rename_policy_fields", 1, _rename_policy_fields, deterministic=True)
+    connection.create_function("payload_to_bytes", 1, _payload_to_bytes, deterministic=True)
+    for number, step in enumerate(STEPS[found:version], found + 1):
+        written = f"UPDATE meta SET schema_version = {number}"  # noqa: S608 - a number of ours
+        # Checksums from before do not match what the step makes of the rows: an empty `commits` says so.
+        stale = "DELETE FROM commits;" if CHECKSUMS in STEPS[: number - 1] else ""
+        connection.executescript(f"BEGIN; {step}; {stale} {written}; COMMIT;")
+
+
+@functools.cache
+def _schema_of(version: int) -> list[tuple[str, str]]:
+    """The schema that a database of a version has."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        _migrate(connection, 0, version)
+        return salvage.schema(connection)
+
+
+def _check(connection: sqlite3.Connection, path: Path) -> None:
+    """Raises StorageFault if pages of the database contradict each other."""
+    (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if found != "ok":
+        raise StorageFault(f"{path} is damaged: {found}", RESTORE)
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    """The version of the tables; 0 if there are none."""
+    if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone():
+        return 0
+    (found,) = connection.execute("SELECT schema_version FROM meta").fetchone()
+    return int(found)
+
+
+def _back_up(connection: sqlite3.Connection, copy: Path) -> None:
+    """Copy the whole database to the file `copy`, which appears only when it is complete."""
+    with temporary(copy.parent, 0o600) as file:
+        with closing(sqlite3.connect(file.name)) as target:
+            connection.backup(target)
+        settle(file, copy)
+
+
+def _rename_policy_fields(spec: str) -> str:
+    """A stored run specification, with today's names of its policy's fields."""
+    stored = json.loads(spec)
+    policy = stored["value"]["policy"]
+    stored["value"]["policy"] = {POLICY_FIELDS.get(name, name): value for name, value in policy.items()}
+    return json.dumps(stored, sort_keys=True)
+
+
+def _payload_to_bytes(stored: str) -> bytes:
+    """The wire bytes of a report's payload, which earlier versions stored as JSON."""
+
+    def no_tensors(weights: object) -> Any:
+        raise TypeError("a payload holds no tensors, only references to blobs")
+
+    return payload_to_bytes(decode(Payload, json.loads(stored), no_tensors))
