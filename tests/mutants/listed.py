@@ -309,7 +309,7 @@ MUTANTS = (
     ),
     mutant(
         "the hash of an upload is not checked",
-        "fedserver/store/content/blobs.py",
+        "fedserver/store/content/upload.py",
         "elif self._sha.hexdigest() == self._blob.sha256:",
         "elif self._sha.hexdigest():",
         f"{STORE}/test_blobs.py",

@@ -190,7 +190,7 @@ def test_a_call_under_way_keeps_its_channel(federation: Federation, keyring: Key
             first = link.identity
             await link.hello(HELLO)
             fetch = aiter(link.fetch(weights.blob, 0))
-            data = await anext(fetch)
+            data = bytearray(await anext(fetch))
             await until(lambda: link.identity != first)
             assert await link.uploaded(weights.blob) == 0
             assert set(bridge.serials) == {first.parsed.serial_number}
