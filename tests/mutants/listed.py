@@ -174,8 +174,8 @@ MUTANTS = (
     mutant(
         "the models of a run stay mapped files",
         "fedserver/store/content/blob_cache.py",
-        "self._blobs.read(weights)",
-        "self._blobs.load(weights)",
+        "        tensors = self._blobs.read(weights)",
+        "        tensors = self._blobs.load(weights)",
         DAMAGE,
     ),
     mutant(
