@@ -49,9 +49,16 @@ async def serve(settings: ClientConfig, console: Console, until: Until, give_up_
                 store, outbox = BlobStore(folder.blobs), Outbox(folder.outbox)
                 limits = settings.limits
                 allowance = Allowance(limits.download_bytes, limits.kept_bytes, give_up_after)
-                note = privacy_report.ledger_of(settings).failed
                 agent = Agent(
-                    link, executor, store, outbox, folder.mark, reporter, allowance, note_failure=note
+                    link,
+                    executor,
+                    store,
+                    outbox,
+                    folder.mark,
+                    reporter,
+                    allowance,
+                    note_failure=privacy_report.ledger_of(settings).failed,
+                    check_consent=settings.consents.check_since,
                 )
                 await _until_signal(agent, until)
         except ShoalError as error:

@@ -34,6 +34,7 @@ class Verbs(Commands):
         "status": "fedserver.cli.server",
         "cluster": "fedserver.cli.models.model",
         "model": "fedserver.cli.models.model",
+        "page": "fedserver.cli.page",
         "backup": "fedserver.cli.backup",
         "restore": "fedserver.cli.backup",
         "recover": "fedserver.cli.backup",

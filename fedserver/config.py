@@ -125,10 +125,11 @@ class RunConfig:
     def spec(self) -> RunSpec:
         """What the server is asked for, apart from the weights. Raises ConfigError: no such algorithm."""
         assert self.algorithm is not None
-        learner, options = "", {}
+        learner, options, seed = "", {}, None
         if self.learner is not None:
             learner = self.learner.builtin or str(self.learner.file)
             options = {name: _scalar(value) for name, value in self.learner.options.items()}
+            seed = self.learner.seed
         return RunSpec(
             self.name,
             self.algorithm,
@@ -138,6 +139,7 @@ class RunConfig:
             self.seed,
             learner,
             options,
+            seed,
         )
 
 

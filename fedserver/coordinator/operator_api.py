@@ -319,7 +319,9 @@ class OperatorApi:
     async def _start(self, spec: RunSpec, recipe: Recipe, initial: Weights | None) -> RunId:
         storage = self._coordinator.storage
         run = self._id_of(spec)
-        spec, blobs, model = replace(spec, name=spec.name or run), storage.blob_cache(run), None
+        name, given = initial.blob.sha256 if initial else "", spec.name or run
+        spec = replace(spec, name=given, software=shoal.__version__, initial=name)
+        blobs, model = storage.blob_cache(run), None
         record = RunRecord(run, spec, time.time(), Standing.ACTIVE, "", 1, (), "", 0)
         try:
             if initial is not None:

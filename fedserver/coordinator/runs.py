@@ -95,7 +95,7 @@ class Run:
     ) -> None:
         self.run, self.spec, self.server_half = record.run, record.spec, recipe.server_half
         self.created, self.standing, self.reason = record.created, record.standing, record.reason
-        self.paused = record.paused
+        self.paused, self.ended = record.paused, record.ended
         self._stood_since, self._stood = time.monotonic(), 0.0
         self.engine = RoundEngine(
             recipe.server_half,
@@ -152,7 +152,7 @@ class Run:
 
     async def end(self, standing: Standing, reason: str) -> None:
         """End the run, and withdraw its tasks."""
-        self.standing, self.reason = standing, reason
+        self.standing, self.reason, self.ended = standing, reason, time.time()
         await self.storage.runs.end.when_space(self.run, standing, reason)
         crash.point("server.run-ended")
         auxiliary = "was" if standing is Standing.STOPPED else "has"

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
-from fedserver.authority.authority_api import Ended, Known, Root
+from fedserver.authority.answers import Ended, Known, Root
 from fedserver.coordinator.status_types import ClusterVersions, RunChange, RunStatus, RunSummary, ServerStatus
 from fedserver.rpc import authority_wire, history_wire, operator_wire
 from fedserver.store.identities.records import Terms, Token

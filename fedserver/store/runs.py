@@ -235,8 +235,8 @@ class Runs:
         """End a run. Its last checkpoint stays."""
         with self._db.transaction():
             self._db.execute(
-                "UPDATE runs SET standing = ?, reason = ?, asked = '[]' WHERE run = ?",
-                (standing.value, reason, run),
+                "UPDATE runs SET standing = ?, reason = ?, asked = '[]', ended = ? WHERE run = ?",
+                (standing.value, reason, time.time(), run),
             )
             self._audit.record(Event.RUN_ENDED, run=run, standing=standing.value, reason=reason)
             before = self._references.of_run(run)
@@ -267,7 +267,7 @@ class Runs:
         with self._db.transaction():
             self._db.execute(
                 "UPDATE runs SET standing = ?, reason = '', asked = '[]', title = '', abandoned_in_a_row = 0,"
-                " paused = '' WHERE run = ?",
+                " paused = '', ended = 0 WHERE run = ?",
                 (Standing.ACTIVE.value, run),
             )
             self._db.execute(
@@ -410,6 +410,7 @@ def _run_of(row: Row) -> RunRecord:
         row["opened"],
         decode(Memory, json.loads(memory), _no_tensors) if memory else Memory(),
         row["paused"],
+        row["ended"],
     )
 
 

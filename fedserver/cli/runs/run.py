@@ -12,8 +12,8 @@ import click
 from fedserver.cli import text
 from fedserver.cli.options import PATH, connected
 from fedserver.cli.runs.policy import POLICY, policy_options
-from fedserver.cli.runs import changes, history
-from fedserver.coordinator.status_types import RunStatus
+from fedserver.cli.runs import changes, history, repeat
+from fedserver.coordinator.status_types import STAGES, RunStatus
 from fedserver.store.integrity.records import LogLine
 from shoal.core.errors import ShoalError, Unavailable
 from shoal.shell.config import parsed
@@ -38,7 +38,7 @@ def run() -> None:
     """Start, list, show, follow, change and stop runs."""
 
 
-for each in (*changes.COMMANDS, *history.COMMANDS):
+for each in (*changes.COMMANDS, *history.COMMANDS, *repeat.COMMANDS):
     run.add_command(each)
 
 
@@ -114,12 +114,26 @@ def _learner(learner: str | None, options: Mapping[str, Any], seed: int | None) 
     }
 
 
-@run.command("ls", epilog="Example: fedserver run ls --json")
+@run.command("ls", epilog="Example: fedserver run ls --stage finished --algorithm flux")
 @verb
 @connected
-def ls(console: Console, client: "OperatorClient") -> Result:
-    """List all runs, newest first."""
-    runs = client.runs()
+@click.option("--algorithm", metavar="NAME", help="Only runs of this algorithm.")
+@click.option(
+    "--stage",
+    type=click.Choice(["active", "over", *STAGES]),
+    help="Only runs at this stage; active: those that are not over.",
+)
+@click.option("--last", type=click.IntRange(min=1), metavar="N", help="Only the N newest.")
+def ls(
+    console: Console, client: "OperatorClient", algorithm: str | None, stage: str | None, last: int | None
+) -> Result:
+    """List the runs, newest first."""
+    runs = [
+        each
+        for each in client.runs()
+        if algorithm in (None, each.algorithm)
+        and stage in (None, each.stage, "over" if each.over else "active")
+    ][:last]
     return Result({"runs": list(map(vars, runs))}, text.runs(runs))
 
 

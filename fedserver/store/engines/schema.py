@@ -253,6 +253,10 @@ CREATE TABLE timeline (                  -- see fedserver.store.journal.timeline
 );
 """
 
+ENDED = """
+ALTER TABLE runs ADD COLUMN ended REAL NOT NULL DEFAULT 0;    -- when it was over; 0: it is not, or unknown
+"""
+
 STEPS: tuple[str, ...] = (
     FIRST,
     IDENTITIES,
@@ -268,6 +272,7 @@ STEPS: tuple[str, ...] = (
     PAUSES,
     MODELS,
     TIMELINE,
+    ENDED,
 )
 """The migrations: step n upgrades version n - 1 to n. The SQL of a released step never changes."""
 VERSION = len(STEPS)

@@ -15,7 +15,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from fedserver.__main__ import main
-from fedserver.cli import run as run_verbs
+from fedserver.cli.runs import run as run_verbs
 from fedserver.coordinator.status_types import RunStatus, RunSummary
 from shoal.core.errors import Unavailable
 from shoal.core.exchange.link import Failure, Report
@@ -93,7 +93,10 @@ def test_a_run_from_its_start_to_its_model(command: Command, server: Daemon, tmp
     shown = data(command("run", "show", "whole", "--json"))
     assert shown["stage"] == "finished"
     assert (shown["seed"], shown["parameters"]["rounds"], shown["changed"]) == (5, ROUNDS, ["rounds"])
-    assert (shown["policy"]["devices"], shown["learner"]) == (DEVICES, {"name": "", "options": {}})
+    assert (shown["policy"]["devices"], shown["learner"]) == (
+        DEVICES,
+        {"name": "", "options": {}, "seed": None},
+    )
     assert shown["created"] == pytest.approx(time.time(), abs=600.0)
     assert shown["accuracy"] == pytest.approx(list(shown["accuracies"].values())[-1])
     assert shown["clusters"] == {"global": ["d0", "d1", "d2"]}
