@@ -161,6 +161,7 @@ def work_config(
         settings.privacy.towards(joined),
         folder.root / "consent",
         selfcheck,
+        identity=folder.identity if joined else None,
     )
 
 

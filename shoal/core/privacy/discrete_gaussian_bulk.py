@@ -1,9 +1,9 @@
 """Many draws of the discrete Gaussian at once, for vectors as long as a model: still exact.
 
 The algorithm is that of `shoal.core.privacy.discrete_gaussian`. Each of its decisions compares a random
-number of 64 bits with e^-x. In float64 that is right unless the two are within `UNSURE` of each other, which is some
-thousand times the largest rounding error; where they are, the same decision is made in rational arithmetic,
-with as many more random bits as it takes. So rounding decides nothing.
+number of 64 bits with e^-x. In float64 that is right unless the two are within `UNSURE` of each other, which
+is some thousand times the largest rounding error; where they are, the same decision is made in rational
+arithmetic, with as many more random bits as it takes. So rounding decides nothing.
 """
 
 import math
@@ -58,14 +58,15 @@ def _laplace(scale: int, count: int, entropy: Entropy) -> Whole:
     size = rest + scale * whole
     negative = _words(len(size), entropy) >> np.uint64(63) == 1
     found: Whole = np.where(negative, -size, size)
-    return found[~(negative & (size == 0))]
+    draws: Whole = found[~(negative & (size == 0))]
+    return draws
 
 
 def _decays(exponents: npt.NDArray[np.float64], exact: Exponent, entropy: Entropy) -> npt.NDArray[np.bool_]:
     """For each x >= 0 of these, True with probability e^-x."""
     words = _words(len(exponents), entropy)
     apart = words * 2.0**-64 - np.exp(-exponents)
-    found = apart < 0.0
+    found: npt.NDArray[np.bool_] = apart < 0.0
     for at in np.flatnonzero(np.abs(apart) <= UNSURE):
         found[at] = _is_below(int(words[at]), exact(int(at)), entropy)
     return found

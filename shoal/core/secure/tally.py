@@ -1,9 +1,7 @@
 """What the server does at the end: it puts secrets together, and takes the masks off the sum."""
 
 import hmac
-from collections.abc import Mapping, Sequence
-
-import numpy as np
+from collections.abc import Collection, Mapping, Sequence
 
 from shoal.core.secure.cohort import Manifest
 from shoal.core.secure.masks import Words, expanded, public_of
@@ -23,18 +21,20 @@ class UnrecoverableError(Exception):
 def total(
     manifest: Manifest,
     commitments: Mapping[DeviceId, bytes],
-    numbers: Mapping[DeviceId, Words],
+    survivors: Collection[DeviceId],
+    masked: Words,
     shares: Mapping[DeviceId, Mapping[DeviceId, bytes]],
 ) -> Words:
-    """The sum of the numbers of all devices in `numbers`.
+    """The sum of the numbers of all survivors.
 
-    commitments: of the devices that shared. numbers: masked, of those that answered. shares: by the device
-    that sent them and the device that they are of. Raises UnrecoverableError where they do not suffice.
+    commitments: of the devices that shared. survivors: those of them whose numbers arrived; masked: the sum
+    of these. shares: by the device that sent them and the device that they are of. Raises UnrecoverableError
+    where they do not suffice.
     """
     secrets, missing = dict[DeviceId, bytes](), []
     for device in sorted(commitments):
         of_device = {manifest.place(by): given[device] for by, given in shares.items() if device in given}
-        dropped = device not in numbers
+        dropped = device not in survivors
 
         def is_right(secret: bytes, device: DeviceId = device, dropped: bool = dropped) -> bool:
             if dropped:
@@ -48,12 +48,10 @@ def total(
             secrets[device] = found
     if missing:
         raise UnrecoverableError(missing)
-    length = len(next(iter(numbers.values())))
-    found_sum = np.zeros(length, np.uint32)
-    for device in sorted(numbers):
-        found_sum = found_sum + numbers[device] - expanded(secrets[device], length)
-    for gone in sorted(set(commitments) - set(numbers)):
-        for device in sorted(numbers):
+    for device in sorted(survivors):
+        masked = masked - expanded(secrets[device], len(masked))
+    for gone in sorted({*commitments} - {*survivors}):
+        for device in sorted(survivors):
             # What `device` has added for the one that is gone, `gone` would have taken off again.
-            found_sum = plus_mask(found_sum, pair_key(secrets[gone], manifest, device, gone), gone, device)
-    return found_sum
+            masked = plus_mask(masked, pair_key(secrets[gone], manifest, device, gone), gone, device)
+    return masked

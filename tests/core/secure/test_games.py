@@ -8,12 +8,20 @@ import pytest
 from shoal.core.errors import BadPayload, DeviceFault
 from shoal.core.secure import member as members
 from shoal.core.secure.cohort import FEWEST, KEYS, MOST, Manifest, parts, threshold
-from shoal.core.secure.masks import expanded
+from shoal.core.secure.masks import Words, expanded
 from shoal.core.secure.member import Member
 from shoal.core.secure.shamir import PRIME, SHARE, joined, split
 from shoal.core.secure.tally import UnrecoverableError, total
 
 from .games import Cohort
+
+
+def summed(cohort: Cohort, shares: dict[str, dict[str, bytes]] | None = None) -> Words:
+    arrived = np.zeros(cohort.length, np.uint32)
+    for words in cohort.words.values():
+        arrived = arrived + words
+    given = cohort.unmask() if shares is None else shares
+    return total(cohort.manifest, cohort.commitments, list(cohort.words), arrived, given)
 
 
 def masked(count: int = 9, away: tuple[str, ...] = ()) -> Cohort:
@@ -25,7 +33,7 @@ def test_the_sum_of_those_that_answered_is_exact(count: int, away: int) -> None:
     names = Cohort(count).devices
     gone = tuple(names[:: max(1, count // away)][:away]) if away else ()
     cohort = masked(count, gone)
-    found = total(cohort.manifest, cohort.commitments, cohort.words, cohort.unmask())
+    found = summed(cohort)
     left = [name for name in names if name not in gone]
     assert len(left) == count - away
     np.testing.assert_array_equal(found, cohort.sum_of(left))
@@ -37,11 +45,11 @@ def test_some_may_be_silent_at_the_end_as_well() -> None:
     for silent in ("d000", "d007"):
         del shares[silent]
     assert len(shares) == cohort.manifest.threshold == 7
-    found = total(cohort.manifest, cohort.commitments, cohort.words, shares)
+    found = summed(cohort, shares)
     np.testing.assert_array_equal(found, cohort.sum_of(list(cohort.words)))
     del shares["d001"]
     with pytest.raises(UnrecoverableError):
-        total(cohort.manifest, cohort.commitments, cohort.words, shares)
+        summed(cohort, shares)
 
 
 def test_what_is_sent_looks_random_and_is_another_time_something_else() -> None:
@@ -127,7 +135,7 @@ def test_a_manifest_that_differs_between_devices_makes_letters_that_no_one_can_r
     assert list(after.held or {}) == ["d000"]
     cohort.mask()
     with pytest.raises(UnrecoverableError) as found:
-        total(cohort.manifest, cohort.commitments, cohort.words, cohort.unmask())
+        summed(cohort)
     assert found.value.devices == ("d000",)
 
 
@@ -174,13 +182,13 @@ def test_a_device_that_sends_wrong_shares_is_left_out_or_named() -> None:
     shares["d005"] = {
         device: bytes(SHARE) for device in shares["d005"]
     }  # of all others: one of eight is wrong
-    found = total(cohort.manifest, cohort.commitments, cohort.words, shares)
+    found = summed(cohort, shares)
     np.testing.assert_array_equal(found, cohort.sum_of(list(cohort.words)))
     liar = Cohort(9).announce().share()
     liar.letters["d005"] = {to: bytes(len(letter)) for to, letter in liar.letters["d005"].items()}
     liar.mask()
     with pytest.raises(UnrecoverableError) as named:
-        total(liar.manifest, liar.commitments, liar.words, liar.unmask())
+        summed(liar)
     assert named.value.devices == ("d005",)
 
 
@@ -196,7 +204,7 @@ def test_a_member_survives_its_disk() -> None:
         step()
     before = cohort.members["d003"]
     assert Member.from_tensors(before.to_tensors()) == before
-    found = total(cohort.manifest, cohort.commitments, cohort.words, cohort.unmask())
+    found = summed(cohort)
     np.testing.assert_array_equal(found, cohort.sum_of(cohort.devices))
     assert Member.from_tensors(None) is Member.from_tensors({}) is None
 
