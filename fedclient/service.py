@@ -40,6 +40,10 @@ async def serve(settings: ClientConfig, console: Console, until: Until, give_up_
         reporter = Reporter(Status(device, reached.address), folder.root, console.progress, console.say)
         try:
             _check_role(reached)
+            if settings.learner is None:
+                raise ConfigError(
+                    "no learner is given", "set `learner`, for example learner: {file: learner.py}"
+                )
             executor = Spawned(work_config(settings, selfcheck="quick", joined=reached.identity is not None))
             async with _link(reached, folder, console) as link, _stopped_at_the_end(executor):
                 reporter.doing("loading the learner and the data")
@@ -125,7 +129,8 @@ async def place(
         store, executor = BlobStore(folder.blobs), Spawned(replace(work, newcomer=True))
         async with _link(reached, folder, console) as link, _stopped_at_the_end(executor):
             limit = settings.limits.download_bytes
-            placer = Placer(link, executor, store, console.progress, limit, give_up_after)
+            light = settings.learner is None
+            placer = Placer(link, executor, store, console.progress, limit, give_up_after, light)
             found = await placer.place(run, accept_nearest)
             if (
                 isinstance(link, SecureLink) and link.identity.role is not Role.TRAIN
@@ -144,9 +149,7 @@ def work_config(
     selfcheck: SelfCheck = "none",
     joined: bool = True,
 ) -> WorkConfig:
-    """The settings of the training process. Raises ConfigError if the learner or the data are missing."""
-    if settings.learner is None:
-        raise ConfigError("no learner is given", "set `learner`, for example learner: {file: learner.py}")
+    """The settings of the working process. Raises ConfigError if the data are missing."""
     if settings.data is None and file is None:
         raise ConfigError("no data are given", "set `data`, for example data: {npz: train.npz}")
     folder, compute = DeviceFolder(settings.state), settings.compute
@@ -162,7 +165,15 @@ def work_config(
         folder.root / "consent",
         selfcheck,
         identity=folder.identity if joined else None,
+        memory_bytes=settings.limits.memory_bytes,
     )
+
+
+def light_config(settings: ClientConfig, file: Path | None, blobs: Path, account: Path) -> WorkConfig:
+    """The settings of a process that only predicts, with the graph of a run. Nothing of it leaves the device,
+    so its ledger may be any folder."""
+    work = work_config(settings, file, labels=False)
+    return replace(work, learner=None, blobs=blobs, account=account, consent=None)
 
 
 async def _until_signal(agent: Agent, until: Until) -> None:

@@ -1,12 +1,17 @@
 """`fedclient predict`."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from fedclient.cli.options import PATH, configured
 from fedclient.config import ClientConfig
+from fedclient.faults import torch_required
 from shoal.shell.console import Console, Result, verb
+
+if TYPE_CHECKING:
+    from fedclient.work.predictions import Prediction
 
 
 @click.command(epilog="Example: fedclient predict new.npz --config device.yaml --out classes.csv")
@@ -22,14 +27,9 @@ def predict(
 
     With data.regression, numbers are predicted instead of classes.
     """
-    from fedclient.faults import torch_required
-
-    with torch_required():
-        from fedclient.work.predict import classify
-
     model = model or settings.state / "model" / "model.safetensors"
     console.progress(f"classifying with {model}")
-    found = classify(settings, data, model, out)
+    found = _classified(settings, data, model, out)
     if found.values is not None:
         low, high = float(found.values.min()), float(found.values.max())
         lines = [f"{len(found.values)} samples: from {low:.6g} to {high:.6g}"]
@@ -47,3 +47,15 @@ def predict(
         lines.append(f"written to {out}")
     facts = {"samples": len(found.classes), "classes": counts, "accuracy": found.accuracy}
     return Result({**facts, "model": model, "out": out}, "\n".join(lines))
+
+
+def _classified(settings: ClientConfig, data: Path | None, model: Path, out: Path | None) -> "Prediction":
+    """With the owner's learner, or else with the graph that `fedclient place` fetched."""
+    if settings.learner is None:
+        from fedclient.light.predict import classify as with_graph
+
+        return with_graph(settings, data, model, out)
+    with torch_required():
+        from fedclient.work.predict import classify
+
+    return classify(settings, data, model, out)

@@ -5,7 +5,7 @@ module retries nothing: `Unavailable` tells the caller that the call can be repe
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -13,10 +13,18 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc import aio
 
-from fedclient.net.channel import FAULT, Redialed
+from fedclient.net.channel import FAULT, Redialed, is_gone
 from shoal.core.engine import timeouts
 from shoal.core.engine.timeouts import CONNECTION, Progress
-from shoal.core.errors import BadPayload, NotFound, Refused, ShoalError, Unavailable, WrongVersion
+from shoal.core.errors import (
+    BadPayload,
+    NotFound,
+    NotLeader,
+    Refused,
+    ShoalError,
+    Unavailable,
+    WrongVersion,
+)
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import blob_service_pb2 as blobs
 from shoal.core.exchange._pb.fed.v1 import device_service_pb2 as device
@@ -99,13 +107,19 @@ class RpcLink:
     """A device's calls to the server at `address` ("host:port").
 
     credentials: the device's identity and the authorities that it trusts; without them `device_name` is sent
-    in plain text.
+    in plain text. addresses: all that the server names, of which one serves: when the present one does not
+    answer, or says that it stands by, the next call goes to the next one.
     """
 
     def __init__(
-        self, address: str, device_name: str, credentials: grpc.ChannelCredentials | None = None
+        self,
+        address: str,
+        device_name: str,
+        credentials: grpc.ChannelCredentials | None = None,
+        addresses: Sequence[str] = (),
     ) -> None:
         self.address, self._credentials = address, credentials
+        self.addresses = tuple(addresses)
         self._name, self._session = ("" if credentials else device_name), ""
         self._channel = Redialed(self._dial, _stubs)
 
@@ -120,6 +134,17 @@ class RpcLink:
         self.address, self._credentials = address, credentials
         await self._channel.replace()
 
+    def _learn(self, addresses: Sequence[str]) -> None:
+        """Remember where else the leader may be."""
+        self.addresses = tuple(addresses)
+
+    def _go_on(self, tried: str) -> None:
+        """Let the next call try the next address, unless another call has gone on already."""
+        if tried == self.address and self.addresses:
+            known = (*self.addresses, self.addresses[0])
+            self.address = known[known.index(tried) + 1] if tried in known else known[0]
+            self._channel.hang_up()
+
     async def hello(self, hello: Hello) -> Welcome:
         """Say hello. Until the welcome arrives, concurrent calls still belong to the former session."""
         request = wire.hello_to_pb(hello)
@@ -128,6 +153,8 @@ class RpcLink:
         if not hello.oldest_protocol <= welcome.protocol <= hello.newest_protocol:
             raise WrongVersion(f"the server speaks protocol {welcome.protocol}", "update the older side")
         self._session = welcome.session
+        if welcome.addresses and welcome.addresses != self.addresses:
+            self._learn(welcome.addresses)
         return welcome
 
     async def next_task(self, wait: float) -> Task | Idle:
@@ -231,12 +258,17 @@ class RpcLink:
     @asynccontextmanager
     async def _calling(self) -> AsyncIterator[Stubs]:
         """Around a call: what gRPC raises becomes a ShoalError."""
+        tried = self.address
         try:
             async with self._channel.calling() as to:
                 yield to
         except aio.AioRpcError as error:
-            raise await self._meaning(error) from None
+            meaning = await self._meaning(error)
+            if is_gone(error) or isinstance(meaning, NotLeader):
+                self._go_on(tried)
+            raise meaning from None
         except TimeoutError:
+            self._go_on(tried)
             problem = f"nothing moved to or from {self.address} for {timeouts.STALL:.0f} s"
             raise Unavailable(problem, "the transfer resumes where it stopped") from None
 

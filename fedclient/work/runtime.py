@@ -6,7 +6,6 @@ This is the part of the client that needs PyTorch. It runs in a process of its o
 import os
 import traceback
 from collections.abc import Mapping
-from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -18,11 +17,10 @@ from fedclient.store.consent import Consents
 from fedclient.store.ledger import Ledger
 from fedclient.store.memory import Memory
 from fedclient.work import selfcheck
-from fedclient.work.data import columns_named, load, load_file
+from fedclient.work.data import columns_named, open_views, source_of
 from fedclient.work.executor import WorkerInfo
 from shoal.core import algorithm
 from shoal.core.algorithm import DeviceHalf
-from shoal.core.data.views import Views
 from shoal.core.device_kit import choosing, standard
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import Learner, builtin
@@ -70,6 +68,7 @@ class Runtime:
 
         Raises ConfigError, DataFault, DeviceFault or LearnerFault, by what is at fault.
         """
+        assert config.learner is not None  # otherwise `fedclient/light/runtime.py` does the work
         settle_torch(config.compute)
         learner, views = open_learner(config.learner), open_views(config)
         # Privacy noise is seeded by the operating system: anyone who knew the seed could subtract the noise.
@@ -161,25 +160,10 @@ def open_learner(config: LearnerConfig) -> Learner:
     return builtin(config.builtin, config.options)
 
 
-def open_views(config: WorkConfig) -> Views:
-    """The data to work on."""
-    if config.file is not None:
-        return Views.of(load_file(config.file, config.data))
-    if config.data is None:
-        raise ConfigError("no data are given", "set `data`, for example data: {npz: train.npz}")
-    return load(config.data, config.labels)
-
-
 def signer_of(config: WorkConfig) -> Signer | None:
     """What signs for this device; None in plain text."""
     own = Keyring(config.identity).identity() if config.identity else None
     return Certified(own.key, own.certificate, own.authorities) if own else None
-
-
-def source_of(config: WorkConfig) -> str:
-    """A name for where the data come from, and nothing about them. Another file is another source."""
-    place = config.file or (config.data.module or config.data.path if config.data else "")
-    return sha256(str(place).encode()).hexdigest()
 
 
 def settle_torch(compute: ComputeConfig) -> None:

@@ -23,6 +23,8 @@ from shoal.core.engine.round.attendance import Memory
 from shoal.core.engine.stages import Stage
 from shoal.core.errors import ConfigError, NotFound, Refused
 from shoal.core.exchange.payload import BlobRef, Weights
+from shoal.core.exchange.tensors import check_manifest
+from shoal.core.inference.graph.model import read_graph, reference_of
 from shoal.core.server_kit.aggregation.noised import promise
 from shoal.core.server_kit.history.records import CHANGED, RoundHistory
 from shoal.core.types import ModelKey, RunId
@@ -324,6 +326,8 @@ class OperatorApi:
         blobs, model = storage.blob_cache(run), None
         record = RunRecord(run, spec, time.time(), Standing.ACTIVE, "", 1, (), "", 0)
         try:
+            if spec.graph:
+                await self._adopt_graph(run, spec, initial)
             if initial is not None:
                 await storage.runs.adopt(run, OWNER, initial)
                 model = await blobs.load(initial)
@@ -338,6 +342,16 @@ class OperatorApi:
         crash.point("server.run-stored")
         await self._coordinator.add(replace(record, memory=Memory(waiting)), recipe, state, blobs)
         return run
+
+    async def _adopt_graph(self, run: RunId, spec: RunSpec, initial: Weights | None) -> None:
+        """Keep the graph that was uploaded for a run. Raises BadPayload for one that no device would take, or
+        whose weights are not the run's."""
+        storage, stored = self._coordinator.storage, reference_of(spec.graph, spec.graph_bytes)
+        await storage.runs.adopt(run, OWNER, stored)
+        tensors = await asyncio.to_thread(storage.blobs.read, stored)
+        graph = await asyncio.to_thread(read_graph, tensors["graph"].tobytes())
+        if initial is not None:
+            check_manifest(initial.manifest, graph.weights, "the initial model")
 
     def _id_of(self, spec: RunSpec) -> RunId:
         recovery = self._coordinator.recovery

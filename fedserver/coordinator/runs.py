@@ -8,7 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from fedserver.coordinator.history.recorder import Moved, Recorder, log_lines
+from fedserver.coordinator.history.meter import Meter
+from fedserver.coordinator.history.recorder import Recorder, log_lines
 from fedserver.coordinator.recipe import Recipe
 from fedserver.coordinator.reduction import StoredReports, in_thread, reduce
 from fedserver.coordinator.repair import damage
@@ -24,6 +25,7 @@ from shoal.core.engine.events import (
     Effect,
     Event,
     Finished,
+    Heard,
     Offer,
     Opened,
     Reduce,
@@ -50,16 +52,15 @@ from shoal.core.errors import (
 from shoal.core.exchange.link import Task
 from shoal.core.exchange.messages import Message
 from shoal.core.server_kit.history.records import PAUSED, RESUMED
-from shoal.core.types import DeviceId, ModelKey, RunId
+from shoal.core.types import DeviceId, ModelKey
 from shoal.shell import crash
 
 log = logging.getLogger("shoal.run")
 
 AGAIN = 1.0
 """Seconds after which reports whose files could not be opened are combined again."""
-NAMED, REASON = 10, 2000
-"""How many missing devices a log line names (`run show` lists all), and how many characters of an error it
-has."""
+REASON = 2000
+"""How many characters of an error a log line has."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class Run:
         blobs: BlobCacheCalls,
         wake: Callable[[DeviceId], None],
         in_turn: Callable[[Coroutine[Any, Any, None]], Awaitable[None]],
-        moved: Callable[[RunId], Moved],
+        meter: Meter,
     ) -> None:
         self.run, self.spec, self.server_half = record.run, record.spec, recipe.server_half
         self.created, self.standing, self.reason = record.created, record.standing, record.reason
@@ -119,7 +120,7 @@ class Run:
         self.left_open: set[tuple[DeviceId, str]] = set()
         self.blobs = blobs
         self.state_type = recipe.state
-        self.recorder, self._moved = Recorder(state), moved
+        self.recorder, self._meter = Recorder(state), meter
         self.storage, self._wake, self._in_turn = storage, wake, in_turn
         self._opened, self._abandoned = time.monotonic(), ""
         self._reduction: asyncio.Task[None] | None = None
@@ -146,14 +147,23 @@ class Run:
         (`fedserver.store.disk_space`). It does nothing if the run is over.
         """
         still = self.held or self.paused
-        for event in events if still else (*events, Tick(time.monotonic() - self._stood)):
+        for event in events if still else (*events, Tick(self._clock())):
             if self.active:
                 await self.feed(event)
+
+    def heard(self, device: DeviceId) -> None:
+        """Note that a device has just called, if it takes part."""
+        if self.present(device):
+            self.engine.feed(Heard(device, self._clock()))
+
+    def _clock(self) -> float:
+        """Seconds, without those for which the run was paused."""
+        return (self._stood_since if self.paused else time.monotonic()) - self._stood
 
     async def end(self, standing: Standing, reason: str) -> None:
         """End the run, and withdraw its tasks."""
         self.standing, self.reason, self.ended = standing, reason, time.time()
-        await self.storage.runs.end.when_space(self.run, standing, reason)
+        await self.storage.runs.end.when_space(self.run, standing, reason, self.ended)
         crash.point("server.run-ended")
         auxiliary = "was" if standing is Standing.STOPPED else "has"
         await self.note(f"the run {auxiliary} {standing.value}: {reason}")
@@ -275,11 +285,13 @@ class Run:
             case Withdraw():
                 self._wake(effect.device)
             case Reduce():
+                self._meter.add_seconds("devices", time.monotonic() - self._opened)
                 self._reduction = asyncio.create_task(self._reduce(effect))
             case Abandon():
                 self._abandoned = effect.reason
             case Save():
-                await self._save(effect)
+                with self._meter.phase("save"):
+                    await self._save(effect)
             case Finished():
                 await self.end(Standing.FAILED if effect.failed else Standing.FINISHED, effect.reason)
 
@@ -321,22 +333,23 @@ class Run:
             effect.state,
             await self.blobs.names_of.when_space(effect.state.models),
             self.engine.plan.tasks,
-            self._moved(self.run),
+            self._meter.take_round(self.run),
         )
         await self.storage.runs.save_round.when_space(
             self.run, closed, checkpoint, effect.abandoned_in_a_row, effect.memory, history
         )
         crash.point("server.round-tidied")
+        self._meter.rounds["abandoned" if closed.abandoned else "done"] += 1
         self._abandoned, self.title = "", ""
         self._offered.clear()
-        await self.note(_summary(closed))
-        for text in log_lines(history):
+        for text in log_lines(closed, history):
             await self.note(text)
 
     async def _reduce(self, effect: Reduce) -> None:
         with suppress(StorageFault, Unavailable):  # the coordinator already knows of the fault, or is closed
             try:
-                following = await self._combined_when_possible(effect)
+                with self._meter.phase("combine"):
+                    following = await self._combined_when_possible(effect)
             except DamagedReports as damaged:
                 await self._in_turn(damage.withdraw(self, effect.round, damaged.lost, Stage.REDUCING))
             except StorageFault as fault:
@@ -388,15 +401,3 @@ def _elapsed(record: RunRecord) -> float:
 async def _raise(fault: StorageFault) -> None:
     """Raise a disk error in turn, where the coordinator stops the process because of it."""
     raise fault
-
-
-def _summary(closed: RoundRecord) -> str:
-    """The log line about a round that is over."""
-    parts = ("no result", closed.title, closed.abandoned) if closed.abandoned else ("done", closed.title)
-    end = ": ".join(filter(None, parts))
-    named = sorted(closed.missing.items())[:NAMED]
-    missing = "".join(f"; {device} is missing: {reason}" for device, reason in named)
-    more = f"; {len(closed.missing) - len(named)} more are missing" if len(closed.missing) > NAMED else ""
-    accuracy = "" if closed.accuracy is None else f"; held-out accuracy {closed.accuracy:.3f}"
-    counted = f"{closed.reported} of {closed.asked} devices counted"
-    return f"{end}; {counted}, {closed.seconds:.1f} s{accuracy}{missing}{more}"

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fedserver.page.source import Answer, Source
-from shoal.core.errors import ShoalError, Unavailable
+from fedserver.page.views.texts import words
+from shoal.core.errors import NotFound, ShoalError
 from shoal.core.types import RunId
 
 INTERVAL = 0.5
@@ -118,10 +119,10 @@ class Feed:
             loop = asyncio.get_running_loop()
             try:
                 answer = await loop.run_in_executor(self._thread, self._source.look, run, len(topic.rows))
-            except Unavailable as error:
-                self._tell({"reachable": False, "why": str(error)})
+            except NotFound as error:
+                self._publish(topic, {"run": {"gone": words(error.message)}})
             except ShoalError as error:
-                self._publish(topic, {"run": {"gone": str(error)}})
+                self._tell({"reachable": False, "why": words(error.message)})
             else:
                 self._take(topic, answer)
 

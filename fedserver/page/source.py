@@ -10,6 +10,7 @@ from fedserver.authority.answers import Known
 from fedserver.coordinator.status_types import RunSummary, ServerStatus
 from fedserver.page.views import run as run_view
 from fedserver.page.views.fleet import Fleet
+from fedserver.page.views.past import Past
 from fedserver.page.views.texts import words
 from fedserver.rpc.client import AuthorityClient
 from shoal.core.errors import ConfigError
@@ -55,6 +56,8 @@ class Server:
         self._fleet = Fleet()
         self._status: tuple[float, ServerStatus] | None = None
         self._registry: tuple[float, Sequence[Known]] | None = None
+        self._pasts: dict[RunId, Past] = {}
+        self._single: tuple[object, dict[str, Any]] | None = None
 
     def look(self, run: RunId, have: int) -> Answer:
         status = self._ask_status(0.0 if not run else STATUS)
@@ -71,12 +74,28 @@ class Server:
         return self._look_at(run, have, server, list(runs.values()))
 
     def forget(self, run: RunId) -> None:
-        """Nothing is remembered of a run."""
+        self._pasts.pop(run, None)
 
     def _look_at(self, run: RunId, have: int, server: dict[str, Any], runs: Sequence[RunSummary]) -> Answer:
         status = self._client.show(run)
-        rows = run_view.rows_of(status)
-        return Answer(server, {"run": run_view.document(status)}, rows[have:], have)
+        past = self._pasts.get(run)
+        if past is None or past.rows != have or past.created != status.summary.created:
+            past = self._pasts[run] = Past(status.summary.created)
+        start = past.rows
+        rows = past.take(self._client.history(run, past.last))
+        beside = self._beside(status.summary, runs)
+        documents = {"run": run_view.document(status), "map": past.places, "beside": beside}
+        return Answer(server, documents, rows, start)
+
+    def _beside(self, run: RunSummary, runs: Sequence[RunSummary]) -> dict[str, Any] | None:
+        """The run with one model that this one is compared with; it is asked for where it has got further."""
+        found = run_view.single(run, runs) if run.cluster_count > 1 else None
+        if found is None:
+            return None
+        now = (found.run, found.created, found.round, found.stage, found.accuracy)
+        if self._single is None or self._single[0] != now:
+            self._single = now, run_view.beside(found, self._client.show(found.run))
+        return self._single[1]
 
     def _ask_status(self, age: float) -> ServerStatus:
         if self._status is None or time.monotonic() - self._status[0] > age:

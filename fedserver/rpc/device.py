@@ -36,12 +36,15 @@ from shoal.core.exchange.payload import BlobRef
 
 
 class Devices(DeviceServiceServicer):
-    def __init__(self, coordinator: Coordinator, callers: Callers) -> None:
-        self._coordinator, self._callers = coordinator, callers
+    """addresses: where devices may find the leader, if there are several servers."""
+
+    def __init__(self, coordinator: Coordinator, callers: Callers, addresses: tuple[str, ...] = ()) -> None:
+        self._coordinator, self._callers, self._addresses = coordinator, callers, addresses
 
     async def Hello(self, request: device_pb.HelloRequest, context: Context) -> device_pb.HelloResponse:
         welcome = await self._link("", context).hello(wire.hello_from_pb(request))
-        return wire.welcome_to_pb(replace(welcome, renew_in=self._callers.renew_in(context)))
+        renew_in = self._callers.renew_in(context)
+        return wire.welcome_to_pb(replace(welcome, renew_in=renew_in, addresses=self._addresses))
 
     async def NextTask(
         self, request: device_pb.NextTaskRequest, context: Context

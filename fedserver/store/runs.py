@@ -231,12 +231,12 @@ class Runs:
         crash.point("server.round-saved")
         self._references.remove_unneeded(before | self._references.release(run))
 
-    def end(self, run: RunId, standing: Standing, reason: str) -> None:
-        """End a run. Its last checkpoint stays."""
+    def end(self, run: RunId, standing: Standing, reason: str, ended: float) -> None:
+        """End a run. Its last checkpoint stays. ended: seconds since 1970."""
         with self._db.transaction():
             self._db.execute(
                 "UPDATE runs SET standing = ?, reason = ?, asked = '[]', ended = ? WHERE run = ?",
-                (standing.value, reason, time.time(), run),
+                (standing.value, reason, ended, run),
             )
             self._audit.record(Event.RUN_ENDED, run=run, standing=standing.value, reason=reason)
             before = self._references.of_run(run)
@@ -253,10 +253,9 @@ class Runs:
         """Change what the operator asked for, and the state with which the current round opens."""
         with self._db.transaction():
             self._db.execute("UPDATE runs SET spec = ? WHERE run = ?", (_spec_to_json(spec), run))
-            self._db.execute(
-                "UPDATE checkpoints SET structure = ? WHERE run = ? AND round = ?",
-                (json.dumps(checkpoint), run, round),
-            )
+            # Written again, with its blobs: an earlier version may have stored the same state in others.
+            self._db.execute("DELETE FROM checkpoints WHERE run = ? AND round = ?", (run, round))
+            self._add_checkpoint(run, round, checkpoint)
             self._audit.record(Event.RUN_CHANGED, run=run, policy=asdict(spec.policy), **spec.parameters)
 
     def reactivate(self, run: RunId) -> RunRecord:
@@ -325,7 +324,10 @@ class Runs:
             "INSERT INTO checkpoints (run, round, structure) VALUES (?, ?, ?)",
             (run, round, json.dumps(checkpoint)),
         )
-        for name in blobs_of(checkpoint):
+        (row,) = self._db.rows("runs", "WHERE run = ?", (run,))
+        # Without the graph, devices without a learner could not use the models.
+        graph = decode(RunSpec, json.loads(row["spec"]), _no_tensors).graph
+        for name in blobs_of(checkpoint).union([graph] if graph else []):
             self._db.execute(
                 "INSERT INTO checkpoint_blobs (run, round, sha256) VALUES (?, ?, ?)", (run, round, name)
             )

@@ -20,7 +20,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Generic, ParamSpec, TypeVar
+from typing import IO, Generic, ParamSpec, TypeVar
 
 from fedserver.store.content.blob_cache import BlobCache
 from fedserver.store.content.blobs import Blobs, References
@@ -48,6 +48,13 @@ RETRY = 1.0
 """Seconds between two attempts at a write for which the disk has no space."""
 
 
+def own(state: Path) -> IO[str]:
+    """Lock a state folder until the file that is returned is closed. Raises ConfigError if it is in use."""
+    with disk.storing(state):
+        disk.make_folder(state)
+        return disk.lock(state / LOCK)
+
+
 class Store:
     """One state folder. After a StorageFault, only a restart can find out what is stored.
 
@@ -56,13 +63,11 @@ class Store:
     """
 
     def __init__(self, state: Path, elsewhere: Elsewhere | None = None) -> None:
-        with disk.storing(state):
-            disk.make_folder(state)
-            self._lock = disk.lock(state / LOCK)
+        self._lock = None if elsewhere else own(state)  # a session with the database is a lock itself
         try:
             self.database = open_database(state, elsewhere.database if elsewhere else "")
         except BaseException:
-            self._lock.close()
+            self._release()
             raise
         try:
             self.blobs = Blobs(claim(elsewhere.blobs, self.database) if elsewhere else state)
@@ -77,7 +82,11 @@ class Store:
 
     def close(self) -> None:
         self.database.close()
-        self._lock.close()
+        self._release()
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
 
     def clean_up(self) -> str:
         """Remove the files that a crash left behind. Returns a line for the log; "" if there were none."""

@@ -1,4 +1,4 @@
-"""`fedserver run history | export`: what happened in each round of a run, as text and as tables for programs."""
+"""`fedserver run history | export`: what happened in each round of a run, as text and as tables."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -32,7 +32,9 @@ LATEST = 30
     metavar="N",
     help="Show the last N rounds.",
 )
-@click.option("--devices", is_flag=True, help="Show what each device reported, too, and why others are missing.")
+@click.option(
+    "--devices", is_flag=True, help="Show what each device reported, too, and why others are missing."
+)
 def history(console: Console, client: "OperatorClient", name: str, rounds: int, devices: bool) -> Result:
     """Show the loss, the accuracy, the clusters and the events of each round of a run."""
     found = list(client.history(name, devices=devices))[-rounds:]

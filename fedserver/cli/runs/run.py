@@ -1,4 +1,4 @@
-"""`fedserver run ...`: start, list, show, follow and stop runs; `changes` and `history` have the other verbs."""
+"""`fedserver run ...`: start, list, show, follow and stop runs; other modules have the other verbs."""
 
 import os
 import sys
@@ -11,8 +11,8 @@ import click
 
 from fedserver.cli import text
 from fedserver.cli.options import PATH, connected
-from fedserver.cli.runs.policy import POLICY, policy_options
 from fedserver.cli.runs import changes, history, repeat
+from fedserver.cli.runs.policy import POLICY, policy_options
 from fedserver.coordinator.status_types import STAGES, RunStatus
 from fedserver.store.integrity.records import LogLine
 from shoal.core.errors import ShoalError, Unavailable
@@ -60,6 +60,12 @@ for each in (*changes.COMMANDS, *history.COMMANDS, *repeat.COMMANDS):
     "--initial-weights", type=PATH, metavar="FILE", help="Start from the weights in a safetensors file."
 )
 @click.option(
+    "--graph",
+    type=PATH,
+    metavar="FILE",
+    help="Network for devices without PyTorch, written by `fedclient export`.",
+)
+@click.option(
     "--learner",
     metavar="FILE",
     help="Create the initial weights here, with PyTorch, from a learner.py or from builtin:NAME.",
@@ -92,14 +98,14 @@ def start(
     Without --initial-weights and --learner, the first device is asked for its initial weights. Command-line
     options override --file.
     """
-    from fedserver.cli.models.weights import initial_weights
+    from fedserver.cli.models.weights import graph_of, initial_weights
     from fedserver.config import read_run
 
     flags["policy"] = {name: flags.pop(name) for name in POLICY}
     flags["parameters"] = dict(map(parsed, changes))
     flags["learner"] = _learner(learner, dict(map(parsed, learner_options)), model_seed)
     config = read_run(path, flags)
-    started = client.start_run(config.spec(), initial_weights(config))
+    started = client.start_run(config.spec(), initial_weights(config), graph_of(config))
     return Result({"run": started}, f"run {started} has started; see it with: fedserver run show {started}")
 
 

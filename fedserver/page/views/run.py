@@ -1,9 +1,10 @@
 """One run: its clusters and devices now, and its rounds."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
-from fedserver.coordinator.status_types import RunStatus
+from fedserver.coordinator.status_types import RunStatus, RunSummary
 from fedserver.page.views.texts import name, words
 
 
@@ -64,9 +65,19 @@ def privacy(status: RunStatus) -> list[dict[str, Any]]:
     ]
 
 
-def rows_of(status: RunStatus) -> list[dict[str, Any]]:
-    """The rounds, oldest first."""
-    return [{"round": n, "accuracy": number(accuracy)} for n, accuracy in sorted(status.accuracies.items())]
+def beside(summary: RunSummary, status: RunStatus) -> dict[str, Any]:
+    """Another run that trains one model for all devices, to compare with. words: what it is."""
+    return {
+        "words": f"the one model of run {name(summary.run)}",
+        "devices": {name(each.device): number(each.accuracy) for each in status.devices},
+    }
+
+
+def single(run: RunSummary, runs: Sequence[RunSummary]) -> RunSummary | None:
+    """The run with one model to compare a run with: the one that was started nearest to it in time."""
+    others = [each for each in runs if each.run != run.run]
+    found = [each for each in others if each.cluster_count <= 1 and each.accuracy is not None]
+    return min(found, key=lambda each: abs((each.created or 0.0) - (run.created or 0.0)), default=None)
 
 
 def number(value: float | None) -> float | None:

@@ -25,7 +25,7 @@ from psycopg.types.string import StrDumper
 from fedserver.store.database import Database
 from fedserver.store.engines.schema import STEPS, VERSION
 from fedserver.store.engines.translation import numbered, step
-from shoal.core.errors import ConfigError, DiskFull, NotLeader, StorageFault
+from shoal.core.errors import ConfigError, DatabaseLost, DiskFull, NotLeader, StorageFault
 from shoal.shell import crash
 
 log = logging.getLogger("shoal.server")
@@ -61,6 +61,9 @@ class Row(tuple[Any, ...]):
 
     def __getitem__(self, key: Any) -> Any:
         return super().__getitem__(self.columns[key] if isinstance(key, str) else key)
+
+    def keys(self) -> list[str]:
+        return list(self.columns)
 
 
 class PostgresqlDatabase(Database):
@@ -190,6 +193,13 @@ def _warnings(connection: "psycopg.Connection[Row]") -> Iterator[str]:
             yield warning
 
 
+def read(url: str, query: str) -> list[tuple[Any, ...]]:
+    """The rows of a query, beside the server that uses the database. Raises DatabaseLost and StorageFault."""
+    with _faults(), psycopg.connect(url, autocommit=True, **OPTIONS) as connection:  # type: ignore[arg-type]
+        connection.read_only = True
+        return connection.execute(query.encode()).fetchall()
+
+
 @contextmanager
 def _faults() -> Iterator[None]:
     """Turn PostgreSQL's errors into StorageFault, or DiskFull if its disk is full."""
@@ -197,6 +207,8 @@ def _faults() -> Iterator[None]:
         yield
     except psycopg.errors.DiskFull as error:
         raise DiskFull(f"the database: {_said(error)}", "free some space on the database's disk") from error
+    except psycopg.OperationalError as error:
+        raise DatabaseLost(f"the database: {_said(error)}", "check that PostgreSQL runs there") from error
     except psycopg.Error as error:
         raise StorageFault(
             f"the database: {_said(error)}", "check the database server and its log"

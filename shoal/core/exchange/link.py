@@ -14,6 +14,8 @@ from shoal.core.exchange.parts import ClusterAssignment, Evidence
 from shoal.core.exchange.payload import BlobRef, Payload, Weights
 from shoal.core.types import RunId
 
+MAX_ADDRESSES = 16
+"""How many servers of one federation a device is told of."""
 PROTOCOL = 1
 """Version of the exchange; a server serves this one and the one before."""
 
@@ -41,6 +43,7 @@ class Welcome:
     spread: the maximum of the random wait before reconnecting after a lost connection.
     renew_in: seconds until the device should renew its certificate; None: there are no certificates.
     mark: an opaque point in the server's history, which the device stores on its disk; "": keep the last one.
+    addresses: where the device may call, "host:port", this server included; empty: there is only this one.
     """
 
     software: str
@@ -51,6 +54,7 @@ class Welcome:
     spread: float = 1.0
     renew_in: float | None = None
     mark: str = ""
+    addresses: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -150,10 +154,12 @@ class Receipt:
 @dataclass(frozen=True)
 class Question:
     """The message that a newcomer has to answer first. The answer is evidence, such as that to Describe; only
-    that to Choose is for the newcomer itself, which then has its placement."""
+    that to Choose is for the newcomer itself, which then has its placement. graph: the run's network, if the
+    device wished for it."""
 
     run: RunId
     payload: Payload
+    graph: BlobRef | None = None
 
 
 @dataclass(frozen=True)
@@ -161,12 +167,13 @@ class Placement:
     """The answer to a newcomer.
 
     model: the cluster's. If the server abstained: that of the nearest cluster, for an owner who wants it
-    anyway, or None.
+    anyway, or None. graph: as in `Question`.
     """
 
     run: RunId
     assignment: ClusterAssignment
     model: Weights | None
+    graph: BlobRef | None = None
 
 
 class Link(Protocol):

@@ -165,8 +165,8 @@ def remarks(state: Any) -> list[str]:
         return []
     counts = Counter(state.assignments.values())
     return [
-        f"{key} has {counts[key]} devices: models of fewer than {FEWEST} are not trained, as a sum over so few "
-        "tells too much of each"
+        f"{key} has {counts[key]} devices: models of fewer than {FEWEST} are not trained, as a sum over so "
+        "few tells too much of each"
         for key in state.models
         if 0 < counts[key] < FEWEST
     ]

@@ -1,14 +1,16 @@
 // What the figures of a run are made of, from its rounds and its devices now. Nothing here draws.
 
-import { COMMON, dash, order, tone } from "./palette.js";
+import { dash, order, tone } from "./palette.js";
 
 // A line for each cluster that has this figure ("accuracy" or "loss") in some round, and one for all devices.
+// Losses are those of training where there are any: what devices measured on other data is not beside them.
 export function series(rows, figure) {
   const at = { loss: 2, accuracy: 3 }[figure];
   const lines = new Map();
   const all = [];
+  const trained = figure === "loss" && rows.some((row) => row.on === "train");
   for (const row of rows) {
-    if (row.abandoned) continue;
+    if (row.abandoned || (trained && row.on !== "train")) continue;
     if (typeof row[figure] === "number") all.push([row.round, row[figure]]);
     for (const cluster of row.clusters ?? []) {
       if (typeof cluster[at] !== "number") continue;
@@ -16,8 +18,8 @@ export function series(rows, figure) {
       lines.get(cluster[0]).push([row.round, cluster[at]]);
     }
   }
-  const found = [...lines].sort(([a], [b]) => order(a, b)).map(([name, points]) => ({ name, points, tone: tone(name), dash: name === COMMON ? "2 3" : dash(name) }));
-  if (all.length && found.length !== 1) found.push({ name: found.length ? "mean" : "all", points: all, tone: "tone-none", dash: found.length ? "5 4" : "" });
+  const found = [...lines].sort(([a], [b]) => order(a, b)).map(([name, points]) => ({ name, points, tone: tone(name), dash: dash(name) }));
+  if (all.length && found.length !== 1) found.push({ name: "mean", points: all, tone: "tone-none", dash: "5 4" });
   return found;
 }
 

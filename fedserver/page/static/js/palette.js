@@ -3,7 +3,9 @@
 
 const COLORS = 8;
 const DASHES = ["", "6 3", "2 3"];
-export const COMMON = "common";
+const ONE = ["global", "common"]; // the model of all devices
+
+export const isOne = (cluster) => !cluster || ONE.includes(cluster);
 
 // A cluster keeps its color as long as it exists: by its number, as in "c3".
 export function place(cluster) {
@@ -14,9 +16,9 @@ export function place(cluster) {
   return sum;
 }
 
-export const tone = (cluster) => (cluster === COMMON || !cluster ? "tone-none" : `tone-${place(cluster) % COLORS}`);
+export const tone = (cluster) => (isOne(cluster) ? "tone-none" : `tone-${place(cluster) % COLORS}`);
 
-export const dash = (cluster) => DASHES[Math.floor(place(cluster) / COLORS) % DASHES.length];
+export const dash = (cluster) => (isOne(cluster) ? "" : DASHES[Math.floor(place(cluster) / COLORS) % DASHES.length]);
 
 // c2 before c10, and other names after them.
 export function order(a, b) {

@@ -43,7 +43,7 @@ export class Panel {
     this.legend.replaceChildren(
       ...legend.map(([tone, text]) => html("li", {}, html("span", { class: `swatch ${tone}`, "aria-hidden": "true" }), text)),
     );
-    this.legend.hidden = legend.length === 0;
+    this.legend.hidden = legend.length === 0 || Boolean(empty);
     this.table.show(rows, !this.behind.hidden && !empty);
     this.draw = empty ? null : draw;
     this.redraw(true);

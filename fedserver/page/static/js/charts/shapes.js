@@ -1,7 +1,7 @@
 // A shape for each cluster, beside its color: circle, square, diamond, triangles, cross, hexagon, ring.
 
 import { svg } from "../dom.js";
-import { place } from "../palette.js";
+import { isOne, place } from "../palette.js";
 
 const OUTLINES = [
   null,
@@ -15,7 +15,7 @@ const OUTLINES = [
 ];
 
 export function shape(cluster, x, y, radius) {
-  const outline = cluster ? OUTLINES[place(cluster) % OUTLINES.length] : null;
+  const outline = !isOne(cluster) ? OUTLINES[place(cluster) % OUTLINES.length] : null;
   if (!outline) return svg("circle", { cx: x.toFixed(1), cy: y.toFixed(1), r: radius });
   return svg("polygon", { points: outline.map(([dx, dy]) => `${(x + radius * dx).toFixed(1)},${(y + radius * dy).toFixed(1)}`).join(" ") });
 }

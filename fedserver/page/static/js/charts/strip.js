@@ -34,8 +34,8 @@ export function strip(container, width, { rows, marks, first, last, label }) {
   for (const [round, text, word] of marks) {
     picture.append(
       svg("g", { class: "mark" }, svg("title", {}, `Round ${round}: ${text}`),
-        svg("line", { x1: x(round + 1), x2: x(round + 1), y1: box.top - 6, y2: box.bottom }),
-        marks.length <= 12 ? svg("text", { x: Math.min(x(round + 1), width - 40), y: box.top - 12, "text-anchor": "middle" }, word) : null),
+        svg("line", { x1: x(round), x2: x(round), y1: box.top - 6, y2: box.bottom }),
+        marks.length <= 12 ? svg("text", { x: Math.min(Math.max(x(round), 30), width - 30), y: box.top - 12, "text-anchor": "middle" }, word) : null),
     );
   }
 }

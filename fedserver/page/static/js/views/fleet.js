@@ -5,9 +5,9 @@ import { html, name, say } from "../dom.js";
 import { ago, count, many } from "../format.js";
 import { order } from "../palette.js";
 import { Panel } from "../panel.js";
-import { Tile, chips, stage, tiles, until, waits } from "./parts.js";
+import { Tile, capital, chips, stage, tiles, until, waits } from "./parts.js";
 
-const STATES = { working: "works on a task", idle: "is connected and has nothing to do", absent: "is not connected" };
+const STATES = { working: "connected, with a task", idle: "connected, without a task", absent: "no contact now" };
 const RECENT = [[60, "called in the last minute"], [600, "in the last ten minutes"], [3600, "in the last hour"], [86400, "in the last day"], [Infinity, "earlier"]];
 
 export class FleetView {
@@ -71,7 +71,7 @@ export class FleetView {
       rows: active,
       empty: active.length ? "" : "No run goes on, so nothing is waited for. Start one with: fedserver run start",
       draw: (figure) => figure.replaceChildren(...active.map((run) =>
-        html("article", {}, html("h3", {}, html("a", { href: `#/run/${encodeURIComponent(run.id)}` }, name(run.run)), " ", stage(run)), html("p", {}, run.title ? `${run.title}. ` : "", waits(run), until(run) ? html("span", { class: "until" }, `, ${until(run)}`) : "", "."), chips(run.waiting)))),
+        html("article", {}, html("h3", {}, html("a", { href: `#/run/${encodeURIComponent(run.id)}` }, name(run.run)), " ", stage(run)), html("p", {}, run.title ? `${capital(run.title)}. ` : "", waits(run), until(run) ? html("span", { class: "until" }, `, ${until(run)}`) : "", "."), chips(run.waiting)))),
     });
   }
 

@@ -49,11 +49,10 @@ export const stage = (run) => html("span", { class: `stage ${run.stage}` }, run.
 
 // What a run waits for, from whom, and until when.
 export function waits(run) {
-  if (run.over) return run.waiting_for ? `Over: ${run.waiting_for}.` : STAGES[run.stage];
-  const parts = [run.waiting_for || STAGES[run.stage]];
-  const text = parts.join("");
-  return text ? text[0].toUpperCase() + text.slice(1) : "";
+  return capital(run.waiting_for || STAGES[run.stage]);
 }
+
+export const capital = (text) => (text ? text[0].toUpperCase() + text.slice(1) : "");
 
 export const until = (run) => (run.over || run.until === null ? "" : left(run.until));
 

@@ -3,7 +3,7 @@
 import { html, name, say } from "../dom.js";
 import { clock, count, many, percent, points } from "../format.js";
 import { clusters, gains } from "../derive.js";
-import { Choice, Tile, chips, stage, tiles, until, waits } from "./parts.js";
+import { Choice, Tile, capital, chips, stage, tiles, until, waits } from "./parts.js";
 import { panels } from "./run_panels.js";
 
 export class RunView {
@@ -62,7 +62,7 @@ export class RunView {
   tick() {
     if (!this.summary) return;
     const left = until(this.summary);
-    say(this.waiting, `${this.summary.title ? `${this.summary.title}. ` : ""}${waits(this.summary)}${left ? `, ${left}` : ""}`);
+    say(this.waiting, `${this.summary.title ? `${capital(this.summary.title)}. ` : ""}${waits(this.summary)}${left ? `, ${left}` : ""}.`);
   }
 }
 
@@ -72,6 +72,6 @@ function headline({ summary, clusters: found, gains: gained, beside }) {
   const devices = filled.reduce((sum, cluster) => sum + cluster.members.length, 0);
   const groups = filled.length > 1 ? `${many(devices, "device")} form ${many(filled.length, "group")}` : filled.length ? `${many(devices, "device")} share one model` : "No groups have been formed yet";
   const accuracy = summary.accuracy === null ? "" : `; the mean accuracy is ${percent(summary.accuracy)}`;
-  const gain = gained && filled.length > 1 ? ` Grouping gained ${points(gained.gain)} over ${beside.words} (${percent(gained.own)} instead of ${percent(gained.one)}).` : "";
+  const gain = gained && filled.length > 1 ? ` Grouping gained ${points(gained.gain)} over ${beside.words}: ${percent(gained.own)} instead of ${percent(gained.one)}.` : "";
   return `${groups}${accuracy}.${gain}`;
 }

@@ -55,14 +55,15 @@ function curve(figure) {
   const accuracy = figure === "accuracy";
   const panel = new Panel({
     title: accuracy ? "Accuracy" : "Loss",
-    about: accuracy ? "The mean accuracy of each group's devices, in the rounds in which they measured it." : "The mean loss of each group's devices, while they trained or measured.",
-    columns: [round, { head: "Group", of: (row) => row.name }, number(accuracy ? "Accuracy" : "Loss", (row) => row.value, accuracy ? percent : decimal)],
+    about: accuracy ? "The mean accuracy of each group's devices on samples that they did not train on, in the rounds in which they measured it." : "The mean loss of each group's devices while they trained.",
+    columns: [round, { head: "Group", of: (row) => row.name }, { head: "Samples", of: (row) => row.on.replace("_", "-") }, number(accuracy ? "Accuracy" : "Loss", (row) => row.value, accuracy ? percent : decimal)],
   });
   return { panel, show: ({ rows }) => {
     const found = series(rows, figure);
+    const on = new Map(rows.map((row) => [row.round, row.on]));
     const last = found.map((one) => `${one.name} ${accuracy ? percent(one.points.at(-1)[1]) : decimal(one.points.at(-1)[1])}`).join(", ");
     panel.show({
-      rows: found.flatMap((one) => one.points.map(([at, value]) => ({ round: at, name: one.name, value }))).sort((a, b) => a.round - b.round || order(a.name, b.name)),
+      rows: found.flatMap((one) => one.points.map(([at, value]) => ({ round: at, name: one.name, value, on: on.get(at) }))).sort((a, b) => a.round - b.round || order(a.name, b.name)),
       empty: found.length ? "" : `No round with ${accuracy ? "an accuracy" : "a loss"} is over yet.`,
       legend: found.map((one) => [one.tone, one.name]),
       draw: (element, width) => lines(element, width, { series: found, marks: marks(rows), text: accuracy ? (value) => `${(100 * value).toFixed(value > 0.9995 ? 0 : 1)}` : (value) => decimal(value, 2), unit: accuracy ? "accuracy, %" : "loss", floor: 0, ceiling: accuracy ? 1 : Infinity, label: `${accuracy ? "Accuracy" : "Loss"} over the rounds. Last: ${last}` }),
@@ -113,7 +114,7 @@ function effort() {
   const panel = new Panel({
     title: "Seconds of each round",
     about: "How long each round took, and the device that worked longest in it.",
-    columns: [round, number("Round", (row) => row.seconds, duration), { head: "Slowest device", of: (row) => row.slow?.[0] ?? "", who: true }, number("It worked", (row) => row.slow?.[1] ?? null, duration), { head: "What for", of: (row) => row.title }],
+    columns: [round, number("Round", (row) => row.seconds, duration), { head: "Slowest device", of: (row) => row.slow?.[0] ?? "", who: true }, number("It worked", (row) => row.slow?.[1] ?? null, duration), number("Sent", (row) => row.up, bytes), number("Fetched", (row) => row.down, bytes), { head: "What for", of: (row) => row.title }],
   });
   return { panel, show: ({ rows }) => {
     const timed = rows.filter((row) => typeof row.seconds === "number");
