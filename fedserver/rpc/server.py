@@ -24,7 +24,8 @@ from fedserver.rpc.admission.auth_interceptor import AuthInterceptor, RecordingS
 from fedserver.rpc.admission.connections import Connections
 from fedserver.rpc.admission.identity import Callers, Unverified, Verified
 from fedserver.rpc.admission.limits import Admission
-from fedserver.rpc.device import Blobs, Devices, Identities, Placements, blobs_of_device
+from fedserver.rpc.blobs import Blobs, add_blobs, blobs_of_device
+from fedserver.rpc.device import Devices, Identities, Placements
 from fedserver.rpc.errors import Errors
 from fedserver.rpc.messages import Requests
 from fedserver.rpc.operator import Authorities, Observers, Operators
@@ -32,7 +33,6 @@ from fedserver.rpc.tls import Access, device_credentials, joining_credentials, j
 from shoal.core.engine.timeouts import CONNECTION
 from shoal.core.errors import ConfigError
 from shoal.core.exchange._pb.fed.v1.authority_service_pb2_grpc import add_AuthorityServiceServicer_to_server
-from shoal.core.exchange._pb.fed.v1.blob_service_pb2_grpc import add_BlobServiceServicer_to_server
 from shoal.core.exchange._pb.fed.v1.device_service_pb2_grpc import add_DeviceServiceServicer_to_server
 from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import add_IdentityServiceServicer_to_server
 from shoal.core.exchange._pb.fed.v1.observer_service_pb2_grpc import add_ObserverServiceServicer_to_server
@@ -144,9 +144,9 @@ async def listen(
         add_AuthorityServiceServicer_to_server(Authorities(authority_api), operators)
     add_DeviceServiceServicer_to_server(Devices(coordinator, callers, addresses), served)
     add_PlacementServiceServicer_to_server(Placements(coordinator, callers), served)
-    add_BlobServiceServicer_to_server(Blobs(blobs_of_device(coordinator, callers)), served)
+    add_blobs(Blobs(blobs_of_device(coordinator, callers)), served)
     add_OperatorServiceServicer_to_server(Operators(operator_api), operators)
-    add_BlobServiceServicer_to_server(Blobs(lambda context: operator_api), operators)
+    add_blobs(Blobs(lambda context: operator_api), operators)
     for server in (served, operators):
         health_pb2_grpc.add_HealthServicer_to_server(checks, server)
     if access is not None:

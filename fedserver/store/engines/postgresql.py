@@ -67,7 +67,7 @@ class Row(tuple[Any, ...]):
 
 
 class PostgresqlDatabase(Database):
-    """The database at `url`, which this process alone may write until the session ends.
+    """The database at `url`, which only this process may write until the session ends.
 
     Raises NotLeader while another process has it, ConfigError if it cannot be used, and StorageFault.
     """
