@@ -9,6 +9,7 @@ import click
 from fedserver.cli import text
 from fedserver.cli.options import PATH, connected
 from shoal.core.errors import NotFound, Refused, near
+from shoal.core.inference.graph.model import reference_of
 from shoal.shell.console import Console, Result, verb
 
 if TYPE_CHECKING:
@@ -75,10 +76,16 @@ def model() -> None:
     "--cluster", metavar="KEY", help="Cluster whose model to export. Required if there are several."
 )
 @click.option(
-    "--out", type=PATH, required=True, metavar="FILE", help="The safetensors file to write. Required."
+    "--out", type=PATH, required=True, metavar="FILE", help="File to write: .onnx, or safetensors. Required."
 )
 def export(console: Console, client: "OperatorClient", name: str, cluster: str | None, out: Path) -> Result:
-    """Write the model of a cluster to a safetensors file. The run must be over."""
+    """Write the model of a cluster to a file. The run must be over.
+
+    A file whose name ends in .onnx can be opened by ONNX Runtime itself; this needs a run that was started
+    with --graph, and a card that says how to use the model is written beside it. Any other file is
+    safetensors.
+    """
+    from fedserver.cli.models import onnx
     from fedserver.cli.models.weights import save
 
     found = client.show(name)
@@ -92,6 +99,9 @@ def export(console: Console, client: "OperatorClient", name: str, cluster: str |
     key = known[0] if cluster is None else cluster
     if key not in found.models:
         raise NotFound(f"run {name} has no cluster {key!r}", near(key, known))
+    spec, as_onnx = found.spec, out.suffix.lower() == ".onnx"
+    if as_onnx and (spec is None or not spec.graph):
+        raise NotFound(f"run {name} has no graph, so its models cannot become ONNX files", onnx.NO_GRAPH)
     console.progress(f"fetching the model of {key}")
     weights = found.models[key]
     in_all = {device: each for device, each in client.status().released.items() if device in found.released}
@@ -99,7 +109,12 @@ def export(console: Console, client: "OperatorClient", name: str, cluster: str |
         "privacy": "; ".join(text.privacy(found.released, found.central)),
         "privacy_over_all_runs": "; ".join(text.privacy(in_all)),
     }
-    save(client.fetch(weights), out, {"run": name, "cluster": key, **privacy})
+    about = {"run": name, "cluster": key, **privacy}
+    if as_onnx and spec is not None:
+        graph = client.fetch(reference_of(spec.graph, spec.graph_bytes))["graph"].tobytes()
+        written = onnx.save(graph, client.fetch(weights), out, about)
+    else:
+        save(client.fetch(weights), out, about)
     facts = {
         "run": name,
         "cluster": key,
@@ -110,6 +125,7 @@ def export(console: Console, client: "OperatorClient", name: str, cluster: str |
     }
     said = [
         f"{out}: the model of {key}, {len(weights.manifest)} tensors",
+        *([f"{written}: how to use it"] if as_onnx else []),
         f"privacy in this run\n{text.privacy_table(found.released, found.central)}",
         f"privacy of the same devices over all runs\n{text.privacy_table(in_all)}",
     ]
