@@ -295,9 +295,8 @@ class OperatorApi:
         rounds = await storage.runs.rounds(run)
         traffic = {each.device: each for each in await storage.journal.traffic(run)}
         state, models = found.engine.state, {}
-        if not found.active:
-            for key, model in state.models.items():
-                models[key] = await found.blobs.weights(model)
+        for key, model in state.models.items():
+            models[key] = await found.blobs.weights(model)
         return RunStatus(
             self._coordinator.summary(found, await storage.journal.trainers()),
             clusters_of(state),
