@@ -177,6 +177,7 @@ def work_config(
         settings.privacy.towards(joined),
         folder.root / "consent",
         selfcheck,
+        identity=folder.identity if joined else None,
         memory_bytes=settings.limits.memory_bytes,
     )
 

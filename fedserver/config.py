@@ -74,6 +74,7 @@ class ServerConfig:
     """state: the server's folder. listen: where devices call; port 0 takes any port that is free.
 
     join_listen: where devices join. hosts: names and addresses of this server; devices are given the first.
+    log_format: lines for people, or one JSON object each. metrics: HOST:PORT for Prometheus; "" for none.
     database, blobs: where the store is if not in the folder: postgresql://USER@HOST/NAME, and a folder that
     all servers of that database reach. addresses: where devices find these servers, "host:port", this one
     included.
@@ -85,6 +86,8 @@ class ServerConfig:
     join_listen: str = "127.0.0.1:50052"
     hosts: tuple[str, ...] = ()
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["text", "json"] = "text"
+    metrics: str = ""
     cadence: Settings = field(default_factory=Settings)
     database: str = ""
     blobs: Path | None = None

@@ -40,7 +40,7 @@ from shoal.shell.config import convert
 
 MAX_BODY = 16 << 20
 AT_ONCE = 8
-"""Requests that are read or answered at a time; more are told to come again."""
+"""Requests that are read or answered at a time; more are asked to come again."""
 TIMEOUT = 10.0
 """Seconds for which a connection may be silent."""
 HOSTS = ("localhost", "127.0.0.1", "[::1]")

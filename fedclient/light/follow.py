@@ -31,8 +31,8 @@ class Follower:
         self._trouble = ""
 
     async def follow(self, every: float, times: int | None = None) -> None:
-        """Ask every so many seconds, `times` times, or until canceled. An error of one time is told once, and
-        the present model stays."""
+        """Ask every `every` seconds, `times` times, or until canceled. An error is said once, and the present
+        model stays."""
         while times is None or times > 0:
             try:
                 await self.step()

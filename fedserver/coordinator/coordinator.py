@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedserver.config import Settings
+from fedserver.coordinator.history.meter import Meter
 from fedserver.coordinator.recipe import Recipe
 from fedserver.coordinator.repair.caretaker import Caretaker
 from fedserver.coordinator.repair.recovery import Recovery
@@ -25,7 +26,6 @@ from fedserver.coordinator.visits.visitor import Quota, Signal, Unlimited, Visit
 from fedserver.store.engines import Elsewhere
 from fedserver.store.integrity.records import RunRecord
 from fedserver.store.integrity.redundancy import DamagedRow
-from fedserver.store.journal.journal import Meter
 from fedserver.store.store import BlobCacheCalls, Storage
 from shoal.core.algorithm import State
 from shoal.core.engine.events import Event, Joined, Left
@@ -260,7 +260,7 @@ class Coordinator:
             blobs,
             self._wake,
             self.in_turn,
-            self.meter.take_round,
+            self.meter,
         )
         self.runs[run.run] = run
         self.runs = dict(sorted(self.runs.items(), key=lambda item: self.recovery.age(item[0])))

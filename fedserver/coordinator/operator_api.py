@@ -16,6 +16,7 @@ from fedserver.coordinator.runs import Run
 from fedserver.coordinator.status import clusters_of, device_of, figures_of, unchecked, unreadable
 from fedserver.coordinator.status_types import ClusterVersions, RunChange, RunStatus, RunSummary, ServerStatus
 from fedserver.coordinator.visits import transfer
+from fedserver.store.content.frames import Frame
 from fedserver.store.integrity.records import LogLine, RunRecord, RunSpec, Standing
 from fedserver.store.journal.released import statements
 from shoal.core.algorithm import State
@@ -27,7 +28,7 @@ from shoal.core.exchange.tensors import check_manifest
 from shoal.core.inference.graph.model import read_graph, reference_of
 from shoal.core.server_kit.aggregation.noised import promise
 from shoal.core.server_kit.history.records import CHANGED, RoundHistory
-from shoal.core.types import ModelKey, RunId
+from shoal.core.types import Bytes, ModelKey, RunId
 from shoal.shell import crash
 
 OWNER = "@operator"
@@ -192,20 +193,25 @@ class OperatorApi:
 
     # -- blobs ----------------------------------------------------------------------------------------------
 
-    def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[bytes]:
+    async def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[Bytes]:
         """The bytes of a blob, beginning with byte `start`. Raises NotFound."""
-        return transfer.read(self._coordinator.storage.blobs.path(blob.sha256), blob, start)
+        async for frame in self.frames(blob, start):
+            yield frame.data
+
+    def frames(self, blob: BlobRef, start: int) -> AsyncIterator[Frame]:
+        """The same in the messages in which they travel."""
+        return transfer.read(self._coordinator.storage.blobs, blob, start)
 
     async def uploaded(self, blob: BlobRef) -> int:
         """How many bytes of an upload have arrived."""
         return await asyncio.to_thread(self._coordinator.storage.blobs.uploaded, OWNER, blob)
 
-    async def upload(self, blob: BlobRef, start: int, chunks: AsyncIterator[bytes]) -> int:
+    async def upload(self, blob: BlobRef, start: int, chunks: AsyncIterator[Bytes]) -> int:
         """Receive weights for the start of a run. Returns how many bytes of them have arrived."""
         blobs = self._coordinator.storage.blobs
         with transfer.expected(self._coordinator, blob.size - start) as arrived:
 
-            async def counted() -> AsyncIterator[bytes]:
+            async def counted() -> AsyncIterator[Bytes]:
                 async for chunk in chunks:
                     arrived(len(chunk))
                     yield chunk
@@ -289,9 +295,8 @@ class OperatorApi:
         rounds = await storage.runs.rounds(run)
         traffic = {each.device: each for each in await storage.journal.traffic(run)}
         state, models = found.engine.state, {}
-        if not found.active:
-            for key, model in state.models.items():
-                models[key] = await found.blobs.weights(model)
+        for key, model in state.models.items():
+            models[key] = await found.blobs.weights(model)
         return RunStatus(
             self._coordinator.summary(found, await storage.journal.trainers()),
             clusters_of(state),

@@ -115,7 +115,7 @@ def attempt(
         initial_weights(learner, model_seed + number) for number in range(card.initial(configured))
     )
     state = server.start(first, configured, *others)
-    if expected := clustering_rounds(card, configured):
+    if expected := card.clustering(configured):
         say(f"{name}: {expected}")
     outcome = engine.Outcome(state)
     recorder = _Recorder(state, outcome, configured.rounds, say)
@@ -298,16 +298,6 @@ def configure(
             )
         changes["clusters"] = len(set(fleet.concepts))
     return card.configure(preset, changes)
-
-
-def clustering_rounds(card: Algorithm, parameters: Any) -> str:
-    """How many rounds will train clusters, in words; "" where the algorithm cannot say it beforehand."""
-    if card.clustered_rounds is None:
-        return ""
-    least, most = card.clustered_rounds(parameters)
-    span = f"{least}" if least == most else f"{least} to {most}"
-    hint = "; more rounds leave more of them for the clusters" if 2 * least < parameters.rounds else ""
-    return f"{span} of {parameters.rounds} rounds of training are on clusters{hint}"
 
 
 def training_rounds(history: Sequence[Round]) -> dict[str, int]:

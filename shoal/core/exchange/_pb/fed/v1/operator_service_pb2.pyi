@@ -1442,8 +1442,8 @@ class RunStatus(_message.Message):
 
     @_builtins.property
     def models(self) -> _containers.MessageMap[_builtins.str, _payload_pb2.Weights]:
-        """Set by the server: the final models by key, to be fetched through BlobService. Unset: the run is not
-        over, or it never had a model.
+        """Set by the server: the models by key, to be fetched through BlobService: the final ones, or those with which
+        the present round opened. Unset: there is none yet.
         """
 
     @_builtins.property
