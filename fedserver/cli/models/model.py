@@ -89,8 +89,8 @@ def export(
 ) -> Result:
     """Write the model of a cluster to a file, or those of all clusters to a folder.
 
-    ONNX Runtime opens a file whose name ends in .onnx by itself. It needs a run that was started with --graph,
-    and a card that says how to use the model is written beside it.
+    ONNX Runtime opens a file whose name ends in .onnx by itself. It needs a run that was started with
+    --graph, and a card that says how to use the model is written beside it.
 
     The folder also has the settings of the run (config.json), a model card (README.md) and checksums. While
     the run goes on, the models are those with which its present round opened.
