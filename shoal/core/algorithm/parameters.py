@@ -153,7 +153,7 @@ class NoisedParameters(TrainingParameters):
     )
     central_clip: float = setting(
         1.0,
-        "With aggregation=noised: L2 norm to which each device's update is clipped.",
+        "With aggregation=noised, or secure_aggregation: L2 norm to which each device's update is clipped.",
         at_least=MIN_SCALE,
         at_most=MAX_SCALE,
     )
@@ -161,8 +161,21 @@ class NoisedParameters(TrainingParameters):
         1e-6, "With aggregation=noised: the delta for which epsilon is reported.", above=0, below=1
     )
 
+    secure_aggregation: bool = setting(
+        False,
+        "Devices mask their updates, so that the server learns only sums of at least two thirds of a cohort "
+        "of 8 to 128 devices. With aggregation=noised the devices add the noise, and not the server.",
+    )
+
     def check(self) -> None:
         super().check()
+        if self.secure_aggregation and self.aggregation not in ("mean", NOISED):
+            raise ConfigError(
+                f"aggregation={self.aggregation} has to see each update, and with secure aggregation there "
+                "are only sums: auto, clipped, trimmed and median are not possible",
+                "set aggregation=mean, or aggregation=noised with central_noise; each device then counts "
+                "once, and clips its own update to central_clip",
+            )
         if self.aggregation == NOISED and not self.central_noise:
             raise ConfigError(
                 f"central_noise cannot be 0 with aggregation={NOISED}",
