@@ -34,7 +34,7 @@ from shoal.core.exchange.tensors import check_manifest
 from shoal.core.exchange.wire import payload_to_bytes
 from shoal.core.inference.graph.model import reference_of
 from shoal.core.types import RunId
-from shoal.shell.disk import settle, storing, temporary, write
+from shoal.shell.disk import make_folder, settle, storing, temporary, write
 
 T = TypeVar("T")
 
@@ -262,6 +262,7 @@ def save(result: PlacementResult, store: BlobStore, folder: Path) -> Path:
 
     assert result.model is not None
     path = folder / MODEL
+    make_folder(folder)
     if result.graph is not None:
         write(folder / GRAPH, b"".join(store.chunks(result.graph, 0)))
     facts = {"run": result.run, "cluster": result.assignment.cluster}
