@@ -22,10 +22,11 @@ from fedclient.work.executor import WorkerInfo
 from shoal.core import algorithm
 from shoal.core.algorithm import DeviceHalf
 from shoal.core.data.views import Views
-from shoal.core.device_kit import choosing, standard
+from shoal.core.device_kit import standard
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.describe import ALL
 from shoal.core.device_kit.learner import Learner, builtin
+from shoal.core.device_kit.newcomer import choosing
 from shoal.core.errors import BadPayload, ConfigError, LearnerFault, ShoalError, near
 from shoal.core.exchange import messages
 from shoal.core.exchange.choosing import Choose

@@ -10,9 +10,9 @@ import numpy as np
 from shoal.core.algorithm import Algorithm, DeviceHalf, ServerHalf, State, measurement
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
-from shoal.core.device_kit.choosing import NoClassifier, choose
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import Learner
+from shoal.core.device_kit.newcomer.choosing import NoClassifier, choose
 from shoal.core.engine.simulate import Device, Keep
 from shoal.core.exchange.choosing import Choose, Wish
 from shoal.core.exchange.messages import Built, Evaluate, Evaluated, Message

@@ -144,8 +144,6 @@ def left_open(message: Message) -> tuple[str, ...]:
     reply = message.reply
     if reply is Built or reply is Chosen:
         return ()
-    if reply is Chosen:  # of a newcomer, which keeps it: the agent sends nothing but evidence
-        return ()
     if reply is LatentsCounted or (isinstance(message, Evaluate) and message.rho is not None):
         return ()
     types = {each for kinds, _ in fields_of(reply).values() for each in kinds}

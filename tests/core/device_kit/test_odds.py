@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from shoal.core.device_kit.odds import BLUR, LEAST_BLUR, gain, odds
+from shoal.core.device_kit.newcomer.odds import BLUR, LEAST_BLUR, gain, odds
 from shoal.core.exchange.parts import FloatArray
 
 CHANCE = np.random.default_rng(7)

@@ -1,20 +1,28 @@
 """A newcomer chooses among the clusters' models by its own samples. What it finds stays on the device."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
 from shoal.core.device_kit.context import DeviceContext
-from shoal.core.device_kit.describe import ALL
+from shoal.core.device_kit.describe import ALL, project
+from shoal.core.device_kit.latents import latents
 from shoal.core.device_kit.mixture import probabilities
-from shoal.core.device_kit.odds import Odds, odds
+from shoal.core.device_kit.newcomer.nearness import STRANGE, Nearness, nearness
+from shoal.core.device_kit.newcomer.odds import Odds, odds
 from shoal.core.device_kit.samples import Samples
 from shoal.core.errors import BadPayload, LearnerFault
-from shoal.core.exchange.choosing import NO_CLASSIFIER, Choose, Chosen
+from shoal.core.exchange.choosing import NO_CLASSIFIER, Choose, Chosen, ClusterDensities
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.parts import ClusterAssignment, FloatArray
 from shoal.core.types import ModelKey, Tensors
 
 HELP = "more samples would help, and about ten labels of each class where clusters name classes differently"
+UNLIKE = (
+    "these samples scatter {:.3g} times as much as those of the run's devices, so it may have no model for "
+    "such data: tell its operator if that goes on"
+)
 HINT = "set placing to the paper's way, for example placing=likelihood for flux"
 
 
@@ -33,7 +41,8 @@ def perform(message: Message, context: DeviceContext) -> Message:
 
 
 def choose(question: Choose, context: DeviceContext) -> Chosen:
-    """Which model suits all samples of the device but those of a test part; by labels, if it has them.
+    """Which model suits all samples of the device but those of a test part; by labels, if it has them, and by
+    where the clusters' data lie, if the run knows that.
 
     Raises NoClassifier where the predictions are no probabilities of classes: the run can decide then.
     """
@@ -45,14 +54,21 @@ def choose(question: Choose, context: DeviceContext) -> Chosen:
         raise NoClassifier("the network has one output, so it tells no classes apart", HINT)
     labels = [part.y.cpu().numpy() for part in parts if part.y is not None]
     known = np.concatenate(labels) if len(labels) == len(parts) else None
-    found = odds(predictions, question.shares, known)
+    near = None if question.described is None else _nearness(context, question, question.described, parts)
+    found = odds(predictions, question.shares, known, None if near is None else near.logarithms)
+    by = ("labels" if known is not None else "mutual information") + (" and likelihood" if near else "")
+    where = assignment(question.keys, found, by)
+    if near is not None and near.spread >= STRANGE:
+        where = replace(where, reason=f"{where.reason}; {UNLIKE.format(near.spread)}")
     return Chosen(
-        assignment(question.keys, found, "labels" if known is not None else "mutual information"),
+        where,
         tuple(found.information.tolist()),
         tuple(found.errors.tolist()),
         (*found.odds.tolist(), 0.0),
         tuple(found.agreement.tolist()),
         len(predictions[0]),
+        None if near is None else tuple(near.likelihood.tolist()),
+        None if near is None else near.spread,
     )
 
 
@@ -76,6 +92,19 @@ def assignment(keys: tuple[ModelKey, ...], found: Odds, evidence: str) -> Cluste
     return ClusterAssignment(
         keys[best], runner_up=keys[order[0]], confidence=float(found.agreement[best]), reason=reason
     )
+
+
+def _nearness(
+    context: DeviceContext, question: Choose, densities: ClusterDensities, parts: list[Samples]
+) -> Nearness:
+    """Where the samples lie among the clusters. Raises LearnerFault for a learner that has no latent."""
+    encoder = context.load(densities.encoder)
+    batches = (batch for part in parts for batch in latents(context.learner, encoder, part))
+    projected = project(batches, densities.projector)
+    dims = densities.clusters["means"].shape[2]
+    if projected.shape[1] != dims:
+        raise BadPayload(f"densities of {dims} dimensions came with a projector to {projected.shape[1]}")
+    return nearness(projected, densities.clusters, sum(question.shares) / len(question.shares))
 
 
 def _predictions(context: DeviceContext, model: Tensors, parts: list[Samples]) -> FloatArray:
