@@ -25,9 +25,10 @@ import numpy as np
 import torch
 from sklearn.metrics import adjusted_rand_score
 
-from shoal.core.device_kit.describe import moments_of, project
+from shoal.core.device_kit.describe import project
 from shoal.core.exchange.parts import Descriptor, FloatArray, LatentBounds, PrivacySettings
 from shoal.core.exchange.privacy_modes import mode_of
+from shoal.core.inference.moments import moments_of
 from shoal.core.privacy.release import release, release_sums
 from shoal.core.privacy.sums import sums_of
 from shoal.core.privacy.terms import terms

@@ -27,7 +27,7 @@ import numpy as np
 
 import shoal
 from shoal.core.data.dataset import Dataset
-from shoal.core.device_kit.newcomer.choosing import choose
+from shoal.core.device_kit.choosing import choose
 from shoal.core.errors import DeviceFault, Refused
 from shoal.core.exchange.choosing import Choose
 from shoal.core.exchange.messages import Evaluate

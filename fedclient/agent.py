@@ -12,6 +12,7 @@ round without it.
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -76,8 +77,11 @@ class Allowance:
 
 @dataclass(frozen=True)
 class _Work:
+    """began: clock time; of a result that waits in the outbox, when it was put there."""
+
     key: str
     result: "asyncio.Task[Payload | Failure]"
+    began: float
 
 
 class _NotWantedError(Exception):
@@ -98,11 +102,15 @@ class Agent:
         allowance: Allowance = Allowance(),
         chance: Random | None = None,
         note_failure: Callable[[RunId, str], None] = lambda run, code: None,
+        check_consent: Callable[[RunId, float], None] = lambda run, began: None,
     ) -> None:
-        """note_failure: writes the code of a failure into the ledger, before the server learns of it."""
+        """note_failure: writes the code of a failure into the ledger, before the server learns of it.
+
+        check_consent: see `fedclient.store.consent.Consents.check_since`.
+        """
         self._link, self._executor, self._store, self._outbox = link, executor, store, outbox
         self._mark, self._reporter, self._allowance = mark, reporter, allowance
-        self._chance, self._note_failure = chance, note_failure
+        self._chance, self._note_failure, self._check_consent = chance, note_failure, check_consent
         self._calls, self._faults = Backoff(chance), Backoff(chance)
         self._welcome: Welcome | None = None
         self._work: _Work | None = None
@@ -172,11 +180,12 @@ class Agent:
             await self._give_up()
         if self._work is None:
             self._reporter.began(task)
-            self._work = _Work(key, asyncio.create_task(self._do(key, task)))
+            began = self._outbox.kept_at(key) or time.time()
+            self._work = _Work(key, asyncio.create_task(self._do(key, task, began)), began)
         work = self._work
         try:
             result = await self._while_wanted(task, heartbeat, work.result)
-            await self._deliver(task, heartbeat, result)
+            await self._deliver(task, heartbeat, result, work.began)
         except _NotWantedError:
             self._reporter.doing(f"{named(task)}: the run continues without this device")
             await self._give_up()
@@ -190,7 +199,7 @@ class Agent:
             raise
         return True
 
-    async def _do(self, key: str, task: Task) -> Payload | Failure:
+    async def _do(self, key: str, task: Task, began: float) -> Payload | Failure:
         """The result of a task: the one that waits in the outbox, or a new one, which is put there.
 
         Order matters. The outbox is emptied before the work, so that a crash leaves one result at most; and a
@@ -211,6 +220,7 @@ class Agent:
             result = await self._with_disk_space(lambda: self._perform(task))
             crash.point("device.performed")
             if isinstance(result, Payload):
+                self._check_consent(task.run, began)
                 report = Report(task.run, task.round, task.attempt, result)
                 await self._with_disk_space(lambda: self._keep(key, report))
                 crash.point("device.result-kept")
@@ -249,13 +259,15 @@ class Agent:
         payload = pending[1].result
         return payload if all(self._store.has(weights.blob) for weights in payload.weights()) else None
 
-    async def _deliver(self, task: Task, heartbeat: float, result: Payload | Failure) -> None:
+    async def _deliver(self, task: Task, heartbeat: float, result: Payload | Failure, began: float) -> None:
         """Upload a result and report it. Both are repeated if the server lost some of it before it was
         counted.
         """
         while True:
             try:
+                self._check_consent(task.run, began)
                 await self._while_wanted(task, heartbeat, asyncio.create_task(self._upload_all(result)))
+                self._check_consent(task.run, began)
             except (Unavailable, SessionLost):
                 raise
             except ShoalError as error:  # a result that the server rejects must still be reported

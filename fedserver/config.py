@@ -9,21 +9,25 @@
 Paths are relative to the file that names them.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from fedserver.store.engines import Elsewhere
 from fedserver.store.integrity.records import RunSpec
 from shoal.core.algorithm import Written, find
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.timeouts import GRACE
 from shoal.core.errors import ConfigError
+from shoal.core.exchange.link import MAX_ADDRESSES
 from shoal.core.types import Scalar
 from shoal.shell.config import MAX_TEXT, convert, load, modern
 
 T = TypeVar("T")
 
+ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]{1,253}):[0-9]{1,5}")
 SETTINGS = "fedserver.yaml"
 """The settings file in a state folder."""
 ALIASES = {
@@ -70,6 +74,10 @@ class ServerConfig:
     """state: the server's folder. listen: where devices call; port 0 takes any port that is free.
 
     join_listen: where devices join. hosts: names and addresses of this server; devices are given the first.
+    log_format: lines for people, or one JSON object each. metrics: HOST:PORT for Prometheus; "" for none.
+    database, blobs: where the store is if not in the folder: postgresql://USER@HOST/NAME, and a folder that
+    all servers of that database reach. addresses: where devices find these servers, "host:port", this one
+    included.
     """
 
     state: Path = Path("server")
@@ -78,7 +86,29 @@ class ServerConfig:
     join_listen: str = "127.0.0.1:50052"
     hosts: tuple[str, ...] = ()
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["text", "json"] = "text"
+    metrics: str = ""
     cadence: Settings = field(default_factory=Settings)
+    database: str = ""
+    blobs: Path | None = None
+    addresses: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if bool(self.database) != (self.blobs is not None):
+            raise ConfigError(
+                "database and blobs belong together: only one of them is set",
+                "set both, or neither to keep everything in the state folder",
+            )
+        if len(self.addresses) > MAX_ADDRESSES:
+            raise ConfigError(f"addresses has more than {MAX_ADDRESSES} entries", "name fewer servers")
+        for address in self.addresses:
+            if not ADDRESS.fullmatch(address):
+                raise ConfigError(f"addresses: {address!r} is not host:port", "write a.example.org:50051")
+
+    @property
+    def elsewhere(self) -> Elsewhere | None:
+        """Where the store is, if it is not in the state folder."""
+        return Elsewhere(self.database, self.blobs) if self.blobs is not None else None
 
 
 @dataclass(frozen=True)
@@ -103,7 +133,8 @@ class LearnerConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """A run to start. Without initial_weights and learner, the first device is asked for its weights."""
+    """A run to start. Without initial_weights and learner, the first device is asked for its weights. graph:
+    the network for devices without a learner of their own."""
 
     name: str = ""
     algorithm: str | None = None
@@ -113,6 +144,7 @@ class RunConfig:
     seed: int = 0
     initial_weights: Path | None = None
     learner: LearnerConfig | None = None
+    graph: Path | None = None
 
     def __post_init__(self) -> None:
         if self.algorithm is None:
@@ -125,10 +157,11 @@ class RunConfig:
     def spec(self) -> RunSpec:
         """What the server is asked for, apart from the weights. Raises ConfigError: no such algorithm."""
         assert self.algorithm is not None
-        learner, options = "", {}
+        learner, options, seed = "", {}, None
         if self.learner is not None:
             learner = self.learner.builtin or str(self.learner.file)
             options = {name: _scalar(value) for name, value in self.learner.options.items()}
+            seed = self.learner.seed
         return RunSpec(
             self.name,
             self.algorithm,
@@ -138,6 +171,7 @@ class RunConfig:
             self.seed,
             learner,
             options,
+            seed,
         )
 
 
@@ -150,7 +184,8 @@ def read_server(path: Path | None, flags: Mapping[str, Any]) -> ServerConfig:
         made = (flags.get("state") or Path("server")) / SETTINGS
         path = made if made.is_file() else None
     config, folder = _read(path, ServerConfig, flags)
-    return replace(config, state=folder / config.state)
+    blobs = None if config.blobs is None else folder / config.blobs
+    return replace(config, state=folder / config.state, blobs=blobs)
 
 
 def read_run(path: Path | None, flags: Mapping[str, Any]) -> RunConfig:
@@ -160,6 +195,8 @@ def read_run(path: Path | None, flags: Mapping[str, Any]) -> RunConfig:
         config = replace(config, learner=replace(config.learner, file=folder / config.learner.file))
     if config.initial_weights is not None:
         config = replace(config, initial_weights=folder / config.initial_weights)
+    if config.graph is not None:
+        config = replace(config, graph=folder / config.graph)
     return config
 
 

@@ -1,7 +1,7 @@
 """The daemon from Python: `shoal.Client("server/operator.sock").start("flux", rounds=20)`."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import Refused
 from shoal.core.types import Tensors
-from shoal.result import Accuracy, NotKnown, Result, Round
+from shoal.result import Accuracy, Result, Round
 
 if TYPE_CHECKING:
     from fedserver.coordinator.status_types import RunStatus
     from fedserver.rpc.client import OperatorClient
+    from shoal.core.server_kit.history.records import RoundHistory
 
 POLICY = tuple(each.name for each in fields(RoundPolicy))
 
@@ -128,7 +129,12 @@ class Run:
                 say(f"{self.name}: {status.summary.title or status.summary.stage}")
         if status.summary.stage != "finished":
             raise Refused(f"run {self.name} {status.summary.stage}: {status.summary.waiting_for}")
-        return DaemonResult(self._operator, self._operator.show(self.name), self._network)
+        return DaemonResult(self._operator, self._operator.show(self.name), self.history, self._network)
+
+    @property
+    def history(self) -> list[Round]:
+        """The rounds that are over; while the run goes on, they become more."""
+        return _rounds(self._operator.history(self.name, devices=False))
 
     def stop(self, reason: str = "") -> None:
         """End the run for good; its last models stay."""
@@ -141,12 +147,15 @@ class Run:
 class DaemonResult(Result):
     """A `Result` of a run on real devices, as far as the server knows it: the data stayed on the devices.
 
-    models: fetched from the server when they are first used. history raises NotKnown: the server does not
-    report past rounds.
+    models: fetched from the server when they are first used. history: losses and accuracies in it are means
+    weighted by the devices' samples.
     """
 
-    def __init__(self, operator: "OperatorClient", status: "RunStatus", model: Any = None) -> None:
+    def __init__(
+        self, operator: "OperatorClient", status: "RunStatus", history: Sequence[Round], model: Any = None
+    ) -> None:
         self._operator, self._status, self._network = operator, status, model
+        self.history = history
         self.algorithm = status.summary.algorithm
         self.clusters = {each.device: each.cluster for each in status.devices if each.cluster}
         self.facts = {"abandoned": dict(status.abandoned), "missing": dict(status.missing)}
@@ -159,12 +168,6 @@ class DaemonResult(Result):
     def accuracy(self) -> Accuracy:
         devices = self._status.devices
         return Accuracy({each.device: each.accuracy for each in devices if each.accuracy is not None})
-
-    @property
-    def history(self) -> list[Round]:  # type: ignore[override]
-        raise NotKnown(
-            "the server does not report the rounds of a run", "its journal has them: fedserver run logs RUN"
-        )
 
     def rows(self) -> list[dict[str, Any]]:
         """One row for each device: its name, cluster, accuracy, samples, and bytes both ways."""
@@ -179,14 +182,32 @@ class DaemonResult(Result):
             for row in super().rows()
         ]
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"algorithm": self.algorithm, "devices": self.rows(), "facts": dict(self.facts)}
-
-    def summary(self) -> str:
-        return self._line([])
-
     def _model(self) -> Any:
         return super()._model() if self._network is None else self._network
+
+
+def _rounds(found: "Iterable[RoundHistory]") -> list[Round]:
+    """The server's history of a run as that of a result. It has no phases."""
+    rounds, progress = [], 0
+    for each in found:
+        rounds.append(
+            Round(
+                each.round,
+                each.title,
+                "",
+                each.seconds,
+                each.reported,
+                each.loss,
+                each.accuracy,
+                each.measured_on,
+                each.progress > progress,
+                len(each.clusters),
+                each.bytes_up,
+                each.bytes_down,
+            )
+        )
+        progress = each.progress
+    return rounds
 
 
 def _silent(text: str) -> None:

@@ -42,7 +42,10 @@ class JoiningPort:
 
 @dataclass(frozen=True)
 class Identity:
-    """key, certificate, authorities: PEM. address: where the server is called, "host:port"."""
+    """key, certificate, authorities: PEM. address: where the server is called, "host:port".
+
+    addresses: all that the server named at the last hello; empty if it is the only one.
+    """
 
     key: bytes = field(repr=False)
     certificate: bytes
@@ -52,6 +55,7 @@ class Identity:
     role: Role
     address: str
     joining_port: JoiningPort
+    addresses: tuple[str, ...] = ()
 
     @property
     def parsed(self) -> x509.Certificate:
@@ -146,6 +150,7 @@ class Keyring:
                 Role(found["role"]),
                 found["address"],
                 JoiningPort(joining_port["host"], joining_port["port"], bytes.fromhex(joining_port["pin"])),
+                tuple(map(str, found.get("addresses", ()))),
             )
             if identity.parsed.public_key() != certs.key_from_pem(identity.key).public_key():
                 raise ValueError("key and certificate do not belong together")
@@ -179,6 +184,7 @@ class Keyring:
                 "device": identity.device,
                 "role": identity.role.value,
                 "address": identity.address,
+                "addresses": list(identity.addresses),
                 "enrol": {
                     "host": joining_port.host,
                     "port": joining_port.port,

@@ -9,7 +9,8 @@ certificate has expired by that clock, the device requests a new one with the ke
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from random import Random
 
 from grpc import aio
@@ -46,7 +47,8 @@ class SecureLink(RpcLink):
         address: str | None = None,
         chance: Random | None = None,
     ) -> None:
-        super().__init__(address or identity.address, identity.device, credentials(identity))
+        others = () if address else identity.addresses
+        super().__init__(address or identity.address, identity.device, credentials(identity), others)
         self._keyring, self.identity, self._say, self._given = keyring, identity, say, address
         self._chance, self._backoff = chance or Random(), Backoff(chance)
         self._one_at_a_time = asyncio.Lock()
@@ -115,8 +117,17 @@ class SecureLink(RpcLink):
             await self._adopt(identity_of(asking, issued, self.identity.joining_port))
             return issued
 
+    def _learn(self, addresses: Sequence[str]) -> None:
+        """Remember where else the leader may be, also for the next start. A given address stays the only
+        one."""
+        if self._given is None:
+            super()._learn(addresses)
+            self.identity = replace(self.identity, addresses=self.addresses)
+            self._keyring.keep(self.identity)
+
     async def _adopt(self, identity: Identity) -> None:
         """Store an identity, and only then use it."""
+        identity = replace(identity, addresses=self.identity.addresses)
         self._keyring.keep(identity)
         self.identity = identity
         self._say(f"{identity.device} has a new certificate, valid until {identity.ends:%Y-%m-%d %H:%M} UTC")

@@ -47,7 +47,7 @@ class Redialed(Generic[S]):
         try:
             yield used.stubs
         except (aio.AioRpcError, TimeoutError) as error:
-            if self._current is used and _is_gone(error):
+            if self._current is used and is_gone(error):
                 self.hang_up()
             raise
         finally:
@@ -78,7 +78,7 @@ class Redialed(Generic[S]):
             await self._current.channel.close(None)
 
 
-def _is_gone(error: Exception) -> bool:
+def is_gone(error: Exception) -> bool:
     """Whether no server answered, so that the connection may be dead."""
     if isinstance(error, aio.AioRpcError):
         return error.code() in GONE and FAULT not in dict(error.trailing_metadata() or ())  # type: ignore[arg-type]

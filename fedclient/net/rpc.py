@@ -5,7 +5,7 @@ module retries nothing: `Unavailable` tells the caller that the call can be repe
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -13,10 +13,18 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc import aio
 
-from fedclient.net.channel import FAULT, Redialed
+from fedclient.net.channel import FAULT, Redialed, is_gone
 from shoal.core.engine import timeouts
 from shoal.core.engine.timeouts import CONNECTION, Progress
-from shoal.core.errors import BadPayload, NotFound, Refused, ShoalError, Unavailable, WrongVersion
+from shoal.core.errors import (
+    BadPayload,
+    NotFound,
+    NotLeader,
+    Refused,
+    ShoalError,
+    Unavailable,
+    WrongVersion,
+)
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import blob_service_pb2 as blobs
 from shoal.core.exchange._pb.fed.v1 import device_service_pb2 as device
@@ -41,7 +49,7 @@ from shoal.core.exchange.link import (
 )
 from shoal.core.exchange.parts import Evidence
 from shoal.core.exchange.payload import BlobRef
-from shoal.core.types import RunId
+from shoal.core.types import Bytes, RunId
 
 if TYPE_CHECKING:  # the same classes at run time: only types tell calls that are awaited from others
     from shoal.core.exchange._pb.fed.v1.blob_service_pb2_grpc import BlobServiceAsyncStub
@@ -88,24 +96,34 @@ STATUSES: dict[grpc.StatusCode, type[ShoalError]] = {
 
 
 class Stubs(NamedTuple):
+    """The calls of a channel. fetch, upload: of BlobService, with frames as bytes (`wire.frames`)."""
+
     device: "DeviceServiceAsyncStub"
     blobs: "BlobServiceAsyncStub"
     placement: "PlacementServiceAsyncStub"
     identity: "IdentityServiceAsyncStub"
     observer: "ObserverServiceAsyncStub"
+    fetch: Any
+    upload: Any
 
 
 class RpcLink:
     """A device's calls to the server at `address` ("host:port").
 
     credentials: the device's identity and the authorities that it trusts; without them `device_name` is sent
-    in plain text.
+    in plain text. addresses: all that the server names, of which one serves: when the present one does not
+    answer, or says that it stands by, the next call goes to the next one.
     """
 
     def __init__(
-        self, address: str, device_name: str, credentials: grpc.ChannelCredentials | None = None
+        self,
+        address: str,
+        device_name: str,
+        credentials: grpc.ChannelCredentials | None = None,
+        addresses: Sequence[str] = (),
     ) -> None:
         self.address, self._credentials = address, credentials
+        self.addresses = tuple(addresses)
         self._name, self._session = ("" if credentials else device_name), ""
         self._channel = Redialed(self._dial, _stubs)
 
@@ -120,6 +138,17 @@ class RpcLink:
         self.address, self._credentials = address, credentials
         await self._channel.replace()
 
+    def _learn(self, addresses: Sequence[str]) -> None:
+        """Remember where else the leader may be."""
+        self.addresses = tuple(addresses)
+
+    def _go_on(self, tried: str) -> None:
+        """Let the next call try the next address, unless another call has gone on already."""
+        if tried == self.address and self.addresses:
+            known = (*self.addresses, self.addresses[0])
+            self.address = known[known.index(tried) + 1] if tried in known else known[0]
+            self._channel.hang_up()
+
     async def hello(self, hello: Hello) -> Welcome:
         """Say hello. Until the welcome arrives, concurrent calls still belong to the former session."""
         request = wire.hello_to_pb(hello)
@@ -128,6 +157,8 @@ class RpcLink:
         if not hello.oldest_protocol <= welcome.protocol <= hello.newest_protocol:
             raise WrongVersion(f"the server speaks protocol {welcome.protocol}", "update the older side")
         self._session = welcome.session
+        if welcome.addresses and welcome.addresses != self.addresses:
+            self._learn(welcome.addresses)
         return welcome
 
     async def next_task(self, wait: float) -> Task | Idle:
@@ -165,19 +196,19 @@ class RpcLink:
         answer = await self._ask(lambda to: to.observer.ObserveRuns(request, **self._call()))
         return wire.observation_from_pb(answer)
 
-    async def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[bytes]:
+    async def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[Bytes]:
         request = blobs.FetchRequest(blob=wire.blob_to_pb(blob), start=start)
         clock = asyncio.get_running_loop().time
         progress = Progress(clock())
         async with self._calling() as to:
-            call = to.blobs.Fetch(request, metadata=self._identity())
+            call = to.fetch(request, metadata=self._identity())
             try:
                 while True:
                     async with asyncio.timeout_at(progress.until()):
-                        response = await call.read()
-                    if not isinstance(response, blobs.FetchResponse):
+                        message = await call.read()
+                    if not isinstance(message, bytes):
                         return
-                    chunk = wire.chunk_from_pb(response.chunk, start)
+                    chunk = wire.fetched(message, start)
                     start += len(chunk)
                     progress.moved(len(chunk), clock())
                     yield chunk
@@ -189,7 +220,7 @@ class RpcLink:
         answer = await self._ask(lambda to: to.blobs.Uploaded(request, **self._call()))
         return _held(blob, answer.held)
 
-    async def upload(self, blob: BlobRef, start: int, chunks: AsyncIterator[bytes]) -> int:
+    async def upload(self, blob: BlobRef, start: int, chunks: AsyncIterator[Bytes]) -> int:
         clock = asyncio.get_running_loop().time
         progress = Progress(clock())
         async with self._calling() as to, asyncio.timeout_at(progress.until()) as limit:
@@ -201,7 +232,7 @@ class RpcLink:
 
             broken: list[Exception] = []
             requests = _requests(blob, start, _noting(chunks, broken), taken)
-            call = to.blobs.Upload(requests, metadata=self._identity())
+            call = to.upload(requests, metadata=self._identity())
             try:
                 response = await call
             except (asyncio.CancelledError, aio.AioRpcError):
@@ -231,12 +262,17 @@ class RpcLink:
     @asynccontextmanager
     async def _calling(self) -> AsyncIterator[Stubs]:
         """Around a call: what gRPC raises becomes a ShoalError."""
+        tried = self.address
         try:
             async with self._channel.calling() as to:
                 yield to
         except aio.AioRpcError as error:
-            raise await self._meaning(error) from None
+            meaning = await self._meaning(error)
+            if is_gone(error) or isinstance(meaning, NotLeader):
+                self._go_on(tried)
+            raise meaning from None
         except TimeoutError:
+            self._go_on(tried)
             problem = f"nothing moved to or from {self.address} for {timeouts.STALL:.0f} s"
             raise Unavailable(problem, "the transfer resumes where it stopped") from None
 
@@ -301,6 +337,16 @@ def _stubs(channel: aio.Channel) -> Stubs:
         PlacementServiceStub(channel),
         IdentityServiceStub(channel),
         ObserverServiceStub(channel),
+        channel.unary_stream(
+            "/fed.v1.BlobService/Fetch",
+            request_serializer=blobs.FetchRequest.SerializeToString,
+            response_deserializer=bytes,
+        ),
+        channel.stream_unary(
+            "/fed.v1.BlobService/Upload",
+            request_serializer=bytes,
+            response_deserializer=blobs.UploadResponse.FromString,
+        ),
     )
 
 
@@ -311,17 +357,18 @@ def _held(blob: BlobRef, held: int) -> int:
 
 
 async def _requests(
-    blob: BlobRef, start: int, chunks: AsyncIterator[bytes], taken: Callable[[int], None]
-) -> AsyncIterator[blobs.UploadRequest]:
+    blob: BlobRef, start: int, chunks: AsyncIterator[Bytes], taken: Callable[[int], None]
+) -> AsyncIterator[bytes]:
     """taken: called with the size of each chunk once gRPC has buffered it and asks for the next."""
-    yield blobs.UploadRequest(start=blobs.UploadStart(blob=wire.blob_to_pb(blob), start=start))
+    first = blobs.UploadRequest(start=blobs.UploadStart(blob=wire.blob_to_pb(blob), start=start))
+    yield first.SerializeToString()
     async for data in chunks:
-        yield blobs.UploadRequest(chunk=wire.chunk_to_pb(start, data))
+        yield wire.upload_frame(start, data)
         start += len(data)
         taken(len(data))
 
 
-async def _noting(chunks: AsyncIterator[bytes], broken: list[Exception]) -> AsyncIterator[bytes]:
+async def _noting(chunks: AsyncIterator[Bytes], broken: list[Exception]) -> AsyncIterator[Bytes]:
     """The same chunks; an error among them is added to `broken`, because gRPC hides it."""
     try:
         async for chunk in chunks:

@@ -2,21 +2,23 @@
 
 <state>/consent/asked.json   {"RUN": {"WHAT": seconds since 1970}}: what runs asked for, the newest run last
 <state>/consent/given.json   {"RUN": ["WHAT", ...]}, or ["*"]: to everything that the run asks for
+<state>/consent/revoked.json {"RUN": seconds since 1970}: when consent was last taken back
 
-The training process writes only the first file, and `fedclient consent` only the second. Without consent
+The training process writes only the first file, and `fedclient consent` only the others. Without consent
 nothing of the kind leaves: the run learns that the owner has not consented, and goes on without the device.
+A result that was begun before consent was taken back does not leave either.
 """
 
 import json
 import time
-from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from shoal.core.errors import NotFound
+from shoal.core.errors import NoConsent, NotFound
 from shoal.core.types import RunId
 from shoal.shell.disk import make_folder, storing, write
 
-ASKED, GIVEN = "asked.json", "given.json"
+ASKED, GIVEN, REVOKED = "asked.json", "given.json", "revoked.json"
 EVERYTHING = "*"
 RUNS = 100
 """Runs whose requests are kept: a hostile server must not fill the disk with names."""
@@ -30,12 +32,11 @@ class Consents:
 
     def asked(self) -> dict[RunId, dict[str, float]]:
         """What each run has asked for, and when it first did. Raises StorageFault."""
-        found = self._read(ASKED)
-        return {run: {what: float(at) for what, at in whats.items()} for run, whats in found.items()}
+        return self._read(ASKED, dict)
 
     def given(self) -> dict[RunId, list[str]]:
         """What each run may have. Raises StorageFault."""
-        return {run: list(whats) for run, whats in self._read(GIVEN).items()}
+        return self._read(GIVEN, list)
 
     def allows(self, run: RunId, what: str) -> bool:
         """Whether the owner has consented that this leaves for this run; if not, the request is kept."""
@@ -68,11 +69,23 @@ class Consents:
         given = self.given()
         if run not in given:
             raise NotFound(f"you have not consented to run {run!r}", f"given: {', '.join(given) or 'none'}")
+        revoked = self._read(REVOKED, float)
+        revoked.pop(run, None)
+        # First this: results that were begun with consent must not leave from now on.
+        self._write(REVOKED, dict(list({**revoked, run: time.time()}.items())[-RUNS:]))
         del given[run]
         self._write(GIVEN, given)
 
-    def _read(self, name: str) -> Mapping[str, Mapping[str, float]]:
-        """An unreadable file counts as empty: then there is no consent."""
+    def check_since(self, run: RunId, began: float) -> None:
+        """Raises NoConsent if consent was taken back after `began`, seconds since 1970."""
+        if self._read(REVOKED, float).get(run, 0.0) >= began:
+            raise NoConsent(
+                f"you have taken back your consent to run {run} since this was begun",
+                f"`fedclient consent give {run}` lets the next results leave",
+            )
+
+    def _read(self, name: str, kind: type) -> dict[RunId, Any]:
+        """What is stored for each run. What cannot be read counts as missing: then there is no consent."""
         path = self._folder / name
         with storing(path):
             data = path.read_bytes() if path.exists() else b"{}"
@@ -80,7 +93,8 @@ class Consents:
             found = json.loads(data)
         except ValueError:
             return {}
-        return found if isinstance(found, dict) else {}
+        stored = found.items() if isinstance(found, dict) else ()
+        return {run: value for run, value in stored if isinstance(value, kind)}
 
     def _write(self, name: str, value: object) -> None:
         with storing(self._folder):

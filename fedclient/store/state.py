@@ -179,6 +179,12 @@ class Outbox:
                 path.unlink(missing_ok=True)
         return None
 
+    def kept_at(self, key: str) -> float | None:
+        """When the result of this work was stored, seconds since 1970; None if there is none."""
+        with suppress(OSError):
+            return (self._folder / key).stat().st_mtime
+        return None
+
     def clear(self) -> None:
         if self._folder.is_dir():
             with storing(self._folder):

@@ -16,7 +16,7 @@ import torch
 
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.evaluate import class_scores, evaluate, loss_of
-from shoal.core.device_kit.latents import latents
+from shoal.core.device_kit.latents import has_latent, latents
 from shoal.core.device_kit.learner import WrongShape, authors, tensors_of
 from shoal.core.device_kit.samples import Samples, seeded
 from shoal.core.device_kit.training.train import train
@@ -71,7 +71,7 @@ def _first(context: DeviceContext, most: int) -> Samples:
 def _latent(context: DeviceContext, batch: Samples, where: str) -> list[int] | None:
     """The latent's shape; None if the learner has no latent, since not every algorithm needs one."""
     learner = context.learner
-    if learner.latent is None and not callable(getattr(context.model, "latent", None)):
+    if not has_latent(learner, context.model):
         return None
     with _part("latent", where):
         value = torch.cat(list(latents(learner, context.model, batch)))

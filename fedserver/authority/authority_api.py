@@ -8,9 +8,10 @@ import asyncio
 import functools
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ParamSpec, TypeVar
 
+from fedserver.authority.answers import Ended, Known, Root
 from fedserver.authority.peers import Peers
 from fedserver.authority.roots import new_root
 from fedserver.coordinator.coordinator import Coordinator
@@ -19,7 +20,7 @@ from fedserver.store.identities.records import DAY, DeviceStanding, Registered, 
 from shoal.core.errors import DiskFull, Refused
 from shoal.core.identity.certificates import NAME
 from shoal.core.identity.join import JoinString
-from shoal.core.types import DeviceId, RunId
+from shoal.core.types import DeviceId
 
 RECENT = 90 * DAY
 """A device that has not called for longer does not hold up a change of the authority."""
@@ -38,38 +39,6 @@ def to_the_end(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Await
         return await asyncio.shield(asyncio.create_task(method(*args, **kwargs)))
 
     return whole
-
-
-@dataclass(frozen=True)
-class Known:
-    """A device, and when it last called: clock time; None: never."""
-
-    device: Registered
-    last_seen: float | None
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A device that was revoked. cut: how many open calls were cut. counted: the rounds with its updates."""
-
-    known: Known
-    cut: int
-    counted: tuple[tuple[RunId, int], ...]
-
-
-@dataclass(frozen=True)
-class Root:
-    """An authority. pin: SHA-256 of its key. certificates: how many valid ones it has signed.
-
-    awaited: approved devices, seen recently, that do not know it yet.
-    """
-
-    name: str
-    pin: bytes
-    signs: bool
-    expires: float
-    certificates: int
-    awaited: tuple[DeviceId, ...]
 
 
 class AuthorityApi:

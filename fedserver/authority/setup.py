@@ -53,7 +53,8 @@ def init(
     lacks = lacking(state)
     if not lacks and (state / SETTINGS).is_file():
         return _found(state, ())
-    store = Store(state)
+    elsewhere = read_server(None, {"state": state}).elsewhere if (state / SETTINGS).is_file() else None
+    store = Store(state, elsewhere)
     try:
         made = [] if (state / SETTINGS).is_file() else [_write(state, hosts, listen, join_listen)]
         config = read_server(None, {"state": state})

@@ -12,7 +12,7 @@ from shoal.core.errors import NotFound, near
 from shoal.shell.console import Console, Result, verb
 
 if TYPE_CHECKING:
-    from fedserver.authority.authority_api import Known
+    from fedserver.authority.answers import Known
     from fedserver.rpc.client import AuthorityClient
 
 

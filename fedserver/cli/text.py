@@ -46,9 +46,16 @@ def spec_data(spec: RunSpec) -> dict[str, Any]:
     return {
         "seed": spec.seed,
         "policy": asdict(spec.policy),
-        "learner": {"name": spec.learner, "options": dict(spec.learner_options)},
+        "learner": {
+            "name": spec.learner,
+            "options": dict(spec.learner_options),
+            "seed": spec.learner_seed,
+        },
         "parameters": _parameters(spec),
         "changed": sorted(spec.parameters),
+        "software": spec.software,
+        "initial_weights": spec.initial,
+        "digest": spec.digest,
     }
 
 
@@ -97,14 +104,15 @@ def runs(found: Sequence[RunSummary]) -> str:
             each.algorithm,
             each.stage,
             ago(each.created),
-            each.title or "-",
+            span(_duration(each)),
+            f"{each.progress} of {each.rounds}" if each.rounds else str(each.progress),
             str(each.cluster_count or "-"),
             percent(each.accuracy),
             each.waiting_for,
         )
         for each in found
     ]
-    heads = ("run", "algorithm", "stage", "started", "round", "clusters", "accuracy", "why")
+    heads = ("run", "algorithm", "stage", "started", "took", "rounds", "clusters", "accuracy", "why")
     return table(heads, rows)
 
 
@@ -123,8 +131,8 @@ def status(found: RunStatus) -> str:
                 percent(each.accuracy),
                 "-" if each.loss is None else f"{each.loss:.4f}",
                 str(each.examples or "-"),
-                _bytes(each.bytes_up),
-                _bytes(each.bytes_down),
+                size(each.bytes_up),
+                size(each.bytes_down),
             )
             for each in found.devices
         ]
@@ -134,7 +142,7 @@ def status(found: RunStatus) -> str:
         parts += [f"cluster {key}: {_many(len(own), 'device')}" for key, own in found.clusters.items()]
     if found.devices:
         parts.append(f"privacy in this run\n{privacy_table(found.released, found.central)}")
-    parts += [f"model {key}: {_bytes(weights.blob.size)}" for key, weights in found.models.items()]
+    parts += [f"model {key}: {size(weights.blob.size)}" for key, weights in found.models.items()]
     missing = found.missing.items()
     parts += [f"missing in the last round: {device}: {continued(why)}" for device, why in missing]
     for why, count in Counter(found.abandoned.values()).items():
@@ -152,6 +160,8 @@ def _settings(spec: RunSpec, created: float | None) -> str:
         ("algorithm", f"{spec.algorithm}, preset {spec.preset}, seed {spec.seed}"),
         ("started", "-" if created is None else f"{clock(created)}, {ago(created)}"),
         ("learner", f"{spec.learner}{options}" if spec.learner else "the one that each device has"),
+        ("weights", f"began with {spec.initial[:12]}" if spec.initial else "a device made the first ones"),
+        ("digest", f"{spec.digest[:12]}, by version {spec.software or 'unknown'}"),
         ("policy", _pairs(policy) + ("" if spec.policy.devices else " (devices=0: all that are connected)")),
         ("changed", _pairs(changed) or "none: all parameters are as in the preset"),
         ("unchanged", _pairs(rest)),
@@ -274,13 +284,24 @@ def clock(at: float) -> str:
 
 def ago(at: float | None) -> str:
     """How long ago a clock time was; "-" for None."""
-    seconds = None if at is None else max(0.0, time.time() - at)
+    return "-" if at is None else f"{span(max(0.0, time.time() - at))} ago"
+
+
+def span(seconds: float | None) -> str:
+    """A length of time; "-" for None."""
     if seconds is None:
         return "-"
-    for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit} ago"
-    return f"{seconds:.0f} s ago"
+    for unit, length in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _duration(found: RunSummary) -> float | None:
+    """How long a run has taken so far, or until it was over; None if that is unknown."""
+    if found.created is None or (found.over and found.ended is None):
+        return None
+    return max(0.0, (found.ended or time.time()) - found.created)
 
 
 def _many(count: int, what: str) -> str:
@@ -292,8 +313,8 @@ def _some(names: Sequence[str], most: int = 5) -> str:
     return ", ".join(names[:most]) + more
 
 
-def _bytes(size: int) -> str:
-    value, unit = float(size), "B"
+def size(count: int) -> str:
+    value, unit = float(count), "B"
     for larger in ("kB", "MB", "GB"):
         if value < 1000.0:
             break

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedserver.config import Settings
+from fedserver.coordinator.history.meter import Meter
 from fedserver.coordinator.recipe import Recipe
 from fedserver.coordinator.repair.caretaker import Caretaker
 from fedserver.coordinator.repair.recovery import Recovery
@@ -22,12 +23,12 @@ from fedserver.coordinator.runs import Lease, Run
 from fedserver.coordinator.status import summary_of
 from fedserver.coordinator.status_types import RunSummary
 from fedserver.coordinator.visits.visitor import Quota, Signal, Unlimited, Visitor
+from fedserver.store.engines import Elsewhere
 from fedserver.store.integrity.records import RunRecord
 from fedserver.store.integrity.redundancy import DamagedRow
-from fedserver.store.journal import Meter
 from fedserver.store.store import BlobCacheCalls, Storage
 from shoal.core.algorithm import State
-from shoal.core.engine.events import Event, Heard, Joined, Left
+from shoal.core.engine.events import Event, Joined, Left
 from shoal.core.engine.rounds import Stage
 from shoal.core.errors import DiskFull, InDoubt, NotFound, ServerFull, StorageFault, TooManyFiles, Unavailable
 from shoal.core.exchange.admit import Limits
@@ -81,9 +82,12 @@ class Coordinator:
         self._background: list[asyncio.Task[None]] = []
 
     @classmethod
-    async def open(cls, state: Path, settings: Settings) -> "Coordinator":
-        """Open a state folder and continue where the server stopped. Raises ConfigError or StorageFault."""
-        storage = await Storage.open(state)
+    async def open(cls, state: Path, settings: Settings, elsewhere: Elsewhere | None = None) -> "Coordinator":
+        """Open a state folder and continue where the server stopped, or where another one did.
+
+        Raises ConfigError, StorageFault, and NotLeader while another server uses the database elsewhere.
+        """
+        storage = await Storage.open(state, elsewhere)
         coordinator = cls(storage, settings)
         try:
             await storage.history.begin_start.when_space()
@@ -256,6 +260,7 @@ class Coordinator:
             blobs,
             self._wake,
             self.in_turn,
+            self.meter,
         )
         self.runs[run.run] = run
         self.runs = dict(sorted(self.runs.items(), key=lambda item: self.recovery.age(item[0])))
@@ -285,8 +290,7 @@ class Coordinator:
         """Note that a device has just called."""
         visitor.seen()
         for run in self.active():
-            if run.present(visitor.device):
-                run.engine.feed(Heard(visitor.device))
+            run.heard(visitor.device)
 
     async def join(self, visitor: Visitor) -> None:
         """Let a device that is ready to work take part in every active run.

@@ -16,15 +16,19 @@ from fedserver.coordinator.runs import Run
 from fedserver.coordinator.status import clusters_of, device_of, figures_of, unchecked, unreadable
 from fedserver.coordinator.status_types import ClusterVersions, RunChange, RunStatus, RunSummary, ServerStatus
 from fedserver.coordinator.visits import transfer
+from fedserver.store.content.frames import Frame
 from fedserver.store.integrity.records import LogLine, RunRecord, RunSpec, Standing
-from fedserver.store.released import statements
+from fedserver.store.journal.released import statements
 from shoal.core.algorithm import State
 from shoal.core.engine.round.attendance import Memory
 from shoal.core.engine.stages import Stage
 from shoal.core.errors import ConfigError, NotFound, Refused
 from shoal.core.exchange.payload import BlobRef, Weights
+from shoal.core.exchange.tensors import check_manifest
+from shoal.core.inference.graph.model import read_graph, reference_of
 from shoal.core.server_kit.aggregation.noised import promise
-from shoal.core.types import ModelKey, RunId
+from shoal.core.server_kit.history.records import CHANGED, RoundHistory
+from shoal.core.types import Bytes, ModelKey, RunId
 from shoal.shell import crash
 
 OWNER = "@operator"
@@ -112,8 +116,6 @@ class OperatorApi:
 
         Raises Refused if it is not over.
         """
-        if run not in self._coordinator.recovery.unreadable:
-            self._over(run)
         await self._coordinator.in_turn(self._remove(run))
 
     def runs(self) -> list[RunSummary]:
@@ -163,6 +165,14 @@ class OperatorApi:
         self._coordinator.run(run)
         return await self._coordinator.storage.journal.log_lines(run, after)
 
+    async def history(self, run: RunId, after: int = 0, *, devices: bool = True) -> list[RoundHistory]:
+        """The next rounds of a run that are over, with numbers above `after`; none if there are no more.
+
+        devices: whether to include the figures and positions of devices. Raises NotFound.
+        """
+        self._coordinator.run(run)
+        return await self._coordinator.storage.journal.rounds(run, after, devices=devices)
+
     async def status(self) -> ServerStatus:
         """The daemon, its devices and the active runs."""
         coordinator, settings = self._coordinator, self._coordinator.settings
@@ -183,20 +193,25 @@ class OperatorApi:
 
     # -- blobs ----------------------------------------------------------------------------------------------
 
-    def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[bytes]:
+    async def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[Bytes]:
         """The bytes of a blob, beginning with byte `start`. Raises NotFound."""
-        return transfer.read(self._coordinator.storage.blobs.path(blob.sha256), blob, start)
+        async for frame in self.frames(blob, start):
+            yield frame.data
+
+    def frames(self, blob: BlobRef, start: int) -> AsyncIterator[Frame]:
+        """The same in the messages in which they travel."""
+        return transfer.read(self._coordinator.storage.blobs, blob, start)
 
     async def uploaded(self, blob: BlobRef) -> int:
         """How many bytes of an upload have arrived."""
         return await asyncio.to_thread(self._coordinator.storage.blobs.uploaded, OWNER, blob)
 
-    async def upload(self, blob: BlobRef, start: int, chunks: AsyncIterator[bytes]) -> int:
+    async def upload(self, blob: BlobRef, start: int, chunks: AsyncIterator[Bytes]) -> int:
         """Receive weights for the start of a run. Returns how many bytes of them have arrived."""
         blobs = self._coordinator.storage.blobs
         with transfer.expected(self._coordinator, blob.size - start) as arrived:
 
-            async def counted() -> AsyncIterator[bytes]:
+            async def counted() -> AsyncIterator[Bytes]:
                 async for chunk in chunks:
                     arrived(len(chunk))
                     yield chunk
@@ -243,8 +258,8 @@ class OperatorApi:
             raise NotFound(f"the last models of run {run} cannot be used: {lost}", "restore a backup")
         blobs = storage.blob_cache(run)
         state = await blobs.load_state(found.state_type)
+        recipe = await asyncio.to_thread(recipe_of, found.spec)
         record = await storage.runs.reactivate.when_space(run)
-        recipe = await asyncio.to_thread(recipe_of, record.spec)
         await self._coordinator.add(record, recipe, state, blobs)
         await self._coordinator.run(run).note("an operator resumed it after its failure")
 
@@ -262,9 +277,12 @@ class OperatorApi:
             spec = replace(spec, parameters={**spec.parameters, "rounds": change.rounds})
             await asyncio.to_thread(recipe_of, spec)
         await found.change(spec, state)
+        found.recorder.event(CHANGED, f"an operator changed it: {_changes(change)}")
         await found.note(f"an operator changed it: {_changes(change)}")
 
     async def _remove(self, run: RunId) -> None:
+        if run not in self._coordinator.recovery.unreadable:
+            self._over(run)
         await self._coordinator.storage.runs.remove.when_space(run)
         self._coordinator.runs.pop(run, None)
         self._coordinator.recovery.unreadable.pop(run, None)
@@ -277,9 +295,8 @@ class OperatorApi:
         rounds = await storage.runs.rounds(run)
         traffic = {each.device: each for each in await storage.journal.traffic(run)}
         state, models = found.engine.state, {}
-        if not found.active:
-            for key, model in state.models.items():
-                models[key] = await found.blobs.weights(model)
+        for key, model in state.models.items():
+            models[key] = await found.blobs.weights(model)
         return RunStatus(
             self._coordinator.summary(found, await storage.journal.trainers()),
             clusters_of(state),
@@ -309,9 +326,13 @@ class OperatorApi:
     async def _start(self, spec: RunSpec, recipe: Recipe, initial: Weights | None) -> RunId:
         storage = self._coordinator.storage
         run = self._id_of(spec)
-        spec, blobs, model = replace(spec, name=spec.name or run), storage.blob_cache(run), None
+        name, given = initial.blob.sha256 if initial else "", spec.name or run
+        spec = replace(spec, name=given, software=shoal.__version__, initial=name)
+        blobs, model = storage.blob_cache(run), None
         record = RunRecord(run, spec, time.time(), Standing.ACTIVE, "", 1, (), "", 0)
         try:
+            if spec.graph:
+                await self._adopt_graph(run, spec, initial)
             if initial is not None:
                 await storage.runs.adopt(run, OWNER, initial)
                 model = await blobs.load(initial)
@@ -326,6 +347,16 @@ class OperatorApi:
         crash.point("server.run-stored")
         await self._coordinator.add(replace(record, memory=Memory(waiting)), recipe, state, blobs)
         return run
+
+    async def _adopt_graph(self, run: RunId, spec: RunSpec, initial: Weights | None) -> None:
+        """Keep the graph that was uploaded for a run. Raises BadPayload for one that no device would take, or
+        whose weights are not the run's."""
+        storage, stored = self._coordinator.storage, reference_of(spec.graph, spec.graph_bytes)
+        await storage.runs.adopt(run, OWNER, stored)
+        tensors = await asyncio.to_thread(storage.blobs.read, stored)
+        graph = await asyncio.to_thread(read_graph, tensors["graph"].tobytes())
+        if initial is not None:
+            check_manifest(initial.manifest, graph.weights, "the initial model")
 
     def _id_of(self, spec: RunSpec) -> RunId:
         recovery = self._coordinator.recovery

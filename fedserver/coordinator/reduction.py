@@ -10,22 +10,26 @@ from fedserver.store.content.blobs import Blobs
 from fedserver.store.content.mapped import StoredTensors
 from fedserver.store.integrity.records import ReportRecord
 from shoal.core.algorithm import Report, ServerHalf, State
-from shoal.core.exchange.messages import Evaluated, Message
+from shoal.core.exchange.messages import Message
 from shoal.core.exchange.payload import Weights, decode
 from shoal.core.exchange.tensors import check_finite
-from shoal.core.server_kit.standard import mean_accuracy, metrics_of
+from shoal.core.server_kit.history.figures import Figures, figures_of
 from shoal.core.types import DeviceId, Tensors
 
 T = TypeVar("T")
 
 
 class StoredReports(Sequence[Report]):
-    """The reports of a round, each read from its record and its blobs when it is accessed."""
+    """The reports of a round, each read from its record and its blobs when it is accessed.
+
+    figures: by device, what the reports that were accessed say of the models.
+    """
 
     def __init__(
         self, records: Sequence[ReportRecord], tasks: Mapping[DeviceId, Message], blobs: Blobs
     ) -> None:
         self._records, self._tasks, self._blobs = records, tasks, blobs
+        self.figures: dict[DeviceId, Figures] = {}
 
     @overload
     def __getitem__(self, index: int) -> Report: ...
@@ -35,8 +39,10 @@ class StoredReports(Sequence[Report]):
         if isinstance(index, slice):
             return StoredReports(self._records[index], self._tasks, self._blobs)
         record = self._records[index]
-        reply = self._tasks[record.device].reply
-        return Report(record.device, decode(record.payload, {reply.kind: reply}, self._open))
+        task = self._tasks[record.device]
+        message = decode(record.payload, {task.reply.kind: task.reply}, self._open)
+        self.figures[record.device] = figures_of(task, message)
+        return Report(record.device, message)
 
     def __len__(self) -> int:
         return len(self._records)
@@ -54,13 +60,6 @@ def reduce(server_half: ServerHalf, state: State, reports: Sequence[Report]) -> 
     for key, model in following.models.items():
         check_finite(model, f"the combined model {key}")
     return following
-
-
-def measured_accuracy(reports: Sequence[Report], tasks: Mapping[DeviceId, Message]) -> float | None:
-    """The mean held-out accuracy if devices measured it in this round, else None. No tensor is opened."""
-    if not any(issubclass(task.reply, Evaluated) for task in tasks.values()):
-        return None
-    return mean_accuracy(reports) if any(metrics_of(reports)) else None
 
 
 async def in_thread(work: Callable[[], T]) -> T:

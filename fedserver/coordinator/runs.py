@@ -8,8 +8,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from fedserver.coordinator.history.meter import Meter
+from fedserver.coordinator.history.recorder import Recorder, log_lines
 from fedserver.coordinator.recipe import Recipe
-from fedserver.coordinator.reduction import StoredReports, in_thread, measured_accuracy, reduce
+from fedserver.coordinator.reduction import StoredReports, in_thread, reduce
 from fedserver.coordinator.repair import damage
 from fedserver.coordinator.repair.damage import DamagedReports
 from fedserver.coordinator.visits.visitor import Signal
@@ -19,13 +21,16 @@ from shoal.core.algorithm import State
 from shoal.core.engine.events import (
     Abandon,
     Changed,
+    Damaged,
     Effect,
     Event,
     Finished,
+    Heard,
     Offer,
     Opened,
     Reduce,
     Reduced,
+    Reported,
     RolledBack,
     Save,
     SteppedIn,
@@ -46,6 +51,7 @@ from shoal.core.errors import (
 )
 from shoal.core.exchange.link import Task
 from shoal.core.exchange.messages import Message
+from shoal.core.server_kit.history.records import PAUSED, RESUMED
 from shoal.core.types import DeviceId, ModelKey
 from shoal.shell import crash
 
@@ -53,9 +59,8 @@ log = logging.getLogger("shoal.run")
 
 AGAIN = 1.0
 """Seconds after which reports whose files could not be opened are combined again."""
-NAMED, REASON = 10, 2000
-"""How many missing devices a log line names (`run show` lists all), and how many characters of an error it
-has."""
+REASON = 2000
+"""How many characters of an error a log line has."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,7 @@ class Run:
     at its deadline. paused: why the same holds until an operator resumes the run, "" if it does not.
     complaints, repairs: when a device has said that a blob is wrong, and when one was repaired. disputed:
     devices that sent two different reports in a round, with the round. left_open: the releases
-    without a guarantee that are already recorded, see `fedserver.store.released`.
+    without a guarantee that are already recorded, see `fedserver.store.journal.released`.
     """
 
     def __init__(
@@ -87,10 +92,11 @@ class Run:
         blobs: BlobCacheCalls,
         wake: Callable[[DeviceId], None],
         in_turn: Callable[[Coroutine[Any, Any, None]], Awaitable[None]],
+        meter: Meter,
     ) -> None:
         self.run, self.spec, self.server_half = record.run, record.spec, recipe.server_half
         self.created, self.standing, self.reason = record.created, record.standing, record.reason
-        self.paused = record.paused
+        self.paused, self.ended = record.paused, record.ended
         self._stood_since, self._stood = time.monotonic(), 0.0
         self.engine = RoundEngine(
             recipe.server_half,
@@ -114,10 +120,9 @@ class Run:
         self.left_open: set[tuple[DeviceId, str]] = set()
         self.blobs = blobs
         self.state_type = recipe.state
-        self._remarks = tuple(state.remarks)
+        self.recorder, self._meter = Recorder(state), meter
         self.storage, self._wake, self._in_turn = storage, wake, in_turn
         self._opened, self._abandoned = time.monotonic(), ""
-        self._accuracy: float | None = None
         self._reduction: asyncio.Task[None] | None = None
 
     @property
@@ -142,14 +147,23 @@ class Run:
         (`fedserver.store.disk_space`). It does nothing if the run is over.
         """
         still = self.held or self.paused
-        for event in events if still else (*events, Tick(time.monotonic() - self._stood)):
+        for event in events if still else (*events, Tick(self._clock())):
             if self.active:
                 await self.feed(event)
 
+    def heard(self, device: DeviceId) -> None:
+        """Note that a device has just called, if it takes part."""
+        if self.present(device):
+            self.engine.feed(Heard(device, self._clock()))
+
+    def _clock(self) -> float:
+        """Seconds, without those for which the run was paused."""
+        return (self._stood_since if self.paused else time.monotonic()) - self._stood
+
     async def end(self, standing: Standing, reason: str) -> None:
         """End the run, and withdraw its tasks."""
-        self.standing, self.reason = standing, reason
-        await self.storage.runs.end.when_space(self.run, standing, reason)
+        self.standing, self.reason, self.ended = standing, reason, time.time()
+        await self.storage.runs.end.when_space(self.run, standing, reason, self.ended)
         crash.point("server.run-ended")
         auxiliary = "was" if standing is Standing.STOPPED else "has"
         await self.note(f"the run {auxiliary} {standing.value}: {reason}")
@@ -162,6 +176,7 @@ class Run:
         if self.active and not self.paused:
             self.paused, self._stood_since = reason, time.monotonic()
             await self.storage.runs.pause.when_space(self.run, reason)
+            self.recorder.event(PAUSED, reason)
             await self.note(f"paused: {reason}")
             self.changed.fire()
 
@@ -171,6 +186,7 @@ class Run:
             await self.storage.runs.pause.when_space(self.run, "")
             self._stood += time.monotonic() - self._stood_since
             self.paused = ""
+            self.recorder.event(RESUMED, "an operator resumed it")
             await self.note("an operator resumed it")
             await self.advance()
             self.changed.fire()
@@ -189,7 +205,8 @@ class Run:
         An open round is abandoned. Raises NotFound if the models are not stored, Refused while reports are
         being combined.
         """
-        if self.active and self.engine.stage is Stage.REDUCING:
+        combining = self.engine.stage is Stage.REDUCING
+        if self.active and combining:
             raise Refused(
                 f"run {self.run} is combining the reports of round {self.engine.round}",
                 "try again in a moment",
@@ -208,6 +225,10 @@ class Run:
         earlier = await self.blobs.load_state(self.state_type, round)
         state = rolled_back(self.engine.state, earlier, cluster)
         what = f"the model of {cluster}" if cluster else "the run"
+        if combining:  # the run ended meanwhile, so the result of these reports will never count
+            lost = tuple(sorted(self.engine.reported))
+            self.engine.feed(Damaged(self.engine.round, lost, f"the run ended: {self.reason}"))
+        self.recorder.rolled_back()
         await self.feed(RolledBack(state, f"an operator rolled {what} back to the start of round {round}"))
         await self.advance()
 
@@ -222,11 +243,15 @@ class Run:
             await asyncio.wait([self._reduction], timeout=seconds)
 
     async def feed(self, event: Event) -> None:
+        if isinstance(event, Reported):
+            self.recorder.reported(event.device)
         try:
             effects = self.engine.feed(event)
         except StaleReport:
             raise
         except Exception as error:
+            if not self.active:  # an operator's call, which must not seem to have worked
+                raise
             await self._fail("the next round cannot be planned", error)
             return
         for effect in effects:
@@ -260,11 +285,13 @@ class Run:
             case Withdraw():
                 self._wake(effect.device)
             case Reduce():
+                self._meter.add_seconds("devices", time.monotonic() - self._opened)
                 self._reduction = asyncio.create_task(self._reduce(effect))
             case Abandon():
                 self._abandoned = effect.reason
             case Save():
-                await self._save(effect)
+                with self._meter.phase("save"):
+                    await self._save(effect)
             case Finished():
                 await self.end(Standing.FAILED if effect.failed else Standing.FINISHED, effect.reason)
 
@@ -285,6 +312,7 @@ class Run:
         task = Task(self.run, effect.round, effect.attempt, effect.seed, effect.title, payload)
         self._offered[effect.device] = Lease(task, effect.message)
         crash.point("server.offered")
+        self.recorder.offered(effect.device)
         self._wake(effect.device)
 
     async def _save(self, effect: Save) -> None:
@@ -296,26 +324,32 @@ class Run:
             missing=dict(effect.missing),
             abandoned=self._abandoned,
             seconds=time.monotonic() - self._opened,
-            accuracy=None if self._abandoned else self._accuracy,
+            accuracy=None if self._abandoned else self.recorder.accuracy,
         )
         checkpoint = await self.blobs.store_state.when_space(self.state_type, effect.state)
         crash.point("server.state-stored")
+        history = self.recorder.closed(
+            closed,
+            effect.state,
+            await self.blobs.names_of.when_space(effect.state.models),
+            self.engine.plan.tasks,
+            self._meter.take_round(self.run),
+        )
         await self.storage.runs.save_round.when_space(
-            self.run, closed, checkpoint, effect.abandoned_in_a_row, effect.memory
+            self.run, closed, checkpoint, effect.abandoned_in_a_row, effect.memory, history
         )
         crash.point("server.round-tidied")
-        self._abandoned, self.title, self._accuracy = "", "", None
+        self._meter.rounds["abandoned" if closed.abandoned else "done"] += 1
+        self._abandoned, self.title = "", ""
         self._offered.clear()
-        await self.note(_summary(closed))
-        for remark in effect.state.remarks:
-            if remark not in self._remarks and not closed.abandoned:
-                await self.note(remark)
-        self._remarks = tuple(effect.state.remarks)
+        for text in log_lines(closed, history):
+            await self.note(text)
 
     async def _reduce(self, effect: Reduce) -> None:
         with suppress(StorageFault, Unavailable):  # the coordinator already knows of the fault, or is closed
             try:
-                following = await self._combined_when_possible(effect)
+                with self._meter.phase("combine"):
+                    following = await self._combined_when_possible(effect)
             except DamagedReports as damaged:
                 await self._in_turn(damage.withdraw(self, effect.round, damaged.lost, Stage.REDUCING))
             except StorageFault as fault:
@@ -345,7 +379,7 @@ class Run:
             if len(counted) < len(effect.devices):
                 raise NotFound("reports that counted are not stored")
             following = await in_thread(lambda: reduce(server_half, state, reports))
-            self._accuracy = await in_thread(lambda: measured_accuracy(reports, tasks))
+            await in_thread(lambda: self.recorder.combined(reports.figures, following))
         except (StorageFault, asyncio.CancelledError):
             raise
         except Exception:
@@ -367,15 +401,3 @@ def _elapsed(record: RunRecord) -> float:
 async def _raise(fault: StorageFault) -> None:
     """Raise a disk error in turn, where the coordinator stops the process because of it."""
     raise fault
-
-
-def _summary(closed: RoundRecord) -> str:
-    """The log line about a round that is over."""
-    parts = ("no result", closed.title, closed.abandoned) if closed.abandoned else ("done", closed.title)
-    end = ": ".join(filter(None, parts))
-    named = sorted(closed.missing.items())[:NAMED]
-    missing = "".join(f"; {device} is missing: {reason}" for device, reason in named)
-    more = f"; {len(closed.missing) - len(named)} more are missing" if len(closed.missing) > NAMED else ""
-    accuracy = "" if closed.accuracy is None else f"; held-out accuracy {closed.accuracy:.3f}"
-    counted = f"{closed.reported} of {closed.asked} devices counted"
-    return f"{end}; {counted}, {closed.seconds:.1f} s{accuracy}{missing}{more}"

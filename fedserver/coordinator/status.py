@@ -20,6 +20,9 @@ def summary_of(run: Run, known: Iterable[DeviceId]) -> RunSummary:
         "created": run.created,
         "cluster_count": sum(map(bool, clusters_of(run.engine.state).values())),
         "accuracy": _mean_accuracy(run.engine.state),
+        "ended": None if run.active else run.ended or None,
+        "progress": run.engine.state.progress,
+        "rounds": _rounds_of(run.engine.state),
     }
     if not run.active:
         return RunSummary(*common, run.standing.value, run.engine.round, waiting_for=run.reason, **so_far)
@@ -84,6 +87,11 @@ def _mean_accuracy(state: State) -> float | None:
     if not samples:
         return None
     return sum(each.accuracy * each.examples for each in state.metrics.values()) / samples
+
+
+def _rounds_of(state: State) -> int:
+    """How many rounds of training a run has in all; 0 if its state does not say."""
+    return int(getattr(getattr(state, "parameters", None), "rounds", 0))
 
 
 def figures_of(state: State, traffic: Mapping[DeviceId, Traffic]) -> tuple[DeviceFigures, ...]:

@@ -19,7 +19,9 @@ class RunSummary:
 
     stage: one of STAGES. time_left: in seconds, or None if there is no limit. created: seconds since 1970.
     cluster_count: how many clusters have devices. accuracy: mean over the devices of the held-out accuracy
-    that each measured last, from 0 to 1, or None if none has measured it yet.
+    that each measured last, from 0 to 1, or None if none has measured it yet. ended: as created, None if it
+    is not over. progress, rounds: how many rounds of training are complete, and how many it has in all; 0 if
+    the algorithm does not say.
     """
 
     run: RunId
@@ -35,6 +37,9 @@ class RunSummary:
     created: float | None = None
     cluster_count: int = 0
     accuracy: float | None = None
+    ended: float | None = None
+    progress: int = 0
+    rounds: int = 0
 
     @property
     def over(self) -> bool:
@@ -59,7 +64,7 @@ class RunStatus:
     """The full status of a run.
 
     abandoned: for each abandoned round, why it has no result. missing: the devices that are missing in the
-    last round, and why. models: the models of the clusters, once the run is over. released: what devices have
+    last round, and why. models: the models of the clusters at present. released: what devices have
     released in this run. central: the guarantee of noise that the server adds. spec: what the operator asked
     for: parameters, seed, policy, learner. accuracies: the mean held-out accuracy of each round in which
     devices measured it.

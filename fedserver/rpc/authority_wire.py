@@ -3,7 +3,7 @@
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from fedserver.authority.authority_api import Ended, Known, Root
+from fedserver.authority.answers import Ended, Known, Root
 from fedserver.store.identities.records import (
     Certified,
     DeviceStanding,

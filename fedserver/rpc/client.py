@@ -2,16 +2,18 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import grpc
+import numpy as np
 from google.protobuf.message import DecodeError
 
-from fedserver.authority.authority_api import Ended, Known, Root
+from fedserver.authority.answers import Ended, Known, Root
 from fedserver.coordinator.status_types import ClusterVersions, RunChange, RunStatus, RunSummary, ServerStatus
-from fedserver.rpc import authority_wire, operator_wire
+from fedserver.rpc import authority_wire, history_wire, operator_wire
 from fedserver.store.identities.records import Terms, Token
 from fedserver.store.integrity.records import LogLine, RunSpec
 from shoal.core.engine.timeouts import ANSWER
@@ -26,6 +28,7 @@ from shoal.core.exchange._pb.fed.v1.fault_pb2 import Fault
 from shoal.core.exchange._pb.fed.v1.operator_service_pb2_grpc import OperatorServiceStub
 from shoal.core.exchange.payload import BlobRef, Weights
 from shoal.core.exchange.tensors import digest, manifest_of, nbytes, pack, unpack
+from shoal.core.server_kit.history.records import RoundHistory
 from shoal.core.types import DeviceId, ModelKey, RunId, Tensors
 
 SOCKET = "operator.sock"
@@ -57,7 +60,10 @@ class OperatorClient:
     ) -> None:
         self._channel.close()
 
-    def start_run(self, spec: RunSpec, initial: Tensors | None) -> RunId:
+    def start_run(self, spec: RunSpec, initial: Tensors | None, graph: bytes | None = None) -> RunId:
+        if graph is not None:
+            sent = self._upload({"graph": np.frombuffer(graph, np.uint8)}).blob
+            spec = replace(spec, graph=sent.sha256, graph_bytes=sent.size)
         request = operator_wire.spec_to_pb(spec)
         if initial is not None:
             request.initial_model.CopyFrom(wire.weights_to_pb(self._upload(initial)))
@@ -134,6 +140,22 @@ class OperatorClient:
                 yield operator_wire.line_from_pb(line)
                 after = line.number
             if not found.lines:
+                return
+
+    def history(self, run: RunId, after: int = 0, *, devices: bool = True) -> Iterator[RoundHistory]:
+        """The rounds of a run that are over, with numbers above `after`, oldest first.
+
+        They are fetched page by page. devices: whether to include the figures and the positions of devices,
+        which are most of a history.
+        """
+        while True:
+            request = pb.ReadHistoryRequest(run=run, after=after, without_devices=not devices)
+            with self._errors():
+                found = self._operator.ReadHistory(request, timeout=ANSWER)
+            for each in map(history_wire.round_from_pb, found.rounds):
+                yield each
+                after = each.round
+            if not found.rounds:
                 return
 
     def fetch(self, weights: Weights) -> Tensors:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 from fedserver.authority.authority_api import AuthorityApi
 from fedserver.coordinator.operator_api import OperatorApi
-from fedserver.rpc import authority_wire, operator_wire
+from fedserver.rpc import authority_wire, history_wire, operator_wire
 from fedserver.rpc.admission.identity import Context, Verified
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import authority_service_pb2 as authority_pb
@@ -80,6 +80,10 @@ class Operators(OperatorServiceServicer):
     async def ReadLog(self, request: pb.ReadLogRequest, context: Context) -> pb.ReadLogResponse:
         lines = await self._runs.log(request.run, request.after)
         return pb.ReadLogResponse(lines=map(operator_wire.line_to_pb, lines))
+
+    async def ReadHistory(self, request: pb.ReadHistoryRequest, context: Context) -> pb.ReadHistoryResponse:
+        rounds = await self._runs.history(request.run, request.after, devices=not request.without_devices)
+        return pb.ReadHistoryResponse(rounds=map(history_wire.round_to_pb, rounds))
 
 
 class Observers(ObserverServiceServicer):

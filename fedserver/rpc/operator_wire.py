@@ -5,6 +5,7 @@ legal raises ConfigError.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
@@ -25,6 +26,7 @@ from fedserver.store.integrity.records import LogLine, RunSpec
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import operator_service_pb2 as pb
+from shoal.core.exchange.payload import BlobRef
 from shoal.core.privacy.cost import Cost
 from shoal.core.privacy.report import CentralNoise, Statement
 from shoal.core.types import DeviceId, RunId
@@ -60,13 +62,17 @@ def spec_to_pb(spec: RunSpec) -> pb.StartRunRequest:
         ),
         seed=spec.seed,
         learner=pb.Learner(
-            name=spec.learner, options=wire.scalars_to_pb(spec.learner_options, "learner options")
+            name=spec.learner,
+            options=wire.scalars_to_pb(spec.learner_options, "learner options"),
+            seed=spec.learner_seed,
         ),
+        graph=wire.blob_to_pb(BlobRef(spec.graph, spec.graph_bytes)) if spec.graph else None,
     )
 
 
 def spec_from_pb(request: pb.StartRunRequest) -> RunSpec:
     """Raises ConfigError for an illegal policy, BadPayload for a malformed request."""
+    graph = wire.blob_from_pb(request.graph) if request.HasField("graph") else BlobRef("0" * 64, 0)
     return RunSpec(
         request.name,
         request.algorithm,
@@ -76,6 +82,9 @@ def spec_from_pb(request: pb.StartRunRequest) -> RunSpec:
         request.seed,
         request.learner.name,
         wire.scalars_from_pb(request.learner.options, "learner options"),
+        learner_seed=request.learner.seed if request.learner.HasField("seed") else None,
+        graph=graph.sha256 if request.HasField("graph") else "",
+        graph_bytes=graph.size,
     )
 
 
@@ -125,9 +134,12 @@ def summary_to_pb(summary: RunSummary) -> pb.RunSummary:
         time_left=None if left is None else wire.seconds_to_pb(left),
         cluster_count=summary.cluster_count,
         accuracy=summary.accuracy,
+        progress=summary.progress,
+        rounds=summary.rounds,
     )
-    if summary.created is not None:
-        found.created.FromNanoseconds(round(summary.created * 1e9))
+    for name in ("created", "ended"):
+        if (at := getattr(summary, name)) is not None:
+            getattr(found, name).FromNanoseconds(round(at * 1e9))
     return found
 
 
@@ -146,6 +158,9 @@ def summary_from_pb(summary: pb.RunSummary) -> RunSummary:
         summary.created.ToNanoseconds() / 1e9 if summary.HasField("created") else None,
         summary.cluster_count,
         summary.accuracy if summary.HasField("accuracy") else None,
+        summary.ended.ToNanoseconds() / 1e9 if summary.HasField("ended") else None,
+        summary.progress,
+        summary.rounds,
     )
 
 
@@ -165,6 +180,7 @@ def status_to_pb(status: RunStatus) -> pb.RunStatus:
         released=_released_to_pb(status.released),
         central=None if status.central is None else pb.CentralNoise(**vars(status.central)),
         spec=None if status.spec is None else spec_to_pb(status.spec),
+        origin=None if status.spec is None else _origin_to_pb(status.spec),
         accuracies=[
             pb.RoundAccuracy(round=number, accuracy=accuracy)
             for number, accuracy in status.accuracies.items()
@@ -182,9 +198,18 @@ def status_from_pb(status: pb.RunStatus) -> RunStatus:
         {key: wire.weights_from_pb(weights) for key, weights in sorted(status.models.items())},
         _released_from_pb(status.released),
         CentralNoise(status.central.rho, status.central.delta) if status.HasField("central") else None,
-        spec_from_pb(status.spec) if status.HasField("spec") else None,
+        _started_from_pb(status) if status.HasField("spec") else None,
         {each.round: each.accuracy for each in status.accuracies},
     )
+
+
+def _origin_to_pb(spec: RunSpec) -> pb.RunOrigin:
+    return pb.RunOrigin(software=spec.software, initial_model=spec.initial)
+
+
+def _started_from_pb(status: pb.RunStatus) -> RunSpec:
+    origin = status.origin
+    return replace(spec_from_pb(status.spec), software=origin.software, initial=origin.initial_model)
 
 
 def _released_to_pb(released: Mapping[DeviceId, Statement]) -> list[pb.Released]:

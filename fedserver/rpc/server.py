@@ -3,7 +3,7 @@
 import asyncio
 import ipaddress
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,8 @@ from fedserver.rpc.admission.auth_interceptor import AuthInterceptor, RecordingS
 from fedserver.rpc.admission.connections import Connections
 from fedserver.rpc.admission.identity import Callers, Unverified, Verified
 from fedserver.rpc.admission.limits import Admission
-from fedserver.rpc.device import Blobs, Devices, Identities, Placements, blobs_of_device
+from fedserver.rpc.blobs import Blobs, add_blobs, blobs_of_device
+from fedserver.rpc.device import Devices, Identities, Placements
 from fedserver.rpc.errors import Errors
 from fedserver.rpc.messages import Requests
 from fedserver.rpc.operator import Authorities, Observers, Operators
@@ -32,7 +33,6 @@ from fedserver.rpc.tls import Access, device_credentials, joining_credentials, j
 from shoal.core.engine.timeouts import CONNECTION
 from shoal.core.errors import ConfigError
 from shoal.core.exchange._pb.fed.v1.authority_service_pb2_grpc import add_AuthorityServiceServicer_to_server
-from shoal.core.exchange._pb.fed.v1.blob_service_pb2_grpc import add_BlobServiceServicer_to_server
 from shoal.core.exchange._pb.fed.v1.device_service_pb2_grpc import add_DeviceServiceServicer_to_server
 from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import add_IdentityServiceServicer_to_server
 from shoal.core.exchange._pb.fed.v1.observer_service_pb2_grpc import add_ObserverServiceServicer_to_server
@@ -66,13 +66,15 @@ DEVICE_SERVICES = ("fed.v1.DeviceService", "fed.v1.BlobService", "fed.v1.Placeme
 
 
 class Listeners:
-    """The open ports. address: "HOST:PORT", where devices call; join_address: where they join, or ""."""
+    """The open ports. address: "HOST:PORT", where devices call; join_address: where they join, or "".
+    places: how many more calls and transfers devices may begin."""
 
     def __init__(
         self, servers: list[aio.Server], checks: health.HealthServicer, connections: Connections
     ) -> None:
         self.servers, self._checks = servers, checks
         self.address = self.join_address = ""
+        self.places: Callable[[], Mapping[str, int]] = dict
         self._watching = asyncio.create_task(connections.watch())
 
     async def stop_accepting(self) -> None:
@@ -86,11 +88,16 @@ class Listeners:
 
 
 async def listen(
-    coordinator: Coordinator, address: str, socket: Path, access: Access | None = None
+    coordinator: Coordinator,
+    address: str,
+    socket: Path,
+    access: Access | None = None,
+    addresses: tuple[str, ...] = (),
 ) -> Listeners:
     """Serve devices at `address`, without `access` in plain text and only on loopback; operators at `socket`.
 
-    Raises ConfigError for an address that is not available.
+    addresses: where devices may find the leader, here or elsewhere, if there are several servers. Raises
+    ConfigError for an address that is not available.
     """
     verified = None if access is None else Verified(access.peers, coordinator.settings.placements)
     callers: Callers = verified or Unverified()
@@ -100,7 +107,13 @@ async def listen(
         coordinator.may_train = access.peers.may_train
         coordinator.quota = ModelQuota(access.peers, coordinator.settings.clusters)
     options = (*OPTIONS, *_ageing(coordinator.settings.age))
-    at_devices = (Errors(connections, attention[0]), *authorization, Admission(callers), Requests())
+    admission = Admission(callers)
+    at_devices = (
+        Errors(connections, attention[0], count=coordinator.meter.refused),
+        *authorization,
+        admission,
+        Requests(),
+    )
     devices = aio.server(interceptors=at_devices, options=options)
     operators = aio.server(
         interceptors=(Errors(own_disk=True), Requests()),
@@ -109,17 +122,18 @@ async def listen(
     )
     checks, operator_api = health.HealthServicer(), OperatorApi(coordinator)
     listeners = Listeners([devices, operators], checks, connections)
+    listeners.places = admission.places
     coordinator.attention.extend(each.notices for each in attention)
     served: Any = RecordingServer(devices)  # all of a server that generated code asks for
     if access is None or verified is None:
-        host, port = _loopback(address), bind(devices, address)
+        host, port = loopback(address), bind(devices, address)
         listeners.address = f"{host}:{port}"
         connections.ports.add(port)
     else:
         port = bind(devices, address, device_credentials(access.peers.authority))
         listeners.address = access.at(port)
         joins = JoinService(access.peers, listeners.address)
-        joining = joining_server(joins, Errors(connections, attention[1]))
+        joining = joining_server(joins, Errors(connections, attention[1], count=coordinator.meter.refused))
         join_port = bind(joining, access.join_listen, joining_credentials(access.peers.authority))
         listeners.join_address = access.at(join_port)
         connections.ports.update((port, join_port))
@@ -128,16 +142,16 @@ async def listen(
         add_ObserverServiceServicer_to_server(Observers(operator_api, verified), served)
         authority_api = AuthorityApi(coordinator, access.peers, access.at(join_port))
         add_AuthorityServiceServicer_to_server(Authorities(authority_api), operators)
-    add_DeviceServiceServicer_to_server(Devices(coordinator, callers), served)
+    add_DeviceServiceServicer_to_server(Devices(coordinator, callers, addresses), served)
     add_PlacementServiceServicer_to_server(Placements(coordinator, callers), served)
-    add_BlobServiceServicer_to_server(Blobs(blobs_of_device(coordinator, callers)), served)
+    add_blobs(Blobs(blobs_of_device(coordinator, callers)), served)
     add_OperatorServiceServicer_to_server(Operators(operator_api), operators)
-    add_BlobServiceServicer_to_server(Blobs(lambda context: operator_api), operators)
+    add_blobs(Blobs(lambda context: operator_api), operators)
     for server in (served, operators):
         health_pb2_grpc.add_HealthServicer_to_server(checks, server)
     if access is not None:
         check_complete(served.calls)
-    _bind_socket(operators, socket)
+    bind_socket(operators, socket)
     for each in listeners.servers:
         await each.start()
     for service in ("", *DEVICE_SERVICES):
@@ -157,7 +171,7 @@ def _ageing(age: float) -> tuple[tuple[str, int], ...]:
     )
 
 
-def _loopback(address: str) -> str:
+def loopback(address: str) -> str:
     """Return the host of an address. Raises ConfigError if other machines can reach it."""
     host, colon, port = address.rpartition(":")
     try:
@@ -185,7 +199,7 @@ def bind(server: aio.Server, address: str, credentials: grpc.ServerCredentials |
         ) from None
 
 
-def _bind_socket(server: aio.Server, socket: Path) -> None:
+def bind_socket(server: aio.Server, socket: Path) -> None:
     """Create a socket that only this user can open, from the first moment on.
 
     gRPC does not tell who is at the other end of a Unix socket, so nothing is asked of them here: the mode of

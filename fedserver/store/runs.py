@@ -13,10 +13,12 @@ from fedserver.store.history import History
 from fedserver.store.identities.audit import AuditLog, Event
 from fedserver.store.integrity.records import ReportRecord, RoundRecord, RunRecord, RunSpec, Standing
 from fedserver.store.integrity.redundancy import DamagedRow
+from fedserver.store.journal.timeline import Timeline, history_of
 from shoal.core.engine.checkpoint import Structure, blobs_of, decode, encode
 from shoal.core.engine.round.attendance import Memory
 from shoal.core.errors import DataFault, DiskFull, NotFound
 from shoal.core.exchange.payload import Weights
+from shoal.core.server_kit.history.records import RoundHistory
 from shoal.core.types import DeviceId, RunId, Tensors
 from shoal.shell import crash
 
@@ -39,6 +41,7 @@ class Runs:
     ) -> None:
         self._db, self._blobs, self._references = database, blobs, references
         self._history, self._audit = history, audit
+        self._timeline = Timeline(database)
 
     def keep(self, run: RunId, tensors: Tensors) -> Weights:
         """Store tensors for a run's tasks.
@@ -146,7 +149,8 @@ class Runs:
                     (last, run, last),
                 )
                 self._db.execute("DELETE FROM reports WHERE run = ? AND round >= ?", (run, last))
-                self._db.execute("DELETE FROM rounds WHERE run = ? AND round >= ?", (run, last))
+                for table in ("rounds", "timeline"):
+                    self._db.execute(f"DELETE FROM {table} WHERE run = ? AND round >= ?", (run, last))  # noqa: S608
         self._references.remove_unneeded(before)
 
     def versions(self, run: RunId) -> list[int]:
@@ -176,8 +180,12 @@ class Runs:
         checkpoint: Structure,
         abandoned_in_a_row: int,
         memory: Memory,
+        history: RoundHistory | None = None,
     ) -> None:
-        """End a round; the next one will open with `checkpoint` and `memory`."""
+        """End a round; the next one will open with `checkpoint` and `memory`.
+
+        history: what happened in it; only what `closed` has, if that is all that is known.
+        """
         following, structure = closed.round + 1, json.dumps(checkpoint)
         with self._db.transaction():
             self._db.execute(
@@ -201,6 +209,7 @@ class Runs:
                     closed.accuracy,
                 ),
             )
+            self._timeline.add(run, history or history_of(closed))
             before = self._references.of_run(run)
             if closed.abandoned:
                 # The next round opens with the same state. A second copy of it would only age the others, and
@@ -222,12 +231,12 @@ class Runs:
         crash.point("server.round-saved")
         self._references.remove_unneeded(before | self._references.release(run))
 
-    def end(self, run: RunId, standing: Standing, reason: str) -> None:
-        """End a run. Its last checkpoint stays."""
+    def end(self, run: RunId, standing: Standing, reason: str, ended: float) -> None:
+        """End a run. Its last checkpoint stays. ended: seconds since 1970."""
         with self._db.transaction():
             self._db.execute(
-                "UPDATE runs SET standing = ?, reason = ?, asked = '[]' WHERE run = ?",
-                (standing.value, reason, run),
+                "UPDATE runs SET standing = ?, reason = ?, asked = '[]', ended = ? WHERE run = ?",
+                (standing.value, reason, ended, run),
             )
             self._audit.record(Event.RUN_ENDED, run=run, standing=standing.value, reason=reason)
             before = self._references.of_run(run)
@@ -244,10 +253,9 @@ class Runs:
         """Change what the operator asked for, and the state with which the current round opens."""
         with self._db.transaction():
             self._db.execute("UPDATE runs SET spec = ? WHERE run = ?", (_spec_to_json(spec), run))
-            self._db.execute(
-                "UPDATE checkpoints SET structure = ? WHERE run = ? AND round = ?",
-                (json.dumps(checkpoint), run, round),
-            )
+            # Written again, with its blobs: an earlier version may have stored the same state in others.
+            self._db.execute("DELETE FROM checkpoints WHERE run = ? AND round = ?", (run, round))
+            self._add_checkpoint(run, round, checkpoint)
             self._audit.record(Event.RUN_CHANGED, run=run, policy=asdict(spec.policy), **spec.parameters)
 
     def reactivate(self, run: RunId) -> RunRecord:
@@ -258,7 +266,7 @@ class Runs:
         with self._db.transaction():
             self._db.execute(
                 "UPDATE runs SET standing = ?, reason = '', asked = '[]', title = '', abandoned_in_a_row = 0,"
-                " paused = '' WHERE run = ?",
+                " paused = '', ended = 0 WHERE run = ?",
                 (Standing.ACTIVE.value, run),
             )
             self._db.execute(
@@ -288,7 +296,8 @@ class Runs:
                 " WHERE run = ? ORDER BY rowid ON CONFLICT DO NOTHING",
                 (run,),
             )
-            for table in ("released", "log", "traffic", "rounds", "reports", "checkpoints", "runs"):
+            own = ("released", "log", "traffic", "timeline", "rounds", "reports", "checkpoints", "runs")
+            for table in own:
                 self._db.execute(f"DELETE FROM {table} WHERE run = ?", (run,))  # noqa: S608 - a table of ours
             self._audit.record(Event.RUN_REMOVED, run=run)
         self._references.remove_unneeded(before | self._references.release(run))
@@ -315,7 +324,10 @@ class Runs:
             "INSERT INTO checkpoints (run, round, structure) VALUES (?, ?, ?)",
             (run, round, json.dumps(checkpoint)),
         )
-        for name in blobs_of(checkpoint):
+        (row,) = self._db.rows("runs", "WHERE run = ?", (run,))
+        # Without the graph, devices without a learner could not use the models.
+        graph = decode(RunSpec, json.loads(row["spec"]), _no_tensors).graph
+        for name in blobs_of(checkpoint).union([graph] if graph else []):
             self._db.execute(
                 "INSERT INTO checkpoint_blobs (run, round, sha256) VALUES (?, ?, ?)", (run, round, name)
             )
@@ -400,6 +412,7 @@ def _run_of(row: Row) -> RunRecord:
         row["opened"],
         decode(Memory, json.loads(memory), _no_tensors) if memory else Memory(),
         row["paused"],
+        row["ended"],
     )
 
 

@@ -20,7 +20,7 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Generic, ParamSpec, TypeVar
+from typing import IO, Generic, ParamSpec, TypeVar
 
 from fedserver.store.content.blob_cache import BlobCache
 from fedserver.store.content.blobs import Blobs, References
@@ -32,7 +32,7 @@ from fedserver.store.identities import Identities
 from fedserver.store.identities.audit import AuditLog
 from fedserver.store.integrity.records import RoundRecord, Standing
 from fedserver.store.integrity.redundancy import DamagedRow
-from fedserver.store.journal import Journal
+from fedserver.store.journal.journal import Journal
 from fedserver.store.runs import Reports, Runs
 from shoal.core.errors import DiskFull, TooManyFiles
 from shoal.core.types import RunId
@@ -48,6 +48,13 @@ RETRY = 1.0
 """Seconds between two attempts at a write for which the disk has no space."""
 
 
+def own(state: Path) -> IO[str]:
+    """Lock a state folder until the file that is returned is closed. Raises ConfigError if it is in use."""
+    with disk.storing(state):
+        disk.make_folder(state)
+        return disk.lock(state / LOCK)
+
+
 class Store:
     """One state folder. After a StorageFault, only a restart can find out what is stored.
 
@@ -56,13 +63,11 @@ class Store:
     """
 
     def __init__(self, state: Path, elsewhere: Elsewhere | None = None) -> None:
-        with disk.storing(state):
-            disk.make_folder(state)
-            self._lock = disk.lock(state / LOCK)
+        self._lock = None if elsewhere else own(state)  # a session with the database is a lock itself
         try:
             self.database = open_database(state, elsewhere.database if elsewhere else "")
         except BaseException:
-            self._lock.close()
+            self._release()
             raise
         try:
             self.blobs = Blobs(claim(elsewhere.blobs, self.database) if elsewhere else state)
@@ -77,7 +82,11 @@ class Store:
 
     def close(self) -> None:
         self.database.close()
-        self._lock.close()
+        self._release()
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
 
     def clean_up(self) -> str:
         """Remove the files that a crash left behind. Returns a line for the log; "" if there were none."""
@@ -235,6 +244,7 @@ class BlobCacheCalls:
         self.weights, self.load = Call(on, part.weights), Call(on, part.load)
         self.store_state, self.load_state = Call(on, part.store_state), Call(on, part.load_state)
         self.models_of, self.restore = Call(on, part.models_of), Call(on, part.restore)
+        self.names_of = Call(on, part.names_of)
 
 
 class RunCalls:
@@ -269,7 +279,7 @@ class JournalCalls:
         self.note_devices, self.devices = Call(on, part.note_devices), Call(on, part.devices)
         self.add_traffic, self.traffic = Call(on, part.add_traffic), Call(on, part.traffic)
         self.note_releases, self.releases = Call(on, part.note_releases), Call(on, part.releases)
-        self.trainers = Call(on, part.trainers)
+        self.trainers, self.rounds = Call(on, part.trainers), Call(on, part.timeline.read)
 
 
 class HistoryCalls:

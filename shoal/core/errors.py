@@ -25,6 +25,7 @@
     |  `- TooOften         more calls than are allowed: wait, then try again
     |- SessionLost        the server or the device was restarted: say hello again
     |- StorageFault       our own disk failed: read-only, broken
+    |  |- DatabaseLost     the session with a database elsewhere is over, or cannot begin
     |  `- DiskFull        it has no space left: nothing was written, and the same can be tried again
     |     `- TooManyFiles the process or the machine has no file descriptor left: the same
     |- LedgerFault        the device's privacy ledger was changed or is damaged
@@ -163,6 +164,10 @@ class SessionLost(ShoalError):
 
 class StorageFault(ShoalError):
     code, exit_code = "storage", 8
+
+
+class DatabaseLost(StorageFault):
+    code = "database-lost"
 
 
 class DiskFull(StorageFault):

@@ -10,17 +10,19 @@ import numpy as np
 from shoal.core.algorithm import Algorithm, DeviceHalf, ServerHalf, State, measurement
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
+from shoal.core.device_kit.choosing import choose
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import Learner
-from shoal.core.device_kit.newcomer.choosing import NoClassifier, choose
 from shoal.core.engine.simulate import Device, Keep
 from shoal.core.exchange.choosing import Choose, Wish
-from shoal.core.exchange.messages import Built, Evaluate, Evaluated, Message
+from shoal.core.exchange.messages import Evaluate, Evaluated, Message
 from shoal.core.exchange.parts import MAX_MODELS, ClusterAssignment, Evidence
 from shoal.core.exchange.payload import fields_of
+from shoal.core.inference.choosing import NoClassifier
 from shoal.core.privacy.accountant import Unmetered
 from shoal.core.seeds import generator
 from shoal.core.server_kit import placing
+from shoal.core.server_kit.history.figures import trains
 from shoal.core.types import DeviceId, Tensors
 from shoal.lab.fleet import Fleet
 from shoal.lab.shifts.drift import stage_at
@@ -170,9 +172,3 @@ class SimulatedDevices:
             return answer
 
         return perform
-
-
-def trains(message: Message) -> bool:
-    """Whether models come back that the data have gone into."""
-    types = {each for kinds, _ in fields_of(message.reply).values() for each in kinds}
-    return message.reply is not Built and bool(types & {Tensors, tuple[Tensors, ...]})

@@ -46,7 +46,13 @@ def test_a_run_of_the_daemon_gives_a_result_like_a_simulation(tmp_path: Path) ->
         assert set(result.module("global").state_dict()) == set(result.models["global"])
         assert [row["device"] for row in result.rows()] == list(result.clusters)
         assert "fedavg: 1 model for all of 3 devices" in repr(result)
-        for ask in (lambda: result.history, lambda: result.place([[1.0]]), lambda: result.compare("flux")):
+        assert [each.number for each in result.history] == list(range(1, ROUNDS + 2))
+        assert [each.trained for each in result.history] == [True] * ROUNDS + [False]
+        assert [each.measured_on for each in run.history] == ["train"] * ROUNDS + ["test"]
+        assert result.history[-1].accuracy is not None
+        assert all(each.devices == DEVICES and each.bytes_up > 0 for each in result.history[:ROUNDS])
+        assert len(result.to_dict()["history"]) == ROUNDS + 1
+        for ask in (lambda: result.place([[1.0]]), lambda: result.compare("flux")):
             with pytest.raises(NotKnown):
                 ask()
         with pytest.raises(ConfigError, match="has no parameter"):

@@ -13,10 +13,11 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from shoal.core.device_kit.describe import moments_of, project
+from shoal.core.device_kit.describe import project
 from shoal.core.device_kit.learner import builtin, initial_weights
 from shoal.core.exchange.messages import Describe, Described, Message
 from shoal.core.exchange.parts import Descriptor, FloatArray, NoisySums, PrivacySettings
+from shoal.core.inference.moments import moments_of
 from shoal.core.privacy.cost import epsilon_of, rho_for
 from shoal.core.privacy.sums import GRID, REPLACED, sums_of
 from shoal.core.server_kit.frozen_encoder import LENGTH, public_projector

@@ -173,3 +173,14 @@ def test_a_duplicate_is_as_good(device: Device, server: MemoryServer) -> None:
     server.outcomes = [Receipt(Outcome.DUPLICATE)] * 2
     device.run()
     assert device.said == []
+
+
+def test_a_result_does_not_leave_once_consent_is_taken_back(device: Device, server: MemoryServer) -> None:
+    device.consents.give("r1", everything=True)
+    device.executor.before.append(lambda: device.consents.revoke("r1"))  # while it trains for round 1
+    device.run()
+    first, second = [report.result for report in server.reports]
+    assert isinstance(first, Failure)
+    assert first.code == "no-consent"
+    assert isinstance(second, Payload), "what is begun later was asked for again"
+    assert len(server.uploads) == 1

@@ -8,6 +8,8 @@ import pytest
 
 from fedclient.agent import Until
 from shoal.core.errors import Unavailable
+from shoal.core.exchange.link import Failure
+from shoal.core.exchange.payload import Payload
 from tests.client.memory_server import MemoryLink, MemoryServer
 from tests.client.visits import Device, train, trained
 
@@ -33,6 +35,22 @@ def test_a_finished_result_survives_a_restart(device: Device, server: MemoryServ
     assert restarted.executor.performed == [2]  # round 1 was not trained again
     assert [(r.round, r.attempt) for r in server.reports] == [(1, 2), (2, 2)]
     assert trained(server, 0) == [0.0, 2.0, 4.0]
+
+
+def test_a_result_that_waits_does_not_leave_once_consent_is_taken_back(
+    device: Device, server: MemoryServer
+) -> None:
+    device.consents.give("r1", everything=True)
+    crash(device, server, "uploaded")
+    device.consents.revoke("r1")
+    restarted = Device(device.root, server)
+    restarted.run(Until.FINISHED)
+    first, second = [report.result for report in server.reports]
+    assert isinstance(first, Failure)
+    assert first.code == "no-consent"
+    assert isinstance(second, Payload)
+    assert restarted.executor.performed == [2]
+    assert len(server.uploads) == 1
 
 
 def test_a_result_of_other_work_is_thrown_away(device: Device, server: MemoryServer) -> None:

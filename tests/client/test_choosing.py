@@ -16,7 +16,7 @@ from fedclient.store.blobs import BlobStore
 from fedclient.store.ledger import Ledger
 from fedclient.work.executor import InProcess, Spawned
 from fedclient.work.runtime import Runtime
-from shoal.core.device_kit.describe import ALL, project
+from shoal.core.device_kit.describe import project
 from shoal.core.device_kit.latents import latents
 from shoal.core.device_kit.learner import initial_weights
 from shoal.core.errors import BadPayload, Refused
@@ -97,7 +97,7 @@ def described(work: WorkConfig, model: Tensors, away: float) -> dict[str, Tensor
     """What a run says of two clusters: the samples lie `away` deviations from the data of the first one, and
     three times as far and two more from those of the second."""
     context = Runtime.open(work)._context
-    parts = [context.samples(part) for part in ALL if len(getattr(context.views, part))]
+    parts = [context.samples(part) for part in context.usable]
     encoder = context.load(model)
     shown = project((z for part in parts for z in latents(context.learner, encoder, part)), PROJECTOR)
     middle, variance = shown.mean(axis=0), shown.var(axis=0)

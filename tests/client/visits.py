@@ -11,6 +11,7 @@ import numpy as np
 from fedclient.agent import Agent, Allowance, Until
 from fedclient.reporter import Reporter
 from fedclient.store.blobs import BlobStore
+from fedclient.store.consent import Consents
 from fedclient.store.state import Mark, Outbox, Status
 from fedclient.work.executor import WorkerInfo
 from shoal.core.exchange.link import Failure, Task
@@ -72,6 +73,7 @@ class Device:
         self.executor = Doubler(BlobStore(root / "blobs"))
         self.outbox = Outbox(root / "outbox")
         self.note_failure: Callable[[str, str], None] = lambda run, code: None
+        self.consents = Consents(root / "consent")
 
     def agent(self, **allowance: Any) -> Agent:
         self.reporter = Reporter(Status("pi", "memory"), self.root, self.doing.append, self.said.append)
@@ -88,6 +90,7 @@ class Device:
             limits,
             NoJitter(),
             self.note_failure,
+            self.consents.check_since,
         )
 
     def run(self, until: Until = Until.FINISHED, **allowance: Any) -> None:

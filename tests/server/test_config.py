@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from fedserver.config import SETTINGS, LearnerConfig, read_run, read_server
+from fedserver.store.engines import Elsewhere
 from fedserver.store.integrity.records import RunSpec
 from shoal.core.algorithms.flux import ALGORITHM
 from shoal.core.engine.rounds import RoundPolicy
@@ -37,7 +38,9 @@ def test_a_run_file_says_it_all_and_its_paths_are_its_own(tmp_path: Path) -> Non
     policy = RoundPolicy(devices=8, minimum=6, deadline=600.0)
     parameters: dict[str, int | str] = {"rounds": 20, "privacy": "off"}
     learner = str(tmp_path / "nets" / "learner.py")
-    assert config.spec() == RunSpec("digits", "flux", "paper", parameters, policy, 7, learner)
+    assert config.spec() == RunSpec(
+        "digits", "flux", "paper", parameters, policy, 7, learner, learner_seed=42
+    )
 
 
 def test_flags_come_before_the_file_setting_by_setting(tmp_path: Path) -> None:
@@ -142,3 +145,27 @@ def test_options_of_a_network_are_what_yaml_reads() -> None:
         ("x", 3),
         ("x", "relu"),
     ]
+
+
+def test_where_the_store_is_and_which_servers_there_are(tmp_path: Path) -> None:
+    text = "database: postgresql://shoal@db/shoal\nblobs: ../shared\naddresses: ['a.example:1', '[::1]:2']\n"
+    config = read_server(written(tmp_path, text), {})
+    assert config.elsewhere == Elsewhere("postgresql://shoal@db/shoal", tmp_path / "../shared")
+    assert config.addresses == ("a.example:1", "[::1]:2")
+    assert read_server(written(tmp_path, "listen: 127.0.0.1:1\n"), {}).elsewhere is None
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("database: postgresql://shoal@db/shoal", "belong together"),
+        ("blobs: shared", "belong together"),
+        ("addresses: [a.example]", "is not host:port"),
+        (f"addresses: [{', '.join(f'a{number}:1' for number in range(17))}]", "more than 16"),
+    ],
+)
+def test_settings_of_several_servers_that_cannot_be_are_refused(
+    tmp_path: Path, text: str, reason: str
+) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        read_server(written(tmp_path, text), {})

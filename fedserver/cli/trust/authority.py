@@ -10,7 +10,7 @@ from fedserver.cli.text import clock, table
 from shoal.shell.console import Console, Result, verb
 
 if TYPE_CHECKING:
-    from fedserver.authority.authority_api import Root
+    from fedserver.authority.answers import Root
     from fedserver.rpc.client import AuthorityClient
 
 FORCE = "Do it even if some devices are left behind; they can rejoin with their last key."

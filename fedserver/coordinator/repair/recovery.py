@@ -144,7 +144,7 @@ class StartupCheck:
         """The run without its newest checkpoint, which cannot be read."""
         (number, _), (older, _), *_ = await self._storage.runs.checkpoints(record.run)
         await self._drop(record.run, number, found)
-        return replace(record, round=older, asked=(), title="")
+        return _back_at(record, older)
 
     async def check_older(self, run: RunId) -> None:
         """Check the checkpoints that the run could go back to.
@@ -171,7 +171,7 @@ class StartupCheck:
                 continue
             for each in lost:
                 await self._drop(record.run, *each)
-            return replace(record, round=number, asked=(), stepped_in=(), title="") if lost else record
+            return _back_at(record, number) if lost else record
         raise NotFound(f"no checkpoint is sound: {lost[0][1]}", "restore a backup of the state folder")
 
     async def _withdraw_damaged_reports(self, record: RunRecord) -> None:
@@ -201,3 +201,8 @@ class StartupCheck:
     async def _say(self, run: RunId, text: str, device: str = "") -> None:
         log.error("run %s: %s%s", run, f"{device}: " if device else "", text)
         await self._storage.journal.log.when_space(run, text, device)
+
+
+def _back_at(record: RunRecord, round: int) -> RunRecord:
+    """The run, as it was before this earlier round opened."""
+    return replace(record, round=round, asked=(), stepped_in=(), title="")

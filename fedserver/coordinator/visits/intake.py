@@ -12,11 +12,11 @@ import logging
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.repair import damage
 from fedserver.coordinator.runs import Run
-from fedserver.store import released
 from fedserver.store.content.blobs import Blobs
 from fedserver.store.content.mapped import MappedTensors
 from fedserver.store.identities.audit import Event
 from fedserver.store.integrity.records import ReportRecord
+from fedserver.store.journal import released
 from shoal.core.algorithm import admit
 from shoal.core.engine.events import Failed, Reported
 from shoal.core.errors import BadPayload, DiskFull, StaleReport, Unavailable
@@ -41,6 +41,13 @@ async def receive(coordinator: Coordinator, device: DeviceId, report: Report) ->
     a failed disk lost them. This is not the device's fault, and nothing is decided: the device uploads them
     and reports again.
     """
+    receipt = await _received(coordinator, device, report)
+    failed = isinstance(report.result, Failure) and receipt.outcome is Outcome.ACCEPTED
+    coordinator.meter.reports["failed" if failed else receipt.outcome.name.lower()] += 1
+    return receipt
+
+
+async def _received(coordinator: Coordinator, device: DeviceId, report: Report) -> Receipt:
     run = coordinator.runs.get(report.run)
     if run is None:
         coordinator.check_recovered(report.run)

@@ -1,11 +1,12 @@
 """Which blobs hold a run's tensors, so that stored tensors are never packed or hashed again."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from fedserver.store.content.blobs import Blobs
 from fedserver.store.content.mapped import StoredTensors
 from fedserver.store.runs import Runs
-from shoal.core.engine.checkpoint import Structure, blobs_of, decode, encode
+from shoal.core.engine.checkpoint import Structure, blobs_of, decode, encode, is_apart
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.payload import Payload, Weights
 from shoal.core.exchange.payload import encode as encode_message
@@ -42,6 +43,10 @@ class BlobCache:
         known = self._weights.get(id(tensors))
         return known[1] if known else self._runs.keep(self._run, tensors)
 
+    def names_of(self, models: Mapping[ModelKey, Tensors]) -> dict[ModelKey, str]:
+        """The SHA-256 of each of a state's models, after the state was stored."""
+        return {key: self.weights(model).blob.sha256 for key, model in models.items()}
+
     def store_state(self, hint: Any, state: object) -> Structure:
         """The structure under which a state is saved.
 
@@ -59,11 +64,11 @@ class BlobCache:
         return decode(hint, self._runs.checkpoint(self._run, round), lambda weights: self.load(weights))
 
     def models_of(self, hint: Any, round: int) -> dict[ModelKey, Weights]:
-        """The blobs of the models that a round opened with. No tensor is opened."""
+        """The blobs of the models that a round opened with, which are not read themselves."""
         places: dict[int, tuple[Tensors, Weights]] = {}
 
         def note(weights: Weights) -> Tensors:
-            stand_in: Tensors = {}
+            stand_in: Tensors = self._blobs.read(weights) if is_apart(weights) else {}
             places[id(stand_in)] = (stand_in, weights)
             return stand_in
 

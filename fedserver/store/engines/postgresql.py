@@ -25,7 +25,7 @@ from psycopg.types.string import StrDumper
 from fedserver.store.database import Database
 from fedserver.store.engines.schema import STEPS, VERSION
 from fedserver.store.engines.translation import numbered, step
-from shoal.core.errors import ConfigError, DiskFull, NotLeader, StorageFault
+from shoal.core.errors import ConfigError, DatabaseLost, DiskFull, NotLeader, StorageFault
 from shoal.shell import crash
 
 log = logging.getLogger("shoal.server")
@@ -62,9 +62,12 @@ class Row(tuple[Any, ...]):
     def __getitem__(self, key: Any) -> Any:
         return super().__getitem__(self.columns[key] if isinstance(key, str) else key)
 
+    def keys(self) -> list[str]:
+        return list(self.columns)
+
 
 class PostgresqlDatabase(Database):
-    """The database at `url`, which this process alone may write until the session ends.
+    """The database at `url`, which only this process may write until the session ends.
 
     Raises NotLeader while another process has it, ConfigError if it cannot be used, and StorageFault.
     """
@@ -79,7 +82,7 @@ class PostgresqlDatabase(Database):
                 for warning in _warnings(self.connection):
                     log.warning("%s", warning)
             except BaseException:
-                self.connection.close()
+                _end(self.connection)
                 raise
         self._beating = threading.Thread(target=self._beat, name="database session", daemon=True)
         self._beating.start()
@@ -87,7 +90,7 @@ class PostgresqlDatabase(Database):
     def close(self) -> None:
         self._ended.set()
         self._beating.join()
-        self.connection.close()
+        _end(self.connection)
 
     def execute(self, statement: str, values: Sequence[object] = ()) -> None:
         self.connection.execute(numbered(statement), values)
@@ -159,6 +162,13 @@ def _session(url: str) -> "psycopg.Connection[Row]":
     return connection
 
 
+def _end(connection: "psycopg.Connection[Row]") -> None:
+    """Release the lock, and end the session: by itself, PostgreSQL notices only a moment later."""
+    with suppress(psycopg.Error):
+        connection.execute("SELECT pg_advisory_unlock($1)", (LOCK,))
+    connection.close()
+
+
 def _migrate(connection: "psycopg.Connection[Row]") -> None:
     """Bring the tables to this version: a step and its number are one transaction."""
     ((there,),) = connection.execute("SELECT to_regclass('meta') IS NOT NULL").fetchall()
@@ -190,6 +200,13 @@ def _warnings(connection: "psycopg.Connection[Row]") -> Iterator[str]:
             yield warning
 
 
+def read(url: str, query: str) -> list[tuple[Any, ...]]:
+    """The rows of a query, beside the server that uses the database. Raises DatabaseLost and StorageFault."""
+    with _faults(), psycopg.connect(url, autocommit=True, **OPTIONS) as connection:  # type: ignore[arg-type]
+        connection.read_only = True
+        return connection.execute(query.encode()).fetchall()
+
+
 @contextmanager
 def _faults() -> Iterator[None]:
     """Turn PostgreSQL's errors into StorageFault, or DiskFull if its disk is full."""
@@ -197,6 +214,8 @@ def _faults() -> Iterator[None]:
         yield
     except psycopg.errors.DiskFull as error:
         raise DiskFull(f"the database: {_said(error)}", "free some space on the database's disk") from error
+    except psycopg.OperationalError as error:
+        raise DatabaseLost(f"the database: {_said(error)}", "check that PostgreSQL runs there") from error
     except psycopg.Error as error:
         raise StorageFault(
             f"the database: {_said(error)}", "check the database server and its log"

@@ -3,6 +3,8 @@
 It is written for SQLite; `translation` makes of it what PostgreSQL understands.
 """
 
+import re
+
 FIRST = """
 CREATE TABLE meta (schema_version INTEGER NOT NULL);
 INSERT INTO meta VALUES (0);
@@ -243,6 +245,20 @@ CREATE TABLE placed (                    -- the clusters whose models newcomers 
 );
 """
 
+TIMELINE = """
+CREATE TABLE timeline (                  -- see fedserver.store.journal.timeline
+    run TEXT NOT NULL REFERENCES runs,
+    round INTEGER NOT NULL,              -- one that is over
+    summary BLOB NOT NULL,               -- the round without its devices, see server_kit/history/packed.py
+    devices BLOB NOT NULL,               -- its devices; empty: removed, because the history grew too large
+    PRIMARY KEY (run, round)
+);
+"""
+
+ENDED = """
+ALTER TABLE runs ADD COLUMN ended REAL NOT NULL DEFAULT 0;    -- when it was over; 0: it is not, or unknown
+"""
+
 STEPS: tuple[str, ...] = (
     FIRST,
     IDENTITIES,
@@ -257,6 +273,14 @@ STEPS: tuple[str, ...] = (
     CHECKSUMS,
     PAUSES,
     MODELS,
+    TIMELINE,
+    ENDED,
 )
 """The migrations: step n upgrades version n - 1 to n. The SQL of a released step never changes."""
 VERSION = len(STEPS)
+TABLES = tuple(
+    name
+    for name in re.findall(r"CREATE TABLE (\w+) \(", "".join(STEPS))
+    if name not in ("meta", "checksums", "commits")
+)
+"""The tables that hold what the server knows, each after those that it refers to."""

@@ -4,6 +4,7 @@ import re
 from functools import lru_cache
 
 PLACEHOLDER = re.compile(r"\?(\d*)")
+BYTES = re.compile(r"x'([0-9a-f]*)'"), r"'\\x\1'::bytea"
 COMMENT = re.compile(r"--[^\n]*")
 NEW_TABLE = re.compile(r"(CREATE TABLE \w+ \(.*)\)", re.DOTALL)
 WORDS = (
@@ -11,7 +12,7 @@ WORDS = (
     (re.compile(r"\bREAL\b"), "DOUBLE PRECISION"),
     (re.compile(r"\bBLOB\b"), "BYTEA"),
     (re.compile(r"\bTEXT\b"), 'TEXT COLLATE "C"'),  # the order of devices is that of their bytes, everywhere
-    (re.compile(r"x'([0-9a-f]*)'"), r"'\\x\1'::bytea"),
+    BYTES,
     (re.compile(r"\brandomblob\(32\)"), "uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())"),
 )
 ORDER = "rowid BIGINT GENERATED ALWAYS AS IDENTITY"
@@ -25,14 +26,15 @@ earlier steps change in rows is left out."""
 
 @lru_cache(maxsize=512)
 def numbered(statement: str) -> str:
-    """A statement with `$1` for `?1`, and for each bare `?` the next number.
+    """A statement with `$1` for `?1`, for each bare `?` the next number, and PostgreSQL's form of bytes.
 
     Example:
         >>> numbered("DELETE FROM reports WHERE run = ? AND round < ?")
         'DELETE FROM reports WHERE run = $1 AND round < $2'
     """
     count = iter(range(1, 1000))
-    return PLACEHOLDER.sub(lambda found: f"${found[1] or next(count)}", statement)
+    pattern, form = BYTES
+    return PLACEHOLDER.sub(lambda found: f"${found[1] or next(count)}", pattern.sub(form, statement))
 
 
 def step(number: int, text: str) -> list[str]:

@@ -1,7 +1,9 @@
 """The records of the database. Clock times are in seconds since 1970, and are only displayed."""
 
+import hashlib
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 
 from shoal.core.engine.round.attendance import Memory
@@ -26,7 +28,14 @@ class RunSpec:
     """What an operator asked for.
 
     algorithm: the name of an algorithm or of a variant. parameters: changes to the preset. learner,
-    learner_options: the learner that devices should configure; the server only displays them.
+    learner_options: the learner that devices should configure; the server only displays them. learner_seed:
+    of the weights that the operator's shell made of it; None if it made none.
+
+    software, initial: written by the server at the start of the run: its version, and the SHA-256 of the
+    initial weights that it got; "" if a device is asked for them, and in runs of earlier versions.
+
+    graph, graph_bytes: the SHA-256 and the size of the network for devices without a learner; "" and 0: there
+    is none.
     """
 
     name: str
@@ -37,6 +46,18 @@ class RunSpec:
     seed: int = 0
     learner: str = ""
     learner_options: Mapping[str, Scalar] = field(default_factory=dict)
+    learner_seed: int | None = None
+    software: str = ""
+    initial: str = ""
+    graph: str = ""
+    graph_bytes: int = 0
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of everything that a run starts from, apart from its name. Two runs with the same
+        digest, on the same devices with the same data, train the same models, unless noise is added."""
+        found = {**asdict(self), "name": ""}
+        return hashlib.sha256(json.dumps(found, sort_keys=True, default=str).encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -46,7 +67,8 @@ class RunRecord:
     round: the one that is open or will open next. asked: the devices of the open round; empty if none is
     open. stepped_in: the groups of devices that the open round asked later. opened: when it was opened; 0 if
     that is unknown. memory: what the run remembers of its devices. paused: why no round opens until an
-    operator resumes the run; "" if it is not paused.
+    operator resumes the run; "" if it is not paused. ended: when the run was over; 0 if it
+    is not, or that is unknown.
     """
 
     run: RunId
@@ -62,6 +84,7 @@ class RunRecord:
     opened: float = 0.0
     memory: Memory = field(default_factory=Memory)
     paused: str = ""
+    ended: float = 0.0
 
 
 @dataclass(frozen=True)

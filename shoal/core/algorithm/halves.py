@@ -30,6 +30,9 @@ class State(Protocol):
     facts: other values for people, such as the round in which the clusters were formed.
     remarks: what an operator should know about how the models were made. The run's log gets each remark when
     it is new, so a remark that stays is written once.
+
+    A state whose devices have released descriptors may have a property `descriptors`, by device. The run's
+    history shows where they lie.
     """
 
     @property

@@ -34,6 +34,23 @@ def samples(what: str, x: Array, divide_by: float | None = None) -> Array:
     return numbers if divide_by is None else numbers / np.float32(divide_by)
 
 
+def network_input(x: Array) -> Array:
+    """Samples as a network takes them: writable float32, or int64 where they are whole numbers.
+
+    uint8 is read as pixels and becomes 0 to 1, as in torchvision's ToTensor, without any other normalization.
+    Memory is shared where the type allows it. Raises DataFault on NaN, on infinity and on things that are not
+    numbers.
+    """
+    if x.dtype == np.uint8:
+        return np.divide(x, np.float32(255), dtype=np.float32)
+    if x.dtype.kind not in "fiub":
+        raise DataFault(f"x holds {x.dtype}, not numbers", "turn its columns into numbers first")
+    found = np.require(x, np.float32 if x.dtype.kind in "fb" else np.int64, ["C", "W"])
+    if bad := int((~np.isfinite(found)).any(axis=tuple(range(1, found.ndim))).sum()):
+        raise DataFault(f"{bad} of {len(x)} samples hold NaN or infinity", "fill or drop them")
+    return found
+
+
 def classes(what: str, y: Array) -> Array:
     """Labels as int64. Whole floats are accepted, since csv files and numpy produce them easily."""
     if y.dtype.kind not in "fiu":

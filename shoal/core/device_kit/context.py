@@ -16,29 +16,30 @@ operator can roll the models back without it; so a device half checks that it fi
 """
 
 import copy
-from collections.abc import Sequence
+from secrets import token_bytes
 
 import numpy as np
 import torch
 from torch import nn
 
-from shoal.core.data.version import Numbers, distinct, version
 from shoal.core.data.views import Views
 from shoal.core.device_kit.learner import Learner, load_weights
 from shoal.core.device_kit.samples import Samples, convert
-from shoal.core.errors import BadPayload, ConfigError, DeviceFault, near
+from shoal.core.errors import ConfigError, DeviceFault, near
 from shoal.core.exchange.tensors import nbytes
-from shoal.core.privacy.accountant import Account, NoAccount
+from shoal.core.inference.context import DataContext
+from shoal.core.privacy.accountant import Account
+from shoal.core.secure.cohort import Signer, Unsigned
 from shoal.core.types import Tensors
 
 DEVICES = ("auto", "cpu", "cuda")
-PARTS = ("train", "held_out", "test")
-MODELS, PER_SAMPLE = 4, 1 << 10
-"""The limit of what is remembered of a run: this many models, and this many bytes per training sample."""
+MODELS, PER_SAMPLE, SPARE = 4, 1 << 10, 1 << 16
+"""The limit of what is remembered of a run: this many models, this many bytes per training sample, and this
+many besides, such as the keys of secure aggregation."""
 """What each device remembers of the run. A run that is resumed needs them again."""
 
 
-class DeviceContext:
+class DeviceContext(DataContext):
     """learner, views: the author's code and the data. device: where to compute.
 
     seed: of this task's shuffling, dropout and the like.
@@ -47,7 +48,11 @@ class DeviceContext:
     account: makes the releases with a guarantee, with noise of its own.
     memory: what the last task of this run remembered; None at first. Views of a file, never written to.
     remembered: what this task wants remembered; None: no change.
+    signer: signs and checks what devices announce to each other (`shoal.core.secure`). secret: entropy for
+    keys, the operating system's.
     """
+
+    secret = staticmethod(token_bytes)
 
     def __init__(
         self,
@@ -58,26 +63,25 @@ class DeviceContext:
         noise: np.random.Generator,
         model: nn.Module | None = None,
         account: Account | None = None,
+        signer: Signer | None = None,
     ) -> None:
         """device: "auto" (a CUDA GPU if there is one), "cpu" or "cuda".
 
         model: a network of this learner that several contexts share in turn, as in a simulation of many
         devices; by default the context builds its own. account: without one, no release can have a guarantee.
+        signer: without one, names are believed.
 
         Raises ConfigError for a missing device, LearnerFault if the learner cannot build.
         """
+        super().__init__(views, noise, account)
         self.learner = learner
-        self.views = views
+        self.signer: Signer = Unsigned() if signer is None else signer
         self.device = choose_device(device)
         self.seed = seed
-        self.noise = noise
-        self.account: Account = NoAccount() if account is None else account
         self.model = (learner.module(seed=0) if model is None else model).to(self.device)
         self.memory: Tensors | None = None
         self.remembered: Tensors | None = None
         self._samples: dict[str, Samples] = {}
-        self._versions: dict[tuple[bool, tuple[str, ...]], str] = {}
-        self._distinct: dict[tuple[bool, tuple[str, ...]], Numbers] = {}
 
     def for_task(self, seed: int, memory: Tensors | None = None) -> "DeviceContext":
         """A context for one task, with this seed and memory; data and network are shared."""
@@ -88,10 +92,13 @@ class DeviceContext:
     def remember(self, tensors: Tensors) -> None:
         """Put these into `memory` from the next task of this run on, instead of what is there.
 
-        The last call of a task counts. Raises DeviceFault for more than `MODELS` models of this learner plus
-        `PER_SAMPLE` bytes per training sample.
+        The last call of a task counts. Raises DeviceFault for more than `MODELS` models of this learner,
+        `PER_SAMPLE` bytes per training sample and `SPARE` bytes.
         """
-        size, most = nbytes(tensors), MODELS * self._model_bytes() + PER_SAMPLE * len(self.views.train)
+        size, most = (
+            nbytes(tensors),
+            MODELS * self._model_bytes() + PER_SAMPLE * len(self.views.train) + SPARE,
+        )
         if size > most:
             raise DeviceFault(
                 f"{size} bytes to remember; at most {most} are allowed", "remember less from task to task"
@@ -106,33 +113,11 @@ class DeviceContext:
 
         Raises DeviceFault if that part is empty, BadPayload for another name, DataFault for unusable data.
         """
-        if part not in PARTS:
-            raise BadPayload(f"the data have no part {part!r}", near(part, list(PARTS)))
         if part == "test" and self.views.test is None:
             part = "held_out"
         if part not in self._samples:
-            data = getattr(self.views, part)
-            if len(data) == 0:
-                raise DeviceFault(
-                    f"the {part} part of the data is empty",
-                    "give at least 2 labeled samples, and do not set held_out to 0",
-                )
-            self._samples[part] = convert(data, self.device)
+            self._samples[part] = convert(self.part(part), self.device)
         return self._samples[part]
-
-    def version(self, parts: Sequence[str], labels: bool) -> str:
-        """A hash of the samples in these parts, with their classes if `labels` matter."""
-        key = (labels, tuple(parts))
-        if key not in self._versions:
-            self._versions[key] = version((getattr(self.views, part) for part in parts), labels)
-        return self._versions[key]
-
-    def distinct(self, parts: Sequence[str], labels: bool) -> Numbers:
-        """Which samples of these parts are identical: see `shoal.core.data.version`."""
-        key = (labels, tuple(parts))
-        if key not in self._distinct:
-            self._distinct[key] = distinct((getattr(self.views, part) for part in parts), labels)
-        return self._distinct[key]
 
     def load(self, weights: Tensors) -> nn.Module:
         """The context's network with these weights, until the next call. Raises BadPayload if they do not

@@ -1,4 +1,6 @@
-"""From a device's data to the moments of its projected latents (FLUX, appendix C.1.1, step S3; eq. 7).
+"""From a device's data to the moments of its projected latents, with PyTorch (FLUX, appendix C.1.1, step S3).
+
+`shoal.core.inference.moments` has the same in numpy, and what both share.
 
 The projector is a tensor set of "mean" (v,) and "components" (l, v), float64, the same on every device. In
 the calibrated privacy modes it has a "radius" () too, and takes standardized latents, (n, v + 2). Only the
@@ -16,26 +18,17 @@ from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.latents import latents, latents_apart
 from shoal.core.device_kit.learner import Learner
 from shoal.core.device_kit.samples import Samples
-from shoal.core.errors import BadPayload, DataFault, LearnerFault
-from shoal.core.exchange.parts import MAX_ROWS, MAX_SCALE, MIN_SCALE, Descriptor, FloatArray, PrivacySettings
-from shoal.core.exchange.tensors import Manifest, TensorSpec, check_manifest, digest, manifest_of
-from shoal.core.privacy.accountant import Order
-from shoal.core.privacy.release import ExactMoments, release
-from shoal.core.privacy.report import OPEN
+from shoal.core.exchange.parts import Descriptor, FloatArray, PrivacySettings
+from shoal.core.inference.moments import ROUNDING, TURN, check_classes, check_projector, moments_of
+from shoal.core.inference.releases import released
+from shoal.core.privacy.release import ExactMoments
 from shoal.core.privacy.sums import ExactSums, sums_of
-from shoal.core.privacy.terms import terms
 from shoal.core.types import Array, Tensors
 
-TURN = 2.0
-"""Radians on the circle of lengths for a factor of e."""
-ROUNDING = 1e-12
-"""Relative: what is left of latents that are all the same, less their mean, is not more."""
 Extract = Callable[[Learner, nn.Module, Sequence[Samples], Tensors, int, Numbers | None], ExactMoments]
 """The arguments of `describe`: learner, its network, the samples of the parts, the projector, U (the number
 of classes), and which samples are identical.
 """
-ALL = ("train", "held_out")
-"""All parts that can be described, so a budget is about these. The test part never is."""
 
 
 def describe(
@@ -116,63 +109,6 @@ def standardized(latents: Tensor) -> Tensor:
     return numbers.masked_fill(none, 0.0)
 
 
-def moments_of(
-    projected: FloatArray, labels: Array | None, classes: int, distinct: Numbers | None = None
-) -> ExactMoments:
-    """Mean and population standard deviation of (n, l) projected latents, n at least 1.
-
-    distinct: (n,), which samples are the same one. Counts are then of as many samples drawn once each as the
-    moments are worth: n^2 / (sum of the squared number of times that each is there) (Kish 1965).
-
-    Raises LearnerFault when some are NaN or infinite, DataFault for a label that is not below `classes`,
-    BadPayload for a number of classes that no descriptor can have.
-    """
-    check_classes(classes)
-    if not np.isfinite(projected).all():
-        raise LearnerFault("some latents are NaN or infinite", "lower the learning rate or look at latent()")
-    means = np.zeros((1 + classes, projected.shape[1]))
-    deviations = np.zeros_like(means)
-    counts = np.zeros(1 + classes)
-    times = np.ones(len(projected)) if distinct is None else np.bincount(distinct)[distinct]
-    means[0], deviations[0] = projected.mean(0), projected.std(0)
-    counts[0] = len(projected) ** 2 / times.sum()
-    if labels is not None:
-        if labels.max() >= classes:
-            raise DataFault(
-                f"the data have the label {labels.max()}", f"this run has the classes 0 to {classes - 1}"
-            )
-        found = np.bincount(labels, minlength=classes)
-        counts[1:] = found**2 / np.maximum(np.bincount(labels, times, classes), 1.0)
-        for label in np.flatnonzero(found >= 2):
-            own = projected[labels == label]
-            means[1 + label], deviations[1 + label] = own.mean(0), own.std(0)
-    return ExactMoments(means, deviations, counts, float(projected.min()), float(projected.max()))
-
-
-def check_classes(classes: int) -> None:
-    """Raise BadPayload for a number of classes that no descriptor can have."""
-    if not 0 <= classes < MAX_ROWS:
-        raise BadPayload(f"a descriptor cannot have {classes} classes", f"0 to {MAX_ROWS - 1} are possible")
-
-
-def check_projector(projector: Tensors, width: int) -> None:
-    """Raise BadPayload unless this is a projector for `width` values, with those of a length."""
-    components = projector.get("components")
-    rows = len(components) if components is not None and components.ndim == 2 else 0
-    expected: Manifest = (
-        TensorSpec("mean", "float64", (width,)),
-        TensorSpec("components", "float64", (rows, width)),
-    )
-    if "radius" in projector:
-        expected = (*expected, TensorSpec("radius", "float64", ()))
-    found = {spec.name: projector[spec.name] for spec in expected if spec.name in projector}
-    check_manifest(manifest_of({**found, **projector}), expected, "the projector")
-    if rows == 0:
-        raise BadPayload("the projector has no components")
-    if "radius" in projector and not MIN_SCALE <= float(projector["radius"]) <= MAX_SCALE:
-        raise BadPayload(f"the projector's radius is {float(projector['radius'])}", "a finite one, above 0")
-
-
 def described(
     context: DeviceContext,
     encoder: Tensors,
@@ -190,30 +126,11 @@ def described(
     leave without a guarantee; and what `shoal.core.device_kit.describe` raises.
     """
     samples = [context.samples(part) for part in parts]
-    data = context.version(ALL, labels=False)
-    if not privacy.calibrated:
-        context.account.unprotected(OPEN[privacy.mode], data)
-        # The papers do not consider repeated samples.
-        distinct = context.distinct(parts, labels=classes > 0) if privacy.rules.exact else None
-        found = moments(context.learner, context.load(encoder), samples, projector, classes, distinct)
-        return release(found, privacy, digest(projector), context.noise)
-    if "radius" not in projector:
-        raise BadPayload(f"privacy mode {privacy.mode} needs a projector with a radius")
-    check_classes(classes)
-    agreed = terms(privacy, sum(map(len, samples)), classes)
-    purpose = f"data described, with {agreed.classes} classes" if agreed.classes else "data described"
-    order = Order(
-        purpose,
-        privacy,
-        agreed,
-        digest(encoder),
-        digest(projector),
-        data,
-        context.version(parts, labels=agreed.classes > 0),
-    )
 
-    def exact() -> ExactSums:
-        distinct = context.distinct(parts, labels=agreed.classes > 0)
-        return sums(context.learner, context.load(encoder), samples, projector, agreed.classes, distinct)
+    def taken(distinct: Numbers | None) -> ExactMoments:
+        return moments(context.learner, context.load(encoder), samples, projector, classes, distinct)
 
-    return context.account.release(order, exact)
+    def summed(classes: int, distinct: Numbers) -> ExactSums:
+        return sums(context.learner, context.load(encoder), samples, projector, classes, distinct)
+
+    return released(context, encoder, projector, parts, classes, privacy, taken, summed)

@@ -80,6 +80,28 @@ def bounds(batches: Iterable[Tensor], per: str) -> tuple[LatentBounds, int]:
     return LatentBounds(low, high, "raw"), width
 
 
+def has_latent(learner: Learner, model: nn.Module) -> bool:
+    """Whether the learner, or its network, says what is latent."""
+    return learner.latent is not None or callable(getattr(model, "latent", None))
+
+
+def latent_and_scores(learner: Learner, model: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The latent (B, v) and what the network gives, of one batch. Raises LearnerFault."""
+    if not isinstance(learner.latent, str):
+        return _latent_of(learner, model)(model, x), model(x)
+    _output_of(learner.latent, model)  # a wrong name shows here
+    seen: list[Tensor] = []
+    # A copy: a later operation in place would change what was seen.
+    handle = model.get_submodule(learner.latent).register_forward_hook(
+        lambda module, inputs, output: seen.append(output.clone())
+    )
+    try:
+        scores: Tensor = model(x)
+    finally:
+        handle.remove()
+    return seen[0].flatten(1), scores
+
+
 def _latent_of(learner: Learner, model: nn.Module) -> Latent:
     if isinstance(learner.latent, str):
         return _output_of(learner.latent, model)

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from shoal.core.data.arrays import network_input
 from shoal.core.data.dataset import Dataset
-from shoal.core.errors import DataFault, DeviceFault
-from shoal.core.types import Array
+from shoal.core.errors import DeviceFault
 
 PASS = 256
 """Samples at a time when nothing is trained. It changes speed and memory, not results."""
@@ -65,10 +65,7 @@ def convert(data: Dataset, device: torch.device) -> Samples:
 
     Raises DataFault on NaN, on infinity and on things that are not numbers.
     """
-    x = torch.from_numpy(_numbers(data.x))
-    bad = int((~torch.isfinite(x)).flatten(1).any(1).sum()) if x.ndim > 1 else int((~torch.isfinite(x)).sum())
-    if bad:
-        raise DataFault(f"{bad} of {len(x)} samples hold NaN or infinity", "fill or drop them")
+    x = torch.from_numpy(network_input(data.x))
     if data.y is None:
         return Samples(x.to(device), None, 0)
     if data.y.dtype.kind == "f":
@@ -76,14 +73,6 @@ def convert(data: Dataset, device: torch.device) -> Samples:
         return Samples(x.to(device), torch.zeros(len(x), dtype=torch.int64, device=device), 1, targets)
     y = torch.from_numpy(np.require(data.y, np.int64, ["C", "W"]))
     return Samples(x.to(device), y.to(device), int(data.y.max(initial=-1)) + 1)
-
-
-def _numbers(x: Array) -> Array:
-    if x.dtype == np.uint8:
-        return np.divide(x, np.float32(255), dtype=np.float32)
-    if x.dtype.kind not in "fiub":
-        raise DataFault(f"x holds {x.dtype}, not numbers", "turn its columns into numbers first")
-    return np.require(x, np.float32 if x.dtype.kind in "fb" else np.int64, ["C", "W"])
 
 
 class Batches:

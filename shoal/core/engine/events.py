@@ -24,9 +24,14 @@ class Joined:
 
 @dataclass(frozen=True)
 class Heard:
-    """A device gave a sign of life."""
+    """A device gave a sign of life. now: when, on the clock of the ticks, or 0 for the time of the last tick.
+
+    Ticks may be late, for example while a full disk holds a decision up. That must not make devices look
+    silent which have called all the time.
+    """
 
     device: DeviceId
+    now: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -129,6 +129,7 @@ class RoundEngine(View):
         return self._offer(event.device)
 
     def _heard(self, event: Heard) -> list[Effect]:
+        self._now = max(self._now, event.now)
         self.sessions.hear(event.device, self._now)
         return []
 

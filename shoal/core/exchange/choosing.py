@@ -22,9 +22,13 @@ NO_CLASSIFIER = "no-classifier"
 
 @dataclass(frozen=True)
 class Wish:
-    """The newcomer shows nothing of its data, and wishes to try models itself. models: the most it takes."""
+    """The newcomer shows nothing of its data, and wishes to try models itself. models: the most it takes.
+
+    graph: whether it has no learner of its own and needs the run's graph.
+    """
 
     models: int
+    graph: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.models <= MAX_MODELS:

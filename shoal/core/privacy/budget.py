@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from shoal.core.errors import ConfigError, OverBudget
 from shoal.core.exchange.parts import MAX_GROUP
 from shoal.core.exchange.privacy_modes import MODES
-from shoal.core.privacy.cost import Cost
+from shoal.core.privacy.cost import ROUNDING, Cost
 from shoal.core.privacy.report import OF_TRAINING, OPEN
 
 EPSILON, DELTA = MODES["balanced"].guarantee or (0.0, 0.0)
-ROUNDING = 1e-9
-"""A release of just what is allowed must fit, whatever the last bits of its cost are."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,7 @@ class Budget:
                     f"{asked} of epsilon {self.epsilon_of(cost):.4g} is over this device's budget: of "
                     f"epsilon {allowed:g} for {what}, {self.epsilon_of(spent):.4g} is spent; one of up to "
                     f"{left:.4g} would fit (delta {self.delta:g})",
-                    self._hint(cost, name, self.epsilon_of(spent + cost)),
+                    self._hint(cost, name, (spent + cost).limit(self.delta, self.group_size)),
                 )
 
     def _limits(self, of_data: Cost, in_all: Cost, of_run: Cost | None) -> list[tuple[str, Cost, str]]:

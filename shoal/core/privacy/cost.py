@@ -12,12 +12,19 @@ two directions between neighbors.
 At one order the divergences of releases add up, whatever each was made to depend on (Mironov, Renyi
 Differential Privacy, CSF 2017, Proposition 1), and rho of zCDP is a divergence of rho alpha at every order
 alpha. So both are summed, every order gives an epsilon that holds, and the smallest is reported.
+
+A limit on what may be spent is another matter: whether there is a next release, and which one, may depend on
+the answers to all before. Then divergences add up at an order that was fixed in advance, and not at whichever
+order turns out to be best (docs/privacy.md has the proof). So `fits` and `room` use `order_for` the limit.
 """
 
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
+
+KEPT = 256
+"""How many limits are remembered: finding what fits takes a while."""
 
 
 def rho_of(sigma: float) -> float:
@@ -50,13 +57,29 @@ def at_order(alpha: float, divergence: float, delta: float) -> float:
     return divergence - (math.log(delta) + math.log(alpha)) / (alpha - 1.0) + math.log1p(-1.0 / alpha)
 
 
+@lru_cache(KEPT)
 def rho_for(epsilon: float, delta: float) -> float:
-    """The most that may be spent for (epsilon, delta), both above 0, delta below 1."""
+    """The most that may be spent for (epsilon, delta), both above 0, delta below 1.
+
+    Ledgers have its last bits: a release is found again by them.
+    """
     return _highest(lambda rho: epsilon_of(rho, delta) <= epsilon)
 
 
+@lru_cache(KEPT)
+def order_for(epsilon: float, delta: float) -> float:
+    """The order at which a limit of (epsilon, delta), both above 0, is enforced: that at which the most zCDP
+    fits. It depends on nothing that is released."""
+    return _best_order(lambda alpha: (at_order(alpha, 0.0, delta) - epsilon) / alpha)
+
+
 def _least(value: Callable[[float], float]) -> float:
-    """The least value over alpha > 1 of a function that falls and then rises: golden section in
+    """The least value over alpha > 1 of a function that falls and then rises."""
+    return value(_best_order(value))
+
+
+def _best_order(value: Callable[[float], float]) -> float:
+    """The alpha > 1 of the least value of a function that falls and then rises: golden section in
     log(alpha - 1)."""
     low, high = math.log(1e-9), math.log(1e12)
     ratio = (math.sqrt(5.0) - 1.0) / 2.0
@@ -66,7 +89,7 @@ def _least(value: Callable[[float], float]) -> float:
             high = right
         else:
             low = left
-    return value(1.0 + math.exp(low))
+    return 1.0 + math.exp(low)
 
 
 def _highest(holds: Callable[[float], bool]) -> float:
@@ -81,6 +104,11 @@ def _highest(holds: Callable[[float], bool]) -> float:
         low, high = (middle, high) if holds(middle) else (low, middle)
     return low
 
+
+ROUNDING = 1e-9
+"""A release of just what is allowed must fit, whatever the last bits of its cost are."""
+TINY, LARGEST = 1e-6, 1e6
+"""Limits that are looked at."""
 
 ORDERS = (
     *(1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 12.0, 14.0, 16.0),
@@ -139,16 +167,33 @@ class Cost:
         return max(0.0, min(found, default=math.inf))
 
     def room(self, epsilon: float, delta: float, size: int = 1) -> float:
-        """rho for one sample that still fits into (epsilon, delta); below 0 where more is spent."""
+        """rho for one sample that still fits into a limit of (epsilon, delta); below 0 where none does."""
         if epsilon <= 0.0:
             return 0.0 if not self else -math.inf
         if not self.curve:
-            return _most(epsilon, delta) / size**2 - self.rho
-        found = (
-            (epsilon - at_order(order / size, divergence, delta)) / (size * order) - self.rho
-            for order, divergence in _grouped(self.curve, size)
-        )
-        return max(found, default=-math.inf)
+            return rho_for(epsilon, delta) / size**2 - self.rho
+        order = order_for(epsilon, delta)
+        spent = _between(_grouped(self.curve, size), size, order)
+        return (epsilon - at_order(order, spent, delta)) / (size**2 * order) - self.rho
+
+    def fits(self, epsilon: float, delta: float, size: int = 1) -> bool:
+        """Whether releases of this cost, chosen one after the other, stay within a limit of (epsilon,
+        delta)."""
+        return self.room(epsilon, delta, size) >= -ROUNDING * self.rho
+
+    def limit(self, delta: float, size: int = 1) -> float:
+        """An epsilon that suffices as a limit for this cost, to a thousandth; infinite where none does."""
+        low = high = max(self.epsilon(delta, size), TINY)
+        if not self.curve:
+            return high
+        while not self.fits(high, delta, size):
+            low, high = high, high * 1.5
+            if high > LARGEST:
+                return math.inf
+        while high > 1.001 * low:
+            middle = (low * high) ** 0.5
+            low, high = (low, middle) if self.fits(middle, delta, size) else (middle, high)
+        return high
 
 
 def total(costs: Iterable[Cost]) -> Cost:
@@ -156,10 +201,21 @@ def total(costs: Iterable[Cost]) -> Cost:
     return sum(costs, Cost())
 
 
-@cache
-def _most(epsilon: float, delta: float) -> float:
-    """rho_for, which takes a while."""
-    return rho_for(epsilon, delta)
+def _between(known: list[tuple[float, float]], size: int, order: float) -> float:
+    """The divergence at any order, from those of `_grouped`; infinite above the highest.
+
+    (a - 1) times the divergence of order a is convex in a (van Erven and Harremoes, Renyi Divergence and
+    Kullback-Leibler Divergence, 2014, Corollary 2), and the divergence itself does not fall.
+    """
+    below = (1.0, 0.0)
+    for divided, divergence in known:
+        above = (divided / size, divergence)
+        if order <= above[0]:
+            share = (order - below[0]) / (above[0] - below[0])
+            joined = share * (above[0] - 1.0) * above[1] + (1.0 - share) * (below[0] - 1.0) * below[1]
+            return min(above[1], joined / (order - 1.0))
+        below = above
+    return math.inf
 
 
 def _grouped(curve: tuple[float, ...], size: int) -> list[tuple[float, float]]:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from fedserver.authority.authority_api import Known
+from fedserver.authority.answers import Known
 from fedserver.coordinator.status_types import RunStatus, RunSummary
 from fedserver.rpc.client import AuthorityClient, OperatorClient
 from fedserver.store.identities.records import Terms

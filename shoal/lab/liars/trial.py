@@ -16,10 +16,11 @@ from shoal.core.engine.simulate import Outcome, simulate
 from shoal.core.exchange.messages import Evaluated, Message
 from shoal.core.privacy.accountant import Unmetered
 from shoal.core.seeds import generator
+from shoal.core.server_kit.history.figures import trains
 from shoal.core.types import DeviceId, Tensors
 from shoal.lab.contract.small_fleet import Device, digits, first_model, learner
 from shoal.lab.datasets.pixels import rotate, unit
-from shoal.lab.devices import Simulated, trains
+from shoal.lab.devices import Simulated
 from shoal.lab.liars.attacks import Attack
 
 ANGLES = (0, 90)

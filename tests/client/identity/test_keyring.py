@@ -1,6 +1,7 @@
 """A device's identity on its disk: readable only by its owner, and whole."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,18 @@ def test_what_is_kept_comes_back(identity: Identity, tmp_path: Path) -> None:
     assert keyring.identity() is None
     keyring.keep(identity)
     assert Keyring(tmp_path / "identity").identity() == identity
+    several = replace(identity, addresses=("a.example.org:50051", "b.example.org:50051"))
+    keyring.keep(several)
+    assert Keyring(tmp_path / "identity").identity() == several
+
+
+def test_an_identity_of_an_earlier_version_knows_one_server(identity: Identity, tmp_path: Path) -> None:
+    Keyring(tmp_path).keep(identity)
+    path = tmp_path / "identity.json"
+    stored = json.loads(path.read_text())
+    del stored["addresses"]
+    path.write_text(json.dumps(stored))
+    assert Keyring(tmp_path).identity() == identity
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o601])

@@ -17,15 +17,16 @@ from fedclient.identity.rpc import credentials
 from fedclient.net.rpc import answers
 from fedclient.reporter import Reporter
 from fedclient.store.state import Mark, Status
-from shoal.core.errors import Revoked
+from shoal.core.errors import NotLeader, Revoked, Unavailable
+from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1.fault_pb2 import Fault
-from shoal.core.exchange.link import Outcome
+from shoal.core.exchange.link import Hello, Outcome, Welcome
 from tests.client.crashes import Crash, Steps
 from tests.client.federation import Authority, Federation, devices_port
 from tests.client.memory_server import MemoryServer
 from tests.client.secure import HELLO, failure, joined, kept, run
 from tests.client.visits import MODEL, Device, NoJitter, train
-from tests.waiting import until
+from tests.waiting import free_port, until
 
 
 def test_who_calls_is_the_certificate_and_no_metadata(federation: Federation, keyring: Keyring) -> None:
@@ -38,6 +39,52 @@ def test_who_calls_is_the_certificate_and_no_metadata(federation: Federation, ke
             assert [set(caller) for caller in bridge.callers] == [set(), {"shoal-session"}]
             assert set(bridge.serials) == {link.identity.parsed.serial_number}
             assert await answers(link.address, 5.0, credentials(link.identity))
+
+    run(steps)
+
+
+def test_a_device_that_knows_several_servers_goes_on_to_the_one_that_leads(
+    federation: Federation, keyring: Keyring
+) -> None:
+    standing_by = NotLeader("this server stands by", "", (0.0, 0.0))
+
+    async def stands_by(context: Any) -> None:
+        metadata = (("shoal-fault-bin", wire.fault_to_pb(standing_by).SerializeToString()),)
+        await context.abort(grpc.StatusCode.UNAVAILABLE, standing_by.message, metadata)
+
+    async def steps() -> None:
+        async with devices_port(federation, MemoryServer([])) as bridge:
+            dead, leading = f"localhost:{free_port()}", federation.address
+            known = federation.identity_for("attic")
+            keyring.keep(replace(known, address=dead, addresses=(dead, leading)))
+            async with joined(federation, keyring) as link:
+                assert isinstance(await failure(link), Unavailable)
+                await link.hello(HELLO)
+                assert link.address == leading
+                bridge.raising = stands_by
+                assert isinstance(await failure(link), NotLeader)
+                assert link.address == dead
+            async with joined(federation, keyring, address=dead) as fixed:
+                assert isinstance(await failure(fixed), Unavailable)
+                assert fixed.address == dead  # an address that a person has given stays
+
+    run(steps)
+
+
+def test_a_device_remembers_the_servers_that_it_learned_of(
+    federation: Federation, keyring: Keyring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def steps() -> None:
+        async with devices_port(federation, MemoryServer([])) as bridge, joined(federation, keyring) as link:
+            welcome = bridge.link.hello
+
+            async def answer(hello: Hello) -> Welcome:
+                return replace(await welcome(hello), addresses=("a.example:1", federation.address))
+
+            monkeypatch.setattr(bridge.link, "hello", answer)
+            await link.hello(HELLO)
+            assert kept(keyring).addresses == ("a.example:1", federation.address)
+            assert link.address == federation.address
 
     run(steps)
 
@@ -143,7 +190,7 @@ def test_a_call_under_way_keeps_its_channel(federation: Federation, keyring: Key
             first = link.identity
             await link.hello(HELLO)
             fetch = aiter(link.fetch(weights.blob, 0))
-            data = await anext(fetch)
+            data = bytearray(await anext(fetch))
             await until(lambda: link.identity != first)
             assert await link.uploaded(weights.blob) == 0
             assert set(bridge.serials) == {first.parsed.serial_number}

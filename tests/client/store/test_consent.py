@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -80,9 +81,23 @@ def test_a_hostile_server_cannot_fill_the_disk_with_runs(tmp_path: Path) -> None
 def test_a_damaged_file_is_no_consent(tmp_path: Path) -> None:
     consents = Consents(tmp_path)
     consents.give("r1", everything=True)
-    (tmp_path / "given.json").write_text('{"r1": ["*"')
-    assert not consents.allows("r1", WEIGHTS)
+    for damaged in ('{"r1": ["*"', '{"r1": "*"}', '["r1"]', "\ufffd"):
+        (tmp_path / "given.json").write_text(damaged)
+        assert not consents.allows("r1", WEIGHTS)
     assert json.loads((tmp_path / ASKED).read_text()).keys() == {"r1"}
+
+
+def test_what_was_begun_before_consent_was_taken_back_is_known(tmp_path: Path) -> None:
+    consents = Consents(tmp_path)
+    before = time.time()
+    consents.check_since("r1", before)
+    consents.give("r1", everything=True)
+    consents.revoke("r1")
+    consents.give("r1", everything=True)  # for what is begun from now on
+    with pytest.raises(NoConsent, match="taken back your consent to run r1"):
+        consents.check_since("r1", before)
+    consents.check_since("r2", before)
+    consents.check_since("r1", time.time() + 1.0)
 
 
 def test_consent_is_given_shown_and_revoked_on_the_command_line(tmp_path: Path) -> None:

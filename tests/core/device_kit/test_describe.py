@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.version import distinct
-from shoal.core.device_kit.describe import describe, moments_of, project, standardized, sums
+from shoal.core.device_kit.describe import describe, project, standardized, sums
 from shoal.core.device_kit.learner import Learner, builtin
 from shoal.core.device_kit.samples import PASS, convert
 from shoal.core.errors import BadPayload, DataFault, DeviceFault, LearnerFault
+from shoal.core.inference.moments import moments_of
 from shoal.core.types import Tensors
 
 CPU = torch.device("cpu")

@@ -140,6 +140,24 @@ def test_only_a_device_that_had_its_time_has_missed_its_task() -> None:
     }
 
 
+def test_a_round_that_is_opened_again_counts_no_device_twice() -> None:
+    missed = list[str]()
+    found = answered(opened(), *[20.0] * 8)
+    found.end("too late", lambda device: missed.append(device) or "!", 170.0)  # type: ignore[func-returns-value]
+    found.withdrawn("d0")  # its report was damaged
+    found.joined("d8")
+    for device in ("d0", "d8"):
+        found.offered(device, 170.0)
+    assert found.outstanding == {"d0", "d8"}, "d9 is at work no more"
+    assert found.ends_for_the_slow() == 170.0 + 3 * 20.0
+    found.answered("d0", 180.0)
+    found.answered("d8", 180.0)
+    assert found.ends_for_the_slow() == math.inf, "no one is at work"
+    found.end("too late", lambda device: missed.append(device) or "!", 180.0)  # type: ignore[func-returns-value]
+    assert missed == ["d8", "d9"]
+    assert found.missing == {"d9": "too late!"}
+
+
 @pytest.mark.parametrize("factor", [0.5, -1.0, math.nan, math.inf])
 def test_a_factor_that_makes_no_sense_is_refused(factor: float) -> None:
     with pytest.raises(ConfigError, match="straggler_factor"):

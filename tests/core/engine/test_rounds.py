@@ -245,6 +245,13 @@ def test_a_silent_device_counts_as_gone_and_one_that_is_heard_does_not() -> None
     assert save.memory.misses == {"d0": 1}
 
 
+def test_a_device_that_called_while_no_tick_came_is_not_silent() -> None:
+    machine = opened(2, minimum=1, device_timeout=30.0)
+    feed(machine, Tick(20.0), Heard("d0", 600.0))  # a decision waited for disk space until 601 s
+    feed(machine, Tick(601.0))
+    assert machine.sessions.present == ["d0"]
+
+
 def test_what_the_server_does_is_no_sign_of_life_of_a_device() -> None:
     """Its tasks are offered and withdrawn more often than it may be silent."""
     machine = opened(1, deadline=25.0, device_timeout=60.0, retry_after=0.0)

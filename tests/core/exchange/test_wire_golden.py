@@ -67,6 +67,18 @@ from shoal.core.exchange.parts import (
     Scores,
 )
 from shoal.core.exchange.payload import BlobRef, Payload, Settings, Weights, decode, encode
+from shoal.core.exchange.summing import (
+    SECURE,
+    Announce,
+    Announced,
+    Masked,
+    Share,
+    Shared,
+    TrainMasked,
+    Unmask,
+    Unmasked,
+    letters_part,
+)
 from shoal.core.exchange.tensors import DTYPES, TensorSpec, layout
 from shoal.core.types import Tensors
 from tests.core.exchange.wire_values import DECODERS, Blobs, same
@@ -122,6 +134,29 @@ NEAR: Mapping[str, Message] = {
     "chosen_likelihood": replace(MESSAGES[Chosen], likelihood=(-0.5, 0.0), spread=1.25),
 }
 """Of runs that know where their clusters' data lie."""
+LETTERS = letters_part({"": b"\x07" * 32, "bean": bytes(range(82)), "ox": b"\xff" * 82})
+MESSAGES = {
+    **MESSAGES,
+    Announce: Announce("round 3, attempt 1"),
+    Announced: Announced(letters_part({"": bytes(range(100))})),
+    Share: Share("round 3, attempt 1", letters_part({"ant": b"k" * 70, "bean": b"l" * 70})),
+    Shared: Shared(LETTERS),
+    TrainMasked: TrainMasked(
+        MODEL,
+        TrainingSettings(3, 32, 0.01, 0.8, 1e-4, True),
+        "round 3, attempt 1",
+        LETTERS,
+        1.5,
+        0.25,
+        "c1",
+        PROJECTOR,
+        10,
+        PAPER,
+    ),
+    Masked: Masked({"sum": np.array([1, -(1 << 31)], np.int32)}, DESCRIPTOR),
+    Unmask: Unmask("round 3, attempt 1", letters_part({"ant": b"", "bean": b""})),
+    Unmasked: Unmasked(letters_part({"ant": b"s" * 33})),
+}
 SPECS = tuple(TensorSpec(f"layer.{dtype}", dtype, (2, 3)) for dtype in DTYPES)
 WEIGHTS = Weights(SPECS, BlobRef("0123456789abcdef" * 4, layout(SPECS)[1]))
 PARTS = Payload(
@@ -234,7 +269,7 @@ def test_recorded_bytes_mean_what_they_meant(name: str) -> None:
 
 def test_every_file_is_known_and_every_kind_is_recorded() -> None:
     assert {path.stem for path in FOLDER.glob("*.bin")} == set(GOLDEN)
-    assert set(MESSAGES) == {*STANDARD, Choose, Chosen}
+    assert set(MESSAGES) == {*STANDARD, *SECURE, Choose, Chosen}
     assert {type(encoder(value)) for value, encoder in GOLDEN.values()} == set(DECODERS)
     arms = {part.WhichOneof("part") for part in wire.payload_to_pb(PARTS).parts.values()}
     assert arms == {field.name for field in payload_pb2.Part.DESCRIPTOR.oneofs_by_name["part"].fields}

@@ -283,7 +283,16 @@ messages: Mapping[type[Message], st.SearchStrategy[Message]] = {
 }
 
 hellos = st.builds(Hello, texts, st.just(1), st.integers(1, 9), st.lists(names, max_size=4).map(tuple))
-welcomes = st.builds(Welcome, texts, st.integers(1, 9), names, *[milliseconds] * 3, st.none() | milliseconds)
+welcomes = st.builds(
+    Welcome,
+    texts,
+    st.integers(1, 9),
+    names,
+    *[milliseconds] * 3,
+    st.none() | milliseconds,
+    mark=texts,
+    addresses=st.lists(names, max_size=16).map(tuple),
+)
 lease = (names, st.integers(1, 1 << 31), st.integers(0, 1 << 31))
 tasks = st.builds(Task, *lease, st.integers(0, (1 << 63) - 1), texts, payloads)
 idles = st.tuples(milliseconds, milliseconds).flatmap(

@@ -87,10 +87,14 @@ def test_what_fits_into_a_budget_fills_it_and_no_more(
         room = cost.room(epsilon, 1e-6, size)
         if room >= 0.0:
             filled = cost + Cost(room)
-            assert filled.epsilon(1e-6, size) <= epsilon * (1 + 1e-9)
-            assert (filled + Cost(1e-6 * (1 + room))).epsilon(1e-6, size) > epsilon * (1 - 1e-9)
+            more = filled + Cost(1e-6 * (1 + room))
+            assert filled.fits(epsilon * (1 + 1e-9), 1e-6, size)
+            assert not more.fits(epsilon * (1 - 1e-9), 1e-6, size)
+            if not filled.curve:
+                assert filled.epsilon(1e-6, size) <= epsilon * (1 + 1e-9)
+                assert more.epsilon(1e-6, size) > epsilon * (1 - 1e-9)
         else:
-            assert cost.epsilon(1e-6, size) > epsilon
+            assert not cost.fits(epsilon, 1e-6, size)
 
 
 def test_more_samples_of_one_person_than_any_order_are_not_promised_anything() -> None:

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from shoal.core.algorithm import densities, find
-from shoal.core.device_kit.newcomer.nearness import nearness
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.choosing import ClusterDensities
 from shoal.core.exchange.parts import Descriptor
+from shoal.core.inference.nearness import nearness
 from shoal.core.server_kit.fleet.densities import cluster_densities
 from shoal.core.types import Tensors
 from tests.core.server_kit.described import CLASSES, DIMS, device, private

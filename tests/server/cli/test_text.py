@@ -43,12 +43,13 @@ def test_a_run_in_a_line_says_for_whom_and_until_when() -> None:
 
 def test_all_runs_are_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.time", lambda: 1_000_000.0)
-    trained = replace(OPEN, created=999_700.0, cluster_count=2, accuracy=0.7123)
-    assert text.runs([trained, OVER]).splitlines() == [
-        "run     algorithm  stage   started    round                   clusters  accuracy  why",
-        "digits  flux       open    5 min ago  training round 3 of 10  2         71.2 %    "
-        "1 of 8 reports are in",
-        "old     fedavg     failed  -          -                       -         -         no memory",
+    trained = replace(OPEN, created=999_700.0, cluster_count=2, accuracy=0.7123, progress=2, rounds=10)
+    over = replace(OVER, created=900_000.0, ended=910_800.0)
+    assert text.runs([trained, over, OVER]).splitlines() == [
+        "run     algorithm  stage   started    took   rounds   clusters  accuracy  why",
+        "digits  flux       open    5 min ago  5 min  2 of 10  2         71.2 %    1 of 8 reports are in",
+        "old     fedavg     failed  28 h ago   3 h    0        -         -         no memory",
+        "old     fedavg     failed  -          -      0        -         -         no memory",
     ]
     assert "fedserver run start" in text.runs([])
 
@@ -98,16 +99,18 @@ def test_a_run_in_full_says_what_was_asked_for_and_how_accurate_its_models_are()
     accuracies = {number: number / 20 for number in range(1, 13)}
     status = RunStatus(OPEN, spec=spec, accuracies=accuracies)
     lines = text.status(status).splitlines()[1:]
-    assert lines[:6] == [
+    assert lines[:8] == [
         "algorithm  fedavg, preset paper, seed 42",
         "started    -",
         "learner    lenet5 with classes=10",
+        "weights    a device made the first ones",
+        f"digest     {spec.digest[:12]}, by version unknown",
         "policy     devices=8 minimum=6 oversample=1 wait_for_devices=30 deadline=90.5 straggler_factor=3",
         "           device_timeout=60 max_abandoned_rounds=5 retry_after=5",
         "changed    rounds=7",
     ]
     card, _ = find("fedavg")
-    listed = " ".join(lines[6:-3]).split()
+    listed = " ".join(lines[8:-3]).split()
     assert listed[0] == "unchanged"
     assert [pair.partition("=")[0] for pair in listed[1:]] == [n for n in card.settings if n != "rounds"]
     assert lines[-3:] == [
@@ -118,7 +121,7 @@ def test_a_run_in_full_says_what_was_asked_for_and_how_accurate_its_models_are()
     ]
     found = text.data(status)
     assert (found["seed"], found["policy"]["deadline"], found["changed"]) == (42, 90.5, ["rounds"])
-    assert found["learner"] == {"name": "lenet5", "options": options}
+    assert found["learner"] == {"name": "lenet5", "options": options, "seed": None}
     assert (found["parameters"]["rounds"], set(found["parameters"])) == (7, set(card.settings))
     assert found["accuracies"] == accuracies
 

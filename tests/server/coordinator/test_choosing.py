@@ -105,3 +105,26 @@ def test_runs_of_one_model_give_it_and_a_run_to_choose_in_goes_before_newer_ones
         assert labelled.payload.kind == "score"
 
     scenario(story, tmp_path)
+
+
+class ARunBegins(Unlimited):
+    """While a newcomer asks, an operator starts another run."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+
+    async def allows(self, device: str, run: str, clusters: Collection[str]) -> bool:
+        if "new" not in self._coordinator.runs:
+            await start(self._coordinator, name="new")
+        return True
+
+
+def test_a_run_may_begin_while_a_newcomer_asks(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator, name="first")
+        await start(coordinator, name="second")
+        coordinator.quota = ARunBegins(coordinator)
+        answer = await DeviceApi(coordinator, "newcomer").place("", WISH)
+        assert answer.run == "second"
+
+    scenario(story, tmp_path)

@@ -173,7 +173,7 @@ def test_an_operator_may_fetch_any_blob_and_resume_an_upload(tmp_path: Path) -> 
 
 
 def test_the_log_is_read_page_by_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedserver.store.journal.PAGE", 2)
+    monkeypatch.setattr("fedserver.store.journal.journal.PAGE", 2)
 
     async def story(coordinator: Coordinator) -> None:
         operator = OperatorApi(coordinator)

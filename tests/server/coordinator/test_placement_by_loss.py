@@ -7,8 +7,8 @@ import pytest
 
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
-from fedserver.store import released
-from fedserver.store.released import statements
+from fedserver.store.journal import released
+from fedserver.store.journal.released import statements
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.link import Placement, Question
 from shoal.core.exchange.messages import Describe

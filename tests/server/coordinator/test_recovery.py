@@ -124,6 +124,33 @@ def test_a_run_without_a_sound_checkpoint_is_set_aside_as_it_is(tmp_path: Path) 
     asyncio.run(play())
 
 
+def test_a_run_that_goes_back_does_not_ask_those_that_stepped_in_later(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with server(tmp_path) as first:
+            await reports(first, DEVICES + 1)
+            await first.storage.runs.step_in("toy", ("d9",))
+            database = first.storage._store.database
+
+            def forget_the_format() -> None:
+                with database.transaction():
+                    database.execute(
+                        "UPDATE checkpoints SET structure = replace(structure, ?, ?) WHERE round = 2",
+                        ('"format": 1', '"format": 0'),
+                    )
+
+            await first.storage.on_thread(forget_the_format)
+        async with server(tmp_path) as second:
+            assert await second.storage.runs.versions("toy") == [1]
+            devices = [await hands(second, number) for number in range(DEVICES)]
+            for task in await asyncio.gather(*(device.task() for device in devices)):
+                assert task.round == 1
+            assert sorted(second.runs["toy"].engine.plan.tasks) == ["d0", "d1", "d2"]
+            await serve_all(second)
+            assert same_models(models(second), expected())
+
+    asyncio.run(play())
+
+
 def test_an_older_checkpoint_that_is_damaged_is_dropped_while_the_server_works(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -21,6 +21,7 @@ from shoal.core.exchange.tensors import digest
 from tests.server.processes import daemon, restored
 from tests.server.servers import (
     DEVICES,
+    ROUNDS,
     SETTINGS,
     crash,
     hands,
@@ -33,7 +34,7 @@ from tests.server.servers import (
 )
 from tests.server.test_daemon import all_devices
 from tests.server.toys import MODEL, Hands, honest
-from tests.waiting import HANG
+from tests.waiting import HANG, until
 
 
 async def versions(coordinator: Coordinator) -> dict[int, str]:
@@ -186,6 +187,63 @@ def test_while_reports_are_combined_it_is_refused(tmp_path: Path, monkeypatch: p
             await OperatorApi(coordinator).roll_back("toy", 1)
         go_on.set()
         assert (await devices[0].task()).round == 2
+
+    scenario(story, tmp_path)
+
+
+def test_a_run_whose_reports_cannot_be_combined_can_go_back_and_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator)
+        operator = OperatorApi(coordinator)
+        devices = await until_round(coordinator, 2)
+        known = await versions(coordinator)
+        with monkeypatch.context() as patched:
+            patched.setattr("fedserver.coordinator.runs.reduce", lambda *_: 1 / 0)
+            for number, device in enumerate(devices):
+                await device.do(await device.task(), honest(number))
+            await until(lambda: not coordinator.runs["toy"].active)
+        status = await operator.roll_back("toy", 1)
+        assert (status.summary.stage, status.summary.round) == ("failed", 3)
+        assert status.abandoned == {2: "an operator rolled the run back to the start of round 1"}
+        assert status.models["global"].blob.sha256 == known[1]
+        await operator.resume_run("toy")
+        await serve_all(coordinator)
+        status = await operator.show("toy")
+        assert (status.summary.stage, status.summary.round) == (
+            "finished",
+            3 + ROUNDS + 1,
+        )  # and the evaluation
+
+    scenario(story, tmp_path)
+
+
+def test_a_run_that_was_stopped_while_it_combined_reports_can_go_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on, real = threading.Event(), server_half.reduce
+
+    def slow(state: server_half.State, reports: Any) -> server_half.State:
+        go_on.wait(HANG)
+        return real(state, reports)
+
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator)
+        operator, run = OperatorApi(coordinator), coordinator.runs["toy"]
+        devices = await until_round(coordinator, 2)
+        known = await versions(coordinator)
+        monkeypatch.setattr(server_half, "reduce", slow)
+        for number, device in enumerate(devices):
+            await device.do(await device.task(), honest(number))
+        await operator.stop_run("toy", "enough")
+        assert (await operator.roll_back("toy", 1)).models["global"].blob.sha256 == known[1]
+        go_on.set()
+        assert run._reduction is not None
+        await run._reduction
+        status = await operator.show("toy")
+        assert (status.summary.stage, status.summary.round) == ("stopped", 3)
+        assert status.models["global"].blob.sha256 == known[1], "the late result does not count"
 
     scenario(story, tmp_path)
 

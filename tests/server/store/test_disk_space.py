@@ -10,7 +10,7 @@ from fedserver.config import Settings
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.store.disk_space import RESERVE, DiskSpace
-from fedserver.store.journal import Journal
+from fedserver.store.journal.journal import Journal
 from fedserver.store.runs import Runs
 from fedserver.store.store import Store
 from shoal.core.errors import ConfigError, DiskFull, ServerFull, StorageFault

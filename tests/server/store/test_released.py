@@ -9,8 +9,8 @@ import pytest
 
 from fedserver.coordinator.status_types import RunStatus, RunSummary, ServerStatus
 from fedserver.rpc import operator_wire
-from fedserver.store import journal, released
-from fedserver.store.released import statements
+from fedserver.store.journal import journal, released
+from fedserver.store.journal.released import statements
 from fedserver.store.store import Storage
 from shoal.core.exchange.messages import Build, Evaluate, PrivateTraining, Train, TrainingSettings
 from shoal.core.exchange.parts import Descriptor, LatentBounds, Moments, NoisySums, PrivacySettings

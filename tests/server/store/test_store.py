@@ -4,13 +4,15 @@ import contextlib
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fedserver.store.content.blob_cache import BlobCache
 from fedserver.store.database import Database
 from fedserver.store.integrity.records import (
     DeviceRecord,
@@ -21,12 +23,13 @@ from fedserver.store.integrity.records import (
     Standing,
     Traffic,
 )
-from fedserver.store.journal import LOG_LINES
+from fedserver.store.journal.journal import LOG_LINES
 from fedserver.store.runs import VERSIONS
 from fedserver.store.store import Store
+from shoal.core.algorithm import APART
 from shoal.core.algorithms.fedavg import Parameters
 from shoal.core.algorithms.fedavg.server import State
-from shoal.core.engine.checkpoint import Structure, decode, encode
+from shoal.core.engine.checkpoint import Structure, blobs_of, decode, encode
 from shoal.core.engine.round.attendance import Memory
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import ConfigError, StorageFault
@@ -153,6 +156,39 @@ def test_the_last_versions_are_kept_and_older_blobs_are_not(engine: Engine, tmp_
     store.close()
 
 
+def test_the_blobs_of_a_state_that_an_operator_changed_stay(engine: Engine, tmp_path: Path) -> None:
+    store = engine.open(tmp_path)
+    store.runs.add(RECORD, checkpoint(store, 1.0))
+    changed = checkpoint(store, 2.0)  # as if an earlier version had stored the same state otherwise
+    store.runs.change("mnist", SPEC, 1, changed)
+    ((number, names),) = store.runs.checkpoints("mnist")
+    assert (number, names) == (1, sorted(blobs_of(changed)))
+    store.close()
+    store = engine.open(tmp_path)
+    store.clean_up()
+    assert store.runs.checkpoint("mnist") == changed
+    assert blobs_in(engine, tmp_path) == set(names)
+    store.close()
+
+
+@dataclass(frozen=True)
+class Parted:
+    """A state with a part that is stored in a blob of its own, as FLUX's clustering is."""
+
+    models: Mapping[str, Tensors]
+    more: tuple[float, ...] | None = field(default=None, metadata=APART)
+
+
+def test_the_models_of_a_state_are_found_without_a_look_into_them(engine: Engine, tmp_path: Path) -> None:
+    store = engine.open(tmp_path)
+    cache, state = BlobCache(store.runs, store.blobs, "mnist"), Parted({"c0": model(1.0)}, (0.5,))
+    store.runs.add(RECORD, cache.store_state(Parted, state))
+    kept = cache.weights(state.models["c0"])
+    store.blobs.remove([kept.blob.sha256])
+    assert BlobCache(store.runs, store.blobs, "mnist").models_of(Parted, 1) == {"c0": kept}
+    store.close()
+
+
 def test_what_a_run_remembers_of_its_devices_comes_back(store: Store) -> None:
     store.runs.add(RECORD, checkpoint(store, 0.0))
     memory = Memory(("a", "c"), {"b": 3}, {"train": 1 / 3})
@@ -172,7 +208,7 @@ def test_a_blob_that_another_run_needs_stays(engine: Engine, tmp_path: Path) -> 
     assert digest(model(2.0)) in blobs_in(engine, state)
     task = store.runs.keep("other", model(9.0))
     store.runs.save_round("mnist", closed(2), checkpoint(store, 9.0), 0, Memory())
-    store.runs.end("mnist", Standing.FINISHED, "complete")
+    store.runs.end("mnist", Standing.FINISHED, "complete", 9.5)
     assert store.blobs.load(task)["w"][0, 0] == 9.0
     store.close()
 
@@ -226,7 +262,7 @@ def test_devices_traffic_and_log(store: Store, monkeypatch: pytest.MonkeyPatch) 
     store.journal.add_traffic([Traffic("a", "mnist", 10, 1)])
     store.journal.add_traffic([Traffic("a", "mnist", 5, 2)])
     assert store.journal.traffic("mnist") == [Traffic("a", "mnist", 15, 3)]
-    monkeypatch.setattr("fedserver.store.journal.LOG_LINES", 3)
+    monkeypatch.setattr("fedserver.store.journal.journal.LOG_LINES", 3)
     for number in range(5):
         store.journal.log("mnist", f"line {number}", "a")
     lines = store.journal.log_lines("mnist")
@@ -298,7 +334,7 @@ def killed_at_each_step(
             with contextlib.suppress(Killed):
                 action()
         store.database.connection.close()
-        store._lock.close()
+        store._release()
         yield state, not killer.dead
         if not killer.dead:
             assert steps > 3

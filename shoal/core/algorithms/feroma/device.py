@@ -9,10 +9,11 @@ import torch
 
 from shoal.core.algorithms.feroma.messages import Profile
 from shoal.core.device_kit import standard
-from shoal.core.device_kit.describe import described, moments_of, project
+from shoal.core.device_kit.describe import described, project
 from shoal.core.device_kit.latents import latents
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.messages import Described, Message
+from shoal.core.inference.moments import moments_of
 from shoal.core.privacy.release import ExactMoments
 from shoal.core.seeds import generator
 from shoal.core.types import Tensors

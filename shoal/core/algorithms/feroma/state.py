@@ -63,6 +63,11 @@ class State(Clustered):
             return {}
         return {"profiles": len(self.rows), "kept": sum(not row.device for row in self.rows.values())}
 
+    @property
+    def descriptors(self) -> Mapping[DeviceId, Descriptor]:
+        """What the devices have released, for the map of the run's history."""
+        return {row.device: row.profile for row in self.rows.values() if row.device} | dict(self.profiles)
+
     def own(self, device: DeviceId) -> ModelKey:
         """The key of a device's own row, "" if it has none."""
         key = self.assignments.get(device, "")

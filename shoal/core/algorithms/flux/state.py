@@ -69,8 +69,13 @@ class State(Clustered):
         return {**found, **drift, **self.guard.facts}
 
     @property
+    def descriptors(self) -> Mapping[DeviceId, Descriptor]:
+        """What the devices have released, for the map of the run's history."""
+        return self.clustering.described if self.clustering else {}
+
+    @property
     def remarks(self) -> Sequence[str]:
-        return (*self._classless, *self.drift, *self.guard.remarks)
+        return (*self._classless, *self.drift, *super().remarks)
 
     @property
     def _classless(self) -> Sequence[str]:

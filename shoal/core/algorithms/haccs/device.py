@@ -6,9 +6,9 @@ import torch
 
 from shoal.core.algorithms.haccs.messages import Count, Counted
 from shoal.core.device_kit import standard
-from shoal.core.device_kit.describe import ALL
 from shoal.core.errors import BadPayload, DataFault
 from shoal.core.exchange.messages import Message
+from shoal.core.inference.context import ALL
 
 if TYPE_CHECKING:
     from shoal.core.device_kit.context import DeviceContext

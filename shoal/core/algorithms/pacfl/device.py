@@ -6,9 +6,9 @@ import torch
 
 from shoal.core.algorithms.pacfl.messages import Span, Spanned
 from shoal.core.device_kit import standard
-from shoal.core.device_kit.describe import ALL
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.messages import Message
+from shoal.core.inference.context import ALL
 
 if TYPE_CHECKING:
     from shoal.core.device_kit.context import DeviceContext

@@ -158,6 +158,8 @@ class OpenRound:
             more = missed(device) if late or device in self.silent else ""
             self.missing[device] = self.missing.get(device, reason) + more
         self.missing = {device: self.missing[device] for device in absent}
+        for device in tuple(self.outstanding):  # if the round is opened again, they are not asked again
+            self._ended(device)
         self.is_over = True
         return absent
 

@@ -5,7 +5,17 @@ from typing import NamedTuple
 
 from shoal.core.errors import BadPayload
 from shoal.core.exchange._pb.fed.v1 import device_service_pb2, task_pb2
-from shoal.core.exchange.link import Failure, Hello, Idle, Outcome, Receipt, Report, Task, Welcome
+from shoal.core.exchange.link import (
+    MAX_ADDRESSES,
+    Failure,
+    Hello,
+    Idle,
+    Outcome,
+    Receipt,
+    Report,
+    Task,
+    Welcome,
+)
 from shoal.core.exchange.tensors import MAX_NAME
 from shoal.core.exchange.wire.checks import (
     MAX_ENTRIES,
@@ -73,12 +83,14 @@ def welcome_to_pb(welcome: Welcome) -> device_service_pb2.HelloResponse:
         spread=seconds_to_pb(welcome.spread),
         renew_in=None if welcome.renew_in is None else seconds_to_pb(welcome.renew_in),
         mark=welcome.mark,
+        addresses=welcome.addresses,
     )
 
 
 def welcome_from_pb(pb: device_service_pb2.HelloResponse) -> Welcome:
     present(pb, "poll", "the answer to hello")
     present(pb, "heartbeat", "the answer to hello")
+    limited(len(pb.addresses), MAX_ADDRESSES, "addresses")
     return Welcome(
         text(pb.software, "the software's name", MAX_NAME),
         at_least_one(pb.protocol, "the protocol"),
@@ -88,6 +100,7 @@ def welcome_from_pb(pb: device_service_pb2.HelloResponse) -> Welcome:
         seconds_from_pb(pb.spread, "spread") if pb.HasField("spread") else 1.0,
         seconds_from_pb(pb.renew_in, "renew_in") if pb.HasField("renew_in") else None,
         text(pb.mark, "a mark", MAX_NAME),
+        tuple(name(each, "an address") for each in pb.addresses),
     )
 
 

@@ -96,6 +96,7 @@ class HelloResponse(_message.Message):
     MARK_FIELD_NUMBER: _builtins.int
     RENEW_IN_FIELD_NUMBER: _builtins.int
     SPREAD_FIELD_NUMBER: _builtins.int
+    ADDRESSES_FIELD_NUMBER: _builtins.int
     software: _builtins.str
     """Set by the server: name and version of its software, at most 256 characters, for people. Unset: it does
     not say.
@@ -130,6 +131,13 @@ class HelloResponse(_message.Message):
         comes back, so that a fleet does not come back at one moment. Unset: a second.
         """
 
+    @_builtins.property
+    def addresses(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Set by the server: where the device may call, "host:port", at most 16, this server included. One of them
+        serves, and the others answer with the code "not-leader" or not at all; the device then tries the next.
+        Unset: there is only this server.
+        """
+
     def __init__(
         self,
         *,
@@ -141,10 +149,11 @@ class HelloResponse(_message.Message):
         mark: _builtins.str = ...,
         renew_in: _duration_pb2.Duration | None = ...,
         spread: _duration_pb2.Duration | None = ...,
+        addresses: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["heartbeat", b"heartbeat", "poll", b"poll", "renew_in", b"renew_in", "spread", b"spread"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["heartbeat", b"heartbeat", "mark", b"mark", "poll", b"poll", "protocol", b"protocol", "renew_in", b"renew_in", "session", b"session", "software", b"software", "spread", b"spread"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addresses", b"addresses", "heartbeat", b"heartbeat", "mark", b"mark", "poll", b"poll", "protocol", b"protocol", "renew_in", b"renew_in", "session", b"session", "software", b"software", "spread", b"spread"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -8,6 +8,7 @@ final models come down, before and after the calls that name them.
 """
 
 from collections import abc as _abc
+from shoal.core.exchange._pb.fed.v1 import history_pb2 as _history_pb2
 from shoal.core.exchange._pb.fed.v1 import payload_pb2 as _payload_pb2
 from shoal.core.exchange._pb.fed.v1 import task_pb2 as _task_pb2
 from shoal.core.exchange._pb.fed.v1 import tensor_pb2 as _tensor_pb2
@@ -131,6 +132,7 @@ class StartRunRequest(_message.Message):
     SEED_FIELD_NUMBER: _builtins.int
     LEARNER_FIELD_NUMBER: _builtins.int
     INITIAL_MODEL_FIELD_NUMBER: _builtins.int
+    GRAPH_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Set by the operator: a name that no run has yet: 1 to 64 letters, digits, dots, dashes and underscores,
     the first a letter or a digit. Unset: the server makes one of the algorithm's.
@@ -159,6 +161,12 @@ class StartRunRequest(_message.Message):
     def initial_model(self) -> _payload_pb2.Weights:
         """Set by the operator: weights to start from, uploaded before. Unset: one device is asked to build them."""
 
+    @_builtins.property
+    def graph(self) -> _tensor_pb2.BlobRef:
+        """Set by the operator: the network as an ONNX file without weights, uploaded before, for devices that have no
+        learner of their own. Unset: such devices cannot use the run's models.
+        """
+
     def __init__(
         self,
         *,
@@ -170,10 +178,11 @@ class StartRunRequest(_message.Message):
         seed: _builtins.int = ...,
         learner: Global___Learner | None = ...,
         initial_model: _payload_pb2.Weights | None = ...,
+        graph: _tensor_pb2.BlobRef | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["initial_model", b"initial_model", "learner", b"learner", "policy", b"policy"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["graph", b"graph", "initial_model", b"initial_model", "learner", b"learner", "policy", b"policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["algorithm", b"algorithm", "initial_model", b"initial_model", "learner", b"learner", "name", b"name", "parameters", b"parameters", "policy", b"policy", "preset", b"preset", "seed", b"seed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["algorithm", b"algorithm", "graph", b"graph", "initial_model", b"initial_model", "learner", b"learner", "name", b"name", "parameters", b"parameters", "policy", b"policy", "preset", b"preset", "seed", b"seed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -291,10 +300,13 @@ class Learner(_message.Message):
 
     NAME_FIELD_NUMBER: _builtins.int
     OPTIONS_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Set by the operator: its name, at most 256 characters, for people and for devices to compare. Unset: the
     one that each device has.
     """
+    seed: _builtins.int
+    """Set by the operator: the seed of the weights that were made of it before the start. Unset: none were made."""
     @_builtins.property
     def options(self) -> _containers.MessageMap[_builtins.str, _payload_pb2.Scalar]:
         """Set by the operator: what it was set up with, for people. Unset: nothing to note. A device must not let
@@ -306,12 +318,15 @@ class Learner(_message.Message):
         *,
         name: _builtins.str = ...,
         options: _abc.Mapping[_builtins.str, _payload_pb2.Scalar] | None = ...,
+        seed: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "seed", b"seed"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "options", b"options"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_seed", b"_seed", "name", b"name", "options", b"options", "seed", b"seed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__seed: _TypeAlias = _typing.Literal["seed"]  # noqa: Y015
+    _WhichOneofArgType__seed: _TypeAlias = _typing.Literal["_seed", b"_seed"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__seed) -> _WhichOneofReturnType__seed | None: ...
 
 Global___Learner: _TypeAlias = Learner  # noqa: Y015
 
@@ -1152,6 +1167,62 @@ class LogLine(_message.Message):
 Global___LogLine: _TypeAlias = LogLine  # noqa: Y015
 
 @_typing.final
+class ReadHistoryRequest(_message.Message):
+    """Which rounds of which run."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RUN_FIELD_NUMBER: _builtins.int
+    AFTER_FIELD_NUMBER: _builtins.int
+    WITHOUT_DEVICES_FIELD_NUMBER: _builtins.int
+    run: _builtins.str
+    """Set by the operator: the run's id. Unset: refused."""
+    after: _builtins.int
+    """Set by the operator: only rounds with a higher number are wanted. Unset: all that are stored."""
+    without_devices: _builtins.bool
+    """Set by the operator: leave out the figures and the positions of devices, which are most of a history. Unset:
+    they are wanted.
+    """
+    def __init__(
+        self,
+        *,
+        run: _builtins.str = ...,
+        after: _builtins.int = ...,
+        without_devices: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "run", b"run", "without_devices", b"without_devices"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadHistoryRequest: _TypeAlias = ReadHistoryRequest  # noqa: Y015
+
+@_typing.final
+class ReadHistoryResponse(_message.Message):
+    """What happened in them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUNDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def rounds(self) -> _containers.RepeatedCompositeFieldContainer[_history_pb2.RoundHistory]:
+        """Set by the server: oldest first, as many as one answer holds. Unset: there are none, or no more."""
+
+    def __init__(
+        self,
+        *,
+        rounds: _abc.Iterable[_history_pb2.RoundHistory] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rounds", b"rounds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadHistoryResponse: _TypeAlias = ReadHistoryResponse  # noqa: Y015
+
+@_typing.final
 class DeviceStatus(_message.Message):
     """One device, as the server sees it."""
 
@@ -1212,6 +1283,9 @@ class RunSummary(_message.Message):
     CREATED_FIELD_NUMBER: _builtins.int
     CLUSTER_COUNT_FIELD_NUMBER: _builtins.int
     ACCURACY_FIELD_NUMBER: _builtins.int
+    ENDED_FIELD_NUMBER: _builtins.int
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    ROUNDS_FIELD_NUMBER: _builtins.int
     run: _builtins.str
     """Set by the server: the run's id. Unset: never."""
     name: _builtins.str
@@ -1234,6 +1308,10 @@ class RunSummary(_message.Message):
     """Set by the server: mean held-out accuracy over the devices, each as measured last, weighted by their samples,
     0 to 1. Unset: no device has measured it yet.
     """
+    progress: _builtins.int
+    """Set by the server: the rounds of training that are complete. Unset: none."""
+    rounds: _builtins.int
+    """Set by the server: the rounds of training that it has in all. Unset: its algorithm does not say."""
     @_builtins.property
     def waiting_devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Set by the server: the devices that it waits for, sorted. Unset: no one in particular."""
@@ -1245,6 +1323,12 @@ class RunSummary(_message.Message):
     @_builtins.property
     def created(self) -> _timestamp_pb2.Timestamp:
         """Set by the server: when the run was started, by the server's clock. Unset: never."""
+
+    @_builtins.property
+    def ended(self) -> _timestamp_pb2.Timestamp:
+        """Set by the server: when it was over, by the server's clock. Unset: it is not over, or an earlier version ended
+        it.
+        """
 
     def __init__(
         self,
@@ -1262,10 +1346,13 @@ class RunSummary(_message.Message):
         created: _timestamp_pb2.Timestamp | None = ...,
         cluster_count: _builtins.int = ...,
         accuracy: _builtins.float | None = ...,
+        ended: _timestamp_pb2.Timestamp | None = ...,
+        progress: _builtins.int = ...,
+        rounds: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "accuracy", b"accuracy", "created", b"created", "time_left", b"time_left"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "accuracy", b"accuracy", "created", b"created", "ended", b"ended", "time_left", b"time_left"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "accuracy", b"accuracy", "algorithm", b"algorithm", "cluster_count", b"cluster_count", "created", b"created", "name", b"name", "preset", b"preset", "round", b"round", "run", b"run", "stage", b"stage", "time_left", b"time_left", "title", b"title", "waiting_devices", b"waiting_devices", "waiting_for", b"waiting_for"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy", "accuracy", b"accuracy", "algorithm", b"algorithm", "cluster_count", b"cluster_count", "created", b"created", "ended", b"ended", "name", b"name", "preset", b"preset", "progress", b"progress", "round", b"round", "rounds", b"rounds", "run", b"run", "stage", b"stage", "time_left", b"time_left", "title", b"title", "waiting_devices", b"waiting_devices", "waiting_for", b"waiting_for"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__accuracy: _TypeAlias = _typing.Literal["accuracy"]  # noqa: Y015
     _WhichOneofArgType__accuracy: _TypeAlias = _typing.Literal["_accuracy", b"_accuracy"]  # noqa: Y015
@@ -1332,6 +1419,7 @@ class RunStatus(_message.Message):
     CENTRAL_FIELD_NUMBER: _builtins.int
     SPEC_FIELD_NUMBER: _builtins.int
     ACCURACIES_FIELD_NUMBER: _builtins.int
+    ORIGIN_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def summary(self) -> Global___RunSummary:
         """Set by the server: the run in a few lines. Unset: never."""
@@ -1354,8 +1442,8 @@ class RunStatus(_message.Message):
 
     @_builtins.property
     def models(self) -> _containers.MessageMap[_builtins.str, _payload_pb2.Weights]:
-        """Set by the server: the final models by key, to be fetched through BlobService. Unset: the run is not
-        over, or it never had a model.
+        """Set by the server: the models by key, to be fetched through BlobService: the final ones, or those with which
+        the present round opened. Unset: there is none yet.
         """
 
     @_builtins.property
@@ -1380,6 +1468,10 @@ class RunStatus(_message.Message):
     def accuracies(self) -> _containers.RepeatedCompositeFieldContainer[Global___RoundAccuracy]:
         """Set by the server: rounds in which devices measured models on held-out samples, oldest first. Unset: none."""
 
+    @_builtins.property
+    def origin(self) -> Global___RunOrigin:
+        """Set by the server: what else the run started from. Unset: an earlier version of the server answered."""
+
     def __init__(
         self,
         *,
@@ -1394,14 +1486,41 @@ class RunStatus(_message.Message):
         central: Global___CentralNoise | None = ...,
         spec: Global___StartRunRequest | None = ...,
         accuracies: _abc.Iterable[Global___RoundAccuracy] | None = ...,
+        origin: Global___RunOrigin | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["central", b"central", "spec", b"spec", "summary", b"summary"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["central", b"central", "origin", b"origin", "spec", b"spec", "summary", b"summary"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["abandoned_rounds", b"abandoned_rounds", "accuracies", b"accuracies", "central", b"central", "clusters", b"clusters", "devices", b"devices", "facts", b"facts", "missing", b"missing", "models", b"models", "released", b"released", "spec", b"spec", "summary", b"summary"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["abandoned_rounds", b"abandoned_rounds", "accuracies", b"accuracies", "central", b"central", "clusters", b"clusters", "devices", b"devices", "facts", b"facts", "missing", b"missing", "models", b"models", "origin", b"origin", "released", b"released", "spec", b"spec", "summary", b"summary"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RunStatus: _TypeAlias = RunStatus  # noqa: Y015
+
+@_typing.final
+class RunOrigin(_message.Message):
+    """What a run started from, besides its specification."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOFTWARE_FIELD_NUMBER: _builtins.int
+    INITIAL_MODEL_FIELD_NUMBER: _builtins.int
+    software: _builtins.str
+    """Set by the server: its version when the run was started. Unset: an earlier version, which did not note it."""
+    initial_model: _builtins.str
+    """Set by the server: SHA-256 of the initial weights, 64 hex digits. Unset: a device was asked for them."""
+    def __init__(
+        self,
+        *,
+        software: _builtins.str = ...,
+        initial_model: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["initial_model", b"initial_model", "software", b"software"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RunOrigin: _TypeAlias = RunOrigin  # noqa: Y015
 
 @_typing.final
 class RoundAccuracy(_message.Message):

@@ -105,6 +105,11 @@ class OperatorServiceStub:
                 request_serializer=fed_dot_v1_dot_operator__service__pb2.ReadLogRequest.SerializeToString,
                 response_deserializer=fed_dot_v1_dot_operator__service__pb2.ReadLogResponse.FromString,
                 _registered_method=True)
+        self.ReadHistory = channel.unary_unary(
+                '/fed.v1.OperatorService/ReadHistory',
+                request_serializer=fed_dot_v1_dot_operator__service__pb2.ReadHistoryRequest.SerializeToString,
+                response_deserializer=fed_dot_v1_dot_operator__service__pb2.ReadHistoryResponse.FromString,
+                _registered_method=True)
 
 
 class OperatorServiceServicer:
@@ -214,6 +219,14 @@ class OperatorServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadHistory(self, request, context):
+        """What happened in each round of a run that is over. Called again with the last round's number it gives what
+        came since.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OperatorServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -286,6 +299,11 @@ def add_OperatorServiceServicer_to_server(servicer, server):
                     servicer.ReadLog,
                     request_deserializer=fed_dot_v1_dot_operator__service__pb2.ReadLogRequest.FromString,
                     response_serializer=fed_dot_v1_dot_operator__service__pb2.ReadLogResponse.SerializeToString,
+            ),
+            'ReadHistory': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadHistory,
+                    request_deserializer=fed_dot_v1_dot_operator__service__pb2.ReadHistoryRequest.FromString,
+                    response_serializer=fed_dot_v1_dot_operator__service__pb2.ReadHistoryResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -667,6 +685,33 @@ class OperatorService:
             '/fed.v1.OperatorService/ReadLog',
             fed_dot_v1_dot_operator__service__pb2.ReadLogRequest.SerializeToString,
             fed_dot_v1_dot_operator__service__pb2.ReadLogResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadHistory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fed.v1.OperatorService/ReadHistory',
+            fed_dot_v1_dot_operator__service__pb2.ReadHistoryRequest.SerializeToString,
+            fed_dot_v1_dot_operator__service__pb2.ReadHistoryResponse.FromString,
             options,
             channel_credentials,
             insecure,

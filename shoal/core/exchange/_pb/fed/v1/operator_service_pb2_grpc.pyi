@@ -74,6 +74,10 @@ class OperatorServiceStub:
     """One run, now and whenever something of it changes. The stream ends when the run is over."""
     ReadLog: _grpc.UnaryUnaryMultiCallable[_operator_service_pb2.ReadLogRequest, _operator_service_pb2.ReadLogResponse]
     """What happened in a run, line by line. Called again with the last line's number it gives what came since."""
+    ReadHistory: _grpc.UnaryUnaryMultiCallable[_operator_service_pb2.ReadHistoryRequest, _operator_service_pb2.ReadHistoryResponse]
+    """What happened in each round of a run that is over. Called again with the last round's number it gives what
+    came since.
+    """
 
 @_typing.type_check_only
 class OperatorServiceAsyncStub(OperatorServiceStub):
@@ -117,6 +121,10 @@ class OperatorServiceAsyncStub(OperatorServiceStub):
     """One run, now and whenever something of it changes. The stream ends when the run is over."""
     ReadLog: _aio.UnaryUnaryMultiCallable[_operator_service_pb2.ReadLogRequest, _operator_service_pb2.ReadLogResponse]  # type: ignore[assignment]
     """What happened in a run, line by line. Called again with the last line's number it gives what came since."""
+    ReadHistory: _aio.UnaryUnaryMultiCallable[_operator_service_pb2.ReadHistoryRequest, _operator_service_pb2.ReadHistoryResponse]  # type: ignore[assignment]
+    """What happened in each round of a run that is over. Called again with the last round's number it gives what
+    came since.
+    """
 
 class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
     """For people and their scripts."""
@@ -241,5 +249,15 @@ class OperatorServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_operator_service_pb2.ReadLogResponse, _abc.Awaitable[_operator_service_pb2.ReadLogResponse]]:
         """What happened in a run, line by line. Called again with the last line's number it gives what came since."""
+
+    @_abc_1.abstractmethod
+    def ReadHistory(
+        self,
+        request: _operator_service_pb2.ReadHistoryRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_service_pb2.ReadHistoryResponse, _abc.Awaitable[_operator_service_pb2.ReadHistoryResponse]]:
+        """What happened in each round of a run that is over. Called again with the last round's number it gives what
+        came since.
+        """
 
 def add_OperatorServiceServicer_to_server(servicer: OperatorServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,0 +1,147 @@
+"""A learner as an ONNX graph without weights, for devices without PyTorch. Runs on the author's machine.
+
+It needs PyTorch, and onnx, onnxscript and onnxruntime besides: `pip install "shoal-fed[export,infer]"`.
+"""
+
+import io
+import warnings
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from shoal.core.device_kit.latents import has_latent, latent_and_scores
+from shoal.core.device_kit.learner import Learner, authors, tensors_of
+from shoal.core.errors import BadPayload, ConfigError, LearnerFault, ShoalError
+from shoal.core.exchange.tensors import manifest_of
+from shoal.core.inference.graph.binding import bound, without_weights
+from shoal.core.inference.graph.model import LATENT, SAMPLES, SCORES, Graph, read_graph
+
+TRIED = (1, 7, 64)
+"""Samples at a time in the comparison: a network that was recorded for one number may fail for another."""
+CLOSE = 1e-4
+"""How far the runtime's results may be from PyTorch's, relative to the largest of them."""
+OPSET = 17
+
+
+class _Both(nn.Module):
+    """Scores and, where the learner has one, the latent of one batch."""
+
+    def __init__(self, learner: Learner, model: nn.Module) -> None:
+        super().__init__()
+        self.learner, self.model = learner, model
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        if not has_latent(self.learner, self.model):
+            return (self.model(x),)
+        latent, scores = latent_and_scores(self.learner, self.model, x)
+        return scores, latent
+
+
+def export(learner: Learner, x: Tensor, facts: Mapping[str, str], older_only: bool = False) -> Graph:
+    """The graph of a learner's network, compared with PyTorch on random weights before it is returned.
+
+    x: one or more samples, (n, ...), of the type and shape that the devices have; only those matter. facts:
+    what people should know, such as the preprocessing. older_only: do not try PyTorch's newer exporter, which
+    takes ten times as long, where the older one fails.
+
+    Raises LearnerFault where the network cannot be exported, or where the runtime computes something else.
+    """
+    model = learner.module(seed=0).eval()
+    # Exporters merge tensors that are equal, as fresh ones of batch norm are; these would lose their names.
+    for number, tensor in enumerate(model.state_dict().values()):
+        if tensor.is_floating_point():
+            tensor.copy_(0.5 + torch.rand(tensor.shape, generator=torch.Generator().manual_seed(number)) / 4)
+    both = _Both(learner, model).eval()
+    outputs = [SCORES, LATENT][: 1 + has_latent(learner, model)]
+    classifier = not (learner.loss or learner.evaluate)
+    noted = {"learner": learner.name, "classifier": "yes" if classifier else "no", **facts}
+    faults: list[ShoalError] = []
+    for way in (_traced,) if older_only else (_traced, _captured):
+        try:
+            with authors("export", model, x):
+                exported = way(both, x, outputs)
+            weights = manifest_of(tensors_of(model))
+            graph = read_graph(without_weights(exported, weights, "model.", noted))
+            _compare(graph, both, x)
+        except (LearnerFault, BadPayload) as fault:
+            faults.append(fault)
+        else:
+            return graph
+    raise LearnerFault(
+        f"{learner.name} cannot be exported: {'; by the newer exporter: '.join(f.message for f in faults)}",
+        faults[0].hint,
+    )
+
+
+def _traced(both: _Both, x: Tensor, outputs: list[str]) -> bytes:
+    """By PyTorch's older exporter, which records what is computed: short graphs, and few demands."""
+    file = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            both,
+            (x,),
+            file,  # type: ignore[arg-type]
+            input_names=[SAMPLES],
+            output_names=outputs,
+            dynamic_axes={name: {0: "batch"} for name in (SAMPLES, *outputs)},
+            opset_version=OPSET,
+            do_constant_folding=False,
+            training=torch.onnx.TrainingMode.PRESERVE,
+            dynamo=False,
+        )
+    return file.getvalue()
+
+
+def _captured(both: _Both, x: Tensor, outputs: list[str]) -> bytes:
+    """By PyTorch's newer exporter, which follows shapes that depend on the batch."""
+    file = io.BytesIO()
+    batch = torch.export.Dim("batch")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            both,
+            (x,),
+            input_names=[SAMPLES],
+            output_names=outputs,
+            dynamic_shapes=({0: batch},),
+            dynamo=True,
+            optimize=False,
+            verbose=False,
+        )
+    assert program is not None
+    program.save(file)  # type: ignore[arg-type]
+    return file.getvalue()
+
+
+def _compare(graph: Graph, both: _Both, x: Tensor) -> None:
+    """Raise LearnerFault unless ONNX Runtime and PyTorch agree on random weights and samples."""
+    from fedclient.light.session import open_session
+
+    chance = torch.Generator().manual_seed(1)
+    weights = tensors_of(both.learner.module(seed=1))
+    both.model.load_state_dict({name: torch.from_numpy(array) for name, array in weights.items()})
+    session = open_session(bound(graph, weights), threads=1)
+    for count in TRIED:
+        shape = (count, *x.shape[1:])
+        some = torch.rand(shape, generator=chance) if x.is_floating_point() else x[:1].expand(shape)
+        with torch.no_grad():
+            wanted = [each.numpy() for each in both(some)]
+        for name, found, right in zip(
+            graph.outputs, session.run(list(graph.outputs), {SAMPLES: some.numpy()}), wanted, strict=True
+        ):
+            most = CLOSE * max(1.0, float(np.abs(right).max()))
+            if found.shape != right.shape or not np.abs(found - right).max() <= most:
+                raise LearnerFault(
+                    f"the exported graph computes other {name} than the learner, for {count} samples",
+                    "avoid Python numbers that depend on the batch, such as x.shape[0]",
+                )
+
+
+def sample_of(shape: tuple[int, ...], whole_numbers: bool) -> Tensor:
+    """Two samples of this shape, to export with. Raises ConfigError."""
+    if not shape or any(size < 1 for size in shape):
+        raise ConfigError(f"{list(shape)} is no shape of a sample", "give one such as 1,28,28")
+    return torch.zeros(2, *shape, dtype=torch.int64 if whole_numbers else torch.float32)

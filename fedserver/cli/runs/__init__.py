@@ -1,0 +1,1 @@
+"""`fedserver run ...`."""

@@ -1,0 +1,241 @@
+"""`fedserver run ...`: start, list, show, follow and stop runs; other modules have the other verbs."""
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fedserver.cli import text
+from fedserver.cli.options import PATH, connected
+from fedserver.cli.runs import changes, history, repeat
+from fedserver.cli.runs.policy import POLICY, policy_options
+from fedserver.coordinator.status_types import STAGES, RunStatus
+from fedserver.store.integrity.records import LogLine, RunSpec
+from shoal.core.algorithm import find
+from shoal.core.errors import ShoalError, Unavailable
+from shoal.shell.config import parsed
+from shoal.shell.console import Console, Result, printable, verb
+
+if TYPE_CHECKING:
+    from fedserver.rpc.client import OperatorClient
+
+AWAY = 60.0
+"""Seconds for which a server may be unreachable during `run wait`: a restart is no reason to give up."""
+BUILTIN = "builtin:"
+
+
+class RunFailed(ShoalError):
+    """The run that was awaited has failed or was stopped."""
+
+    code = "run-failed"
+
+
+@click.group()
+def run() -> None:
+    """Start, list, show, follow, change and stop runs."""
+
+
+for each in (*changes.COMMANDS, *history.COMMANDS, *repeat.COMMANDS):
+    run.add_command(each)
+
+
+@run.command(
+    epilog="Example: fedserver run start digits --algorithm flux --set rounds=20 --devices 8 --minimum 6"
+)
+@verb
+@connected
+@click.argument("name", required=False)
+@click.option("-f", "--file", "path", type=PATH, metavar="FILE", help="File that describes the run (YAML).")
+@click.option("--algorithm", metavar="NAME", help="Algorithm, such as fedavg, flux or flux-soft. Required.")
+@click.option("--preset", metavar="NAME", help="Named set of the algorithm's parameters.  [default: default]")
+@click.option(
+    "--set", "changes", multiple=True, metavar="NAME=VALUE", help="Parameter of the algorithm. Repeatable."
+)
+@policy_options(defaults=True)
+@click.option("--seed", type=int, metavar="SEED", help="Random seed for client sampling.  [default: 0]")
+@click.option(
+    "--initial-weights", type=PATH, metavar="FILE", help="Start from the weights in a safetensors file."
+)
+@click.option(
+    "--graph",
+    type=PATH,
+    metavar="FILE",
+    help="Network for devices without PyTorch, written by `fedclient export`.",
+)
+@click.option(
+    "--learner",
+    metavar="FILE",
+    help="Create the initial weights here, with PyTorch, from a learner.py or from builtin:NAME.",
+)
+@click.option(
+    "--learner-options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Argument of a built-in learner. Repeatable.",
+)
+@click.option(
+    "--model-seed",
+    type=int,
+    metavar="SEED",
+    help="Random seed for the weights that --learner creates.  [default: 42]",
+)
+def start(
+    console: Console,
+    client: "OperatorClient",
+    path: Path | None,
+    changes: tuple[str, ...],
+    learner: str | None,
+    learner_options: tuple[str, ...],
+    model_seed: int | None,
+    **flags: Any,
+) -> Result:
+    """Start a run.
+
+    NAME must not be taken. Without NAME, the run is named after its algorithm, with a number if needed.
+    Without --initial-weights and --learner, the first device is asked for its initial weights. Command-line
+    options override --file.
+    """
+    from fedserver.cli.models.weights import graph_of, initial_weights
+    from fedserver.config import read_run
+
+    flags["policy"] = {name: flags.pop(name) for name in POLICY}
+    flags["parameters"] = dict(map(parsed, changes))
+    flags["learner"] = _learner(learner, dict(map(parsed, learner_options)), model_seed)
+    config = read_run(path, flags)
+    started = client.start_run(config.spec(), initial_weights(config), graph_of(config))
+    lines = [f"run {started} has started; see it with: fedserver run show {started}"]
+    if expected := _expected(config.spec()):
+        lines.append(f"{config.algorithm}: {expected}")
+    return Result({"run": started, "clustering": expected or None}, "\n".join(lines))
+
+
+def _expected(spec: RunSpec) -> str:
+    """How many rounds will train clusters, in words; "" if that is not known before."""
+    card, variant = find(spec.algorithm)
+    return card.clustering(card.configure(spec.preset, {**variant, **spec.parameters}))
+
+
+def _learner(learner: str | None, options: Mapping[str, Any], seed: int | None) -> Mapping[str, Any]:
+    """The learner that the options describe, in the form of a settings file."""
+    builtin = learner is not None and learner.startswith(BUILTIN)
+    return {
+        "builtin": learner.removeprefix(BUILTIN) if learner and builtin else None,
+        "file": Path(learner) if learner and not builtin else None,
+        "options": options,
+        "seed": seed,
+    }
+
+
+@run.command("ls", epilog="Example: fedserver run ls --stage finished --algorithm flux")
+@verb
+@connected
+@click.option("--algorithm", metavar="NAME", help="Only runs of this algorithm.")
+@click.option(
+    "--stage",
+    type=click.Choice(["active", "over", *STAGES]),
+    help="Only runs at this stage; active: those that are not over.",
+)
+@click.option("--last", type=click.IntRange(min=1), metavar="N", help="Only the N newest.")
+def ls(
+    console: Console, client: "OperatorClient", algorithm: str | None, stage: str | None, last: int | None
+) -> Result:
+    """List the runs, newest first."""
+    runs = [
+        each
+        for each in client.runs()
+        if algorithm in (None, each.algorithm)
+        and stage in (None, each.stage, "over" if each.over else "active")
+    ][:last]
+    return Result({"runs": list(map(vars, runs))}, text.runs(runs))
+
+
+@run.command(epilog="Example: fedserver run show digits")
+@verb
+@connected
+@click.argument("name", metavar="RUN")
+def show(console: Console, client: "OperatorClient", name: str) -> Result:
+    """Show a run: its parameters, its progress, its devices, its models and what was released."""
+    status = client.show(name)
+    return Result(text.data(status), text.status(status))
+
+
+@run.command(epilog="Example: fedserver run stop digits --reason 'wrong data'")
+@verb
+@connected
+@click.argument("name", metavar="RUN")
+@click.option("--reason", default="", metavar="TEXT", help="Reason, for the run's log.")
+def stop(console: Console, client: "OperatorClient", name: str, reason: str) -> Result:
+    """Stop a run for good. Its last models can still be exported."""
+    status = client.stop_run(name, reason)
+    return Result(text.data(status), text.summary(status.summary))
+
+
+@run.command(epilog="Example: fedserver run wait digits --timeout 600")
+@verb
+@connected
+@click.argument("name", metavar="RUN")
+@click.option("--timeout", type=float, metavar="SECONDS", help="Give up after SECONDS.  [default: never]")
+def wait(console: Console, client: "OperatorClient", name: str, timeout: float | None) -> Result:
+    """Wait until a run is over.
+
+    Exits with code 1 if the run failed or was stopped, and with code 6 at --timeout. The server may be
+    restarted in the meantime.
+    """
+    status = _over(console, client, name, timeout)
+    stage, error = status.summary.stage, None
+    if stage != "finished":
+        auxiliary = "was" if stage == "stopped" else "has"
+        error = RunFailed(f"run {name} {auxiliary} {stage}: {status.summary.waiting_for}")
+    return Result(text.data(status), text.status(status), error)
+
+
+def _over(console: Console, client: "OperatorClient", name: str, timeout: float | None) -> RunStatus:
+    """The run, once it is over."""
+    until = None if timeout is None else time.monotonic() + timeout
+    status, seen = client.show(name), time.monotonic()
+    shown: tuple[str, int, str] | None = None
+    measured = max(status.accuracies, default=0)
+    live = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    while not status.summary.over:
+        try:
+            left = None if until is None else max(0.0, until - time.monotonic())
+            for status in client.watch(name, left):
+                found = status.summary
+                for number, accuracy in status.accuracies.items():
+                    if number > measured:
+                        console.say(
+                            f"{found.run}: round {number}: held-out accuracy {text.percent(accuracy)}"
+                        )
+                        measured = number
+                step = (found.stage, found.round, found.title)
+                if live or step != shown:
+                    console.progress(text.summary(found) if live else text.step(found))
+                shown = step
+                seen = time.monotonic()
+        except Unavailable:
+            if time.monotonic() - seen > AWAY:
+                raise
+            time.sleep(1.0)
+    return status
+
+
+@run.command(epilog="Example: fedserver run logs digits --follow")
+@verb
+@connected
+@click.argument("name", metavar="RUN")
+@click.option("--follow", is_flag=True, help="Keep printing new lines until the run is over.")
+def logs(console: Console, client: "OperatorClient", name: str, follow: bool) -> Result:
+    """Print the log of a run, including which devices failed. Their owners see why in `fedclient status`."""
+    lines: list[LogLine] = []
+    while True:
+        last = not follow or client.show(name).summary.over
+        for line in client.log(name, lines[-1].number if lines else 0):
+            click.echo(printable(text.line(line)))
+            lines.append(line)
+        if last:
+            return Result({"lines": list(map(vars, lines))}, "")
+        time.sleep(1.0)

@@ -1,0 +1,84 @@
+"""A server that stands by: another one leads, so it answers health checks and refuses every other call.
+
+Its ports are those that it has as the leader. Devices show their certificates there, and go on to the next
+address that they know when they hear that this is not the leader.
+"""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+from grpc import aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health  # type: ignore[attr-defined]
+
+from fedserver.authority.roots import Authority
+from fedserver.rpc.errors import refuse
+from fedserver.rpc.server import DEVICE_SERVICES, OPERATOR_CALLS, OPTIONS, bind, bind_socket, loopback
+from fedserver.rpc.tls import OPTIONS as JOINING_OPTIONS
+from fedserver.rpc.tls import device_credentials, joining_credentials
+from shoal.core.errors import NotLeader
+
+AGAIN = (0.5, 2.0)
+"""Seconds after which a device may ask again: a leader is away for at most ten."""
+
+
+class Standby:
+    """The open ports of a server that stands by. port: where devices call; join_port: 0 in plain text."""
+
+    def __init__(self, servers: list[aio.Server], port: int, join_port: int) -> None:
+        self._servers, self.port, self.join_port = servers, port, join_port
+
+    async def stop(self) -> None:
+        for server in self._servers:
+            await server.stop(None)
+
+
+async def stand_by(listen: str, join_listen: str, socket: Path, authority: Authority | None) -> Standby:
+    """Refuse devices at `listen` and `join_listen`, and operators at `socket`, until `Standby.stop`.
+
+    authority: None for plain text, on a loopback address only. Raises ConfigError for an address that is not
+    available.
+    """
+    checks = health.HealthServicer()
+    devices, operators = _server(OPTIONS, checks), _server(OPTIONS, checks)
+    servers, join_port = [devices, operators], 0
+    if authority is None:
+        loopback(listen)
+        port = bind(devices, listen)
+    else:
+        port = bind(devices, listen, device_credentials(authority))
+        joining = _server(JOINING_OPTIONS, None)
+        join_port = bind(joining, join_listen, joining_credentials(authority))
+        servers.append(joining)
+    bind_socket(operators, socket)
+    for server in servers:
+        await server.start()
+    await checks.set("", health_pb2.HealthCheckResponse.SERVING)
+    for service in DEVICE_SERVICES:
+        await checks.set(service, health_pb2.HealthCheckResponse.NOT_SERVING)
+    return Standby(servers, port, join_port)
+
+
+def _server(options: tuple[tuple[str, int], ...], checks: health.HealthServicer | None) -> aio.Server:
+    server = aio.server(options=options, maximum_concurrent_rpcs=OPERATOR_CALLS)
+    if checks is not None:
+        health_pb2_grpc.add_HealthServicer_to_server(checks, server)
+    server.add_generic_rpc_handlers((Refusing(),))
+    return server
+
+
+class Refusing(grpc.GenericRpcHandler):  # type: ignore[type-arg]
+    """Answers every method, before its request is read."""
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        return grpc.stream_stream_rpc_method_handler(_refuse)
+
+
+async def _refuse(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+    await refuse(
+        context,
+        NotLeader("this server stands by, and another one leads", "call the other server", AGAIN),
+    )
+    yield b""  # never: the call is over

@@ -1,0 +1,129 @@
+"""Records that operators read: devices, traffic, releases and the log of each run. No run depends on them."""
+
+import time
+from collections.abc import Iterable
+
+import numpy as np
+
+from fedserver.store.database import Database, Row
+from fedserver.store.identities.records import DeviceStanding
+from fedserver.store.integrity.records import DeviceRecord, LogLine, ReleaseRecord, Traffic
+from fedserver.store.journal.timeline import Timeline
+from shoal.core.identity.joining import Role
+from shoal.core.types import DeviceId, RunId
+
+LOG_LINES, PAGE = 10_000, 200
+"""How many lines of a run's log are kept, and how many are read at a time."""
+RELEASE = "INSERT INTO released (run, device, release, rho, delta, group_size, curve)"
+RELEASES, MORE = 10_000, "more than is counted here"
+"""How many releases of one device are recorded for one run: an honest device makes at most one per round."""
+
+
+class Journal:
+    """Which devices called, how many bytes they transferred, what they released, and what happened in each
+    run. timeline: the rounds of each run."""
+
+    def __init__(self, database: Database) -> None:
+        self._db, self.timeline = database, Timeline(database)
+
+    def note_devices(self, devices: Iterable[DeviceRecord]) -> None:
+        """Update the records of these devices."""
+        with self._db.transaction():
+            self._db.execute_many(
+                "INSERT INTO devices (device, software, first_seen, last_seen) VALUES (?, ?, ?, ?)"
+                " ON CONFLICT (device)"
+                " DO UPDATE SET software = excluded.software, last_seen = excluded.last_seen",
+                [(each.device, each.software, each.first_seen, each.last_seen) for each in devices],
+            )
+
+    def devices(self) -> list[DeviceRecord]:
+        """Every device that has ever called, sorted by name."""
+        return [
+            DeviceRecord(row["device"], row["software"], row["first_seen"], row["last_seen"])
+            for row in self._db.rows("devices", "ORDER BY device")
+        ]
+
+    def trainers(self) -> list[DeviceId]:
+        """Devices that may take part in runs: those admitted to train, and all that have called without
+        TLS."""
+        rows = self._db.query(
+            "SELECT device FROM identities WHERE role = ? AND standing = ? UNION"
+            " SELECT device FROM devices WHERE device NOT IN (SELECT device FROM identities)",
+            (Role.TRAIN.value, DeviceStanding.APPROVED.value),
+        )
+        return [device for (device,) in rows]
+
+    def add_traffic(self, traffic: Iterable[Traffic]) -> None:
+        """Add these bytes to what the devices have sent and fetched."""
+        with self._db.transaction():
+            self._db.execute_many(
+                "INSERT INTO traffic (run, device, up, down) VALUES (?, ?, ?, ?) ON CONFLICT (run, device)"
+                " DO UPDATE SET up = traffic.up + excluded.up, down = traffic.down + excluded.down",
+                [(each.run, each.device, each.up, each.down) for each in traffic],
+            )
+
+    def traffic(self, run: RunId) -> list[Traffic]:
+        """How many bytes each device has sent and fetched in a run."""
+        rows = self._db.rows("traffic", "WHERE run = ? ORDER BY device", (run,))
+        return [Traffic(row["device"], row["run"], row["up"], row["down"]) for row in rows]
+
+    def note_releases(self, releases: Iterable[ReleaseRecord]) -> None:
+        """Record each release once; beyond `RELEASES`, record only that there are more."""
+        with self._db.transaction():
+            for each in releases:
+                curve = np.asarray(each.curve, "<f8").tobytes()
+                row = (each.run, each.device, each.release, each.rho, each.delta, each.group_size, curve)
+                self._db.execute(
+                    f"{RELEASE} SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7"  # noqa: S608 - a text of ours
+                    " WHERE (SELECT count(*) FROM released WHERE run = ?1 AND device = ?2) < ?8"
+                    " ON CONFLICT DO NOTHING",
+                    (*row, RELEASES),
+                )
+                self._db.execute(
+                    f"{RELEASE} SELECT ?1, ?2, ?4, 0, 0, 1, ?5 WHERE NOT EXISTS"  # noqa: S608
+                    " (SELECT 1 FROM released WHERE run = ?1 AND device = ?2 AND release = ?3)"
+                    " ON CONFLICT DO NOTHING",
+                    (each.run, each.device, each.release, MORE, b""),
+                )
+
+    def releases(self, run: RunId | None = None) -> list[ReleaseRecord]:
+        """The recorded releases of a run, or of all runs, with those that were removed."""
+        if run is not None:
+            found = [*self._db.rows("released", "WHERE run = ? ORDER BY rowid", (run,))]
+        else:
+            tables = ("released_before", "released")
+            found = [row for table in tables for row in self._db.rows(table, "ORDER BY rowid")]
+        return [_release_of(row) for row in found]
+
+    def log(self, run: RunId, text: str, device: DeviceId = "") -> None:
+        """Add a line to the log of a run."""
+        with self._db.transaction():
+            self._db.execute(
+                "INSERT INTO log (number, run, at, device, text)"
+                " SELECT coalesce(max(number), 0) + 1, ?, ?, ?, ? FROM log",
+                (run, time.time(), device, text),
+            )
+            self._db.execute(
+                "DELETE FROM log WHERE run = ?1 AND number <="
+                " (SELECT number FROM log WHERE run = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2)",
+                (run, LOG_LINES),
+            )
+
+    def log_lines(self, run: RunId, after: int = 0) -> list[LogLine]:
+        """One page of the lines of a run's log whose numbers are above `after`."""
+        rows = self._db.rows(
+            "log", "WHERE run = ? AND number > ? ORDER BY number LIMIT ?", (run, after, PAGE)
+        )
+        return [LogLine(row["number"], row["at"], row["device"], row["text"]) for row in rows]
+
+
+def _release_of(row: Row) -> ReleaseRecord:
+    return ReleaseRecord(
+        row["run"],
+        row["device"],
+        row["release"],
+        row["rho"],
+        row["delta"],
+        row["group_size"],
+        tuple(np.frombuffer(row["curve"], "<f8").tolist()),
+    )

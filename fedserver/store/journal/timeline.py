@@ -1,0 +1,81 @@
+"""The history of each run on disk: one row for each round that is over, bounded, and removed with the run."""
+
+import time
+
+from fedserver.store.database import Database
+from fedserver.store.integrity.records import RoundRecord
+from shoal.core.server_kit.history.packed import bounded, pack, unpack
+from shoal.core.server_kit.history.records import RoundHistory
+from shoal.core.types import RunId
+
+LARGEST = 32 << 20
+"""How many bytes the history of a run has at most. Beyond that, the figures of devices in its oldest rounds
+go first, and then its oldest rounds. A hundred devices take about three kilobytes a round."""
+ROUNDS, DEVICES = 500, 5_000
+"""How many rounds are read at a time, and after how many devices in them the page ends."""
+
+
+class Timeline:
+    """The rounds of all runs that are over, with what happened in them."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+
+    def add(self, run: RunId, round: RoundHistory) -> None:
+        """Inside a transaction: add a round that is over."""
+        summary, devices = pack(bounded(round))
+        self._db.execute(
+            "INSERT INTO timeline (run, round, summary, devices) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (run, round)"
+            " DO UPDATE SET summary = excluded.summary, devices = excluded.devices",
+            (run, round.round, summary, devices),
+        )
+        self._shrink(run)
+
+    def _shrink(self, run: RunId) -> None:
+        query = "SELECT round, length(summary), length(devices) FROM timeline WHERE run = ? ORDER BY round"
+        rows = [tuple(row) for row in self._db.query(query, (run,))]
+        excess = sum(summary + devices for _, summary, devices in rows) - LARGEST
+        for number, _, devices in rows[:-1]:
+            if excess <= 0:
+                return
+            if devices:
+                self._db.execute(
+                    "UPDATE timeline SET devices = x'' WHERE run = ? AND round = ?", (run, number)
+                )
+                excess -= devices
+        for number, summary, _ in rows[:-1]:
+            if excess <= 0:
+                return
+            self._db.execute("DELETE FROM timeline WHERE run = ? AND round = ?", (run, number))
+            excess -= summary
+
+    def read(self, run: RunId, after: int = 0, *, devices: bool = True) -> list[RoundHistory]:
+        """One page of the rounds with numbers above `after`, oldest first; empty if there are no more.
+
+        devices: whether to include the figures of devices.
+        """
+        found: list[RoundHistory] = []
+        rows = self._db.rows(
+            "timeline", "WHERE run = ? AND round > ? ORDER BY round LIMIT ?", (run, after, ROUNDS)
+        )
+        listed = 0
+        for row in rows:
+            found.append(unpack(row["summary"], row["devices"] if devices else b""))
+            listed += len(found[-1].devices) + len(found[-1].positions) + len(found[-1].clusters)
+            if listed >= DEVICES:
+                break
+        return found
+
+
+def history_of(closed: RoundRecord) -> RoundHistory:
+    """What the history can have of a round of which only this is known."""
+    return RoundHistory(
+        closed.round,
+        closed.title,
+        time.time(),
+        closed.seconds,
+        closed.asked,
+        closed.reported,
+        closed.abandoned,
+    )

@@ -1,0 +1,49 @@
+"""A newcomer chooses among the clusters' models, with PyTorch: `shoal.core.inference.choosing` decides."""
+
+import numpy as np
+import torch
+
+from shoal.core.device_kit.context import DeviceContext
+from shoal.core.device_kit.describe import project
+from shoal.core.device_kit.latents import latents
+from shoal.core.device_kit.mixture import probabilities
+from shoal.core.device_kit.samples import Samples
+from shoal.core.errors import BadPayload
+from shoal.core.exchange.choosing import Choose, Chosen
+from shoal.core.exchange.messages import Message
+from shoal.core.exchange.parts import FloatArray
+from shoal.core.inference.choosing import HINT, NoClassifier, chosen
+from shoal.core.types import Tensors
+
+
+def perform(message: Message, context: DeviceContext) -> Message:
+    """The device half of `Choose`. Raises what `choose` raises."""
+    if not isinstance(message, Choose):
+        raise BadPayload(f"a newcomer does not answer {message.kind!r}")
+    return choose(message, context)
+
+
+def choose(question: Choose, context: DeviceContext) -> Chosen:
+    """Which model suits all samples of the device but those of a test part; by labels, if it has them.
+
+    Raises NoClassifier where the predictions are no probabilities of classes: the run can decide then.
+    """
+    if context.learner.loss or context.learner.evaluate:
+        raise NoClassifier(f"{context.learner.name} has its own loss() or evaluate()", HINT)
+    parts = [context.samples(part) for part in context.usable]
+    predictions = [_predictions(context, model, parts) for model in question.models]
+    labels = [part.y.cpu().numpy() for part in parts if part.y is not None]
+    known = np.concatenate(labels) if len(labels) == len(parts) else None
+    projected = None
+    if (described := question.described) is not None:
+        encoder = context.load(described.encoder)
+        batches = (batch for part in parts for batch in latents(context.learner, encoder, part))
+        projected = project(batches, described.projector)
+    return chosen(question, predictions, known, projected)
+
+
+def _predictions(context: DeviceContext, model: Tensors, parts: list[Samples]) -> FloatArray:
+    """p(class | sample), (n, C). A model that gives no numbers for a sample says nothing of it."""
+    said = torch.cat([probabilities(context, model, part) for part in parts]).exp()
+    found: FloatArray = said.nan_to_num(nan=1.0 / said.shape[1]).cpu().numpy()
+    return found

@@ -1,0 +1,65 @@
+"""What a device has besides a network: its data, its random numbers, and the account of what it releases."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from shoal.core.data.dataset import Dataset
+from shoal.core.data.version import Numbers, distinct, version
+from shoal.core.data.views import Views
+from shoal.core.errors import BadPayload, DeviceFault, near
+from shoal.core.privacy.accountant import Account, NoAccount
+
+PARTS = ("train", "held_out", "test")
+ALL = ("train", "held_out")
+"""All parts that can be described, so a budget is about these. The test part never is."""
+
+
+class DataContext:
+    """views: the data. noise: only for the papers' mechanism. On a real device the operating system seeds it:
+    anyone who knew the seed could subtract the noise. account: makes the releases with a guarantee, with
+    noise of its own; without one, no release can have a guarantee.
+    """
+
+    def __init__(self, views: Views, noise: np.random.Generator, account: Account | None = None) -> None:
+        self.views = views
+        self.noise = noise
+        self.account: Account = NoAccount() if account is None else account
+        self._versions: dict[tuple[bool, tuple[str, ...]], str] = {}
+        self._distinct: dict[tuple[bool, tuple[str, ...]], Numbers] = {}
+
+    def part(self, name: str) -> Dataset:
+        """A part of the data: "train", "held_out", or "test" (the held-out part if there is no test part).
+
+        Raises DeviceFault if that part is empty, BadPayload for another name.
+        """
+        if name not in PARTS:
+            raise BadPayload(f"the data have no part {name!r}", near(name, list(PARTS)))
+        if name == "test" and self.views.test is None:
+            name = "held_out"
+        data: Dataset = getattr(self.views, name)
+        if len(data) == 0:
+            raise DeviceFault(
+                f"the {name} part of the data is empty",
+                "give at least 2 labeled samples, and do not set held_out to 0",
+            )
+        return data
+
+    @property
+    def usable(self) -> tuple[str, ...]:
+        """The parts of `ALL` that have samples."""
+        return ALL if len(self.views.held_out) else ALL[:1]
+
+    def version(self, parts: Sequence[str], labels: bool) -> str:
+        """A hash of the samples in these parts, with their classes if `labels` matter."""
+        key = (labels, tuple(parts))
+        if key not in self._versions:
+            self._versions[key] = version((getattr(self.views, part) for part in parts), labels)
+        return self._versions[key]
+
+    def distinct(self, parts: Sequence[str], labels: bool) -> Numbers:
+        """Which samples of these parts are identical: see `shoal.core.data.version`."""
+        key = (labels, tuple(parts))
+        if key not in self._distinct:
+            self._distinct[key] = distinct((getattr(self.views, part) for part in parts), labels)
+        return self._distinct[key]

@@ -1,0 +1,85 @@
+"""A network that can be used but not trained, as numpy sees it."""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+
+from shoal.core.errors import DataFault, LearnerFault
+from shoal.core.exchange.parts import FloatArray
+from shoal.core.types import Array, Tensors
+
+PASS = 256
+"""Samples at a time. It changes speed and memory, not results."""
+
+
+class Network(Protocol):
+    """One network, into which the weights of several models are loaded in turn.
+
+    name: for people. classifier: whether its scores are of classes, by cross-entropy: false where the learner
+    has its own loss() or evaluate().
+    """
+
+    name: str
+    classifier: bool
+
+    def load(self, weights: Tensors) -> None:
+        """Use these weights from now on. Raises BadPayload if they do not fit."""
+        ...
+
+    def scores(self, x: Array) -> Array:
+        """(B, ...) samples -> (B, C) class scores, or (B,) or (B, 1) numbers. Raises LearnerFault."""
+        ...
+
+    def latents(self, x: Array) -> Array:
+        """(B, ...) samples -> (B, v). Raises LearnerFault, also where the network has no latent."""
+        ...
+
+
+def class_scores(network: Network, x: Array, classes: int) -> FloatArray:
+    """(n, C) float64, for all samples, some at a time. classes: highest label + 1, 0 without labels.
+
+    Raises LearnerFault for another shape, DataFault where `classes` is more than C.
+    """
+    found = np.concatenate([network.scores(batch) for batch in batches(x)])
+    if found.ndim != 2 or len(found) != len(x):
+        raise LearnerFault(
+            f"the network gives shape {found.shape} for {len(x)} samples, not class scores ({len(x)}, C)",
+            "classification needs a network with one score for each class",
+        )
+    if classes > found.shape[1]:
+        raise DataFault(
+            f"the data have the label {classes - 1}, and the network knows {found.shape[1]} classes",
+            f"number the classes from 0 to {found.shape[1] - 1}",
+        )
+    return found.astype(np.float64)
+
+
+def numbers(network: Network, x: Array) -> FloatArray:
+    """(n,) float64 predicted numbers, for all samples. Raises LearnerFault for another shape."""
+    found = np.concatenate([network.scores(batch) for batch in batches(x)])
+    if found.shape not in ((len(x),), (len(x), 1)):
+        raise LearnerFault(
+            f"the network gives shape {found.shape} for {len(x)} samples, not one number for each",
+            "regression needs a network with one output",
+        )
+    return found.reshape(len(x)).astype(np.float64)
+
+
+def softmax(scores: FloatArray) -> FloatArray:
+    """(n, C) scores -> probabilities, rows that sum to 1.
+
+    Example:
+        >>> softmax(np.array([[0.0, 0.0]])).tolist()
+        [[0.5, 0.5]]
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        shifted = scores - scores.max(axis=1, keepdims=True)
+        found: FloatArray = np.exp(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
+    return found
+
+
+def batches(x: Array) -> Iterator[Array]:
+    """Slices of at most `PASS` samples, in order."""
+    for start in range(0, len(x), PASS):
+        yield x[start : start + PASS]

@@ -1,0 +1,101 @@
+"""How the clusters of a run change from one round to the next: their lineage, and the events to tell."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from shoal.core.algorithm import State
+from shoal.core.server_kit.history.records import GROUPED, JOINED, MERGED, MOVED, SPLIT, RunEvent
+from shoal.core.types import DeviceId, ModelKey
+
+NAMED = 10
+"""How many devices and clusters an event names."""
+
+
+Parents = Mapping[ModelKey, tuple[ModelKey, ...]]
+
+
+def parents_of(before: State, after: State) -> dict[ModelKey, tuple[ModelKey, ...]]:
+    """For each cluster after a round, the clusters that it comes from, the largest part first.
+
+    A cluster that goes on has itself as a parent, and those that ended and whose devices it took. A new
+    cluster has all clusters that its devices came from.
+    """
+    # Devices that had no cluster are left out.
+    flows = Counter(
+        (key, before.assignments[device])
+        for device, key in sorted(after.assignments.items())
+        if before.assignments.get(device) in before.models
+    )
+    sources: dict[ModelKey, list[ModelKey]] = {key: [] for key in after.models}
+    for (key, old), _ in flows.most_common():
+        if key in sources and old != key and (key not in before.models or old not in after.models):
+            sources[key].append(old)
+    only = list(before.models) if len(before.models) == 1 else []
+    return {
+        key: (key, *found) if key in before.models else tuple(found or only) for key, found in sources.items()
+    }
+
+
+def changes(before: State, after: State) -> list[RunEvent]:
+    """What became of the clusters and of the devices' membership in a round."""
+    if before.models.keys() == after.models.keys() and before.assignments == after.assignments:
+        return []
+    if len(before.models) == 1 and len(after.models) > 1:
+        return [_grouped(before, after)]
+    parents = parents_of(before, after)
+    return [*_splits(before, parents), *_merges(after, parents), *_moves(before, after)]
+
+
+def _grouped(before: State, after: State) -> RunEvent:
+    sizes = Counter(after.assignments.values())
+    shown = listed([f"{key} ({sizes[key]})" for key in after.models])
+    text = f"{len(after.assignments)} devices form {len(after.models)} clusters: {shown}"
+    return RunEvent(GROUPED, text, (*before.models, *list(after.models)[:NAMED]))
+
+
+def _splits(before: State, parents: Parents) -> list[RunEvent]:
+    children: dict[ModelKey, list[ModelKey]] = {}
+    for key, sources in parents.items():
+        for old in sources:
+            children.setdefault(old, []).append(key)
+    return [
+        RunEvent(SPLIT, f"{old} was split into {listed(found)}", (old, *found[:NAMED]))
+        for old, found in children.items()
+        if len(found) > 1 and any(key not in before.models for key in found)
+    ]
+
+
+def _merges(after: State, parents: Parents) -> list[RunEvent]:
+    return [
+        RunEvent(MERGED, f"{listed(sources)} were merged into {key}", (*sources[:NAMED], key))
+        for key, sources in parents.items()
+        if len(sources) > 1 and any(old not in after.models for old in sources)
+    ]
+
+
+def _moves(before: State, after: State) -> list[RunEvent]:
+    """Changes of membership that are neither a split nor a merge: between clusters that exist before and
+    after, and of devices that had no cluster."""
+    lasting = before.models.keys() & after.models.keys()
+    moved: dict[tuple[ModelKey, ModelKey], list[DeviceId]] = {}
+    joined: dict[ModelKey, list[DeviceId]] = {}
+    for device, key in sorted(after.assignments.items()):
+        old = before.assignments.get(device)
+        if old is None and len(after.models) > 1:
+            joined.setdefault(key, []).append(device)
+        elif old is not None and old != key and {old, key} <= lasting:
+            moved.setdefault((old, key), []).append(device)
+    have = {True: "has", False: "have"}
+    return [
+        *(
+            RunEvent(MOVED, f"{listed(found)} {have[len(found) == 1]} moved from {old} to {key}", (old, key))
+            for (old, key), found in sorted(moved.items())
+        ),
+        *(RunEvent(JOINED, f"{listed(found)} joined {key}", (key,)) for key, found in sorted(joined.items())),
+    ]
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first few names, and how many more there are."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more

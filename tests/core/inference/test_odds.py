@@ -1,0 +1,106 @@
+"""Which model is the right one for samples without labels: figures checked by hand, and limits."""
+
+import numpy as np
+import pytest
+
+from shoal.core.exchange.parts import FloatArray
+from shoal.core.inference.odds import BLUR, LEAST_BLUR, gain, odds
+
+CHANCE = np.random.default_rng(7)
+
+
+def sure(classes: list[int], of: int = 4, share: float = 0.97) -> FloatArray:
+    """Predictions that give `share` to these classes."""
+    rest = (1.0 - share) / (of - 1)
+    return np.where(np.arange(of) == np.array(classes)[:, None], share, rest)
+
+
+TURNS = [0, 1, 2, 3] * 5
+UNSURE = np.full((20, 4), 0.25)
+
+
+def test_the_information_is_the_entropy_of_the_mean_less_the_mean_entropy() -> None:
+    said = np.array([[0.9, 0.1], [0.2, 0.8], [0.5, 0.5]])
+    usual = said.mean(axis=0)
+    entropies = -(said * np.log(said)).sum(axis=1)
+    by_hand = -(usual * np.log(usual)).sum() - entropies.mean()
+    assert gain(said).mean() == pytest.approx(by_hand, abs=1e-9)
+    assert gain(np.eye(4)).mean() == pytest.approx(np.log(4), abs=1e-9)
+    assert np.abs(gain(UNSURE)).max() < 1e-9
+    assert np.abs(gain(np.eye(4)[[1, 1, 1]])).max() < 1e-9, "one that has collapsed tells nothing"
+
+
+def test_the_error_is_that_of_drawing_the_samples_again() -> None:
+    logits = CHANCE.normal(size=(2, 60, 5)) * np.array([3.0, 1.5])[:, None, None]
+    first, second = np.exp(logits) / np.exp(logits).sum(axis=2, keepdims=True)
+    found = odds([first, second, second], [1.0, 1.0])
+    assert found.errors[0] == 0.0
+    drawn = []
+    for _ in range(2000):
+        rows = CHANCE.integers(0, 60, 60)
+        drawn.append(gain(first[rows]).mean() - gain(second[rows]).mean())
+    assert found.errors[1] == pytest.approx(np.std(drawn), rel=0.15)
+
+
+def test_the_odds_follow_from_the_gap_its_error_and_the_blur() -> None:
+    found = odds([sure(TURNS), sure(TURNS, share=0.9), UNSURE], [1.0, 3.0])
+    gap = found.information[0] - found.information[1]
+    spread = np.sqrt(found.errors[1] ** 2 + (BLUR * found.information[0]) ** 2 + LEAST_BLUR**2)
+    ratio = 3.0 * np.exp(-0.5 * (gap / spread) ** 2)
+    assert found.odds.tolist() == pytest.approx([1 / (1 + ratio), ratio / (1 + ratio)])
+    assert found.odds.sum() == pytest.approx(1.0)
+
+
+def test_the_right_model_is_chosen_and_neither_an_unsure_one_nor_one_that_has_collapsed() -> None:
+    found = odds([UNSURE, sure(TURNS), sure([2] * 20), UNSURE], [1.0, 1.0, 1.0])
+    assert found.best == 1
+    assert found.odds[1] > 0.99
+    assert found.order[0] == 1
+
+
+def test_two_models_that_say_the_same_are_no_reason_for_the_common_one() -> None:
+    """A run may have more models than groups: it does not matter which of two equal ones is right."""
+    found = odds([sure(TURNS), sure(TURNS), UNSURE, sure([3, 2, 1, 0] * 5)], [1.0, 1.0, 1.0])
+    assert found.odds[:2].tolist() == pytest.approx([0.5, 0.5], abs=1e-3)
+    assert found.best == 0
+    assert found.agreement[0] > 0.99
+
+
+def test_where_models_contradict_each_other_and_are_equally_sure_the_common_one_serves() -> None:
+    """As where clusters name the classes differently: nothing but labels can tell them apart. The common
+    model says what two of the three say."""
+    usual = np.array([0, 1, 2, 3] * 6)
+    odd = [np.where(np.arange(24) % 3 == number, (usual + 1) % 4, usual) for number in range(3)]
+    found = odds([sure(each.tolist()) for each in odd] + [sure(usual.tolist())], [1.0, 1.0, 1.0])
+    assert found.odds.tolist() == pytest.approx([1 / 3] * 3, abs=0.01)
+    assert found.agreement.tolist() == pytest.approx([5 / 9] * 3 + [2 / 3], abs=0.01)
+    assert found.best == 3
+
+
+def test_labels_tell_them_apart_and_one_wrong_label_does_not_decide() -> None:
+    names = [np.array(TURNS), 3 - np.array(TURNS)]
+    predictions = [sure(each.tolist()) for each in names] + [UNSURE]
+    labels = names[1].copy()
+    labels[0] = names[0][0]
+    found = odds(predictions, [1.0, 1.0], labels)
+    assert found.best == 1
+    assert found.odds[1] > 0.99
+
+
+def test_models_that_have_learned_nothing_are_no_evidence_however_many_the_samples() -> None:
+    weak = 0.25 + 0.01 * CHANCE.normal(size=(2, 100_000, 4))
+    weak /= weak.sum(axis=2, keepdims=True)
+    found = odds([weak[0], weak[1] * 0.5 + 0.125, weak[0]], [1.0, 1.0])
+    assert found.odds.tolist() == pytest.approx([0.5, 0.5], abs=0.05)
+
+
+def test_one_sample_is_enough_to_answer_and_never_makes_sure() -> None:
+    found = odds([sure([1]), UNSURE[:1], UNSURE[:1]], [1.0, 1.0])
+    assert np.isfinite(found.odds).all()
+    assert found.odds.max() < 0.7
+
+
+def test_the_same_samples_give_the_same_bits() -> None:
+    one, other = (odds([sure(TURNS), UNSURE, UNSURE], [2.0, 1.0]) for _ in range(2))
+    assert one.odds.tobytes() == other.odds.tobytes()
+    assert one.errors.tobytes() == other.errors.tobytes()

@@ -1,0 +1,80 @@
+"""A round's history in storage: the same value comes back, in a bounded size, and from earlier versions."""
+
+import json
+import zlib
+
+import pytest
+
+from shoal.core.errors import DataFault
+from shoal.core.server_kit.history.packed import DEVICES, EVENTS, bounded, pack, unpack
+from shoal.core.server_kit.history.records import ClusterRound, DeviceRound, Position, RoundHistory, RunEvent
+
+ROUND = RoundHistory(
+    7,
+    "training round 5 of 20: one model for each cluster",
+    1_700_000_000.125,
+    12.5,
+    3,
+    2,
+    "",
+    5,
+    "train",
+    0.25,
+    None,
+    1 << 40,
+    300,
+    (ClusterRound("c0", "ab" * 32, 2, 0.25, None, ("c0", "c2"), ("clipped",)), ClusterRound("c1")),
+    (RunEvent("merged", "c0, c2 were merged into c0", ("c0", "c2", "c0")),),
+    (
+        DeviceRound("a", "c0", 40, 0.125, 0.5, 100, 200, 3.5, 1.25),
+        DeviceRound("b", missing="it did not report before the deadline"),
+    ),
+    4,
+    {"a": Position(1.5, -2.0, 1.0, 0.25, 0.5), "b": Position(0.0, 1.0)},
+)
+
+
+def test_a_round_comes_back_as_it_was_with_or_without_its_devices() -> None:
+    summary, devices = pack(ROUND)
+    assert unpack(summary, devices) == ROUND
+    without = unpack(summary)
+    assert (without.devices, without.positions) == ((), {})
+    assert without.clusters == ROUND.clusters
+    assert unpack(*pack(RoundHistory(1))) == RoundHistory(1)
+
+
+def test_numbers_are_rounded_to_six_digits() -> None:
+    found = unpack(*pack(RoundHistory(1, ended=1_700_000_000.123456, loss=0.123456789)))
+    assert (found.loss, found.ended) == (0.123457, 1_700_000_000.123)
+
+
+def test_the_size_of_a_round_is_bounded() -> None:
+    found = bounded(
+        RoundHistory(
+            1,
+            devices=tuple(DeviceRound(f"d{n}", missing="x" * 5000) for n in range(DEVICES + 5)),
+            events=tuple(RunEvent("remark", "x" * 5000) for _ in range(EVENTS + 5)),
+        )
+    )
+    assert (len(found.devices), found.left_out, len(found.events)) == (DEVICES, 5, EVENTS)
+    assert len(found.devices[0].missing) < 200
+    assert len(found.events[0].text) < 500
+
+
+def test_a_later_version_reads_what_lacks_its_columns_and_ignores_what_it_does_not_know() -> None:
+    summary, devices = pack(ROUND)
+    plain, tables = json.loads(zlib.decompress(summary)), json.loads(zlib.decompress(devices))
+    del plain["progress"], plain["clusters"]["remarks"], tables["devices"]["waited"]
+    plain["more"], tables["devices"]["more"] = 1, [1, 2]
+    found = unpack(*(zlib.compress(json.dumps(each).encode()) for each in (plain, tables)))
+    assert (found.progress, found.clusters[0].remarks) == (0, ())
+    assert [(each.device, each.worked, each.waited) for each in found.devices] == [
+        ("a", 3.5, None),
+        ("b", None, None),
+    ]
+
+
+@pytest.mark.parametrize("damaged", [b"", b"x", zlib.compress(b"[]"), zlib.compress(b'{"clusters": 3}')])
+def test_bytes_of_something_else_are_an_error(damaged: bytes) -> None:
+    with pytest.raises(DataFault, match="the history of a round cannot be read"):
+        unpack(damaged)

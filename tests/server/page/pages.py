@@ -1,0 +1,88 @@
+"""The page as a process of its own, and a browser's requests to it by hand."""
+
+import http.client
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.waiting import HANG
+
+
+@dataclass
+class Page:
+    """A running `fedserver page`. address: HOST:PORT. link: the first one, not yet used."""
+
+    process: subprocess.Popen[str]
+    state: Path
+    address: str
+    link: str
+
+    def get(self, path: str, method: str = "GET", **headers: str) -> "Answer":
+        """One request. A header's name is given with underscores; `host` replaces the right one."""
+        host, port = self.address.rsplit(":", 1)
+        line = http.client.HTTPConnection(host, int(port), timeout=HANG)
+        try:
+            line.putrequest(method, path, skip_host="host" in headers)
+            for name, value in headers.items():
+                line.putheader(name.replace("_", "-"), value)
+            line.endheaders()
+            found = line.getresponse()
+            return Answer(found.status, dict(found.getheaders()), found.read())
+        finally:
+            line.close()
+
+    def new_link(self) -> str:
+        """Another link, as `fedserver page open` prints it."""
+        command = [sys.executable, "-m", "fedserver", "page", "open", "--state", str(self.state)]
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True, timeout=HANG
+        ).stdout.strip()
+
+    def cookie(self) -> str:
+        """What a browser sends back after it followed a new link."""
+        answer = self.get(path_of(self.new_link()))
+        assert answer.status == 200
+        return answer.headers["set-cookie"].partition(";")[0]
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+def path_of(link: str) -> str:
+    return re.sub(r"^http://[^/]+", "", link)
+
+
+@contextmanager
+def page(state: Path, listen: str = "127.0.0.1:0") -> Iterator[Page]:
+    """Serve the page of a state folder, whether its server runs or not."""
+    command = [sys.executable, "-m", "fedserver", "page", "--state", str(state), "--listen", listen]
+    with state.with_suffix(".page.log").open("ab") as errors:
+        process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+    assert process.stdout is not None
+    try:
+        at, link = process.stdout.readline(), process.stdout.readline()
+        assert "http://127.0.0.1:" in at, state.with_suffix(".page.log").read_text()
+        yield Page(process, state, at.split("http://")[1].strip(), link.split()[-1])
+    finally:
+        process.terminate()
+        try:
+            process.wait(HANG)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()

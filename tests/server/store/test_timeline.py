@@ -1,0 +1,79 @@
+"""The history of a run on disk: page by page, bounded, and gone with the run."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedserver.store.journal import timeline
+from fedserver.store.store import Store
+from shoal.core.engine.round.attendance import Memory
+from shoal.core.server_kit.history.records import ClusterRound, DeviceRound, RoundHistory
+from tests.server.store.test_store import RECORD, checkpoint, closed
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    opened = Store(tmp_path / "state")
+    opened.runs.add(RECORD, checkpoint(opened, 0.0))
+    yield opened
+    opened.close()
+
+
+def play(store: Store, rounds: int, devices: int = 20) -> None:
+    for number in range(1, rounds + 1):
+        found = tuple(DeviceRound(f"d{n}", "c0", 10, 0.1 * n * number) for n in range(devices))
+        history = RoundHistory(number, "training", clusters=(ClusterRound("c0"),), devices=found)
+        store.runs.save_round("mnist", closed(number), checkpoint(store, 1.0), 0, Memory(), history)
+
+
+def read(store: Store, *, devices: bool = True) -> list[RoundHistory]:
+    found: list[RoundHistory] = []
+    while page := store.journal.timeline.read("mnist", found[-1].round if found else 0, devices=devices):
+        found += page
+    return found
+
+
+def test_rounds_are_read_page_by_page(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timeline, "ROUNDS", 3)
+    monkeypatch.setattr(timeline, "DEVICES", 40)
+    play(store, 7)
+    assert [each.round for each in store.journal.timeline.read("mnist")] == [1, 2]
+    assert [each.round for each in store.journal.timeline.read("mnist", devices=False)] == [1, 2, 3]
+    assert [each.round for each in read(store)] == list(range(1, 8))
+    assert all(len(each.devices) == 20 for each in read(store))
+    assert store.journal.timeline.read("mnist", 7) == store.journal.timeline.read("other") == []
+
+
+def test_what_is_too_much_goes_from_the_oldest_rounds_devices_first(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timeline, "LARGEST", 4000)
+    play(store, 30)
+    found = read(store)
+    known = [bool(each.devices) for each in found]
+    assert known == sorted(known)
+    assert known[0] is False
+    assert known[-1] is True
+    assert found[-1].round == 30
+    ((size,),) = store.database.query("SELECT sum(length(summary) + length(devices)) FROM timeline")
+    assert size <= 4000
+    monkeypatch.setattr(timeline, "LARGEST", 400)
+    store.runs.save_round("mnist", closed(31), checkpoint(store, 1.0), 0, Memory())
+    assert 1 <= len(read(store)) < 4
+    assert read(store)[-1].round == 31
+
+
+def test_a_round_of_which_little_is_known_has_that(store: Store) -> None:
+    lost = closed(1, abandoned="the server was restored from an older state")
+    store.runs.save_round("mnist", lost, checkpoint(store, 1.0), 1, Memory())
+    (found,) = read(store)
+    assert (found.abandoned, found.asked, found.seconds) == (lost.abandoned, 2, 0.5)
+
+
+def test_history_goes_with_the_run_and_with_rounds_that_are_dropped(store: Store) -> None:
+    play(store, 3)
+    store.runs.drop_checkpoint("mnist", 4)
+    assert [each.round for each in read(store)] == [1, 2]
+    store.runs.remove("mnist")
+    assert store.database.query("SELECT * FROM timeline") == []
