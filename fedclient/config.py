@@ -179,14 +179,15 @@ class ComputeConfig:
 @dataclass(frozen=True)
 class LimitsConfig:
     """The owner's limits. download_bytes: size of one model. kept_bytes: size of all stored models and
-    results.
+    results. memory_bytes: memory of the process that runs a graph, on a device without a learner.
     """
 
     download_bytes: int = 2 << 30
     kept_bytes: int = 8 << 30
+    memory_bytes: int = 1 << 30
 
     def __post_init__(self) -> None:
-        if min(self.download_bytes, self.kept_bytes) < 1:
+        if min(self.download_bytes, self.kept_bytes, self.memory_bytes) < 1:
             raise ConfigError("limits are numbers of bytes, 1 or more", "remove them to get the defaults")
 
 
@@ -212,7 +213,9 @@ class PrivacyConfig(Budget):
 
 @dataclass(frozen=True)
 class ClientConfig:
-    """state: the device's folder. server: "host:port"; unset: the one in the identity. device: its name, kept
+    """learner: unset: the graph that the run gives, with ONNX Runtime instead of PyTorch.
+
+    state: the device's folder. server: "host:port"; unset: the one in the identity. device: its name, kept
     in its folder; unset: the one in the identity, or a generated one. insecure_loopback: whether to use plain
     text, without an identity, to a server on this machine.
 
@@ -257,11 +260,14 @@ class WorkConfig:
     data: the device's data. file: one file to use instead, read as `data` says; its labels do not matter.
     labels: False if labels are not needed. selfcheck: what to try before the first task. newcomer: whether
     the process may choose among models, which is for the device itself: no task of a server may ask for it.
+    identity: the folder of the device's key, with which it signs what it announces to other devices; None in
+    plain text, where names are believed.
+    learner: None where the run's graph is used instead, without PyTorch. memory_bytes: of that process.
     """
 
     blobs: Path
     account: Path
-    learner: LearnerConfig
+    learner: LearnerConfig | None = None
     data: DataConfig | None = None
     file: Path | None = None
     labels: bool = True
@@ -270,6 +276,8 @@ class WorkConfig:
     consent: Path | None = None
     selfcheck: SelfCheck = "none"
     newcomer: bool = False
+    identity: Path | None = None
+    memory_bytes: int = 1 << 30
 
 
 def read(path: Path | None, flags: Mapping[str, Any]) -> ClientConfig:

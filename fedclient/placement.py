@@ -32,14 +32,15 @@ from shoal.core.exchange.parts import ClusterAssignment, Evidence
 from shoal.core.exchange.payload import BlobRef, Payload, Weights, decode
 from shoal.core.exchange.tensors import check_manifest
 from shoal.core.exchange.wire import payload_to_bytes
+from shoal.core.inference.graph.model import reference_of
 from shoal.core.types import RunId
-from shoal.shell.disk import settle, storing, temporary, write
+from shoal.shell.disk import make_folder, settle, storing, temporary, write
 
 T = TypeVar("T")
 
 MOST_MODELS = 64
 """The models of how many clusters this device takes at once, to choose among them."""
-MODEL, PLACEMENT = "model.safetensors", "placement.json"
+MODEL, PLACEMENT, GRAPH = "model.safetensors", "placement.json", "graph.onnx"
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class Tried:
     error: float
     probability: float
     agreement: float
+    likelihood: float | None = None
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,8 @@ class PlacementResult:
 
     model: None if the server abstained. tried: the models that this device chose among, if it did. seconds:
     from the first call to the last byte. received, sent: bytes of models and of evidence, without the few
-    hundred bytes of the calls around them. privacy: what this device has released so far, from
-    `fedclient.store.privacy_report`.
+    hundred bytes of the calls around them. graph: of the run, if this device has no learner. privacy: what
+    this device has released so far, from `fedclient.store.privacy_report`.
     """
 
     run: RunId
@@ -70,6 +72,7 @@ class PlacementResult:
     received: int
     sent: int
     tried: tuple[Tried, ...] = ()
+    graph: BlobRef | None = None
     privacy: Mapping[str, Any] = field(default_factory=dict)
 
     def facts(self) -> dict[str, Any]:
@@ -82,7 +85,9 @@ class PlacementResult:
         seconds = round(self.seconds, 3)
         traffic = {"seconds": seconds, "received": self.received, "sent": self.sent}
         tried = [asdict(each) for each in self.tried]
-        return {"run": self.run, **found, "model": blob, "tried": tried, **traffic, "privacy": self.privacy}
+        graph = {"graph": self.graph.sha256} if self.graph else {}
+        models = {"model": blob, **graph, "tried": tried}
+        return {"run": self.run, **found, **models, **traffic, "privacy": self.privacy}
 
 
 class Placer:
@@ -98,7 +103,11 @@ class Placer:
         doing: Callable[[str], None],
         download_bytes: int,
         give_up_after: float,
+        light: bool = False,
     ) -> None:
+        """light: the device has no learner, and uses the graph of the run instead."""
+        self._light = light
+        self._graph: BlobRef | None = None
         self._link, self._executor, self._store, self._doing = link, executor, store, doing
         self._download_bytes, self._give_up_after = download_bytes, give_up_after
         self._backoff = Backoff()
@@ -118,7 +127,7 @@ class Placer:
         answer, model, tried = await self._found(run, accept_nearest)
         seconds = time.monotonic() - began
         return PlacementResult(
-            answer.run, answer.assignment, model, seconds, self._received, self._sent, tried
+            answer.run, answer.assignment, model, seconds, self._received, self._sent, tried, self._graph
         )
 
     async def _found(
@@ -127,8 +136,10 @@ class Placer:
         """The placement, the model to use, and the models that were tried."""
         self._doing("asking the server for the models to choose among")
         try:
-            answer, model = await self._answer(run, Wish(MOST_MODELS), accept_nearest)
+            answer, model = await self._answer(run, Wish(MOST_MODELS, self._light), accept_nearest)
         except BadPayload as error:  # a server of an earlier version does not know the wish
+            if self._light:
+                raise
             self._doing(f"asking the server which model fits, since it gives none to try: {error.message}")
             answer, model = await self._answer(run, None, accept_nearest)
         if isinstance(answer, Question) and answer.payload.kind == Choose.kind:
@@ -157,8 +168,10 @@ class Placer:
         found = decode(result, {Chosen.kind: Chosen}, lambda weights: {})
         assert isinstance(found, Chosen)
         keys = str(question.payload.parts["names"]).split(" ")
-        figures = zip(keys, found.information, found.errors, found.odds, found.agreement, strict=True)
-        model = question.payload.weights()[keys.index(found.assignment.cluster)]
+        # The common model has no density.
+        near = (*(found.likelihood or (None,) * (len(keys) - 1)), None)
+        figures = zip(keys, found.information, found.errors, found.odds, found.agreement, near, strict=True)
+        model = _models(question.payload)[keys.index(found.assignment.cluster)]
         placement = Placement(question.run, found.assignment, model)
         return placement, model, tuple(Tried(*each) for each in figures)
 
@@ -170,6 +183,8 @@ class Placer:
         while True:
             answer = await self._patiently(lambda: self._link.place(run, evidence, accept_nearest))
             try:
+                if self._light:
+                    await self._open(answer.graph)
                 if isinstance(answer, Question):
                     _check(answer.payload)
                     self._doing("fetching what is needed to look at the data")
@@ -188,6 +203,22 @@ class Placer:
                     raise
                 self._doing(f"asking the server again: {error.message}")
                 asking_again = True
+
+    async def _open(self, graph: BlobRef | None) -> None:
+        """Let the process that has the data check the run's graph, and use it from now on."""
+        if graph is None or graph == self._graph:
+            if self._graph is None:
+                raise BadPayload("the server gives no graph to use instead of a learner", "set `learner`")
+            return
+        self._doing("fetching the run's graph")
+        weights = reference_of(graph.sha256, graph.size)
+        await self._fetch(graph)
+        result = await self._executor.perform(
+            Task("local", 1, 0, 0, "open", Payload("open", {"graph": weights}))
+        )
+        if isinstance(result, Failure):
+            raise TaskFailed(result)
+        self._graph = graph
 
     async def _evidence(self, question: Question) -> Evidence:
         self._doing("describing the data")
@@ -221,11 +252,17 @@ def _check(question: Payload) -> None:
     """Refuse more models than were wished for, and such as differ in shape, before any byte is fetched."""
     if question.kind != Choose.kind:
         return
-    found = question.weights()
+    found = _models(question)
     if not 2 <= len(found) <= MOST_MODELS + 1:
         raise BadPayload(f"the server gives {len(found)} models", f"2 to {MOST_MODELS + 1} are taken")
     for weights in found:
         check_manifest(weights.manifest, found[0].manifest)
+
+
+def _models(question: Payload) -> tuple[Weights, ...]:
+    """The models to choose among; what else there is describes the clusters' data."""
+    part = question.parts.get("models")
+    return tuple(each for each in part if isinstance(each, Weights)) if isinstance(part, tuple) else ()
 
 
 def save(result: PlacementResult, store: BlobStore, folder: Path) -> Path:
@@ -234,6 +271,9 @@ def save(result: PlacementResult, store: BlobStore, folder: Path) -> Path:
 
     assert result.model is not None
     path = folder / MODEL
+    make_folder(folder)
+    if result.graph is not None:
+        write(folder / GRAPH, b"".join(store.chunks(result.graph, 0)))
     facts = {"run": result.run, "cluster": result.assignment.cluster}
     if result.privacy:
         facts["privacy"] = f"of the device that fetched it: {line(result.privacy)}"

@@ -2,11 +2,12 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from fedclient.agent import SOFTWARE, Agent, Allowance, Until
 from fedclient.config import ClientConfig, SelfCheck, WorkConfig
@@ -40,6 +41,10 @@ async def serve(settings: ClientConfig, console: Console, until: Until, give_up_
         reporter = Reporter(Status(device, reached.address), folder.root, console.progress, console.say)
         try:
             _check_role(reached)
+            if settings.learner is None:
+                raise ConfigError(
+                    "no learner is given", "set `learner`, for example learner: {file: learner.py}"
+                )
             executor = Spawned(work_config(settings, selfcheck="quick", joined=reached.identity is not None))
             async with _link(reached, folder, console) as link, _stopped_at_the_end(executor):
                 reporter.doing("loading the learner and the data")
@@ -60,7 +65,7 @@ async def serve(settings: ClientConfig, console: Console, until: Until, give_up_
                     note_failure=privacy_report.ledger_of(settings).failed,
                     check_consent=settings.consents.check_since,
                 )
-                await _until_signal(agent, until)
+                await until_signal(agent.run(until), until)
         except ShoalError as error:
             reporter.note(error)
             raise
@@ -119,22 +124,35 @@ async def place(
     """Find the model for the data and store it; its path, or None if the server abstained."""
     folder = DeviceFolder(settings.state)
     with folder.locked():
-        reached = endpoint(settings)
-        folder.device(reached.device)
-        work = work_config(settings, file, labels=False, joined=reached.identity is not None)
-        store, executor = BlobStore(folder.blobs), Spawned(replace(work, newcomer=True))
-        async with _link(reached, folder, console) as link, _stopped_at_the_end(executor):
-            limit = settings.limits.download_bytes
-            placer = Placer(link, executor, store, console.progress, limit, give_up_after)
-            found = await placer.place(run, accept_nearest)
-            if (
-                isinstance(link, SecureLink) and link.identity.role is not Role.TRAIN
-            ):  # a training device's agent does it
-                await link.renew_if_required(Hello(SOFTWARE, mark=folder.mark.read()))
-        found = replace(found, privacy=privacy_report.summary(settings))
+        found = await placed(settings, console, file, run, accept_nearest, give_up_after)
+        store = BlobStore(folder.blobs)
         path = save(found, store, folder.model) if found.model else None
         store.trim(settings.limits.kept_bytes)
         return found, path
+
+
+async def placed(
+    settings: ClientConfig,
+    console: Console,
+    file: Path | None,
+    run: str,
+    accept_nearest: bool,
+    give_up_after: float,
+) -> PlacementResult:
+    """Find the model for the data; it is among the folder's blobs, and the folder is locked by the caller."""
+    folder, reached = DeviceFolder(settings.state), endpoint(settings)
+    folder.device(reached.device)
+    work = work_config(settings, file, labels=False, joined=reached.identity is not None)
+    store, executor = BlobStore(folder.blobs), Spawned(replace(work, newcomer=True))
+    async with _link(reached, folder, console) as link, _stopped_at_the_end(executor):
+        limit, light = settings.limits.download_bytes, settings.learner is None
+        placer = Placer(link, executor, store, console.progress, limit, give_up_after, light)
+        found = await placer.place(run, accept_nearest)
+        if (
+            isinstance(link, SecureLink) and link.identity.role is not Role.TRAIN
+        ):  # a training device's agent does it
+            await link.renew_if_required(Hello(SOFTWARE, mark=folder.mark.read()))
+    return replace(found, privacy=privacy_report.summary(settings))
 
 
 def work_config(
@@ -144,9 +162,7 @@ def work_config(
     selfcheck: SelfCheck = "none",
     joined: bool = True,
 ) -> WorkConfig:
-    """The settings of the training process. Raises ConfigError if the learner or the data are missing."""
-    if settings.learner is None:
-        raise ConfigError("no learner is given", "set `learner`, for example learner: {file: learner.py}")
+    """The settings of the working process. Raises ConfigError if the data are missing."""
     if settings.data is None and file is None:
         raise ConfigError("no data are given", "set `data`, for example data: {npz: train.npz}")
     folder, compute = DeviceFolder(settings.state), settings.compute
@@ -161,13 +177,22 @@ def work_config(
         settings.privacy.towards(joined),
         folder.root / "consent",
         selfcheck,
+        identity=folder.identity if joined else None,
+        memory_bytes=settings.limits.memory_bytes,
     )
 
 
-async def _until_signal(agent: Agent, until: Until) -> None:
-    """Run the agent; on SIGTERM or SIGINT it says goodbye to the server and ends."""
+def light_config(settings: ClientConfig, file: Path | None, blobs: Path, account: Path) -> WorkConfig:
+    """The settings of a process that only predicts, with the graph of a run. Nothing of it leaves the device,
+    so its ledger may be any folder."""
+    work = work_config(settings, file, labels=False)
+    return replace(work, learner=None, blobs=blobs, account=account, consent=None)
+
+
+async def until_signal(work: Coroutine[Any, Any, None], until: Until = Until.STOPPED) -> None:
+    """Run this until its end; SIGTERM or SIGINT cancels it, and an agent then says goodbye to the server."""
     caught: list[signal.Signals] = []
-    serving = asyncio.ensure_future(agent.run(until))
+    serving = asyncio.ensure_future(work)
 
     def stop(number: signal.Signals) -> None:
         caught.append(number)

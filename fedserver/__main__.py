@@ -35,6 +35,7 @@ class Verbs(Commands):
         "cluster": "fedserver.cli.models.model",
         "model": "fedserver.cli.models.model",
         "page": "fedserver.cli.page",
+        "migrate-store": "fedserver.cli.store",
         "backup": "fedserver.cli.backup",
         "restore": "fedserver.cli.backup",
         "recover": "fedserver.cli.backup",

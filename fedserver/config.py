@@ -49,6 +49,7 @@ class Settings:
     low_water: bytes that stay free on the state folder's disk, and more where the models need it; uploads
     that would take them are refused. placements: how often a day a device may be placed that only infers.
     clusters: the models of how many clusters of a run it may have in a day; 0: of all.
+    reducers: processes that combine the reports of large models; 0: the server itself does.
     age: after how long a device has to make a new connection; a sixth more for what is under way.
     """
 
@@ -61,12 +62,13 @@ class Settings:
     low_water: int = 64 << 20
     placements: int = 10
     clusters: int = 0
+    reducers: int = 0
 
     def __post_init__(self) -> None:
         if min(self.poll, self.heartbeat, self.tick, self.age, self.model) <= 0.0:
             raise ConfigError("poll, heartbeat, tick, age and model are above 0")
-        if min(self.grace, self.low_water, self.placements, self.clusters) < 0:
-            raise ConfigError("grace, low_water, placements and clusters are 0 or more")
+        if min(self.grace, self.low_water, self.placements, self.clusters, self.reducers) < 0:
+            raise ConfigError("grace, low_water, placements, clusters and reducers are 0 or more")
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ class ServerConfig:
     """state: the server's folder. listen: where devices call; port 0 takes any port that is free.
 
     join_listen: where devices join. hosts: names and addresses of this server; devices are given the first.
+    log_format: lines for people, or one JSON object each. metrics: HOST:PORT for Prometheus; "" for none.
     database, blobs: where the store is if not in the folder: postgresql://USER@HOST/NAME, and a folder that
     all servers of that database reach. addresses: where devices find these servers, "host:port", this one
     included.
@@ -85,6 +88,8 @@ class ServerConfig:
     join_listen: str = "127.0.0.1:50052"
     hosts: tuple[str, ...] = ()
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["text", "json"] = "text"
+    metrics: str = ""
     cadence: Settings = field(default_factory=Settings)
     database: str = ""
     blobs: Path | None = None
@@ -130,7 +135,8 @@ class LearnerConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """A run to start. Without initial_weights and learner, the first device is asked for its weights."""
+    """A run to start. Without initial_weights and learner, the first device is asked for its weights. graph:
+    the network for devices without a learner of their own."""
 
     name: str = ""
     algorithm: str | None = None
@@ -140,6 +146,7 @@ class RunConfig:
     seed: int = 0
     initial_weights: Path | None = None
     learner: LearnerConfig | None = None
+    graph: Path | None = None
 
     def __post_init__(self) -> None:
         if self.algorithm is None:
@@ -190,6 +197,8 @@ def read_run(path: Path | None, flags: Mapping[str, Any]) -> RunConfig:
         config = replace(config, learner=replace(config.learner, file=folder / config.learner.file))
     if config.initial_weights is not None:
         config = replace(config, initial_weights=folder / config.initial_weights)
+    if config.graph is not None:
+        config = replace(config, graph=folder / config.graph)
     return config
 
 

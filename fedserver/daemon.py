@@ -16,6 +16,7 @@ from fedserver.authority.roots import Authority
 from fedserver.config import ServerConfig
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import SOFTWARE
+from fedserver.metrics import metrics
 from fedserver.rpc.client import SOCKET
 from fedserver.rpc.server import Listeners, listen
 from fedserver.rpc.standby import stand_by
@@ -118,9 +119,10 @@ async def _lead(
         await coordinator.storage.identities.note_event(Event.START, **facts)
         _write_address(config.state / ADDRESS, listeners.address)
         _write_address(config.state / JOIN, listeners.join_address)
-        announce(listeners.address, listeners.join_address)
-        ends: list[asyncio.Future[Any]] = [stop, coordinator.broken, lost]
-        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        with metrics(coordinator, config.metrics, listeners.places):
+            announce(listeners.address, listeners.join_address)
+            ends: list[asyncio.Future[Any]] = [stop, coordinator.broken, lost]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     finally:
         broken = coordinator.broken.result() if coordinator.broken.done() else None
         is_over = lost.done() or isinstance(broken, DatabaseLost)  # calls that are open can bring nothing

@@ -2,9 +2,11 @@
 like. So no text of a device looks like a line of the log, and each kind of line comes at a bounded rate.
 """
 
+import json
 import logging
 import time
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from shoal.shell.console import continued, printable
 
@@ -23,6 +25,21 @@ class Printable(logging.Formatter):
 
     def formatException(self, ei: object) -> str:  # noqa: N802
         return printable(continued("\n" + super().formatException(ei)).lstrip("\n"))  # type: ignore[arg-type]
+
+
+class Json(logging.Formatter):
+    """One JSON object for each line: time (UTC), level, logger, message, and the traceback, if there is one.
+
+    JSON escapes what a device sent, so no text of a device looks like a line of the log.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        found = {"time": at, "level": record.levelname.lower(), "logger": record.name}
+        found["message"] = record.getMessage()
+        if record.exc_info:
+            found["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(found)
 
 
 @dataclass

@@ -22,7 +22,8 @@ def check(console: Console, settings: ClientConfig) -> Result:
     """Try the learner on one batch of the data.
 
     Prints what the network sees of the data and the result of each part of the learner. No server is asked,
-    and the device's folder is not used.
+    and the device's folder is not used. Without a learner, the data are read and ONNX Runtime is tried: the
+    network then comes from a run.
     """
     from fedclient.service import check
 
@@ -41,17 +42,25 @@ def text(found: Mapping[str, Any]) -> str:
         "samples": _samples(found["samples"]),
         "each": f"shape {_shape(found['shape'])}, {found['dtype']}, from {lowest:.6g} to {highest:.6g}",
         "classes": NUMBERS if found.get("regression") else _classes(found["classes"], found["class_count"]),
-        "network": f"{found['parameters']} parameters, {found['bytes']} bytes, on {found['device']}",
-        "weights": "saved and loaded again",
-        "latent": _shape(found["latent"]) if found["latent"] else NO_LATENT,
+        **_network(found),
     }
-    if found["loss"] is not None:
+    if found.get("loss") is not None:
         lines["loss"] = f"{found['loss']:.4g}"
-    if found["trained_loss"] is not None:
+    if found.get("trained_loss") is not None:
         lines["training"] = f"one batch of {found['tried_on']}, loss {found['trained_loss']:.4g}"
         accuracy, loss = found["accuracy"], found["evaluated_loss"]
         lines["evaluation"] = f"accuracy {accuracy:.2f}, loss {loss:.4g} on the same batch"
     return "\n".join(f"{name + ':':<12}{value}" for name, value in lines.items())
+
+
+def _network(found: Mapping[str, Any]) -> dict[str, str]:
+    if "runtime" in found:
+        return {"network": f"the graph that a run gives, with {found['runtime']}, which works here"}
+    return {
+        "network": f"{found['parameters']} parameters, {found['bytes']} bytes, on {found['device']}",
+        "weights": "saved and loaded again",
+        "latent": _shape(found["latent"]) if found["latent"] else NO_LATENT,
+    }
 
 
 def _samples(counts: Mapping[str, Any]) -> str:

@@ -49,7 +49,7 @@ from shoal.core.exchange.link import (
 )
 from shoal.core.exchange.parts import Evidence
 from shoal.core.exchange.payload import BlobRef
-from shoal.core.types import RunId
+from shoal.core.types import Bytes, RunId
 
 if TYPE_CHECKING:  # the same classes at run time: only types tell calls that are awaited from others
     from shoal.core.exchange._pb.fed.v1.blob_service_pb2_grpc import BlobServiceAsyncStub
@@ -96,11 +96,15 @@ STATUSES: dict[grpc.StatusCode, type[ShoalError]] = {
 
 
 class Stubs(NamedTuple):
+    """The calls of a channel. fetch, upload: of BlobService, with frames as bytes (`wire.frames`)."""
+
     device: "DeviceServiceAsyncStub"
     blobs: "BlobServiceAsyncStub"
     placement: "PlacementServiceAsyncStub"
     identity: "IdentityServiceAsyncStub"
     observer: "ObserverServiceAsyncStub"
+    fetch: Any
+    upload: Any
 
 
 class RpcLink:
@@ -192,19 +196,19 @@ class RpcLink:
         answer = await self._ask(lambda to: to.observer.ObserveRuns(request, **self._call()))
         return wire.observation_from_pb(answer)
 
-    async def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[bytes]:
+    async def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[Bytes]:
         request = blobs.FetchRequest(blob=wire.blob_to_pb(blob), start=start)
         clock = asyncio.get_running_loop().time
         progress = Progress(clock())
         async with self._calling() as to:
-            call = to.blobs.Fetch(request, metadata=self._identity())
+            call = to.fetch(request, metadata=self._identity())
             try:
                 while True:
                     async with asyncio.timeout_at(progress.until()):
-                        response = await call.read()
-                    if not isinstance(response, blobs.FetchResponse):
+                        message = await call.read()
+                    if not isinstance(message, bytes):
                         return
-                    chunk = wire.chunk_from_pb(response.chunk, start)
+                    chunk = wire.fetched(message, start)
                     start += len(chunk)
                     progress.moved(len(chunk), clock())
                     yield chunk
@@ -216,7 +220,7 @@ class RpcLink:
         answer = await self._ask(lambda to: to.blobs.Uploaded(request, **self._call()))
         return _held(blob, answer.held)
 
-    async def upload(self, blob: BlobRef, start: int, chunks: AsyncIterator[bytes]) -> int:
+    async def upload(self, blob: BlobRef, start: int, chunks: AsyncIterator[Bytes]) -> int:
         clock = asyncio.get_running_loop().time
         progress = Progress(clock())
         async with self._calling() as to, asyncio.timeout_at(progress.until()) as limit:
@@ -228,7 +232,7 @@ class RpcLink:
 
             broken: list[Exception] = []
             requests = _requests(blob, start, _noting(chunks, broken), taken)
-            call = to.blobs.Upload(requests, metadata=self._identity())
+            call = to.upload(requests, metadata=self._identity())
             try:
                 response = await call
             except (asyncio.CancelledError, aio.AioRpcError):
@@ -333,6 +337,16 @@ def _stubs(channel: aio.Channel) -> Stubs:
         PlacementServiceStub(channel),
         IdentityServiceStub(channel),
         ObserverServiceStub(channel),
+        channel.unary_stream(
+            "/fed.v1.BlobService/Fetch",
+            request_serializer=blobs.FetchRequest.SerializeToString,
+            response_deserializer=bytes,
+        ),
+        channel.stream_unary(
+            "/fed.v1.BlobService/Upload",
+            request_serializer=bytes,
+            response_deserializer=blobs.UploadResponse.FromString,
+        ),
     )
 
 
@@ -343,17 +357,18 @@ def _held(blob: BlobRef, held: int) -> int:
 
 
 async def _requests(
-    blob: BlobRef, start: int, chunks: AsyncIterator[bytes], taken: Callable[[int], None]
-) -> AsyncIterator[blobs.UploadRequest]:
+    blob: BlobRef, start: int, chunks: AsyncIterator[Bytes], taken: Callable[[int], None]
+) -> AsyncIterator[bytes]:
     """taken: called with the size of each chunk once gRPC has buffered it and asks for the next."""
-    yield blobs.UploadRequest(start=blobs.UploadStart(blob=wire.blob_to_pb(blob), start=start))
+    first = blobs.UploadRequest(start=blobs.UploadStart(blob=wire.blob_to_pb(blob), start=start))
+    yield first.SerializeToString()
     async for data in chunks:
-        yield blobs.UploadRequest(chunk=wire.chunk_to_pb(start, data))
+        yield wire.upload_frame(start, data)
         start += len(data)
         taken(len(data))
 
 
-async def _noting(chunks: AsyncIterator[bytes], broken: list[Exception]) -> AsyncIterator[bytes]:
+async def _noting(chunks: AsyncIterator[Bytes], broken: list[Exception]) -> AsyncIterator[Bytes]:
     """The same chunks; an error among them is added to `broken`, because gRPC hides it."""
     try:
         async for chunk in chunks:

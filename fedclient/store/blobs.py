@@ -7,14 +7,16 @@
 import hashlib
 import mmap
 import os
+import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
+from shoal.core.engine.timeouts import STALL
 from shoal.core.errors import BadPayload, Refused
 from shoal.core.exchange.payload import BlobRef, Weights
 from shoal.core.exchange.tensors import manifest_of, pack, unpack
-from shoal.core.exchange.wire import CHUNK
-from shoal.core.types import Tensors
+from shoal.core.exchange.wire import CHUNK, next_size
+from shoal.core.types import Bytes, Tensors
 from shoal.shell import crash
 from shoal.shell.disk import TEMPORARY, settle, storing, temporary
 
@@ -54,7 +56,7 @@ class BlobStore:
             self._sound.add(blob.sha256)
         return blob.sha256 in self._sound
 
-    async def fetch(self, blob: BlobRef, source: Callable[[BlobRef, int], AsyncIterator[bytes]]) -> None:
+    async def fetch(self, blob: BlobRef, source: Callable[[BlobRef, int], AsyncIterator[Bytes]]) -> None:
         """Download what is missing of a blob. source: its bytes from a position on (`Link.fetch`).
 
         Errors of `source` pass through, and the bytes so far are kept for the next attempt. Raises BadPayload
@@ -114,10 +116,13 @@ class BlobStore:
 
     def chunks(self, blob: BlobRef, start: int) -> Iterator[bytes]:
         """The bytes of a blob that is here, from `start` on."""
-        with self.path(blob).open("rb") as file:
+        with self.path(blob).open("rb", buffering=0) as file:
             file.seek(start)
-            while chunk := file.read(CHUNK):
+            seconds = STALL
+            while chunk := file.read(next_size(start, seconds, CHUNK)):
+                start, began = start + len(chunk), time.monotonic()
                 yield chunk
+                seconds = (time.monotonic() - began) * CHUNK / len(chunk)
 
     def make_room(self, wanted: Iterable[BlobRef], most: int) -> None:
         """Before these are fetched: delete the oldest blobs until all fit into `most` bytes.

@@ -18,12 +18,13 @@ Bytes are read as pixels and scaled to 0 to 1; other numbers become float32. `di
 import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedclient.config import TABLES, DataConfig
+from fedclient.config import TABLES, DataConfig, WorkConfig
 from shoal.core.data import arrays as checked
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
@@ -39,6 +40,21 @@ from shoal.shell.readers import (
     read_numbered,
     read_parquet,
 )
+
+
+def open_views(config: WorkConfig) -> Views:
+    """The data to work on."""
+    if config.file is not None:
+        return Views.of(load_file(config.file, config.data))
+    if config.data is None:
+        raise ConfigError("no data are given", "set `data`, for example data: {npz: train.npz}")
+    return load(config.data, config.labels)
+
+
+def source_of(config: WorkConfig) -> str:
+    """A name for where the data come from, and nothing about them. Another file is another source."""
+    place = config.file or (config.data.module or config.data.path if config.data else "")
+    return sha256(str(place).encode()).hexdigest()
 
 
 def load(config: DataConfig, labels: bool = True) -> Views:

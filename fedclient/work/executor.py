@@ -163,11 +163,14 @@ class Spawned:
 
 def _death(code: int) -> WorkerDied:
     if code >= 0:
-        return WorkerDied(f"the training process ended with exit code {code}", "look at what it printed")
+        return WorkerDied(f"the working process ended with exit code {code}", "look at what it printed")
     name = signal.Signals(-code).name
-    hints = {"SIGKILL": "it may have run out of memory; use smaller batches or a smaller model"}
+    hints = {
+        "SIGKILL": "it may have run out of memory; use smaller batches or a smaller model",
+        "SIGILL": "PyTorch or ONNX Runtime needs a newer processor; install an earlier version",
+    }
     hint = hints.get(name, "native code failed; look at what it printed")
-    return WorkerDied(f"the training process was ended by {name}", hint)
+    return WorkerDied(f"the working process was ended by {name}", hint)
 
 
 def _fault(code: str, message: str, hint: str, details: str) -> ShoalError:

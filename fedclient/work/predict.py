@@ -1,16 +1,13 @@
-"""Run a model on data, and write classes and probabilities, or predicted numbers, as csv or npz. Needs
-PyTorch."""
+"""Run a model on data, with PyTorch. `fedclient/light/predict.py` does the same without."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors import numpy as safetensors
 
 from fedclient.config import ClientConfig
 from fedclient.work.data import columns_named, load_file
+from fedclient.work.predictions import Prediction, read_model, write
 from fedclient.work.runtime import open_learner, settle_torch
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
@@ -19,28 +16,8 @@ from shoal.core.device_kit.evaluate import class_scores
 from shoal.core.device_kit.learner import Learner, authors
 from shoal.core.device_kit.regression import explained, predictions
 from shoal.core.device_kit.samples import Samples
-from shoal.core.errors import ConfigError, DataFault, NotFound
+from shoal.core.errors import ConfigError
 from shoal.core.types import Array, Tensors
-from shoal.shell.disk import replacing
-
-
-@dataclass(frozen=True, eq=False)
-class Prediction:
-    """classes: (n,) int64, the likeliest. probabilities: (n, C) float32. accuracy: None without labels.
-
-    values: of regression, (n,) float32, the predicted numbers; classes are then 0, and the accuracy is the
-    share of the labels' variance that is explained.
-    """
-
-    classes: Array
-    probabilities: Array
-    accuracy: float | None
-    values: Array | None = None
-
-    def counts(self) -> dict[int, int]:
-        """How many samples of each class there are."""
-        classes, counts = np.unique(self.classes, return_counts=True)
-        return dict(zip(classes.tolist(), counts.tolist(), strict=True))
 
 
 def classify(settings: ClientConfig, file: Path | None, model: Path, out: Path | None) -> Prediction:
@@ -60,18 +37,6 @@ def classify(settings: ClientConfig, file: Path | None, model: Path, out: Path |
     if out is not None:
         write(out, found)
     return found
-
-
-def read_model(path: Path) -> Tensors:
-    """The tensors of a safetensors file. Raises NotFound, DataFault."""
-    try:
-        return safetensors.load_file(path)
-    except FileNotFoundError:
-        raise NotFound(
-            f"there is no model {path}", "run `fedclient place` first, or give one with --model"
-        ) from None
-    except (SafetensorError, OSError) as error:
-        raise DataFault(f"{path} is not a model: {error}", "run `fedclient place` again") from None
 
 
 def predict(
@@ -109,22 +74,3 @@ def _numbers(values: Array, samples: Samples) -> Prediction:
     return Prediction(
         np.zeros(len(values), np.int64), np.ones((len(values), 1), np.float32), accuracy, values
     )
-
-
-def write(path: Path, prediction: Prediction) -> None:
-    """An npz file of `classes` and `probabilities`, or of `values`; else csv with a row for each sample."""
-    with replacing(path) as file:
-        if prediction.values is not None:
-            if path.suffix.lower() == ".npz":
-                np.savez(file, values=prediction.values)
-                return
-            lines = [f"{row},{value:.9g}\n" for row, value in enumerate(prediction.values)]
-            file.write("".join(["row,value\n", *lines]).encode())
-            return
-        if path.suffix.lower() == ".npz":
-            np.savez(file, classes=prediction.classes, probabilities=prediction.probabilities)
-            return
-        names = [f"p{c}" for c in range(prediction.probabilities.shape[1])]
-        file.write(f"{','.join(['row', 'class', *names])}\n".encode())
-        for row, (label, line) in enumerate(zip(prediction.classes, prediction.probabilities, strict=True)):
-            file.write(f"{','.join([str(row), str(label), *(f'{p:.6g}' for p in line)])}\n".encode())

@@ -6,22 +6,21 @@ This is the part of the client that needs PyTorch. It runs in a process of its o
 import os
 import traceback
 from collections.abc import Mapping
-from hashlib import sha256
 from typing import Any
 
 import numpy as np
 
 from fedclient.config import ComputeConfig, LearnerConfig, WorkConfig
+from fedclient.identity.keyring import Keyring
 from fedclient.store.blobs import BlobStore
 from fedclient.store.consent import Consents
 from fedclient.store.ledger import Ledger
 from fedclient.store.memory import Memory
 from fedclient.work import selfcheck
-from fedclient.work.data import columns_named, load, load_file
+from fedclient.work.data import columns_named, open_views, source_of
 from fedclient.work.executor import WorkerInfo
 from shoal.core import algorithm
 from shoal.core.algorithm import DeviceHalf
-from shoal.core.data.views import Views
 from shoal.core.device_kit import choosing, standard
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.learner import Learner, builtin
@@ -31,9 +30,12 @@ from shoal.core.exchange.choosing import Choose
 from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.payload import Payload, decode, encode
+from shoal.core.exchange.summing import SECURE
 from shoal.core.exchange.wire import work_key
+from shoal.core.identity.signing import Certified
 from shoal.core.inference.context import ALL
 from shoal.core.privacy.report import left_open
+from shoal.core.secure.cohort import Signer
 from shoal.shell import learners
 
 NO_FINDINGS: Mapping[str, Any] = {}
@@ -66,6 +68,7 @@ class Runtime:
 
         Raises ConfigError, DataFault, DeviceFault or LearnerFault, by what is at fault.
         """
+        assert config.learner is not None  # otherwise `fedclient/light/runtime.py` does the work
         settle_torch(config.compute)
         learner, views = open_learner(config.learner), open_views(config)
         # Privacy noise is seeded by the operating system: anyone who knew the seed could subtract the noise.
@@ -78,7 +81,9 @@ class Runtime:
                 consents=Consents(config.consent) if config.consent else None,
             ),
         )
-        context = DeviceContext(learner, views, config.compute.device, seed=0, noise=noise, account=account)
+        context = DeviceContext(
+            learner, views, config.compute.device, 0, noise, account=account, signer=signer_of(config)
+        )
         findings: Mapping[str, Any] = NO_FINDINGS
         with columns_named(config.file, config.data):
             if config.selfcheck == "quick":
@@ -129,7 +134,9 @@ def halves() -> dict[str, tuple[type[Message], DeviceHalf]]:
     All algorithms share the standard tasks. Raises ConfigError if two algorithms claim the same kind.
     """
     found: dict[str, tuple[type[Message], DeviceHalf]] = {
-        message.kind: (message, standard) for message in messages.STANDARD if hasattr(message, "reply")
+        message.kind: (message, standard)
+        for message in (*messages.STANDARD, *SECURE)
+        if hasattr(message, "reply")
     }
     for card in algorithm.discover().values():
         for message in card.messages:
@@ -153,19 +160,10 @@ def open_learner(config: LearnerConfig) -> Learner:
     return builtin(config.builtin, config.options)
 
 
-def open_views(config: WorkConfig) -> Views:
-    """The data to work on."""
-    if config.file is not None:
-        return Views.of(load_file(config.file, config.data))
-    if config.data is None:
-        raise ConfigError("no data are given", "set `data`, for example data: {npz: train.npz}")
-    return load(config.data, config.labels)
-
-
-def source_of(config: WorkConfig) -> str:
-    """A name for where the data come from, and nothing about them. Another file is another source."""
-    place = config.file or (config.data.module or config.data.path if config.data else "")
-    return sha256(str(place).encode()).hexdigest()
+def signer_of(config: WorkConfig) -> Signer | None:
+    """What signs for this device; None in plain text."""
+    own = Keyring(config.identity).identity() if config.identity else None
+    return Certified(own.key, own.certificate, own.authorities) if own else None
 
 
 def settle_torch(compute: ComputeConfig) -> None:

@@ -1,4 +1,4 @@
-"""The training process: `python -m fedclient.work.worker`, started by `executor.py` and never by people.
+"""The working process: `python -m fedclient.work.worker`, started by `executor.py` and never by people.
 
 Standard input carries the settings (JSON) and then tasks; standard output carries a payload "ready" or
 "fault" and then a report for each task. Messages are protobuf, each preceded by its length; models go through
@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 from fedclient.config import WorkConfig
 from fedclient.faults import torch_required
-from fedclient.work.executor import LENGTH, framed, length_of
+from fedclient.work.executor import LENGTH, TaskRunner, framed, length_of
 from shoal.core.errors import ShoalError
 from shoal.core.exchange.link import Report
 from shoal.core.exchange.payload import Payload
@@ -27,15 +27,13 @@ from shoal.shell.config import convert
 
 
 def main() -> None:
-    source, sink = _take_pipes()
+    source, sink = take_pipes()
     messages: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_pump, args=(source, messages), daemon=True).start()
     try:
-        with torch_required():
-            from fedclient.work.runtime import Runtime  # slow, for it imports PyTorch
         config = convert(json.loads(messages.get()), WorkConfig, "the settings")
         os.nice(config.compute.nice)
-        runtime = Runtime.open(config)
+        runtime = _runtime(config)
     except ShoalError as error:
         fault = {"code": error.code, "message": error.message, "hint": error.hint}
         _put(sink, payload_to_bytes(Payload("fault", {**fault, "details": getattr(error, "details", "")})))
@@ -47,7 +45,19 @@ def main() -> None:
         _put(sink, report_to_bytes(report))
 
 
-def _take_pipes() -> tuple[BinaryIO, BinaryIO]:
+def _runtime(config: WorkConfig) -> TaskRunner:
+    """What does the tasks: with the owner's learner, or with the graph of a run."""
+    if config.learner is None:
+        from fedclient.light.runtime import LightRuntime
+
+        return LightRuntime(config)
+    with torch_required():
+        from fedclient.work.runtime import Runtime  # slow, for it imports PyTorch
+
+    return Runtime.open(config)
+
+
+def take_pipes() -> tuple[BinaryIO, BinaryIO]:
     """The pipes to the agent. Afterwards standard input is empty and standard output is standard error."""
     source, sink = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     empty = os.open(os.devnull, os.O_RDONLY)

@@ -7,7 +7,7 @@ import click
 
 from fedserver.cli import text
 from fedserver.cli.options import PATH, state_option
-from shoal.core.errors import Refused
+from shoal.core.errors import ConfigError, Refused
 from shoal.shell.console import Console, Result, verb
 
 STATE = state_option("The server's state folder.")
@@ -19,8 +19,14 @@ STATE = state_option("The server's state folder.")
 @click.argument("target", type=PATH, metavar="BACKUP")
 def backup(console: Console, state: Path, target: Path) -> Result:
     """Copy the state folder to BACKUP, which must not exist. The server may be running."""
+    from fedserver.config import read_server
     from fedserver.store.backup import backup as copy
 
+    if read_server(None, {"state": state}).elsewhere is not None:
+        raise ConfigError(
+            f"the store of {state} is in a PostgreSQL database",
+            "back up the database with its own tools, and the folder of blobs: see docs/scaling.md",
+        )
     console.progress(f"copying {state}")
     facts = copy(state.absolute(), target.absolute())
     what = f"{facts.runs} runs, {facts.blobs} blobs of {facts.size / 1e6:.1f} MB"
@@ -68,14 +74,17 @@ def recover(console: Console, state: Path, accept: bool, audit: Path | None) -> 
     the backup are revoked, tokens that were used count as used, and only the last certificate of each device
     is valid.
     """
+    from fedserver.config import read_server
     from fedserver.store.backup import check_state
     from fedserver.store.identities.restored import Taken
     from fedserver.store.store import Store
 
     if audit and not accept:
         raise click.UsageError("--audit needs --accept")
-    check_state(state.absolute())
-    store = Store(state.absolute())
+    elsewhere = read_server(None, {"state": state}).elsewhere
+    if elsewhere is None:
+        check_state(state.absolute())
+    store = Store(state.absolute(), elsewhere)
     try:
         doubts, gap = store.history.conflicts(), store.identities.gap.open()
         lines = [f"{device} has seen {what}" for device, what in doubts.items()]

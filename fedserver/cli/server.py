@@ -111,6 +111,14 @@ def init(
     type=click.Choice(["debug", "info", "warning", "error"]),
     help="Least severe messages to log to stderr.  [default: info]",
 )
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    help="Log lines for people, or one JSON object for each.  [default: text]",
+)
+@click.option(
+    "--metrics", metavar="HOST:PORT", help="Serve metrics for Prometheus at HOST:PORT.  [default: off]"
+)
 def up(console: Console, path: Path | None, **flags: Any) -> Result:
     """Run the server until SIGTERM or Ctrl-C. Runs continue where the last stop left them.
 
@@ -119,11 +127,12 @@ def up(console: Console, path: Path | None, **flags: Any) -> Result:
     """
     from fedserver.config import read_server
     from fedserver.daemon import serve
-    from fedserver.logs import Bounded, Printable
+    from fedserver.logs import Bounded, Json, Printable
 
     config = read_server(path, flags)
     log = logging.StreamHandler(sys.stderr)
-    log.setFormatter(Printable("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    text_format = Printable("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log.setFormatter(Json() if config.log_format == "json" else text_format)
     log.addFilter(Bounded())
     logging.basicConfig(handlers=[log], level=config.log_level.upper())
     found = {"address": "", "join_address": ""}

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedserver.config import Settings
+from fedserver.coordinator.history.meter import Meter
 from fedserver.coordinator.recipe import Recipe
+from fedserver.coordinator.reducers import Reducers
 from fedserver.coordinator.repair.caretaker import Caretaker
 from fedserver.coordinator.repair.recovery import Recovery
 from fedserver.coordinator.runs import Lease, Run
@@ -25,7 +27,6 @@ from fedserver.coordinator.visits.visitor import Quota, Signal, Unlimited, Visit
 from fedserver.store.engines import Elsewhere
 from fedserver.store.integrity.records import RunRecord
 from fedserver.store.integrity.redundancy import DamagedRow
-from fedserver.store.journal.journal import Meter
 from fedserver.store.store import BlobCacheCalls, Storage
 from shoal.core.algorithm import State
 from shoal.core.engine.events import Event, Joined, Left
@@ -66,6 +67,7 @@ class Coordinator:
         self.limits = Limits(model=settings.model)
         self.runs: dict[RunId, Run] = {}
         self.conflicts: dict[DeviceId, str] = {}
+        self.reducers = Reducers(settings.reducers) if settings.reducers else None
         self.recovery = Recovery(storage, lambda *found: self.in_turn(self.add(*found)))
         self.caretaker = Caretaker(self)
         self.visitors: dict[DeviceId, Visitor] = {}
@@ -119,6 +121,8 @@ class Coordinator:
             await asyncio.wait([task])
         async with self._turn:
             self.closed = True
+            if self.reducers is not None:
+                self.reducers.close()
             with suppress(StorageFault):
                 await self.write_journal()
             await self.storage.close()
@@ -260,7 +264,8 @@ class Coordinator:
             blobs,
             self._wake,
             self.in_turn,
-            self.meter.take_round,
+            self.meter,
+            self.reducers,
         )
         self.runs[run.run] = run
         self.runs = dict(sorted(self.runs.items(), key=lambda item: self.recovery.age(item[0])))

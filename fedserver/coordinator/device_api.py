@@ -11,6 +11,7 @@ from fedserver.coordinator import placement
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.visits import intake, transfer
 from fedserver.coordinator.visits.visitor import Visitor, fired_within
+from fedserver.store.content.frames import Frame
 from fedserver.store.journal import released
 from shoal.core.errors import BadPayload, SessionLost, WrongVersion
 from shoal.core.exchange.choosing import Wish
@@ -28,7 +29,7 @@ from shoal.core.exchange.link import (
 )
 from shoal.core.exchange.parts import Evidence
 from shoal.core.exchange.payload import BlobRef
-from shoal.core.types import DeviceId, RunId
+from shoal.core.types import Bytes, DeviceId, RunId
 
 log = logging.getLogger("shoal.server")
 SOFTWARE = f"fedserver {shoal.__version__}"
@@ -90,22 +91,26 @@ class DeviceApi(Link):
         lease = known.lease(self._device) if known else None
         return lease is not None and (lease.task.round, lease.task.attempt) == (round, attempt)
 
-    async def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[bytes]:
+    async def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[Bytes]:
+        async for frame in self.frames(blob, start):
+            yield frame.data
+
+    async def frames(self, blob: BlobRef, start: int) -> AsyncIterator[Frame]:
         """In a session the blob is for a task, which a restarted server leases again when the device
         joins."""
         self._coordinator.check_serving()
         if self._session:
             await self._coordinator.join(self._visitor())
         visitor = self._coordinator.visitor(self._device)
-        async for chunk in transfer.fetch(self._coordinator, visitor, blob, start):
-            yield chunk
+        async for frame in transfer.fetch(self._coordinator, visitor, blob, start):
+            yield frame
 
     async def uploaded(self, blob: BlobRef) -> int:
         self._coordinator.check_deciding()
         await self._coordinator.join(self._visitor())
         return await transfer.uploaded(self._coordinator, self._visitor(), blob)
 
-    async def upload(self, blob: BlobRef, start: int, chunks: AsyncIterator[bytes]) -> int:
+    async def upload(self, blob: BlobRef, start: int, chunks: AsyncIterator[Bytes]) -> int:
         self._coordinator.check_deciding()
         await self._coordinator.join(self._visitor())
         return await transfer.upload(self._coordinator, self._visitor(), blob, start, chunks)

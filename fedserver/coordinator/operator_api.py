@@ -16,6 +16,7 @@ from fedserver.coordinator.runs import Run
 from fedserver.coordinator.status import clusters_of, device_of, figures_of, unchecked, unreadable
 from fedserver.coordinator.status_types import ClusterVersions, RunChange, RunStatus, RunSummary, ServerStatus
 from fedserver.coordinator.visits import transfer
+from fedserver.store.content.frames import Frame
 from fedserver.store.integrity.records import LogLine, RunRecord, RunSpec, Standing
 from fedserver.store.journal.released import statements
 from shoal.core.algorithm import State
@@ -23,9 +24,11 @@ from shoal.core.engine.round.attendance import Memory
 from shoal.core.engine.stages import Stage
 from shoal.core.errors import ConfigError, NotFound, Refused
 from shoal.core.exchange.payload import BlobRef, Weights
+from shoal.core.exchange.tensors import check_manifest
+from shoal.core.inference.graph.model import read_graph, reference_of
 from shoal.core.server_kit.aggregation.noised import promise
 from shoal.core.server_kit.history.records import CHANGED, RoundHistory
-from shoal.core.types import ModelKey, RunId
+from shoal.core.types import Bytes, ModelKey, RunId
 from shoal.shell import crash
 
 OWNER = "@operator"
@@ -190,20 +193,25 @@ class OperatorApi:
 
     # -- blobs ----------------------------------------------------------------------------------------------
 
-    def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[bytes]:
+    async def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[Bytes]:
         """The bytes of a blob, beginning with byte `start`. Raises NotFound."""
-        return transfer.read(self._coordinator.storage.blobs.path(blob.sha256), blob, start)
+        async for frame in self.frames(blob, start):
+            yield frame.data
+
+    def frames(self, blob: BlobRef, start: int) -> AsyncIterator[Frame]:
+        """The same in the messages in which they travel."""
+        return transfer.read(self._coordinator.storage.blobs, blob, start)
 
     async def uploaded(self, blob: BlobRef) -> int:
         """How many bytes of an upload have arrived."""
         return await asyncio.to_thread(self._coordinator.storage.blobs.uploaded, OWNER, blob)
 
-    async def upload(self, blob: BlobRef, start: int, chunks: AsyncIterator[bytes]) -> int:
+    async def upload(self, blob: BlobRef, start: int, chunks: AsyncIterator[Bytes]) -> int:
         """Receive weights for the start of a run. Returns how many bytes of them have arrived."""
         blobs = self._coordinator.storage.blobs
         with transfer.expected(self._coordinator, blob.size - start) as arrived:
 
-            async def counted() -> AsyncIterator[bytes]:
+            async def counted() -> AsyncIterator[Bytes]:
                 async for chunk in chunks:
                     arrived(len(chunk))
                     yield chunk
@@ -287,9 +295,8 @@ class OperatorApi:
         rounds = await storage.runs.rounds(run)
         traffic = {each.device: each for each in await storage.journal.traffic(run)}
         state, models = found.engine.state, {}
-        if not found.active:
-            for key, model in state.models.items():
-                models[key] = await found.blobs.weights(model)
+        for key, model in state.models.items():
+            models[key] = await found.blobs.weights(model)
         return RunStatus(
             self._coordinator.summary(found, await storage.journal.trainers()),
             clusters_of(state),
@@ -324,6 +331,8 @@ class OperatorApi:
         blobs, model = storage.blob_cache(run), None
         record = RunRecord(run, spec, time.time(), Standing.ACTIVE, "", 1, (), "", 0)
         try:
+            if spec.graph:
+                await self._adopt_graph(run, spec, initial)
             if initial is not None:
                 await storage.runs.adopt(run, OWNER, initial)
                 model = await blobs.load(initial)
@@ -338,6 +347,16 @@ class OperatorApi:
         crash.point("server.run-stored")
         await self._coordinator.add(replace(record, memory=Memory(waiting)), recipe, state, blobs)
         return run
+
+    async def _adopt_graph(self, run: RunId, spec: RunSpec, initial: Weights | None) -> None:
+        """Keep the graph that was uploaded for a run. Raises BadPayload for one that no device would take, or
+        whose weights are not the run's."""
+        storage, stored = self._coordinator.storage, reference_of(spec.graph, spec.graph_bytes)
+        await storage.runs.adopt(run, OWNER, stored)
+        tensors = await asyncio.to_thread(storage.blobs.read, stored)
+        graph = await asyncio.to_thread(read_graph, tensors["graph"].tobytes())
+        if initial is not None:
+            check_manifest(initial.manifest, graph.weights, "the initial model")
 
     def _id_of(self, spec: RunSpec) -> RunId:
         recovery = self._coordinator.recovery

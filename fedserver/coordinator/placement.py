@@ -21,6 +21,7 @@ from shoal.core.exchange.choosing import Choose, Wish
 from shoal.core.exchange.link import Placement, Question
 from shoal.core.exchange.messages import Describe, Message
 from shoal.core.exchange.parts import ClusterAssignment, Evidence
+from shoal.core.exchange.payload import BlobRef
 from shoal.core.server_kit import placing
 from shoal.core.types import ModelKey, RunId
 
@@ -34,11 +35,13 @@ class CannotPlace(Refused):
 
 @dataclass(frozen=True)
 class _Asked:
-    """Who asks, and whether the nearest model is wanted even if no cluster fits."""
+    """Who asks, whether the nearest model is wanted even if no cluster fits, and whether the run's graph is
+    needed."""
 
     coordinator: Coordinator
     visitor: Visitor
     accept_nearest: bool
+    graph: bool
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,8 @@ async def place(
     NotFound if there is no such run, BadPayload if the evidence is wrong, TooOften if it has had too many
     models.
     """
-    asked = _Asked(coordinator, visitor, accept_nearest)
+    needs_graph = isinstance(evidence, Wish) and evidence.graph
+    asked = _Asked(coordinator, visitor, accept_nearest, needs_graph)
     if run:
         return await _given(asked, await _ask(asked, coordinator.run(run), evidence))
     wish, shown = (evidence, None) if isinstance(evidence, Wish) else (None, evidence)
@@ -95,6 +99,11 @@ async def place(
 
 async def _ask(asked: _Asked, run: Run, evidence: Evidence | Wish | None) -> _Answer:
     state = run.engine.state
+    if asked.graph and not run.spec.graph:
+        raise CannotPlace(
+            f"run {run.run} has no graph for devices without a learner",
+            "set `learner` on this device, or start a run with --graph",
+        )
     if isinstance(evidence, Wish):
         every = list(placing.clusters(state))
         if not await asked.coordinator.quota.allows(asked.visitor.device, run.run, every):
@@ -128,19 +137,22 @@ async def _given(asked: _Asked, answer: _Answer, why: str = "") -> Question | Pl
     """
     run, found, visitor = answer.run, answer.found, asked.visitor
     spend = asked.coordinator.quota.spend
+    graph = BlobRef(run.spec.graph, run.spec.graph_bytes) if asked.graph else None
+    if graph is not None:
+        visitor.grant([graph.sha256], run.run)
     if isinstance(found, Message):
         payload = await run.blobs.question(found)
         names = [weights.blob.sha256 for weights in payload.weights()]
         await spend(visitor.device, run.run, await _clusters_of(answer, names))
         visitor.grant(names, run.run)
-        return Question(run.run, payload)
+        return Question(run.run, payload, graph)
     assignment = replace(found, reason=found.reason + why)
     if found.abstained and not asked.accept_nearest:
-        return Placement(run.run, assignment, None)
+        return Placement(run.run, assignment, None, graph)
     await spend(visitor.device, run.run, [found.cluster])
     model = await run.blobs.weights(answer.state.models[found.cluster])
     visitor.grant([model.blob.sha256], run.run)
-    return Placement(run.run, assignment, model)
+    return Placement(run.run, assignment, model, graph)
 
 
 async def _clusters_of(answer: _Answer, names: list[str]) -> list[ModelKey]:

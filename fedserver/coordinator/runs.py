@@ -8,7 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from fedserver.coordinator.history.recorder import Moved, Recorder, log_lines
+from fedserver.coordinator.history.meter import Meter
+from fedserver.coordinator.history.recorder import Recorder, log_lines
 from fedserver.coordinator.recipe import Recipe
 from fedserver.coordinator.reduction import StoredReports, in_thread, reduce
 from fedserver.coordinator.repair import damage
@@ -50,8 +51,9 @@ from shoal.core.errors import (
 )
 from shoal.core.exchange.link import Task
 from shoal.core.exchange.messages import Message
+from shoal.core.server_kit.aggregation.pieces import Workers
 from shoal.core.server_kit.history.records import PAUSED, RESUMED
-from shoal.core.types import DeviceId, ModelKey, RunId
+from shoal.core.types import DeviceId, ModelKey
 from shoal.shell import crash
 
 log = logging.getLogger("shoal.run")
@@ -91,7 +93,8 @@ class Run:
         blobs: BlobCacheCalls,
         wake: Callable[[DeviceId], None],
         in_turn: Callable[[Coroutine[Any, Any, None]], Awaitable[None]],
-        moved: Callable[[RunId], Moved],
+        meter: Meter,
+        workers: Workers | None = None,
     ) -> None:
         self.run, self.spec, self.server_half = record.run, record.spec, recipe.server_half
         self.created, self.standing, self.reason = record.created, record.standing, record.reason
@@ -119,10 +122,11 @@ class Run:
         self.left_open: set[tuple[DeviceId, str]] = set()
         self.blobs = blobs
         self.state_type = recipe.state
-        self.recorder, self._moved = Recorder(state), moved
+        self.recorder, self._meter = Recorder(state), meter
         self.storage, self._wake, self._in_turn = storage, wake, in_turn
         self._opened, self._abandoned = time.monotonic(), ""
         self._reduction: asyncio.Task[None] | None = None
+        self._workers = workers
 
     @property
     def active(self) -> bool:
@@ -284,11 +288,13 @@ class Run:
             case Withdraw():
                 self._wake(effect.device)
             case Reduce():
+                self._meter.add_seconds("devices", time.monotonic() - self._opened)
                 self._reduction = asyncio.create_task(self._reduce(effect))
             case Abandon():
                 self._abandoned = effect.reason
             case Save():
-                await self._save(effect)
+                with self._meter.phase("save"):
+                    await self._save(effect)
             case Finished():
                 await self.end(Standing.FAILED if effect.failed else Standing.FINISHED, effect.reason)
 
@@ -330,12 +336,13 @@ class Run:
             effect.state,
             await self.blobs.names_of.when_space(effect.state.models),
             self.engine.plan.tasks,
-            self._moved(self.run),
+            self._meter.take_round(self.run),
         )
         await self.storage.runs.save_round.when_space(
             self.run, closed, checkpoint, effect.abandoned_in_a_row, effect.memory, history
         )
         crash.point("server.round-tidied")
+        self._meter.rounds["abandoned" if closed.abandoned else "done"] += 1
         self._abandoned, self.title = "", ""
         self._offered.clear()
         for text in log_lines(closed, history):
@@ -344,7 +351,8 @@ class Run:
     async def _reduce(self, effect: Reduce) -> None:
         with suppress(StorageFault, Unavailable):  # the coordinator already knows of the fault, or is closed
             try:
-                following = await self._combined_when_possible(effect)
+                with self._meter.phase("combine"):
+                    following = await self._combined_when_possible(effect)
             except DamagedReports as damaged:
                 await self._in_turn(damage.withdraw(self, effect.round, damaged.lost, Stage.REDUCING))
             except StorageFault as fault:
@@ -366,6 +374,7 @@ class Run:
 
     async def _combined(self, effect: Reduce) -> State:
         server_half, state, tasks = self.server_half, self.engine.state, self.engine.plan.tasks
+        workers = self._workers
         records = await self.storage.reports.of_round(self.run, effect.round)
         counted = [record for record in records if record.device in effect.devices]
         reports = StoredReports(counted, tasks, self.storage.blobs)
@@ -373,7 +382,7 @@ class Run:
         try:
             if len(counted) < len(effect.devices):
                 raise NotFound("reports that counted are not stored")
-            following = await in_thread(lambda: reduce(server_half, state, reports))
+            following = await in_thread(lambda: reduce(server_half, state, reports, workers))
             await in_thread(lambda: self.recorder.combined(reports.figures, following))
         except (StorageFault, asyncio.CancelledError):
             raise

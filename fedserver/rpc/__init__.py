@@ -1,6 +1,7 @@
 """The server's gRPC: a request is decoded, handed to the coordinator or the authority, and answered.
 
 device      what devices call             server            ports, sockets, and what is served there
+blobs       what moves blobs
 operator    what operators call           tls               certificates that the ports show and ask for
 client      the operators' side           auth_interceptor  who may make a call
 identity    who is calling                limits            how many calls at a time, and how often

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import grpc
+import numpy as np
 from google.protobuf.message import DecodeError
 
 from fedserver.authority.answers import Ended, Known, Root
@@ -58,7 +60,10 @@ class OperatorClient:
     ) -> None:
         self._channel.close()
 
-    def start_run(self, spec: RunSpec, initial: Tensors | None) -> RunId:
+    def start_run(self, spec: RunSpec, initial: Tensors | None, graph: bytes | None = None) -> RunId:
+        if graph is not None:
+            sent = self._upload({"graph": np.frombuffer(graph, np.uint8)}).blob
+            spec = replace(spec, graph=sent.sha256, graph_bytes=sent.size)
         request = operator_wire.spec_to_pb(spec)
         if initial is not None:
             request.initial_model.CopyFrom(wire.weights_to_pb(self._upload(initial)))

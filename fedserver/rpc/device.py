@@ -1,29 +1,20 @@
-"""What devices call. DeviceService, PlacementService and BlobService hand each call to the device's API.
+"""What devices call. DeviceService and PlacementService hand each call to the device's API.
 
 EnrollmentService, on a port of its own, gives a device its first certificate; IdentityService, where devices
 call with a certificate, the next one.
 """
 # ruff: noqa: N802 -- methods have the names that the contract gives them
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
 from dataclasses import replace
-from typing import Protocol
 
 from fedserver.authority.joining import JoinService
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
-from fedserver.rpc.admission.identity import Callers, Context, address_of, peer_of, require_tls, session
-from shoal.core.engine import timeouts
-from shoal.core.engine.timeouts import LEAST, Progress
-from shoal.core.errors import BadPayload, Unavailable
+from fedserver.rpc.admission.identity import Callers, Context, address_of, peer_of, require_tls
 from shoal.core.exchange import wire
-from shoal.core.exchange._pb.fed.v1 import blob_service_pb2 as blob_pb
 from shoal.core.exchange._pb.fed.v1 import device_service_pb2 as device_pb
 from shoal.core.exchange._pb.fed.v1 import enrollment_service_pb2 as enrollment_pb
 from shoal.core.exchange._pb.fed.v1 import placement_service_pb2 as placement_pb
-from shoal.core.exchange._pb.fed.v1.blob_service_pb2_grpc import BlobServiceServicer
 from shoal.core.exchange._pb.fed.v1.device_service_pb2_grpc import DeviceServiceServicer
 from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import (
     EnrollmentServiceServicer,
@@ -32,7 +23,6 @@ from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import (
 from shoal.core.exchange._pb.fed.v1.placement_service_pb2_grpc import PlacementServiceServicer
 from shoal.core.exchange.choosing import Choose
 from shoal.core.exchange.link import Placement
-from shoal.core.exchange.payload import BlobRef
 
 
 class Devices(DeviceServiceServicer):
@@ -80,74 +70,6 @@ class Placements(PlacementServiceServicer):
         if isinstance(answer, Placement) or answer.payload.kind == Choose.kind:
             await self._callers.placed(context)
         return wire.answer_to_pb(answer)
-
-
-class BlobAccess(Protocol):
-    """Blobs as one caller may have them: a device's link, or the operator's operator_api."""
-
-    def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[bytes]: ...
-    async def uploaded(self, blob: BlobRef) -> int: ...
-    async def upload(self, blob: BlobRef, start: int, chunks: AsyncIterator[bytes]) -> int: ...
-
-
-class Blobs(BlobServiceServicer):
-    """blobs: those that the caller has access to."""
-
-    def __init__(self, blobs: Callable[[Context], BlobAccess]) -> None:
-        self._blobs = blobs
-
-    async def Fetch(
-        self, request: blob_pb.FetchRequest, context: Context
-    ) -> AsyncIterator[blob_pb.FetchResponse]:
-        offset = request.start
-        async for data in self._blobs(context).fetch(wire.blob_from_pb(request.blob), offset):
-            yield blob_pb.FetchResponse(chunk=wire.chunk_to_pb(offset, data))
-            offset += len(data)
-
-    async def Uploaded(self, request: blob_pb.UploadedRequest, context: Context) -> blob_pb.UploadedResponse:
-        held = await self._blobs(context).uploaded(wire.blob_from_pb(request.blob))
-        return blob_pb.UploadedResponse(held=held)
-
-    async def Upload(
-        self, request: AsyncIterator[blob_pb.UploadRequest], context: Context
-    ) -> blob_pb.UploadResponse:
-        requests = _moving(request)
-        first = await anext(requests, blob_pb.UploadRequest())
-        if first.WhichOneof("step") != "start":
-            raise BadPayload("the first message of an upload must be its start", "send start first")
-        blob, start = wire.blob_from_pb(first.start.blob), first.start.start
-        held = await self._blobs(context).upload(blob, start, _chunks(requests, start))
-        return blob_pb.UploadResponse(held=held)
-
-
-async def _moving(requests: AsyncIterator[blob_pb.UploadRequest]) -> AsyncIterator[blob_pb.UploadRequest]:
-    """Requests as they come. Raises Unavailable when they stop coming, or drip: the place is another's."""
-    clock = asyncio.get_running_loop().time
-    progress = Progress(clock())
-    with suppress(StopAsyncIteration):
-        while True:
-            try:
-                async with asyncio.timeout_at(progress.until()):
-                    request = await anext(requests)
-            except TimeoutError:
-                problem = f"less than {LEAST} bytes of an upload came in {timeouts.STALL:.0f} s"
-                raise Unavailable(problem, "go on where it was cut") from None
-            progress.moved(len(request.chunk.data), clock())
-            yield request
-
-
-async def _chunks(requests: AsyncIterator[blob_pb.UploadRequest], offset: int) -> AsyncIterator[bytes]:
-    async for request in requests:
-        if request.WhichOneof("step") != "chunk":
-            raise BadPayload("after its start, an upload consists only of chunks")
-        data = wire.chunk_from_pb(request.chunk, offset)
-        offset += len(data)
-        yield data
-
-
-def blobs_of_device(coordinator: Coordinator, callers: Callers) -> Callable[[Context], BlobAccess]:
-    """The blobs of the device that calls."""
-    return lambda context: DeviceApi(coordinator, callers.identify(context), session(context))
 
 
 class Enrollments(EnrollmentServiceServicer):

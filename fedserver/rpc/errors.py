@@ -72,8 +72,8 @@ def status_of(error: ShoalError) -> grpc.StatusCode:
 class Errors(aio.ServerInterceptor):  # type: ignore[type-arg]
     """The outermost interceptor: turns the errors of every call into statuses, and counts refused calls.
 
-    The details of a bug stay in the server's log. So do those of an error of the disk, with its paths, unless
-    the disk is the caller's own.
+    count: called with the code of each error. The details of a bug stay in the server's log. So do those of
+    an error of the disk, with its paths, unless the disk is the caller's own.
     """
 
     def __init__(
@@ -81,8 +81,10 @@ class Errors(aio.ServerInterceptor):  # type: ignore[type-arg]
         connections: Connections | None = None,
         attention: Attention | None = None,
         own_disk: bool = False,
+        count: Callable[[str], None] = lambda code: None,
     ) -> None:
         self._connections, self._attention, self._own_disk = connections, attention, own_disk
+        self._count = count
 
     async def intercept_service(
         self,
@@ -100,6 +102,7 @@ class Errors(aio.ServerInterceptor):  # type: ignore[type-arg]
                     self._connections.refused(context.peer())
                 raise
             except Exception as error:
+                self._count(error.code if isinstance(error, ShoalError) else "internal")
                 if isinstance(error, REFUSALS):
                     self._refused(context)
                 if isinstance(error, StorageFault) and not self._own_disk:

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import grpc
 from google.protobuf.message import Message
@@ -23,7 +23,6 @@ from shoal.core.engine import timeouts
 from shoal.core.errors import BadPayload, Refused, Unavailable
 from shoal.core.exchange import wire
 
-M = TypeVar("M", bound=Message)
 Behavior = Callable[[Any, Any], Awaitable[Any]]
 
 LARGE = timeouts.answer(4 << 20)
@@ -60,15 +59,18 @@ class Requests(aio.ServerInterceptor):  # type: ignore[type-arg]
         return UNKNOWN if handler is None else self._opened(handler, within)
 
     def _opened(self, handler: Any, within: float) -> Any:
-        """The same method, which runs when its headers have arrived and gets a stream of bytes."""
-        cls: type[Message] = handler.request_deserializer.__self__
+        """The same method, which runs when its headers have arrived and gets a stream of bytes.
+
+        A method with a stream of requests parses them itself.
+        """
         behavior, one = behavior_of(handler), not handler.request_streaming
 
         async def read(requests: AsyncIterator[bytes], context: Context) -> Any:
             if one:
+                cls: type[Message] = handler.request_deserializer.__self__
                 data = await self._silent.first(requests, within, network_of(context.peer()))
                 return await behavior(wire.message_from_bytes(cls, data), context)
-            return await behavior(_each(cls, requests), context)
+            return await behavior(requests, context)
 
         if handler.response_streaming:
             return grpc.stream_stream_rpc_method_handler(read, None, handler.response_serializer)
@@ -125,11 +127,6 @@ async def _no_such_call(requests: object, context: Context) -> None:
 
 
 UNKNOWN = grpc.stream_stream_rpc_method_handler(_no_such_call)
-
-
-async def _each(cls: type[M], requests: AsyncIterator[bytes]) -> AsyncIterator[M]:
-    async for request in requests:
-        yield wire.message_from_bytes(cls, request)
 
 
 # -- what interceptors do with behaviors --------------------------------------------------------------------

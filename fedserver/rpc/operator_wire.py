@@ -26,6 +26,7 @@ from fedserver.store.integrity.records import LogLine, RunSpec
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import operator_service_pb2 as pb
+from shoal.core.exchange.payload import BlobRef
 from shoal.core.privacy.cost import Cost
 from shoal.core.privacy.report import CentralNoise, Statement
 from shoal.core.types import DeviceId, RunId
@@ -65,11 +66,13 @@ def spec_to_pb(spec: RunSpec) -> pb.StartRunRequest:
             options=wire.scalars_to_pb(spec.learner_options, "learner options"),
             seed=spec.learner_seed,
         ),
+        graph=wire.blob_to_pb(BlobRef(spec.graph, spec.graph_bytes)) if spec.graph else None,
     )
 
 
 def spec_from_pb(request: pb.StartRunRequest) -> RunSpec:
     """Raises ConfigError for an illegal policy, BadPayload for a malformed request."""
+    graph = wire.blob_from_pb(request.graph) if request.HasField("graph") else BlobRef("0" * 64, 0)
     return RunSpec(
         request.name,
         request.algorithm,
@@ -79,7 +82,9 @@ def spec_from_pb(request: pb.StartRunRequest) -> RunSpec:
         request.seed,
         request.learner.name,
         wire.scalars_from_pb(request.learner.options, "learner options"),
-        request.learner.seed if request.learner.HasField("seed") else None,
+        learner_seed=request.learner.seed if request.learner.HasField("seed") else None,
+        graph=graph.sha256 if request.HasField("graph") else "",
+        graph_bytes=graph.size,
     )
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import ipaddress
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,8 @@ from fedserver.rpc.admission.auth_interceptor import AuthInterceptor, RecordingS
 from fedserver.rpc.admission.connections import Connections
 from fedserver.rpc.admission.identity import Callers, Unverified, Verified
 from fedserver.rpc.admission.limits import Admission
-from fedserver.rpc.device import Blobs, Devices, Identities, Placements, blobs_of_device
+from fedserver.rpc.blobs import Blobs, add_blobs, blobs_of_device
+from fedserver.rpc.device import Devices, Identities, Placements
 from fedserver.rpc.errors import Errors
 from fedserver.rpc.messages import Requests
 from fedserver.rpc.operator import Authorities, Observers, Operators
@@ -32,7 +33,6 @@ from fedserver.rpc.tls import Access, device_credentials, joining_credentials, j
 from shoal.core.engine.timeouts import CONNECTION
 from shoal.core.errors import ConfigError
 from shoal.core.exchange._pb.fed.v1.authority_service_pb2_grpc import add_AuthorityServiceServicer_to_server
-from shoal.core.exchange._pb.fed.v1.blob_service_pb2_grpc import add_BlobServiceServicer_to_server
 from shoal.core.exchange._pb.fed.v1.device_service_pb2_grpc import add_DeviceServiceServicer_to_server
 from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import add_IdentityServiceServicer_to_server
 from shoal.core.exchange._pb.fed.v1.observer_service_pb2_grpc import add_ObserverServiceServicer_to_server
@@ -66,13 +66,15 @@ DEVICE_SERVICES = ("fed.v1.DeviceService", "fed.v1.BlobService", "fed.v1.Placeme
 
 
 class Listeners:
-    """The open ports. address: "HOST:PORT", where devices call; join_address: where they join, or ""."""
+    """The open ports. address: "HOST:PORT", where devices call; join_address: where they join, or "".
+    places: how many more calls and transfers devices may begin."""
 
     def __init__(
         self, servers: list[aio.Server], checks: health.HealthServicer, connections: Connections
     ) -> None:
         self.servers, self._checks = servers, checks
         self.address = self.join_address = ""
+        self.places: Callable[[], Mapping[str, int]] = dict
         self._watching = asyncio.create_task(connections.watch())
 
     async def stop_accepting(self) -> None:
@@ -105,7 +107,13 @@ async def listen(
         coordinator.may_train = access.peers.may_train
         coordinator.quota = ModelQuota(access.peers, coordinator.settings.clusters)
     options = (*OPTIONS, *_ageing(coordinator.settings.age))
-    at_devices = (Errors(connections, attention[0]), *authorization, Admission(callers), Requests())
+    admission = Admission(callers)
+    at_devices = (
+        Errors(connections, attention[0], count=coordinator.meter.refused),
+        *authorization,
+        admission,
+        Requests(),
+    )
     devices = aio.server(interceptors=at_devices, options=options)
     operators = aio.server(
         interceptors=(Errors(own_disk=True), Requests()),
@@ -114,6 +122,7 @@ async def listen(
     )
     checks, operator_api = health.HealthServicer(), OperatorApi(coordinator)
     listeners = Listeners([devices, operators], checks, connections)
+    listeners.places = admission.places
     coordinator.attention.extend(each.notices for each in attention)
     served: Any = RecordingServer(devices)  # all of a server that generated code asks for
     if access is None or verified is None:
@@ -124,7 +133,7 @@ async def listen(
         port = bind(devices, address, device_credentials(access.peers.authority))
         listeners.address = access.at(port)
         joins = JoinService(access.peers, listeners.address)
-        joining = joining_server(joins, Errors(connections, attention[1]))
+        joining = joining_server(joins, Errors(connections, attention[1], count=coordinator.meter.refused))
         join_port = bind(joining, access.join_listen, joining_credentials(access.peers.authority))
         listeners.join_address = access.at(join_port)
         connections.ports.update((port, join_port))
@@ -135,9 +144,9 @@ async def listen(
         add_AuthorityServiceServicer_to_server(Authorities(authority_api), operators)
     add_DeviceServiceServicer_to_server(Devices(coordinator, callers, addresses), served)
     add_PlacementServiceServicer_to_server(Placements(coordinator, callers), served)
-    add_BlobServiceServicer_to_server(Blobs(blobs_of_device(coordinator, callers)), served)
+    add_blobs(Blobs(blobs_of_device(coordinator, callers)), served)
     add_OperatorServiceServicer_to_server(Operators(operator_api), operators)
-    add_BlobServiceServicer_to_server(Blobs(lambda context: operator_api), operators)
+    add_blobs(Blobs(lambda context: operator_api), operators)
     for server in (served, operators):
         health_pb2_grpc.add_HealthServicer_to_server(checks, server)
     if access is not None:

@@ -23,6 +23,8 @@ class Row(Protocol):
 
     def __iter__(self) -> Iterator[Any]: ...
 
+    def keys(self) -> Sequence[str]: ...
+
 
 class Database(ABC):
     """All tables of a server, for one thread. Raises DiskFull if the disk is full, else StorageFault.

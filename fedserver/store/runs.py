@@ -324,7 +324,10 @@ class Runs:
             "INSERT INTO checkpoints (run, round, structure) VALUES (?, ?, ?)",
             (run, round, json.dumps(checkpoint)),
         )
-        for name in blobs_of(checkpoint):
+        (row,) = self._db.rows("runs", "WHERE run = ?", (run,))
+        # Without the graph, devices without a learner could not use the models.
+        graph = decode(RunSpec, json.loads(row["spec"]), _no_tensors).graph
+        for name in blobs_of(checkpoint).union([graph] if graph else []):
             self._db.execute(
                 "INSERT INTO checkpoint_blobs (run, round, sha256) VALUES (?, ?, ?)", (run, round, name)
             )

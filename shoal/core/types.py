@@ -20,3 +20,6 @@ Tensors = Mapping[str, Array]
 """Named arrays in the model's own order. They may be views of a mapped file: never write to them."""
 
 Scalar = bool | int | float | str
+
+Bytes = bytes | memoryview
+"""Bytes that may be a part of others."""

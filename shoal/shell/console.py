@@ -175,13 +175,14 @@ class Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in self.modules:
-            command: click.Command = getattr(importlib.import_module(self.modules[cmd_name]), cmd_name)
+            module = importlib.import_module(self.modules[cmd_name])
+            command: click.Command = getattr(module, cmd_name.replace("-", "_"))
             return command
         return super().get_command(ctx, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the verbs, each with the first sentence of its docstring."""
-        texts = {verb: _docstring(module, verb) for verb, module in self.modules.items()}
+        texts = {verb: _docstring(module, verb.replace("-", "_")) for verb, module in self.modules.items()}
         texts |= {verb: command.help or "" for verb, command in self.commands.items() if not command.hidden}
         listed = {verb: text for verb, text in texts.items() if text}
         limit = formatter.width - 6 - max(map(len, listed), default=0)

@@ -42,6 +42,7 @@ POINTS: Mapping[str, str] = {
     "server.round-saved": "the end of a round is committed, what it does not need is still there",
     "server.round-tidied": "the end of a round is committed and cleaned up, and nothing else was sent",
     "server.run-ended": "the end of a run is committed, and no one was notified",
+    "server.store-moved": "a store was moved, the settings say so, and the former one has its name still",
     "server.backup-copied": "a backup is complete and does not have its name yet",
     "server.restored": "a state folder was made from a backup and does not have its name yet",
     "device.named": "the device has its name on disk and has made no call",

@@ -69,8 +69,7 @@ def test_how_many_rounds_are_on_clusters_is_said_before_and_after(result: Simula
         "flux", fleet(), model=Net, latent="hidden", rounds=6, progress=lines.append, **SMALL
     )
     assert lines[0] == (
-        "flux: 1 to 3 of 6 rounds of training are on clusters; "
-        "more rounds leave more of them for the clusters"
+        "flux: 1 to 3 of 6 rounds of training are on clusters; give at least rounds=15 for 3 of them"
     )
     assert any(line.startswith("training round 2 of 6") and "left" in line for line in lines)
     clustered = sum(each.trained and each.clusters > 1 for each in again.history)
@@ -99,7 +98,7 @@ def test_a_newcomer_is_placed_without_labels_by_the_models(result: SimulationRes
         placed = result.place(x)
         assert placed.cluster is not None
         assert accuracy(placed.cluster, x, y) >= accuracy(result.clusters[f"ward-{number % 2}"], x, y)
-        assert placed.reason == "chosen on this device by mutual information"
+        assert placed.reason == "chosen on this device by mutual information and likelihood"
         assert not placed.abstained
         assert 0.0 < placed.confidence <= 1.0
     with pytest.raises(BadPayload, match=r"has shape \(3,\), and the fleet's \(4,\)"):

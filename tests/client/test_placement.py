@@ -16,7 +16,8 @@ from fedclient.faults import TaskFailed
 from fedclient.placement import MODEL, PLACEMENT, PlacementResult, Placer, save
 from fedclient.store.blobs import BlobStore
 from fedclient.work.executor import InProcess, Spawned
-from fedclient.work.predict import classify, read_model
+from fedclient.work.predict import classify
+from fedclient.work.predictions import read_model
 from fedclient.work.runtime import Runtime
 from shoal.core.device_kit.learner import initial_weights
 from shoal.core.errors import BadPayload, ConfigError, DataFault, NotFound, Refused, Unavailable

@@ -19,6 +19,7 @@ from shoal.core.errors import DiskFull, StorageFault
 from shoal.core.exchange.tensors import digest
 from tests.crash.lab import OWNERS, acknowledged, check, end, inject, lived
 from tests.server.servers import ROUNDS
+from tests.server.store.conftest import Engine
 from tests.server.store.test_store import RECORD, blobs_in, checkpoint, closed, model, report
 from tests.waiting import HANG
 
@@ -148,10 +149,10 @@ def test_the_store_holds_what_it_told_whichever_call_fails(
         }
         steps(store, confirmed)
         assert store.clean_up() == "" or outcomes[-1]
-        assert blobs_in(state) == {digest(model(1.0)), digest(model(4.0))}
+        assert blobs_in(Engine(None), state) == {digest(model(1.0)), digest(model(4.0))}
         assert [each.device for each in store.reports.of_round("mnist", 1)] == ["a", "b"]
         assert len(store.runs.rounds("mnist")) == 1
-        for name in blobs_in(state):
+        for name in blobs_in(Engine(None), state):
             assert store.blobs.damage(name) == ""
         store.close()
         if outcomes[-3:] == ["", "", ""]:

@@ -59,9 +59,14 @@ def test_an_image_is_made_of_what_is_there_and_runs_as_nobody_in_particular(dock
     assert re.findall(r"^USER (.*)", text, re.M)[-1].startswith("shoal")
 
 
-def test_the_compose_file_names_what_is_there() -> None:
-    services = yaml.safe_load((DEPLOY / "docker/compose.yaml").read_text())["services"]
-    for name, service in services.items():
+@pytest.mark.parametrize("name", ["compose.yaml", "postgresql.yaml"])
+def test_a_compose_file_names_what_is_there(name: str) -> None:
+    services = yaml.safe_load((DEPLOY / "docker" / name).read_text())["services"]
+    ours = {name: service for name, service in services.items() if "build" in service}
+    assert {service["image"] for service in services.values()} - {
+        each["image"] for each in ours.values()
+    } <= {"postgres:16"}
+    for name, service in ours.items():
         build = service["build"]
         assert ((DEPLOY / "docker" / build["context"]) / build["dockerfile"]).is_file(), name
         assert service["read_only"] is True

@@ -52,10 +52,12 @@ def reported(request: device_service_pb2.ReportRequest) -> None:
             continue
 
 
-def uploaded(request: blob_service_pb2.UploadRequest) -> object:
-    if request.WhichOneof("step") == "start":
-        return wire.blob_from_pb(request.start.blob)
-    return wire.chunk_from_pb(request.chunk, 0)
+def uploaded(data: bytes) -> object:
+    """The first message of an upload, or a later one."""
+    try:
+        return wire.upload_start(data)
+    except BadPayload:
+        return wire.uploaded(data, 0)
 
 
 def join_string(data: bytes) -> object:
@@ -73,7 +75,7 @@ TARGETS: Mapping[str, Callable[[bytes], object]] = {
     "alive": of(device_service_pb2.AliveRequest, lambda pb: wire.lease_from_pb(pb.lease)),
     "report": of(device_service_pb2.ReportRequest, reported),
     "place": of(placement_service_pb2.PlaceRequest, wire.place_from_pb),
-    "upload": of(blob_service_pb2.UploadRequest, uploaded),
+    "upload": uploaded,
     "fetch": of(blob_service_pb2.FetchRequest, lambda pb: wire.blob_from_pb(pb.blob)),
     "join": of(enrollment_service_pb2.JoinRequest, wire.joining_from_pb),
     "rejoin": of(enrollment_service_pb2.RejoinRequest, wire.rejoining_from_pb),
@@ -83,7 +85,7 @@ TARGETS: Mapping[str, Callable[[bytes], object]] = {
     "task": of(device_service_pb2.NextTaskResponse, wire.next_from_pb),
     "receipt": of(device_service_pb2.ReportResponse, lambda pb: wire.receipt_from_pb(pb.receipt)),
     "answer": of(placement_service_pb2.PlaceResponse, wire.answer_from_pb),
-    "chunk": of(blob_service_pb2.FetchResponse, lambda pb: wire.chunk_from_pb(pb.chunk, 0)),
+    "chunk": lambda data: wire.fetched(data, 0),
     "observation": of(observer_service_pb2.ObserveRunsResponse, wire.observation_from_pb),
     "fault": of(fault_pb2.Fault, wire.fault_from_pb),
     "challenge": of(enrollment_service_pb2.ChallengeResponse, wire.challenge_from_pb),

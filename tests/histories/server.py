@@ -9,11 +9,11 @@ from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.rpc.admission.auth_interceptor import AuthInterceptor
 from fedserver.rpc.admission.identity import Callers, Unverified, Verified
 from fedserver.rpc.admission.limits import Admission
-from fedserver.rpc.device import Blobs, Devices, blobs_of_device
+from fedserver.rpc.blobs import Blobs, add_blobs, blobs_of_device
+from fedserver.rpc.device import Devices
 from fedserver.rpc.errors import Errors
 from fedserver.rpc.messages import Requests
 from shoal.core.errors import ShoalError
-from shoal.core.exchange._pb.fed.v1.blob_service_pb2_grpc import add_BlobServiceServicer_to_server
 from shoal.core.exchange._pb.fed.v1.device_service_pb2_grpc import add_DeviceServiceServicer_to_server
 from shoal.core.types import DeviceId
 from tests.histories.invariants import check
@@ -60,7 +60,7 @@ class Server:
             known = {*coordinator.runs, *recovery.pending}
             check(world.invariants.started <= known, "I1: a run that was started is lost")
             add_DeviceServiceServicer_to_server(Devices(coordinator, callers), server)
-            add_BlobServiceServicer_to_server(Blobs(blobs_of_device(coordinator, callers)), server)
+            add_blobs(Blobs(blobs_of_device(coordinator, callers)), server)
             await server.start(Errors(), *authorization, Admission(callers), Requests())
             world.network.server = server
             process.on_death.append(self._stop_listening)

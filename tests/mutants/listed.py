@@ -174,8 +174,8 @@ MUTANTS = (
     mutant(
         "the models of a run stay mapped files",
         "fedserver/store/content/blob_cache.py",
-        "self._blobs.read(weights)",
-        "self._blobs.load(weights)",
+        "        tensors = self._blobs.read(weights)",
+        "        tensors = self._blobs.load(weights)",
         DAMAGE,
     ),
     mutant(
@@ -309,7 +309,7 @@ MUTANTS = (
     ),
     mutant(
         "the hash of an upload is not checked",
-        "fedserver/store/content/blobs.py",
+        "fedserver/store/content/upload.py",
         "elif self._sha.hexdigest() == self._blob.sha256:",
         "elif self._sha.hexdigest():",
         f"{STORE}/test_blobs.py",

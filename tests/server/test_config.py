@@ -38,7 +38,9 @@ def test_a_run_file_says_it_all_and_its_paths_are_its_own(tmp_path: Path) -> Non
     policy = RoundPolicy(devices=8, minimum=6, deadline=600.0)
     parameters: dict[str, int | str] = {"rounds": 20, "privacy": "off"}
     learner = str(tmp_path / "nets" / "learner.py")
-    assert config.spec() == RunSpec("digits", "flux", "paper", parameters, policy, 7, learner)
+    assert config.spec() == RunSpec(
+        "digits", "flux", "paper", parameters, policy, 7, learner, learner_seed=42
+    )
 
 
 def test_flags_come_before_the_file_setting_by_setting(tmp_path: Path) -> None:

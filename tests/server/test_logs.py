@@ -1,6 +1,7 @@
 """The server's log: no text of a device looks like a line of it, and no device fills the disk with it."""
 
 import io
+import json
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -59,3 +60,28 @@ def test_lines_of_one_kind_come_at_a_bounded_rate_and_the_rest_is_counted(
     *_, last, after = written.getvalue().splitlines()
     assert last.endswith("a session of d0 was replaced [40 more lines of this kind were left out]")
     assert after.endswith("a session of d1 was replaced")
+
+
+def test_a_line_in_json_is_one_object_whatever_a_device_sent() -> None:
+    written = io.StringIO()
+    handler = logging.StreamHandler(written)
+    handler.setFormatter(logs.Json())
+    log = logging.getLogger("tests.logs.json")
+    log.addHandler(handler)
+    try:
+        log.warning("device %s: %s", "d0", FORGED)
+        try:
+            raise ValueError(FORGED)
+        except ValueError:
+            log.exception("a call failed")
+    finally:
+        log.removeHandler(handler)
+    first, second = map(json.loads, written.getvalue().splitlines())
+    assert (first["level"], first["logger"], first["message"]) == (
+        "warning",
+        "tests.logs.json",
+        f"device d0: {FORGED}",
+    )
+    assert first["time"].endswith("+00:00")
+    assert second["traceback"].startswith("Traceback")
+    assert "\x1b" not in written.getvalue()

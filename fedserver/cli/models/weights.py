@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fedserver.config import LearnerConfig, RunConfig
 from shoal.core.errors import ConfigError
+from shoal.core.inference.graph.model import read_graph
 from shoal.core.types import Array, Tensors
 from shoal.shell.disk import settle, storing, temporary
 
@@ -31,6 +32,18 @@ def initial_weights(config: RunConfig) -> Tensors | None:
             f"they differ in {', '.join(sorted(set(made) ^ set(found))[:5])}",
         )
     return {name: found[name] for name in made}
+
+
+def graph_of(config: RunConfig) -> bytes | None:
+    """The checked graph for a run, if one is given. Raises ConfigError; BadPayload for one that no device
+    would take."""
+    if config.graph is None:
+        return None
+    try:
+        data = config.graph.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{config.graph}: {error.strerror}", "make it with `fedclient export`") from None
+    return read_graph(data).data
 
 
 def _made(config: LearnerConfig) -> Tensors:

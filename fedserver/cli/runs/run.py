@@ -14,7 +14,8 @@ from fedserver.cli.options import PATH, connected
 from fedserver.cli.runs import changes, history, repeat
 from fedserver.cli.runs.policy import POLICY, policy_options
 from fedserver.coordinator.status_types import STAGES, RunStatus
-from fedserver.store.integrity.records import LogLine
+from fedserver.store.integrity.records import LogLine, RunSpec
+from shoal.core.algorithm import find
 from shoal.core.errors import ShoalError, Unavailable
 from shoal.shell.config import parsed
 from shoal.shell.console import Console, Result, printable, verb
@@ -60,6 +61,12 @@ for each in (*changes.COMMANDS, *history.COMMANDS, *repeat.COMMANDS):
     "--initial-weights", type=PATH, metavar="FILE", help="Start from the weights in a safetensors file."
 )
 @click.option(
+    "--graph",
+    type=PATH,
+    metavar="FILE",
+    help="Network for devices without PyTorch, written by `fedclient export`.",
+)
+@click.option(
     "--learner",
     metavar="FILE",
     help="Create the initial weights here, with PyTorch, from a learner.py or from builtin:NAME.",
@@ -92,15 +99,24 @@ def start(
     Without --initial-weights and --learner, the first device is asked for its initial weights. Command-line
     options override --file.
     """
-    from fedserver.cli.models.weights import initial_weights
+    from fedserver.cli.models.weights import graph_of, initial_weights
     from fedserver.config import read_run
 
     flags["policy"] = {name: flags.pop(name) for name in POLICY}
     flags["parameters"] = dict(map(parsed, changes))
     flags["learner"] = _learner(learner, dict(map(parsed, learner_options)), model_seed)
     config = read_run(path, flags)
-    started = client.start_run(config.spec(), initial_weights(config))
-    return Result({"run": started}, f"run {started} has started; see it with: fedserver run show {started}")
+    started = client.start_run(config.spec(), initial_weights(config), graph_of(config))
+    lines = [f"run {started} has started; see it with: fedserver run show {started}"]
+    if expected := _expected(config.spec()):
+        lines.append(f"{config.algorithm}: {expected}")
+    return Result({"run": started, "clustering": expected or None}, "\n".join(lines))
+
+
+def _expected(spec: RunSpec) -> str:
+    """How many rounds will train clusters, in words; "" if that is not known before."""
+    card, variant = find(spec.algorithm)
+    return card.clustering(card.configure(spec.preset, {**variant, **spec.parameters}))
 
 
 def _learner(learner: str | None, options: Mapping[str, Any], seed: int | None) -> Mapping[str, Any]:

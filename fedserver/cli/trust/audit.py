@@ -1,5 +1,6 @@
 """`fedserver audit ...`: show and verify the audit log."""
 
+import functools
 import json
 import re
 from collections import deque
@@ -40,11 +41,18 @@ def verify(console: Console, state: Path, expect: str | None) -> Result:
 
     The file is compared with the database. Someone who can rewrite both can hide a change; to detect that,
     keep the head that this command prints on another machine, and give it to --expect. Exits with code 1 if
-    the log is broken.
+    the log is broken. With a PostgreSQL database, verify the folder of the server that leads: the file of one
+    that stands by ends where it led last.
     """
+    from fedserver.config import read_server
     from fedserver.store.identities import audit as log
 
-    found = log.verify(state, _head(expect) if expect else None)
+    elsewhere, table = read_server(None, {"state": state}).elsewhere, None
+    if elsewhere is not None:
+        from fedserver.store.engines import postgresql
+
+        table = functools.partial(postgresql.read, elsewhere.database)
+    found = log.verify(state, _head(expect) if expect else None, table)
     facts = {"lines": found.head.number, "hash": found.head.hash, "wrong": found.wrong}
     if found.wrong:
         broken = LogBroken(f"the audit log of {state} is broken: {found.wrong}", "compare it with a backup")

@@ -131,19 +131,20 @@ def log_lines(closed: RoundRecord, history: RoundHistory) -> list[str]:
     """The lines that the run's log has about a round that is over, its models and its clusters."""
     texts = [event.text for event in history.events if event.kind in LOGGED]
     more = [f"... and {len(texts) - MOST} more changes"] if len(texts) > MOST else []
-    return [_summary(closed), *texts[:MOST], *more]
+    return [_summary(closed, history), *texts[:MOST], *more]
 
 
-def _summary(closed: RoundRecord) -> str:
+def _summary(closed: RoundRecord, history: RoundHistory) -> str:
     """The log line about a round that is over."""
     parts = ("no result", closed.title, closed.abandoned) if closed.abandoned else ("done", closed.title)
     end = ": ".join(filter(None, parts))
     named = sorted(closed.missing.items())[:NAMED]
     missing = "".join(f"; {device} is missing: {reason}" for device, reason in named)
     more = f"; {len(closed.missing) - len(named)} more are missing" if len(closed.missing) > NAMED else ""
+    loss = "" if history.loss is None else f"; loss {history.loss:.4f}"
     accuracy = "" if closed.accuracy is None else f"; held-out accuracy {closed.accuracy:.3f}"
     counted = f"{closed.reported} of {closed.asked} devices counted"
-    return f"{end}; {counted}, {closed.seconds:.1f} s{accuracy}{missing}{more}"
+    return f"{end}; {counted}, {closed.seconds:.1f} s{loss}{accuracy}{missing}{more}"
 
 
 def _device(

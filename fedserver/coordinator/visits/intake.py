@@ -41,6 +41,13 @@ async def receive(coordinator: Coordinator, device: DeviceId, report: Report) ->
     a failed disk lost them. This is not the device's fault, and nothing is decided: the device uploads them
     and reports again.
     """
+    receipt = await _received(coordinator, device, report)
+    failed = isinstance(report.result, Failure) and receipt.outcome is Outcome.ACCEPTED
+    coordinator.meter.reports["failed" if failed else receipt.outcome.name.lower()] += 1
+    return receipt
+
+
+async def _received(coordinator: Coordinator, device: DeviceId, report: Report) -> Receipt:
     run = coordinator.runs.get(report.run)
     if run is None:
         coordinator.check_recovered(report.run)

@@ -4,17 +4,19 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.runs import Lease
 from fedserver.coordinator.visits.visitor import Visitor
-from fedserver.store.content.blobs import Upload
+from fedserver.store.content.blobs import Blobs
+from fedserver.store.content.frames import Frame
+from fedserver.store.content.upload import Upload
+from shoal.core.engine.timeouts import STALL
 from shoal.core.errors import BadPayload, DiskFull, NotFound, Refused, ServerFull, TooOften
 from shoal.core.exchange.admit import largest_upload, most_models
 from shoal.core.exchange.payload import BlobRef
-from shoal.core.exchange.wire import CHUNK
-from shoal.core.types import RunId
+from shoal.core.exchange.wire import CHUNK, next_size
+from shoal.core.types import Bytes, RunId
 from shoal.shell.disk import storing
 
 log = logging.getLogger("shoal.server")
@@ -26,8 +28,8 @@ last bytes are sent again; and after how many seconds it may try again. Each rou
 
 async def fetch(
     coordinator: Coordinator, visitor: Visitor, blob: BlobRef, start: int
-) -> AsyncIterator[bytes]:
-    """The bytes of a blob from `start` on, for a device.
+) -> AsyncIterator[Frame]:
+    """A blob from byte `start` on, for a device.
 
     Raises NotFound unless its task or placement names it.
     """
@@ -37,10 +39,10 @@ async def fetch(
             f"blob {blob.sha256[:12]} is not for device {visitor.device}",
             "ask for the next task, or for a placement",
         )
-    async for chunk in read(coordinator.storage.blobs.path(blob.sha256), blob, start):
+    async for frame in read(coordinator.storage.blobs, blob, start):
         coordinator.heard(visitor)
-        coordinator.meter.down(run, visitor.device, len(chunk))
-        yield chunk
+        coordinator.meter.down(run, visitor.device, len(frame.data))
+        yield frame
 
 
 def _run_of(coordinator: Coordinator, visitor: Visitor, blob: BlobRef) -> RunId | None:
@@ -51,19 +53,25 @@ def _run_of(coordinator: Coordinator, visitor: Visitor, blob: BlobRef) -> RunId 
     return visitor.granted.get(blob.sha256)
 
 
-async def read(path: Path, blob: BlobRef, start: int) -> AsyncIterator[bytes]:
-    """The bytes of a file from `start` on, read without blocking the event loop."""
+async def read(blobs: Blobs, blob: BlobRef, start: int) -> AsyncIterator[Frame]:
+    """A blob from byte `start` on, read without blocking the event loop."""
     if start > blob.size:
         raise BadPayload(f"a blob of {blob.size} bytes has no byte {start}")
+    path, clock = blobs.path(blob.sha256), asyncio.get_running_loop().time
     with storing(path):
         try:
             file = await asyncio.to_thread(path.open, "rb")
         except FileNotFoundError:
             raise NotFound(f"blob {blob.sha256[:12]} is gone", "ask for the next task") from None
-    with file:
-        file.seek(start)
-        while chunk := await asyncio.to_thread(file.read, CHUNK):
-            yield chunk
+        with file:
+            seconds = STALL
+            while start < blob.size:
+                frame = await blobs.frames.get(file, blob.sha256, start, next_size(start, seconds, CHUNK))
+                if not frame.data:
+                    return
+                start, began = start + len(frame.data), clock()
+                yield frame
+                seconds = (clock() - began) * CHUNK / len(frame.data)
 
 
 async def uploaded(coordinator: Coordinator, visitor: Visitor, blob: BlobRef) -> int:
@@ -76,7 +84,7 @@ async def uploaded(coordinator: Coordinator, visitor: Visitor, blob: BlobRef) ->
 
 
 async def upload(
-    coordinator: Coordinator, visitor: Visitor, blob: BlobRef, start: int, chunks: AsyncIterator[bytes]
+    coordinator: Coordinator, visitor: Visitor, blob: BlobRef, start: int, chunks: AsyncIterator[Bytes]
 ) -> int:
     """Receive a blob for the answer to one of the device's tasks. Returns how many bytes have arrived."""
     lease, room = _room_for(coordinator, visitor, blob)
@@ -85,7 +93,7 @@ async def upload(
         receiving = await asyncio.to_thread(blobs.receive, visitor.device, blob, start, room)
         visitor.uploads[blob.sha256] = receiving
 
-        async def counted() -> AsyncIterator[bytes]:
+        async def counted() -> AsyncIterator[Bytes]:
             nonlocal lease
             async for chunk in chunks:
                 if not any(each is lease for each in coordinator.leases(visitor)):
@@ -145,11 +153,21 @@ def _room_for(coordinator: Coordinator, visitor: Visitor, blob: BlobRef) -> tupl
     )
 
 
-async def write(receiving: Upload, chunks: AsyncIterator[bytes]) -> int:
-    """Write all chunks. On return they are synced, and verified if the upload is complete."""
+async def write(receiving: Upload, chunks: AsyncIterator[Bytes]) -> int:
+    """Write all chunks, each on a thread while the next one arrives.
+
+    On return they are synced, and verified if the upload is complete.
+    """
+    writing: asyncio.Task[None] | None = None
     try:
         async for chunk in chunks:
-            await asyncio.to_thread(receiving.append, chunk)
+            if writing is not None:
+                await writing
+            writing = asyncio.create_task(asyncio.to_thread(receiving.append, chunk))
+        if writing is not None:
+            await writing
         return await asyncio.to_thread(receiving.finish)
     finally:
+        if writing is not None:
+            await asyncio.wait([writing])
         receiving.close()

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from fedserver.store.content.blobs import Upload
+from fedserver.store.content.upload import Upload
 from fedserver.store.integrity.records import DeviceRecord
 from shoal.core.types import DeviceId, ModelKey, RunId
 

@@ -47,6 +47,11 @@ class Places:
         self._taken: Counter[DeviceId] = Counter()
         self._all = 0
 
+    @property
+    def left(self) -> int:
+        """How many places of all are free."""
+        return self._full - self._all
+
     @contextmanager
     def taken(self, device: DeviceId) -> Iterator[None]:
         """Take a place for the block. Raises TooOften or Busy."""
@@ -80,6 +85,10 @@ class Admission(aio.ServerInterceptor):  # type: ignore[type-arg]
         self._transfers = Places("transfers", TRANSFERS, 1, ALL_TRANSFERS // 2, ALL_TRANSFERS)
         self._arrivals = Pace(ARRIVALS, AT_ONCE, FURTHEST)
         self._own: dict[DeviceId, Pace] = {}
+
+    def places(self) -> dict[str, int]:
+        """How many more calls and transfers devices may begin."""
+        return {"calls": self._calls.left, "transfers": self._transfers.left}
 
     async def intercept_service(
         self,

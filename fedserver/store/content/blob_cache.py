@@ -6,7 +6,7 @@ from typing import Any
 from fedserver.store.content.blobs import Blobs
 from fedserver.store.content.mapped import StoredTensors
 from fedserver.store.runs import Runs
-from shoal.core.engine.checkpoint import Structure, blobs_of, decode, encode
+from shoal.core.engine.checkpoint import Structure, blobs_of, decode, encode, is_apart
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.payload import Payload, Weights
 from shoal.core.exchange.payload import encode as encode_message
@@ -64,11 +64,11 @@ class BlobCache:
         return decode(hint, self._runs.checkpoint(self._run, round), lambda weights: self.load(weights))
 
     def models_of(self, hint: Any, round: int) -> dict[ModelKey, Weights]:
-        """The blobs of the models that a round opened with. No tensor is opened."""
+        """The blobs of the models that a round opened with, which are not read themselves."""
         places: dict[int, tuple[Tensors, Weights]] = {}
 
         def note(weights: Weights) -> Tensors:
-            stand_in: Tensors = {}
+            stand_in: Tensors = self._blobs.read(weights) if is_apart(weights) else {}
             places[id(stand_in)] = (stand_in, weights)
             return stand_in
 

@@ -12,22 +12,22 @@ tmp/                              files that are being written
 import errno
 import hashlib
 import math
-import os
 import time
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 from weakref import WeakValueDictionary
 
+from fedserver.store.content.frames import Frames
 from fedserver.store.content.mapped import mapped
+from fedserver.store.content.upload import Upload
 from fedserver.store.database import Database
-from shoal.core.errors import BadPayload, DataFault, DiskFull, NotFound, Unavailable
+from shoal.core.errors import BadPayload, DataFault, DiskFull, NotFound
 from shoal.core.exchange.payload import BlobRef, Weights
 from shoal.core.exchange.tensors import manifest_of, pack, unpack
 from shoal.core.exchange.wire import CHUNK
 from shoal.core.types import DeviceId, RunId, Tensors
-from shoal.shell import crash
 from shoal.shell.disk import make_folder, move, settle, share, storing, temporary
 
 TURNS = 64
@@ -38,13 +38,15 @@ removed for an upload, and uploads of different blobs rarely wait for each other
 class Blobs:
     """The blobs of a state folder. `References` knows which of them are needed.
 
-    restored: what was found damaged and restored since the start, for people.
+    restored: what was found damaged and restored since the start, for people. frames: those of the blobs that
+    are fetched.
     """
 
     def __init__(self, state: Path) -> None:
         self._blobs, self._partial, self._tmp = state / "blobs", state / "partial", state / "tmp"
         self._quarantine, self._copies = state / "quarantine", state / "copies"
         self.restored: list[str] = []
+        self.frames = Frames()
         self._sound: dict[str, float] = {}
         self._receiving = WeakValueDictionary[Path, Upload]()
         self._turns = tuple(Lock() for _ in range(TURNS))
@@ -93,6 +95,7 @@ class Blobs:
         """Delete blobs that are no longer needed."""
         for name in names:
             self._sound.pop(name, None)
+            self.frames.forget(name)
             with storing(self.path(name)):
                 self.path(name).unlink(missing_ok=True)
 
@@ -125,6 +128,7 @@ class Blobs:
         """
         if within and time.monotonic() - self._sound.get(name, -math.inf) < within:
             return ""
+        self.frames.forget(name)  # they may be of damaged bytes, and the file is about to be sound
         found = self._fault(self.path(name))
         if not found:
             self._sound[name] = time.monotonic()
@@ -205,7 +209,7 @@ class Blobs:
         """The path of an upload once it is complete and verified."""
         return self._partial / device / sha256
 
-    def receive(self, device: DeviceId, blob: BlobRef, start: int, room: int) -> "Upload":
+    def receive(self, device: DeviceId, blob: BlobRef, start: int, room: int) -> Upload:
         """Continue an upload at byte `start`; a call that was receiving the same upload is cut off.
 
         room: how many bytes all uploads of the device may use; the oldest ones are deleted beyond that.
@@ -313,86 +317,3 @@ def _hash_of(path: Path) -> str:
         while chunk := file.read(CHUNK):
             sha.update(chunk)
     return sha.hexdigest()
-
-
-class Upload:
-    """One upload that is being received. A later upload of the same blob closes it: see `Blobs.receive`.
-
-    turn: held while a later upload replaces this one, and while the bytes are verified and get their final
-    name, so that no other upload writes to the file in between.
-    """
-
-    def __init__(self, part: Path, target: Path, blob: BlobRef, start: int, turn: Lock) -> None:
-        self._part, self._target, self._blob, self._turn = part, target, blob, turn
-        self._sha = hashlib.sha256()
-        self.held = 0
-        self._file = part.open("r+b")
-        while self.held < start and (chunk := self._file.read(min(CHUNK, start - self.held))):
-            self._sha.update(chunk)
-            self.held += len(chunk)
-        self._file.truncate(start)
-
-    def append(self, chunk: bytes) -> None:
-        """Write the next bytes. Raises BadPayload if they exceed the announced size."""
-        with self._writing():
-            if self.held + len(chunk) > self._blob.size:
-                self._spoil()
-                raise BadPayload(f"an upload is longer than the announced {self._blob.size} bytes")
-            self._file.write(chunk)
-        crash.point("server.chunk-written")
-        self._sha.update(chunk)
-        self.held += len(chunk)
-
-    def finish(self) -> int:
-        """Sync the bytes, and verify them if all have arrived.
-
-        Returns how many there are; raises BadPayload.
-        """
-        with self._turn, self._writing():
-            if self._file.closed:
-                raise ValueError
-            if self.held < self._blob.size:
-                self._sync()
-            elif self._sha.hexdigest() == self._blob.sha256:
-                # `settle` syncs the bytes before it renames the file, and the folder after it. The other way
-                # around, a power failure could leave a file whose name promises bytes that were never
-                # written.
-                settle(self._file, self._target)
-                crash.point("server.upload-whole")
-            else:
-                self._part.unlink(missing_ok=True)
-                raise BadPayload(
-                    f"the {self.held} uploaded bytes do not match blob {self._blob.sha256[:12]}",
-                    "they were damaged in transit; upload them again from the beginning",
-                )
-        return self.held
-
-    def _spoil(self) -> None:
-        """Delete the bytes that arrived. Raises ValueError if a later upload has taken over the file."""
-        with self._turn:
-            if self._file.closed:
-                raise ValueError
-            self._part.unlink(missing_ok=True)
-
-    def _sync(self) -> None:
-        try:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-        except OSError:
-            self._part.unlink(missing_ok=True)  # after a failed fsync it is unknown which bytes are on disk
-            raise
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            with storing(self._part):
-                yield
-        except ValueError:  # raised by a closed file
-            raise Unavailable(
-                "another upload of the same blob has begun", "ask how much was uploaded"
-            ) from None
-
-    def close(self) -> None:
-        """Stop receiving. The bytes that arrived stay for another attempt."""
-        with suppress(OSError):  # closing writes buffered bytes, which a full disk may refuse again
-            self._file.close()

@@ -62,9 +62,12 @@ class Row(tuple[Any, ...]):
     def __getitem__(self, key: Any) -> Any:
         return super().__getitem__(self.columns[key] if isinstance(key, str) else key)
 
+    def keys(self) -> list[str]:
+        return list(self.columns)
+
 
 class PostgresqlDatabase(Database):
-    """The database at `url`, which this process alone may write until the session ends.
+    """The database at `url`, which only this process may write until the session ends.
 
     Raises NotLeader while another process has it, ConfigError if it cannot be used, and StorageFault.
     """
@@ -79,7 +82,7 @@ class PostgresqlDatabase(Database):
                 for warning in _warnings(self.connection):
                     log.warning("%s", warning)
             except BaseException:
-                self.connection.close()
+                _end(self.connection)
                 raise
         self._beating = threading.Thread(target=self._beat, name="database session", daemon=True)
         self._beating.start()
@@ -87,7 +90,7 @@ class PostgresqlDatabase(Database):
     def close(self) -> None:
         self._ended.set()
         self._beating.join()
-        self.connection.close()
+        _end(self.connection)
 
     def execute(self, statement: str, values: Sequence[object] = ()) -> None:
         self.connection.execute(numbered(statement), values)
@@ -159,6 +162,13 @@ def _session(url: str) -> "psycopg.Connection[Row]":
     return connection
 
 
+def _end(connection: "psycopg.Connection[Row]") -> None:
+    """Release the lock, and end the session: by itself, PostgreSQL notices only a moment later."""
+    with suppress(psycopg.Error):
+        connection.execute("SELECT pg_advisory_unlock($1)", (LOCK,))
+    connection.close()
+
+
 def _migrate(connection: "psycopg.Connection[Row]") -> None:
     """Bring the tables to this version: a step and its number are one transaction."""
     ((there,),) = connection.execute("SELECT to_regclass('meta') IS NOT NULL").fetchall()
@@ -188,6 +198,13 @@ def _warnings(connection: "psycopg.Connection[Row]") -> Iterator[str]:
         ((value,),) = connection.execute(f"SHOW {name}").fetchall()
         if value == "off":
             yield warning
+
+
+def read(url: str, query: str) -> list[tuple[Any, ...]]:
+    """The rows of a query, beside the server that uses the database. Raises DatabaseLost and StorageFault."""
+    with _faults(), psycopg.connect(url, autocommit=True, **OPTIONS) as connection:  # type: ignore[arg-type]
+        connection.read_only = True
+        return connection.execute(query.encode()).fetchall()
 
 
 @contextmanager

@@ -3,6 +3,8 @@
 It is written for SQLite; `translation` makes of it what PostgreSQL understands.
 """
 
+import re
+
 FIRST = """
 CREATE TABLE meta (schema_version INTEGER NOT NULL);
 INSERT INTO meta VALUES (0);
@@ -276,3 +278,9 @@ STEPS: tuple[str, ...] = (
 )
 """The migrations: step n upgrades version n - 1 to n. The SQL of a released step never changes."""
 VERSION = len(STEPS)
+TABLES = tuple(
+    name
+    for name in re.findall(r"CREATE TABLE (\w+) \(", "".join(STEPS))
+    if name not in ("meta", "checksums", "commits")
+)
+"""The tables that hold what the server knows, each after those that it refers to."""

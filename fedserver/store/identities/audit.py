@@ -23,7 +23,7 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -228,6 +228,7 @@ def _last_line(path: Path) -> str:
 
 # -- verification -------------------------------------------------------------------------------------------
 
+LINES = "SELECT line FROM audit ORDER BY number"
 MOMENT = 0.5
 """How many seconds a running server may take to copy a line from the table to the file."""
 
@@ -245,13 +246,18 @@ class Verdict:
     expected: bool = True
 
 
-def verify(state: Path, expected: Head | None = None) -> Verdict:
-    """Verify the whole log. expected: the number and hash of a line, recorded elsewhere at an earlier
-    time."""
-    verdict = _verify(state, expected)
+def verify(
+    state: Path, expected: Head | None = None, table: Callable[[str], Iterable[Sequence[Any]]] | None = None
+) -> Verdict:
+    """Verify the whole log. expected: the number and hash of a line, recorded elsewhere at an earlier time.
+
+    table: queries the database if it is not in the folder. On a server that stands by, the file ends where it
+    led last, so only the leader's folder can be verified.
+    """
+    verdict = _verify(state, expected, table)
     if verdict.wrong:  # a running server may not have copied the last lines to the file yet
         time.sleep(MOMENT)
-        verdict = _verify(state, expected)
+        verdict = _verify(state, expected, table)
     return verdict
 
 
@@ -266,9 +272,12 @@ def lines(state: Path) -> Iterator[str]:
         raise NotFound(f"{path} does not exist", "give a server's state folder with --state") from None
 
 
-def _verify(state: Path, expected: Head | None) -> Verdict:
+def _verify(
+    state: Path, expected: Head | None, table: Callable[[str], Iterable[Sequence[Any]]] | None
+) -> Verdict:
     head, met = Head(), expected is None
-    for line, stored in zip_longest(lines(state), _stored(state)):
+    kept = _stored(state) if table is None else (line for (line,) in table(LINES))
+    for line, stored in zip_longest(lines(state), kept):
         number = head.number + 1
         if line is None:
             return Verdict(head, f"line {number} is missing in {FILE}", met)
@@ -287,7 +296,7 @@ def _stored(state: Path) -> Iterator[str]:
     path = state / "shoal.db"
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
-            for (line,) in database.execute("SELECT line FROM audit ORDER BY number"):
+            for (line,) in database.execute(LINES):
                 yield line
     except sqlite3.Error as error:
         raise StorageFault(f"{path}: {error}", "check the disk of the state folder") from error

@@ -33,6 +33,9 @@ class RunSpec:
 
     software, initial: written by the server at the start of the run: its version, and the SHA-256 of the
     initial weights that it got; "" if a device is asked for them, and in runs of earlier versions.
+
+    graph, graph_bytes: the SHA-256 and the size of the network for devices without a learner; "" and 0: there
+    is none.
     """
 
     name: str
@@ -46,6 +49,8 @@ class RunSpec:
     learner_seed: int | None = None
     software: str = ""
     initial: str = ""
+    graph: str = ""
+    graph_bytes: int = 0
 
     @property
     def digest(self) -> str:

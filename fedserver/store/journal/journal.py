@@ -1,7 +1,6 @@
 """Records that operators read: devices, traffic, releases and the log of each run. No run depends on them."""
 
 import time
-from collections import Counter
 from collections.abc import Iterable
 
 import numpy as np
@@ -128,44 +127,3 @@ def _release_of(row: Row) -> ReleaseRecord:
         row["group_size"],
         tuple(np.frombuffer(row["curve"], "<f8").tolist()),
     )
-
-
-class Meter:
-    """Counts in memory how many bytes of blobs devices have sent and fetched: since the last `take`, and for
-    each run since the last `take_round`."""
-
-    def __init__(self) -> None:
-        self._up: Counter[tuple[RunId, DeviceId]] = Counter()
-        self._down: Counter[tuple[RunId, DeviceId]] = Counter()
-        self._rounds: dict[RunId, dict[DeviceId, tuple[int, int]]] = {}
-
-    def up(self, run: RunId, device: DeviceId, size: int) -> None:
-        self._up[run, device] += size
-        self._in_round(run, device, size, 0)
-
-    def down(self, run: RunId, device: DeviceId, size: int) -> None:
-        self._down[run, device] += size
-        self._in_round(run, device, 0, size)
-
-    def _in_round(self, run: RunId, device: DeviceId, up: int, down: int) -> None:
-        known = self._rounds.setdefault(run, {})
-        before = known.get(device, (0, 0))
-        known[device] = (before[0] + up, before[1] + down)
-
-    def take_round(self, run: RunId) -> dict[DeviceId, tuple[int, int]]:
-        """Return the bytes that each device has sent and fetched in a run, and reset them to zero."""
-        return self._rounds.pop(run, {})
-
-    def give_back(self, taken: Iterable[Traffic]) -> None:
-        """Add back what was taken but could not be stored."""
-        for each in taken:
-            self._up[each.run, each.device] += each.up
-            self._down[each.run, each.device] += each.down
-
-    def take(self) -> list[Traffic]:
-        """Return all counts, and reset them to zero."""
-        keys = sorted({*self._up, *self._down})
-        taken = [Traffic(device, run, self._up[run, device], self._down[run, device]) for run, device in keys]
-        self._up.clear()
-        self._down.clear()
-        return taken

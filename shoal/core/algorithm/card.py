@@ -8,18 +8,23 @@ import re
 import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, is_dataclass
+from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any
 
 from shoal.core.algorithm.halves import DeviceHalf, ServerHalf
-from shoal.core.algorithm.parameters import Setting, Written, checked, settings_of
+from shoal.core.algorithm.settings import Setting, Written, checked, settings_of
 from shoal.core.errors import ConfigError, near
 from shoal.core.exchange.messages import STANDARD, Message
+from shoal.core.exchange.summing import SECURE
 
 STANDARD_DEVICE = "shoal.core.device_kit.standard"
 """The device half of an algorithm that needs only the standard messages."""
 SERVER_FUNCTIONS = ("start", "plan", "reduce", "place")
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+
+
+ENOUGH = 3
+"""Fewer rounds than this hardly train the models of clusters, which begin as that of all devices."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,7 @@ class Algorithm:
         return typing.cast(type, found)
 
     def messages_by_kind(self) -> dict[str, type[Message]]:
-        return {message.kind: message for message in (*STANDARD, *self.messages)}
+        return {message.kind: message for message in (*STANDARD, *SECURE, *self.messages)}
 
     @property
     def settings(self) -> dict[str, Setting]:
@@ -113,6 +118,27 @@ class Algorithm:
             raise ConfigError(f"algorithm {self.name} has no preset {preset!r}", near(preset, known))
         values = {**self.presets.get(preset, {}), **self.typed(changes or {})}
         return self.parameters(**checked(self.name, self.parameters, values))
+
+    def clustering(self, parameters: Any) -> str:
+        """How many of the rounds of training will train clusters, in words; "" if that is not known before.
+
+        If they may be fewer than `ENOUGH`, it says how many rounds would leave that many.
+
+            Example:
+                >>> flux.clustering(flux.configure("default", {"rounds": 6}))
+                '1 to 3 of 6 rounds of training are on clusters; give at least rounds=15 for 3 of them'
+        """
+        if self.clustered_rounds is None:
+            return ""
+        least, most = self.clustered_rounds(parameters)
+        span = f"{least}" if least == most else f"{least} to {most}"
+        found = f"{span} of {parameters.rounds} rounds of training are on clusters"
+        if least >= ENOUGH:
+            return found
+        more = range(parameters.rounds, 100 * parameters.rounds)
+        better = (n for n in more if self.clustered_rounds(replace(parameters, rounds=n))[0] >= ENOUGH)
+        rounds = next(better, None)
+        return found if rounds is None else f"{found}; give at least rounds={rounds} for {ENOUGH} of them"
 
     def typed(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Changes with values of the parameters' types: for a `Written` value, the text itself where the

@@ -33,6 +33,9 @@ from shoal.core.types import Tensors
 FORMAT = 1
 """Version of the structure."""
 
+JSON = "json"
+"""The name of the one tensor in the blob of a field that is stored apart: the bytes of its structure."""
+
 Structure = Mapping[str, Any]
 """What `json.dumps` takes and `json.loads` returns. {"is": ...} marks a dataclass, {"array": ...} an array
 and {"float": ...} a float that JSON cannot express."""
@@ -58,6 +61,11 @@ def decode(hint: Any, structure: Structure, load: Load) -> Any:
         return _decode(hint, structure.get("value"), functools.cache(load), "value")
     except _Misfit as error:
         raise DataFault(f"the stored structure does not match: {error}", advice) from None
+
+
+def is_apart(weights: Weights) -> bool:
+    """Whether a blob is a field that is stored apart, which `decode` has to read, and no tensors."""
+    return [spec.name for spec in weights.manifest] == [JSON]
 
 
 def blobs_of(structure: Any) -> set[str]:
@@ -194,7 +202,7 @@ def _encode(hint: Any, value: Any, keep: Keep, where: str) -> Any:
 
 def _set_apart(structure: Any, keep: Keep, where: str) -> Any:
     text = json.dumps(structure, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    weights = keep({"json": np.frombuffer(text.encode(), np.uint8)})
+    weights = keep({JSON: np.frombuffer(text.encode(), np.uint8)})
     named = [{"is": BlobRef.__name__, "sha256": each} for each in sorted(blobs_of(structure))]
     return {"apart": _encode(Weights, weights, keep, where), "named": named}
 
@@ -254,7 +262,7 @@ def _brought_back(data: Any, load: Load, where: str) -> Any:
         return data
     tensors = load(_decode(Weights, data["apart"], load, where))
     try:
-        return json.loads(tensors["json"].tobytes())
+        return json.loads(tensors[JSON].tobytes())
     except (KeyError, ValueError) as error:
         raise _Misfit(where, f"its blob does not hold a structure: {error!r}") from None
 

@@ -12,10 +12,10 @@ from typing import Protocol
 from shoal.core.exchange.choosing import Wish
 from shoal.core.exchange.parts import ClusterAssignment, Evidence
 from shoal.core.exchange.payload import BlobRef, Payload, Weights
-from shoal.core.types import RunId
+from shoal.core.types import Bytes, RunId
 
 MAX_ADDRESSES = 16
-"""How many servers of one federation a device is told of."""
+"""The most servers of one federation that a welcome names."""
 PROTOCOL = 1
 """Version of the exchange; a server serves this one and the one before."""
 
@@ -154,10 +154,12 @@ class Receipt:
 @dataclass(frozen=True)
 class Question:
     """The message that a newcomer has to answer first. The answer is evidence, such as that to Describe; only
-    that to Choose is for the newcomer itself, which then has its placement."""
+    that to Choose is for the newcomer itself, which then has its placement. graph: the run's network, if the
+    device wished for it."""
 
     run: RunId
     payload: Payload
+    graph: BlobRef | None = None
 
 
 @dataclass(frozen=True)
@@ -165,12 +167,13 @@ class Placement:
     """The answer to a newcomer.
 
     model: the cluster's. If the server abstained: that of the nearest cluster, for an owner who wants it
-    anyway, or None.
+    anyway, or None. graph: as in `Question`.
     """
 
     run: RunId
     assignment: ClusterAssignment
     model: Weights | None
+    graph: BlobRef | None = None
 
 
 class Link(Protocol):
@@ -186,7 +189,7 @@ class Link(Protocol):
         """Report that the device is still working. False means: stop, the result is no longer needed."""
         ...
 
-    def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[bytes]:
+    def fetch(self, blob: BlobRef, start: int) -> AsyncIterator[Bytes]:
         """Receive the bytes of a blob from `start` on, in chunks."""
         ...
 
@@ -194,7 +197,7 @@ class Link(Protocol):
         """Ask how many bytes of this blob the server has on disk, to continue from there."""
         ...
 
-    async def upload(self, blob: BlobRef, start: int, chunks: AsyncIterator[bytes]) -> int:
+    async def upload(self, blob: BlobRef, start: int, chunks: AsyncIterator[Bytes]) -> int:
         """Send bytes from `start` on; return how many the server now has on disk."""
         ...
 

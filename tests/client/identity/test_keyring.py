@@ -22,9 +22,9 @@ def test_what_is_kept_comes_back(identity: Identity, tmp_path: Path) -> None:
     assert keyring.identity() is None
     keyring.keep(identity)
     assert Keyring(tmp_path / "identity").identity() == identity
-    told = replace(identity, addresses=("a.example.org:50051", "b.example.org:50051"))
-    keyring.keep(told)
-    assert Keyring(tmp_path / "identity").identity() == told
+    several = replace(identity, addresses=("a.example.org:50051", "b.example.org:50051"))
+    keyring.keep(several)
+    assert Keyring(tmp_path / "identity").identity() == several
 
 
 def test_an_identity_of_an_earlier_version_knows_one_server(identity: Identity, tmp_path: Path) -> None:

@@ -64,24 +64,24 @@ def test_a_device_that_knows_several_servers_goes_on_to_the_one_that_leads(
                 bridge.raising = stands_by
                 assert isinstance(await failure(link), NotLeader)
                 assert link.address == dead
-            async with joined(federation, keyring, address=dead) as told:
-                assert isinstance(await failure(told), Unavailable)
-                assert told.address == dead  # an address that a person has given stays
+            async with joined(federation, keyring, address=dead) as fixed:
+                assert isinstance(await failure(fixed), Unavailable)
+                assert fixed.address == dead  # an address that a person has given stays
 
     run(steps)
 
 
-def test_a_device_remembers_the_servers_that_it_was_told_of(
+def test_a_device_remembers_the_servers_that_it_learned_of(
     federation: Federation, keyring: Keyring, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def steps() -> None:
         async with devices_port(federation, MemoryServer([])) as bridge, joined(federation, keyring) as link:
             welcome = bridge.link.hello
 
-            async def told(hello: Hello) -> Welcome:
+            async def answer(hello: Hello) -> Welcome:
                 return replace(await welcome(hello), addresses=("a.example:1", federation.address))
 
-            monkeypatch.setattr(bridge.link, "hello", told)
+            monkeypatch.setattr(bridge.link, "hello", answer)
             await link.hello(HELLO)
             assert kept(keyring).addresses == ("a.example:1", federation.address)
             assert link.address == federation.address
@@ -190,7 +190,7 @@ def test_a_call_under_way_keeps_its_channel(federation: Federation, keyring: Key
             first = link.identity
             await link.hello(HELLO)
             fetch = aiter(link.fetch(weights.blob, 0))
-            data = await anext(fetch)
+            data = bytearray(await anext(fetch))
             await until(lambda: link.identity != first)
             assert await link.uploaded(weights.blob) == 0
             assert set(bridge.serials) == {first.parsed.serial_number}

@@ -25,6 +25,8 @@ from shoal.core.engine.rollback import rolled_back
 from shoal.core.engine.round.attendance import Memory
 from shoal.core.engine.rounds import RoundEngine, RoundPolicy, Stage
 from shoal.core.errors import IllegalEvent, NotFound
+from shoal.core.server_kit.aggregation.course import Course
+from shoal.core.server_kit.aggregation.guard import Guard
 from shoal.core.types import Tensors
 from tests.core import counting
 
@@ -60,6 +62,24 @@ def test_a_cluster_must_have_been_there_then_and_be_there_now() -> None:
         rolled_back(NOW, EARLIER, "c2")
     with pytest.raises(NotFound, match="no cluster 'c1' then"):
         rolled_back(NOW, replace(EARLIER, models={"global": model(1.0)}), "c1")
+
+
+def test_with_a_cluster_what_was_learned_of_its_later_model_is_forgotten() -> None:
+    """Or the higher loss of the earlier model would look like a fall, and the later model would return."""
+    then = Guard({"c0": 1.0, "c1": 1.0}, courses={"c0": Course(2.0, 1.5, 1.5, 2)})
+    strikes = {"c0": {"d0": 3}, "c1": {"d1": 1}}
+    courses = {key: Course(2.0, 0.1, 0.1, 9, good=model(7.0)) for key in ("c0", "c1")}
+    now = Guard({"c0": 5.0, "c1": 6.0}, {"c0": ("clipped",)}, "few", strikes, courses)
+    found = rolled_back(replace(NOW, guard=now), replace(EARLIER, guard=then), "c0").guard  # type: ignore[attr-defined]
+    assert found == Guard(
+        {"c0": 1.0, "c1": 6.0},
+        {},
+        "few",
+        {"c1": {"d1": 1}},
+        {"c0": then.courses["c0"], "c1": courses["c1"]},
+    )
+    again = found.courses["c0"].after([1.5], model(1.0))
+    assert not again.fell
 
 
 # -- the engine ---------------------------------------------------------------------------------------------

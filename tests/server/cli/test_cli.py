@@ -15,6 +15,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from fedserver.__main__ import main
+from fedserver.cli.models.weights import load
 from fedserver.cli.runs import run as run_verbs
 from fedserver.coordinator.status_types import RunStatus, RunSummary
 from shoal.core.errors import Unavailable
@@ -24,7 +25,7 @@ from shoal.shell.console import Console
 from tests.server.processes import Daemon, daemon
 from tests.server.servers import DEVICES, ROUNDS, expected
 from tests.server.test_daemon import all_devices
-from tests.server.toys import MODEL, Hands
+from tests.server.toys import MODEL, Hands, same_models
 from tests.server.wire_link import WireLink
 
 Command = Callable[..., tuple[int, str, str]]
@@ -77,7 +78,8 @@ def test_a_run_from_its_start_to_its_model(command: Command, server: Daemon, tmp
     (tmp_path / "run.yaml").write_text(FILE)
     assert data(command("run", "start", "whole", "-f", tmp_path / "run.yaml", "--json"))["run"] == "whole"
     assert "whole: waiting: 0 of 3 devices are here" in command("status")[1]
-    assert command("model", "export", "whole", "--out", tmp_path / "x")[0] == 5
+    assert command("model", "export", "whole", "--out", tmp_path / "x.safetensors")[0] == 0
+    assert same_models({"": load(tmp_path / "x.safetensors")}, {"": MODEL})
 
     devices = threading.Thread(target=lambda: asyncio.run(all_devices(server.address)))
     devices.start()

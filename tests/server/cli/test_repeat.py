@@ -86,6 +86,8 @@ def test_weights_of_a_learner_are_made_again(tmp_path: Path, verb: Verb) -> None
         options = ("--learner", "builtin:mlp", "--learner-options", "classes=3", "--model-seed", "7")
         verb("start", "first", "--algorithm", "fedavg", *options)
         assert verb("show", "first")["learner"]["seed"] == 7
+        few = verb("start", "few", "--algorithm", "flux", "--set", "rounds=6")
+        assert few["clustering"].endswith("give at least rounds=15 for 3 of them")
         verb("repeat", "first", "second")
         assert verb("show", "first")["digest"] == verb("show", "second")["digest"]
         assert verb("show", "first")["initial_weights"] == verb("show", "second")["initial_weights"] != ""

@@ -226,8 +226,9 @@ def test_the_end_is_told_once_at_once_and_a_new_run_again(tmp_path: Path) -> Non
         await start(coordinator, policy=ALONE, parameters={"rounds": 1, "evaluate": False})
         await device.do(await device.task(), honest(0))
         after = await device.link.next_task(9.0)
+        while isinstance(after, Idle) and not after.finished:  # a busy machine still combines the report
+            after = await device.link.next_task(9.0)
         assert isinstance(after, Idle)
-        assert after.finished
         waiting = asyncio.create_task(device.link.next_task(9.0))
         await until(lambda: coordinator.visitor("d0").polling == 1)
         assert not waiting.done()

@@ -1,5 +1,6 @@
 """The engines on which the store's contract is tested: a test that takes `engine` runs on each of them."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,9 @@ import pytest
 
 from fedserver.store.engines import Elsewhere
 from fedserver.store.store import Store
+from shoal.core.errors import NotLeader
 from tests.postgresql import Cluster
+from tests.waiting import HANG
 
 
 class Engine:
@@ -24,7 +27,13 @@ class Engine:
             return Store(state)
         if state not in self._urls:
             self._urls[state] = self._cluster.database()
-        return Store(state, Elsewhere(self._urls[state], state / "shared"))
+        deadline = time.monotonic() + HANG
+        while True:
+            try:
+                return Store(state, Elsewhere(self._urls[state], state / "shared"))
+            except NotLeader:  # PostgreSQL has not noticed yet that the process before was killed
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
 
     def blobs(self, state: Path, kind: str = "blobs") -> list[Path]:
         """The files of blobs, or those of another kind, such as partial."""

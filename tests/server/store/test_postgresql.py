@@ -1,4 +1,4 @@
-"""PostgreSQL: one session may write, and whoever loses it can commit nothing any more."""
+"""PostgreSQL: one session may write, and a server that loses it can commit nothing any more."""
 
 import time
 from collections.abc import Callable, Iterator

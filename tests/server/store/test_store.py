@@ -4,13 +4,15 @@ import contextlib
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fedserver.store.content.blob_cache import BlobCache
 from fedserver.store.database import Database
 from fedserver.store.integrity.records import (
     DeviceRecord,
@@ -24,6 +26,7 @@ from fedserver.store.integrity.records import (
 from fedserver.store.journal.journal import LOG_LINES
 from fedserver.store.runs import VERSIONS
 from fedserver.store.store import Store
+from shoal.core.algorithm import APART
 from shoal.core.algorithms.fedavg import Parameters
 from shoal.core.algorithms.fedavg.server import State
 from shoal.core.engine.checkpoint import Structure, blobs_of, decode, encode
@@ -165,6 +168,24 @@ def test_the_blobs_of_a_state_that_an_operator_changed_stay(engine: Engine, tmp_
     store.clean_up()
     assert store.runs.checkpoint("mnist") == changed
     assert blobs_in(engine, tmp_path) == set(names)
+    store.close()
+
+
+@dataclass(frozen=True)
+class Parted:
+    """A state with a part that is stored in a blob of its own, as FLUX's clustering is."""
+
+    models: Mapping[str, Tensors]
+    more: tuple[float, ...] | None = field(default=None, metadata=APART)
+
+
+def test_the_models_of_a_state_are_found_without_a_look_into_them(engine: Engine, tmp_path: Path) -> None:
+    store = engine.open(tmp_path)
+    cache, state = BlobCache(store.runs, store.blobs, "mnist"), Parted({"c0": model(1.0)}, (0.5,))
+    store.runs.add(RECORD, cache.store_state(Parted, state))
+    kept = cache.weights(state.models["c0"])
+    store.blobs.remove([kept.blob.sha256])
+    assert BlobCache(store.runs, store.blobs, "mnist").models_of(Parted, 1) == {"c0": kept}
     store.close()
 
 

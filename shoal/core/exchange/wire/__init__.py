@@ -13,6 +13,14 @@ around them an unknown field is ignored, so that a newer peer can add one.
 from shoal.core.exchange.wire.bulk import message_from_bytes
 from shoal.core.exchange.wire.checks import MAX_ENTRIES, MAX_TEXT, seconds_from_pb, seconds_to_pb
 from shoal.core.exchange.wire.faults import fault_from_pb, fault_to_pb
+from shoal.core.exchange.wire.frames import (
+    fetch_frame,
+    fetched,
+    next_size,
+    upload_frame,
+    upload_start,
+    uploaded,
+)
 from shoal.core.exchange.wire.identity import (
     challenge_from_pb,
     challenge_to_pb,

@@ -38,15 +38,15 @@ def _count(data: bytes, at: int, end: int, message: Descriptor, left: int) -> in
     """
     fields = message.fields_by_number
     while at < end:
-        key, at = _varint(data, at)
+        key, at = varint(data, at)
         left -= 1
         kind, field = key & 7, fields.get(key >> 3)
         if kind == 0:
-            _, at = _varint(data, at)
+            _, at = varint(data, at)
         elif kind in (1, 5):
             at += 8 if kind == 1 else 4
         elif kind == 2:
-            size, at = _varint(data, at)
+            size, at = varint(data, at)
             if field is not None and field.message_type is not None:
                 left = _count(data, at, min(at + size, end), field.message_type, left)
             elif field is not None and field.is_repeated and field.cpp_type not in _WIDE:
@@ -63,7 +63,7 @@ _WIDE = (FieldDescriptor.CPPTYPE_DOUBLE, FieldDescriptor.CPPTYPE_FLOAT, FieldDes
 """Of these a list takes no more memory than bytes on the wire, or counts field by field."""
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def varint(data: bytes, at: int) -> tuple[int, int]:
     """A whole number and where the next byte is. One without end is cut at ten bytes, as protobuf has it."""
     value = data[at]
     at += 1

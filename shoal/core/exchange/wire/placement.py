@@ -2,9 +2,11 @@
 
 from shoal.core.errors import BadPayload
 from shoal.core.exchange._pb.fed.v1 import placement_service_pb2 as pb2
+from shoal.core.exchange._pb.fed.v1 import tensor_pb2
 from shoal.core.exchange.choosing import Wish
 from shoal.core.exchange.link import Placement, Question
 from shoal.core.exchange.parts import Evidence, Prototypes, Scores
+from shoal.core.exchange.payload import BlobRef
 from shoal.core.exchange.tensors import MAX_NAME
 from shoal.core.exchange.wire.checks import name, present, refuse_unknown, text
 from shoal.core.exchange.wire.parts import (
@@ -18,13 +20,13 @@ from shoal.core.exchange.wire.parts import (
     scores_to_pb,
 )
 from shoal.core.exchange.wire.payload import payload_from_pb, payload_to_pb
-from shoal.core.exchange.wire.tensors import weights_from_pb, weights_to_pb
+from shoal.core.exchange.wire.tensors import blob_from_pb, blob_to_pb, weights_from_pb, weights_to_pb
 from shoal.core.types import RunId
 
 
 def place_to_pb(run: RunId, evidence: Evidence | Wish | None) -> pb2.PlaceRequest:
     if isinstance(evidence, Wish):
-        return pb2.PlaceRequest(run=run, wish=pb2.Wish(models=evidence.models))
+        return pb2.PlaceRequest(run=run, wish=pb2.Wish(models=evidence.models, graph=evidence.graph))
     if isinstance(evidence, Scores):
         return pb2.PlaceRequest(run=run, scores=scores_to_pb(evidence))
     if isinstance(evidence, Prototypes):
@@ -44,19 +46,22 @@ def place_from_pb(pb: pb2.PlaceRequest) -> tuple[RunId, Evidence | Wish | None]:
         case "prototypes":
             return run, prototypes_from_pb(pb.prototypes)
         case "wish":
-            return run, Wish(pb.wish.models)
+            return run, Wish(pb.wish.models, pb.wish.graph)
         case None:
             return run, None
 
 
 def answer_to_pb(answer: Question | Placement) -> pb2.PlaceResponse:
     if isinstance(answer, Question):
-        question = pb2.Question(run=answer.run, payload=payload_to_pb(answer.payload))
+        question = pb2.Question(
+            run=answer.run, payload=payload_to_pb(answer.payload), graph=_graph_to_pb(answer.graph)
+        )
         return pb2.PlaceResponse(question=question)
     placement = pb2.Placement(
         run=answer.run,
         assignment=assignment_to_pb(answer.assignment),
         model=None if answer.model is None else weights_to_pb(answer.model),
+        graph=_graph_to_pb(answer.graph),
     )
     return pb2.PlaceResponse(placement=placement)
 
@@ -75,7 +80,7 @@ def answer_from_pb(pb: pb2.PlaceResponse) -> Question | Placement:
 
 def _question_from_pb(pb: pb2.Question) -> Question:
     present(pb, "payload", "a question")
-    return Question(name(pb.run, "a question's run"), payload_from_pb(pb.payload))
+    return Question(name(pb.run, "a question's run"), payload_from_pb(pb.payload), _graph_from_pb(pb))
 
 
 def _placement_from_pb(pb: pb2.Placement) -> Placement:
@@ -84,4 +89,12 @@ def _placement_from_pb(pb: pb2.Placement) -> Placement:
     if not pb.HasField("model") and not assignment.abstained:
         raise BadPayload("a placement: model is not set, and the server did not abstain")
     model = weights_from_pb(pb.model) if pb.HasField("model") else None
-    return Placement(name(pb.run, "a placement's run"), assignment, model)
+    return Placement(name(pb.run, "a placement's run"), assignment, model, _graph_from_pb(pb))
+
+
+def _graph_to_pb(graph: BlobRef | None) -> tensor_pb2.BlobRef | None:
+    return None if graph is None else blob_to_pb(graph)
+
+
+def _graph_from_pb(pb: pb2.Question | pb2.Placement) -> BlobRef | None:
+    return blob_from_pb(pb.graph) if pb.HasField("graph") else None

@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Mapping, MutableMapping
+from typing import TypeVar
 
 from shoal.core.errors import BadPayload
 from shoal.core.exchange._pb.fed.v1 import payload_pb2, tensor_pb2
@@ -11,8 +12,9 @@ from shoal.core.exchange.wire.checks import MAX_ENTRIES, limited, meaning, name,
 from shoal.core.types import Scalar
 
 MAX_CHUNK, CHUNK = 1 << 20, 1 << 18
-"""Bytes in one chunk: the most that is taken, and what we send. A chunk is all that shows of a transfer's
-progress: of 1 MiB a slow link would need half a minute for each; below 256 KiB a fast one is slowed down."""
+"""Bytes in one chunk: the most that is taken, and what we send on a slow line: see `frames.next_size`."""
+
+Data = TypeVar("Data", bytes, memoryview)
 
 _DTYPE_NUMBERS = {dtype: tensor_pb2.Dtype.Value(f"DTYPE_{dtype.upper()}") for dtype in DTYPES}
 _DTYPES: Mapping[int, str] = {number: dtype for dtype, number in _DTYPE_NUMBERS.items()}
@@ -95,12 +97,16 @@ def chunk_to_pb(offset: int, data: bytes) -> tensor_pb2.Chunk:
 
 def chunk_from_pb(pb: tensor_pb2.Chunk, offset: int) -> bytes:
     """The bytes of the chunk expected at `offset`; another offset, size or checksum is BadPayload."""
-    data = pb.data
-    if pb.offset != offset:
-        raise BadPayload(f"a chunk starts at byte {pb.offset}, expected {offset}")
+    return checked_chunk(pb.offset, pb.crc32, pb.data, offset)
+
+
+def checked_chunk(start: int, crc32: int, data: Data, offset: int) -> Data:
+    """The data of a chunk, if it is the one expected at `offset`. Raises BadPayload."""
+    if start != offset:
+        raise BadPayload(f"a chunk starts at byte {start}, expected {offset}")
     if not 0 < len(data) <= MAX_CHUNK:
         raise BadPayload(f"a chunk has {len(data)} bytes", f"1 to {MAX_CHUNK} are taken")
-    if zlib.crc32(data) != pb.crc32:
+    if zlib.crc32(data) != crc32:
         raise BadPayload(f"the chunk at byte {offset} was damaged on its way", "send it again")
     return data
 

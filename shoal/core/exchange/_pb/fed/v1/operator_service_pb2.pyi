@@ -132,6 +132,7 @@ class StartRunRequest(_message.Message):
     SEED_FIELD_NUMBER: _builtins.int
     LEARNER_FIELD_NUMBER: _builtins.int
     INITIAL_MODEL_FIELD_NUMBER: _builtins.int
+    GRAPH_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Set by the operator: a name that no run has yet: 1 to 64 letters, digits, dots, dashes and underscores,
     the first a letter or a digit. Unset: the server makes one of the algorithm's.
@@ -160,6 +161,12 @@ class StartRunRequest(_message.Message):
     def initial_model(self) -> _payload_pb2.Weights:
         """Set by the operator: weights to start from, uploaded before. Unset: one device is asked to build them."""
 
+    @_builtins.property
+    def graph(self) -> _tensor_pb2.BlobRef:
+        """Set by the operator: the network as an ONNX file without weights, uploaded before, for devices that have no
+        learner of their own. Unset: such devices cannot use the run's models.
+        """
+
     def __init__(
         self,
         *,
@@ -171,10 +178,11 @@ class StartRunRequest(_message.Message):
         seed: _builtins.int = ...,
         learner: Global___Learner | None = ...,
         initial_model: _payload_pb2.Weights | None = ...,
+        graph: _tensor_pb2.BlobRef | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["initial_model", b"initial_model", "learner", b"learner", "policy", b"policy"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["graph", b"graph", "initial_model", b"initial_model", "learner", b"learner", "policy", b"policy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["algorithm", b"algorithm", "initial_model", b"initial_model", "learner", b"learner", "name", b"name", "parameters", b"parameters", "policy", b"policy", "preset", b"preset", "seed", b"seed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["algorithm", b"algorithm", "graph", b"graph", "initial_model", b"initial_model", "learner", b"learner", "name", b"name", "parameters", b"parameters", "policy", b"policy", "preset", b"preset", "seed", b"seed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1434,8 +1442,8 @@ class RunStatus(_message.Message):
 
     @_builtins.property
     def models(self) -> _containers.MessageMap[_builtins.str, _payload_pb2.Weights]:
-        """Set by the server: the final models by key, to be fetched through BlobService. Unset: the run is not
-        over, or it never had a model.
+        """Set by the server: the models by key, to be fetched through BlobService: the final ones, or those with which
+        the present round opened. Unset: there is none yet.
         """
 
     @_builtins.property

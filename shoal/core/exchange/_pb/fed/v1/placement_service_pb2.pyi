@@ -4,6 +4,7 @@ isort:skip_file
 The right model for a device that does not train, without labels where they are not needed."""
 
 from shoal.core.exchange._pb.fed.v1 import payload_pb2 as _payload_pb2
+from shoal.core.exchange._pb.fed.v1 import tensor_pb2 as _tensor_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 import builtins as _builtins
@@ -80,16 +81,22 @@ class Wish(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     MODELS_FIELD_NUMBER: _builtins.int
+    GRAPH_FIELD_NUMBER: _builtins.int
     models: _builtins.int
     """Set by the device: the most models that it takes, 1 to 1,024. Unset: refused."""
+    graph: _builtins.bool
+    """Set by the device: it has no learner of its own and needs the run's graph. A server then refuses to place it
+    in a run that has none. Unset: no graph is given.
+    """
     def __init__(
         self,
         *,
         models: _builtins.int = ...,
+        graph: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["models", b"models"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["graph", b"graph", "models", b"models"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -135,6 +142,7 @@ class Question(_message.Message):
 
     RUN_FIELD_NUMBER: _builtins.int
     PAYLOAD_FIELD_NUMBER: _builtins.int
+    GRAPH_FIELD_NUMBER: _builtins.int
     run: _builtins.str
     """Set by the server: the run that asks; to be named in the next call. Unset: refused."""
     @_builtins.property
@@ -143,15 +151,22 @@ class Question(_message.Message):
         asks for and nothing else; if it asks to "choose", nothing at all.
         """
 
+    @_builtins.property
+    def graph(self) -> _tensor_pb2.BlobRef:
+        """Set by the server: the run's network as an ONNX file without weights, for a device that wished for it. The
+        device checks it before it uses it. Unset: the device uses its learner.
+        """
+
     def __init__(
         self,
         *,
         run: _builtins.str = ...,
         payload: _payload_pb2.Payload | None = ...,
+        graph: _tensor_pb2.BlobRef | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["payload", b"payload"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["graph", b"graph", "payload", b"payload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["payload", b"payload", "run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["graph", b"graph", "payload", b"payload", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -166,6 +181,7 @@ class Placement(_message.Message):
     RUN_FIELD_NUMBER: _builtins.int
     ASSIGNMENT_FIELD_NUMBER: _builtins.int
     MODEL_FIELD_NUMBER: _builtins.int
+    GRAPH_FIELD_NUMBER: _builtins.int
     run: _builtins.str
     """Set by the server: the run whose model this is. Unset: refused."""
     @_builtins.property
@@ -178,16 +194,21 @@ class Placement(_message.Message):
         was set. Unset: it abstained and gives none; the assignment says why.
         """
 
+    @_builtins.property
+    def graph(self) -> _tensor_pb2.BlobRef:
+        """Set by the server: as in Question. Unset: the device uses its learner."""
+
     def __init__(
         self,
         *,
         run: _builtins.str = ...,
         assignment: _payload_pb2.ClusterAssignment | None = ...,
         model: _payload_pb2.Weights | None = ...,
+        graph: _tensor_pb2.BlobRef | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "model", b"model"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "graph", b"graph", "model", b"model"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "model", b"model", "run", b"run"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["assignment", b"assignment", "graph", b"graph", "model", b"model", "run", b"run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

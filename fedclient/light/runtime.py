@@ -1,0 +1,186 @@
+"""What a device's process can do without PyTorch: look at data with models that it was given.
+
+The counterpart of `fedclient/work/runtime.py`, behind the same worker and executor. ONNX Runtime is tried
+here first: a processor that lacks what it was built for ends this process, and the agent says so and lives.
+"""
+
+import resource
+import traceback
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from fedclient.config import WorkConfig
+from fedclient.light.messages import Open, Opened, Predict, Predicted
+from fedclient.light.session import OnnxNetwork, open_session
+from fedclient.store.blobs import BlobStore
+from fedclient.store.consent import Consents
+from fedclient.store.ledger import Ledger
+from fedclient.work.data import open_views, source_of
+from fedclient.work.executor import WorkerInfo
+from shoal.core.errors import BadPayload, LearnerFault, ShoalError
+from shoal.core.exchange.choosing import Choose
+from shoal.core.exchange.link import Failure, Task
+from shoal.core.exchange.messages import Describe, Message
+from shoal.core.exchange.payload import Payload, decode, encode
+from shoal.core.inference import newcomer
+from shoal.core.inference.context import ALL
+from shoal.core.inference.graph.model import LATENT, SAMPLES, SCORES, read_graph
+from shoal.core.inference.graph.wire import field, message
+from shoal.core.inference.network import class_scores, numbers, softmax
+from shoal.core.inference.newcomer import InferenceContext
+from shoal.core.privacy.report import left_open
+
+MAX_DETAILS = 4000
+NO_GRAPH = "this device has no learner, and the run gives no graph to use instead"
+
+
+class LightRuntime:
+    """The data of one device, and the graph that it was given last."""
+
+    def __init__(self, config: WorkConfig) -> None:
+        """Load the data and try the runtime. Raises ConfigError, DataFault or DeviceFault."""
+        limit_memory(config.memory_bytes)
+        try_runtime()
+        self._config, self._store = config, BlobStore(config.blobs)
+        self._views = open_views(config)
+        self._noise = np.random.default_rng()
+        self._account = Ledger(
+            config.account,
+            config.privacy,
+            source_of(config),
+            consents=Consents(config.consent) if config.consent else None,
+        )
+        self._context: InferenceContext | None = None
+        examples = len(self._views.train) + len(self._views.held_out)
+        self.info = WorkerInfo(examples, self._views.train.y is not None, "cpu", self._findings())
+
+    def perform(self, task: Task) -> Payload | Failure:
+        """The answer to a task. Never raises: every error becomes a Failure."""
+        try:
+            return self._perform(task)
+        except ShoalError as error:
+            return Failure(error.code, str(error), getattr(error, "details", "")[-MAX_DETAILS:])
+        except MemoryError:
+            most = self._config.memory_bytes
+            return Failure(
+                "out-of-memory",
+                f"the graph needs more than the {most} bytes of memory that limits.memory_bytes allows",
+            )
+        except Exception as error:
+            details = traceback.format_exc()[-MAX_DETAILS:]
+            return Failure("bug", f"{type(error).__name__}: {error}"[:MAX_DETAILS], details)
+
+    def _perform(self, task: Task) -> Payload:
+        kinds: dict[str, type[Message]] = {each.kind: each for each in (Open, Predict, Choose, Describe)}
+        if task.payload.kind not in kinds:
+            raise BadPayload(
+                f"a device without a learner cannot answer {task.payload.kind!r}",
+                "install PyTorch and set `learner`, or ask a run whose newcomers choose by its own models",
+            )
+        asked = decode(task.payload, kinds, self._store.load)
+        return encode(self._answer(asked, task.run), self._store.keep)
+
+    def _answer(self, asked: Message, run: str) -> Message:
+        if isinstance(asked, Open):
+            return self._open(asked)
+        if self._context is None:
+            raise BadPayload(NO_GRAPH, "set `learner`, or ask a run that was started with --graph")
+        if isinstance(asked, Predict):
+            return predicted(self._context, asked)
+        self._context.account = self._account.of(run)
+        for what in left_open(asked):
+            self._context.account.unprotected(what, self._context.version(ALL, labels=False))
+        return newcomer.perform(asked, self._context)
+
+    def _open(self, asked: Open) -> Opened:
+        found = asked.graph.get("graph")
+        if found is None or found.dtype != np.uint8:
+            raise BadPayload("the run's graph is no file", "tell the run's operator")
+        network = OnnxNetwork(read_graph(found.tobytes()), self._config.compute.threads)
+        self._context = InferenceContext(network, self._views, self._noise, self._account)
+        return Opened(network.name, LATENT in network.graph.outputs)
+
+    def _findings(self) -> Mapping[str, Any]:
+        """What `fedclient check` shows, as far as it is known without a model."""
+        if self._config.selfcheck != "full":
+            return {}
+        views = self._views
+        x = InferenceContext(OnnxNetwork(read_graph(TRIAL), 1), views, self._noise).inputs(ALL[:1])
+        sizes = {"train": len(views.train), "held_out": len(views.held_out)}
+        y = views.train.y
+        counts = None if y is None or y.dtype.kind == "f" else np.unique(y, return_counts=True)
+        return {
+            "samples": {**sizes, "test": None if views.test is None else len(views.test)},
+            "shape": list(x.shape[1:]),
+            "dtype": x.dtype.name,
+            "range": [x.min().item(), x.max().item()],
+            "classes": None if counts is None else {str(c): int(n) for c, n in zip(*counts, strict=True)},
+            "class_count": 0 if counts is None else len(counts[0]),
+            "regression": y is not None and y.dtype.kind == "f",
+            "runtime": f"ONNX Runtime {_version()}",
+        }
+
+
+def predicted(context: InferenceContext, asked: Predict) -> Predicted:
+    """What a model says of all samples; with their labels, how well."""
+    context.network.load(asked.model)
+    x, y = context.inputs(ALL[:1]), context.views.train.y
+    if asked.regression:
+        found = numbers(context.network, x)
+        return Predicted({"values": found.astype(np.float32)}, None if y is None else explained(found, y))
+    probabilities = softmax(class_scores(context.network, x, 0)).astype(np.float32)
+    accuracy = None if y is None else float((probabilities.argmax(axis=1) == y).mean())
+    return Predicted({"probabilities": probabilities}, accuracy)
+
+
+def explained(found: Any, targets: Any) -> float:
+    """R^2, at least 0: see `shoal.core.device_kit.regression`."""
+    error, spread = float(np.square(found - targets).mean()), float(np.var(targets.astype(np.float64)))
+    return float(error == 0.0) if spread == 0.0 else max(0.0, 1.0 - error / spread)
+
+
+def limit_memory(most: int) -> None:
+    """Let this process have at most this many bytes of its own: a graph can ask for any number."""
+    with suppress(ValueError, OSError):  # a system that does not know the limit, or has a lower one
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+
+
+def _trial() -> bytes:
+    """A graph whose scores are twice the samples: enough to run the runtime."""
+
+    def value(name: str) -> bytes:
+        sizes = [(1, message([(2, "batch")])), (1, message([(1, 4)]))]
+        return message([(1, name), (2, message([(1, message([(1, 1), (2, message(sizes))]))]))])
+
+    nodes = [
+        message([(1, SAMPLES), (1, SAMPLES), (2, SCORES), (4, "Add")]),
+        message([(1, SCORES), (2, LATENT), (4, "Relu")]),
+    ]
+    parts = [
+        *((1, node) for node in nodes),
+        (11, value(SAMPLES)),
+        *((12, value(name)) for name in (SCORES, LATENT)),
+    ]
+    return message([(1, 8)]) + field(7, message(parts)) + field(8, message([(2, 17)]))
+
+
+TRIAL = _trial()
+"""The smallest graph, to try the runtime with."""
+
+
+def try_runtime() -> None:
+    """Open a model and use it. Raises DeviceFault where ONNX Runtime is missing, LearnerFault where it fails;
+    where the processor lacks an instruction, the process ends."""
+    session = open_session(TRIAL, threads=1)
+    (found,) = session.run([SCORES], {SAMPLES: np.ones((2, 4), np.float32)})
+    if found.tolist() != [[2.0] * 4] * 2:
+        raise LearnerFault("ONNX Runtime gives wrong results on this device", "install another version of it")
+
+
+def _version() -> str:
+    from fedclient.light.session import runtime
+
+    return str(runtime().__version__)

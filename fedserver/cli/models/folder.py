@@ -1,0 +1,141 @@
+"""All models of a run as a folder: safetensors files, config.json, a model card, and checksums."""
+
+import hashlib
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedserver.cli import text
+from fedserver.cli.models.weights import save
+from fedserver.coordinator.status_types import DeviceFigures, RunStatus
+from shoal import __version__
+from shoal.core.privacy.report import Statement
+from shoal.core.server_kit.history.records import RoundHistory
+from shoal.core.types import DeviceId, ModelKey
+from shoal.shell import disk
+
+if TYPE_CHECKING:
+    from fedserver.rpc.client import OperatorClient
+
+CARD, CONFIG, SUMS = "README.md", "config.json", "SHA256SUMS"
+
+
+def write_folder(client: "OperatorClient", status: RunStatus, folder: Path) -> list[Path]:
+    """Fetch the models of a run, and write the folder. Returns its files; the checksums are written last, so
+    a folder without them is not whole."""
+    run = status.summary.run
+    rounds = list(client.history(run, devices=False))
+    in_all = {device: each for device, each in client.status().released.items() if device in status.released}
+    with disk.storing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / SUMS).unlink(missing_ok=True)
+    written = []
+    for key, weights in status.models.items():
+        path = folder / f"{key}.safetensors"
+        save(client.fetch(weights), path, {"run": run, "cluster": key})
+        written.append(path)
+    config = _config(status, rounds)
+    card = _card(status, rounds, in_all)
+    for name, content in ((CONFIG, json.dumps(config, indent=1, default=str) + "\n"), (CARD, card)):
+        disk.write(folder / name, content.encode())
+        written.append(folder / name)
+    sums = "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in written)
+    disk.write(folder / SUMS, sums.encode())
+    return [*written, folder / SUMS]
+
+
+def _config(status: RunStatus, rounds: Sequence[RoundHistory]) -> dict[str, Any]:
+    summary, spec = status.summary, status.spec
+    return {
+        "run": summary.run,
+        "algorithm": summary.algorithm,
+        "stage": summary.stage,
+        "rounds": summary.progress,
+        **({} if spec is None else text.spec_data(spec)),
+        "clusters": {
+            key: {
+                "file": f"{key}.safetensors",
+                "sha256": weights.blob.sha256,
+                "devices": len(status.clusters.get(key, ())),
+                "accuracy": _accuracy(status, key),
+                "lineage": _lineage(key, rounds),
+            }
+            for key, weights in status.models.items()
+        },
+        "exported_by": f"shoal {__version__}",
+    }
+
+
+def _members(status: RunStatus, key: ModelKey) -> list[DeviceFigures]:
+    return [each for each in status.devices if each.cluster == key]
+
+
+def _accuracy(status: RunStatus, key: ModelKey) -> float | None:
+    """Mean over the devices of a cluster that measured it, weighted by their samples."""
+    known = [(each.accuracy, each.examples) for each in _members(status, key) if each.accuracy is not None]
+    total = sum(examples for _, examples in known)
+    return sum(accuracy * examples for accuracy, examples in known) / total if total else None
+
+
+def _lineage(key: ModelKey, rounds: Sequence[RoundHistory]) -> list[str]:
+    """Where a cluster comes from: from the newest to the oldest, the round and the clusters before it."""
+    found, names = [], {key}
+    for each in reversed(rounds):
+        for cluster in each.clusters:
+            other = [name for name in cluster.parents if name != cluster.key]
+            if cluster.key in names and other:
+                found.append(f"{cluster.key} came from {', '.join(cluster.parents)} in round {each.round}")
+                names |= set(cluster.parents)
+    return found
+
+
+def _card(status: RunStatus, rounds: Sequence[RoundHistory], in_all: dict[DeviceId, Statement]) -> str:
+    summary = status.summary
+    goes_on = "" if summary.over else "; the run goes on, and later models differ"
+    named = summary.algorithm if status.spec is None else f"{summary.algorithm}, preset {status.spec.preset}"
+    rows = [
+        (
+            key,
+            f"{key}.safetensors",
+            str(len(status.clusters.get(key, ()))),
+            str(sum(each.examples for each in _members(status, key)) or "-"),
+            text.percent(_accuracy(status, key)),
+        )
+        for key in status.models
+    ]
+    lineage = [line for key in status.models for line in _lineage(key, rounds)]
+    parts = [
+        f"# Models of run {summary.run}",
+        f"Trained by Shoal {__version__} with {named}: {summary.progress} rounds of training, exported on "
+        f"{time.strftime('%Y-%m-%d', time.gmtime())} (UTC){goes_on}. `{CONFIG}` has every setting.",
+        "## Models",
+        _markdown(("cluster", "file", "devices", "samples", "accuracy"), rows),
+        "Accuracy is what the devices of a cluster measured on that many held-out or test samples of their "
+        "own. Nothing else is known here about their data, which never left them.",
+        "## Where the clusters come from",
+        "\n".join(f"- {line}" for line in lineage) or "One model from the beginning.",
+        "## Privacy",
+        "What the devices released in this run:",
+        _quoted(text.privacy_table(status.released, status.central)),
+        "What the same devices released over all runs of this server:",
+        _quoted(text.privacy_table(in_all)),
+        "## Which model to use",
+        "A device of the federation gets the model that fits its data, without labels, by `fedclient place "
+        "DATA`. Elsewhere, try each model on samples whose classes you know, and take the best one; without "
+        "labels, take the one whose predictions are certain on single samples and varied over all of them. "
+        "Where none is clearly better, do not trust any of them on these data.",
+        "## Check the files",
+        f"    sha256sum -c {SUMS}",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _markdown(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _quoted(table: str) -> str:
+    return "\n".join(f"    {line}" for line in table.splitlines())

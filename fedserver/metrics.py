@@ -1,0 +1,177 @@
+"""Metrics for Prometheus, at an address of their own: off unless the setting `metrics` names one.
+
+A scrape comes on a thread of prometheus_client; the figures are taken on the server's event loop, between two
+decisions, so that no scrape sees a half. Every metric is here, `deploy/monitoring/` has a dashboard and alert
+rules, and a test compares the two.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from fedserver.coordinator.coordinator import Coordinator
+from fedserver.coordinator.operator_api import OperatorApi
+from fedserver.coordinator.status_types import PRESENCES, ServerStatus
+from shoal.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+log = logging.getLogger("shoal.server")
+
+TIMEOUT = 10.0
+"""Seconds that a scrape waits for the server."""
+FRESH = 60.0
+"""Seconds after which the state of devices and their privacy is asked again: a large fleet has many rows."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a scrape shows, apart from the counts of `Meter`. notices: problems that need a person."""
+
+    status: ServerStatus
+    free: int
+    needed: int
+    notices: int
+    places: Mapping[str, int]
+
+
+@contextlib.contextmanager
+def metrics(coordinator: Coordinator, address: str, places: Callable[[], Mapping[str, int]]) -> Iterator[str]:
+    """Serve metrics at HOST:PORT while the block runs; give the address with the port that was taken.
+
+    An empty address serves nothing. Raises ConfigError if it cannot be used, or a package is missing.
+    """
+    if not address:
+        yield ""
+        return
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65535:
+        raise ConfigError(f"metrics: {address!r} is no HOST:PORT", "use metrics: 127.0.0.1:9464")
+    try:
+        from prometheus_client import CollectorRegistry, start_http_server
+    except ImportError:
+        raise ConfigError(
+            "metrics need prometheus-client, which is not installed", 'pip install "shoal-fed[metrics]"'
+        ) from None
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Collector(coordinator, places))
+    try:
+        server, thread = start_http_server(int(port), host.strip("[]"), registry)
+    except OSError as error:
+        raise ConfigError(f"metrics cannot be served at {address}: {error.strerror}", "use another") from None
+    log.info("metrics at http://%s:%d/metrics", host, server.server_port)
+    try:
+        yield f"{host}:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class Collector:
+    """What prometheus_client asks for metrics at each scrape."""
+
+    def __init__(self, coordinator: Coordinator, places: Callable[[], Mapping[str, int]]) -> None:
+        self._coordinator, self._places = coordinator, places
+        self._loop = asyncio.get_running_loop()
+        self._status: ServerStatus | None = None
+        self._asked = 0.0
+
+    def describe(self) -> Iterable["Metric"]:
+        return ()
+
+    def collect(self) -> Iterable["Metric"]:
+        waiting = asyncio.run_coroutine_threadsafe(self._figures(), self._loop)
+        try:
+            found = waiting.result(TIMEOUT)
+        except Exception:
+            waiting.cancel()
+            log.warning("a scrape of the metrics failed", exc_info=True)
+            raise
+        return [*_of_meter(self._coordinator), *_of_figures(found)]
+
+    async def _figures(self) -> Figures:
+        coordinator = self._coordinator
+        if self._status is None or time.monotonic() - self._asked >= FRESH:
+            self._status, self._asked = await OperatorApi(coordinator).status(), time.monotonic()
+        known = await coordinator.storage.journal.trainers()
+        runs = tuple(coordinator.summary(run, known) for run in coordinator.runs.values())
+        return Figures(
+            replace(self._status, runs=runs),
+            await asyncio.to_thread(coordinator.storage.space.free),
+            coordinator.low_water(),
+            len(coordinator.notices()),
+            self._places(),
+        )
+
+
+def _of_meter(coordinator: Coordinator) -> Iterator["Metric"]:
+    meter = coordinator.meter
+    moved = {"up": meter.uploaded, "down": meter.downloaded}
+    yield _counter("shoal_reports", "Reports of devices, by outcome.", "outcome", meter.reports)
+    yield _counter("shoal_refusals", "Calls that ended in an error, by its code.", "code", meter.refusals)
+    yield _counter("shoal_rounds", "Rounds that are over, by result.", "result", meter.rounds)
+    yield _counter("shoal_bytes", "Bytes of blobs that devices sent or fetched.", "direction", moved)
+    yield _counter("shoal_round_seconds", "Seconds spent in rounds, by phase.", "phase", meter.seconds)
+
+
+def _of_figures(found: Figures) -> Iterator["Metric"]:
+    status = found.status
+    presences = Counter(device.presence for device in status.devices)
+    spent = [each.protected for each in status.released.values() if each.cost]
+    active = [run for run in status.runs if not run.over]
+    yield _gauge("shoal_info", "The version of the server.", {(status.version,): 1.0}, "version")
+    yield _gauge("shoal_notices", "Problems that need a person.", {(): found.notices})
+    yield _gauge("shoal_disk_free_bytes", "Free bytes on the disk of the state folder.", {(): found.free})
+    yield _gauge("shoal_disk_needed_bytes", "Bytes that should stay free there.", {(): found.needed})
+    places = {(kind,): left for kind, left in found.places.items()}
+    yield _gauge("shoal_places_left", "Calls and transfers that devices may still begin.", places, "kind")
+    here = {(each,): presences[each] for each in PRESENCES}
+    yield _gauge("shoal_devices", "Known devices, by state; at most a minute old.", here, "state")
+    stages = Counter((run.stage,) for run in status.runs)
+    yield _gauge("shoal_runs", "Runs, by stage.", stages, "stage")
+    for name, text, value in (
+        ("progress", "Rounds of training that are complete.", lambda run: run.progress),
+        ("rounds", "Rounds of training in all.", lambda run: run.rounds),
+        ("clusters", "Clusters with devices.", lambda run: run.cluster_count),
+        ("accuracy", "Mean held-out accuracy, 0 to 1.", lambda run: run.accuracy),
+        ("waiting_devices", "Devices that the run waits for.", lambda run: len(run.waiting_devices)),
+    ):
+        values = {(run.run, run.algorithm): value(run) for run in active}
+        known = {labels: each for labels, each in values.items() if each is not None}
+        yield _gauge(f"shoal_run_{name}", f"{text} Of runs that are not over.", known, "run", "algorithm")
+    yield _gauge(
+        "shoal_privacy_epsilon_max",
+        "The largest epsilon that a device has spent on releases with a guarantee, over all runs.",
+        {(): max(spent, default=0.0)},
+    )
+    open_devices = sum(bool(each.unprotected) for each in status.released.values())
+    yield _gauge(
+        "shoal_unprotected_devices",
+        "Devices that released something without a guarantee.",
+        {(): open_devices},
+    )
+
+
+def _counter(name: str, text: str, label: str, values: Mapping[str, float]) -> "Metric":
+    from prometheus_client.core import CounterMetricFamily
+
+    family = CounterMetricFamily(name, text, labels=[label])
+    for key, value in sorted(values.items()):
+        family.add_metric([key], value)
+    return family
+
+
+def _gauge(name: str, text: str, values: Mapping[Any, Any], *labels: str) -> "Metric":
+    from prometheus_client.core import GaugeMetricFamily
+
+    family = GaugeMetricFamily(name, text, labels=labels)
+    for key, value in sorted(values.items()):
+        family.add_metric(list(key), float(value))
+    return family

@@ -1,0 +1,69 @@
+"""Blobs cut into the messages in which they travel. Devices that fetch the same model share its frames."""
+
+import asyncio
+import os
+from dataclasses import dataclass
+from typing import BinaryIO
+
+from shoal.core.exchange.wire import fetch_frame
+from shoal.core.types import Bytes
+
+MOST = 32 << 20
+"""Bytes of frames that are kept: devices that fetch a model at the same time are rarely further apart."""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A message of the contract (FetchResponse), and the bytes of the blob in it."""
+
+    message: bytes
+    data: Bytes
+
+
+class Frames:
+    """The frames that were cut last. `get` is for one event loop, `forget` for any thread."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
+        self._cut: dict[tuple[str, int, int], asyncio.Task[Frame]] = {}
+
+    async def get(self, file: BinaryIO, sha256: str, at: int, size: int) -> Frame:
+        """The frame with `size` bytes of a blob, or what is left of them, from byte `at` on.
+
+        file: the blob. It is read on a thread, and once for all who want this frame. Raises OSError.
+        """
+        key = sha256, at, size
+        found = self._cut.get(key)
+        if found is None:
+            # Of a second descriptor, since who wanted the frame first may close its file before it is read.
+            found = asyncio.create_task(asyncio.to_thread(_read, os.dup(file.fileno()), at, size))
+            self._cut[key] = found
+            self._trim()
+        try:
+            return found.result() if found.done() else await asyncio.shield(found)
+        except OSError:
+            self._cut.pop(key, None)
+            raise
+
+    def _trim(self) -> None:
+        """Drop the oldest frames, but not the newest one."""
+        held = sum(size for _, _, size in self._cut)
+        for key in list(self._cut)[:-1]:
+            if held <= self._most:
+                break
+            held -= key[2]
+            self._cut.pop(key, None)
+
+    def forget(self, sha256: str) -> None:
+        """Read this blob again when it is wanted: its file may have changed, or is gone."""
+        for key in [each for each in list(self._cut) if each[0] == sha256]:
+            self._cut.pop(key, None)
+
+
+def _read(descriptor: int, at: int, size: int) -> Frame:
+    try:
+        data = os.pread(descriptor, size, at)
+    finally:
+        os.close(descriptor)
+    message = fetch_frame(at, data)
+    return Frame(message, memoryview(message)[len(message) - len(data) :])

@@ -1,0 +1,210 @@
+"""A device without a learner: it is placed and predicts with the graph of a run, without PyTorch."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedclient.config import ClientConfig, DataConfig, WorkConfig
+from fedclient.faults import TaskFailed, WorkerDied
+from fedclient.light.predict import classify
+from fedclient.light.runtime import LightRuntime
+from fedclient.placement import GRAPH, PlacementResult, Placer, save
+from fedclient.store.blobs import BlobStore
+from fedclient.work.executor import InProcess, Spawned
+from shoal.core.errors import BadPayload, NotFound, Refused
+from shoal.core.exchange.choosing import Choose
+from shoal.core.exchange.link import Question
+from shoal.core.exchange.messages import Describe, Score
+from shoal.core.exchange.payload import encode
+from shoal.core.inference.graph.wire import message, varint
+from shoal.core.inference.network import softmax
+from shoal.core.privacy.budget import Budget
+from shoal.core.types import Tensors
+from tests.client.memory_server import MemoryLink, MemoryServer
+from tests.core.inference.graphs import HOSTILE, attribute, graph, node
+
+pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
+
+SAMPLES = np.random.default_rng(3).normal(size=(40, 4)).astype(np.float32)
+SIZES = message([(1, 2), (2, 7), (7, 2 * varint(1 << 28)), (8, "sizes")])
+HUGE = graph(
+    [
+        node(
+            "Constant",
+            [],
+            ["sizes"],
+            attribute("value", (5, SIZES)),
+        ),
+        node("Expand", ["x", "sizes"], ["scores"]),
+    ]
+)
+
+
+def model(seed: int, scale: float = 1.0) -> Tensors:
+    chance = np.random.default_rng(seed)
+    return {
+        "weight": (scale * chance.normal(size=(4, 3))).astype(np.float32),
+        "bias": np.zeros(3, np.float32),
+    }
+
+
+SURE, NOTHING = model(5, 20.0), model(5, 0.0)
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> WorkConfig:
+    np.savez(tmp_path / "new.npz", x=SAMPLES)
+    data = DataConfig(npz=tmp_path / "new.npz")
+    return WorkConfig(tmp_path / "blobs", tmp_path / "privacy", data=data, labels=False)
+
+
+def server(question: Choose | Describe | Score, file: bytes | None = None) -> MemoryServer:
+    made = MemoryServer([])
+    stored = made.keep({"graph": np.frombuffer(graph() if file is None else file, np.uint8)})
+    made.question = Question("r1", encode(question, made.keep), stored.blob)
+    return made
+
+
+CHOICE = Choose((NOTHING, SURE, NOTHING), "c0 c1 global", (1.0, 1.0))
+
+
+def placed(
+    known: MemoryServer, work: WorkConfig, executor: InProcess | Spawned | None = None
+) -> PlacementResult:
+    store = BlobStore(work.blobs)
+    placer = Placer(
+        MemoryLink(known),
+        executor or InProcess(LightRuntime(work)),
+        store,
+        lambda text: None,
+        1 << 20,
+        0.05,
+        True,
+    )
+    return asyncio.run(placer.place())
+
+
+@pytest.fixture(autouse=True)
+def own_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit is for a process of its own, and must not stay in this one."""
+    monkeypatch.setattr("fedclient.light.runtime.limit_memory", lambda most: None)
+
+
+def test_it_chooses_by_the_clusters_models_and_tells_nothing(work: WorkConfig) -> None:
+    known = server(CHOICE)
+    found = placed(known, work)
+    assert found.assignment.cluster == "c1"
+    assert [each.model for each in found.tried] == ["c0", "c1", "global"]
+    assert (found.sent, known.placed) == (0, [])
+    assert found.facts()["graph"] == found.graph.sha256 if found.graph else False
+
+
+def test_the_model_is_used_in_a_process_of_its_own(work: WorkConfig, tmp_path: Path) -> None:
+    found = placed(server(CHOICE), work)
+    path = save(found, BlobStore(work.blobs), tmp_path / "model")
+    assert path.with_name(GRAPH).read_bytes() == graph()
+    settings = ClientConfig(data=work.data)
+    said = classify(settings, None, path, tmp_path / "classes.npz")
+    wanted = softmax((SAMPLES @ SURE["weight"]).astype(np.float64))
+    assert said.probabilities == pytest.approx(wanted, abs=1e-4)
+    assert said.classes.tolist() == wanted.argmax(axis=1).tolist()
+    assert np.load(tmp_path / "classes.npz")["classes"].tolist() == said.classes.tolist()
+
+
+def test_the_process_has_no_pytorch(
+    work: WorkConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A torch that cannot be imported stands first in the path of the process."""
+    (tmp_path / "torch.py").write_text("raise ImportError('there is no PyTorch here')")
+    monkeypatch.syspath_prepend(tmp_path)
+    executor = Spawned(work)
+
+    async def place() -> PlacementResult:
+        try:
+            link = MemoryLink(server(CHOICE))
+            store = BlobStore(work.blobs)
+            return await Placer(link, executor, store, lambda text: None, 1 << 20, 0.05, True).place()
+        finally:
+            await executor.stop()
+
+    assert asyncio.run(place()).assignment.cluster == "c1"
+
+
+def test_it_describes_its_data_and_pays_for_it(work: WorkConfig) -> None:
+    """From the same ledger as on a device with PyTorch; without an allowance, not at all."""
+    question = Describe(SURE, {"mean": np.zeros(3), "components": np.eye(2, 3)})
+    with pytest.raises(TaskFailed, match="without"):
+        placed(server(question), replace(work, privacy=Budget(allow_unprotected=False)))
+    known = server(question)
+    with pytest.raises(Refused, match="no model yet"):  # the server got the description, and has no answer
+        placed(known, replace(work, privacy=Budget(allow_unprotected=True)))
+    (descriptor,) = known.placed
+    latents = np.maximum(SAMPLES @ SURE["weight"], 0).astype(np.float64)[:, :2]
+    assert descriptor.statistics.means[0] == pytest.approx(latents.mean(0), rel=1e-5)  # type: ignore[union-attr]
+
+
+def test_evidence_that_needs_the_authors_code_names_the_way_out(work: WorkConfig) -> None:
+    with pytest.raises(TaskFailed, match=r"without a learner cannot answer 'score'"):
+        placed(server(Score((SURE, NOTHING))), work)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_graph_is_refused_and_the_process_lives(work: WorkConfig, name: str) -> None:
+    file, reason = HOSTILE[name]
+    executor = InProcess(LightRuntime(work))
+    limit = pytest.raises((TaskFailed, Refused), match="accepts at most" if name == "huge" else reason)
+    with limit:
+        placed(server(CHOICE, file), work, executor)
+    assert placed(server(CHOICE), work, executor).assignment.cluster == "c1"
+
+
+def test_a_graph_that_takes_too_much_memory_ends_at_most_its_process(work: WorkConfig) -> None:
+    """It passes every check, and asks for 4 EiB once it runs."""
+    executor = Spawned(replace(work, memory_bytes=1 << 29))
+
+    async def place(file: bytes) -> PlacementResult:
+        store = BlobStore(work.blobs)
+        link = MemoryLink(server(CHOICE, file))
+        return await Placer(link, executor, store, lambda text: None, 1 << 20, 0.05, True).place()
+
+    async def both() -> PlacementResult:
+        try:
+            with pytest.raises((TaskFailed, WorkerDied)):
+                await place(HUGE)
+            return await place(graph())
+        finally:
+            await executor.stop()
+
+    assert asyncio.run(both()).assignment.cluster == "c1"
+
+
+def test_a_processor_that_lacks_an_instruction_ends_only_the_process(
+    work: WorkConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "onnxruntime.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGILL)")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    async def start() -> None:
+        await Spawned(work).start()
+
+    with pytest.raises(WorkerDied, match="ended by SIGILL") as fault:
+        asyncio.run(start())
+    assert "newer processor" in fault.value.hint
+
+
+def test_a_server_that_gives_no_graph_is_told_apart(work: WorkConfig) -> None:
+    known = server(CHOICE)
+    known.question = replace(known.question, graph=None) if known.question else None
+    with pytest.raises(BadPayload, match="no graph"):
+        placed(known, work)
+    known.knows_no_wish = True
+    with pytest.raises(BadPayload, match="not known here"):
+        placed(known, work)
+
+
+def test_a_prediction_without_a_graph_says_what_to_do(work: WorkConfig, tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="there is no graph"):
+        classify(ClientConfig(data=work.data), None, tmp_path / "model.safetensors", None)

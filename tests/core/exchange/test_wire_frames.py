@@ -1,0 +1,101 @@
+"""Frames are the bytes of the contract's messages, written and read by hand."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shoal.core.errors import BadPayload
+from shoal.core.exchange import wire
+from shoal.core.exchange._pb.fed.v1 import blob_service_pb2, tensor_pb2
+from shoal.core.exchange.payload import BlobRef
+
+FETCH, UPLOAD = blob_service_pb2.FetchResponse, blob_service_pb2.UploadRequest
+OFFSETS = st.sampled_from([0, 1, 127, 128, 300, 1 << 20, (1 << 40) + 5, (1 << 64) - 1])
+DATA = st.binary(min_size=1, max_size=300) | st.sampled_from([b"x" * 20_000, bytes(1 << 20)])
+
+
+@given(OFFSETS, DATA)
+def test_a_frame_has_the_bytes_that_protobuf_writes(offset: int, data: bytes) -> None:
+    chunk = wire.chunk_to_pb(offset, data)
+    for frame, message, read in (
+        (wire.fetch_frame(offset, data), FETCH(chunk=chunk), wire.fetched),
+        (wire.upload_frame(offset, memoryview(data)), UPLOAD(chunk=chunk), wire.uploaded),
+    ):
+        assert frame == message.SerializeToString()
+        found = read(frame, offset)
+        assert isinstance(found, memoryview)  # without a copy
+        assert found == data
+
+
+@given(OFFSETS, DATA)
+def test_the_bytes_of_any_other_library_are_read_too(offset: int, data: bytes) -> None:
+    """Fields in another order, a field twice, and fields of a later version."""
+    pb = wire.chunk_to_pb(offset, data)
+    before, after = tensor_pb2.Chunk(data=data), tensor_pb2.Chunk(offset=pb.offset, crc32=pb.crc32)
+    for parts in ((before, after), (tensor_pb2.Chunk(data=b"?"), pb)):
+        chunk = b"".join(part.SerializeToString() for part in parts)
+        for key, read in ((b"\x0a", wire.fetched), (b"\x12", wire.uploaded)):
+            message = key + _length(chunk) + chunk
+            assert bytes(read(message, offset)) == data
+            assert bytes(read(b"\x78\x01" + message, offset)) == data
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"offset": 6}, "starts at byte 6, expected 7"),
+        ({"crc32": 1}, "damaged on its way"),
+        ({"data": b"some byteS"}, "damaged on its way"),
+        ({"data": b""}, "a chunk has 0 bytes"),
+        ({"data": bytes((1 << 20) + 1)}, "a chunk has 1048577 bytes"),
+    ],
+)
+def test_a_wrong_chunk_is_refused(change: dict[str, object], reason: str) -> None:
+    pb = wire.chunk_to_pb(7, b"some bytes")
+    for name, value in change.items():
+        setattr(pb, name, value)
+    for message, read in ((FETCH(chunk=pb), wire.fetched), (UPLOAD(chunk=pb), wire.uploaded)):
+        with pytest.raises(BadPayload, match=reason):
+            read(message.SerializeToString(), 7)
+
+
+@given(st.integers(0, 60), st.binary(max_size=4), st.booleans())
+def test_what_is_cut_or_changed_is_refused_or_the_same(at: int, bytes_: bytes, cut: bool) -> None:
+    whole = wire.upload_frame(300, b"some bytes")
+    message = whole[:at] if cut else whole[:at] + bytes_ + whole[at + len(bytes_) :]
+    try:
+        assert bytes(wire.uploaded(message, 300)) == b"some bytes"
+    except BadPayload:
+        assert message != whole
+
+
+def test_an_upload_begins_with_its_start() -> None:
+    blob = BlobRef("ab" * 32, 10)
+    start = UPLOAD(start=blob_service_pb2.UploadStart(blob=wire.blob_to_pb(blob), start=4))
+    assert wire.upload_start(start.SerializeToString()) == (blob, 4)
+    with pytest.raises(BadPayload, match="must be its start"):
+        wire.upload_start(wire.upload_frame(0, b"x"))
+    with pytest.raises(BadPayload, match="only of chunks"):
+        wire.uploaded(start.SerializeToString(), 0)
+
+
+def test_frames_grow_on_a_fast_line_and_begin_where_those_of_all_others_do() -> None:
+    def cuts(start: int, seconds: float) -> list[int]:
+        found, before = [start], 60.0
+        while found[-1] < 40:
+            found.append(found[-1] + wire.next_size(found[-1], before, 2))
+            before = seconds
+        return found
+
+    assert cuts(0, 0.1) == [0, 2, 4, 6, 8, 16, 24, 32, 40]
+    assert cuts(0, 5.0) == list(range(0, 42, 2))
+    assert cuts(18, 0.1) == [18, 20, 22, 24, 32, 40]
+
+
+def _length(data: bytes) -> bytes:
+    """As the length of a field: see https://protobuf.dev/programming-guides/encoding."""
+    found, size = bytearray(), len(data)
+    while size > 127:
+        found.append(size & 127 | 128)
+        size >>= 7
+    return bytes((*found, size))

@@ -1,0 +1,95 @@
+"""The graph of a run, for devices without a learner: it is checked, given to those that need it, and kept."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedserver.coordinator.coordinator import Coordinator
+from fedserver.coordinator.device_api import DeviceApi
+from fedserver.coordinator.operator_api import OperatorApi
+from fedserver.coordinator.placement import CannotPlace
+from shoal.core.errors import BadPayload, NotFound
+from shoal.core.exchange.choosing import Wish
+from shoal.core.exchange.link import Placement
+from shoal.core.exchange.payload import Weights
+from shoal.core.inference.graph.binding import NUMBERS
+from shoal.core.types import RunId, Tensors
+from tests.core.inference.graphs import HOSTILE, graph, value
+from tests.server.servers import pieces_of, scenario, serve_all, spec, start
+from tests.server.toys import MODEL, Hands
+
+WEIGHTS = [value(name, NUMBERS[array.dtype.name], array.shape) for name, array in MODEL.items()]
+FITTING = graph(inputs=[value("x"), *WEIGHTS])
+
+
+async def uploaded(coordinator: Coordinator, tensors: Tensors) -> Weights:
+    hands = Hands(OperatorApi(coordinator))  # type: ignore[arg-type]
+    kept = hands.keep(tensors)
+    await hands.link.upload(kept.blob, 0, pieces_of(hands.blobs[kept.blob.sha256]))
+    return kept
+
+
+async def start_with(coordinator: Coordinator, file: bytes, name: str = "light") -> RunId:
+    model = await uploaded(coordinator, MODEL)
+    blob = (await uploaded(coordinator, {"graph": np.frombuffer(file, np.uint8)})).blob
+    asked = spec(name=name, graph=blob.sha256, graph_bytes=blob.size)
+    return await OperatorApi(coordinator).start_run(asked, model)
+
+
+def test_a_device_that_needs_the_graph_may_fetch_it_after_every_round(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        await start_with(coordinator, FITTING)
+        await serve_all(coordinator)
+        newcomer = DeviceApi(coordinator, "newcomer")
+        answer = await newcomer.place("", Wish(4, graph=True))
+        assert isinstance(answer, Placement)
+        assert answer.graph is not None
+        assert answer.model is not None
+        pieces = [piece async for piece in newcomer.fetch(answer.graph, 0)]
+        assert b"".join(pieces) == FITTING
+        await OperatorApi(coordinator).prune_runs("light")
+        assert b"".join([piece async for piece in newcomer.fetch(answer.graph, 0)]) == FITTING
+        await OperatorApi(coordinator).remove_run("light")
+        with pytest.raises(NotFound):
+            await anext(newcomer.fetch(answer.graph, 0))
+
+    scenario(story, tmp_path)
+
+
+def test_a_device_with_a_learner_gets_no_graph(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        await start_with(coordinator, FITTING)
+        answer = await DeviceApi(coordinator, "newcomer").place("", Wish(4))
+        assert isinstance(answer, Placement)
+        assert answer.graph is None
+
+    scenario(story, tmp_path)
+
+
+def test_a_run_without_a_graph_is_passed_over(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        await start(coordinator, name="heavy")
+        newcomer = DeviceApi(coordinator, "newcomer")
+        with pytest.raises(CannotPlace, match="run heavy has no graph") as fault:
+            await newcomer.place("", Wish(4, graph=True))
+        assert "--graph" in fault.value.hint
+        await start_with(coordinator, FITTING)
+        await start(coordinator, name="newest")
+        answer = await newcomer.place("", Wish(4, graph=True))
+        assert answer.run == "light"
+
+    scenario(story, tmp_path)
+
+
+def test_a_graph_that_no_device_would_take_starts_no_run(tmp_path: Path) -> None:
+    async def story(coordinator: Coordinator) -> None:
+        file, reason = HOSTILE["custom operator"]
+        with pytest.raises(BadPayload, match=reason):
+            await start_with(coordinator, file)
+        with pytest.raises(BadPayload, match="the initial model"):
+            await start_with(coordinator, graph())
+        assert not coordinator.runs
+        assert await start_with(coordinator, FITTING) == "light"
+
+    scenario(story, tmp_path)
