@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any
 
 from shoal.core.algorithm.halves import DeviceHalf, ServerHalf
-from shoal.core.algorithm.parameters import Setting, Written, checked, settings_of
+from shoal.core.algorithm.settings import Setting, Written, checked, settings_of
 from shoal.core.errors import ConfigError, near
 from shoal.core.exchange.messages import STANDARD, Message
 from shoal.core.exchange.summing import SECURE

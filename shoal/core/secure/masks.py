@@ -50,7 +50,7 @@ def opened(key: bytes, letter: bytes) -> bytes | None:
 
 
 def expanded(key: bytes, count: int) -> Words:
-    """(count,) words that look random to whoever does not have the key. One key makes one mask."""
+    """(count,) words that look random without the key. One key makes one mask."""
     stream = Cipher(ChaCha20(key, bytes(16)), None).encryptor().update(bytes(4 * count))
     return np.frombuffer(stream, "<u4")
 

@@ -6,9 +6,9 @@
     unmasked    of each device whose numbers arrived, the share of its own secret; of each other, the share of
                 the key of its masks; and never both of one
 
-What a device has to keep between two tasks is a `Member`, which becomes tensors and back. Whoever has both
-shares of a device from a threshold of devices can read its numbers, so a member answers each question once
-and then forgets what it would take to answer another.
+What a device has to keep between two tasks is a `Member`, which becomes tensors and back. With both
+shares of a device from a threshold of devices, its numbers can be read. So a member answers each question
+once, and then forgets what it would take to answer another.
 """
 
 import hashlib

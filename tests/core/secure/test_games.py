@@ -74,20 +74,18 @@ def test_a_server_that_asks_for_both_shares_of_a_device_gets_one() -> None:
     }
     manifest, own = cohort.manifest, cohort.members[victim]
     assert own.own == bytes(32), "what the victim itself has is gone"
-    for told, is_right in (
+    for asked, is_right in (
         (half, lambda secret: members.commitment(secret, manifest) == cohort.commitments[victim]),
         (
             [each for each in others if each not in half],
             lambda secret: members.public_of(secret) == manifest.mask_key(victim),
         ),
     ):
-        shares = {manifest.place(each): got[each] for each in told}
+        shares = {manifest.place(each): got[each] for each in asked}
         assert len(shares) < manifest.threshold
         assert joined(shares, manifest.threshold, is_right) is None
         assert joined(shares, len(shares), is_right) is None
-    with pytest.raises(
-        BadPayload, match="not one of this cohort"
-    ):  # the victim is never told that it is gone
+    with pytest.raises(BadPayload, match="not one of this cohort"):  # the victim itself knows better
         members.unmasked(own, "sum", others)
 
 

@@ -1,4 +1,4 @@
-"""A run with secure aggregation: the same models as plain sums in fixed point, whoever drops out."""
+"""A run with secure aggregation: the same models as plain sums in fixed point, with any drop-outs."""
 
 import json
 from collections.abc import Callable
