@@ -22,6 +22,7 @@ from shoal.core.algorithm.halves import (
     ServerHalf,
     State,
     admit,
+    densities,
     measurement,
 )
 from shoal.core.algorithm.parameters import (
@@ -62,6 +63,7 @@ __all__ = [
     "Written",
     "admit",
     "algorithm",
+    "densities",
     "discover",
     "find",
     "measurement",

@@ -9,7 +9,7 @@ phases, for any state that derives from `Clustered`.
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -60,6 +60,12 @@ class Clustered:
     @property
     def remarks(self) -> Sequence[str]:
         return (*self.guard.remarks, *summing.remarks(self))
+
+    def with_model_of(self, earlier: Any, key: ModelKey) -> Self:
+        """This state with one model of an earlier one; see `shoal.core.engine.rollback`."""
+        guard = self.guard.back(key, earlier.guard) if isinstance(earlier, Clustered) else self.guard
+        models = {**self.models, key: earlier.models[key]}
+        return replace(self, models=models, guard=guard, summing=None)  # a sum would be of the later model
 
     @property
     def lessons(self) -> int:

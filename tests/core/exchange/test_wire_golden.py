@@ -8,6 +8,7 @@ together with the protocol version that wrote it.
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,11 @@ FOLDER = Path(__file__).parents[2] / "golden"
 
 MODEL: Tensors = {"w": np.array([[1.5, -0.0]], np.float32), "steps": np.array(3)}
 PROJECTOR: Tensors = {"mean": np.zeros(2), "components": np.eye(2)}
+DENSITIES: Tensors = {
+    "shares": np.array([[0.25], [0.5]]),
+    "means": np.array([[[1.0, -1.0]], [[0.0, 0.5]]]),
+    "variances": np.array([[[0.25, 2.0]], [[1.0, 1.0]]]),
+}
 PAPER = PrivacySettings("paper", 5.0)
 DESCRIPTOR = Descriptor(
     Moments(
@@ -123,6 +129,11 @@ MESSAGES: Mapping[type[Message], Message] = {
         40,
     ),
 }
+NEAR: Mapping[str, Message] = {
+    "choose_densities": replace(MESSAGES[Choose], encoder=MODEL, projector=PROJECTOR, densities=DENSITIES),
+    "chosen_likelihood": replace(MESSAGES[Chosen], likelihood=(-0.5, 0.0), spread=1.25),
+}
+"""Of runs that know where their clusters' data lie."""
 LETTERS = letters_part({"": b"\x07" * 32, "bean": bytes(range(82)), "ox": b"\xff" * 82})
 MESSAGES = {
     **MESSAGES,
@@ -192,8 +203,8 @@ GOLDEN: Mapping[str, tuple[Any, Any]] = {
     "payload_every_part": (PARTS, wire.payload_to_pb),
     "payload_calibrated": (CALIBRATED, wire.payload_to_pb),
     **{
-        f"payload_{cls.kind}": (message, lambda message: wire.payload_to_pb(encode(message, Blobs().keep)))
-        for cls, message in MESSAGES.items()
+        f"payload_{name}": (message, lambda message: wire.payload_to_pb(encode(message, Blobs().keep)))
+        for name, message in ({cls.kind: message for cls, message in MESSAGES.items()} | NEAR).items()
     },
     "hello": (Hello("fedclient 0.1", 1, 3, ("zstd", "resume")), wire.hello_to_pb),
     "welcome": (Welcome("fedserver 0.1", 1, "c2Vzc2lvbg", 20.0, 7.5), wire.welcome_to_pb),
