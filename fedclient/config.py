@@ -200,7 +200,7 @@ class PrivacyConfig(Budget):
     allow_plain_weights: bool | None = None
 
     def towards(self, joined: bool) -> Budget:
-        """The budget towards a server. joined: whether it is another's.
+        """The budget toward a server. joined: whether it is another's.
 
         In plain text the server is on this machine, so what leaves the device does not leave its owner, and
         nothing has to be asked.

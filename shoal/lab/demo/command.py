@@ -19,7 +19,7 @@ from shoal.shell.console import Console, Result, verb
 )
 @click.option("--page", is_flag=True, help="Also serve the live page, and leave it up until Ctrl-C.")
 def demo(console: Console, directory: Path, page: bool) -> Result:
-    """Run one server, eight training devices and two unlabelled newcomers on this machine.
+    """Run one server, eight training devices and two unlabeled newcomers on this machine.
 
     The data are real images of digits, turned by four angles; the server does not know which device has which
     angle. Each device joins with a key of its own, and all calls go over TLS with certificates on both sides.
