@@ -122,7 +122,7 @@ class Coordinator:
         async with self._turn:
             self.closed = True
             if self.reducers is not None:
-                self.reducers.close()
+                await asyncio.to_thread(self.reducers.close)
             with suppress(StorageFault):
                 await self.write_journal()
             await self.storage.close()
@@ -205,11 +205,11 @@ class Coordinator:
                 run.held = True
 
     async def in_turn(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run `work` while no other work runs in turn, and to its end even if the caller is cancelled."""
+        """Run `work` while no other work runs in turn, and to its end even if the caller is canceled."""
         return await asyncio.shield(asyncio.create_task(self._in_order(work)))
 
     async def at_once(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run `work` at once, beside other work, and to its end even if the caller is cancelled."""
+        """Run `work` at once, beside other work, and to its end even if the caller is canceled."""
         return await asyncio.shield(asyncio.create_task(self._unless_broken(work)))
 
     async def _in_order(self, work: Coroutine[Any, Any, T]) -> T:

@@ -13,14 +13,15 @@ from shoal.core.errors import BadPayload
 from shoal.core.exchange.messages import Message, PrivateTraining, TrainingSettings
 from shoal.core.exchange.parts import MAX_SCALE, MIN_SCALE, Descriptor, Extension, PrivacySettings
 from shoal.core.exchange.tensors import Manifest, TensorSpec, check_manifest, manifest_of
+from shoal.core.secure.cohort import KEYS, check_keys
 from shoal.core.types import DeviceId, Tensors
 
 TYPE = "shoal.v1.Letters"
 SUM = "sum"
 MOST_BYTES = 8192
 """Of one letter."""
-KEYS, LETTER, SHARE, COMMITMENT = 64, 82, 33, 32
-"""Bytes of public keys, of a letter with two shares, of a share and of a commitment."""
+LETTER, SHARE, COMMITMENT = 82, 33, 32
+"""Bytes of a letter with two shares, of a share and of a commitment."""
 
 
 def letters_part(letters: Mapping[DeviceId, bytes]) -> Extension:
@@ -75,6 +76,7 @@ class Announce(Message):
         found = letters_of(reply.keys)
         if list(found) != [""] or len(found[""]) < KEYS:
             raise BadPayload("an announcement has public keys and a proof")
+        check_keys(found[""])
 
 
 @dataclass(frozen=True)

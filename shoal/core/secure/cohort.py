@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Protocol
 
 from shoal.core.errors import BadPayload
-from shoal.core.secure.masks import KEY, agreed
+from shoal.core.secure.masks import KEY, exchanged
 from shoal.core.types import DeviceId
 
 FEWEST, MOST = 8, 128
@@ -108,12 +108,17 @@ class Manifest:
 
 
 def check_announcement(session: str, device: DeviceId, announcement: bytes, signer: Signer) -> None:
-    """Raise BadPayload for keys that are not sound, or that the device did not sign."""
+    """Raise BadPayload for what is no announcement, or for keys that the device did not sign."""
     if not KEYS <= len(announcement) <= KEYS + MAX_PROOF:
         raise BadPayload(f"an announcement of {len(announcement)} bytes, for secure aggregation")
-    for public in (announcement[:KEY], announcement[KEY:KEYS]):
-        agreed(b"\x01" * KEY, public, b"", "check")
     signer.check(device, announcement[KEYS:], signed_part(session, announcement[:KEYS]))
+
+
+def check_keys(announcement: bytes) -> None:
+    """Raise BadPayload for public keys with which all private ones give the same. The server checks this for
+    all devices, which find out when they use the key."""
+    for public in (announcement[:KEY], announcement[KEY:KEYS]):
+        exchanged(b"\x01" * KEY, public)
 
 
 def parts(devices: Sequence[DeviceId]) -> list[tuple[DeviceId, ...]]:

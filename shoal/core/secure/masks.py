@@ -1,5 +1,8 @@
 """Keys (X25519), sealed letters (ChaCha20-Poly1305), and masks that a key expands to (ChaCha20)."""
 
+import hmac
+from functools import lru_cache
+
 import numpy as np
 import numpy.typing as npt
 from cryptography.exceptions import InvalidTag
@@ -7,8 +10,6 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from shoal.core.errors import BadPayload
 
@@ -27,13 +28,25 @@ def agreed(private: bytes, public: bytes, digest: bytes, purpose: str) -> bytes:
 
     Raises BadPayload for a public key with which all private ones give the same.
     """
+    return derived(exchanged(private, public), digest, purpose)
+
+
+def exchanged(private: bytes, public: bytes) -> bytes:
+    """The secret that two devices have in common. Raises BadPayload as `agreed` does."""
     try:
-        secret = X25519PrivateKey.from_private_bytes(private).exchange(
-            X25519PublicKey.from_public_bytes(public)
-        )
+        return _private(private).exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError:
         raise BadPayload("a public key in the manifest of a cohort is not a sound one") from None
-    return HKDF(SHA256(), KEY, digest, purpose.encode()).derive(secret)
+
+
+def derived(secret: bytes, digest: bytes, purpose: str) -> bytes:
+    """HKDF with SHA-256 (RFC 5869): one block, salted with the digest of the cohort."""
+    return hmac.digest(hmac.digest(digest, secret, "sha256"), purpose.encode() + b"\x01", "sha256")
+
+
+@lru_cache(4)
+def _private(private: bytes) -> X25519PrivateKey:
+    return X25519PrivateKey.from_private_bytes(private)
 
 
 def sealed(key: bytes, letter: bytes) -> bytes:
@@ -51,8 +64,13 @@ def opened(key: bytes, letter: bytes) -> bytes | None:
 
 def expanded(key: bytes, count: int) -> Words:
     """(count,) words that look random without the key. One key makes one mask."""
-    stream = Cipher(ChaCha20(key, bytes(16)), None).encryptor().update(bytes(4 * count))
+    stream = Cipher(ChaCha20(key, bytes(16)), None).encryptor().update(_zeros(4 * count))
     return np.frombuffer(stream, "<u4")
+
+
+@lru_cache(2)
+def _zeros(count: int) -> bytes:
+    return bytes(count)
 
 
 class Stream:

@@ -21,7 +21,17 @@ import numpy as np
 from shoal.core.errors import BadPayload, DeviceFault
 from shoal.core.privacy.chance import Entropy
 from shoal.core.secure.cohort import KEYS, Manifest, Signer, signed_part
-from shoal.core.secure.masks import KEY, Words, agreed, expanded, opened, public_of, sealed
+from shoal.core.secure.masks import (
+    KEY,
+    Words,
+    agreed,
+    derived,
+    exchanged,
+    expanded,
+    opened,
+    public_of,
+    sealed,
+)
 from shoal.core.secure.shamir import SHARE, split
 from shoal.core.types import DeviceId, Tensors
 
@@ -34,8 +44,8 @@ class Member:
     """stage: see above. session: of the sum. seal, mask: private keys. own: the secret of its own mask.
     noise: a secret for noise, so that a task that is done again draws the same.
 
-    me, keys: from the manifest, the public keys of all devices. senders: whose shares arrived. held: those
-    that could be read.
+    me, keys: from the manifest, the public keys of all devices. common: the secrets for letters that this
+    device has in common with each of them. senders: whose shares arrived. held: those that could be read.
     """
 
     stage: int
@@ -46,6 +56,7 @@ class Member:
     noise: bytes
     me: DeviceId = ""
     keys: Mapping[DeviceId, bytes] | None = None
+    common: Mapping[DeviceId, bytes] | None = None
     senders: tuple[DeviceId, ...] = ()
     held: Mapping[DeviceId, bytes] | None = None
 
@@ -55,18 +66,19 @@ class Member:
 
     def to_tensors(self) -> Tensors:
         """To be remembered: bytes, as arrays."""
-        keys, held = self.keys or {}, self.held or {}
+        keys, held, common = self.keys or {}, self.held or {}, self.common or {}
         texts = {
             "session": self.session,
             "me": self.me,
             "devices": "\n".join(keys),
             "senders": "\n".join(self.senders),
             "holders": "\n".join(held),
+            "others": "\n".join(common),
         }
         secrets = bytes([self.stage]) + self.seal + self.mask + self.own + self.noise
         found = {f"secure.{name}": text.encode() for name, text in texts.items()}
         found |= {"secure.secrets": secrets, "secure.keys": b"".join(keys.values())}
-        found["secure.held"] = b"".join(held.values())
+        found |= {"secure.held": b"".join(held.values()), "secure.common": b"".join(common.values())}
         return {name: np.frombuffer(data, np.uint8) for name, data in found.items()}
 
     @classmethod
@@ -76,7 +88,7 @@ class Member:
             return None
         found = {name.removeprefix("secure."): array.tobytes() for name, array in tensors.items()}
         secrets, lines = found["secrets"], {k: found[k].decode() for k in ("session", "me", *LISTS)}
-        devices, senders, holders = (tuple(filter(None, lines[name].split("\n"))) for name in LISTS)
+        devices, senders, holders, others = (tuple(filter(None, lines[name].split("\n"))) for name in LISTS)
         seal, mask, own, noise = (secrets[start : start + KEY] for start in range(1, 1 + 4 * KEY, KEY))
         return cls(
             secrets[0],
@@ -87,12 +99,13 @@ class Member:
             noise,
             lines["me"],
             _cut(devices, found["keys"], KEYS),
+            _cut(others, found["common"], KEY),
             senders,
             _cut(holders, found["held"], 2 * SHARE),
         )
 
 
-LISTS = ("devices", "senders", "holders")
+LISTS = ("devices", "senders", "holders", "others")
 
 
 def announced(session: str, signer: Signer, entropy: Entropy = token_bytes) -> tuple[bytes, Member]:
@@ -118,13 +131,17 @@ def shared(
         strict=True,
     )
     letters = {device: own + mask for device, (own, mask) in zip(manifest.devices, pairs, strict=True)}
-    sent = {
-        device: sealed(_letter_key(member.seal, manifest, device, me, device), letter)
-        for device, letter in letters.items()
+    common = {
+        device: exchanged(member.seal, manifest.seal_key(device))
+        for device in manifest.devices
         if device != me
     }
+    sent = {
+        device: sealed(_letter_key(secret, manifest, me, device), letters[device])
+        for device, secret in common.items()
+    }
     keys = {device: each[:KEYS] for device, each in manifest.announcements.items()}
-    after = replace(member, stage=SHARED, me=me, keys=keys, held={me: letters[me]})
+    after = replace(member, stage=SHARED, me=me, keys=keys, common=common, held={me: letters[me]})
     return sent, commitment(member.own, manifest), after
 
 
@@ -143,9 +160,9 @@ def masked(
         raise BadPayload(f"a letter from {sorted(unknown)[0]!r}, which is not another device of the cohort")
     if len(senders) < manifest.threshold:
         raise BadPayload(f"{len(senders)} devices shared, {manifest.threshold} are required")
-    held = dict(member.held or {})
+    held, common = dict(member.held or {}), member.common or {}
     for sender, letter in letters.items():
-        read = opened(_letter_key(member.seal, manifest, sender, sender, me), letter)
+        read = opened(_letter_key(common[sender], manifest, sender, me), letter)
         if read is not None and len(read) == 2 * SHARE:
             held[sender] = read
     total = values + expanded(member.own, len(values))
@@ -154,7 +171,7 @@ def masked(
             total = plus_mask(total, pair_key(member.mask, manifest, other, me), me, other)
     nothing = bytes(KEY)  # neither its own secrets nor its numbers can be asked for again
     after = replace(member, stage=MASKED, seal=nothing, mask=nothing, own=nothing, noise=nothing)
-    return total, replace(after, senders=senders, held=held)
+    return total, replace(after, common={}, senders=senders, held=held)
 
 
 def unmasked(member: Member, session: str, survivors: Collection[DeviceId]) -> dict[DeviceId, bytes]:
@@ -205,8 +222,8 @@ def plus_mask(total: Words, key: bytes, me: DeviceId, other: DeviceId) -> Words:
     return total + mask if me < other else total - mask
 
 
-def _letter_key(private: bytes, manifest: Manifest, other: DeviceId, sender: DeviceId, to: DeviceId) -> bytes:
-    return agreed(private, manifest.seal_key(other), manifest.digest, f"letter\n{sender}\n{to}")
+def _letter_key(common: bytes, manifest: Manifest, sender: DeviceId, to: DeviceId) -> bytes:
+    return derived(common, manifest.digest, f"letter\n{sender}\n{to}")
 
 
 def _cut(names: tuple[DeviceId, ...], data: bytes, size: int) -> dict[DeviceId, bytes]:

@@ -64,7 +64,8 @@ class Clustered:
     def with_model_of(self, earlier: Any, key: ModelKey) -> Self:
         """This state with one model of an earlier one; see `shoal.core.engine.rollback`."""
         guard = self.guard.back(key, earlier.guard) if isinstance(earlier, Clustered) else self.guard
-        return replace(self, models={**self.models, key: earlier.models[key]}, guard=guard)
+        models = {**self.models, key: earlier.models[key]}
+        return replace(self, models=models, guard=guard, summing=None)  # a sum would be of the later model
 
     @property
     def lessons(self) -> int:

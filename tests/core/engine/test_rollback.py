@@ -1,6 +1,7 @@
 """What a run goes on with when it is taken back: a state of before, or one model of it."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,6 +28,7 @@ from shoal.core.engine.rounds import RoundEngine, RoundPolicy, Stage
 from shoal.core.errors import IllegalEvent, NotFound
 from shoal.core.server_kit.aggregation.course import Course
 from shoal.core.server_kit.aggregation.guard import Guard
+from shoal.core.server_kit.summing import Summing
 from shoal.core.types import Tensors
 from tests.core import counting
 
@@ -70,7 +72,9 @@ def test_with_a_cluster_what_was_learned_of_its_later_model_is_forgotten() -> No
     strikes = {"c0": {"d0": 3}, "c1": {"d1": 1}}
     courses = {key: Course(2.0, 0.1, 0.1, 9, good=model(7.0)) for key in ("c0", "c1")}
     now = Guard({"c0": 5.0, "c1": 6.0}, {"c0": ("clipped",)}, "few", strikes, courses)
-    found = rolled_back(replace(NOW, guard=now), replace(EARLIER, guard=then), "c0").guard  # type: ignore[attr-defined]
+    state: Any = rolled_back(replace(NOW, guard=now, summing=Summing()), replace(EARLIER, guard=then), "c0")
+    assert state.summing is None
+    found = state.guard
     assert found == Guard(
         {"c0": 1.0, "c1": 6.0},
         {},

@@ -7,7 +7,7 @@ import pytest
 
 from shoal.core.errors import BadPayload, DeviceFault
 from shoal.core.secure import member as members
-from shoal.core.secure.cohort import FEWEST, KEYS, MOST, Manifest, parts, threshold
+from shoal.core.secure.cohort import FEWEST, KEYS, MOST, Manifest, check_keys, parts, threshold
 from shoal.core.secure.masks import Words, expanded
 from shoal.core.secure.member import Member
 from shoal.core.secure.shamir import PRIME, SHARE, joined, split
@@ -151,7 +151,12 @@ def test_a_manifest_is_refused_where_it_is_not_sound() -> None:
     assert "does not have this device's keys" in refused({"d000": b""})
     cohort = Cohort(1).announce()
     assert "d005 did not sign" in refused({"d005": cohort.announcements["d000"]})
-    assert "not a sound one" in refused({"d005": bytes(KEYS) + b"d005"})
+    unsound = Cohort(9, signed=False).announce()
+    unsound.announcements["d005"] = bytes(KEYS)
+    with pytest.raises(BadPayload, match="not a sound one"):
+        unsound.share()
+    with pytest.raises(BadPayload, match="not a sound one"):  # as the server finds before
+        check_keys(bytes(KEYS))
     assert "an announcement of 3 bytes" in refused({"d005": b"abc"})
 
 
