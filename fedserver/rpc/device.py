@@ -70,8 +70,8 @@ class Placements(PlacementServiceServicer):
         before = await self._callers.models_today(context)
         answer = await link.place(run, evidence, request.accept_nearest)
         gives = isinstance(answer, Placement) or answer.payload.kind == Choose.kind
-        # A device that follows a run asks every minute. Later versions of models that it has had today tell it
-        # nothing new about anyone, as long as it shows no data for which to choose among them.
+        # A device that follows a run asks every minute. Later versions of models that it has had today tell
+        # it nothing new about anyone, as long as it shows no data for which to choose among them.
         shows = isinstance(evidence, Evidence)
         if gives and (shows or await self._callers.models_today(context) > before):
             await self._callers.placed(context)
