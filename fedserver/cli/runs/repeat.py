@@ -51,7 +51,7 @@ def repeat(
 
 
 def _weights(name: str, spec: RunSpec, path: Path | None) -> Tensors | None:
-    """The initial weights of a run. Raises ConfigError if they cannot be had, or are others."""
+    """The initial weights of a run. Raises ConfigError if they are not available, or are others."""
     from fedserver.cli.models.weights import initial_weights
     from fedserver.config import LearnerConfig, RunConfig
 
@@ -68,7 +68,9 @@ def _weights(name: str, spec: RunSpec, path: Path | None) -> Tensors | None:
     try:
         found = initial_weights(RunConfig(algorithm=spec.algorithm, initial_weights=path, learner=learner))
     except ShoalError as error:
-        raise ConfigError(f"the weights that run {name} began with cannot be had: {error}", hint) from None
+        raise ConfigError(
+            f"the weights that run {name} began with are not available: {error}", hint
+        ) from None
     assert found is not None
     if digest(found) != spec.initial:
         raise ConfigError(
