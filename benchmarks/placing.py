@@ -1,19 +1,24 @@
-"""How good the model is that a newcomer without labels gets: by a descriptor, and by the clusters' models.
+"""How good the model is that a newcomer without labels gets, by each kind of evidence.
 
     python -m benchmarks.placing [--algorithm flux] [--dataset digits] [--data-dir DIR] [--seeds 43,44]
-        [--shifts px,py,pxy] [--level 5] [--clients 8] [--rounds 30] [--samples 0] [--json FILE]
+        [--shifts px,py,pxy] [--level 5] [--clients 8] [--rounds 30] [--samples 0] [--batch-size 64]
+        [--json FILE] [--plot FILE]
 
 A row is a number of samples that each newcomer has: the mean accuracy over all newcomers of the model that it
 gets by each way, beside that of its own cluster, of the best cluster for it, and of FedAvg with the same
-seed. Newcomers are the run's devices with their test parts, which no training has seen. The second table is
-for the reliability of the confidence: of placements by own models, how many are right, that is, as good for
-the newcomer as its own cluster's model, or better.
+seed. `descriptor` is the algorithm's own way, `models` the mutual information of the clusters' models, and
+`default` what a device does: both that and the likelihood of its samples in each cluster. Newcomers are the
+run's devices with their test parts, which no training has seen.
+
+The second table is for the reliability of the confidence: of placements by default, how many are right, that
+is, as good for the newcomer as its own cluster's model, or better. --plot draws it.
 """
 
 import argparse
 import json
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,6 +27,7 @@ import numpy as np
 
 import shoal
 from shoal.core.data.dataset import Dataset
+from shoal.core.device_kit.choosing import choose
 from shoal.core.errors import DeviceFault, Refused
 from shoal.core.exchange.choosing import Choose
 from shoal.core.exchange.messages import Evaluate
@@ -43,18 +49,45 @@ def main() -> None:
         for seed in map(int, asked.seeds.split(",")):
             for row in cells(asked, shift, seed):
                 rows[row["samples"]].append(row)
-    ways = ("descriptor", "own_models", "common", "own_cluster", "best", "fedavg")
+    ways = ("descriptor", "models", "default", "common", "own_cluster", "best", "fedavg")
     print(f"{'samples':>8}{'newcomers':>11}" + "".join(f"{way:>13}" for way in ways))
     for samples, found in sorted(rows.items()):
         print(f"{samples:>8}{len(found):>11}" + "".join(f"{_mean(found, way):>13.1f}" for way in ways))
-    print(f"\n{'confidence':>14}{'placements':>12}{'right, %':>10}")
     every = [row for found in rows.values() for row in found]
-    for low, high in pairwise(BINS):
-        inside = [row for row in every if low <= row["confidence"] < high]
-        right = 100 * np.mean([row["own_models"] >= row["own_cluster"] for row in inside]) if inside else 0.0
-        print(f"{f'{low:.2f} to {min(high, 1.0):.2f}':>14}{len(inside):>12}{right:>10.1f}")
+    bins = list(reliability(every))
+    print(f"\n{'confidence':>14}{'placements':>12}{'mean':>8}{'right, %':>10}")
+    for name, count, mean, right in bins:
+        print(f"{name:>14}{count:>12}{mean:>8.2f}{100 * right:>10.1f}")
     if asked.json:
         asked.json.write_text(json.dumps(every, indent=1))
+    if asked.plot:
+        plot(bins, asked.plot)
+
+
+def reliability(rows: list[dict[str, Any]]) -> Iterator[tuple[str, int, float, float]]:
+    """For each range of confidence: its name, how many placements have it, their mean, and the share that is
+    right."""
+    for low, high in pairwise(BINS):
+        inside = [row for row in rows if low <= row["confidence"] < high]
+        if inside:
+            mean = float(np.mean([row["confidence"] for row in inside]))
+            right = float(np.mean([row["default"] >= row["own_cluster"] for row in inside]))
+            yield f"{low:.2f} to {min(high, 1.0):.2f}", len(inside), mean, right
+
+
+def plot(bins: list[tuple[str, int, float, float]], file: Path) -> None:
+    """The share of right placements over the confidence; on the diagonal, the confidence is right."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5, 4), layout="constrained")
+    axes = figure.add_subplot(
+        xlabel="confidence", ylabel="share of placements that are right", xlim=(0, 1.02), ylim=(0, 1.02)
+    )
+    axes.plot([0, 1], [0, 1], color="0.7", linestyle="--")
+    axes.plot([mean for _, _, mean, _ in bins], [right for *_, right in bins], marker="o")
+    for _, count, mean, right in bins:
+        axes.annotate(str(count), (mean, right), textcoords="offset points", xytext=(4, -12))
+    figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)
 
 
 def cells(asked: argparse.Namespace, shift: str, seed: int) -> Iterator[dict[str, Any]]:
@@ -65,7 +98,9 @@ def cells(asked: argparse.Namespace, shift: str, seed: int) -> Iterator[dict[str
     )  # fmt: skip
     fleet, _ = fleet_of(setting)
     learner = learner_of(None, None, {}, fleet)
-    common = {"rounds": asked.rounds, "learning_rate": asked.learning_rate}
+    common = {
+        "rounds": asked.rounds, "learning_rate": asked.learning_rate, "batch_size": asked.batch_size,
+    }  # fmt: skip
     result, fedavg = (
         shoal.simulate(name, fleet, model=learner, seed=seed, model_seed=42, device="cpu", **common)
         for name in (asked.algorithm, "fedavg")
@@ -86,12 +121,16 @@ def cells(asked: argparse.Namespace, shift: str, seed: int) -> Iterator[dict[str
             if samples > len(test) and samples > min(SAMPLES):
                 break
             data = Dataset(test.x[order[:samples]])
-            chosen, _ = devices.placed(server, state, name, data)
+            question = placing.offer(server, state)
+            context = devices.context(name, data)
+            chosen = choose(question, context).assignment
+            plain = replace(question, encoder=None, projector=None, densities=None)
             best = max(value for key, value in accuracy.items() if key != "global")
             yield {
                 "shift": shift, "seed": seed, "device": name, "samples": samples,
                 "confidence": chosen.confidence, "placed": chosen.cluster,
-                "own_models": accuracy[chosen.cluster],
+                "default": accuracy[chosen.cluster],
+                "models": accuracy[choose(plain, context).assignment.cluster],
                 "descriptor": accuracy.get(by_paper(result, name, data), accuracy["global"]),
                 "common": accuracy["global"],
                 "own_cluster": accuracy[state.assignments[name]],
@@ -129,6 +168,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--samples", type=int, default=0, help="training images of each device; 0: all")
     parser.add_argument("--learning-rate", type=float, default=0.02)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="the confidence's reliability, as a picture"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE")
     return parser.parse_args()
 

@@ -64,7 +64,7 @@ class Device:
     tries: int = 0
 
     async def run(self) -> None:
-        """What an agent does while there is nothing to do, until it is cancelled."""
+        """What an agent does while there is nothing to do, until it is canceled."""
         link, backoff, clock = self.dial(), Backoff(), asyncio.get_running_loop().time
         welcome = None
 

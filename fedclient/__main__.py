@@ -23,6 +23,7 @@ class Verbs(Commands):
         "place": "fedclient.cli.place",
         "enroll": "fedclient.cli.place",
         "predict": "fedclient.cli.predict",
+        "export": "fedclient.cli.export",
         "watch": "fedclient.cli.watch",
         "status": "fedclient.cli.status",
         "ledger": "fedclient.cli.ledger",

@@ -200,7 +200,7 @@ class PrivacyConfig(Budget):
     allow_plain_weights: bool | None = None
 
     def towards(self, joined: bool) -> Budget:
-        """The budget towards a server. joined: whether it is another's.
+        """The budget toward a server. joined: whether it is another's.
 
         In plain text the server is on this machine, so what leaves the device does not leave its owner, and
         nothing has to be asked.
@@ -260,6 +260,8 @@ class WorkConfig:
     data: the device's data. file: one file to use instead, read as `data` says; its labels do not matter.
     labels: False if labels are not needed. selfcheck: what to try before the first task. newcomer: whether
     the process may choose among models, which is for the device itself: no task of a server may ask for it.
+    identity: the folder of the device's key, with which it signs what it announces to other devices; None in
+    plain text, where names are believed.
     learner: None where the run's graph is used instead, without PyTorch. memory_bytes: of that process.
     """
 
@@ -274,6 +276,7 @@ class WorkConfig:
     consent: Path | None = None
     selfcheck: SelfCheck = "none"
     newcomer: bool = False
+    identity: Path | None = None
     memory_bytes: int = 1 << 30
 
 

@@ -34,7 +34,7 @@ from shoal.core.exchange.tensors import check_manifest
 from shoal.core.exchange.wire import payload_to_bytes
 from shoal.core.inference.graph.model import reference_of
 from shoal.core.types import RunId
-from shoal.shell.disk import settle, storing, temporary, write
+from shoal.shell.disk import make_folder, settle, storing, temporary, write
 
 T = TypeVar("T")
 
@@ -52,6 +52,7 @@ class Tried:
     error: float
     probability: float
     agreement: float
+    likelihood: float | None = None
 
 
 @dataclass(frozen=True)
@@ -167,8 +168,10 @@ class Placer:
         found = decode(result, {Chosen.kind: Chosen}, lambda weights: {})
         assert isinstance(found, Chosen)
         keys = str(question.payload.parts["names"]).split(" ")
-        figures = zip(keys, found.information, found.errors, found.odds, found.agreement, strict=True)
-        model = question.payload.weights()[keys.index(found.assignment.cluster)]
+        # The common model has no density.
+        near = (*(found.likelihood or (None,) * (len(keys) - 1)), None)
+        figures = zip(keys, found.information, found.errors, found.odds, found.agreement, near, strict=True)
+        model = _models(question.payload)[keys.index(found.assignment.cluster)]
         placement = Placement(question.run, found.assignment, model)
         return placement, model, tuple(Tried(*each) for each in figures)
 
@@ -249,11 +252,17 @@ def _check(question: Payload) -> None:
     """Refuse more models than were wished for, and such as differ in shape, before any byte is fetched."""
     if question.kind != Choose.kind:
         return
-    found = question.weights()
+    found = _models(question)
     if not 2 <= len(found) <= MOST_MODELS + 1:
         raise BadPayload(f"the server gives {len(found)} models", f"2 to {MOST_MODELS + 1} are taken")
     for weights in found:
         check_manifest(weights.manifest, found[0].manifest)
+
+
+def _models(question: Payload) -> tuple[Weights, ...]:
+    """The models to choose among; what else there is describes the clusters' data."""
+    part = question.parts.get("models")
+    return tuple(each for each in part if isinstance(each, Weights)) if isinstance(part, tuple) else ()
 
 
 def save(result: PlacementResult, store: BlobStore, folder: Path) -> Path:
@@ -262,6 +271,7 @@ def save(result: PlacementResult, store: BlobStore, folder: Path) -> Path:
 
     assert result.model is not None
     path = folder / MODEL
+    make_folder(folder)
     if result.graph is not None:
         write(folder / GRAPH, b"".join(store.chunks(result.graph, 0)))
     facts = {"run": result.run, "cluster": result.assignment.cluster}

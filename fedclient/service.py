@@ -2,11 +2,12 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from fedclient.agent import SOFTWARE, Agent, Allowance, Until
 from fedclient.config import ClientConfig, SelfCheck, WorkConfig
@@ -64,7 +65,7 @@ async def serve(settings: ClientConfig, console: Console, until: Until, give_up_
                     note_failure=privacy_report.ledger_of(settings).failed,
                     check_consent=settings.consents.check_since,
                 )
-                await _until_signal(agent, until)
+                await until_signal(agent.run(until), until)
         except ShoalError as error:
             reporter.note(error)
             raise
@@ -123,23 +124,35 @@ async def place(
     """Find the model for the data and store it; its path, or None if the server abstained."""
     folder = DeviceFolder(settings.state)
     with folder.locked():
-        reached = endpoint(settings)
-        folder.device(reached.device)
-        work = work_config(settings, file, labels=False, joined=reached.identity is not None)
-        store, executor = BlobStore(folder.blobs), Spawned(replace(work, newcomer=True))
-        async with _link(reached, folder, console) as link, _stopped_at_the_end(executor):
-            limit = settings.limits.download_bytes
-            light = settings.learner is None
-            placer = Placer(link, executor, store, console.progress, limit, give_up_after, light)
-            found = await placer.place(run, accept_nearest)
-            if (
-                isinstance(link, SecureLink) and link.identity.role is not Role.TRAIN
-            ):  # a training device's agent does it
-                await link.renew_if_required(Hello(SOFTWARE, mark=folder.mark.read()))
-        found = replace(found, privacy=privacy_report.summary(settings))
+        found = await placed(settings, console, file, run, accept_nearest, give_up_after)
+        store = BlobStore(folder.blobs)
         path = save(found, store, folder.model) if found.model else None
         store.trim(settings.limits.kept_bytes)
         return found, path
+
+
+async def placed(
+    settings: ClientConfig,
+    console: Console,
+    file: Path | None,
+    run: str,
+    accept_nearest: bool,
+    give_up_after: float,
+) -> PlacementResult:
+    """Find the model for the data; it is among the folder's blobs, and the folder is locked by the caller."""
+    folder, reached = DeviceFolder(settings.state), endpoint(settings)
+    folder.device(reached.device)
+    work = work_config(settings, file, labels=False, joined=reached.identity is not None)
+    store, executor = BlobStore(folder.blobs), Spawned(replace(work, newcomer=True))
+    async with _link(reached, folder, console) as link, _stopped_at_the_end(executor):
+        limit, light = settings.limits.download_bytes, settings.learner is None
+        placer = Placer(link, executor, store, console.progress, limit, give_up_after, light)
+        found = await placer.place(run, accept_nearest)
+        if (
+            isinstance(link, SecureLink) and link.identity.role is not Role.TRAIN
+        ):  # a training device's agent does it
+            await link.renew_if_required(Hello(SOFTWARE, mark=folder.mark.read()))
+    return replace(found, privacy=privacy_report.summary(settings))
 
 
 def work_config(
@@ -164,6 +177,7 @@ def work_config(
         settings.privacy.towards(joined),
         folder.root / "consent",
         selfcheck,
+        identity=folder.identity if joined else None,
         memory_bytes=settings.limits.memory_bytes,
     )
 
@@ -175,10 +189,10 @@ def light_config(settings: ClientConfig, file: Path | None, blobs: Path, account
     return replace(work, learner=None, blobs=blobs, account=account, consent=None)
 
 
-async def _until_signal(agent: Agent, until: Until) -> None:
-    """Run the agent; on SIGTERM or SIGINT it says goodbye to the server and ends."""
+async def until_signal(work: Coroutine[Any, Any, None], until: Until = Until.STOPPED) -> None:
+    """Run this until its end; SIGTERM or SIGINT cancels it, and an agent then says goodbye to the server."""
     caught: list[signal.Signals] = []
-    serving = asyncio.ensure_future(agent.run(until))
+    serving = asyncio.ensure_future(work)
 
     def stop(number: signal.Signals) -> None:
         caught.append(number)

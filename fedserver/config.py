@@ -49,6 +49,7 @@ class Settings:
     low_water: bytes that stay free on the state folder's disk, and more where the models need it; uploads
     that would take them are refused. placements: how often a day a device may be placed that only infers.
     clusters: the models of how many clusters of a run it may have in a day; 0: of all.
+    reducers: processes that combine the reports of large models; 0: the server itself does.
     age: after how long a device has to make a new connection; a sixth more for what is under way.
     """
 
@@ -61,12 +62,13 @@ class Settings:
     low_water: int = 64 << 20
     placements: int = 10
     clusters: int = 0
+    reducers: int = 0
 
     def __post_init__(self) -> None:
         if min(self.poll, self.heartbeat, self.tick, self.age, self.model) <= 0.0:
             raise ConfigError("poll, heartbeat, tick, age and model are above 0")
-        if min(self.grace, self.low_water, self.placements, self.clusters) < 0:
-            raise ConfigError("grace, low_water, placements and clusters are 0 or more")
+        if min(self.grace, self.low_water, self.placements, self.clusters, self.reducers) < 0:
+            raise ConfigError("grace, low_water, placements, clusters and reducers are 0 or more")
 
 
 @dataclass(frozen=True)

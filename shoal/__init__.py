@@ -5,7 +5,7 @@
     fleet = shoal.Fleet({"ward-a": (xa, ya), "ward-b": (xb, yb)}, test=0.2)
     result = shoal.simulate("flux", fleet, model=Net, latent="hidden", rounds=10, seed=42)
     result.clusters, result.accuracy, result.history, result.models["c0"], result.to_frame()
-    result.place(x_new)                                    # an unlabelled newcomer: a cluster, or a reason
+    result.place(x_new)                                    # an unlabeled newcomer: a cluster, or a reason
     result.compare("fedavg", "ifca").plot()                # on the same fleet, with the same seed
     shoal.Client("server/operator.sock").start("flux", rounds=20).result()   # the same by a daemon
 

@@ -76,7 +76,7 @@ class Accuracy(dict[str, float]):
 
 @dataclass(frozen=True)
 class Placement:
-    """Which cluster an unlabelled newcomer belongs to.
+    """Which cluster an unlabeled newcomer belongs to.
 
     cluster: its name; None where the run abstains. confidence: 0 (the runner-up is as near) to 1. reason: why
     the run abstains, or how it decided. nearest: the nearest cluster all the same, if any. distance,

@@ -1,7 +1,7 @@
 """Lay out the readers: data/reader-1 ... data/reader-8 and data/newcomer, a folder for each machine.
 
 Each reader gets only images of the digits of its kind, none twice; readers 1 and 5 are of the first kind, 2
-and 6 of the second, and so on. The newcomer has 20 labelled images of the second kind. All are of the private
+and 6 of the second, and so on. The newcomer has 20 labeled images of the second kind. All are of the private
 part of split.py: the encoder has seen none of them.
 """
 

@@ -47,7 +47,7 @@ for run in fedavg fmcl; do # also prints what `fedserver run show` does
     fedserver run wait "$run" --timeout 120 --json >"results/$run.json"
 done
 
-# 5. The newcomer, which may not train, has 20 labelled images and asks which model fits them.
+# 5. The newcomer, which may not train, has 20 labeled images and asks which model fits them.
 newcomer=(--config data/newcomer/reader.yaml)
 echo
 fedserver token create --role infer-only | fedclient join - "${newcomer[@]}" --device newcomer

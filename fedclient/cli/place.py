@@ -56,7 +56,8 @@ def place(
 
     The models of all clusters are tried on the data, on this device, and nothing about the data leaves it,
     unless the run is set to decide by itself. Each model is shown with the mutual information of samples and
-    predictions, its standard error, and the probability that it is the right one.
+    predictions, its standard error, the probability that it is the right one, and, where the run knows where
+    the clusters' data lie, how likely the samples are there, as a logarithm below the likeliest cluster.
 
     A device that trains can also be placed: it gets the model of its own cluster, for `fedclient predict`.
     The model is written to model/model.safetensors in the device's folder, and where it comes from to
@@ -121,10 +122,13 @@ def _tried(found: "PlacementResult") -> list[str]:
     """A table of the models that this device chose among."""
     if not found.tried:
         return []
+    known = any(each.likelihood is not None for each in found.tried)
     head = f"{'model':<12}{'information':>12}{'error':>9}{'probability':>13}{'agreement':>11}"
+    head += f"{'likelihood':>12}" if known else ""
     rows = [
         f"{one_line(each.model):<12}{each.information:>12.3f}{each.error:>9.3f}"
         f"{each.probability:>13.2f}{each.agreement:>11.2f}"
+        + ("" if each.likelihood is None else f"{each.likelihood:>12.2f}")
         for each in found.tried
     ]
     return [head, *rows]

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fedclient.cli.options import PATH, configured
+from fedclient.cli.options import CALLING, PATH, configured, every
 from fedclient.config import ClientConfig
 from fedclient.faults import torch_required
 from shoal.shell.console import Console, Result, verb
@@ -16,17 +16,34 @@ if TYPE_CHECKING:
 
 @click.command(epilog="Example: fedclient predict new.npz --config device.yaml --out classes.csv")
 @verb
-@configured("state")
+@configured(*CALLING)
 @click.argument("data", type=PATH, required=False)
 @click.option("--model", type=PATH, help="Model file (safetensors).  [default: the one of fedclient place]")
 @click.option("--out", type=PATH, help="Write classes and probabilities to this file: .npz, or else csv.")
+@click.option("--follow", is_flag=True, help="Do it again whenever there is a better model, until stopped.")
+@every
 def predict(
-    console: Console, settings: ClientConfig, data: Path | None, model: Path | None, out: Path | None
+    console: Console,
+    settings: ClientConfig,
+    data: Path | None,
+    model: Path | None,
+    out: Path | None,
+    follow: bool,
+    every: float,
 ) -> Result:
     """Classify DATA, by default the file of the settings, with the model that `fedclient place` fetched.
 
-    With data.regression, numbers are predicted instead of classes.
+    With data.regression, numbers are predicted instead of classes. With --follow, a device without a learner
+    asks for its model every 60 seconds; the file is replaced once a new model has passed a check on the data.
     """
+    if follow:
+        import asyncio
+
+        from fedclient.light.commands import follow as followed
+
+        if model is not None or out is None:
+            raise click.UsageError("--follow needs --out, and takes no --model")
+        return Result(asyncio.run(followed(settings, console, data, out, every)), "stopped")
     model = model or settings.state / "model" / "model.safetensors"
     console.progress(f"classifying with {model}")
     found = _classified(settings, data, model, out)

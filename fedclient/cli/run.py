@@ -4,7 +4,7 @@ import asyncio
 
 import click
 
-from fedclient.cli.options import CALLING, configured, give_up_after
+from fedclient.cli.options import CALLING, configured, every, give_up_after
 from fedclient.config import ClientConfig
 from shoal.shell.console import Console, Result, verb
 
@@ -14,20 +14,43 @@ from shoal.shell.console import Console, Result, verb
 @configured(*CALLING)
 @click.option("--once", is_flag=True, help="Exit after one task.")
 @click.option("--until-finished", is_flag=True, help="Exit when no run needs this device any more.")
+@click.option(
+    "--serve",
+    metavar="ADDRESS",
+    help="Do not train: answer predictions at 127.0.0.1:PORT or unix:PATH, with the model that fits.",
+)
+@every
+@click.option("--run", "name", default="", metavar="RUN", help="With --serve: run to follow.")
 @give_up_after("60 with --once or --until-finished, else never")
 def run(
-    console: Console, settings: ClientConfig, once: bool, until_finished: bool, give_up_after: float | None
+    console: Console,
+    settings: ClientConfig,
+    once: bool,
+    until_finished: bool,
+    serve: str | None,
+    every: float,
+    name: str,
+    give_up_after: float | None,
 ) -> Result:
-    """Train for a server, task after task, until stopped."""
+    """Train for a server, task after task, until stopped.
+
+    With --serve, a device without a learner answers predictions for the programs of this machine instead. It
+    asks for its model again every 60 seconds, and exchanges it without a pause once the new one has passed a
+    check on the device's data. Without a server it goes on with the model that it has.
+    """
+    if serve is not None:
+        from fedclient.light.commands import serve as served
+
+        return Result(asyncio.run(served(settings, console, serve, name, every)), "stopped")
     if once and until_finished:
         raise click.UsageError("--once and --until-finished exclude each other")
     from fedclient.agent import Until
-    from fedclient.service import serve
+    from fedclient.service import serve as trained
 
     until = Until.ONCE if once else Until.FINISHED if until_finished else Until.STOPPED
     if give_up_after is None:
         give_up_after = float("inf") if until is Until.STOPPED else 60.0
-    reporter = asyncio.run(serve(settings, console, until, give_up_after))
+    reporter = asyncio.run(trained(settings, console, until, give_up_after))
     done = reporter.status
     names = ("device", "server", "run", "round", "cluster", "outcome")
     data = {name: getattr(done, name) or None for name in names} | {"tasks": done.tasks}

@@ -26,7 +26,7 @@ def classify(settings: ClientConfig, file: Path | None, model: Path, out: Path |
     graph is beside it."""
     graph, tensors = read_graph_file(model.with_name(GRAPH)), read_model(model)
     with TemporaryDirectory(prefix="fedclient-predict-") as folder:
-        found = asyncio.run(_predicted(settings, file, graph, tensors, Path(folder)))
+        found = asyncio.run(predicted(settings, file, graph, tensors, Path(folder)))
     if out is not None:
         write(out, found)
     return found
@@ -42,7 +42,7 @@ def read_graph_file(path: Path) -> Tensors:
         ) from None
 
 
-async def _predicted(
+async def predicted(
     settings: ClientConfig, file: Path | None, graph: Tensors, model: Tensors, folder: Path
 ) -> Prediction:
     store = BlobStore(folder / "blobs")

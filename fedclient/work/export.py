@@ -1,6 +1,6 @@
 """A learner as an ONNX graph without weights, for devices without PyTorch. Runs on the author's machine.
 
-It needs PyTorch, and onnx, onnxscript and onnxruntime besides: `pip install "shoal-fed[client,export]"`.
+It needs PyTorch, and onnx, onnxscript and onnxruntime besides: `pip install "shoal-fed[export,infer]"`.
 """
 
 import io
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from shoal.core.device_kit.latents import has_latent, latent_and_scores
 from shoal.core.device_kit.learner import Learner, authors, tensors_of
-from shoal.core.errors import ConfigError, LearnerFault
+from shoal.core.errors import BadPayload, ConfigError, LearnerFault, ShoalError
 from shoal.core.exchange.tensors import manifest_of
 from shoal.core.inference.graph.binding import bound, without_weights
 from shoal.core.inference.graph.model import LATENT, SAMPLES, SCORES, Graph, read_graph
@@ -39,11 +39,12 @@ class _Both(nn.Module):
         return scores, latent
 
 
-def export(learner: Learner, x: Tensor, facts: Mapping[str, str]) -> Graph:
+def export(learner: Learner, x: Tensor, facts: Mapping[str, str], older_only: bool = False) -> Graph:
     """The graph of a learner's network, compared with PyTorch on random weights before it is returned.
 
     x: one or more samples, (n, ...), of the type and shape that the devices have; only those matter. facts:
-    what people should know, such as the preprocessing.
+    what people should know, such as the preprocessing. older_only: do not try PyTorch's newer exporter, which
+    takes ten times as long, where the older one fails.
 
     Raises LearnerFault where the network cannot be exported, or where the runtime computes something else.
     """
@@ -56,19 +57,22 @@ def export(learner: Learner, x: Tensor, facts: Mapping[str, str]) -> Graph:
     outputs = [SCORES, LATENT][: 1 + has_latent(learner, model)]
     classifier = not (learner.loss or learner.evaluate)
     noted = {"learner": learner.name, "classifier": "yes" if classifier else "no", **facts}
-    faults = []
-    for way in (_traced, _captured):
+    faults: list[ShoalError] = []
+    for way in (_traced,) if older_only else (_traced, _captured):
         try:
             with authors("export", model, x):
                 exported = way(both, x, outputs)
             weights = manifest_of(tensors_of(model))
             graph = read_graph(without_weights(exported, weights, "model.", noted))
             _compare(graph, both, x)
-        except LearnerFault as fault:
+        except (LearnerFault, BadPayload) as fault:
             faults.append(fault)
         else:
             return graph
-    raise faults[0]
+    raise LearnerFault(
+        f"{learner.name} cannot be exported: {'; by the newer exporter: '.join(f.message for f in faults)}",
+        faults[0].hint,
+    )
 
 
 def _traced(both: _Both, x: Tensor, outputs: list[str]) -> bytes:

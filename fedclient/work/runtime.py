@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedclient.config import ComputeConfig, LearnerConfig, WorkConfig
+from fedclient.identity.keyring import Keyring
 from fedclient.store.blobs import BlobStore
 from fedclient.store.consent import Consents
 from fedclient.store.ledger import Ledger
@@ -29,9 +30,12 @@ from shoal.core.exchange.choosing import Choose
 from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.payload import Payload, decode, encode
+from shoal.core.exchange.summing import SECURE
 from shoal.core.exchange.wire import work_key
+from shoal.core.identity.signing import Certified
 from shoal.core.inference.context import ALL
 from shoal.core.privacy.report import left_open
+from shoal.core.secure.cohort import Signer
 from shoal.shell import learners
 
 NO_FINDINGS: Mapping[str, Any] = {}
@@ -77,7 +81,9 @@ class Runtime:
                 consents=Consents(config.consent) if config.consent else None,
             ),
         )
-        context = DeviceContext(learner, views, config.compute.device, seed=0, noise=noise, account=account)
+        context = DeviceContext(
+            learner, views, config.compute.device, 0, noise, account=account, signer=signer_of(config)
+        )
         findings: Mapping[str, Any] = NO_FINDINGS
         with columns_named(config.file, config.data):
             if config.selfcheck == "quick":
@@ -128,7 +134,9 @@ def halves() -> dict[str, tuple[type[Message], DeviceHalf]]:
     All algorithms share the standard tasks. Raises ConfigError if two algorithms claim the same kind.
     """
     found: dict[str, tuple[type[Message], DeviceHalf]] = {
-        message.kind: (message, standard) for message in messages.STANDARD if hasattr(message, "reply")
+        message.kind: (message, standard)
+        for message in (*messages.STANDARD, *SECURE)
+        if hasattr(message, "reply")
     }
     for card in algorithm.discover().values():
         for message in card.messages:
@@ -150,6 +158,12 @@ def open_learner(config: LearnerConfig) -> Learner:
         return learners.from_module(config.module)
     assert config.builtin is not None  # the settings were checked
     return builtin(config.builtin, config.options)
+
+
+def signer_of(config: WorkConfig) -> Signer | None:
+    """What signs for this device; None in plain text."""
+    own = Keyring(config.identity).identity() if config.identity else None
+    return Certified(own.key, own.certificate, own.authorities) if own else None
 
 
 def settle_torch(compute: ComputeConfig) -> None:

@@ -27,7 +27,7 @@ from shoal.shell.config import convert
 
 
 def main() -> None:
-    source, sink = _take_pipes()
+    source, sink = take_pipes()
     messages: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_pump, args=(source, messages), daemon=True).start()
     try:
@@ -57,7 +57,7 @@ def _runtime(config: WorkConfig) -> TaskRunner:
     return Runtime.open(config)
 
 
-def _take_pipes() -> tuple[BinaryIO, BinaryIO]:
+def take_pipes() -> tuple[BinaryIO, BinaryIO]:
     """The pipes to the agent. Afterwards standard input is empty and standard output is standard error."""
     source, sink = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     empty = os.open(os.devnull, os.O_RDONLY)

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 def to_the_end(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Awaitable[T]]:
-    """Carry out `method` to its end, even if its caller is cancelled."""
+    """Carry out `method` to its end, even if its caller is canceled."""
 
     @functools.wraps(method)
     async def whole(*args: P.args, **kwargs: P.kwargs) -> T:

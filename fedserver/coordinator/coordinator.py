@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from fedserver.config import Settings
 from fedserver.coordinator.history.meter import Meter
 from fedserver.coordinator.recipe import Recipe
+from fedserver.coordinator.reducers import Reducers
 from fedserver.coordinator.repair.caretaker import Caretaker
 from fedserver.coordinator.repair.recovery import Recovery
 from fedserver.coordinator.runs import Lease, Run
@@ -66,6 +67,7 @@ class Coordinator:
         self.limits = Limits(model=settings.model)
         self.runs: dict[RunId, Run] = {}
         self.conflicts: dict[DeviceId, str] = {}
+        self.reducers = Reducers(settings.reducers) if settings.reducers else None
         self.recovery = Recovery(storage, lambda *found: self.in_turn(self.add(*found)))
         self.caretaker = Caretaker(self)
         self.visitors: dict[DeviceId, Visitor] = {}
@@ -119,6 +121,8 @@ class Coordinator:
             await asyncio.wait([task])
         async with self._turn:
             self.closed = True
+            if self.reducers is not None:
+                self.reducers.close()
             with suppress(StorageFault):
                 await self.write_journal()
             await self.storage.close()
@@ -201,11 +205,11 @@ class Coordinator:
                 run.held = True
 
     async def in_turn(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run `work` while no other work runs in turn, and to its end even if the caller is cancelled."""
+        """Run `work` while no other work runs in turn, and to its end even if the caller is canceled."""
         return await asyncio.shield(asyncio.create_task(self._in_order(work)))
 
     async def at_once(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run `work` at once, beside other work, and to its end even if the caller is cancelled."""
+        """Run `work` at once, beside other work, and to its end even if the caller is canceled."""
         return await asyncio.shield(asyncio.create_task(self._unless_broken(work)))
 
     async def _in_order(self, work: Coroutine[Any, Any, T]) -> T:
@@ -261,6 +265,7 @@ class Coordinator:
             self._wake,
             self.in_turn,
             self.meter,
+            self.reducers,
         )
         self.runs[run.run] = run
         self.runs = dict(sorted(self.runs.items(), key=lambda item: self.recovery.age(item[0])))

@@ -7,7 +7,9 @@ from typing import Any
 from fedserver.store.integrity.records import RunSpec
 from shoal.core.algorithm import State, find
 from shoal.core.engine.bootstrap import Bootstrap, Unstarted
+from shoal.core.errors import ConfigError
 from shoal.core.exchange.tensors import check_finite
+from shoal.core.secure.cohort import FEWEST
 from shoal.core.types import Tensors
 
 
@@ -29,10 +31,28 @@ class Recipe:
 
 
 def recipe_of(spec: RunSpec) -> Recipe:
-    """The recipe of a specification. Raises ConfigError if an algorithm, preset or parameter is unknown."""
+    """The recipe of a specification. Raises ConfigError if an algorithm, preset or parameter is unknown, or
+    if the policy does not suit them."""
     algorithm, variant = find(spec.algorithm)
     parameters = algorithm.configure(spec.preset, {**variant, **spec.parameters})
     server_half = algorithm.server()
     state = algorithm.state_type()
     bootstrap = Bootstrap(server_half, parameters, algorithm.initial(parameters))
+    if getattr(parameters, "secure_aggregation", False):
+        _check_cohorts(spec)
     return Recipe(bootstrap, typing.Union[state, Unstarted])  # noqa: UP007
+
+
+def _check_cohorts(spec: RunSpec) -> None:
+    """Raise ConfigError for a policy with which no round of secure aggregation could be completed: its four
+    exchanges need the same devices."""
+    if spec.policy.devices:
+        raise ConfigError(
+            f"with secure aggregation all devices take part in each round, and not {spec.policy.devices}",
+            "set devices to 0",
+        )
+    if spec.policy.minimum < FEWEST:
+        raise ConfigError(
+            f"secure aggregation needs {FEWEST} devices, and the minimum of the run is {spec.policy.minimum}",
+            f"set minimum to {FEWEST} or more",
+        )

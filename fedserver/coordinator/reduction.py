@@ -13,6 +13,7 @@ from shoal.core.algorithm import Report, ServerHalf, State
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.payload import Weights, decode
 from shoal.core.exchange.tensors import check_finite
+from shoal.core.server_kit.aggregation.pieces import Workers, spread_over
 from shoal.core.server_kit.history.figures import Figures, figures_of
 from shoal.core.types import DeviceId, Tensors
 
@@ -51,12 +52,15 @@ class StoredReports(Sequence[Report]):
         return StoredTensors(self._blobs.path(weights.blob.sha256), weights)
 
 
-def reduce(server_half: ServerHalf, state: State, reports: Sequence[Report]) -> State:
-    """The next state.
+def reduce(
+    server_half: ServerHalf, state: State, reports: Sequence[Report], workers: Workers | None = None
+) -> State:
+    """The next state. workers: who helps with the sums of large models.
 
     Its models are checked to be finite: those in the reports are, but sums can overflow.
     """
-    following: State = server_half.reduce(state, reports)
+    with spread_over(workers):
+        following: State = server_half.reduce(state, reports)
     for key, model in following.models.items():
         check_finite(model, f"the combined model {key}")
     return following

@@ -51,6 +51,7 @@ from shoal.core.errors import (
 )
 from shoal.core.exchange.link import Task
 from shoal.core.exchange.messages import Message
+from shoal.core.server_kit.aggregation.pieces import Workers
 from shoal.core.server_kit.history.records import PAUSED, RESUMED
 from shoal.core.types import DeviceId, ModelKey
 from shoal.shell import crash
@@ -93,6 +94,7 @@ class Run:
         wake: Callable[[DeviceId], None],
         in_turn: Callable[[Coroutine[Any, Any, None]], Awaitable[None]],
         meter: Meter,
+        workers: Workers | None = None,
     ) -> None:
         self.run, self.spec, self.server_half = record.run, record.spec, recipe.server_half
         self.created, self.standing, self.reason = record.created, record.standing, record.reason
@@ -124,6 +126,7 @@ class Run:
         self.storage, self._wake, self._in_turn = storage, wake, in_turn
         self._opened, self._abandoned = time.monotonic(), ""
         self._reduction: asyncio.Task[None] | None = None
+        self._workers = workers
 
     @property
     def active(self) -> bool:
@@ -371,6 +374,7 @@ class Run:
 
     async def _combined(self, effect: Reduce) -> State:
         server_half, state, tasks = self.server_half, self.engine.state, self.engine.plan.tasks
+        workers = self._workers
         records = await self.storage.reports.of_round(self.run, effect.round)
         counted = [record for record in records if record.device in effect.devices]
         reports = StoredReports(counted, tasks, self.storage.blobs)
@@ -378,7 +382,7 @@ class Run:
         try:
             if len(counted) < len(effect.devices):
                 raise NotFound("reports that counted are not stored")
-            following = await in_thread(lambda: reduce(server_half, state, reports))
+            following = await in_thread(lambda: reduce(server_half, state, reports, workers))
             await in_thread(lambda: self.recorder.combined(reports.figures, following))
         except (StorageFault, asyncio.CancelledError):
             raise

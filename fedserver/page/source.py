@@ -1,19 +1,18 @@
 """What the page asks the server by the operators' socket, and nothing that changes anything."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 from fedserver.authority.answers import Known
-from fedserver.coordinator.status_types import RunSummary, ServerStatus
+from fedserver.coordinator.status_types import RunStatus, RunSummary, ServerStatus
 from fedserver.page.views import run as run_view
 from fedserver.page.views.fleet import Fleet
 from fedserver.page.views.past import Past
 from fedserver.page.views.texts import words
-from fedserver.rpc.client import AuthorityClient
 from shoal.core.errors import ConfigError
+from shoal.core.server_kit.history.records import RoundHistory
 from shoal.core.types import RunId
 
 REGISTRY = 10.0
@@ -48,11 +47,21 @@ class Source(Protocol):
         """No one looks at this run any more."""
 
 
-class Server:
-    """The source that is a server's state folder."""
+class Asked(Protocol):
+    """What is called of `fedserver.rpc.client.AuthorityClient`: these methods and no others."""
 
-    def __init__(self, state: Path) -> None:
-        self._client = AuthorityClient(state)
+    def status(self) -> ServerStatus: ...
+    def runs(self) -> list[RunSummary]: ...
+    def devices(self) -> list[Known]: ...
+    def show(self, run: RunId) -> RunStatus: ...
+    def history(self, run: RunId, after: int = 0) -> Iterator[RoundHistory]: ...
+
+
+class Server:
+    """The source that is a running server."""
+
+    def __init__(self, client: Asked) -> None:
+        self._client = client
         self._fleet = Fleet()
         self._status: tuple[float, ServerStatus] | None = None
         self._registry: tuple[float, Sequence[Known]] | None = None

@@ -37,7 +37,7 @@ class Holding:
 
 
 class Fleet(Mapping[str, Holding]):
-    """Named devices with labelled data, for `shoal.simulate`. The names are yours.
+    """Named devices with labeled data, for `shoal.simulate`. The names are yours.
 
     A device's data are a pair (x, y) of arrays, a dictionary with "x" and "y", a `shoal.Dataset`, or a
     `pandas` or `torch` object that numpy can read in their place. x is (n, ...): bytes are taken for pixels
@@ -182,7 +182,7 @@ def _array(device: str, part: str, values: Any) -> Any:
 def _holding(device: str, data: Any, test: float, held_out: float, seed: int, regression: bool) -> Holding:
     given, own = _read(device, data, regression)
     if given.y is None or (own is not None and own.y is None):
-        raise DataFault(f"{device} has no labels", "training needs y; unlabelled data go to result.place(x)")
+        raise DataFault(f"{device} has no labels", "training needs y; unlabeled data go to result.place(x)")
     if own is not None:
         if len(own) == 0:
             raise DataFault(f"{device} has an empty test part", "leave it out, and test=0.2 holds some apart")

@@ -98,7 +98,7 @@ def test_a_newcomer_is_placed_without_labels_by_the_models(result: SimulationRes
         placed = result.place(x)
         assert placed.cluster is not None
         assert accuracy(placed.cluster, x, y) >= accuracy(result.clusters[f"ward-{number % 2}"], x, y)
-        assert placed.reason == "chosen on this device by mutual information"
+        assert placed.reason == "chosen on this device by mutual information and likelihood"
         assert not placed.abstained
         assert 0.0 < placed.confidence <= 1.0
     with pytest.raises(BadPayload, match=r"has shape \(3,\), and the fleet's \(4,\)"):

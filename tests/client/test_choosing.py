@@ -16,6 +16,8 @@ from fedclient.store.blobs import BlobStore
 from fedclient.store.ledger import Ledger
 from fedclient.work.executor import InProcess, Spawned
 from fedclient.work.runtime import Runtime
+from shoal.core.device_kit.describe import project
+from shoal.core.device_kit.latents import latents
 from shoal.core.device_kit.learner import initial_weights
 from shoal.core.errors import BadPayload, Refused
 from shoal.core.exchange.choosing import Choose, Wish
@@ -89,6 +91,56 @@ def test_people_see_what_was_found_of_each_model(
     lines = _tried(placed(server, newcomer, store))
     assert lines[0].split() == ["model", "information", "error", "probability", "agreement"]
     assert [line.split()[0] for line in lines[1:]] == ["c0", "c1", "global"]
+
+
+def described(work: WorkConfig, model: Tensors, away: float) -> dict[str, Tensors]:
+    """What a run says of two clusters: the samples lie `away` deviations from the data of the first one, and
+    three times as far and two more from those of the second."""
+    context = Runtime.open(work)._context
+    parts = [context.samples(part) for part in context.usable]
+    encoder = context.load(model)
+    shown = project((z for part in parts for z in latents(context.learner, encoder, part)), PROJECTOR)
+    middle, variance = shown.mean(axis=0), shown.var(axis=0)
+    steps = np.array([away, 3.0 * away + 2.0])[:, None, None] * np.sqrt(variance)
+    clusters = {
+        "shares": np.ones((2, 1)),
+        "means": middle + steps,
+        "variances": np.broadcast_to(variance, steps.shape).copy(),
+    }
+    return {"encoder": model, "projector": PROJECTOR, "densities": clusters}
+
+
+def test_where_the_clusters_data_lie_decides_between_models_that_are_alike(
+    server: MemoryServer, newcomer: WorkConfig, store: BlobStore, models: list[Tensors]
+) -> None:
+    _, sure, nothing = models
+    swapped = {name: array[[1, 0, 2]] if name.startswith("2.") else array for name, array in sure.items()}
+    question = Choose((swapped, sure, nothing), "c0 c1 global", (1.0, 1.0))
+    server.question = Question("r1", encode(question, server.keep))
+    alike = placed(server, newcomer, store)
+    assert alike.assignment.confidence < 0.6, "equally sure of other classes"
+    near = replace(question, **described(newcomer, sure, 0.0))
+    server.question = Question("r1", encode(near, server.keep))
+    found = placed(server, newcomer, store)
+    assert found.assignment.cluster == "c0"
+    assert found.assignment.confidence > 0.9
+    assert found.assignment.reason == "chosen on this device by mutual information and likelihood"
+    assert [each.likelihood is None for each in found.tried] == [False, False, True]
+    assert found.tried[0].likelihood == 0.0
+    assert _tried(found)[0].split()[-1] == "likelihood"
+    assert found.sent == 0
+    assert store.load(found.model)["2.weight"].tolist() == swapped["2.weight"].tolist()  # type: ignore[arg-type]
+
+
+def test_a_newcomer_that_is_unlike_all_devices_is_told_so(
+    server: MemoryServer, newcomer: WorkConfig, store: BlobStore, models: list[Tensors]
+) -> None:
+    question = Choose(tuple(models), "c0 c1 global", (1.0, 1.0), **described(newcomer, models[1], 8.0))
+    server.question = Question("r1", encode(question, server.keep))
+    found = placed(server, newcomer, store)
+    assert found.assignment.cluster == "c1", "the models decide"
+    assert "tell its operator" in found.assignment.reason
+    assert server.placed == [], "and only the owner can"
 
 
 def test_the_training_process_of_a_newcomer_does_the_same(

@@ -13,6 +13,7 @@ from shoal.core.exchange._pb.fed.v1 import (
 )
 from shoal.core.exchange.messages import STANDARD
 from shoal.core.exchange.payload import fields_of
+from shoal.core.exchange.summing import SECURE
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "privacy.md"
 SERVICES: tuple[tuple[Any, str], ...] = (
@@ -58,7 +59,11 @@ def test_every_field_of_a_call_is_described() -> None:
 
 
 def test_every_field_of_a_report_is_described() -> None:
-    every = (*STANDARD, *(message for card in algorithm.discover().values() for message in card.messages))
+    every = (
+        *STANDARD,
+        *SECURE,
+        *(message for card in algorithm.discover().values() for message in card.messages),
+    )
     replies = {message.reply for message in every if hasattr(message, "reply")}
     sent = {f"{reply.kind}.{name}" for reply in replies for name in fields_of(reply)}
     assert len(sent) > 40

@@ -24,6 +24,7 @@ from fedclient.store.state import DeviceFolder, Outbox, Status
 from fedclient.work.executor import WorkerInfo
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
+from fedserver.store.engines import Elsewhere
 from shoal.core.engine.simulate import Device
 from shoal.core.exchange.link import Outcome, Receipt, Report, Task
 from shoal.core.exchange.messages import Message, Trained
@@ -129,9 +130,15 @@ async def unless_broken(coordinator: Coordinator, *devices: Coroutine[Any, Any, 
     await playing
 
 
+def elsewhere(root: Path) -> Elsewhere | None:
+    """Where the server's store is, if a test has written it down."""
+    path = root / "database"
+    return Elsewhere(path.read_text(), root / "shared") if path.exists() else None
+
+
 async def live(root: Path) -> None:
     """From a start to the end of the run; what came of it is left in `root`/end.json."""
-    async with server(root / "server") as coordinator:
+    async with server(root / "server", elsewhere=elsewhere(root)) as coordinator:
         if "toy" not in coordinator.runs:
             await start(coordinator, MODEL)
         await unless_broken(coordinator, *(device(coordinator, root, number) for number in range(DEVICES)))

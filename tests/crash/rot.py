@@ -36,6 +36,7 @@ from shoal.core.identity.joining import Role
 from tests.quiet import quiet
 from tests.server.servers import DEVICES, SETTINGS, crash, expected, hands, models, start, until_recovered
 from tests.server.toys import Hands, honest, same_models
+from tests.waiting import HANG
 
 REPORTS = 3 * DEVICES
 """Reports of training in the run."""
@@ -161,7 +162,7 @@ class Trial:
         devices = [await hands(coordinator, number) for number in range(DEVICES)]
         for device in devices:
             await device.link.next_task(0.0)
-        until, done, number = time.monotonic() + 60.0, 0, 0
+        until, done, number = time.monotonic() + HANG, 0, 0
         while done < reports and coordinator.runs["toy"].active and time.monotonic() < until:
             if coordinator.broken.done():
                 raise ShoalError(f"the server has ended: {coordinator.broken.result()}")

@@ -10,6 +10,7 @@ import shoal
 from shoal.core.errors import ConfigError
 from shoal.shell import crash
 from tests.crash.lab import acknowledged, check, lived
+from tests.postgresql import Cluster
 from tests.server.servers import DEVICES, ROUNDS
 
 ELSEWHERE = {
@@ -67,6 +68,24 @@ def test_without_a_crash(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "passage"), CASES)
 def test_a_kill_at_this_point_changes_nothing(tmp_path: Path, name: str, passage: int) -> None:
     assert lived(tmp_path, f"{name}:{passage}") == -signal.SIGKILL
+    assert lived(tmp_path) == 0
+    check(tmp_path)
+
+
+ON_POSTGRESQL = [
+    *("server.migrating:9", "server.folder-named:1", "server.booted:1", "server.report-blobs-moved:5"),
+    *("server.report-committing:5", "server.report-stored:5", "server.state-stored:2"),
+    *("server.round-committing:2", "server.round-saved:2", "server.run-ended:1"),
+]
+"""The points at which the database matters."""
+
+
+@pytest.mark.parametrize("point", ON_POSTGRESQL)
+def test_a_kill_at_this_point_changes_nothing_on_postgresql(
+    postgresql: Cluster, tmp_path: Path, point: str
+) -> None:
+    (tmp_path / "database").write_text(postgresql.database())
+    assert lived(tmp_path, point) == -signal.SIGKILL
     assert lived(tmp_path) == 0
     check(tmp_path)
 

@@ -117,7 +117,7 @@ class Worker:
 async def serve(
     root: Path, number: int, chance: Random, make: Callable[[BlobStore], Worker], says: Callable[[str], None]
 ) -> None:
-    """Be a device, as `fedclient run` is one, until cancelled."""
+    """Be a device, as `fedclient run` is one, until canceled."""
     folder = DeviceFolder(root)
     with folder.locked():
         name = folder.device(f"d{number}")

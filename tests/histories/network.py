@@ -1,7 +1,7 @@
 """The network of a world: gRPC channels whose calls are late, lost, cut, or answered and never heard.
 
 A call that was lost on the way may arrive later all the same. When the caller is gone, or the line is cut,
-the server's work on the call is mostly cancelled, as gRPC does, and sometimes not before long.
+the server's work on the call is mostly canceled, as gRPC does, and sometimes not before long.
 """
 
 import asyncio

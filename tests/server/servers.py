@@ -10,10 +10,12 @@ from fedserver.config import Settings
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi
 from fedserver.coordinator.operator_api import OperatorApi
+from fedserver.store.engines import Elsewhere
 from fedserver.store.integrity.records import RunSpec
 from shoal.core.algorithm import find
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.engine.simulate import simulate
+from shoal.core.errors import NotLeader
 from shoal.core.types import DeviceId, ModelKey, RunId, Tensors
 from tests.server.toys import MODEL, Answer, Hands, fleet, honest, pieces_of, serve
 
@@ -23,15 +25,26 @@ SETTINGS = Settings(poll=10.0, heartbeat=0.1, tick=0.05, model=1 << 20)
 
 
 @asynccontextmanager
-async def server(state: Path, recovered: bool = True) -> AsyncIterator[Coordinator]:
+async def server(
+    state: Path, recovered: bool = True, elsewhere: Elsewhere | None = None
+) -> AsyncIterator[Coordinator]:
     """A coordinator on a state folder. recovered: only once every run that it found was checked."""
-    coordinator = await Coordinator.open(state, SETTINGS)
+    coordinator = await until_leading(state, elsewhere)
     try:
         if recovered:
             await until_recovered(coordinator)
         yield coordinator
     finally:
         await coordinator.close()
+
+
+async def until_leading(state: Path, elsewhere: Elsewhere | None) -> Coordinator:
+    """PostgreSQL notices only a moment later that the process that led was killed."""
+    while True:
+        try:
+            return await Coordinator.open(state, SETTINGS, elsewhere)
+        except NotLeader:
+            await asyncio.sleep(0.02)
 
 
 async def until_recovered(coordinator: Coordinator) -> None:

@@ -81,7 +81,7 @@ def _shown(found: Finding) -> list[str]:
 
 def _packages(settings: ClientConfig) -> Finding:
     """The package that computes, imported in a child: a broken one can end the process that imports it."""
-    name, extra = ("torch", "client") if settings.learner is not None else ("onnxruntime", "light")
+    name, extra = ("torch", "client") if settings.learner is not None else ("onnxruntime", "infer")
     code = f"import {name}; print({name}.__version__)"
     try:
         ended = subprocess.run(  # noqa: S603 - our own words

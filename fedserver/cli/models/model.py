@@ -9,6 +9,7 @@ import click
 from fedserver.cli import text
 from fedserver.cli.options import PATH, connected
 from shoal.core.errors import ConfigError, NotFound, near
+from shoal.core.inference.graph.model import reference_of
 from shoal.shell.console import Console, Result, verb
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def model() -> None:
 @click.option(
     "--cluster", metavar="KEY", help="Cluster whose model to export. Required if there are several."
 )
-@click.option("--out", type=PATH, metavar="FILE", help="The safetensors file to write.")
+@click.option("--out", type=PATH, metavar="FILE", help="The file to write: .onnx, or else safetensors.")
 @click.option(
     "--folder", type=PATH, metavar="DIR", help="Write the models of all clusters to the folder DIR."
 )
@@ -86,11 +87,15 @@ def export(
     out: Path | None,
     folder: Path | None,
 ) -> Result:
-    """Write the model of a cluster to a safetensors file, or those of all clusters to a folder.
+    """Write the model of a cluster to a file, or those of all clusters to a folder.
+
+    ONNX Runtime opens a file whose name ends in .onnx by itself. It needs a run that was started with
+    --graph, and a card that says how to use the model is written beside it.
 
     The folder also has the settings of the run (config.json), a model card (README.md) and checksums. While
     the run goes on, the models are those with which its present round opened.
     """
+    from fedserver.cli.models import onnx
     from fedserver.cli.models.weights import save
 
     if (out is None) == (folder is None) or (folder is not None and cluster is not None):
@@ -112,6 +117,9 @@ def export(
     key = known[0] if cluster is None else cluster
     if key not in found.models:
         raise NotFound(f"run {name} has no cluster {key!r}", near(key, known))
+    spec, as_onnx = found.spec, out.suffix.lower() == ".onnx"
+    if as_onnx and (spec is None or not spec.graph):
+        raise NotFound(f"run {name} has no graph, so its models cannot become ONNX files", onnx.NO_GRAPH)
     console.progress(f"fetching the model of {key}")
     weights = found.models[key]
     in_all = {device: each for device, each in client.status().released.items() if device in found.released}
@@ -119,7 +127,12 @@ def export(
         "privacy": "; ".join(text.privacy(found.released, found.central)),
         "privacy_over_all_runs": "; ".join(text.privacy(in_all)),
     }
-    save(client.fetch(weights), out, {"run": name, "cluster": key, **privacy})
+    about = {"run": name, "cluster": key, **privacy}
+    if as_onnx and spec is not None:
+        graph = client.fetch(reference_of(spec.graph, spec.graph_bytes))["graph"].tobytes()
+        written = onnx.save(graph, client.fetch(weights), out, about)
+    else:
+        save(client.fetch(weights), out, about)
     facts = {
         "run": name,
         "cluster": key,
@@ -130,6 +143,7 @@ def export(
     }
     said = [
         f"{out}: the model of {key}, {len(weights.manifest)} tensors",
+        *([f"{written}: how to use it"] if as_onnx else []),
         f"privacy in this run\n{text.privacy_table(found.released, found.central)}",
         f"privacy of the same devices over all runs\n{text.privacy_table(in_all)}",
     ]

@@ -12,6 +12,7 @@ from fedserver.store.integrity.records import RunSpec
 from shoal import __version__
 from shoal.core.errors import ConfigError, ShoalError
 from shoal.core.exchange.tensors import digest
+from shoal.core.inference.graph.model import reference_of
 from shoal.core.types import Tensors
 from shoal.shell.console import Console, Result, verb
 
@@ -40,7 +41,10 @@ def repeat(
     spec = client.show(name).spec
     assert spec is not None
     weights = _weights(name, spec, initial_weights)
-    started = client.start_run(replace(spec, name=again), weights)
+    graph = None
+    if spec.graph:
+        graph = client.fetch(reference_of(spec.graph, spec.graph_bytes))["graph"].tobytes()
+    started = client.start_run(replace(spec, name=again), weights, graph)
     lines = [f"run {started} has started; it repeats {name}"]
     if spec.software != __version__:
         lines.append(
@@ -69,7 +73,7 @@ def _weights(name: str, spec: RunSpec, path: Path | None) -> Tensors | None:
         found = initial_weights(RunConfig(algorithm=spec.algorithm, initial_weights=path, learner=learner))
     except ShoalError as error:
         raise ConfigError(
-            f"the weights that run {name} began with are not available: {error}", hint
+            f"the weights that run {name} began with are not available any more: {error}", hint
         ) from None
     assert found is not None
     if digest(found) != spec.initial:

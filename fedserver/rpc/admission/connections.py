@@ -70,7 +70,7 @@ class Connections:
             self._wanted.set()
 
     async def watch(self) -> None:
-        """Close what has to be closed, until this is cancelled."""
+        """Close what has to be closed, until this is canceled."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(WATCHED):

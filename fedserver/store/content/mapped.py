@@ -30,6 +30,8 @@ class MappedTensors(Lazy):
     Raises NotFound if the file does not exist, BadPayload if its size does not match the manifest.
     """
 
+    portable = True
+
     def __init__(self, path: Path, manifest: Manifest) -> None:
         starts, size = layout(manifest)
         if len(mapped(path)) != size:

@@ -82,7 +82,7 @@ class PostgresqlDatabase(Database):
                 for warning in _warnings(self.connection):
                     log.warning("%s", warning)
             except BaseException:
-                self.connection.close()
+                _end(self.connection)
                 raise
         self._beating = threading.Thread(target=self._beat, name="database session", daemon=True)
         self._beating.start()
@@ -90,7 +90,7 @@ class PostgresqlDatabase(Database):
     def close(self) -> None:
         self._ended.set()
         self._beating.join()
-        self.connection.close()
+        _end(self.connection)
 
     def execute(self, statement: str, values: Sequence[object] = ()) -> None:
         self.connection.execute(numbered(statement), values)
@@ -160,6 +160,13 @@ def _session(url: str) -> "psycopg.Connection[Row]":
         connection.close()
         raise
     return connection
+
+
+def _end(connection: "psycopg.Connection[Row]") -> None:
+    """Release the lock, and end the session: by itself, PostgreSQL notices only a moment later."""
+    with suppress(psycopg.Error):
+        connection.execute("SELECT pg_advisory_unlock($1)", (LOCK,))
+    connection.close()
 
 
 def _migrate(connection: "psycopg.Connection[Row]") -> None:

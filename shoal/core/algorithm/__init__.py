@@ -22,6 +22,7 @@ from shoal.core.algorithm.halves import (
     ServerHalf,
     State,
     admit,
+    densities,
     measurement,
 )
 from shoal.core.algorithm.parameters import (
@@ -31,14 +32,12 @@ from shoal.core.algorithm.parameters import (
     NoisedParameters,
     RoundParameters,
     Rule,
-    Setting,
     SgdParameters,
     TrainingParameters,
-    Written,
-    setting,
 )
 from shoal.core.algorithm.placing import OWN_MODELS, PlacingParameters
 from shoal.core.algorithm.plugin import algorithm
+from shoal.core.algorithm.settings import Setting, Written, setting
 
 __all__ = [
     "APART",
@@ -64,6 +63,7 @@ __all__ = [
     "Written",
     "admit",
     "algorithm",
+    "densities",
     "discover",
     "find",
     "measurement",

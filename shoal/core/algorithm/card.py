@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any
 
 from shoal.core.algorithm.halves import DeviceHalf, ServerHalf
-from shoal.core.algorithm.parameters import Setting, Written, checked, settings_of
+from shoal.core.algorithm.settings import Setting, Written, checked, settings_of
 from shoal.core.errors import ConfigError, near
 from shoal.core.exchange.messages import STANDARD, Message
+from shoal.core.exchange.summing import SECURE
 
 STANDARD_DEVICE = "shoal.core.device_kit.standard"
 """The device half of an algorithm that needs only the standard messages."""
@@ -86,7 +87,7 @@ class Algorithm:
         return typing.cast(type, found)
 
     def messages_by_kind(self) -> dict[str, type[Message]]:
-        return {message.kind: message for message in (*STANDARD, *self.messages)}
+        return {message.kind: message for message in (*STANDARD, *SECURE, *self.messages)}
 
     @property
     def settings(self) -> dict[str, Setting]:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from shoal.core.exchange.choosing import ClusterDensities
 from shoal.core.exchange.messages import Evaluate, Evaluated, Message
 from shoal.core.exchange.parts import ClusterAssignment, Evidence
 from shoal.core.types import DeviceId, ModelKey, Scalar, Tensors
@@ -136,6 +137,18 @@ def admit(server_half: ServerHalf, state: Any, task: Message, reply: Message) ->
     own = getattr(server_half, "admit", None)
     if own:
         own(state, task, reply)
+
+
+def densities(server_half: ServerHalf, state: Any) -> ClusterDensities | None:
+    """Where the data of the run's clusters lie, for newcomers that choose among the clusters' models.
+
+    A server half whose devices describe their data has a seventh function, `densities(state)`. It gives a
+    density for each of `shoal.core.server_kit.placing.clusters(state)`, in that order, or None where it has
+    none to give.
+    """
+    own = getattr(server_half, "densities", None)
+    found: ClusterDensities | None = own(state) if own else None
+    return found
 
 
 class DeviceHalf(Protocol):

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from shoal.core.algorithm.parameters import setting
+from shoal.core.algorithm.settings import setting
 
 OWN_MODELS = "own_models"
 """A newcomer tries the clusters' models on its own samples, and chooses; nothing about its data leaves it."""

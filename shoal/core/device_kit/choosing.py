@@ -4,6 +4,8 @@ import numpy as np
 import torch
 
 from shoal.core.device_kit.context import DeviceContext
+from shoal.core.device_kit.describe import project
+from shoal.core.device_kit.latents import latents
 from shoal.core.device_kit.mixture import probabilities
 from shoal.core.device_kit.samples import Samples
 from shoal.core.errors import BadPayload
@@ -31,7 +33,13 @@ def choose(question: Choose, context: DeviceContext) -> Chosen:
     parts = [context.samples(part) for part in context.usable]
     predictions = [_predictions(context, model, parts) for model in question.models]
     labels = [part.y.cpu().numpy() for part in parts if part.y is not None]
-    return chosen(question, predictions, np.concatenate(labels) if len(labels) == len(parts) else None)
+    known = np.concatenate(labels) if len(labels) == len(parts) else None
+    projected = None
+    if (described := question.described) is not None:
+        encoder = context.load(described.encoder)
+        batches = (batch for part in parts for batch in latents(context.learner, encoder, part))
+        projected = project(batches, described.projector)
+    return chosen(question, predictions, known, projected)
 
 
 def _predictions(context: DeviceContext, model: Tensors, parts: list[Samples]) -> FloatArray:

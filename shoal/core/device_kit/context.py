@@ -16,6 +16,7 @@ operator can roll the models back without it; so a device half checks that it fi
 """
 
 import copy
+from secrets import token_bytes
 
 import numpy as np
 import torch
@@ -28,11 +29,13 @@ from shoal.core.errors import ConfigError, DeviceFault, near
 from shoal.core.exchange.tensors import nbytes
 from shoal.core.inference.context import DataContext
 from shoal.core.privacy.accountant import Account
+from shoal.core.secure.cohort import Signer, Unsigned
 from shoal.core.types import Tensors
 
 DEVICES = ("auto", "cpu", "cuda")
-MODELS, PER_SAMPLE = 4, 1 << 10
-"""The limit of what is remembered of a run: this many models, and this many bytes per training sample."""
+MODELS, PER_SAMPLE, SPARE = 4, 1 << 10, 1 << 16
+"""The limit of what is remembered of a run: this many models, this many bytes per training sample, and this
+many besides, such as the keys of secure aggregation."""
 """What each device remembers of the run. A run that is resumed needs them again."""
 
 
@@ -45,7 +48,11 @@ class DeviceContext(DataContext):
     account: makes the releases with a guarantee, with noise of its own.
     memory: what the last task of this run remembered; None at first. Views of a file, never written to.
     remembered: what this task wants remembered; None: no change.
+    signer: signs and checks what devices announce to each other (`shoal.core.secure`). secret: entropy for
+    keys, the operating system's.
     """
+
+    secret = staticmethod(token_bytes)
 
     def __init__(
         self,
@@ -56,16 +63,19 @@ class DeviceContext(DataContext):
         noise: np.random.Generator,
         model: nn.Module | None = None,
         account: Account | None = None,
+        signer: Signer | None = None,
     ) -> None:
         """device: "auto" (a CUDA GPU if there is one), "cpu" or "cuda".
 
         model: a network of this learner that several contexts share in turn, as in a simulation of many
         devices; by default the context builds its own. account: without one, no release can have a guarantee.
+        signer: without one, names are believed.
 
         Raises ConfigError for a missing device, LearnerFault if the learner cannot build.
         """
         super().__init__(views, noise, account)
         self.learner = learner
+        self.signer: Signer = Unsigned() if signer is None else signer
         self.device = choose_device(device)
         self.seed = seed
         self.model = (learner.module(seed=0) if model is None else model).to(self.device)
@@ -82,10 +92,13 @@ class DeviceContext(DataContext):
     def remember(self, tensors: Tensors) -> None:
         """Put these into `memory` from the next task of this run on, instead of what is there.
 
-        The last call of a task counts. Raises DeviceFault for more than `MODELS` models of this learner plus
-        `PER_SAMPLE` bytes per training sample.
+        The last call of a task counts. Raises DeviceFault for more than `MODELS` models of this learner,
+        `PER_SAMPLE` bytes per training sample and `SPARE` bytes.
         """
-        size, most = nbytes(tensors), MODELS * self._model_bytes() + PER_SAMPLE * len(self.views.train)
+        size, most = (
+            nbytes(tensors),
+            MODELS * self._model_bytes() + PER_SAMPLE * len(self.views.train) + SPARE,
+        )
         if size > most:
             raise DeviceFault(
                 f"{size} bytes to remember; at most {most} are allowed", "remember less from task to task"

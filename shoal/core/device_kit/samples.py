@@ -48,7 +48,7 @@ class Samples:
 
     @property
     def goals(self) -> Tensor:
-        """What a model is trained towards: the targets, or the classes. Raises DeviceFault without labels."""
+        """What a model is trained toward: the targets, or the classes. Raises DeviceFault without labels."""
         return self.labels if self.targets is None else self.targets
 
     def passes(self) -> Iterator[slice]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from shoal.core.device_kit import summing
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.describe import described
 from shoal.core.device_kit.evaluate import correct, detailed, evaluate, score
@@ -46,6 +47,7 @@ from shoal.core.exchange.messages import (
     Trained,
     TrainingSettings,
 )
+from shoal.core.exchange.summing import SECURE
 from shoal.core.exchange.tensors import digest
 from shoal.core.inference.context import ALL
 from shoal.core.privacy.accountant import Lesson, Tally
@@ -57,6 +59,8 @@ from shoal.core.types import Tensors
 
 def perform(message: Message, context: DeviceContext) -> Message:
     """The answer to a standard message. Raises ShoalErrors only: BadPayload for a message of another kind."""
+    if isinstance(message, SECURE):
+        return summing.perform(message, context, _train)
     answer = _ANSWERS.get(type(message))
     if answer is None:
         known = [kind.kind for kind in _ANSWERS]

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from shoal.core.algorithm import Plan, Report, ServerHalf, admit
+from shoal.core.algorithm import Plan, Report, ServerHalf, admit, densities
 from shoal.core.errors import Refused
+from shoal.core.exchange.choosing import ClusterDensities
 from shoal.core.exchange.messages import Build, Built, Evaluated, Message
 from shoal.core.exchange.parts import ClusterAssignment, Evidence
 from shoal.core.types import DeviceId, ModelKey, Scalar, Tensors
@@ -67,6 +68,9 @@ class Bootstrap:
     def admit(self, state: Any, task: Message, reply: Message) -> None:
         if not isinstance(state, Unstarted):
             admit(self.inner, state, task, reply)
+
+    def densities(self, state: Any) -> ClusterDensities | None:
+        return None if isinstance(state, Unstarted) else densities(self.inner, state)
 
     def place(self, state: Any, evidence: Evidence | None) -> ClusterAssignment | Message:
         if isinstance(state, Unstarted):

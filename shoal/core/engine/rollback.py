@@ -13,8 +13,9 @@ def rolled_back(state: State, earlier: State, cluster: ModelKey = "") -> State:
 
     Without a cluster the result is `earlier` (models, clusters, phase and progress), so the run repeats what
     came after. Fields marked LASTING keep their present value: they describe what devices already have, and
-    devices keep the later models. With a cluster, only that cluster's model is the earlier one; its members,
-    the other models and the progress of the run stay.
+    devices keep the later models. With a cluster, only that cluster's model is the earlier one, with what the
+    state's `with_model_of` puts back with it, if there is one; its members, the other models and the progress
+    of the run stay.
 
     Raises NotFound when the cluster does not exist now or did not exist then, and Refused when a lasting
     value has no field in the earlier state.
@@ -24,6 +25,8 @@ def rolled_back(state: State, earlier: State, cluster: ModelKey = "") -> State:
     for models, when in ((state.models, "now"), (earlier.models, "then")):
         if cluster not in models:
             raise NotFound(f"there is no cluster {cluster!r} {when}", near(cluster, list(models)))
+    if hasattr(state, "with_model_of"):  # the state knows what else belongs to a model
+        return cast(State, state.with_model_of(earlier, cluster))
     models = {**state.models, cluster: earlier.models[cluster]}
     return cast(State, replace(cast(Any, state), models=models))
 

@@ -41,6 +41,7 @@ from shoal.core.exchange.parts import (
 )
 from shoal.core.exchange.payload import Payload, decode, fields_of, tensors_of
 from shoal.core.exchange.plausible import check_sums
+from shoal.core.exchange.summing import Masked, TrainMasked
 from shoal.core.exchange.tensors import Manifest, check_finite, check_manifest, digest, layout, manifest_of
 from shoal.core.privacy.cost import Cost, epsilon_of, group, rho_of
 from shoal.core.privacy.sums import counts
@@ -111,7 +112,7 @@ def admit_message(task: Message, reply: Message) -> None:
         raise BadPayload(f"{reply.kind} has f1 {reply.f1} and auc {reply.auc}, not between 0 and 1")
     if isinstance(reply, Evaluated):
         _admit_bounds(task.bounds if isinstance(task, Evaluate) else "", reply)
-    if isinstance(task, Train) and isinstance(reply, Trained):
+    if isinstance(task, Train | TrainMasked) and isinstance(reply, Trained | Masked):
         _admit_descriptor(task.projector, task.classes, task.privacy, reply.descriptor)
     elif isinstance(reply, Trained) and reply.descriptor is not None:  # of a task of the algorithm's own
         raise BadPayload("a descriptor was not asked for")
@@ -249,5 +250,8 @@ def _check_range(what: str, *arrays: FloatArray) -> None:
 
 
 def _manifests(task: Message) -> list[Manifest]:
-    """The manifests of the models in a task, the one to train first."""
+    """The manifests of the models in a task, the one to train first; or of what answers it, if that is no
+    model."""
+    if isinstance(task, TrainMasked):
+        return [task.answer]
     return [manifest_of(tensors) for name, tensors in tensors_of(task) if name != "projector"]

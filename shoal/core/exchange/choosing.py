@@ -8,11 +8,14 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from shoal.core.errors import BadPayload
 from shoal.core.exchange.messages import Message
-from shoal.core.exchange.parts import MAX_MODELS, ClusterAssignment
+from shoal.core.exchange.parts import MAX_DIMS, MAX_MODELS, MAX_ROWS, ClusterAssignment
 from shoal.core.types import ModelKey, Tensors
 
+HINT = "update the older of the two sides"
 NO_CLASSIFIER = "no-classifier"
 """The code of the failure that a device's network gives no probabilities of classes."""
 
@@ -33,6 +36,42 @@ class Wish:
 
 
 @dataclass(frozen=True, eq=False)
+class ClusterDensities:
+    """Where the data of each of K clusters lie, as a mixture of R normal distributions without correlations.
+
+    encoder: the model whose latents are meant. projector: as in `Describe`, to l dimensions. clusters: the
+    tensors "shares" (K, R), at least 0 and not all 0 in a row, "means" and "variances" (K, R, l), above 0;
+    all float64.
+
+    Raises BadPayload for anything else.
+    """
+
+    encoder: Tensors
+    projector: Tensors
+    clusters: Tensors
+
+    def __post_init__(self) -> None:
+        found = {name: self.clusters.get(name) for name in ("shares", "means", "variances")}
+        if len(self.clusters) != 3 or any(each is None for each in found.values()):
+            raise BadPayload(f"densities of clusters have the tensors {', '.join(found)}", HINT)
+        shares, means, variances = (np.asarray(self.clusters[name]) for name in found)
+        whole = shares.ndim == 2 and means.ndim == 3 and means.shape == variances.shape
+        if not whole or means.shape[:2] != shares.shape or not means.size:
+            raise BadPayload(
+                f"densities of clusters: shares {shares.shape}, means {means.shape} and variances "
+                f"{variances.shape} do not fit together",
+                HINT,
+            )
+        if means.shape[1] > MAX_ROWS or means.shape[2] > MAX_DIMS:
+            raise BadPayload(f"densities of clusters: {means.shape} numbers are too many", HINT)
+        if {each.dtype for each in (shares, means, variances)} != {np.dtype(np.float64)}:
+            raise BadPayload("densities of clusters are float64", HINT)
+        sane = np.isfinite(shares).all() and np.isfinite(means).all() and np.isfinite(variances).all()
+        if not sane or (shares < 0.0).any() or (variances <= 0.0).any() or not shares.any(axis=1).all():
+            raise BadPayload("densities of clusters: a share or a variance is not a positive number", HINT)
+
+
+@dataclass(frozen=True, eq=False)
 class Chosen(Message):
     """What a newcomer found. One number for each model, in the order of the question, the common model last.
 
@@ -41,6 +80,9 @@ class Chosen(Message):
     difference from the best cluster's; 0 for that one. odds: the probability that the model is the right
     one; 0 for the common model. agreement: the share of samples on which the model is expected to say what
     the right one says.
+    likelihood: by the clusters' densities, the mean logarithm of how much less likely a sample is in each
+    cluster than in the likeliest one; None without densities. spread: by which factor the samples scatter
+    more than those of the run's devices; 1 if they are like them.
     """
 
     kind: ClassVar[str] = "chosen"
@@ -50,6 +92,8 @@ class Chosen(Message):
     odds: tuple[float, ...]
     agreement: tuple[float, ...]
     examples: int
+    likelihood: tuple[float, ...] | None = None
+    spread: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +102,8 @@ class Choose(Message):
 
     names: of the models, separated by spaces. The last model is the common one, for devices whose samples do
     not tell the others apart. shares: of the run's devices, one for each of the others; above 0.
+    encoder, projector, densities: those of `ClusterDensities`, with a density for each of the others; None
+    where the run has no descriptors of its devices.
     """
 
     kind: ClassVar[str] = "choose"
@@ -65,6 +111,9 @@ class Choose(Message):
     models: tuple[Tensors, ...]
     names: str
     shares: tuple[float, ...]
+    encoder: Tensors | None = None
+    projector: Tensors | None = None
+    densities: Tensors | None = None
 
     def __post_init__(self) -> None:
         sane = all(share > 0.0 for share in self.shares) and sum(self.shares) < math.inf
@@ -72,8 +121,19 @@ class Choose(Message):
         if len(set(found)) > 1 or len(set(self.keys)) < len(self.keys) or len(self.models) < 2 or not sane:
             raise BadPayload(
                 f"a choice among {found[0]} models with {found[1]} names and {found[2] - 1} shares",
-                "update the older of the two sides",
+                HINT,
             )
+        described = self.described
+        count = len(self.shares) if described is None else len(described.clusters["shares"])
+        if count != len(self.shares):
+            raise BadPayload(f"{count} densities of {len(self.shares)} clusters", HINT)
+
+    @property
+    def described(self) -> ClusterDensities | None:
+        """Where the clusters' data lie; None where the run does not know."""
+        if self.encoder is None or self.projector is None or self.densities is None:
+            return None
+        return ClusterDensities(self.encoder, self.projector, self.densities)
 
     @property
     def keys(self) -> tuple[ModelKey, ...]:

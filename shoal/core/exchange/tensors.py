@@ -55,8 +55,11 @@ Manifest = tuple[TensorSpec, ...]
 class Lazy(Mapping[str, Array]):
     """Tensors that are read or made again each time they are asked for: none stays in memory.
 
-    manifest: what they will be; known without making any.
+    manifest: what they will be; known without making any. portable: whether another process of this machine
+    can read them, too, at the cost of their names.
     """
+
+    portable = False
 
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
@@ -183,11 +186,11 @@ def weighted_mean(parts: Iterable[tuple[Tensors, float]]) -> dict[str, Array]:
             dtypes = {name: array.dtype for name, array in tensors.items()}
             sums = {name: np.zeros(array.shape, np.float64) for name, array in tensors.items()}
         for name, array in tensors.items():
-            _add_scaled(sums[name], array, weight)
+            add_scaled(sums[name], array, weight)
         total += weight
     if not total > 0.0:
         raise ValueError(f"a mean needs parts with a positive weight in all, not {total}")
-    return {name: _finish(summed, total, dtypes[name]) for name, summed in sums.items()}
+    return {name: finish(summed, total, dtypes[name]) for name, summed in sums.items()}
 
 
 class Mixture(Lazy):
@@ -204,7 +207,7 @@ class Mixture(Lazy):
         return weighted_mean(({name: tensors[name]}, weight) for tensors, weight in self._parts)[name]
 
 
-def _add_scaled(total: Array, array: Array, weight: float) -> None:
+def add_scaled(total: Array, array: Array, weight: float) -> None:
     """total += weight * array, a block at a time so that no temporary of the model's size is made."""
     flat_total, flat = total.reshape(-1), array.reshape(-1)
     for start in range(0, flat.size, BLOCK):
@@ -212,6 +215,7 @@ def _add_scaled(total: Array, array: Array, weight: float) -> None:
         flat_total[block] += flat[block].astype(np.float64) * weight
 
 
-def _finish(summed: Array, total: float, dtype: np.dtype[np.generic]) -> Array:
+def finish(summed: Array, total: float, dtype: np.dtype[np.generic]) -> Array:
+    """The mean, of the sum and the total weight."""
     summed /= total
     return (np.rint(summed) if dtype.kind in "iub" else summed).astype(dtype)

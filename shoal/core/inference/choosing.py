@@ -1,14 +1,20 @@
 """A newcomer chooses among the clusters' models by its own samples. What it finds stays on the device."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from shoal.core.errors import LearnerFault
+from shoal.core.errors import BadPayload, LearnerFault
 from shoal.core.exchange.choosing import NO_CLASSIFIER, Choose, Chosen
 from shoal.core.exchange.parts import ClusterAssignment, FloatArray
+from shoal.core.inference.nearness import STRANGE, Nearness, nearness
 from shoal.core.inference.odds import Odds, odds
 from shoal.core.types import Array, ModelKey
 
 HELP = "more samples would help, and about ten labels of each class where clusters name classes differently"
+UNLIKE = (
+    "these samples scatter {:.3g} times as much as those of the run's devices, so it may have no model for "
+    "such data: tell its operator if that goes on"
+)
 HINT = "set placing to the paper's way, for example placing=likelihood for flux"
 
 
@@ -19,23 +25,45 @@ class NoClassifier(LearnerFault):
     code = NO_CLASSIFIER
 
 
-def chosen(question: Choose, predictions: Sequence[FloatArray], labels: Array | None) -> Chosen:
+def chosen(
+    question: Choose,
+    predictions: Sequence[FloatArray],
+    labels: Array | None,
+    projected: FloatArray | None = None,
+) -> Chosen:
     """Which model suits the samples best. predictions: (n, C) for each model, in the order of the question.
 
-    labels: (n,), the classes of the samples, where all are known. Raises NoClassifier where the predictions
-    are not of several classes: the run can decide then.
+    labels: (n,), the classes of the samples, where all are known. projected: (n, l), the samples' latents by
+    the question's encoder and projector, if it has densities. Raises NoClassifier where the predictions are
+    not of several classes: the run can decide then.
     """
     if predictions[0].shape[1] < 2:
         raise NoClassifier("the network has one output, so it tells no classes apart", HINT)
-    found = odds(predictions, question.shares, labels)
+    near = None if projected is None else _nearness(question, projected)
+    found = odds(predictions, question.shares, labels, None if near is None else near.logarithms)
+    by = ("mutual information" if labels is None else "labels") + (" and likelihood" if near else "")
+    where = assignment(question.keys, found, by)
+    if near is not None and near.spread >= STRANGE:
+        where = replace(where, reason=f"{where.reason}; {UNLIKE.format(near.spread)}")
     return Chosen(
-        assignment(question.keys, found, "mutual information" if labels is None else "labels"),
+        where,
         tuple(found.information.tolist()),
         tuple(found.errors.tolist()),
         (*found.odds.tolist(), 0.0),
         tuple(found.agreement.tolist()),
         len(predictions[0]),
+        None if near is None else tuple(near.likelihood.tolist()),
+        None if near is None else near.spread,
     )
+
+
+def _nearness(question: Choose, projected: FloatArray) -> Nearness:
+    described = question.described
+    assert described is not None
+    dims = described.clusters["means"].shape[2]
+    if projected.shape[1] != dims:
+        raise BadPayload(f"densities of {dims} dimensions came with a projector to {projected.shape[1]}")
+    return nearness(projected, described.clusters, sum(question.shares) / len(question.shares))
 
 
 def assignment(keys: tuple[ModelKey, ...], found: Odds, evidence: str) -> ClusterAssignment:

@@ -87,7 +87,11 @@ def choose(question: Choose, context: InferenceContext) -> Chosen:
         # A model that gives no numbers for a sample says nothing of it.
         return np.nan_to_num(found, nan=1.0 / found.shape[1])
 
-    return chosen(question, [said(model) for model in question.models], labels)
+    projected = None
+    if (described := question.described) is not None:
+        network.load(described.encoder)
+        projected = project((network.latents(batch) for batch in batches(x)), described.projector)
+    return chosen(question, [said(model) for model in question.models], labels, projected)
 
 
 def describe(message: Describe, context: InferenceContext) -> Described:

@@ -56,13 +56,16 @@ class Odds:
 
 
 def odds(
-    predictions: Sequence[FloatArray], shares: Sequence[float], labels: FloatArray | None = None
+    predictions: Sequence[FloatArray],
+    shares: Sequence[float],
+    labels: FloatArray | None = None,
+    other: FloatArray | None = None,
 ) -> Odds:
     """The odds of K models by what they, and the common model, say of n samples.
 
     predictions: K + 1 arrays (n, C), rows that sum to 1, the common model's last. shares: (K,), how usual the
     models are, above 0. labels: (n,), the classes of the samples, where they are known: then the evidence is
-    the logarithm of what a model gives to them.
+    the logarithm of what a model gives to them. other: (K,), logarithms of the odds by other evidence.
 
     Example:
         >>> sure = np.array([[1.0, 0.0], [0.0, 1.0]] * 10)
@@ -84,6 +87,8 @@ def odds(
     spread = np.sqrt(errors[:count] ** 2 + blur**2 + LEAST_BLUR**2)
     steps = gaps[:count].mean(axis=1) / spread
     logarithms = np.log(np.asarray(shares, np.float64)) - 0.5 * steps**2
+    if other is not None:
+        logarithms = logarithms + other
     likely = np.exp(logarithms - logarithms.max())
     likely /= likely.sum()
     top = np.stack([each.argmax(axis=1) for each in said])

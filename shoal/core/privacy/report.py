@@ -19,6 +19,7 @@ from shoal.core.exchange.messages import (
 )
 from shoal.core.exchange.payload import fields_of
 from shoal.core.exchange.privacy_modes import MODES
+from shoal.core.exchange.summing import SECURE, TrainMasked
 from shoal.core.privacy.cost import Cost, epsilon_of
 from shoal.core.privacy.sums import REPLACED
 from shoal.core.types import Tensors
@@ -29,9 +30,10 @@ OPEN = {
     "bounds": "bounds of latents, which are values of real records",
     "weights": "weights trained without DP-SGD",
     "figures": "accuracy and loss as measured",
+    "summed": "weights, of which the server sees sums over at least 6 devices (secure aggregation)",
 }
 """What can leave without a guarantee."""
-OF_TRAINING = (OPEN["weights"], OPEN["figures"])
+OF_TRAINING = (OPEN["weights"], OPEN["figures"], OPEN["summed"])
 """What leaves in every round of a run that asks for no guarantee."""
 WEIGHTS = "weights: no privacy guarantee, as they leave without DP-SGD"
 NO_WEIGHTS = "weights: none have left"
@@ -105,18 +107,25 @@ class Statement:
 
 @dataclass(frozen=True)
 class CentralNoise:
-    """What noise of the server promises each device of a run, for all of its samples together. rho: of the
-    device that took part most."""
+    """What noise in the sums of updates promises each device of a run, for all of its samples together. rho:
+    of the device that took part most. by_devices: who adds the noise, all devices or the server."""
 
     rho: float
     delta: float
+    by_devices: bool = False
 
     def __str__(self) -> str:
         if not self.rho:
             return "models: no update has gone into them yet"
+        whose = (
+            "by noise of all devices: against those who get models, and against the server as long as the "
+            "devices of a cohort follow the protocol"
+            if self.by_devices
+            else "by noise of the server: against those who get models, not against the server"
+        )
         return (
             f"models: epsilon {epsilon_of(self.rho, self.delta):.4g} at delta {self.delta:g} for all of a "
-            "device's updates, by noise of the server: against those who get models, not against the server"
+            f"device's updates, {whose}"
         )
 
 
@@ -144,6 +153,8 @@ def left_open(message: Message) -> tuple[str, ...]:
     reply = message.reply
     if reply is Built or reply is Chosen:
         return ()
+    if isinstance(message, SECURE):
+        return (OPEN["summed"],) if isinstance(message, TrainMasked) else ()
     if reply is LatentsCounted or (isinstance(message, Evaluate) and message.rho is not None):
         return ()
     types = {each for kinds, _ in fields_of(reply).values() for each in kinds}

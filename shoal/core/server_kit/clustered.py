@@ -9,7 +9,7 @@ phases, for any state that derives from `Clustered`.
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -19,12 +19,14 @@ from shoal.core.exchange.messages import Evaluate, Evaluated, Message, Score, Sc
 from shoal.core.exchange.parts import ClusterAssignment, Evidence, Scores
 from shoal.core.exchange.tensors import weighted_mean
 from shoal.core.seeds import generator
+from shoal.core.server_kit import summing
 from shoal.core.server_kit.aggregation.averaging import combined_models, next_models
 from shoal.core.server_kit.aggregation.guard import Guard
 from shoal.core.server_kit.aggregation.robust import Update
 from shoal.core.server_kit.assign import nearest_of
 from shoal.core.server_kit.cluster import Labels
 from shoal.core.server_kit.standard import accuracy_cost, metrics_of, private_training, trained, training
+from shoal.core.server_kit.summing import Summing
 from shoal.core.types import Array, DeviceId, ModelKey, Scalar, Tensors
 
 GLOBAL = "global"
@@ -39,6 +41,7 @@ class Clustered:
     training.
 
     phase: a key of the algorithm's phases, or "done". progress: the number of completed rounds of training.
+    summing: of a round with secure aggregation, how far it is; see `shoal.core.server_kit.summing`.
     """
 
     parameters: Any
@@ -48,6 +51,7 @@ class Clustered:
     assignments: Mapping[DeviceId, ModelKey] = field(default_factory=dict)
     metrics: Mapping[DeviceId, Evaluated] = field(default_factory=dict)
     guard: Guard = field(default_factory=Guard)
+    summing: Summing | None = None
 
     @property
     def facts(self) -> Mapping[str, Scalar]:
@@ -55,7 +59,13 @@ class Clustered:
 
     @property
     def remarks(self) -> Sequence[str]:
-        return self.guard.remarks
+        return (*self.guard.remarks, *summing.remarks(self))
+
+    def with_model_of(self, earlier: Any, key: ModelKey) -> Self:
+        """This state with one model of an earlier one; see `shoal.core.engine.rollback`."""
+        guard = self.guard.back(key, earlier.guard) if isinstance(earlier, Clustered) else self.guard
+        models = {**self.models, key: earlier.models[key]}
+        return replace(self, models=models, guard=guard, summing=None)  # a sum would be of the later model
 
     @property
     def lessons(self) -> int:
@@ -88,14 +98,21 @@ def phased(
 
     table: Phases[S] = {EVALUATE: (evaluate, take_evaluate), **phases}
 
+    def planned(state: S, present: Sequence[DeviceId]) -> Plan:
+        return table[state.phase][0](state, present)
+
     def plan(state: S, present: Sequence[DeviceId]) -> Plan | None:
         if state.phase == DONE:
             return None
-        found = table[state.phase][0](state, present)
+        secure = getattr(state.parameters, "secure_aggregation", False)
+        found = summing.plan(state, present, planned) if secure else planned(state, present)
         return replace(found, quorum=FORMING) if state.phase in forming else found
 
     def reduce(state: S, reports: Sequence[Report]) -> S:
-        return table[state.phase][1](state, reports)
+        taken = table[state.phase][1]
+        if getattr(state.parameters, "secure_aggregation", False):
+            return summing.reduce(state, reports, planned, taken)
+        return taken(state, reports)
 
     return plan, reduce
 

@@ -1,15 +1,16 @@
 """Which model a newcomer gets: one way for all algorithms that keep several models, beside each one's own.
 
-A newcomer that can try models itself is given those of all clusters, and the common one, and chooses by its
-own samples (`shoal.core.inference.choosing`): nothing about its data leaves it, and it needs no labels. The
-algorithm's own way, `place` of its server half, answers those that cannot, runs whose parameter `placing`
-asks for it, and runs with more models than a newcomer may have.
+A newcomer that can try models itself is given those of all clusters, the common one, and what the run knows
+of where each cluster's data lie, and chooses by its own samples (`shoal.core.inference.choosing`): nothing
+about its data leaves it, and it needs no labels. The algorithm's own way, `place` of its server half, answers
+those that cannot, runs whose parameter `placing` asks for it, and runs with more models than a newcomer may
+have.
 """
 
 from collections import Counter
 from typing import Any
 
-from shoal.core.algorithm import OWN_MODELS, ServerHalf
+from shoal.core.algorithm import OWN_MODELS, ServerHalf, densities
 from shoal.core.exchange.choosing import Choose, Wish
 from shoal.core.exchange.messages import Message
 from shoal.core.exchange.parts import ClusterAssignment, Evidence
@@ -30,7 +31,7 @@ def place(
     answer = half.place(state, None)
     if isinstance(answer, ClusterAssignment) or not chosen_on_devices(state):
         return answer
-    return offer(state) if len(clusters(state)) <= min(most_models, evidence.models) else answer
+    return offer(half, state) if len(clusters(state)) <= min(most_models, evidence.models) else answer
 
 
 def chosen_on_devices(state: Any) -> bool:
@@ -39,11 +40,16 @@ def chosen_on_devices(state: Any) -> bool:
     return placing == OWN_MODELS and len(clusters(state)) > 1
 
 
-def offer(state: Any) -> Choose:
-    """The models of all clusters, in the order of their names, and the common one last."""
-    models, devices = clusters(state), shares(state)
+def offer(half: ServerHalf, state: Any) -> Choose:
+    """The models of all clusters, in the order of their names, and the common one last; and where the
+    clusters' data lie, if the algorithm knows."""
+    models, devices, found = clusters(state), shares(state), densities(half, state)
+    described = (found.encoder, found.projector, found.clusters) if found else ()
     return Choose(
-        (*models.values(), common_model(state)), " ".join((*models, GLOBAL)), tuple(devices.values())
+        (*models.values(), common_model(state)),
+        " ".join((*models, GLOBAL)),
+        tuple(devices.values()),
+        *described,
     )
 
 

@@ -18,7 +18,7 @@ from shoal.shell.console import Console, Result, verb
     help="Where everything goes: states, logs, models and summary.json. The folder is emptied first.",
 )
 def demo(console: Console, directory: Path) -> Result:
-    """Run one server, eight training devices and two unlabelled newcomers on this machine.
+    """Run one server, eight training devices and two unlabeled newcomers on this machine.
 
     The data are real images of digits, turned by four angles; the server does not know which device has which
     angle. Each device joins with a key of its own, and all calls go over TLS with certificates on both sides.

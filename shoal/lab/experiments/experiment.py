@@ -10,7 +10,7 @@ f1, auc: of what is known, the mean over classes (`shoal.core.device_kit.metrics
 models or mixtures of their own. random: accuracy with a random cluster's model, where it is asked for.
 worst, deviation: of the devices' known accuracies, the lowest one and the population's standard deviation.
 own: what the devices measured themselves in the end, by the algorithm's own way of predicting.
-newcomers: of devices that took no part and show labelled data, where the shift has any; with FedRC's shift,
+newcomers: of devices that took no part and show labeled data, where the shift has any; with FedRC's shift,
 the global accuracy of its paper.
 """
 
@@ -206,7 +206,7 @@ def label_free(question: Message) -> bool:
 def _newcomers(
     experiment: Experiment, algorithm: Algorithm, server: ServerHalf, state: State, learner: Learner
 ) -> list[dict[str, Any]]:
-    """How well labelled devices do that took no part, one for each concept, where the shift has them."""
+    """How well labeled devices do that took no part, one for each concept, where the shift has them."""
     if experiment.dataset in natural.NAMES:
         return []
     data = images.load(experiment.dataset, experiment.data_dir, experiment.label)

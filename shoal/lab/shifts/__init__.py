@@ -60,8 +60,8 @@ def make(shift: str, level: int, clients: int, seed: int, train: Dataset, test: 
 
     `level`: 1 (mild) to 8 (hard), FLUX Table 9; 0 to 2 for quantity skew, 1 and 2 for `fedrc`.
     `seed`: 0 to 2**32 - 1.
-    `train`, `test`: labelled images, x (n, h, w) or (n, c, h, w) with c 1 or 3, uint8 or float in [0, 1];
-    samples of any shape for `OF_ANY_SAMPLES`. They are not changed. `px` takes unlabelled ones too.
+    `train`, `test`: labeled images, x (n, h, w) or (n, c, h, w) with c 1 or 3, uint8 or float in [0, 1];
+    samples of any shape for `OF_ANY_SAMPLES`. They are not changed. `px` takes unlabeled ones too.
 
     The devices' images are float32 in [0, 1], (n, channels, h, w), channels as in the table above.
 

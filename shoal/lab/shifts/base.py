@@ -77,9 +77,9 @@ def known(what: str, word: str, words: Sequence[str]) -> None:
 
 
 def labels(data: Dataset) -> npt.NDArray[np.int64]:
-    """The classes of `data`. Raises ValueError when it is unlabelled."""
+    """The classes of `data`. Raises ValueError when it is unlabeled."""
     if data.y is None:
-        raise ValueError("the data set is unlabelled: generators need the classes")
+        raise ValueError("the data set is unlabeled: generators need the classes")
     return data.y
 
 

@@ -346,7 +346,7 @@ def test_a_deadline_ends_every_call_but_transfers() -> None:
 
 
 def test_what_breaks_an_upload_on_our_own_side_is_said() -> None:
-    """gRPC would make a cancelled call of it, which looks as if someone had ended the agent."""
+    """gRPC would make a canceled call of it, which looks as if someone had ended the agent."""
 
     async def steps(link: RpcLink, bridge: Bridge) -> None:
         async def lost() -> AsyncIterator[bytes]:

@@ -312,7 +312,7 @@ from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
 X, Y = np.ones((10, 2), np.float32), np.zeros(10, int)
 def pair(): return X, Y
-def unlabelled(): return X, None
+def unlabeled(): return X, None
 def dataset(): return Dataset(X, Y)
 def views(): return Views(Dataset(X, Y), Dataset(X[:1], Y[:1]))
 def nothing(): return None
@@ -331,7 +331,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_the_owners_function(module: str) -> None:
     assert len(load(DataConfig(module=f"{module}:pair")).train) == 8
-    assert load(DataConfig(module=f"{module}:unlabelled")).train.y is None
+    assert load(DataConfig(module=f"{module}:unlabeled")).train.y is None
     assert len(load(DataConfig(module=f"{module}:dataset")).held_out) == 2
     assert len(load(DataConfig(module=f"{module}:views")).held_out) == 1
 

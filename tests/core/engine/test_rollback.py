@@ -1,6 +1,7 @@
 """What a run goes on with when it is taken back: a state of before, or one model of it."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,6 +26,9 @@ from shoal.core.engine.rollback import rolled_back
 from shoal.core.engine.round.attendance import Memory
 from shoal.core.engine.rounds import RoundEngine, RoundPolicy, Stage
 from shoal.core.errors import IllegalEvent, NotFound
+from shoal.core.server_kit.aggregation.course import Course
+from shoal.core.server_kit.aggregation.guard import Guard
+from shoal.core.server_kit.summing import Summing
 from shoal.core.types import Tensors
 from tests.core import counting
 
@@ -60,6 +64,26 @@ def test_a_cluster_must_have_been_there_then_and_be_there_now() -> None:
         rolled_back(NOW, EARLIER, "c2")
     with pytest.raises(NotFound, match="no cluster 'c1' then"):
         rolled_back(NOW, replace(EARLIER, models={"global": model(1.0)}), "c1")
+
+
+def test_with_a_cluster_what_was_learned_of_its_later_model_is_forgotten() -> None:
+    """Or the higher loss of the earlier model would look like a fall, and the later model would return."""
+    then = Guard({"c0": 1.0, "c1": 1.0}, courses={"c0": Course(2.0, 1.5, 1.5, 2)})
+    strikes = {"c0": {"d0": 3}, "c1": {"d1": 1}}
+    courses = {key: Course(2.0, 0.1, 0.1, 9, good=model(7.0)) for key in ("c0", "c1")}
+    now = Guard({"c0": 5.0, "c1": 6.0}, {"c0": ("clipped",)}, "few", strikes, courses)
+    state: Any = rolled_back(replace(NOW, guard=now, summing=Summing()), replace(EARLIER, guard=then), "c0")
+    assert state.summing is None
+    found = state.guard
+    assert found == Guard(
+        {"c0": 1.0, "c1": 6.0},
+        {},
+        "few",
+        {"c1": {"d1": 1}},
+        {"c0": then.courses["c0"], "c1": courses["c1"]},
+    )
+    again = found.courses["c0"].after([1.5], model(1.0))
+    assert not again.fell
 
 
 # -- the engine ---------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ together with the protocol version that wrote it.
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,18 @@ from shoal.core.exchange.parts import (
     Scores,
 )
 from shoal.core.exchange.payload import BlobRef, Payload, Settings, Weights, decode, encode
+from shoal.core.exchange.summing import (
+    SECURE,
+    Announce,
+    Announced,
+    Masked,
+    Share,
+    Shared,
+    TrainMasked,
+    Unmask,
+    Unmasked,
+    letters_part,
+)
 from shoal.core.exchange.tensors import DTYPES, TensorSpec, layout
 from shoal.core.types import Tensors
 from tests.core.exchange.wire_values import DECODERS, Blobs, same
@@ -74,6 +87,11 @@ FOLDER = Path(__file__).parents[2] / "golden"
 
 MODEL: Tensors = {"w": np.array([[1.5, -0.0]], np.float32), "steps": np.array(3)}
 PROJECTOR: Tensors = {"mean": np.zeros(2), "components": np.eye(2)}
+DENSITIES: Tensors = {
+    "shares": np.array([[0.25], [0.5]]),
+    "means": np.array([[[1.0, -1.0]], [[0.0, 0.5]]]),
+    "variances": np.array([[[0.25, 2.0]], [[1.0, 1.0]]]),
+}
 PAPER = PrivacySettings("paper", 5.0)
 DESCRIPTOR = Descriptor(
     Moments(
@@ -110,6 +128,34 @@ MESSAGES: Mapping[type[Message], Message] = {
         (0.5, 0.875, 0.625),
         40,
     ),
+}
+NEAR: Mapping[str, Message] = {
+    "choose_densities": replace(MESSAGES[Choose], encoder=MODEL, projector=PROJECTOR, densities=DENSITIES),
+    "chosen_likelihood": replace(MESSAGES[Chosen], likelihood=(-0.5, 0.0), spread=1.25),
+}
+"""Of runs that know where their clusters' data lie."""
+LETTERS = letters_part({"": b"\x07" * 32, "bean": bytes(range(82)), "ox": b"\xff" * 82})
+MESSAGES = {
+    **MESSAGES,
+    Announce: Announce("round 3, attempt 1"),
+    Announced: Announced(letters_part({"": bytes(range(100))})),
+    Share: Share("round 3, attempt 1", letters_part({"ant": b"k" * 70, "bean": b"l" * 70})),
+    Shared: Shared(LETTERS),
+    TrainMasked: TrainMasked(
+        MODEL,
+        TrainingSettings(3, 32, 0.01, 0.8, 1e-4, True),
+        "round 3, attempt 1",
+        LETTERS,
+        1.5,
+        0.25,
+        "c1",
+        PROJECTOR,
+        10,
+        PAPER,
+    ),
+    Masked: Masked({"sum": np.array([1, -(1 << 31)], np.int32)}, DESCRIPTOR),
+    Unmask: Unmask("round 3, attempt 1", letters_part({"ant": b"", "bean": b""})),
+    Unmasked: Unmasked(letters_part({"ant": b"s" * 33})),
 }
 SPECS = tuple(TensorSpec(f"layer.{dtype}", dtype, (2, 3)) for dtype in DTYPES)
 WEIGHTS = Weights(SPECS, BlobRef("0123456789abcdef" * 4, layout(SPECS)[1]))
@@ -157,8 +203,8 @@ GOLDEN: Mapping[str, tuple[Any, Any]] = {
     "payload_every_part": (PARTS, wire.payload_to_pb),
     "payload_calibrated": (CALIBRATED, wire.payload_to_pb),
     **{
-        f"payload_{cls.kind}": (message, lambda message: wire.payload_to_pb(encode(message, Blobs().keep)))
-        for cls, message in MESSAGES.items()
+        f"payload_{name}": (message, lambda message: wire.payload_to_pb(encode(message, Blobs().keep)))
+        for name, message in ({cls.kind: message for cls, message in MESSAGES.items()} | NEAR).items()
     },
     "hello": (Hello("fedclient 0.1", 1, 3, ("zstd", "resume")), wire.hello_to_pb),
     "welcome": (Welcome("fedserver 0.1", 1, "c2Vzc2lvbg", 20.0, 7.5), wire.welcome_to_pb),
@@ -223,7 +269,7 @@ def test_recorded_bytes_mean_what_they_meant(name: str) -> None:
 
 def test_every_file_is_known_and_every_kind_is_recorded() -> None:
     assert {path.stem for path in FOLDER.glob("*.bin")} == set(GOLDEN)
-    assert set(MESSAGES) == {*STANDARD, Choose, Chosen}
+    assert set(MESSAGES) == {*STANDARD, *SECURE, Choose, Chosen}
     assert {type(encoder(value)) for value, encoder in GOLDEN.values()} == set(DECODERS)
     arms = {part.WhichOneof("part") for part in wire.payload_to_pb(PARTS).parts.values()}
     assert arms == {field.name for field in payload_pb2.Part.DESCRIPTOR.oneofs_by_name["part"].fields}

@@ -9,6 +9,7 @@ from shoal.core.errors import BadPayload
 from shoal.core.exchange._pb.fed.v1 import privacy_pb2
 from shoal.core.exchange.parts import PrivacySettings
 from shoal.core.exchange.privacy_modes import MODES
+from tests.waiting import HANG
 
 WITH_A_RECORD = """
 from shoal.core.exchange import privacy_modes
@@ -54,7 +55,8 @@ assert abs(estimate(found).counts[0] - 1000) < 200
 def test_one_record_adds_a_mode() -> None:
     with pytest.raises(BadPayload, match="'medium' is not known"):
         PrivacySettings("medium", 3.0, 1e-7)
-    done = subprocess.run([sys.executable, "-c", WITH_A_RECORD], capture_output=True, text=True, timeout=200)
+    line = [sys.executable, "-c", WITH_A_RECORD]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=HANG)
     assert done.returncode == 0, done.stderr
 
 

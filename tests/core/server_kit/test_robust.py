@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 
 from shoal.core.exchange.tensors import digest, weighted_mean
 from shoal.core.server_kit import distances
-from shoal.core.server_kit.aggregation import robust
+from shoal.core.server_kit.aggregation import coordinates, robust
 from shoal.core.server_kit.aggregation.robust import (
     RULES,
     Clipped,
@@ -285,6 +285,6 @@ def test_blocks_of_any_size_give_the_same_model(size: int, monkeypatch: pytest.M
     rows[2] = {"w": rows[2]["w"] * 100.0, "n": rows[2]["n"]}
     base = {"w": np.zeros(size), "n": np.zeros((2, 2), np.int64)}
     whole = {rule: digest(combine(rule, base, updates(*rows)).model) for rule in RULES}
-    for module in (robust, distances):
+    for module in (coordinates, distances):
         monkeypatch.setattr(module, "MATRIX", 8 * 6 * 8)
     assert {rule: digest(combine(rule, base, updates(*rows)).model) for rule in RULES} == whole

@@ -119,7 +119,7 @@ def test_a_near_miss_is_suggested_and_the_rest_listed(pictures: Pair) -> None:
 
 @pytest.mark.parametrize("shift", ["py", "pyx", "pxy"])
 def test_unlabelled_data_are_refused(shift: str, pictures: Pair) -> None:
-    with pytest.raises(ValueError, match="unlabelled"):
+    with pytest.raises(ValueError, match="unlabeled"):
         make(shift, 3, 2, 42, pictures[0], Dataset(pictures[1].x))
 
 

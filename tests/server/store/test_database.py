@@ -19,6 +19,7 @@ from shoal.core.errors import StorageFault
 from shoal.core.exchange.link import Outcome, Report
 from tests.server.servers import expected, hands, models, scenario, serve_all
 from tests.server.toys import same_models
+from tests.waiting import HANG
 
 
 def test_tables_of_an_older_version_are_brought_up_to_date_and_kept_beside(
@@ -144,7 +145,7 @@ def test_a_commit_asks_the_disk_to_sync_the_log_and_nothing_else(tmp_path: Path)
     log = tmp_path / "calls"
     options = ["-f", "-qq", "-y", "-o", str(log), "-e", "trace=fsync,fdatasync,write"]
     line = ["strace", *options, sys.executable, "-c", PROGRAM, str(tmp_path / "state")]
-    ran = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    ran = subprocess.run(line, capture_output=True, text=True, timeout=HANG, check=False)
     assert ran.stderr == "MARKMARK"
     between = log.read_text().split('"MARK"')[1]
     synced = re.findall(r"f(?:data)?sync\(\d+<([^>]*)>", between)

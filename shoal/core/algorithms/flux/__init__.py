@@ -152,6 +152,11 @@ class Parameters(DescriptorParameters, NoisedParameters):
                 f"grouping=density does not work with the noise of privacy={self.privacy}",
                 "set grouping=likelihood, or privacy=off",
             )
+        if self.secure_aggregation and self.mixing == "soft":
+            raise ConfigError(
+                "with mixing=soft an update counts in several models, which a sum does not tell apart",
+                "set mixing=hard, or secure_aggregation=false",
+            )
         if private and not self.noise_at_test:
             raise ConfigError(
                 f"privacy={self.privacy} also protects newcomers", "set noise_at_test=true, or privacy=off"

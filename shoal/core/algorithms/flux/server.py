@@ -18,12 +18,14 @@ from shoal.core.algorithms.flux.clustering import place as place_newcomer
 from shoal.core.algorithms.flux.messages import TrainMixture
 from shoal.core.algorithms.flux.state import Clustering, State
 from shoal.core.errors import Refused
+from shoal.core.exchange.choosing import ClusterDensities
 from shoal.core.exchange.messages import Describe, Described, Evaluate, Message, Train
 from shoal.core.exchange.parts import ClusterAssignment, Descriptor, Evidence, PrivacySettings
 from shoal.core.server_kit import clustered
 from shoal.core.server_kit.aggregation.averaging import listed, next_models, steadied
 from shoal.core.server_kit.aggregation.noised import charged, rule_of
 from shoal.core.server_kit.clustered import GLOBAL
+from shoal.core.server_kit.fleet.densities import cluster_densities
 from shoal.core.server_kit.frozen_encoder import (
     admit_moments,
     ask_bounds,
@@ -57,6 +59,15 @@ def place(state: State, evidence: Evidence | None) -> ClusterAssignment | Messag
         return Describe(state.clustering.encoder, state.clustering.projector, 0, asked)
     assert isinstance(evidence, Descriptor)
     return place_newcomer(state.parameters, state.clustering, evidence)
+
+
+def densities(state: State) -> ClusterDensities | None:
+    """For newcomers that choose themselves. Where the size of the noise is unknown, no density is right."""
+    if state.clustering is None or state.parameters.asked_privacy.rules.unknown_noise:
+        return None
+    names, clustering = list(state.models), state.clustering
+    found = cluster_densities(clustering.described, state.assignments, names)
+    return None if found is None else ClusterDensities(clustering.encoder, clustering.projector, found)
 
 
 # -- warm-up: train, measure, bounds ------------------------------------------------------------------------

@@ -75,7 +75,7 @@ class State(Clustered):
 
     @property
     def remarks(self) -> Sequence[str]:
-        return (*self._classless, *self.drift, *self.guard.remarks)
+        return (*self._classless, *self.drift, *super().remarks)
 
     @property
     def _classless(self) -> Sequence[str]:

@@ -66,9 +66,9 @@ def without_weights(exported: bytes, weights: Manifest, prefix: str, facts: Mapp
         *((1, _node(Fields(each, EVERY, "an exported node"), renamed)) for each in inner.all(1)),
         (2, PRODUCER),
         *((5, each) for each in constants),
-        *((11, bytes(each)) for each in inner.all(11)),
+        *((11, _value(Fields(each, EVERY, "an exported input"))) for each in inner.all(11)),
         *((11, _declared(spec)) for spec in weights),
-        *((12, bytes(each)) for each in inner.all(12)),
+        *((12, _value(Fields(each, EVERY, "an exported output"))) for each in inner.all(12)),
     ]
     sets = [bytes(each) for each in model.all(8) if not Fields(each, EVERY, "an operator set").text(1)]
     return _file(message(parts), sets, {f"shoal.{name}": value for name, value in facts.items()})
@@ -103,6 +103,11 @@ def _node(node: Fields, renamed: Mapping[str, str]) -> bytes:
     ]
     attributes = ((5, bytes(each)) for each in node.all(5))
     return message([*names, (4, node.text(4)), *attributes, *([(7, node.text(7))] if node.text(7) else [])])
+
+
+def _value(value: Fields) -> bytes:
+    """An input or an output with its name and its type, and nothing else."""
+    return message([(1, value.text(1)), (2, bytes(value.bytes(2)))])
 
 
 def _constant(name: str, array: Array) -> bytes:

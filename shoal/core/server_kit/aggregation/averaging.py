@@ -109,6 +109,8 @@ def combined_models(
     found = dict(models)
     references, of_round, of_run = dict(guard.references), dict(guard.of_round), guard.of_run
     strikes, courses = dict(guard.strikes), dict(guard.courses)
+    if isinstance(rule, Noise) and rule.by_devices:
+        rule = "mean"
     for key, base in models.items():
         # Sorted by device id: sums of floating-point numbers depend on the order of their terms.
         own = {device: update for device, update in sorted(updates(key).items()) if update.weight > 0.0}

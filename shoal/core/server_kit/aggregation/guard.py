@@ -2,9 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from shoal.core.server_kit.aggregation.course import Course
 from shoal.core.types import DeviceId, ModelKey
+
+T = TypeVar("T")
 
 STRIKES = 3
 """A device whose updates were left out in this many rounds in a row is quarantined; see `Guard.strikes`."""
@@ -73,6 +76,25 @@ class Guard:
         found = {key: self.references[old] for key, old in sources.items() if old in self.references}
         courses = {key: self.courses[old] for key, old in sources.items() if old in self.courses}
         return Guard(found, {}, self.of_run, {}, courses)
+
+    def back(self, key: ModelKey, earlier: "Guard") -> "Guard":
+        """The guard after one model went back to what it was when `earlier` was the guard.
+
+        What was learned of the later model must not count against the earlier one: its loss would look like a
+        fall, and the later model would return.
+        """
+
+        def of(now: Mapping[ModelKey, T], then: Mapping[ModelKey, T]) -> dict[ModelKey, T]:
+            others = {each: value for each, value in now.items() if each != key}
+            return others | ({key: then[key]} if key in then else {})
+
+        return Guard(
+            of(self.references, earlier.references),
+            of(self.of_round, earlier.of_round),
+            self.of_run,
+            of(self.strikes, earlier.strikes),
+            of(self.courses, earlier.courses),
+        )
 
     def held(self, key: ModelKey) -> set[DeviceId]:
         """The devices that are quarantined in this model."""

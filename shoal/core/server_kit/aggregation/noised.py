@@ -38,11 +38,13 @@ WITHIN = 1.0 - 1e-9
 @dataclass(frozen=True)
 class Noise:
     """clip: C, the L2 norm of an update. multiplier: z, the standard deviation of the noise in units of clip.
-    delta: the delta for which epsilon is reported."""
+    delta: the delta for which epsilon is reported. by_devices: with secure aggregation, the devices have
+    added it already."""
 
     clip: float
     multiplier: float
     delta: float
+    by_devices: bool = False
 
     @property
     def rho(self) -> float:
@@ -71,7 +73,8 @@ def rule_of(parameters: Any) -> str | Noise:
     """The aggregation rule of an algorithm's parameters."""
     if parameters.aggregation != NOISED:
         return str(parameters.aggregation)
-    return Noise(parameters.central_clip, parameters.central_noise, parameters.central_delta)
+    by_devices = parameters.secure_aggregation
+    return Noise(parameters.central_clip, parameters.central_noise, parameters.central_delta, by_devices)
 
 
 def charged(
@@ -89,7 +92,7 @@ def promise(state: Any) -> CentralNoise | None:
     rule = rule_of(state.parameters) if hasattr(state, "spent") else ""
     if not isinstance(rule, Noise):
         return None
-    return CentralNoise(max(state.spent.values(), default=0.0), rule.delta)
+    return CentralNoise(max(state.spent.values(), default=0.0), rule.delta, rule.by_devices)
 
 
 def loudness(key: ModelKey, base: Tensors, own: Mapping[DeviceId, Update], noise: Noise) -> str:

@@ -35,7 +35,7 @@ al., Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates, I
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import get_args
@@ -43,10 +43,12 @@ from typing import get_args
 import numpy as np
 
 from shoal.core.algorithm import Rule
-from shoal.core.exchange.tensors import BLOCK, weighted_mean
+from shoal.core.exchange.tensors import BLOCK
+from shoal.core.server_kit.aggregation.coordinates import Clipped, blocks, half, mean, middle, tenth
 from shoal.core.server_kit.aggregation.lone import FEWEST, MOST, lone_opponent
-from shoal.core.server_kit.distances import MATRIX, of_devices
-from shoal.core.types import Array, DeviceId, Tensors
+from shoal.core.server_kit.aggregation.pieces import Part, helpers, pieces_of, results
+from shoal.core.server_kit.distances import of_devices
+from shoal.core.types import DeviceId, Tensors
 
 RULES = get_args(Rule)
 BOUND = 3.0
@@ -64,7 +66,6 @@ EQUAL = 1e-12
 """Relative: single weights that differ by less are equal."""
 FEW, MANY = 5, 10
 """`auto`: the clipped mean below FEW updates, the median below MANY, and the trimmed mean otherwise."""
-TENTH = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,13 +112,13 @@ def combine(
     devices = sorted(updates)
     weights = {device: updates[device].weight for device in devices}
     if rule == "mean":
-        return Combined(weighted_mean((updates[device].model, weights[device]) for device in devices))
+        return Combined(mean([(updates[device].model, weights[device]) for device in devices], base))
     origins = {device: base if (one := updates[device].origin) is None else one for device in devices}
     rule = chosen(rule, len(devices))
     left_out = _left_out(updates, origins) if rule == "clipped" else {}
     devices = [device for device in devices if device not in left_out]
     weights = {device: weights[device] for device in devices}
-    norms = {device: norm(updates[device].model, origins[device]) for device in devices}
+    norms = _norms({device: updates[device].model for device in devices}, origins, base)
     usual = reference(norms, weights, before)
     # A long update keeps its direction and is shortened, rather than dropped: the honest device with unusual
     # data still counts, and a hostile one gains nothing by a larger norm.
@@ -128,12 +129,12 @@ def combine(
         device: Clipped(parts[device], origins[device], bound / times) for device, times in clipped.items()
     }
     if rule != "clipped":
-        cut = _tenth(len(devices)) if rule == "trimmed" else _half(len(devices))
+        cut = tenth(len(devices)) if rule == "trimmed" else half(len(devices))
         return Combined(middle(list(parts.values()), base, cut), usual, clipped)
     allowed = capped(weights, largest_share(len(devices)))
-    model = weighted_mean((parts[device], allowed[device]) for device in devices)
+    model = mean([(parts[device], allowed[device]) for device in devices], base)
     whole = {name: array for name, array in base.items() if array.dtype.kind != "f"}
-    model |= middle(list(parts.values()), whole, _half(len(devices)))
+    model |= middle(list(parts.values()), whole, half(len(devices)))
     heavy = tuple(device for device in devices if allowed[device] < weights[device])
     return Combined(model, usual, clipped, heavy, left_out)
 
@@ -180,10 +181,27 @@ def norm(model: Tensors, base: Tensors) -> float:
         for name, origin in base.items():
             if origin.dtype.kind == "f":
                 values, start = model[name].reshape(-1), origin.reshape(-1)
-                for block in _blocks(origin.size, BLOCK):
+                for block in blocks(origin.size, BLOCK):
                     step = values[block].astype(np.float64) - start[block]
                     total += float(np.square(step, out=step).sum())
     return math.sqrt(total)
+
+
+def _norms(
+    models: Mapping[DeviceId, Tensors], origins: Mapping[DeviceId, Tensors], base: Tensors
+) -> dict[DeviceId, float]:
+    """The norm of each update; by the workers, if there are any."""
+    workers = helpers(list(models.values())) if all(each is base for each in origins.values()) else None
+    if workers is None:
+        return {device: norm(model, origins[device]) for device, model in models.items()}
+    floats = {name: array for name, array in base.items() if array.dtype.kind == "f"}
+    pieces = pieces_of(floats, dict.fromkeys(floats, BLOCK))
+    found = results(workers, "squares", [Part(model) for model in models.values()], base, pieces)
+    totals = [0.0] * len(models)
+    for piece in pieces:  # in the order of `norm`
+        for place, square in enumerate(found[piece]):
+            totals[place] += float(square)
+    return {device: math.sqrt(total) for device, total in zip(models, totals, strict=True)}
 
 
 def reference(norms: Mapping[DeviceId, float], weights: Mapping[DeviceId, float], before: float) -> float:
@@ -227,89 +245,3 @@ def capped(weights: Mapping[DeviceId, float], share: float) -> dict[DeviceId, fl
             limit = max(limit, *(weight for weight in heaviest if weight <= limit * (1.0 + EQUAL)), 0.0)
             return {device: min(weight, limit) for device, weight in weights.items()}
         above += 1
-
-
-class Clipped(Mapping[str, Array]):
-    """What a device would have reported if its update had been `scale` times as long, 0 to 1.
-
-    A tensor is computed when it is requested. Whole numbers are as reported.
-    """
-
-    def __init__(self, model: Tensors, base: Tensors, scale: float) -> None:
-        self._model, self._base, self._scale = model, base, scale
-
-    def part(self, name: str, block: slice) -> Array:
-        """Some coordinates of a tensor."""
-        reported, start = _values(self._model, name, block), _values(self._base, name, block)
-        if start.dtype.kind != "f":
-            return reported
-        if self._scale == 0.0:  # 0 times an infinite step would be NaN
-            return start
-        step = reported.astype(np.float64) - start
-        return (start + self._scale * step).astype(start.dtype)
-
-    def __getitem__(self, name: str) -> Array:
-        like = self._base[name]
-        found = np.empty(like.size, like.dtype)
-        for block in _blocks(like.size, BLOCK):
-            found[block] = self.part(name, block)
-        return found.reshape(like.shape)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._model)
-
-    def __len__(self) -> int:
-        return len(self._model)
-
-
-# -- rules over coordinates ---------------------------------------------------------------------------------
-
-
-def middle(parts: Sequence[Tensors], like: Tensors, cut: int) -> dict[str, Array]:
-    """For each tensor of `like`: the mean of each coordinate without its `cut` lowest and highest values.
-
-    cut: less than half the number of parts. Whole numbers get the rounded median, whatever `cut` is.
-    """
-    return {
-        name: _middle(parts, name, array, cut if array.dtype.kind == "f" else _half(len(parts)))
-        for name, array in like.items()
-    }
-
-
-def _middle(parts: Sequence[Tensors], name: str, like: Array, cut: int) -> Array:
-    result = np.empty(like.size, like.dtype)
-    most = min(max(MATRIX // (8 * len(parts)), 1), like.size)
-    matrix = np.empty((len(parts), most))
-    for block in _blocks(like.size, most):
-        rows = matrix[:, : result[block].size]
-        # Mapped files are opened for each block and closed again, so tensors never accumulate in memory.
-        for row, part in zip(rows, parts, strict=True):
-            row[:] = _values(part, name, block)
-        rows.sort(axis=0)
-        left = rows[cut : len(parts) - cut]
-        with np.errstate(over="ignore"):
-            mean = left.sum(axis=0) / len(left)
-        np.clip(mean, left[0], left[-1], out=mean)  # a rounding error must not leave the range
-        result[block] = mean if like.dtype.kind == "f" else np.rint(mean)
-    return result.reshape(like.shape)
-
-
-def _tenth(count: int) -> int:
-    """How many of `count` values to leave out at each end for `trimmed`: at least one, as long as one
-    remains."""
-    return min(max(count // TENTH, 1), _half(count))
-
-
-def _half(count: int) -> int:
-    """How many of `count` values to leave out at each end so that one or two remain."""
-    return (count - 1) // 2
-
-
-def _values(tensors: Tensors, name: str, block: slice) -> Array:
-    """Some coordinates of a tensor, in memory order."""
-    return tensors.part(name, block) if isinstance(tensors, Clipped) else tensors[name].reshape(-1)[block]
-
-
-def _blocks(size: int, most: int) -> Iterator[slice]:
-    """Slices of at most `most` coordinates, at least one, that cover `size` of them."""
-    return (slice(start, start + max(most, 1)) for start in range(0, size, max(most, 1)))

@@ -1,0 +1,108 @@
+"""`fedclient export`. The export itself is in `fedclient/work/export.py`."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fedclient.cli.options import PATH, configured
+from fedclient.config import ClientConfig, DataConfig, LearnerConfig
+from fedclient.faults import torch_required
+from shoal.core.errors import ConfigError, DeviceFault
+from shoal.shell.console import Console, Result, verb
+from shoal.shell.disk import write
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@click.command(epilog="Example: fedclient export --learner learner.py --shape 1,28,28 --out graph.onnx")
+@verb
+@configured()
+@click.option("--learner", type=PATH, metavar="FILE", help="Learner.  [default: the one of the settings]")
+@click.option("--shape", metavar="SIZES", help="Shape of one sample.  [default: as in the settings' data]")
+@click.option(
+    "--whole-numbers", is_flag=True, help="With --shape: samples are whole numbers, such as tokens."
+)
+@click.option("--out", type=PATH, default=Path("graph.onnx"), show_default=True, help="File to write.")
+def export(
+    console: Console,
+    settings: ClientConfig,
+    learner: Path | None,
+    shape: str | None,
+    whole_numbers: bool,
+    out: Path,
+) -> Result:
+    """Write the learner's network as an ONNX graph without weights, for devices without PyTorch.
+
+    Give the file to `fedserver run start --graph`. The graph has one input for the samples and one for each
+    tensor of the network, and the outputs `scores` and, if the learner has a latent, `latent`. Before it is
+    written, ONNX Runtime and PyTorch are compared on random weights and samples. This needs PyTorch, onnx,
+    onnxscript and onnxruntime, on the author's machine only.
+    """
+    config = LearnerConfig(file=learner.absolute()) if learner else settings.learner
+    if config is None:
+        raise ConfigError("no learner is given", "give --learner learner.py, or --config device.yaml")
+    with torch_required():
+        from fedclient.work.runtime import open_learner
+    try:
+        from fedclient.work.export import export as exported
+    except ImportError as error:
+        raise DeviceFault(f"an export needs {error.name}", INSTALL) from None
+    samples = _samples(settings.data, shape, whole_numbers)
+    console.progress("exporting, and comparing ONNX Runtime with PyTorch")
+    try:
+        graph = exported(open_learner(config), samples, _facts(settings.data))
+    except ModuleNotFoundError as error:
+        raise DeviceFault(f"an export needs {error.name}", INSTALL) from None
+    write(out.absolute(), graph.data)
+    sizes = list(graph.sample.shape)
+    facts = {
+        "path": out,
+        "sha256": hashlib.sha256(graph.data).hexdigest(),
+        "bytes": len(graph.data),
+        "shape": sizes,
+        "dtype": graph.sample.dtype,
+        "outputs": list(graph.outputs),
+        "tensors": len(graph.weights),
+    }
+    made = f"{out}: {len(graph.data)} bytes, samples of shape {sizes}, outputs {' and '.join(graph.outputs)}"
+    agreed = f"ONNX Runtime and PyTorch agree; {len(graph.weights)} tensors come with each model"
+    return Result(facts, f"{made}\n{agreed}")
+
+
+INSTALL = 'pip install onnx onnxscript onnxruntime, or "shoal-fed[export,infer]"'
+
+
+def _samples(data: DataConfig | None, shape: str | None, whole_numbers: bool) -> "Tensor":
+    """Samples to export with: of this shape, or as in the settings."""
+    import torch
+
+    from fedclient.work.data import load
+    from fedclient.work.export import sample_of
+    from shoal.core.data.arrays import network_input
+
+    if shape is not None:
+        try:
+            sizes = tuple(int(size) for size in shape.split(","))
+        except ValueError:
+            raise ConfigError(f"{shape!r} is no shape", "give sizes, such as 1,28,28") from None
+        return sample_of(sizes, whole_numbers)
+    if data is None:
+        raise ConfigError("the shape of a sample is not known", "give --shape, such as 1,28,28, or --config")
+    return torch.from_numpy(network_input(load(data, labels=False).train.x[:2]))
+
+
+def _facts(data: DataConfig | None) -> Mapping[str, str]:
+    """What a user of the models has to know of the data: the preprocessing, and the names of the classes."""
+    if data is None:
+        return {"preprocessing": "bytes are divided by 255; other numbers are taken as they are"}
+    steps = [
+        f"values are divided by {data.divide_by:g}" if data.divide_by else "bytes are divided by 255",
+        *([f"columns {', '.join(data.columns)}, in this order"] if data.columns else []),
+    ]
+    classes = {"classes": json.dumps(list(data.classes))} if data.classes else {}
+    return {"preprocessing": "; ".join(steps), **classes}

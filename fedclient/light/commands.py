@@ -1,0 +1,103 @@
+"""`fedclient run --serve` and `fedclient predict --follow`, put together from the parts."""
+
+import asyncio
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from fedclient.config import ClientConfig
+from fedclient.light.follow import Follower
+from fedclient.light.predict import predicted, read_graph_file
+from fedclient.light.serving import Endpoint, listening
+from fedclient.light.verdict import Checked, compare, of_probabilities
+from fedclient.placement import GRAPH, MODEL, PlacementResult
+from fedclient.service import light_config, placed, until_signal
+from fedclient.store.blobs import BlobStore
+from fedclient.store.state import DeviceFolder, read_json
+from fedclient.work.predictions import read_model, write
+from shoal.core.errors import ConfigError, ShoalError
+from shoal.shell.console import Console
+
+GIVE_UP_AFTER = 10.0
+"""Seconds without a server after which one question is given up; the next one comes anyway."""
+
+
+async def serve(
+    settings: ClientConfig, console: Console, address: str, run: str, every: float
+) -> dict[str, Any]:
+    """Answer predictions at `address` until stopped, with the model that fits the settings' data."""
+    _without_learner(settings)
+    folder = DeviceFolder(settings.state)
+    with folder.locked(), listening(address) as at, TemporaryDirectory(prefix="fedclient-serve-") as account:
+        work = light_config(settings, None, folder.blobs, Path(account))
+        endpoint = Endpoint(work, at, console.say)
+        if (folder.model / MODEL).is_file() and (folder.model / GRAPH).is_file():
+            endpoint.model = folder.model
+
+        async def use(model: Path) -> str:
+            refused = await endpoint.use(model)
+            endpoint.model = endpoint.model if refused else folder.model
+            return refused
+
+        follower = Follower(
+            folder, BlobStore(folder.blobs), _placing(settings, console, None, run), use, console.say
+        )
+        console.say(f"predictions are answered at {_shown(address, at.getsockname())}")
+        try:
+            await endpoint.start()
+            await until_signal(_both(endpoint, follower, every))
+        finally:
+            await endpoint.stop()
+    return {"address": address, "model": read_json(folder.model / "placement.json").get("model")}
+
+
+async def follow(
+    settings: ClientConfig, console: Console, data: Path | None, out: Path, every: float
+) -> dict[str, Any]:
+    """Write predictions to `out`, and again whenever there is a better model, until stopped."""
+    _without_learner(settings)
+    folder, before = DeviceFolder(settings.state), list[Checked]()
+
+    async def use(model: Path) -> str:
+        with TemporaryDirectory(prefix="fedclient-predict-") as scratch:
+            graph, tensors = read_graph_file(model / GRAPH), read_model(model / MODEL)
+            try:
+                found = await predicted(settings, data, graph, tensors, Path(scratch))
+                checked = of_probabilities(found.probabilities, found.values, found.accuracy)
+                compare(checked, before[-1] if before else None)
+            except ShoalError as error:
+                return str(error)
+        write(out, found)
+        before[:] = [checked]
+        return ""
+
+    with folder.locked():
+        follower = Follower(
+            folder, BlobStore(folder.blobs), _placing(settings, console, data, ""), use, console.say
+        )
+        await until_signal(follower.follow(every))
+    return {"out": str(out)}
+
+
+def _placing(settings: ClientConfig, console: Console, file: Path | None, run: str) -> Any:
+    async def place() -> PlacementResult:
+        return await placed(settings, console, file, run, True, GIVE_UP_AFTER)
+
+    return place
+
+
+async def _both(endpoint: Endpoint, follower: Follower, every: float) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(endpoint.watch())
+        group.create_task(follower.follow(every))
+
+
+def _without_learner(settings: ClientConfig) -> None:
+    if settings.learner is not None:
+        raise ConfigError(
+            "this device has a learner, and only the graph of a run is followed", "remove `learner`"
+        )
+
+
+def _shown(address: str, bound: Any) -> str:
+    return address if isinstance(bound, str) else f"http://{bound[0]}:{bound[1]}"

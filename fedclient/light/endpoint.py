@@ -1,0 +1,221 @@
+"""The process that answers predictions over HTTP, started by `serving.py` and never by people.
+
+    GET  /model     the model that is used now
+    POST /predict   {"x": [[...], ...]} as JSON, or an array as .npy --> classes and probabilities, or values
+
+Standard input carries the settings and then orders, each a line of JSON: the folder of a model to use from
+now on. A line of standard output says "" or why it is not used; until then, and if so, the earlier model
+answers. Sockets come open from the parent, so that connections wait while a process that died is replaced.
+"""
+
+import io
+import json
+import os
+import socket
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fedclient.config import WorkConfig
+from fedclient.light.runtime import limit_memory, try_runtime
+from fedclient.light.session import OnnxNetwork
+from fedclient.light.verdict import Checked, check
+from fedclient.placement import GRAPH, MODEL, PLACEMENT
+from fedclient.store.state import read_json
+from fedclient.work.data import open_views
+from fedclient.work.predictions import read_model
+from fedclient.work.worker import take_pipes
+from shoal.core.data.arrays import network_input, samples
+from shoal.core.errors import BadPayload, ShoalError
+from shoal.core.inference.graph.model import read_graph
+from shoal.core.inference.network import class_scores, numbers, softmax
+from shoal.core.types import Array
+from shoal.shell.config import convert
+
+MAX_BODY = 16 << 20
+AT_ONCE = 8
+"""Requests that are read or answered at a time; more are asked to come again."""
+TIMEOUT = 10.0
+"""Seconds for which a connection may be silent."""
+HOSTS = ("localhost", "127.0.0.1", "[::1]")
+
+
+@dataclass(frozen=True, eq=False)
+class Used:
+    """The model that answers. facts: where it comes from."""
+
+    network: OnnxNetwork
+    checked: Checked
+    facts: Mapping[str, Any]
+
+
+class Predictions:
+    """The present model, and the exchange of it. One prediction is computed at a time."""
+
+    def __init__(self, config: WorkConfig) -> None:
+        self._config = config
+        self._data = open_views(config).train
+        self._regression = config.data is not None and config.data.regression
+        self._turn = threading.Lock()
+        self.used: Used | None = None
+
+    def use(self, folder: Path) -> None:
+        """Answer with the model of this folder from now on. Raises a ShoalError, and then the earlier one
+        stays."""
+        network = OnnxNetwork(read_graph((folder / GRAPH).read_bytes()), self._config.compute.threads)
+        network.load(read_model(folder / MODEL))
+        before = self.used.checked if self.used else None
+        checked = check(network, self._data, self._regression, before)
+        known = read_json(folder / PLACEMENT)
+        facts = {name: known.get(name) for name in ("run", "cluster", "model", "confidence")}
+        self.used = Used(network, checked, facts)
+
+    def answer(self, x: Array) -> dict[str, Any]:
+        """What the present model says of these samples. Raises ShoalErrors."""
+        used = self.used
+        if used is None:
+            raise BadPayload("there is no model yet", "try again in a moment")
+        inputs = network_input(samples("x", x))
+        with self._turn:
+            if self._regression:
+                return {**used.facts, "values": numbers(used.network, inputs).tolist()}
+            found = softmax(class_scores(used.network, inputs, 0))
+        classes = found.argmax(axis=1).tolist()
+        return {**used.facts, "classes": classes, "probabilities": found.round(6).tolist()}
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Speaks HTTP to programs of this machine. Pages of a browser are refused: they may be from anywhere."""
+
+    predictions: ClassVar[Predictions]
+    places: ClassVar[threading.Semaphore] = threading.Semaphore(AT_ONCE)
+    protocol_version = "HTTP/1.1"
+    timeout = TIMEOUT
+
+    def do_GET(self) -> None:
+        used = self.predictions.used
+        if not self._from_here():
+            return
+        if self.path != "/model":
+            self._send(404, {"error": f"there is no {self.path[:100]}; GET /model or POST /predict"})
+        elif used is None:
+            self._send(503, {"error": "there is no model yet"})
+        else:
+            self._send(200, dict(used.facts))
+
+    def do_POST(self) -> None:
+        if not self._from_here():
+            return
+        if not self.places.acquire(blocking=False):
+            self.close_connection = True
+            self._send(503, {"error": f"{AT_ONCE} requests are being answered; try again"})
+            return
+        try:
+            self._predict()
+        finally:
+            self.places.release()
+
+    def _predict(self) -> None:
+        length = self.headers.get("Content-Length", "")
+        if self.path != "/predict" or not length.isdecimal() or int(length) > MAX_BODY:
+            self.close_connection = True  # the body stays unread
+            self._send(400, {"error": f"POST /predict with a Content-Length of at most {MAX_BODY}"})
+            return
+        try:
+            body = self.rfile.read(int(length))
+            found = self.predictions.answer(_array_of(body, self.headers.get_content_type()))
+        except ShoalError as error:
+            status = 503 if self.predictions.used is None else 400
+            self._send(status, {"error": error.message, "hint": error.hint})
+        except MemoryError:
+            self._send(413, {"error": "these samples take too much memory; send fewer at a time"})
+        else:
+            self._send(200, found)
+
+    def _from_here(self) -> bool:
+        host = self.headers.get("Host", "localhost").rpartition(":")
+        name = host[0] if host[0] and host[2].isdecimal() else "".join(host)
+        if self.headers.get("Origin") is None and name in HOSTS:
+            return True
+        self.close_connection = True
+        self._send(403, {"error": "only programs of this machine are answered, under the name localhost"})
+        return False
+
+    def _send(self, status: int, answer: Mapping[str, Any]) -> None:
+        data = json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def address_string(self) -> str:
+        return "local"
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+class _Server(ThreadingHTTPServer):
+    """On a socket that is bound already."""
+
+    daemon_threads = True
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(("", 0), Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = socket.socket(fileno=descriptor)
+
+    def get_request(self) -> tuple[Any, Any]:
+        found, address = self.socket.accept()
+        return found, address or ("local", 0)
+
+
+def _array_of(body: bytes, kind: str) -> Array:
+    """The samples in a request. Raises BadPayload."""
+    try:
+        if kind == "application/json":
+            return np.asarray(json.loads(body)["x"], dtype=np.float64)
+        return np.asarray(np.load(io.BytesIO(body), allow_pickle=False))
+    except (ValueError, KeyError, TypeError, EOFError, RecursionError) as error:
+        raise BadPayload(f"the samples cannot be read: {error}"[:300], 'send {"x": [...]}, or .npy') from None
+
+
+def main() -> None:
+    source, sink = take_pipes()
+    try:
+        given = json.loads(source.readline())
+        config = convert(given["config"], WorkConfig, "the settings")
+        limit_memory(config.memory_bytes)
+        try_runtime()
+        Handler.predictions = Predictions(config)
+        refused = ""
+    except ShoalError as error:
+        refused = str(error)
+    sink.write(json.dumps(refused).encode() + b"\n")
+    sink.flush()
+    if refused:
+        sys.exit(1)
+    for descriptor in given["sockets"]:
+        threading.Thread(target=_Server(descriptor).serve_forever, daemon=True).start()
+    while line := source.readline():
+        try:
+            Handler.predictions.use(Path(json.loads(line)))
+            said = ""
+        except ShoalError as error:
+            said = str(error)
+        except (MemoryError, OSError) as error:
+            said = f"{type(error).__name__}: {error}"
+        sink.write(json.dumps(said).encode() + b"\n")
+        sink.flush()
+    os._exit(0)  # the agent is gone
+
+
+if __name__ == "__main__":
+    main()

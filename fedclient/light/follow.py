@@ -1,0 +1,65 @@
+"""Following a run: the model that fits is asked for again and again, and exchanged when it changes.
+
+place --> another model? --> try it on the device's data --> use it, or keep the earlier one
+"""
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from fedclient.placement import PlacementResult, save
+from fedclient.store.blobs import BlobStore
+from fedclient.store.state import DeviceFolder
+from shoal.core.errors import ShoalError
+
+Place = Callable[[], Awaitable[PlacementResult]]
+Use = Callable[[Path], Awaitable[str]]
+"""Takes the folder of a new model: "" if it is used from now on, or else why it is not."""
+NEXT = "model-next"
+
+
+class Follower:
+    """Exchanges the model in a device's folder. place: asks the server. use: tries and uses a model. say:
+    tells people what changed."""
+
+    def __init__(
+        self, folder: DeviceFolder, store: BlobStore, place: Place, use: Use, say: Callable[[str], None]
+    ) -> None:
+        self._folder, self._store, self._place, self._use, self._say = folder, store, place, use, say
+        self._seen: set[str] = set()
+        self._trouble = ""
+
+    async def follow(self, every: float, times: int | None = None) -> None:
+        """Ask every `every` seconds, `times` times, or until canceled. An error is said once, and the present
+        model stays."""
+        while times is None or times > 0:
+            try:
+                await self.step()
+                self._trouble = ""
+            except ShoalError as error:
+                if str(error) != self._trouble:
+                    self._say(f"the model stays: {error}")
+                self._trouble = str(error)
+            times = None if times is None else times - 1
+            if times != 0:
+                await asyncio.sleep(every)
+
+    async def step(self) -> bool:
+        """Ask once. Returns whether another model is used now. Raises what `place` raises."""
+        found = await self._place()
+        if found.model is None or found.model.blob.sha256 in self._seen:
+            return False
+        staged = self._folder.root / NEXT
+        save(found, self._store, staged)
+        self._seen = {found.model.blob.sha256}  # a model that was refused is not tried again
+        where = f"the model of {found.assignment.cluster} in run {found.run}"
+        try:
+            if refused := await self._use(staged):
+                self._say(f"{where} is not used, and the earlier one stays: {refused}")
+                return False
+            save(found, self._store, self._folder.model)
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
+        self._say(f"{where} is used from now on")
+        return True

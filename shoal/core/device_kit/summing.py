@@ -1,0 +1,90 @@
+"""The device's side of secure aggregation: from messages and memory to what `shoal.core.secure` does.
+
+Between two exchanges a device remembers its `Member`. What it remembers counts together with its answer, so a
+task that is done again finds what it found the first time, and gives the same bytes.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from shoal.core.device_kit.context import DeviceContext
+from shoal.core.exchange.messages import Message, Train, Trained
+from shoal.core.exchange.summing import (
+    SUM,
+    Announce,
+    Announced,
+    Masked,
+    Share,
+    Shared,
+    TrainMasked,
+    Unmask,
+    Unmasked,
+    letters_of,
+    letters_part,
+)
+from shoal.core.privacy.discrete_gaussian_bulk import draw_many
+from shoal.core.secure import member as members
+from shoal.core.secure.cohort import Manifest
+from shoal.core.secure.fixed_point import scale_of, steps_of, to_words, variance_of, vector
+from shoal.core.secure.masks import Stream
+from shoal.core.secure.member import Member, is_at
+
+NOTHING = letters_part({})
+Training = Callable[[Train, DeviceContext], Trained]
+
+
+def perform(message: Message, context: DeviceContext, train: Training) -> Message:
+    """The answer to one of the four exchanges. train: as the device half trains."""
+    member = Member.from_tensors(context.memory)
+    match message:
+        case Announce():
+            return _announce(message, context)
+        case Share():
+            return _share(message, context, member)
+        case TrainMasked():
+            return _train(message, context, member, train)
+        case _:
+            assert isinstance(message, Unmask)
+            return _unmask(message, context, member)
+
+
+def _announce(message: Announce, context: DeviceContext) -> Announced:
+    announcement, member = members.announced(message.session, context.signer, context.secret)
+    context.remember(member.to_tensors())
+    return Announced(letters_part({"": announcement}))
+
+
+def _share(message: Share, context: DeviceContext, member: Member | None) -> Shared:
+    if member is None or not is_at(member, members.ANNOUNCED, message.session):
+        return Shared(NOTHING, lost=True)
+    manifest = Manifest(message.session, letters_of(message.manifest))
+    letters, commitment, after = members.shared(member, manifest, context.signer, context.secret)
+    context.remember(after.to_tensors())
+    return Shared(letters_part({**letters, "": commitment}))
+
+
+def _train(message: TrainMasked, context: DeviceContext, member: Member | None, train: Training) -> Masked:
+    if member is None or not is_at(member, members.SHARED, message.session):
+        return Masked(lost=True)
+    values: Mapping[str, Any] = {item.name: getattr(message, item.name) for item in fields(Train)}
+    trained = train(Train(**values), context)
+    devices = len(member.manifest.devices)
+    moved = vector(message.model, trained.model, message.clip)
+    steps = steps_of(moved, scale_of(message.clip, message.noise, devices))
+    if message.noise:
+        variance = variance_of(message.clip, message.noise, devices)
+        steps += draw_many(variance, len(steps), Stream(member.noise))
+    words, after = members.masked(member, message.session, letters_of(message.letters), to_words(steps))
+    context.remember(after.to_tensors())
+    return Masked({SUM: words.view(np.int32)}, trained.descriptor)
+
+
+def _unmask(message: Unmask, context: DeviceContext, member: Member | None) -> Unmasked:
+    if member is None or not is_at(member, members.MASKED, message.session):
+        return Unmasked(NOTHING, lost=True)
+    shares = members.unmasked(member, message.session, letters_of(message.survivors))
+    context.remember({})  # each question is answered once
+    return Unmasked(letters_part(shares))

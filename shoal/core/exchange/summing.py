@@ -1,0 +1,198 @@
+"""The four exchanges of secure aggregation; `shoal.core.secure` has what they mean.
+
+A device that has no part in the sum at this point, because it has lost it or was never asked, answers all the
+same, with `lost`: then the server begins again instead of waiting.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from shoal.core.errors import BadPayload
+from shoal.core.exchange.messages import Message, PrivateTraining, TrainingSettings
+from shoal.core.exchange.parts import MAX_SCALE, MIN_SCALE, Descriptor, Extension, PrivacySettings
+from shoal.core.exchange.tensors import Manifest, TensorSpec, check_manifest, manifest_of
+from shoal.core.secure.cohort import KEYS, check_keys
+from shoal.core.types import DeviceId, Tensors
+
+TYPE = "shoal.v1.Letters"
+SUM = "sum"
+MOST_BYTES = 8192
+"""Of one letter."""
+LETTER, SHARE, COMMITMENT = 82, 33, 32
+"""Bytes of a letter with two shares, of a share and of a commitment."""
+
+
+def letters_part(letters: Mapping[DeviceId, bytes]) -> Extension:
+    """Bytes by device, as a part: for each in the order of names, two lengths of 2 bytes, name and bytes."""
+    found = []
+    for device, data in sorted(letters.items()):
+        name = device.encode()
+        found += [len(name).to_bytes(2, "big"), len(data).to_bytes(2, "big"), name, data]
+    return Extension(TYPE, b"".join(found))
+
+
+def letters_of(part: Extension) -> dict[DeviceId, bytes]:
+    """Back. Raises BadPayload for anything that `letters_part` does not make."""
+    found: dict[DeviceId, bytes] = {}
+    data, at = part.data, 0
+    while at < len(data):
+        name, size = int.from_bytes(data[at : at + 2], "big"), int.from_bytes(data[at + 2 : at + 4], "big")
+        end = at + 4 + name + size
+        if end > len(data) or size > MOST_BYTES:
+            raise BadPayload("letters of secure aggregation are cut off or too long")
+        try:
+            device = data[at + 4 : at + 4 + name].decode()
+        except UnicodeDecodeError:
+            raise BadPayload("a letter of secure aggregation names no device") from None
+        if found and device <= next(reversed(found)):
+            raise BadPayload("letters of secure aggregation are not in order")
+        found[device] = data[at + 4 + name : end]
+        at = end
+    if part.type != TYPE:
+        raise BadPayload(f"{part.type!r} came, and {TYPE!r} was expected")
+    return found
+
+
+@dataclass(frozen=True)
+class Announced(Message):
+    """Fresh public keys with a proof, under the name ""."""
+
+    kind: ClassVar[str] = "announced"
+    keys: Extension
+
+
+@dataclass(frozen=True)
+class Announce(Message):
+    """Take part in a sum. session: its name, at most 256 characters."""
+
+    kind: ClassVar[str] = "announce"
+    reply: ClassVar[type[Message]] = Announced
+    session: str
+
+    def admit(self, reply: Message) -> None:
+        assert isinstance(reply, Announced)
+        found = letters_of(reply.keys)
+        if list(found) != [""] or len(found[""]) < KEYS:
+            raise BadPayload("an announcement has public keys and a proof")
+        check_keys(found[""])
+
+
+@dataclass(frozen=True)
+class Shared(Message):
+    """Sealed shares, by the device that they are for, and under the name "" a commitment."""
+
+    kind: ClassVar[str] = "shared"
+    letters: Extension
+    lost: bool | None = None
+
+
+@dataclass(frozen=True)
+class Share(Message):
+    """Share two secrets with the cohort. manifest: what each of its devices announced."""
+
+    kind: ClassVar[str] = "share"
+    reply: ClassVar[type[Message]] = Shared
+    session: str
+    manifest: Extension
+
+    def admit(self, reply: Message) -> None:
+        assert isinstance(reply, Shared)
+        found, cohort = letters_of(reply.letters), letters_of(self.manifest)
+        if reply.lost:
+            return
+        if len(found.pop("", b"")) != COMMITMENT or any(len(each) != LETTER for each in found.values()):
+            raise BadPayload("shares have a commitment, and letters of one size")
+        if not {*found} <= {*cohort} or len(found) != len(cohort) - 1:
+            raise BadPayload("shares go to all other devices of the cohort, and to no other")
+
+
+@dataclass(frozen=True, eq=False)
+class Masked(Message):
+    """The update of the trained model under masks. sum: "sum", (d,) int32, in fixed point; None if lost.
+
+    descriptor: as in `Trained`; it is not masked.
+    """
+
+    kind: ClassVar[str] = "masked"
+    sum: Tensors | None = None
+    descriptor: Descriptor | None = None
+    lost: bool | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class TrainMasked(Message):
+    """Train as `Train` says, and answer with the update under masks.
+
+    clip: L2 norm to which the update is shortened. noise: standard deviation, in units of clip, of the noise
+    in the sum of the fewest devices that suffice; 0 for none. letters: those for this device, by sender.
+    """
+
+    kind: ClassVar[str] = "train_masked"
+    reply: ClassVar[type[Message]] = Masked
+    model: Tensors
+    settings: TrainingSettings
+    session: str
+    letters: Extension
+    clip: float
+    noise: float
+    cluster: str = ""
+    projector: Tensors | None = None
+    classes: int = 0
+    privacy: PrivacySettings = field(default_factory=PrivacySettings)
+    private: PrivateTraining | None = None
+
+    def __post_init__(self) -> None:
+        if not MIN_SCALE <= self.clip <= MAX_SCALE or not 0.0 <= self.noise <= MAX_SCALE:
+            raise BadPayload(f"a sum with clip {self.clip} and noise {self.noise} is not possible")
+
+    @property
+    def answer(self) -> Manifest:
+        """What the tensors in the answer look like."""
+        floats = (spec for spec in manifest_of(self.model) if spec.dtype.startswith("float"))
+        size = sum(math.prod(spec.shape) for spec in floats)
+        return (TensorSpec(SUM, "int32", (size,)),)
+
+    def admit(self, reply: Message) -> None:
+        assert isinstance(reply, Masked)
+        if (reply.sum is None) != bool(reply.lost):
+            raise BadPayload("a masked update is there, or lost")
+        if reply.sum is not None:
+            check_manifest(manifest_of(reply.sum), self.answer, "a masked update")
+
+
+@dataclass(frozen=True)
+class Unmasked(Message):
+    """Of each device of the cohort, one of its two shares."""
+
+    kind: ClassVar[str] = "unmasked"
+    shares: Extension
+    lost: bool | None = None
+
+
+@dataclass(frozen=True)
+class Unmask(Message):
+    """Give what takes the masks off the sum. survivors: the devices whose updates arrived, with no bytes."""
+
+    kind: ClassVar[str] = "unmask"
+    reply: ClassVar[type[Message]] = Unmasked
+    session: str
+    survivors: Extension
+
+    def admit(self, reply: Message) -> None:
+        assert isinstance(reply, Unmasked)
+        if any(len(each) != SHARE for each in letters_of(reply.shares).values()):
+            raise BadPayload("a share has 33 bytes")
+
+
+SECURE: tuple[type[Message], ...] = (
+    Announce,
+    Announced,
+    Share,
+    Shared,
+    TrainMasked,
+    Masked,
+    Unmask,
+    Unmasked,
+)

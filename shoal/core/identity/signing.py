@@ -1,0 +1,55 @@
+"""Sign with the key of a device's certificate, and check what other devices of the federation have signed.
+
+A proof is the length of the signature (2 bytes), the signature (ECDSA with SHA-256) and the certificate
+(DER). The end of a certificate is not checked, since a device's clock may be wrong; the server admits only
+devices whose certificates it still accepts.
+"""
+
+from collections.abc import Sequence
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ec import ECDSA, EllipticCurvePublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from shoal.core.errors import BadPayload
+from shoal.core.identity.certificates import certificate, key_from_pem, named_by
+from shoal.core.types import DeviceId
+
+
+class Certified:
+    """The identity of one device. key, own, authorities: PEM."""
+
+    def __init__(self, key: bytes, own: bytes, authorities: bytes) -> None:
+        self._key, self._own = key_from_pem(key), certificate(own)
+        self._federation = named_by(self._own).federation
+        self._authorities: Sequence[x509.Certificate] = x509.load_pem_x509_certificates(authorities)
+
+    def sign(self, data: bytes) -> bytes:
+        signature = self._key.sign(data, ECDSA(SHA256()))
+        return len(signature).to_bytes(2, "big") + signature + self._own.public_bytes(Encoding.DER)
+
+    def check(self, device: DeviceId, proof: bytes, data: bytes) -> None:
+        """Raise BadPayload unless this device of the same federation has signed these data."""
+        size = int.from_bytes(proof[:2], "big")
+        try:
+            found = x509.load_der_x509_certificate(proof[2 + size :])
+            named, key = named_by(found), found.public_key()
+            if not isinstance(key, EllipticCurvePublicKey):
+                raise ValueError("another kind of key")
+            key.verify(proof[2 : 2 + size], data, ECDSA(SHA256()))
+        except (ValueError, InvalidSignature, BadPayload, x509.InvalidVersion):
+            raise BadPayload(f"{device!r} of the cohort did not sign its keys") from None
+        if (named.federation, named.device) != (self._federation, device) or not self._issued(found):
+            raise BadPayload(f"the keys of {device!r} of the cohort are signed by another device")
+
+    def _issued(self, found: x509.Certificate) -> bool:
+        """Whether an authority of the federation has issued this certificate."""
+        for authority in self._authorities:
+            try:
+                found.verify_directly_issued_by(authority)
+            except (ValueError, TypeError, InvalidSignature):
+                continue
+            return True
+        return False

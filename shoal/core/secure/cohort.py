@@ -1,0 +1,129 @@
+"""Who takes part in a sum: announcements that devices sign, and the manifest in which all of them see all."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+from shoal.core.errors import BadPayload
+from shoal.core.secure.masks import KEY, exchanged
+from shoal.core.types import DeviceId
+
+FEWEST, MOST = 8, 128
+"""Devices in a cohort. With fewer a sum tells too much of each of them; everyone sends to everyone, so there
+is a limit."""
+KEYS = 2 * KEY
+"""Bytes of an announcement before its proof: the public keys for letters and for masks."""
+MAX_PROOF = 4096
+
+
+class Signer(Protocol):
+    """Says which device an announcement is from."""
+
+    def sign(self, data: bytes) -> bytes:
+        """A proof that this device has signed these data, of at most MAX_PROOF bytes."""
+        ...
+
+    def check(self, device: DeviceId, proof: bytes, data: bytes) -> None:
+        """Raise BadPayload unless this device has signed these data."""
+        ...
+
+
+class Unsigned:
+    """Believes names: for simulations, and for plain text on one machine, where there are no certificates."""
+
+    def sign(self, data: bytes) -> bytes:
+        return b""
+
+    def check(self, device: DeviceId, proof: bytes, data: bytes) -> None:
+        pass
+
+
+def threshold(devices: int) -> int:
+    """How many of these devices have to answer at the end, and how many their sum then has at least: more
+    than two thirds."""
+    return 2 * devices // 3 + 1
+
+
+def signed_part(session: str, keys: bytes) -> bytes:
+    """What a device signs."""
+    return b"shoal secure aggregation 1\n" + session.encode() + b"\n" + keys
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A cohort as all of its devices see it. session: a name for this sum. announcements: of each device, its
+    public keys and its proof."""
+
+    session: str
+    announcements: Mapping[DeviceId, bytes]
+
+    @cached_property
+    def devices(self) -> tuple[DeviceId, ...]:
+        return tuple(sorted(self.announcements))
+
+    @property
+    def threshold(self) -> int:
+        return threshold(len(self.announcements))
+
+    def place(self, device: DeviceId) -> int:
+        """The number of a device among them, from 1."""
+        return self.devices.index(device) + 1
+
+    def seal_key(self, device: DeviceId) -> bytes:
+        return self.announcements[device][:KEY]
+
+    def mask_key(self, device: DeviceId) -> bytes:
+        return self.announcements[device][KEY:KEYS]
+
+    @cached_property
+    def digest(self) -> bytes:
+        """What every key of the cohort is bound to: with another manifest, other keys."""
+        found = hashlib.sha256(signed_part(self.session, b""))
+        for device in self.devices:
+            name = device.encode()
+            found.update(len(name).to_bytes(4, "big") + name + self.announcements[device][:KEYS])
+        return found.digest()
+
+    def check(self, signer: Signer, own: bytes) -> DeviceId:
+        """Which of the devices this is. own: its public keys.
+
+        Raises BadPayload for a cohort that is too small or too large, lacks this device, has a device twice,
+        or has a device that did not sign.
+        """
+        if not FEWEST <= len(self.announcements) <= MOST:
+            raise BadPayload(
+                f"a cohort of {len(self.announcements)} devices; {FEWEST} to {MOST} are allowed",
+                "wait until more devices take part, or do without secure aggregation",
+            )
+        found = [device for device, each in self.announcements.items() if each[:KEYS] == own]
+        if len(found) != 1:
+            raise BadPayload("the manifest of the cohort does not have this device's keys once")
+        if len({each[:KEYS] for each in self.announcements.values()}) < len(self.announcements):
+            raise BadPayload("two devices of the cohort have the same keys")
+        for device, each in self.announcements.items():
+            check_announcement(self.session, device, each, signer)
+        return found[0]
+
+
+def check_announcement(session: str, device: DeviceId, announcement: bytes, signer: Signer) -> None:
+    """Raise BadPayload for what is no announcement, or for keys that the device did not sign."""
+    if not KEYS <= len(announcement) <= KEYS + MAX_PROOF:
+        raise BadPayload(f"an announcement of {len(announcement)} bytes, for secure aggregation")
+    signer.check(device, announcement[KEYS:], signed_part(session, announcement[:KEYS]))
+
+
+def check_keys(announcement: bytes) -> None:
+    """Raise BadPayload for public keys with which all private ones give the same. The server checks this for
+    all devices, which find out when they use the key."""
+    for public in (announcement[:KEY], announcement[KEY:KEYS]):
+        exchanged(b"\x01" * KEY, public)
+
+
+def parts(devices: Sequence[DeviceId]) -> list[tuple[DeviceId, ...]]:
+    """The devices of one model in cohorts as equal as possible, of at most MOST; none if they are too few."""
+    if len(devices) < FEWEST:
+        return []
+    ordered, count = sorted(devices), -(-len(devices) // MOST)
+    return [tuple(ordered[number::count]) for number in range(count)]

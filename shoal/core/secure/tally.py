@@ -1,0 +1,57 @@
+"""What the server does at the end: it puts secrets together, and takes the masks off the sum."""
+
+import hmac
+from collections.abc import Collection, Mapping, Sequence
+
+from shoal.core.secure.cohort import Manifest
+from shoal.core.secure.masks import Words, expanded, public_of
+from shoal.core.secure.member import commitment, pair_key, plus_mask
+from shoal.core.secure.shamir import joined
+from shoal.core.types import DeviceId
+
+
+class UnrecoverableError(Exception):
+    """The masks cannot be taken off. devices: those whose secrets could not be put together."""
+
+    def __init__(self, devices: Sequence[DeviceId]) -> None:
+        super().__init__(f"the secrets of {', '.join(devices)} could not be put together")
+        self.devices = tuple(devices)
+
+
+def total(
+    manifest: Manifest,
+    commitments: Mapping[DeviceId, bytes],
+    survivors: Collection[DeviceId],
+    masked: Words,
+    shares: Mapping[DeviceId, Mapping[DeviceId, bytes]],
+) -> Words:
+    """The sum of the numbers of all survivors.
+
+    commitments: of the devices that shared. survivors: those of them whose numbers arrived; masked: the sum
+    of these. shares: by the device that sent them and the device that they are of. Raises UnrecoverableError
+    where they do not suffice.
+    """
+    secrets, missing = dict[DeviceId, bytes](), []
+    for device in sorted(commitments):
+        of_device = {manifest.place(by): given[device] for by, given in shares.items() if device in given}
+        dropped = device not in survivors
+
+        def is_right(secret: bytes, device: DeviceId = device, dropped: bool = dropped) -> bool:
+            if dropped:
+                return public_of(secret) == manifest.mask_key(device)
+            return hmac.compare_digest(commitment(secret, manifest), commitments[device])
+
+        found = joined(of_device, manifest.threshold, is_right)
+        if found is None:
+            missing.append(device)
+        else:
+            secrets[device] = found
+    if missing:
+        raise UnrecoverableError(missing)
+    for device in sorted(survivors):
+        masked = masked - expanded(secrets[device], len(masked))
+    for gone in sorted({*commitments} - {*survivors}):
+        for device in sorted(survivors):
+            # What `device` has added for the one that is gone, `gone` would have taken off again.
+            masked = plus_mask(masked, pair_key(secrets[gone], manifest, device, gone), gone, device)
+    return masked

@@ -1,0 +1,309 @@
+"""The server's side of secure aggregation: one round of training as four exchanges, for any phased algorithm.
+
+    announce   devices that would train send fresh keys instead; the others do what they were asked
+    share      each cohort gets its manifest, and each device's letters come back
+    mask       devices train, and send their updates under masks: only their sum is kept
+    unmask     the shares that take the masks off the sum come back
+
+The algorithm then gets the mean of each cohort as if each of its devices had sent it. A cohort in which too
+few answer is given up; if all are, the round begins again.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from shoal.core.algorithm import Plan, Report
+from shoal.core.errors import Refused
+from shoal.core.exchange.messages import Message, Train, Trained
+from shoal.core.exchange.parts import Descriptor, Extension
+from shoal.core.exchange.summing import (
+    SUM,
+    TYPE,
+    Announce,
+    Announced,
+    Masked,
+    Share,
+    Shared,
+    TrainMasked,
+    Unmask,
+    Unmasked,
+    letters_of,
+    letters_part,
+)
+from shoal.core.secure import fixed_point
+from shoal.core.secure.cohort import FEWEST, Manifest, parts, threshold
+from shoal.core.secure.tally import UnrecoverableError, total
+from shoal.core.types import DeviceId, ModelKey, Tensors
+
+S = TypeVar("S", bound=Any)
+Plans = Callable[[S, Sequence[DeviceId]], Plan]
+Reduces = Callable[[S, Sequence[Report]], S]
+ANNOUNCE, SHARE, MASK, UNMASK = "announce", "share", "mask", "unmask"
+ATTEMPTS = 5
+"""How often in a row a round may begin again."""
+NO_TENSORS: Tensors = {}
+
+
+@dataclass(frozen=True, eq=False)
+class Cohort:
+    """One sum. key: the model that its devices train. announcements, commitments: of each device, as hex.
+
+    letters: of each sender, as bytes. sum: of the updates under masks, that of `survivors`. descriptors:
+    theirs, if they were asked for.
+    """
+
+    session: str
+    key: ModelKey
+    announcements: Mapping[DeviceId, str]
+    commitments: Mapping[DeviceId, str] = field(default_factory=dict)
+    letters: Tensors = field(default_factory=dict)
+    sum: Tensors = field(default_factory=dict)
+    survivors: tuple[DeviceId, ...] = ()
+    descriptors: Mapping[DeviceId, Descriptor] = field(default_factory=dict)
+
+    @property
+    def manifest(self) -> Manifest:
+        found = {device: bytes.fromhex(each) for device, each in self.announcements.items()}
+        return Manifest(self.session, found)
+
+    @property
+    def threshold(self) -> int:
+        return threshold(len(self.announcements))
+
+    def expected(self, stage: str) -> tuple[DeviceId, ...]:
+        """The devices that this stage asks."""
+        of_stage = {SHARE: self.announcements, MASK: self.commitments, UNMASK: self.survivors}
+        return tuple(of_stage[stage])
+
+
+@dataclass(frozen=True, eq=False)
+class Summing:
+    """A round of training in progress. attempt: how often in a row it has begun again. excluded: devices that
+    made it fail, and that are not asked again."""
+
+    stage: str = ANNOUNCE
+    attempt: int = 0
+    cohorts: tuple[Cohort, ...] = ()
+    excluded: tuple[DeviceId, ...] = ()
+
+    def again(self, excluded: Sequence[DeviceId] = ()) -> "Summing":
+        return Summing(ANNOUNCE, self.attempt + 1, (), tuple(sorted({*self.excluded, *excluded})))
+
+
+def plan(state: S, present: Sequence[DeviceId], inner: Plans[S]) -> Plan:
+    """The next exchange. inner: the plan without secure aggregation."""
+    now = state.summing or Summing()
+    if now.stage == ANNOUNCE:
+        found = inner(state, present)
+        if not any(isinstance(task, Train) for task in found.tasks.values()):
+            return found
+        ask = Announce(_session(state, now))
+        tasks = {
+            device: ask if isinstance(task, Train) else task
+            for device, task in found.tasks.items()
+            if device not in now.excluded or not isinstance(task, Train)
+        }
+        return replace(found, tasks=tasks, title=f"{found.title}: keys for secure aggregation")
+    here, tasks = {*present}, dict[DeviceId, Message]()
+    for cohort in now.cohorts:
+        asked = [device for device in cohort.expected(now.stage) if device in here]
+        if len(asked) >= cohort.threshold:
+            tasks |= _tasks(state, now.stage, cohort, asked, inner)
+    if not tasks:  # too many have gone: another sum, of those that are here
+        return plan(replace(state, summing=now.again()), present, inner)
+    return Plan(tasks, f"secure aggregation: {TITLES[now.stage]}")
+
+
+TITLES = {SHARE: "shares of keys", MASK: "training, with masked updates", UNMASK: "the masks of the sum"}
+
+
+def reduce(state: S, reports: Sequence[Report], inner_plan: Plans[S], inner: Reduces[S]) -> S:
+    """The state after an exchange. Raises Refused where a round cannot be completed."""
+    now = state.summing or Summing()
+    answers = {report.device: report.message for report in reports}
+    fresh = {device: each for device, each in answers.items() if isinstance(each, Announced)}
+    if now.stage == ANNOUNCE and not fresh:
+        return inner(state, reports)
+    after, results, blamed = list[Cohort](), list[Report](), list[DeviceId]()
+    for cohort in now.cohorts:
+        if now.stage == SHARE:
+            after += _shared(cohort, _of(Shared, cohort, answers))
+        elif now.stage == MASK:
+            after += _masked(cohort, _of(Masked, cohort, answers))
+        else:
+            results += _unmasked(state, cohort, _of(Unmasked, cohort, answers), inner_plan, blamed)
+    if results:
+        excluded = tuple(sorted({*now.excluded, *blamed}))
+        done = Summing(excluded=excluded) if excluded else None
+        return inner(replace(state, summing=done), sorted(results, key=lambda report: report.device))
+    if after:
+        return replace(
+            state, summing=replace(now, stage=UNMASK if now.stage == MASK else MASK, cohorts=tuple(after))
+        )
+    if now.stage != ANNOUNCE:
+        now = now.again(blamed)
+    if now.attempt >= ATTEMPTS:
+        raise Refused(
+            f"secure aggregation began {ATTEMPTS} times in a row without a result",
+            "see the run's log for devices that left; more than two thirds of a cohort have to stay",
+        )
+    if not fresh:
+        return replace(state, summing=now)
+    late = [
+        report for report in reports if not isinstance(report.message, Announced | Shared | Masked | Unmasked)
+    ]
+    return _begun(inner(state, late) if late else state, now, fresh, inner_plan)
+
+
+def remarks(state: Any) -> list[str]:
+    """For an operator: the models that are not trained, because too few devices have them."""
+    if not getattr(state.parameters, "secure_aggregation", False):
+        return []
+    counts = Counter(state.assignments.values())
+    return [
+        f"{key} has {counts[key]} devices: models of fewer than {FEWEST} are not trained, as a sum over so "
+        "few tells too much of each"
+        for key in state.models
+        if 0 < counts[key] < FEWEST
+    ]
+
+
+def _begun(state: S, now: Summing, fresh: Mapping[DeviceId, Announced], inner: Plans[S]) -> S:
+    """The cohorts of those that announced themselves, by the model that each would train."""
+    planned = inner(state, sorted(fresh)).tasks
+    by_model: dict[ModelKey, list[DeviceId]] = {}
+    for device, task in planned.items():
+        if isinstance(task, Train):
+            by_model.setdefault(task.cluster, []).append(device)
+    cohorts = [
+        Cohort(
+            _session(state, now),
+            key,
+            {device: letters_of(fresh[device].keys)[""].hex() for device in part},
+        )
+        for key, devices in sorted(by_model.items())
+        for part in parts(devices)
+    ]
+    if not cohorts:
+        sizes = ", ".join(f"{key} {len(devices)}" for key, devices in sorted(by_model.items()))
+        raise Refused(
+            f"no model has the {FEWEST} devices that secure aggregation needs (devices by model: {sizes})",
+            "run it with more devices, with fewer clusters, or without secure_aggregation",
+        )
+    return replace(state, summing=replace(now, stage=SHARE, cohorts=tuple(cohorts)))
+
+
+def _tasks(
+    state: Any, stage: str, cohort: Cohort, asked: Sequence[DeviceId], inner: Plans[Any]
+) -> dict[DeviceId, Message]:
+    if stage == SHARE:
+        share = Share(cohort.session, letters_part(cohort.manifest.announcements))
+        return dict.fromkeys(asked, share)
+    if stage == UNMASK:
+        return dict.fromkeys(
+            asked, Unmask(cohort.session, letters_part(dict.fromkeys(cohort.survivors, b"")))
+        )
+    task = _training(state, asked[0], inner)
+    values = {item.name: getattr(task, item.name) for item in fields(Train)}
+    clip, noise = _sum_of(state.parameters)
+    sent = {sender: _unpacked(array) for sender, array in cohort.letters.items()}
+    return {
+        device: TrainMasked(
+            **values,
+            session=cohort.session,
+            letters=letters_part({sender: each[device] for sender, each in sent.items() if device in each}),
+            clip=clip,
+            noise=noise,
+        )
+        for device in asked
+    }
+
+
+def _shared(cohort: Cohort, answers: Mapping[DeviceId, Shared]) -> list[Cohort]:
+    if len(answers) < cohort.threshold:
+        return []
+    letters, commitments = {}, {}
+    for device, answer in sorted(answers.items()):
+        commitments[device] = letters_of(answer.letters)[""].hex()
+        letters[device] = np.frombuffer(answer.letters.data, np.uint8)
+    return [replace(cohort, letters=letters, commitments=commitments)]
+
+
+def _masked(cohort: Cohort, answers: Mapping[DeviceId, Masked]) -> list[Cohort]:
+    if len(answers) < cohort.threshold:
+        return []
+    words = [answer.sum[SUM].view(np.uint32) for _, answer in sorted(answers.items()) if answer.sum]
+    summed = np.zeros(len(words[0]), np.uint32)
+    for each in words:
+        summed += each
+    described = {device: each.descriptor for device, each in answers.items() if each.descriptor}
+    return [
+        replace(
+            cohort,
+            sum={SUM: summed.view(np.int32)},
+            survivors=tuple(sorted(answers)),
+            descriptors=described,
+            letters=NO_TENSORS,
+        )
+    ]
+
+
+def _unmasked(
+    state: Any,
+    cohort: Cohort,
+    answers: Mapping[DeviceId, Unmasked],
+    inner: Plans[Any],
+    blamed: list[DeviceId],
+) -> list[Report]:
+    """What each survivor would have reported: the mean of all."""
+    shares = {device: letters_of(answer.shares) for device, answer in answers.items()}
+    commitments = {device: bytes.fromhex(each) for device, each in cohort.commitments.items()}
+    masked = cohort.sum[SUM].view(np.uint32)
+    try:
+        found = total(cohort.manifest, commitments, cohort.survivors, masked, shares)
+    except UnrecoverableError as error:
+        if len(shares) >= cohort.threshold:
+            blamed += error.devices
+        return []
+    base = _training(state, cohort.survivors[0], inner).model
+    clip, noise = _sum_of(state.parameters)
+    scale = fixed_point.scale_of(clip, noise, len(cohort.announcements))
+    model = fixed_point.moved_by(base, found, scale, len(cohort.survivors))
+    return [
+        Report(device, Trained(model, 1, 0.0, cohort.descriptors.get(device))) for device in cohort.survivors
+    ]
+
+
+def _training(state: Any, device: DeviceId, inner: Plans[Any]) -> Train:
+    task = inner(state, [device]).tasks[device]
+    assert isinstance(task, Train)
+    return task
+
+
+def _sum_of(parameters: Any) -> tuple[float, float]:
+    """The norm to which updates are shortened, and the noise of their sum."""
+    return parameters.central_clip, parameters.central_noise
+
+
+def _session(state: Any, now: Summing) -> str:
+    return f"round {state.progress + 1}, attempt {now.attempt + 1}"
+
+
+A = TypeVar("A", Shared, Masked, Unmasked)
+
+
+def _of(kind: type[A], cohort: Cohort, answers: Mapping[DeviceId, Message]) -> dict[DeviceId, A]:
+    """The answers of a cohort's devices that still have a part in the sum."""
+    return {
+        device: answer
+        for device in cohort.announcements
+        if isinstance(answer := answers.get(device), kind) and not answer.lost
+    }
+
+
+def _unpacked(array: Any) -> dict[DeviceId, bytes]:
+    return letters_of(Extension(TYPE, array.tobytes()))

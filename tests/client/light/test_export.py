@@ -1,0 +1,139 @@
+"""Learners as graphs: ONNX Runtime gives what PyTorch gives, and finds the same cluster."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedclient.light.session import OnnxNetwork, open_session
+from fedclient.work.export import export, sample_of
+from fedserver.cli.models.onnx import save
+from shoal.core.data.dataset import Dataset
+from shoal.core.data.views import Views
+from shoal.core.device_kit import choosing
+from shoal.core.device_kit import describe as with_torch
+from shoal.core.device_kit.context import DeviceContext
+from shoal.core.device_kit.latents import has_latent
+from shoal.core.device_kit.learner import Learner, builtin, initial_weights, tensors_of
+from shoal.core.errors import LearnerFault
+from shoal.core.exchange.choosing import Choose
+from shoal.core.exchange.messages import Describe
+from shoal.core.inference import newcomer
+from shoal.core.inference.choosing import NoClassifier
+from shoal.core.inference.graph.model import read_graph
+from shoal.core.inference.newcomer import InferenceContext
+from shoal.core.types import Tensors
+from shoal.shell import learners
+from tests.core.inference.graphs import graph
+
+pytest.importorskip("onnx", reason="the packages for exports are not installed")
+pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+CASES = {
+    "mlp": (lambda: builtin("mlp", {"inputs": 12, "hidden": (8,), "classes": 4}), (12,)),
+    "lenet5": (lambda: builtin("lenet5", {"size": 12}), (1, 12, 12)),
+    "cnn1d": (lambda: builtin("cnn1d", {"length": 32}), (6, 32)),
+    "clinics": (lambda: learners.from_file(EXAMPLES / "clinics" / "learner.py"), (30,)),
+    "encoder": (lambda: learners.from_file(EXAMPLES / "encoder" / "learner.py"), (64,)),
+}
+
+
+def both(
+    learner: Learner, shape: tuple[int, ...]
+) -> tuple[DeviceContext, InferenceContext, tuple[Tensors, ...]]:
+    """A context with PyTorch and one without, on the same data, and models of four clusters."""
+    made = export(learner, sample_of(shape, False), {})
+    x = np.random.default_rng(3).random((60, *shape)).astype(np.float32)
+    data = Views.of(Dataset(x))
+    noise = np.random.default_rng(0)
+    light = InferenceContext(OnnxNetwork(read_graph(made.data), 1), data, noise)
+    models = tuple({k: 2 * w for k, w in initial_weights(learner, seed).items()} for seed in range(4))
+    return DeviceContext(learner, data, "cpu", 0, noise), light, models
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_scores_latents_moments_and_choice_agree(name: str) -> None:
+    make, shape = CASES[name]
+    trained, light, models = both(make(), shape)
+    x = light.inputs(["train"])
+    light.network.load(models[0])
+    model = trained.load(models[0]).eval()
+    with torch.no_grad():
+        wanted = model(torch.from_numpy(x)).numpy()
+    assert light.network.scores(x) == pytest.approx(wanted, abs=1e-4)
+    question = Choose(models, "a b c all", (1.0, 1.0, 1.0))
+    if light.network.classifier:
+        found = newcomer.choose(question, light)
+        assert found.assignment.cluster == choosing.choose(question, trained).assignment.cluster
+    else:
+        with pytest.raises(NoClassifier):
+            newcomer.choose(question, light)
+    if has_latent(trained.learner, model):
+        width = light.network.latents(x).shape[1]
+        projector: Tensors = {
+            "mean": np.zeros(width),
+            "components": np.random.default_rng(1).normal(size=(3, width)),
+        }
+        trained.load(models[0])
+        moments = with_torch.describe(trained.learner, model, [trained.samples("train")], projector, 0)
+        light.account = _Open()  # type: ignore[assignment]
+        described = newcomer.describe(Describe(models[0], projector), light).descriptor.statistics
+        assert described.means == pytest.approx(moments.means, abs=1e-4)  # type: ignore[union-attr]
+    else:
+        with pytest.raises(LearnerFault, match="has no latent"):
+            light.network.latents(x)
+
+
+class _Open:
+    def unprotected(self, what: str, data: str) -> None:
+        pass
+
+
+class Counting(nn.Module):
+    """What it computes for a sample depends on how many there are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) * float(np.arange(len(x)).sum() + 1)  # type: ignore[no-any-return]
+
+
+def test_a_network_that_cannot_be_recorded_is_refused() -> None:
+    with pytest.raises(LearnerFault, match="computes other scores than the learner, for 1 samples"):
+        export(Learner("counting", build=Counting), sample_of((4,), False), {}, older_only=True)
+
+
+def test_equal_tensors_keep_their_names() -> None:
+    """The scales of both batch norms are equal, and an exporter would keep only one of them."""
+
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4), nn.BatchNorm1d(4))
+
+    learner = Learner("twins", build=build, latent="1")
+    made = export(learner, sample_of((4,), False), {})
+    assert [spec.name for spec in made.weights] == list(tensors_of(learner.module(0)))
+    assert made.outputs == ("scores", "latent")
+
+
+def test_a_model_of_a_run_opens_by_itself_and_its_card_says_how(tmp_path: Path) -> None:
+    weights = {"weight": np.eye(4, 3, dtype=np.float32), "bias": np.ones(3, np.float32)}
+    facts = {"run": "r1", "cluster": "c0", "privacy": "none", "privacy_over_all_runs": "none"}
+    card = save(graph(), weights, tmp_path / "c0.onnx", facts)
+    session = open_session((tmp_path / "c0.onnx").read_bytes(), threads=1)
+    assert [each.name for each in session.get_inputs()] == ["x"]
+    (scores,) = session.run(["scores"], {"x": np.ones((2, 4), np.float32)})
+    assert scores.tolist() == [[2.0] * 3] * 2
+    notes = session.get_modelmeta().custom_metadata_map
+    assert (notes["shoal.run"], notes["shoal.cluster"]) == ("r1", "c0")
+    text = card.read_text()
+    assert "`x`: (n, 4) float32" in text
+    assert "cluster: c0" in text
+    code = text.partition("```python\n")[2].partition("```")[0].replace("c0.onnx", str(tmp_path / "c0.onnx"))
+    exec(code, scope := {})
+    assert json.loads(json.dumps(scope["scores"].tolist())) == [[1.0] * 3]

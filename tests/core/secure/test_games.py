@@ -1,0 +1,239 @@
+"""Secure aggregation: the sum is exact, and what a server tries to learn of one device it does not get."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from shoal.core.errors import BadPayload, DeviceFault
+from shoal.core.secure import member as members
+from shoal.core.secure.cohort import FEWEST, KEYS, MOST, Manifest, check_keys, parts, threshold
+from shoal.core.secure.masks import Words, expanded
+from shoal.core.secure.member import Member
+from shoal.core.secure.shamir import PRIME, SHARE, joined, split
+from shoal.core.secure.tally import UnrecoverableError, total
+
+from .games import Cohort
+
+
+def summed(cohort: Cohort, shares: dict[str, dict[str, bytes]] | None = None) -> Words:
+    arrived = np.zeros(cohort.length, np.uint32)
+    for words in cohort.words.values():
+        arrived = arrived + words
+    given = cohort.unmask() if shares is None else shares
+    return total(cohort.manifest, cohort.commitments, list(cohort.words), arrived, given)
+
+
+def masked(count: int = 9, away: tuple[str, ...] = ()) -> Cohort:
+    return Cohort(count).announce().share().mask(*away)
+
+
+@pytest.mark.parametrize(("count", "away"), [(8, 0), (8, 2), (15, 4), (40, 8)])
+def test_the_sum_of_those_that_answered_is_exact(count: int, away: int) -> None:
+    names = Cohort(count).devices
+    gone = tuple(names[:: max(1, count // away)][:away]) if away else ()
+    cohort = masked(count, gone)
+    found = summed(cohort)
+    left = [name for name in names if name not in gone]
+    assert len(left) == count - away
+    np.testing.assert_array_equal(found, cohort.sum_of(left))
+
+
+def test_some_may_be_silent_at_the_end_as_well() -> None:
+    cohort = masked(10, ("d003",))
+    shares = cohort.unmask()
+    for silent in ("d000", "d007"):
+        del shares[silent]
+    assert len(shares) == cohort.manifest.threshold == 7
+    found = summed(cohort, shares)
+    np.testing.assert_array_equal(found, cohort.sum_of(list(cohort.words)))
+    del shares["d001"]
+    with pytest.raises(UnrecoverableError):
+        summed(cohort, shares)
+
+
+def test_what_is_sent_looks_random_and_is_another_time_something_else() -> None:
+    one, two = masked(), masked()
+    for device in one.devices:
+        assert not np.array_equal(one.words[device], two.words[device])
+        assert not np.array_equal(one.words[device], one.values(device))
+    bits = np.unpackbits(np.concatenate(list(one.words.values())).view(np.uint8))
+    assert abs(bits.mean() - 0.5) < 5 * 0.5 / np.sqrt(len(bits))
+
+
+def test_a_server_that_asks_for_both_shares_of_a_device_gets_one() -> None:
+    """It says to some that the victim answered, and to the others that it dropped out."""
+    cohort = masked(9)
+    victim, others = "d004", [name for name in cohort.devices if name != "d004"]
+    half = others[:4]
+    got = {
+        each: members.unmasked(cohort.members[each], "sum", cohort.devices if each in half else others)[
+            victim
+        ]
+        for each in others
+    }
+    manifest, own = cohort.manifest, cohort.members[victim]
+    assert own.own == bytes(32), "what the victim itself has is gone"
+    for asked, is_right in (
+        (half, lambda secret: members.commitment(secret, manifest) == cohort.commitments[victim]),
+        (
+            [each for each in others if each not in half],
+            lambda secret: members.public_of(secret) == manifest.mask_key(victim),
+        ),
+    ):
+        shares = {manifest.place(each): got[each] for each in asked}
+        assert len(shares) < manifest.threshold
+        assert joined(shares, manifest.threshold, is_right) is None
+        assert joined(shares, len(shares), is_right) is None
+    with pytest.raises(BadPayload, match="not one of this cohort"):  # the victim itself knows better
+        members.unmasked(own, "sum", others)
+
+
+def test_a_server_cannot_ask_again_with_another_list() -> None:
+    cohort = masked(9)
+    device = "d000"
+    after = members.unmasked(cohort.members[device], "sum", cohort.devices)
+    assert set(after) == set(cohort.devices)
+    # The device half forgets the member with the answer; what it has before is a member of another stage.
+    for stage in (members.ANNOUNCED, members.SHARED):
+        with pytest.raises(DeviceFault, match="no part in the sum"):
+            members.unmasked(replace(cohort.members[device], stage=stage), "sum", cohort.devices)
+    with pytest.raises(DeviceFault):
+        members.masked(cohort.members[device], "sum", cohort.letters_for(device), cohort.values(device))
+    with pytest.raises(DeviceFault):
+        members.unmasked(cohort.members[device], "another sum", cohort.devices)
+
+
+@pytest.mark.parametrize("count", [8, 9, 20, 100, 128])
+def test_no_lists_that_differ_between_devices_make_a_sum_over_less_than_half(count: int) -> None:
+    """A device says of at most count - threshold others that they dropped out, and a threshold has to say it
+    of one before its masks can be removed. So at most this many are left out of the sum that is learned."""
+    least = threshold(count)
+    left_out = count * (count - least) // least
+    assert count - left_out >= count / 2
+    assert 2 * least > count  # and no device can be said to have dropped out and to have answered
+
+
+def test_a_server_that_says_that_too_many_dropped_out_gets_nothing() -> None:
+    cohort = masked(9)
+    with pytest.raises(BadPayload, match="a sum over 6 devices, and at least 7"):
+        members.unmasked(cohort.members["d000"], "sum", cohort.devices[:6])
+
+
+def test_a_manifest_that_differs_between_devices_makes_letters_that_no_one_can_read() -> None:
+    cohort = Cohort(9).announce()
+    other = {**cohort.announcements}
+    _, impostor = members.announced("sum", cohort.signer("d008"))
+    other["d008"] = members.public_of(impostor.seal) + members.public_of(impostor.mask)
+    other["d008"] += cohort.signer("d008").sign(members.signed_part("sum", other["d008"]))
+    cohort.share({"d000": Manifest("sum", other)})
+    _, after = members.masked(
+        cohort.members["d000"], "sum", cohort.letters_for("d000"), cohort.values("d000")
+    )
+    assert list(after.held or {}) == ["d000"]
+    cohort.mask()
+    with pytest.raises(UnrecoverableError) as found:
+        summed(cohort)
+    assert found.value.devices == ("d000",)
+
+
+def refused(change: dict[str, bytes], device: str = "d000", count: int = 9) -> str:
+    cohort = Cohort(count).announce()
+    seen = {name: each for name, each in {**cohort.announcements, **change}.items() if each}
+    with pytest.raises(BadPayload) as found:
+        members.shared(cohort.members[device], Manifest("sum", seen), cohort.signer(device))
+    return str(found.value)
+
+
+def test_a_manifest_is_refused_where_it_is_not_sound() -> None:
+    assert "a cohort of 7 devices; 8 to 128" in refused({}, count=7)
+    assert "a cohort of 7 devices" in refused({"d001": b"", "d002": b""})
+    assert "does not have this device's keys" in refused({"d000": b""})
+    cohort = Cohort(1).announce()
+    assert "d005 did not sign" in refused({"d005": cohort.announcements["d000"]})
+    unsound = Cohort(9, signed=False).announce()
+    unsound.announcements["d005"] = bytes(KEYS)
+    with pytest.raises(BadPayload, match="not a sound one"):
+        unsound.share()
+    with pytest.raises(BadPayload, match="not a sound one"):  # as the server finds before
+        check_keys(bytes(KEYS))
+    assert "an announcement of 3 bytes" in refused({"d005": b"abc"})
+
+
+def test_announcements_of_an_earlier_sum_are_not_accepted() -> None:
+    earlier, now = Cohort(9, session="before").announce(), Cohort(9).announce()
+
+    class Strict:
+        def sign(self, data: bytes) -> bytes:
+            return data
+
+        def check(self, device: str, proof: bytes, data: bytes) -> None:
+            if proof != data:
+                raise BadPayload("signed for another sum")
+
+    seen = {}
+    for name in now.devices:
+        keys = (earlier if name == "d003" else now).announcements[name][:KEYS]
+        seen[name] = keys + members.signed_part("before" if name == "d003" else "sum", keys)
+    with pytest.raises(BadPayload, match="signed for another sum"):
+        members.shared(now.members["d000"], Manifest("sum", seen), Strict())
+
+
+def test_a_device_that_sends_wrong_shares_is_left_out_or_named() -> None:
+    cohort = masked(9, ("d002",))
+    shares = cohort.unmask()
+    shares["d005"] = {
+        device: bytes(SHARE) for device in shares["d005"]
+    }  # of all others: one of eight is wrong
+    found = summed(cohort, shares)
+    np.testing.assert_array_equal(found, cohort.sum_of(list(cohort.words)))
+    liar = Cohort(9).announce().share()
+    liar.letters["d005"] = {to: bytes(len(letter)) for to, letter in liar.letters["d005"].items()}
+    liar.mask()
+    with pytest.raises(UnrecoverableError) as named:
+        summed(liar)
+    assert named.value.devices == ("d005",)
+
+
+def test_a_member_survives_its_disk() -> None:
+    cohort = Cohort(9).announce()
+    for step in (cohort.share, cohort.mask):
+        cohort.members = {
+            name: again
+            for name, one in cohort.members.items()
+            if (again := Member.from_tensors(one.to_tensors())) is not None
+        }
+        assert len(cohort.members) == 9
+        step()
+    before = cohort.members["d003"]
+    assert Member.from_tensors(before.to_tensors()) == before
+    found = summed(cohort)
+    np.testing.assert_array_equal(found, cohort.sum_of(cohort.devices))
+    assert Member.from_tensors(None) is Member.from_tensors({}) is None
+
+
+def test_shares_below_the_threshold_tell_nothing_and_the_prime_is_one() -> None:
+    for base in (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37):
+        assert pow(base, PRIME - 1, PRIME) == 1
+    secret = bytes(range(32))
+    shares = dict(enumerate(split(secret, 4, range(1, 8)), 1))
+    assert joined(shares, 4, lambda found: found == secret) == secret
+    # With one share less, each value of the secret has one polynomial: nothing is excluded.
+    some = {place: shares[place] for place in (1, 5, 6)}
+    other = bytes(32)
+    assert joined({**some}, 4, lambda found: True) is None
+    assert joined(some, 3, lambda found: found in (secret, other)) is None
+
+
+def test_a_mask_is_used_once_for_each_word() -> None:
+    key = bytes(range(32))
+    assert len(set(expanded(key, 4096).tolist())) > 4090
+    np.testing.assert_array_equal(expanded(key, 8), expanded(key, 100)[:8])
+
+
+def test_devices_are_cut_into_cohorts_of_no_less_than_the_fewest() -> None:
+    assert parts([f"d{n}" for n in range(FEWEST - 1)]) == []
+    for count in (FEWEST, MOST, MOST + 1, 1000):
+        found = parts([f"d{n:04d}" for n in range(count)])
+        assert sorted(name for part in found for name in part) == [f"d{n:04d}" for n in range(count)]
+        assert all(FEWEST <= len(part) <= MOST for part in found)

@@ -1,0 +1,112 @@
+"""Where clusters' data lie, from descriptors without and with noise."""
+
+import numpy as np
+import pytest
+
+from shoal.core.algorithm import densities, find
+from shoal.core.errors import BadPayload
+from shoal.core.exchange.choosing import ClusterDensities
+from shoal.core.exchange.parts import Descriptor
+from shoal.core.inference.nearness import nearness
+from shoal.core.server_kit.fleet.densities import cluster_densities
+from shoal.core.types import Tensors
+from tests.core.server_kit.described import CLASSES, DIMS, device, private
+
+HOMES = {f"d{number}": f"c{number % 2}" for number in range(6)}
+PROJECTOR = {"mean": np.zeros(DIMS), "components": np.eye(DIMS)}
+
+
+def fleet(apart: float = 1.5) -> dict[str, Descriptor]:
+    return {name: device(int(name[1:]), apart * (home == "c1")) for name, home in HOMES.items()}
+
+
+def found(described: dict[str, Descriptor], homes: dict[str, str] = HOMES) -> Tensors:
+    clusters = cluster_densities(described, homes, ["c0", "c1"])
+    assert clusters is not None
+    ClusterDensities(PROJECTOR, PROJECTOR, clusters)  # it is one
+    return clusters
+
+
+def test_a_density_has_the_moments_of_all_samples_of_a_cluster() -> None:
+    clusters = found(fleet())
+    assert clusters["means"].shape == (2, 1 + CLASSES, DIMS)
+    for index, shift in enumerate((0.0, 1.5)):
+        expected = np.arange(CLASSES)[:, None] * 2.0 + shift + np.zeros(DIMS)
+        assert clusters["means"][index, 1:] == pytest.approx(expected, abs=0.35)
+        assert clusters["variances"][index, 1:] == pytest.approx(np.ones((CLASSES, DIMS)), abs=0.35)
+        assert clusters["shares"][index, 1:] == pytest.approx(np.full(CLASSES, 0.25), abs=0.06)
+        assert clusters["shares"][index, 0] == pytest.approx(0.001)
+
+
+def test_a_class_that_a_cluster_lacks_is_unlikely_there_and_not_impossible() -> None:
+    described = fleet() | {name: device(int(name[1:]), mix=(1, 1, 1, 0)) for name in ("d0", "d2", "d4")}
+    clusters = found(described)
+    assert clusters["shares"][0, 1 + 3] == 0.0
+    assert clusters["shares"][0, 0] < 0.01
+    assert np.isfinite(nearness(np.full((5, DIMS), 6.0), clusters, 3.0).logarithms).all()
+
+
+@pytest.mark.parametrize("samples", [5, 30])
+def test_samples_are_nearest_to_their_own_cluster(samples: int) -> None:
+    chance, clusters = np.random.default_rng(5), found(fleet())
+    for index, shift in enumerate((0.0, 1.5)):
+        labels = chance.integers(0, CLASSES, samples)
+        near = nearness(labels[:, None] * 2.0 + shift + chance.normal(size=(samples, DIMS)), clusters, 3.0)
+        assert near.logarithms.argmax() == index
+        assert near.spread < 1.5
+
+
+def test_noise_makes_densities_wider_and_less_sure_and_not_wrong() -> None:
+    homes = {f"d{number}": f"c{number % 2}" for number in range(4)}
+    described = {name: private(int(name[1:]), 0.3 * (home == "c1")) for name, home in homes.items()}
+    clusters = found(described, homes)
+    assert (clusters["variances"] > 0.0).all()
+    chance, centers = np.random.default_rng(5), np.random.default_rng(0).normal(size=(CLASSES, DIMS)) * 0.2
+    for index, shift in enumerate((0.0, 0.3)):
+        samples = centers[chance.integers(0, CLASSES, 40)] + 0.1 * chance.normal(size=(40, DIMS)) + shift
+        assert nearness(samples, clusters, 3.0).logarithms.argmax() == index
+
+
+def test_a_cluster_of_which_nothing_is_known_has_the_density_of_all() -> None:
+    everyone = dict.fromkeys(HOMES, "c0")
+    clusters = found(fleet(), everyone)
+    for tensor in clusters.values():
+        assert tensor[0].tolist() == tensor[1].tolist()
+    assert cluster_densities({}, HOMES, ["c0"]) is None
+    assert cluster_densities(fleet(), {}, ["c0"]) is None
+
+
+def test_the_order_of_devices_makes_no_difference() -> None:
+    one, other = found(fleet()), found(dict(reversed(fleet().items())))
+    assert all(one[name].tobytes() == other[name].tobytes() for name in one)
+
+
+def test_only_algorithms_with_descriptors_have_densities() -> None:
+    for name in ("ifca", "flux"):
+        half = find(name)[0].server()
+        state = half.start({"w": np.zeros(2, np.float32)}, find(name)[0].configure("default", {}))
+        assert densities(half, state) is None, "not before the clusters are formed"
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"shares": np.ones((2, 2))}, "do not fit together"),
+        ({"shares": np.zeros((2, 3))}, "not a positive number"),
+        ({"shares": -np.ones((2, 3))}, "not a positive number"),
+        ({"variances": np.zeros((2, 3, 4))}, "not a positive number"),
+        ({"means": np.full((2, 3, 4), np.nan)}, "not a positive number"),
+        ({"means": np.ones((2, 3, 4), np.float32)}, "float64"),
+        ({"means": np.ones((2, 3, 5))}, "do not fit together"),
+        ({"more": np.ones(1)}, "have the tensors"),
+    ],
+)
+def test_densities_that_are_none_are_refused(changes: Tensors, problem: str) -> None:
+    sane: Tensors = {
+        "shares": np.ones((2, 3)),
+        "means": np.zeros((2, 3, 4)),
+        "variances": np.ones((2, 3, 4)),
+    }
+    ClusterDensities({}, {}, sane)
+    with pytest.raises(BadPayload, match=problem):
+        ClusterDensities({}, {}, {**sane, **changes})

@@ -1,0 +1,203 @@
+"""A server that answers the page by a script: eight devices in four groups, and a run with one model.
+
+Everything behind these answers is real: the views, the feed, the application and the web server.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import uvicorn
+
+from fedserver.authority.answers import Known
+from fedserver.coordinator.status_types import (
+    DeviceFigures,
+    DeviceStatus,
+    RunStatus,
+    RunSummary,
+    ServerStatus,
+)
+from fedserver.page.access import KEY_BYTES, Access
+from fedserver.page.app import application
+from fedserver.page.feed import Feed
+from fedserver.page.serve import bound
+from fedserver.page.source import Server
+from fedserver.store.identities.records import DeviceStanding, Registered
+from fedserver.store.integrity.records import RunSpec
+from shoal.core.errors import NotFound, Unavailable
+from shoal.core.identity.joining import Role
+from shoal.core.privacy.cost import Cost
+from shoal.core.privacy.report import Statement
+from shoal.core.server_kit.history.records import ClusterRound, DeviceRound, Position, RoundHistory, RunEvent
+from tests.waiting import HANG
+
+PLAIN = tuple(f"device-{number}" for number in range(1, 9))
+HOSTILE = (
+    "<img src=x onerror=window.pwned=1>",
+    "</script><script>window.pwned=1</script>",
+    "\"'><svg onload=window.pwned=1>",
+    "javascript:window.pwned=1",
+    "\u202egnirts desrever",
+    "nul\x00 bell\x07 escape\x1b[31m",
+    "x" * 10_000,
+    "\u200b\u2066{{constructor.constructor('window.pwned=1')()}}",
+)
+GROUPED = 4
+PLACES = [Position(8.0 * (at % 2) + 0.5 * (at // 4), 8.0 * (at % 4 // 2), 0.3, 0.1, 0.2) for at in range(8)]
+
+
+@dataclass
+class Story:
+    """What the server says. rounds: how many of the run with groups are over. away: whether it is."""
+
+    names: Sequence[str] = PLAIN
+    rounds: int = 12
+    away: bool = False
+
+    def status(self) -> ServerStatus:
+        self._answers()
+        states = ("working", "working", "idle", "idle", "idle", "absent", "absent", "idle")
+        devices = []
+        for number, (device, state) in enumerate(zip(self.names, states, strict=True)):
+            lease = ("flux", self.rounds, 1) if state == "working" else None
+            devices.append(DeviceStatus(device, state, 3.0 * number, self.names[0], lease))
+        notices = (f"the disk of {self.names[0]} is full",)
+        return ServerStatus("1.2.3", tuple(devices), (self.runs()[0],), notices)
+
+    def runs(self) -> list[RunSummary]:
+        self._answers()
+        flux = RunSummary("flux", self.names[1], "flux", "default", "open", self.rounds + 1)
+        fedavg = RunSummary("fedavg", "fedavg", "fedavg", "default", "finished", 10)
+        waiting: dict[str, Any] = {
+            "title": f"round for {self.names[2]}",
+            "waiting_for": "6 of 8 reports are in",
+            "waiting_devices": tuple(self.names[:2]),
+            "time_left": 90.0,
+        }
+        return [
+            replace(flux, **waiting, created=2_000.0, cluster_count=4, accuracy=0.914),
+            replace(fedavg, created=1_990.0, cluster_count=1, accuracy=0.74),
+        ]
+
+    def devices(self) -> list[Known]:
+        self._answers()
+        found = []
+        for number, device in enumerate(self.names):
+            labels = {"site": self.names[number % 2]}
+            standing = DeviceStanding.APPROVED
+            found.append(Known(Registered(device, device, Role.TRAIN, labels, standing, 0.0, "", ""), 1.0))
+        return found
+
+    def show(self, run: str) -> RunStatus:
+        self._answers()
+        for summary in self.runs():
+            if summary.run == run:
+                return self._shown(summary)
+        raise NotFound(f"there is no run {run!r}")
+
+    def _shown(self, summary: RunSummary) -> RunStatus:
+        flux = summary.run == "flux"
+        released = {
+            device: Statement(Cost(0.1 + 0.1 * number), unprotected=(self.names[3],) * (number % 2))
+            for number, device in enumerate(self.names)
+        }
+        return RunStatus(
+            summary,
+            {f"c{key}": tuple(self.names[key::4]) for key in range(4)} if flux else {"global": ()},
+            tuple(self._figures(number, flux) for number in range(8)),
+            missing={self.names[0]: f"it said {self.names[1]}"},
+            released=released,
+            spec=RunSpec(self.names[1], "flux", parameters={"rounds": 20, "note": self.names[4]}),
+        )
+
+    def _figures(self, number: int, flux: bool) -> DeviceFigures:
+        cluster, accuracy = (f"c{number % 4}", 0.9 + 0.01 * (number % 4)) if flux else ("global", 0.74)
+        return DeviceFigures(self.names[number], cluster, accuracy, 0.3, 40, 10_000, 20_000)
+
+    def history(self, run: str, after: int = 0) -> Iterator[RoundHistory]:
+        self._answers()
+        return map(self._round, range(after + 1, self.rounds + 1 if run == "flux" else 1))
+
+    def _round(self, number: int) -> RoundHistory:
+        groups = [f"c{each}" for each in range(4)] if number >= GROUPED else ["global"]
+        accuracy = None if number % 2 else 1.0 - 0.7 / number
+        clusters = [
+            ClusterRound(
+                key,
+                devices=8 // len(groups),
+                loss=(2.0 + 0.1 * at) / number,
+                accuracy=None if accuracy is None else accuracy - 0.02 * at,
+            )
+            for at, key in enumerate(groups)
+        ]
+        devices = [
+            DeviceRound(device, groups[at % len(groups)], worked=1.0 + 0.1 * at)
+            for at, device in enumerate(self.names)
+        ]
+        found = RoundHistory(
+            number,
+            f"round for {self.names[2]}",
+            seconds=2.0 + number % 3,
+            progress=number,
+            measured_on="train" if number % 2 else "held_out",
+            loss=2.0 / number,
+            accuracy=accuracy,
+            bytes_up=1000,
+            bytes_down=2000,
+            clusters=tuple(clusters),
+            devices=tuple(devices),
+        )
+        if number != GROUPED:
+            return found
+        event = RunEvent("grouped", f"8 devices form 4 clusters, said {self.names[0]}")
+        return replace(found, events=(event,), positions=dict(zip(self.names, PLACES, strict=True)))
+
+    def _answers(self) -> None:
+        if self.away:
+            raise Unavailable("no server is running")
+
+
+@dataclass(frozen=True)
+class Served:
+    """A page that is served. links: makes one."""
+
+    address: str
+    access: Access
+
+    @property
+    def link(self) -> str:
+        return f"{self.address}/open/{self.access.link(time.time())}"
+
+
+@contextmanager
+def served(story: Story, interval: float = 0.02) -> Iterator[Served]:
+    """Serve the page of a story, in a thread."""
+    with bound("127.0.0.1:0") as at:
+        access = Access(bytes(KEY_BYTES), "story")
+        server: uvicorn.Server | None = None
+        started = threading.Event()
+
+        async def serve() -> None:
+            nonlocal server
+            feed = Feed(Server(story), interval)
+            app = application(feed, access, "shoal-page")
+            server = uvicorn.Server(uvicorn.Config(app, lifespan="off", ws="none", log_level="warning"))
+            at.listen()
+            asking = asyncio.create_task(feed.ask())
+            started.set()
+            await server.serve(sockets=[at])
+            asking.cancel()
+
+        thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
+        thread.start()
+        assert started.wait(HANG)
+        try:
+            yield Served(f"http://127.0.0.1:{at.getsockname()[1]}", access)
+        finally:
+            assert server is not None
+            server.should_exit = server.force_exit = True
+            thread.join(HANG)
