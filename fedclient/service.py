@@ -1,6 +1,7 @@
 """What the verbs of the command line do, put together from the parts: link, training process, folder."""
 
 import asyncio
+import math
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
@@ -54,7 +55,9 @@ async def serve(settings: ClientConfig, console: Console, until: Until, give_up_
                     raise DataFault("the data have no labels to train on", hint)
                 store, outbox = BlobStore(folder.blobs), Outbox(folder.outbox)
                 limits = settings.limits
-                allowance = Allowance(limits.download_bytes, limits.kept_bytes, give_up_after)
+                allowance = Allowance(
+                    limits.download_bytes, limits.kept_bytes, give_up_after, limits.bandwidth or math.inf
+                )
                 agent = Agent(
                     link,
                     executor,

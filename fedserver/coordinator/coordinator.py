@@ -122,7 +122,7 @@ class Coordinator:
         async with self._turn:
             self.closed = True
             if self.reducers is not None:
-                self.reducers.close()
+                await asyncio.to_thread(self.reducers.close)
             with suppress(StorageFault):
                 await self.write_journal()
             await self.storage.close()

@@ -39,9 +39,10 @@ class Reducers:
             return [done(job) for job in jobs]
 
     def close(self) -> None:
+        """End the workers, after the jobs that they are at."""
         with self._starting:
             if self._pool is not None:
-                self._pool.shutdown(wait=False, cancel_futures=True)
+                self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None
 
     def _running(self) -> ProcessPoolExecutor:

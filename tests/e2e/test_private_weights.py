@@ -29,18 +29,21 @@ def spec(name: str, parameters: dict[str, object]) -> RunSpec:
     return replace(processes.spec("fedavg"), name=name, parameters=parameters, policy=POLICY)  # type: ignore[arg-type]
 
 
-STRICT = {"rounds": 4, "epochs": 1, "batch_size": 64, "learning_rate": 0.2, "earliest": 1, "dp_epsilon": 3.0}
+STRICT = {"rounds": 4, "epochs": 1, "batch_size": 64, "learning_rate": 0.2, "dp_epsilon": 3.0}
+OWN = {"flux": {"earliest": 1}, "feroma": {"warm_up": 0.25}}
 
 
-def test_flux_finishes_where_nothing_may_leave_in_the_open(tmp_path: Path) -> None:
+@pytest.mark.parametrize("algorithm", OWN)
+def test_a_run_finishes_where_nothing_may_leave_in_the_open(algorithm: str, tmp_path: Path) -> None:
     """Each device then has one epsilon, and the server says the same."""
     pytest.importorskip("opacus")
     budget = Budget(allow_unprotected=False, allow_plain_weights=False)
     members = [member(number) for number in range(DEVICES)]
     run = replace(
         processes.spec("flux"),
+        algorithm=algorithm,
         name="strict",
-        parameters={**STRICT, "privacy": "explicit", "epsilon": 3.0, "delta": 1e-6},
+        parameters={**STRICT, **OWN[algorithm], "privacy": "explicit", "epsilon": 3.0, "delta": 1e-6},
         policy=POLICY,
     )
 

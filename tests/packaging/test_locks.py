@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PINNED = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", re.M)
-EXTRAS = {"server": ("server",), "client": ("client", "dp")}
+EXTRAS = {"server": ("server",), "client": ("client", "dp"), "infer": ("infer",)}
 
 
 def plain(name: str) -> str:

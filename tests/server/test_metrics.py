@@ -17,13 +17,14 @@ from fedserver.metrics import metrics
 from shoal.core.errors import ConfigError
 from shoal.core.exchange.link import Failure, Report
 from tests.server.servers import DEVICES, hands, serve_all, server, start
+from tests.waiting import HANG
 
 MONITORING = Path(__file__).parents[2] / "deploy" / "monitoring"
 NAME = re.compile(r"\bshoal_[a-z_]+")
 
 
 def scraped(address: str) -> str:
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=30) as answer:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=HANG) as answer:
         return str(answer.read().decode())
 
 

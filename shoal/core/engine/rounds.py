@@ -328,7 +328,8 @@ class RoundEngine(View):
     def _changed(self, event: Changed) -> list[Effect]:
         if self.stage is Stage.REDUCING:
             raise IllegalEvent("a run that is reducing cannot be changed")
-        self._ends += event.policy.deadline - self._policy.deadline
+        former, deadline = self._policy.deadline, event.policy.deadline
+        self._ends = self._ends + deadline - former if math.isfinite(former) else self._now + deadline
         self._policy, self.state, self._may_be_over = event.policy, event.state, True
         self._opening.policy = event.policy
         self._tasks.change(event.policy)

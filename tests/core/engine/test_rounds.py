@@ -1,5 +1,6 @@
 """The round engine, event by event."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ import pytest
 from shoal.core.algorithm import Plan, Report
 from shoal.core.engine.events import (
     Abandon,
+    Changed,
     Effect,
     Event,
     Failed,
@@ -243,6 +245,15 @@ def test_a_silent_device_counts_as_gone_and_one_that_is_heard_does_not() -> None
     assert isinstance(save, Save)
     assert save.missing == {"d0": "not heard from for 30 s"}
     assert save.memory.misses == {"d0": 1}
+
+
+@pytest.mark.parametrize(("former", "new", "ends"), [(math.inf, 60.0, 70.0), (600.0, 60.0, 60.0)])
+def test_a_changed_deadline_counts_for_the_open_round(former: float, new: float, ends: float) -> None:
+    machine = opened(2, minimum=1, deadline=former, device_timeout=1000.0)
+    feed(machine, Reported("d1", 1, 1), Tick(10.0))
+    policy = RoundPolicy(minimum=1, deadline=new, device_timeout=1000.0)
+    assert feed(machine, Changed(policy, machine.state), Tick(ends - 1.0)) == []
+    assert kinds(feed(machine, Tick(ends))) == ["Withdraw", "Reduce"]
 
 
 def test_a_device_that_called_while_no_tick_came_is_not_silent() -> None:

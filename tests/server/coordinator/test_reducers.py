@@ -1,23 +1,28 @@
 """Reducers are real processes: same bits, and none of them outlives its server or costs a round."""
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.reducers import Reducers
 from fedserver.store.content.mapped import MappedTensors
 from shoal.core.exchange.tensors import digest, manifest_of, pack
 from shoal.core.server_kit.aggregation import pieces
-from shoal.core.server_kit.aggregation.pieces import spread_over
+from shoal.core.server_kit.aggregation.pieces import Job, spread_over
 from shoal.core.server_kit.aggregation.robust import RULES, Update, combine
-from shoal.core.types import Tensors
+from shoal.core.types import Array, Tensors
+from tests.server.servers import SETTINGS, expected, models, serve_all, start
+from tests.server.toys import same_models
 from tests.waiting import HANG
 
 BASE: Tensors = {"w": np.zeros((3, 100_000), np.float32), "b": np.zeros(7, np.float32)}
@@ -64,6 +69,30 @@ def test_processes_make_the_same_models_also_after_one_of_them_was_killed(
         for rule in RULES:  # the server does it itself, and then with new workers
             assert digest(combine(rule, BASE, updates).model) == expected[rule]
         assert reducers._pool is not running
+
+
+def test_a_run_has_the_same_models_with_reducers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "WORTH", 1)
+    done: list[str] = []
+    real = Reducers.map
+
+    def noted(self: Reducers, jobs: Sequence[Job]) -> list[list[Array]]:
+        done.extend(job.work for job in jobs)
+        return real(self, jobs)
+
+    monkeypatch.setattr(Reducers, "map", noted)
+
+    async def play() -> None:
+        coordinator = await Coordinator.open(tmp_path, replace(SETTINGS, reducers=1))
+        try:
+            await start(coordinator)
+            await serve_all(coordinator)
+            assert same_models(models(coordinator), expected())
+        finally:
+            await coordinator.close()
+
+    asyncio.run(play())
+    assert {"squares", "mean"} <= set(done)
 
 
 SERVER = """

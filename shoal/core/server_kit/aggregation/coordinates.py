@@ -95,8 +95,8 @@ def _middle(parts: Sequence[Tensors], name: str, like: Array, cut: int) -> Array
 
 
 def _most(parts: int, size: int) -> int:
-    """How many coordinates are looked at together: as many as fit, whatever does it, so that the bits are the
-    same."""
+    """How many coordinates are looked at together: as many as fit. Workers take as many, for the same
+    bits."""
     return max(1, min(MATRIX // (8 * parts), size))
 
 
