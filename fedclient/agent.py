@@ -21,6 +21,7 @@ from typing import TypeVar
 
 from fedclient.faults import TaskFailed
 from fedclient.net.backoff import FIRST, Backoff, patiently
+from fedclient.net.throttle import Throttle
 from fedclient.reporter import Reporter, named
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import Mark, Outbox
@@ -42,7 +43,7 @@ from shoal.core.errors import (
 from shoal.core.exchange.link import Failure, Hello, Idle, Link, Outcome, Report, Task, Welcome
 from shoal.core.exchange.payload import BlobRef, Payload
 from shoal.core.exchange.wire import work_key
-from shoal.core.types import RunId
+from shoal.core.types import Bytes, RunId
 from shoal.shell import crash
 
 T = TypeVar("T")
@@ -67,12 +68,14 @@ class Allowance:
     """The owner's limits. download_bytes: size of one model. kept_bytes: size of all stored models and
     results.
 
-    give_up_after: seconds without a server after which the agent gives up.
+    give_up_after: seconds without a server after which the agent gives up. bandwidth: bytes a second, in both
+    directions together.
     """
 
     download_bytes: int = 2 << 30
     kept_bytes: int = 8 << 30
     give_up_after: float = float("inf")
+    bandwidth: float = float("inf")
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,7 @@ class Agent:
         self._mark, self._reporter, self._allowance = mark, reporter, allowance
         self._chance, self._note_failure, self._check_consent = chance, note_failure, check_consent
         self._calls, self._faults = Backoff(chance), Backoff(chance)
+        self._throttle = Throttle(allowance.bandwidth)
         self._welcome: Welcome | None = None
         self._work: _Work | None = None
 
@@ -342,9 +346,14 @@ class Agent:
                 "raise limits.download_bytes in this device's settings",
             )
         try:
-            await self._patiently(lambda: self._store.fetch(blob, self._link.fetch))
+            await self._patiently(lambda: self._store.fetch(blob, self._received))
         except BadPayload:  # an earlier part may be damaged: once more from the start
-            await self._patiently(lambda: self._store.fetch(blob, self._link.fetch))
+            await self._patiently(lambda: self._store.fetch(blob, self._received))
+
+    async def _received(self, blob: BlobRef, start: int) -> AsyncIterator[Bytes]:
+        async for chunk in self._link.fetch(blob, start):
+            await self._throttle.take(len(chunk))
+            yield chunk
 
     async def _upload_all(self, result: Payload | Failure) -> None:
         if isinstance(result, Payload):
@@ -369,8 +378,9 @@ class Agent:
                     f"the server accepted no more bytes of a result after {before} of {blob.size}"
                 )
 
-    async def _chunks(self, blob: BlobRef, start: int) -> AsyncIterator[bytes]:
+    async def _chunks(self, blob: BlobRef, start: int) -> AsyncIterator[Bytes]:
         for chunk in self._store.chunks(blob, start):
+            await self._throttle.take(len(chunk))
             yield chunk
             crash.point("device.chunk-sent")
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from fedclient.net.throttle import LEAST
 from fedclient.store.consent import Consents
 from shoal.core.data.views import HELD_OUT
 from shoal.core.errors import ConfigError
@@ -179,14 +180,21 @@ class ComputeConfig:
 @dataclass(frozen=True)
 class LimitsConfig:
     """The owner's limits. download_bytes: size of one model. kept_bytes: size of all stored models and
-    results. memory_bytes: memory of the process that runs a graph, on a device without a learner.
+    results. memory_bytes: memory of the process that runs a graph, on a device without a learner. bandwidth:
+    bytes a second, in both directions together; unset: no limit.
     """
 
     download_bytes: int = 2 << 30
     kept_bytes: int = 8 << 30
     memory_bytes: int = 1 << 30
+    bandwidth: int | None = None
 
     def __post_init__(self) -> None:
+        if self.bandwidth is not None and self.bandwidth < LEAST:
+            raise ConfigError(
+                f"bandwidth is {self.bandwidth} bytes a second, and the least is {LEAST}",
+                "use more, or remove it for no limit",
+            )
         if min(self.download_bytes, self.kept_bytes, self.memory_bytes) < 1:
             raise ConfigError("limits are numbers of bytes, 1 or more", "remove them to get the defaults")
 

@@ -6,7 +6,7 @@ module retries nothing: `Unavailable` tells the caller that the call can be repe
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import grpc
@@ -50,6 +50,7 @@ from shoal.core.exchange.link import (
 from shoal.core.exchange.parts import Evidence
 from shoal.core.exchange.payload import BlobRef
 from shoal.core.types import Bytes, RunId
+from shoal.shell.sockets import End, while_moving
 
 if TYPE_CHECKING:  # the same classes at run time: only types tell calls that are awaited from others
     from shoal.core.exchange._pb.fed.v1.blob_service_pb2_grpc import BlobServiceAsyncStub
@@ -61,8 +62,8 @@ if TYPE_CHECKING:  # the same classes at run time: only types tell calls that ar
 T = TypeVar("T")
 
 WINDOW = 1 << 19
-"""Bytes in flight: enough for 40 Mbit/s at a round trip of 0.1 s, and few enough that on the slowest
-connection that a transfer may have, they move before either side times out.
+"""Bytes in flight at first. gRPC lets this grow where a line is long and fast, so a sender that is not asked
+for more also looks at what the other end has confirmed: see `while_moving`.
 """
 OPTIONS = (
     ("grpc.max_receive_message_length", 4 << 20),
@@ -75,7 +76,7 @@ OPTIONS = (
     ("grpc.http2.max_pings_without_data", 0),  # or a device that computes for an hour would stop asking
     ("grpc.min_reconnect_backoff_ms", int(CONNECTION * 1000)),  # how long a dial may take
     ("grpc.use_local_subchannel_pool", 1),  # or a new channel would be given the old one's connection
-    ("grpc.http2.bdp_probe", 0),  # a window that grows would hide for minutes whether a slow line moves
+    ("grpc.http2.bdp_probe", 1),  # the window grows with the line
     ("grpc.http2.lookahead_bytes", WINDOW),
     ("grpc.enable_retries", 0),
     ("grpc.enable_http_proxy", 0),  # a loopback address is never another machine's to reach
@@ -223,18 +224,14 @@ class RpcLink:
     async def upload(self, blob: BlobRef, start: int, chunks: AsyncIterator[Bytes]) -> int:
         clock = asyncio.get_running_loop().time
         progress = Progress(clock())
-        async with self._calling() as to, asyncio.timeout_at(progress.until()) as limit:
-
-            def taken(size: int) -> None:
-                progress.moved(size, clock())
-                with suppress(RuntimeError):  # the call has just ended
-                    limit.reschedule(progress.until())
-
+        async with self._calling() as to:
             broken: list[Exception] = []
-            requests = _requests(blob, start, _noting(chunks, broken), taken)
+            requests = _requests(
+                blob, start, _noting(chunks, broken), lambda size: progress.moved(size, clock())
+            )
             call = to.upload(requests, metadata=self._identity())
             try:
-                response = await call
+                response = await while_moving(call, progress, self._is_server)
             except (asyncio.CancelledError, aio.AioRpcError):
                 if broken:  # gRPC cancels a call whose request iterator failed, and hides the cause
                     raise broken[0] from None
@@ -242,6 +239,10 @@ class RpcLink:
             finally:
                 call.cancel()
         return _held(blob, response.held)
+
+    def _is_server(self, end: End) -> bool:
+        """Whether the other end of a connection may be the server's: its name may have many addresses."""
+        return end[1] == int(self.address.rpartition(":")[2])
 
     def _identity(self) -> tuple[tuple[str, str], ...]:
         """The session of a call. The device is the TLS peer; only in plain text, on loopback, is it named

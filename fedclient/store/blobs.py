@@ -11,7 +11,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
-from shoal.core.engine.timeouts import STALL
 from shoal.core.errors import BadPayload, Refused
 from shoal.core.exchange.payload import BlobRef, Weights
 from shoal.core.exchange.tensors import manifest_of, pack, unpack
@@ -118,11 +117,10 @@ class BlobStore:
         """The bytes of a blob that is here, from `start` on."""
         with self.path(blob).open("rb", buffering=0) as file:
             file.seek(start)
-            seconds = STALL
-            while chunk := file.read(next_size(start, seconds, CHUNK)):
-                start, began = start + len(chunk), time.monotonic()
+            at, began = start, time.monotonic()
+            while chunk := file.read(next_size(at, at - start, time.monotonic() - began, CHUNK)):
+                at += len(chunk)
                 yield chunk
-                seconds = (time.monotonic() - began) * CHUNK / len(chunk)
 
     def make_room(self, wanted: Iterable[BlobRef], most: int) -> None:
         """Before these are fetched: delete the oldest blobs until all fit into `most` bytes.

@@ -59,8 +59,8 @@ OPTIONS = (
     ("grpc.http2.max_ping_strikes", 2),
     ("grpc.max_connection_idle_ms", 15 * 60_000),
     ("grpc.so_reuseport", 0),  # two servers on one port would share its devices
-    ("grpc.http2.bdp_probe", 0),  # a few MB for an upload instead of 15 to 20
-    ("grpc.http2.lookahead_bytes", 1 << 19),  # what may be under way, as devices have it
+    ("grpc.http2.bdp_probe", 1),  # what may be under way grows with the line, as devices have it
+    ("grpc.http2.lookahead_bytes", 1 << 19),  # and this is where it begins
 )
 DEVICE_SERVICES = ("fed.v1.DeviceService", "fed.v1.BlobService", "fed.v1.PlacementService")
 

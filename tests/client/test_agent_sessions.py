@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fedclient.agent import Until
+from fedclient.net.throttle import Throttle
 from shoal.core.errors import Refused
 from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import Evaluate
@@ -156,6 +157,21 @@ def test_the_models_of_a_task_fit_beside_what_is_kept(device: Device, server: Me
     device.executor.before = [look]
     device.run(Until.ONCE, kept_bytes=2 * blob.size)
     assert kept == [2 * blob.size]
+
+
+def test_models_and_results_keep_to_the_bandwidth_of_the_owner(
+    device: Device, server: MemoryServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[tuple[float, int]] = []
+
+    async def take(throttle: Throttle, size: int) -> None:
+        taken.append((throttle._rate, size))
+
+    monkeypatch.setattr(Throttle, "take", take)
+    (blob,) = {weights.blob for weights in server.tasks[0].payload.weights()}
+    device.run(Until.ONCE, bandwidth=50_000.0)
+    assert sum(size for _, size in taken) == 2 * blob.size  # the result is as large as the model
+    assert {rate for rate, _ in taken} == {50_000.0}
 
 
 def test_a_task_without_tensors(device: Device, server: MemoryServer) -> None:

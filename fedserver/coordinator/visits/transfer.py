@@ -11,7 +11,6 @@ from fedserver.coordinator.visits.visitor import Visitor
 from fedserver.store.content.blobs import Blobs
 from fedserver.store.content.frames import Frame
 from fedserver.store.content.upload import Upload
-from shoal.core.engine.timeouts import STALL
 from shoal.core.errors import BadPayload, DiskFull, NotFound, Refused, ServerFull, TooOften
 from shoal.core.exchange.admit import largest_upload, most_models
 from shoal.core.exchange.payload import BlobRef
@@ -64,14 +63,14 @@ async def read(blobs: Blobs, blob: BlobRef, start: int) -> AsyncIterator[Frame]:
         except FileNotFoundError:
             raise NotFound(f"blob {blob.sha256[:12]} is gone", "ask for the next task") from None
         with file:
-            seconds = STALL
-            while start < blob.size:
-                frame = await blobs.frames.get(file, blob.sha256, start, next_size(start, seconds, CHUNK))
+            at, began = start, clock()
+            while at < blob.size:
+                size = next_size(at, at - start, clock() - began, CHUNK)
+                frame = await blobs.frames.get(file, blob.sha256, at, size)
                 if not frame.data:
                     return
-                start, began = start + len(frame.data), clock()
+                at += len(frame.data)
                 yield frame
-                seconds = (clock() - began) * CHUNK / len(frame.data)
 
 
 async def uploaded(coordinator: Coordinator, visitor: Visitor, blob: BlobRef) -> int:

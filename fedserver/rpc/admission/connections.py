@@ -10,18 +10,15 @@ connections that no call has been served on are closed.
 """
 
 import asyncio
-import ipaddress
 import os
 import resource
 import socket
 import sys
 from collections import Counter, OrderedDict
-from collections.abc import Container, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from urllib.parse import unquote
+from collections.abc import Container
+from contextlib import suppress
 
-End = tuple[str, int]
-"""The address and the port at the other end of a connection."""
+from shoal.shell.sockets import End, connections, end_of
 
 MOST_REFUSED = 16
 """Refused calls in a row on one connection."""
@@ -33,7 +30,6 @@ WATCHED = 1.0
 """Seconds between two looks at how many descriptors are in use."""
 REMEMBERED = 65_536
 """Connections whose calls are remembered."""
-DESCRIPTORS = "/dev/fd"
 
 
 class Connections:
@@ -97,12 +93,6 @@ class Others(Container[End]):
         return end not in self._ends
 
 
-def end_of(peer: str) -> End:
-    """The end that gRPC names, such as "ipv6:%5B::1%5D:50051"; ("", 0) for a Unix socket."""
-    host, _, port = peer.partition(":")[2].rpartition(":")
-    return (_plain(unquote(host).strip("[]")), int(port)) if port.isdigit() else ("", 0)
-
-
 def close(ends: Container[End], ports: Container[int]) -> int:
     """Shut down the connections to `ports` of this process from `ends`; return how many there were.
 
@@ -110,26 +100,12 @@ def close(ends: Container[End], ports: Container[int]) -> int:
     too many is cut, and its device makes a new one.
     """
     closed = 0
-    for descriptor in _descriptors():
-        with (
-            suppress(OSError, ValueError),
-            _socket(descriptor) as found,
-        ):  # ValueError: it is not an IP socket
-            _, own, *_ = found.getsockname()
-            if own in ports:
-                host, port, *_ = found.getpeername()
-                if (_plain(host), port) in ends:
-                    found.shutdown(socket.SHUT_RDWR)
-                    closed += 1
+    for found, (_, own), other in connections():
+        if own in ports and other in ends:
+            with suppress(OSError):
+                found.shutdown(socket.SHUT_RDWR)
+                closed += 1
     return closed
-
-
-def _descriptors() -> Iterable[int]:
-    """All that are in use, and maybe others: when none is left, there is none to list them with."""
-    try:
-        return map(int, os.listdir(DESCRIPTORS))
-    except OSError:
-        return range(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
 def _in_use() -> int:
@@ -140,21 +116,3 @@ def _in_use() -> int:
         return sys.maxsize
     os.close(descriptor)
     return descriptor
-
-
-@contextmanager
-def _socket(descriptor: int) -> Iterator[socket.socket]:
-    """A descriptor as a socket, which stays open. Given its kind, Python asks the kernel nothing about it."""
-    found = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, 0, fileno=descriptor)
-    try:
-        yield found
-    finally:
-        found.detach()
-
-
-def _plain(host: str) -> str:
-    """An address in one form: gRPC calls an IPv4 address on an IPv6 socket by its IPv4 form."""
-    with suppress(ValueError):
-        address = ipaddress.ip_address(host.partition("%")[0])
-        return str(getattr(address, "ipv4_mapped", None) or address)
-    return host

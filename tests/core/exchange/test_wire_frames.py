@@ -80,16 +80,19 @@ def test_an_upload_begins_with_its_start() -> None:
 
 
 def test_frames_grow_on_a_fast_line_and_begin_where_those_of_all_others_do() -> None:
-    def cuts(start: int, seconds: float) -> list[int]:
-        found, before = [start], 60.0
-        while found[-1] < 40:
-            found.append(found[-1] + wire.next_size(found[-1], before, 2))
-            before = seconds
+    def sizes(start: int, bytes_a_second: float) -> dict[int, int]:
+        """Where frames begin, and how long they are."""
+        found, at = {}, start
+        while at < 160:
+            moved = at - start
+            found[at] = wire.next_size(at, moved, moved / bytes_a_second, 2)
+            at += found[at]
         return found
 
-    assert cuts(0, 0.1) == [0, 2, 4, 6, 8, 16, 24, 32, 40]
-    assert cuts(0, 5.0) == list(range(0, 42, 2))
-    assert cuts(18, 0.1) == [18, 20, 22, 24, 32, 40]
+    small = dict.fromkeys(range(0, 64, 2), 2)
+    assert sizes(0, 50.0) == small | dict.fromkeys(range(64, 160, 8), 8)
+    assert sizes(0, 30.0) == dict.fromkeys(range(0, 160, 2), 2)
+    assert sizes(6, 50.0) == dict.fromkeys(range(6, 72, 2), 2) | dict.fromkeys(range(72, 160, 8), 8)
 
 
 def _length(data: bytes) -> bytes:

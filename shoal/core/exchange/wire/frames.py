@@ -16,23 +16,24 @@ from shoal.core.exchange.wire.bulk import message_from_bytes, varint
 from shoal.core.exchange.wire.tensors import blob_from_pb, checked_chunk, chunk_from_pb
 from shoal.core.types import Bytes
 
-LARGE, QUICK = 4, 0.2
-"""How many small frames a large one has, and the seconds that a small one may take on a fast line."""
+LARGE, ENOUGH, QUICK = 4, 32, 0.05
+"""How many small frames a large one has, after how many small ones the first large one may come, and the
+seconds that a small one may take then: the first megabytes only fill what buffers bytes on the way."""
 _FETCHED, _SENT = 0x0A, 0x12
 """How the two messages begin: the key of their field `chunk`."""
 _OFFSET, _CRC32, _DATA = 0x08, 0x15, 0x1A
 """The keys of the fields of a chunk."""
 
 
-def next_size(at: int, seconds: float, chunk: int) -> int:
+def next_size(at: int, moved: int, seconds: float, chunk: int) -> int:
     """How many bytes the next frame of a transfer should have, which starts at byte `at` of its blob.
 
-    seconds: what the last bytes took, for each small frame. chunk: bytes of a small frame. A frame is all
-    that shows of a transfer's progress, so a slow line gets small ones; on a fast one large ones cost less.
-    Large ones begin at multiples of their size, so that all who fetch a blob get the same.
+    moved, seconds: the bytes of this transfer so far, and what they took. chunk: bytes of a small frame. A
+    frame is all that shows of a transfer's progress, so a slow line gets small ones; on a fast one large ones
+    cost less. Large ones begin at multiples of their size, so that all who fetch a blob get the same.
     """
-    large = chunk * LARGE
-    return large if seconds < QUICK and at % large == 0 else chunk
+    fast = moved >= ENOUGH * chunk and seconds * chunk < QUICK * moved
+    return LARGE * chunk if fast and at % (LARGE * chunk) == 0 else chunk
 
 
 def fetch_frame(offset: int, data: Bytes) -> bytes:

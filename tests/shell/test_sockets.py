@@ -1,0 +1,103 @@
+"""What the kernel knows of this process's connections, and whether what was sent still moves."""
+
+import asyncio
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from random import Random
+
+import pytest
+
+from shoal.core.engine.timeouts import LEAST, STALL, Progress
+from shoal.shell import sockets
+from shoal.shell.sockets import acknowledged, connections, end_of, while_moving
+from tests.histories.loop import SimLoop
+from tests.waiting import HANG
+
+
+@contextmanager
+def connected() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Two ends of one TCP connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        near = socket.create_connection(server.getsockname())
+        far, _ = server.accept()
+    with near, far:
+        yield near, far
+
+
+def test_connections_are_found_by_both_ends() -> None:
+    with connected() as (near, far):
+        found = {(own, other) for _, own, other in connections()}
+        assert (near.getsockname(), far.getsockname()) in found
+        assert (far.getsockname(), near.getsockname()) in found
+        near.send(b"still open")
+        assert far.recv(100) == b"still open"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux says it")
+def test_the_kernel_says_what_the_other_end_has_confirmed() -> None:
+    with connected() as (near, far):
+        end = far.getsockname()
+        before = acknowledged(lambda other: other == end)
+        assert before is not None
+        near.sendall(bytes(10_000))
+        received = 0
+        while received < 10_000:
+            received += len(far.recv(10_000))
+        while acknowledged(lambda other: other == end) != before + 10_000:
+            pass  # the confirmation is on its way
+        assert acknowledged(lambda other: other == ("192.0.2.1", 1)) is None
+
+
+@pytest.mark.parametrize(
+    ("peer", "end"),
+    [
+        ("ipv4:10.0.0.7:50051", ("10.0.0.7", 50051)),
+        ("ipv6:%5B::1%5D:50051", ("::1", 50051)),
+        ("ipv6:%5B::ffff:10.0.0.7%5D:5", ("10.0.0.7", 5)),
+        ("unix:", ("", 0)),
+    ],
+)
+def test_the_names_that_grpc_gives_to_peers(peer: str, end: tuple[str, int]) -> None:
+    assert end_of(peer) == end
+
+
+def given_up(said: Callable[[float], int | None], monkeypatch: pytest.MonkeyPatch) -> float:
+    """After how many seconds a step that never ends is given up. said: what the kernel says by the time."""
+    loop = SimLoop(Random(1), 0.0)
+    monkeypatch.setattr(sockets, "acknowledged", lambda wanted: said(loop.now))
+
+    async def story() -> None:
+        never: asyncio.Future[None] = loop.create_future()
+        with pytest.raises(TimeoutError):
+            await while_moving(never, Progress(loop.now), lambda end: True)
+        assert never.cancelled()
+
+    loop.run_until_complete(story())
+    loop.close()
+    return loop.now
+
+
+def test_a_sender_is_waited_for_as_long_as_its_bytes_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In simulated time."""
+    for said in (lambda now: 7, lambda now: None, lambda now: int(LEAST * now / STALL * 0.9)):
+        assert STALL <= given_up(said, monkeypatch) < STALL * 1.4
+    until = given_up(lambda now: int(LEAST * min(now, 1000.0) / STALL * 2.0), monkeypatch)
+    assert 1000.0 < until < 1000.0 + 2.0 * STALL
+
+
+def test_a_step_that_ends_gives_its_outcome() -> None:
+    async def step(error: Exception | None = None) -> str:
+        await asyncio.sleep(0)
+        if error:
+            raise error
+        return "done"
+
+    async def story() -> None:
+        clock = asyncio.get_running_loop().time
+        assert await while_moving(step(), Progress(clock()), lambda end: True) == "done"
+        with pytest.raises(ValueError, match="bad"):
+            await while_moving(step(ValueError("bad")), Progress(clock()), lambda end: True)
+
+    asyncio.run(asyncio.wait_for(story(), HANG))
