@@ -17,7 +17,8 @@ from shoal.shell.console import Console, Result, verb
     show_default=True,
     help="Where everything goes: states, logs, models and summary.json. The folder is emptied first.",
 )
-def demo(console: Console, directory: Path) -> Result:
+@click.option("--page", is_flag=True, help="Also serve the live page, and leave it up until Ctrl-C.")
+def demo(console: Console, directory: Path, page: bool) -> Result:
     """Run one server, eight training devices and two unlabeled newcomers on this machine.
 
     The data are real images of digits, turned by four angles; the server does not know which device has which
@@ -26,7 +27,7 @@ def demo(console: Console, directory: Path) -> Result:
     from shoal.lab.demo.processes import play
     from shoal.lab.demo.summary import table_of
 
-    summary = play(directory, console)
+    summary = play(directory, console, page)
     written = [directory / "summary.json"]
     if importlib.util.find_spec("matplotlib"):
         from shoal.lab.demo.picture import draw

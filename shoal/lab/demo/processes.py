@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import yaml
 
 from fedserver.authority.answers import Known
 from fedserver.coordinator.status_types import RunStatus, RunSummary
+from fedserver.page.serve import RUNNING, key_of, running
 from fedserver.rpc.client import AuthorityClient, OperatorClient
 from fedserver.store.identities.records import Terms
 from fedserver.store.integrity.records import RunSpec
@@ -29,7 +30,7 @@ from shoal.core.identity.joining import Role
 from shoal.core.types import RunId
 from shoal.lab.demo import fleet
 from shoal.lab.demo.fleet import Member
-from shoal.lab.demo.summary import summary_of
+from shoal.lab.demo.summary import summary_of, table_of
 from shoal.shell.console import Console
 
 MARK = ".shoal-demo"
@@ -39,20 +40,25 @@ LOOK = 0.2
 ALGORITHMS = ("fedavg", "flux")
 
 
-def play(directory: Path, console: Console) -> dict[str, Any]:
-    """The whole demo; what it leaves in `directory`/summary.json."""
+def play(directory: Path, console: Console, page: bool = False) -> dict[str, Any]:
+    """The whole demo; what it leaves in `directory`/summary.json.
+
+    page: also serve the live page, and leave it and the server up until Ctrl-C.
+    """
     started = time.monotonic()
     stage = Stage(prepared(directory), console)
     operator = AuthorityClient(stage.folder / "server")
-    with stage.server(), operator:
+    with stage.server(), stage.page() if page else nullcontext(), operator:
         stage.join(operator)
         runs = {name: operator.start_run(spec(name), None) for name in ALGORITHMS}
         with stage.trainers():
             statuses = stage.watch(operator, runs)
         placements = stage.place(runs["flux"])
         certified = [known.device.device for known in operator.devices() if has_called(known)]
-    summary = summary_of(statuses, placements, certified, time.monotonic() - started)
-    (stage.folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+        summary = summary_of(statuses, placements, certified, time.monotonic() - started)
+        (stage.folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+        if page:
+            stage.stay(table_of(summary))
     return summary
 
 
@@ -103,6 +109,32 @@ class Stage:
                     raise Unavailable(f"the server does not listen after {ANSWER:.0f} s", self._log("server"))
                 time.sleep(0.05)
             yield
+
+    @contextmanager
+    def page(self) -> Iterator[None]:
+        """The live page of the server, on a port that the system chose."""
+        serve = ["fedserver", "page", "--state", str(self.folder / "server"), "--listen", "127.0.0.1:0"]
+        with self._process("page", serve):
+            until = time.monotonic() + ANSWER
+            while not (self.folder / "server" / RUNNING).exists():
+                self._check_alive("page")
+                if time.monotonic() > until:
+                    raise Unavailable(f"the page does not answer after {ANSWER:.0f} s", self._log("page"))
+                time.sleep(0.05)
+            self._console.say(f"open the page, once and within five minutes: {self._link()}")
+            yield
+
+    def stay(self, table: str) -> None:
+        """Say what was found, and leave the page and the server up until Ctrl-C."""
+        self._console.say(f"{table}\n\nthe page and its server stay up until Ctrl-C: {self._link()}")
+        with suppress(KeyboardInterrupt):
+            while True:
+                self._check_alive("page")
+                time.sleep(LOOK)
+
+    def _link(self) -> str:
+        state = self.folder / "server"
+        return running(state).link(key_of(state))
 
     def join(self, operator: AuthorityClient) -> None:
         """Every device gets an identity, as its owner would get it: by a join string, from its own folder."""
