@@ -301,6 +301,7 @@ class IdentityCalls:
         self.approve, self.revoke = Call(on, registry.approve), Call(on, registry.revoke)
         self.rename, self.spend_placement = Call(on, registry.rename), Call(on, registry.spend_placement)
         self.models_of_today = Call(on, registry.models_of_today)
+        self.count_models_of_today = Call(on, registry.count_models_of_today)
         self.spend_models = Call(on, registry.spend_models)
         self.use_certificate = Call(on, registry.use_certificate)
         self.join, self.rejoin = Call(on, admission.join), Call(on, admission.rejoin)
