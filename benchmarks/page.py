@@ -65,6 +65,7 @@ def measure(state: Path, devices: int, rounds: int, turns: int) -> dict[str, Any
     with database.transaction():
         for number in range(1, rounds + 1):
             timeline.add(LONG, history(number, devices))
+        database.execute("UPDATE runs SET round = ? WHERE run = ?", (rounds + 1, LONG))
     database.close()
     with daemon(state) as server, OperatorClient(state) as operator, page(state) as at:
         restored(operator, LONG)
