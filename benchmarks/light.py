@@ -5,13 +5,14 @@
 It plays the demo's fleet (eight trainers, FLUX) with a graph, and then LeNet-5 on 300 images of 28x28 (two
 trainers, IFCA with two clusters, one round). Each newcomer is placed and predicts twice: with PyTorch, and
 with the other Python, in which only `shoal-fed[infer]` has to be installed. Memory is the largest sum of the
-proportional set sizes of a command and its children, read every 10 ms.
+proportional set sizes of a command and its children, read every 10 ms, and that of the largest process.
 """
 
 import argparse
 import json
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -42,9 +43,11 @@ def main() -> None:
     parser.add_argument("--python", default=sys.executable, help="the Python without PyTorch")
     parser.add_argument("--directory", type=Path, default=Path("runs/light"))
     parser.add_argument("--json", type=Path, help="write the figures to this file, too")
+    parser.add_argument("--only", choices=("demo", "lenet5"), help="play only this part")
     given = parser.parse_args()
     stage = Stage(prepared(given.directory), Console())
-    found = {"demo": demo(stage, given.python), "lenet5": lenet(stage, given.python)}
+    parts = {"demo": demo, "lenet5": lenet}
+    found = {name: play(stage, given.python) for name, play in parts.items() if given.only in (None, name)}
     for name, rows in found.items():
         print(f"{name}\n{table(rows)}\n")
     if given.json:
@@ -104,7 +107,10 @@ def lenet(stage: Stage, python: str) -> list[dict[str, Any]]:
             with trainers(stage, names[:2]):
                 while not operator.show(run).summary.over:
                     time.sleep(0.2)
-            return both("newcomer", stage.folder / "newcomer", python, run, None)
+            rows = both("newcomer", stage.folder / "newcomer", python, run, None)
+            most, steady = served(stage.folder / "newcomer", python)
+            print(f"run --serve: at most {most} MB while it is placed, then {steady} MB")
+            return rows
 
 
 @contextmanager
@@ -151,6 +157,29 @@ def both(name: str, folder: Path, python: str, run: str, truth: Any) -> list[dic
     return rows
 
 
+def served(folder: Path, python: str) -> tuple[float, float]:
+    """The largest sum of memory, in MB, until `run --serve` uses its model, and that afterwards."""
+    process = subprocess.Popen(
+        [python, *line(folder, "run", "--serve", f"unix:{folder}/s", config="light.yaml")],
+        stderr=subprocess.PIPE,
+        cwd=folder,
+    )
+    assert process.stderr is not None
+    said, most = process.stderr, 0
+    seen = threading.Event()
+    threading.Thread(
+        target=lambda: [seen.set() for text in said if b"is used from now on" in text], daemon=True
+    ).start()
+    while not seen.is_set() and process.poll() is None:
+        most = max(most, sum(map(proportional, family(process.pid))))
+        time.sleep(LOOK)
+    time.sleep(2 * LOOK)
+    steady = sum(map(proportional, family(process.pid)))
+    process.terminate()
+    process.wait()
+    return round(most / 1e6, 1), round(steady / 1e6, 1)
+
+
 def line(folder: Path, *arguments: str, config: str = "device.yaml") -> list[str]:
     return ["-m", "fedclient", arguments[0], "--config", str(folder / config), *arguments[1:]]
 
@@ -159,7 +188,7 @@ def call(
     python: str, folder: Path, *arguments: str, given: str = "", config: str = "device.yaml"
 ) -> dict[str, Any]:
     """What a command found, with its cost: seconds, and the largest sum of memory of it and its children."""
-    began, most = time.monotonic(), 0
+    began, most, single = time.monotonic(), 0, 0
     # Elsewhere than in the repository: the other Python has its own installation.
     process = subprocess.Popen(
         [python, *line(folder, *arguments, config=config)],
@@ -173,14 +202,16 @@ def call(
     process.stdin.write(given.encode())
     process.stdin.close()
     while process.poll() is None:
-        most = max(most, sum(map(proportional, family(process.pid))))
+        sizes = [proportional(pid) for pid in family(process.pid)]
+        most, single = max(most, sum(sizes)), max(single, *sizes)
         time.sleep(LOOK)
     said = process.stdout.read()
     if process.returncode:
         raise SystemExit(f"{' '.join(arguments)} ended with {process.returncode}: {said.decode()}")
     answer: dict[str, Any] = json.loads(said) if b"{" in said else {}
     seconds = time.monotonic() - began
-    return {**answer, "cost": {"seconds": round(seconds, 2), "megabytes": round(most / 1e6, 1)}}
+    memory = {"megabytes": round(most / 1e6, 1), "largest": round(single / 1e6, 1)}
+    return {**answer, "cost": {"seconds": round(seconds, 2), **memory}}
 
 
 def family(pid: int) -> list[int]:
@@ -202,7 +233,7 @@ def proportional(pid: int) -> int:
 
 
 def table(rows: list[dict[str, Any]]) -> str:
-    names = ("place s", "MB", "predict s", "MB", "furthest")
+    names = ("place s", "MB", "largest", "predict s", "MB", "largest", "furthest")
     head = f"{'device':<12}{'with':<9}{'cluster':<9}{'accuracy':>9}" + "".join(
         f"{name:>11}" for name in names
     )
@@ -213,7 +244,8 @@ def _row(row: Mapping[str, Any]) -> str:
     accuracy = "-" if row["accuracy"] is None else f"{row['accuracy']:.3f}"
     furthest = f"{row['furthest']:.1e}" if "furthest" in row else ""
     place, predict = row["place"], row["predict"]
-    figures = (place["seconds"], place["megabytes"], predict["seconds"], predict["megabytes"], furthest)
+    costs = (each[name] for each in (place, predict) for name in ("seconds", "megabytes", "largest"))
+    figures = (*costs, furthest)
     shown = "".join(f"{figure:>11}" for figure in figures)
     return f"{row['device']:<12}{row['with']:<9}{row['cluster']:<9}{accuracy:>9}{shown}"
 

@@ -16,6 +16,7 @@ class Verbs(Commands):
     """`enroll` is the former name of `place`; it still works and is not listed."""
 
     modules: ClassVar = {
+        "new": "fedclient.cli.setup.new",
         "join": "fedclient.cli.join",
         "check": "fedclient.cli.check",
         "run": "fedclient.cli.run",
@@ -27,6 +28,10 @@ class Verbs(Commands):
         "status": "fedclient.cli.status",
         "ledger": "fedclient.cli.ledger",
         "consent": "fedclient.cli.consent",
+        "doctor": "fedclient.cli.setup.doctor",
+        "service": "fedclient.cli.setup.service",
+        "leave": "fedclient.cli.setup.leave",
+        "completion": "shoal.shell.completion",
     }
     renamed: ClassVar = {"--patience": "--give-up-after"}
 

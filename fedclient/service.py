@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from fedclient.agent import SOFTWARE, Agent, Allowance, Until
-from fedclient.config import ClientConfig, SelfCheck, WorkConfig
+from fedclient.config import ClientConfig
 from fedclient.faults import Stopped
 from fedclient.identity.connection import Endpoint, endpoint
 from fedclient.identity.keyring import Keyring
@@ -24,6 +24,7 @@ from fedclient.store import privacy_report
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import DeviceFolder, Outbox, Status
 from fedclient.work.executor import Spawned, WorkerInfo
+from fedclient.work.settings import work_config
 from shoal.core.errors import ConfigError, DataFault, Refused, ShoalError
 from shoal.core.exchange.link import Hello, ObservedRun
 from shoal.core.identity.joining import Role
@@ -156,40 +157,6 @@ async def placed(
         ):  # a training device's agent does it
             await link.renew_if_required(Hello(SOFTWARE, mark=folder.mark.read()))
     return replace(found, privacy=privacy_report.summary(settings))
-
-
-def work_config(
-    settings: ClientConfig,
-    file: Path | None = None,
-    labels: bool = True,
-    selfcheck: SelfCheck = "none",
-    joined: bool = True,
-) -> WorkConfig:
-    """The settings of the working process. Raises ConfigError if the data are missing."""
-    if settings.data is None and file is None:
-        raise ConfigError("no data are given", "set `data`, for example data: {npz: train.npz}")
-    folder, compute = DeviceFolder(settings.state), settings.compute
-    return WorkConfig(
-        folder.blobs,
-        settings.account,
-        settings.learner,
-        settings.data,
-        file,
-        labels,
-        compute,
-        settings.privacy.towards(joined),
-        folder.root / "consent",
-        selfcheck,
-        identity=folder.identity if joined else None,
-        memory_bytes=settings.limits.memory_bytes,
-    )
-
-
-def light_config(settings: ClientConfig, file: Path | None, blobs: Path, account: Path) -> WorkConfig:
-    """The settings of a process that only predicts, with the graph of a run. Nothing of it leaves the device,
-    so its ledger may be any folder."""
-    work = work_config(settings, file, labels=False)
-    return replace(work, learner=None, blobs=blobs, account=account, consent=None)
 
 
 async def until_signal(work: Coroutine[Any, Any, None], until: Until = Until.STOPPED) -> None:

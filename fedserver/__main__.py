@@ -39,6 +39,7 @@ class Verbs(Commands):
         "backup": "fedserver.cli.backup",
         "restore": "fedserver.cli.backup",
         "recover": "fedserver.cli.backup",
+        "completion": "shoal.shell.completion",
         "simulate": "shoal.lab.cli.simulate",
         "table": "shoal.lab.cli.table",
         "demo": "shoal.lab.demo.command",

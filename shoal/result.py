@@ -2,10 +2,12 @@
 
 import html
 import json
+import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from shoal.core.errors import NotFound, ShoalError, near
@@ -252,6 +254,27 @@ class Comparison(Mapping[str, Result]):
             for name, result in self.items()
         ]
 
+    def gains(self, over: str) -> list[dict[str, Any]]:
+        """One row for each cluster of the first result: what its devices gained over another result.
+
+        gain: the mean difference of their accuracies, -1 to 1. error: its standard error, by how much the
+        devices differ; None for a cluster of one device, which does not show that. Raises NotFound for an
+        unknown name.
+
+        Example:
+            result.compare("fedavg").gains("fedavg")  # [{"cluster": "c0", "devices": 3, "gain": 0.04, ...
+        """
+        if over not in self:
+            raise NotFound(f"{over!r} was not compared", near(over, list(self)))
+        first, other = next(iter(self.values())), self[over].accuracy
+        found = dict[str, list[float]]()
+        for device, cluster in sorted(first.clusters.items()):
+            found.setdefault(cluster, []).append(first.accuracy[device] - other[device])
+        return [
+            {"cluster": cluster, "devices": len(each), "gain": fmean(each), "error": _error_of_mean(each)}
+            for cluster, each in sorted(found.items(), key=lambda item: (len(item[0]), item[0]))
+        ]
+
     def to_frame(self) -> "pd.DataFrame":
         """The rows as a data frame. Raises Missing where pandas is not installed."""
         return frame(self.rows())
@@ -291,6 +314,10 @@ class Comparison(Mapping[str, Result]):
 
     def _repr_html_(self) -> str:
         return table(self.rows())
+
+
+def _error_of_mean(values: Sequence[float]) -> float | None:
+    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
 
 
 def frame(rows: Sequence[Mapping[str, Any]]) -> "pd.DataFrame":

@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import math
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,12 +11,17 @@ import click
 
 from fedclient.cli.options import CALLING, PATH, configured, give_up_after
 from fedclient.config import ClientConfig
+from shoal.core.errors import Busy, NotFound, Refused, TooOften, Unavailable
 from shoal.shell.console import Console, Result, one_line, verb
 
 if TYPE_CHECKING:
     from fedclient.placement import PlacementResult
 
 GIVE_UP_AFTER = 10.0
+EVERY, SHORTEST = 6 * 3600.0, 1.0
+"""Seconds between two requests of `--follow`; a server gives a device ten placements a day by default."""
+PASSING = (Unavailable, TooOften, Busy, NotFound, Refused)
+"""Errors after which `--follow` asks again: the server is away, or the run cannot place a device yet."""
 
 
 @click.command(epilog="Example: fedclient place new.npz --config device.yaml")
@@ -24,6 +30,16 @@ GIVE_UP_AFTER = 10.0
 @click.argument("data", type=PATH, required=False)
 @click.option("--run", default="", metavar="RUN", help="Run to ask.  [default: the newest that can place]")
 @click.option("--accept-nearest", is_flag=True, help="Take the nearest model if none fits well.")
+@click.option("--follow", is_flag=True, help="Ask again from time to time, until the command is stopped.")
+@click.option(
+    "--every",
+    type=click.FloatRange(min=SHORTEST),
+    default=EVERY,
+    show_default=True,
+    metavar="SECONDS",
+    help="With --follow: seconds between two requests. A server gives a device a few placements a day.",
+)
+@click.option("--hook", default="", metavar="COMMAND", help="With --follow: run COMMAND for each new model.")
 @give_up_after("10")
 def place(
     console: Console,
@@ -31,6 +47,9 @@ def place(
     data: Path | None,
     run: str,
     accept_nearest: bool,
+    follow: bool,
+    every: float,
+    hook: str,
     give_up_after: float | None,
 ) -> Result:
     """Get the model that fits DATA, by default the data of the settings. Labels are not needed.
@@ -43,11 +62,23 @@ def place(
     A device that trains can also be placed: it gets the model of its own cluster, for `fedclient predict`.
     The model is written to model/model.safetensors in the device's folder, and where it comes from to
     model/placement.json.
+
+    With --follow, the command goes on and fetches a newer model when there is one. A model is replaced as a
+    whole. The hook runs after that, with SHOAL_MODEL, SHOAL_RUN and SHOAL_CLUSTER in its environment.
     """
     from fedclient.faults import Abstained
+    from fedclient.follow import announce, command_of
     from fedclient.service import place
 
     seconds = GIVE_UP_AFTER if give_up_after is None else give_up_after
+    words, folder = command_of(hook), settings.state / "model"
+    while follow:
+        try:
+            asyncio.run(place(settings, console, data, run, accept_nearest, seconds))
+            announce(folder, words, console.say)
+        except PASSING as away:
+            console.say(f"asking again in {every:.0f} s: {away}")
+        time.sleep(every)
     found, path = asyncio.run(place(settings, console, data, run, accept_nearest, seconds))
     error = None
     if path is None:

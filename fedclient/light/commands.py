@@ -11,10 +11,11 @@ from fedclient.light.predict import predicted, read_graph_file
 from fedclient.light.serving import Endpoint, listening
 from fedclient.light.verdict import Checked, compare, of_probabilities
 from fedclient.placement import GRAPH, MODEL, PlacementResult
-from fedclient.service import light_config, placed, until_signal
+from fedclient.service import placed, until_signal
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import DeviceFolder, read_json
 from fedclient.work.predictions import read_model, write
+from fedclient.work.settings import light_config
 from shoal.core.errors import ConfigError, ShoalError
 from shoal.shell.console import Console
 

@@ -10,10 +10,10 @@ from fedclient.config import ClientConfig
 from fedclient.faults import TaskFailed
 from fedclient.light.messages import Open, Predict, Predicted
 from fedclient.placement import GRAPH
-from fedclient.service import light_config
 from fedclient.store.blobs import BlobStore
 from fedclient.work.executor import Executor, Spawned
 from fedclient.work.predictions import Prediction, read_model, write
+from fedclient.work.settings import light_config
 from shoal.core.errors import BadPayload, NotFound
 from shoal.core.exchange.link import Failure, Task
 from shoal.core.exchange.messages import Message

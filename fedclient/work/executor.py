@@ -138,13 +138,14 @@ class Spawned:
         one.
         """
         threads = str(self._config.compute.threads)
+        frugal = FRUGAL if self._config.learner is None else {}
         names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
         return await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "fedclient.work.worker"),
             stdin=PIPE,
             stdout=PIPE,
-            env={**os.environ, **dict.fromkeys(names, threads), "PYTHONPATH": path},
+            env={**os.environ, **dict.fromkeys(names, threads), **frugal, "PYTHONPATH": path},
             start_new_session=True,
         )
 
@@ -181,6 +182,8 @@ def _fault(code: str, message: str, hint: str, details: str) -> ShoalError:
     return next((cls for cls in classes if cls.code == code), ShoalError)(message, hint)
 
 
+FRUGAL = {"MALLOC_ARENA_MAX": "2"}
+"""For devices with little memory: threads share what the C library keeps for them."""
 LENGTH = 4
 """Bytes of the big-endian length before each message in a pipe."""
 MAX_MESSAGE = 64 << 20

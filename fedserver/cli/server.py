@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,10 +12,13 @@ import click
 
 from fedserver.cli import text
 from fedserver.cli.options import PATH, connected, state_option
-from shoal.shell.console import Console, Result, verb
+from shoal.shell.console import Console, Result, printable, verb
 
 if TYPE_CHECKING:
     from fedserver.rpc.client import OperatorClient
+
+WATCH, CLEAR = 2.0, "\x1b[H\x1b[2J"
+"""Seconds between two looks of `status --watch`, and what clears a terminal before each."""
 
 
 @click.command(epilog="Example: fedserver init --state server --host shoal.example.org --host 192.168.1.10")
@@ -151,10 +155,15 @@ def up(console: Console, path: Path | None, **flags: Any) -> Result:
 @click.command(epilog="Example: fedserver status --state server")
 @verb
 @connected
-def status(console: Console, client: "OperatorClient") -> Result:
+@click.option("--watch", is_flag=True, help="Show it again every two seconds, until Ctrl-C.")
+def status(console: Console, client: "OperatorClient", watch: bool) -> Result:
     """Show the server, its runs and its devices: what each run waits for, from whom, and until when.
 
     Exits with code 4 at once if no server is running.
     """
+    while watch:
+        shown = f"{text.clock(time.time())}\n{text.server(client.status())}"
+        click.echo((CLEAR if sys.stdout.isatty() else "") + printable(shown))
+        time.sleep(WATCH)
     found = client.status()
     return Result({**asdict(found), **text.private_data(found.released)}, text.server(found))

@@ -23,6 +23,7 @@ from shoal.core.exchange._pb.fed.v1.enrollment_service_pb2_grpc import (
 from shoal.core.exchange._pb.fed.v1.placement_service_pb2_grpc import PlacementServiceServicer
 from shoal.core.exchange.choosing import Choose
 from shoal.core.exchange.link import Placement
+from shoal.core.exchange.parts import Evidence
 
 
 class Devices(DeviceServiceServicer):
@@ -66,8 +67,13 @@ class Placements(PlacementServiceServicer):
     async def Place(self, request: placement_pb.PlaceRequest, context: Context) -> placement_pb.PlaceResponse:
         run, evidence = wire.place_from_pb(request)
         link = DeviceApi(self._coordinator, self._callers.identify(context))
+        before = await self._callers.models_today(context)
         answer = await link.place(run, evidence, request.accept_nearest)
-        if isinstance(answer, Placement) or answer.payload.kind == Choose.kind:
+        gives = isinstance(answer, Placement) or answer.payload.kind == Choose.kind
+        # A device that follows a run asks every minute. Later versions of models that it has had today tell
+        # it nothing new about anyone, as long as it shows no data for which to choose among them.
+        shows = isinstance(evidence, Evidence)
+        if gives and (shows or await self._callers.models_today(context) > before):
             await self._callers.placed(context)
         return wire.answer_to_pb(answer)
 

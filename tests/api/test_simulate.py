@@ -153,6 +153,22 @@ def test_a_comparison_is_on_the_same_fleet_and_seed(result: SimulationResult) ->
     assert compared["flux"] is result
     alone = shoal.simulate("fedavg", fleet(), model=Net, latent="hidden", rounds=6, **SMALL)
     assert digest(compared["fedavg"].models["global"]) == digest(alone.models["global"])
+    found = compared.gains("fedavg")
+    homes = {
+        cluster: [ward for ward, own in result.clusters.items() if own == cluster] for cluster in ("c0", "c1")
+    }
+    assert [row["cluster"] for row in found] == ["c0", "c1"]
+    for row in found:
+        each = [
+            compared["flux"].accuracy[ward] - compared["fedavg"].accuracy[ward]
+            for ward in homes[row["cluster"]]
+        ]
+        assert row["devices"] == len(each)
+        assert row["gain"] == pytest.approx(np.mean(each))
+        assert row["error"] == pytest.approx(np.std(each, ddof=1) / np.sqrt(len(each)))
+    assert all(row["gain"] == 0.0 for row in compared.gains("flux"))
+    with pytest.raises(NotFound, match="was not compared"):
+        compared.gains("ifca")
     assert "fedavg" in repr(compared)
     assert compared._repr_html_().count("<tr>") == 3
 

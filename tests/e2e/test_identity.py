@@ -170,6 +170,12 @@ def test_a_join_string_is_good_once_and_its_secret_is_nowhere(place: Place) -> N
         seen = place.call("fedclient", "status", "-c", settings)
         assert "identity:    train in federation shoal until 20" in seen.stdout
         assert ": answers" in seen.stdout
+        well = place.call("fedclient", "doctor", "-c", settings)
+        assert well.returncode == 0, well.stdout + well.stderr
+        assert [line.split()[:2] for line in well.stdout.splitlines()] == [
+            ["ok", f"{what}:"] for what in ("packages", "disk", "agent", "identity", "line", "clock")
+        ]
+        assert "TLS 1.3" in well.stdout
         wrong = place.call("fedclient", "run", "-c", settings, "--device", "cellar")
         assert wrong.returncode == 3
         assert "the identity is that of device attic, but the settings name cellar" in wrong.stderr

@@ -350,4 +350,25 @@ MUTANTS = (
         "self._room(allowed, cost)",
         "tests/core/privacy/test_budget.py",
     ),
+    mutant(
+        "a device takes the masks off a sum of any size",
+        "shoal/core/secure/member.py",
+        "if len(found) < member.manifest.threshold:",
+        "if not found:",
+        "tests/core/secure/test_games.py",
+    ),
+    mutant(
+        "a cohort may be of any size",
+        "shoal/core/secure/cohort.py",
+        "if not FEWEST <= len(self.announcements) <= MOST:",
+        "if not self.announcements:",
+        "tests/core/secure/test_games.py",
+    ),
+    mutant(
+        "the limit on what is spent holds at whatever order is best",
+        "shoal/core/privacy/cost.py",
+        "spent = _between(_grouped(self.curve, size), size, order)",
+        "spent = min(divergence * order / (at / size) for at, divergence in _grouped(self.curve, size))",
+        "tests/core/privacy/test_filter.py",
+    ),
 )

@@ -10,6 +10,7 @@ from shoal.core.exchange._pb.fed.v1 import device_service_pb2 as device_pb
 from shoal.core.exchange._pb.fed.v1.blob_service_pb2_grpc import BlobServiceStub
 from shoal.core.exchange._pb.fed.v1.device_service_pb2_grpc import DeviceServiceStub
 from shoal.core.exchange._pb.fed.v1.placement_service_pb2_grpc import PlacementServiceStub
+from shoal.core.exchange.choosing import Wish
 from shoal.core.exchange.link import Hello, Idle, Placement, Question, Receipt, Report, Task, Welcome
 from shoal.core.exchange.parts import Evidence
 from shoal.core.exchange.payload import BlobRef
@@ -48,7 +49,7 @@ class WireLink:
         await self._device.Leave(device_pb.LeaveRequest(session=self._session), metadata=self.metadata)
 
     async def place(
-        self, run: RunId, evidence: Evidence | None, accept_nearest: bool = False
+        self, run: RunId, evidence: Evidence | Wish | None, accept_nearest: bool = False
     ) -> Question | Placement:
         request = wire.place_to_pb(run, evidence)
         request.accept_nearest = accept_nearest

@@ -29,6 +29,9 @@ class Callers(Protocol):
     def renew_in(self, context: Context) -> float | None:
         """Seconds until the caller should renew its certificate; None where there are no certificates."""
 
+    async def models_today(self, context: Context) -> int:
+        """How many clusters' models the caller has had today; 0 where that is not counted."""
+
     async def placed(self, context: Context) -> None:
         """Count that the caller is about to be given its model. Raises TooOften."""
 
@@ -48,6 +51,9 @@ class Unverified:
     def renew_in(self, context: Context) -> None:
         return None
 
+    async def models_today(self, context: Context) -> int:
+        return 0
+
     async def placed(self, context: Context) -> None:
         """Placements are not counted here."""
 
@@ -64,6 +70,12 @@ class Verified:
     def renew_in(self, context: Context) -> float:
         peer = peer_of(context)
         return self._peers.renew_in(peer.device, peer.serial)
+
+    async def models_today(self, context: Context) -> int:
+        device = peer_of(context).device
+        if self._peers.role(device) is not Role.INFER_ONLY:
+            return 0
+        return await self._peers.storage.identities.count_models_of_today(device)
 
     async def placed(self, context: Context) -> None:
         device = peer_of(context).device

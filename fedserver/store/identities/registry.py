@@ -79,6 +79,12 @@ class Registry:
         query = "SELECT cluster FROM placed WHERE device = ? AND day = ? AND run = ?"
         return frozenset(key for (key,) in self._db.query(query, (device, _today(), run)))
 
+    def count_models_of_today(self, device: DeviceId) -> int:
+        """How many clusters' models, of all runs, a newcomer has had today."""
+        query = "SELECT count(*) FROM placed WHERE device = ? AND day = ?"
+        ((count,),) = self._db.query(query, (device, _today()))
+        return int(count)
+
     def spend_models(self, device: DeviceId, run: RunId, clusters: Collection[ModelKey], most: int) -> bool:
         """Count the models of these clusters, with a line of the audit log for those that are new today.
 

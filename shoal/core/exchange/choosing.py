@@ -131,8 +131,10 @@ class Choose(Message):
     @property
     def described(self) -> ClusterDensities | None:
         """Where the clusters' data lie; None where the run does not know."""
-        if self.encoder is None or self.projector is None or self.densities is None:
+        if self.encoder is None and self.projector is None and self.densities is None:
             return None
+        if self.encoder is None or self.projector is None or self.densities is None:
+            raise BadPayload("densities come with their encoder and projector, or not at all", HINT)
         return ClusterDensities(self.encoder, self.projector, self.densities)
 
     @property

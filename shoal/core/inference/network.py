@@ -9,8 +9,8 @@ from shoal.core.errors import DataFault, LearnerFault
 from shoal.core.exchange.parts import FloatArray
 from shoal.core.types import Array, Tensors
 
-PASS = 256
-"""Samples at a time. It changes speed and memory, not results."""
+PASS = 64
+"""Samples at a time. It changes speed and memory, not results; light devices have little memory."""
 
 
 class Network(Protocol):

@@ -1,7 +1,7 @@
 """Which points belong together. Labels are 0, 1, ... for each point, in the order of the points.
 
-scikit-learn and kneed, which loads matplotlib, are imported where they are used: a server whose runs need
-neither does without their 100 MB.
+SciPy, scikit-learn and kneed, which loads matplotlib, are imported where they are used: a server whose runs
+need none of them does without their 140 MB.
 """
 
 import warnings
@@ -10,9 +10,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.cluster.hierarchy import fcluster, linkage
-from scipy.optimize import linear_sum_assignment
-from scipy.spatial.distance import squareform
 
 from shoal.core.exchange.parts import FloatArray
 from shoal.core.types import DeviceId, ModelKey
@@ -106,6 +103,9 @@ def agglomerated(distances: FloatArray, method: str, *, clusters: int = 0, below
     """
     if len(distances) < 2:
         return np.zeros(len(distances), np.int64)
+    from scipy.cluster.hierarchy import fcluster, linkage
+    from scipy.spatial.distance import squareform
+
     tree = linkage(squareform(distances, checks=False), method)
     if 0 < clusters < len(distances):
         return renumbered(fcluster(tree, clusters, "maxclust"))
@@ -127,6 +127,8 @@ def matched(
 
     labels: (n,) 0, 1, ...; at most as many groups as `names`. A group without such a name gets a free one.
     """
+    from scipy.optimize import linear_sum_assignment
+
     overlap = np.zeros((int(labels.max()) + 1, len(names)))
     for device, label in zip(devices, labels, strict=True):
         if before.get(device) in names:

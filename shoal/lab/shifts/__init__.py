@@ -76,7 +76,7 @@ def make(shift: str, level: int, clients: int, seed: int, train: Dataset, test: 
 
 
 def newcomers(shift: str, seed: int, train: Dataset, test: Dataset) -> list[DeviceData]:
-    """Labelled devices that take no part in training, one for each concept, where the shift has them.
+    """Labeled devices that take no part in training, one for each concept, where the shift has them.
 
     What they are placed by is their `train`, what their models are measured on their `test`.
     """

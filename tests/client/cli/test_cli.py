@@ -222,6 +222,35 @@ def test_place_and_predict(settings: Path, model: Tensors, tmp_path: Path) -> No
     against(server, steps)
 
 
+def test_a_placed_device_follows_its_model(settings: Path, model: Tensors, tmp_path: Path) -> None:
+    server, log = MemoryServer([], chunk=1 << 20), tmp_path / "hook.log"
+    first = ClusterAssignment("c1", 0.5, "c0", 2.0, 0.75)
+    better = {name: array * 2 for name, array in model.items()}
+    np.savez(tmp_path / "new.npz", x=np.ones((30, 4), np.float32))
+
+    def hooked() -> list[str]:
+        return log.read_text().split() if log.exists() else []
+
+    async def steps(address: str, bridge: Bridge) -> None:
+        server.placement = Placement("r1", first, server.keep(model))
+        following = await begin(
+            *("place", tmp_path / "new.npz", "-c", settings, "--server", address, "--follow", "--every", 1),
+            *("--hook", f"sh -c 'echo $SHOAL_CLUSTER >> {log}'"),
+        )
+        try:
+            await until(lambda: hooked() == ["c1"])
+            server.placement = Placement("r1", replace(first, cluster="c2"), server.keep(better))
+            await until(lambda: hooked() == ["c1", "c2"])
+            followed, wanted = tmp_path / "state" / "model" / "followed", server.placement.model
+            assert wanted is not None
+            await until(lambda: followed.exists() and followed.read_text() == wanted.blob.sha256)
+        finally:
+            following.send_signal(signal.SIGINT)
+            assert (await end(following)).code == 130
+
+    against(server, steps)
+
+
 def test_a_device_that_could_not_begin_says_so_and_keeps_its_name(settings: Path, tmp_path: Path) -> None:
     async def steps() -> None:
         nowhere = ("-c", settings, "--server", "127.0.0.1:1")

@@ -1,5 +1,7 @@
 """What a device finds without PyTorch is what it finds with it: the same latents, moments and choices."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -89,6 +91,28 @@ def test_the_choice(labels: bool) -> None:
     assert found.assignment.reason == wanted.assignment.reason
     for name in ("information", "errors", "odds", "agreement"):
         assert getattr(found, name) == pytest.approx(getattr(wanted, name), abs=1e-5), name
+
+
+def test_the_choice_where_the_clusters_data_are_known() -> None:
+    chance = np.random.default_rng(8)
+    projector: Tensors = {"mean": chance.normal(size=5), "components": chance.normal(size=(2, 5))}
+    clusters: Tensors = {
+        "shares": np.ones((3, 2)),
+        "means": chance.normal(size=(3, 2, 2)),
+        "variances": np.ones((3, 2, 2)),
+    }
+    described = (models(1)[0], projector, clusters)
+    question = Choose(models(4), "a b c all", (1.0, 2.0, 1.0), *described)
+    trained, light = both(views(labels=False))
+    wanted, found = choosing.choose(question, trained), newcomer.choose(question, light)
+    assert wanted.likelihood is not None
+    assert found.likelihood == pytest.approx(wanted.likelihood, abs=1e-4)
+    assert found.spread == wanted.spread
+    assert found.odds == pytest.approx(wanted.odds, abs=1e-4)
+    wrong = replace(question, projector={**projector, "components": np.eye(5)})
+    for choose, context in ((choosing.choose, trained), (newcomer.choose, light)):
+        with pytest.raises(BadPayload, match="2 dimensions came with a projector to 5"):
+            choose(wrong, context)  # type: ignore[operator]
 
 
 @pytest.mark.parametrize(("mode", "classes"), [("off", 0), ("off", 3), ("paper", 3)])

@@ -98,6 +98,16 @@ def test_a_choice_that_is_none_is_refused(count: int, names: str, shares: tuple[
         Choose(tuple(models(count)), names, shares)
 
 
+def test_densities_come_for_each_cluster_with_their_encoder_and_projector() -> None:
+    clusters = {"shares": np.ones((2, 1)), "means": np.ones((2, 1, 3)), "variances": np.ones((2, 1, 3))}
+    Choose(tuple(models(3)), "c0 c1 global", (1.0, 1.0), ONE, ONE, clusters)
+    with pytest.raises(BadPayload, match="2 densities of 1 clusters"):
+        Choose(tuple(models(2)), "c0 global", (1.0,), ONE, ONE, clusters)
+    for some in ((ONE, None, None), (ONE, ONE, None), (None, None, clusters)):
+        with pytest.raises(BadPayload, match="or not at all"):
+            Choose(tuple(models(3)), "c0 c1 global", (1.0, 1.0), *some)
+
+
 @pytest.mark.parametrize("models", [0, -1, 1025])
 def test_a_wish_has_a_limit(models: int) -> None:
     with pytest.raises(BadPayload, match="1 to 1024 can be wished for"):

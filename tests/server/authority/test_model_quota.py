@@ -12,6 +12,7 @@ from fedserver.authority import issuing
 from fedserver.authority.model_quota import ModelQuota
 from fedserver.store.identities.audit import Event
 from shoal.core.algorithms.ifca import server as ifca
+from shoal.core.exchange.choosing import Wish
 from shoal.core.exchange.link import Placement, Question
 from shoal.core.exchange.parts import ClusterAssignment, Evidence, Scores
 from shoal.core.identity.joining import Role
@@ -70,6 +71,21 @@ def test_a_newcomer_gets_the_models_of_so_many_clusters_a_day(
             assert await quota.allows("a", "four", ["c4"])
 
     asyncio.run(second(*asyncio.run(first())))
+
+
+def test_a_device_that_follows_a_run_asks_as_often_as_it_likes_and_shows_nothing(tmp_path: Path) -> None:
+    async def story(found: World) -> None:
+        await ifca_run(found, "four")
+        newcomer = await found.device("n", role=Role.INFER_ONLY)
+        async with newcomer.channel() as channel:
+            for _ in range(found.coordinator.settings.placements + 2):
+                question = await newcomer.link(channel).place("four", Wish(64))
+                assert isinstance(question, Question)
+                assert question.payload.kind == "choose"
+        (line,) = lines_of(found.state, Event.PLACED)
+        assert line["facts"]["today"] == 4
+
+    play(story, tmp_path / "s")
 
 
 def test_all_clusters_of_a_run_are_allowed_by_default_and_to_devices_that_train(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 from grpc import aio
 
@@ -25,7 +26,7 @@ from shoal.core.exchange._pb.fed.v1.observer_service_pb2 import ObserveRunsReque
 from shoal.core.exchange._pb.fed.v1.observer_service_pb2_grpc import ObserverServiceStub
 from shoal.core.exchange._pb.fed.v1.placement_service_pb2 import PlaceRequest
 from shoal.core.exchange.link import Hello, Outcome, Placement, Report
-from shoal.core.exchange.parts import ClusterAssignment
+from shoal.core.exchange.parts import ClusterAssignment, Scores
 from shoal.core.exchange.payload import BlobRef
 from shoal.core.identity.joining import Role
 from tests.server.authority.peers import Peer, World, lines_of, play, refused, world
@@ -129,6 +130,10 @@ def test_an_observer_sees_how_runs_stand_and_no_names(tmp_path: Path) -> None:
     play(story, tmp_path / "s")
 
 
+SHOWN = Scores(np.ones(2), 9)
+"""What a newcomer shows of its data."""
+
+
 def test_who_only_infers_is_placed_so_many_times_a_day(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,24 +146,25 @@ def test_who_only_infers_is_placed_so_many_times_a_day(
 
     async def first() -> Peer:
         async with world(tmp_path / "s") as found:
+            await start(found.coordinator)
             device, trainer = await found.device("n", role=Role.INFER_ONLY), await found.device("t")
             async with device.channel() as channel, trainer.channel() as other:
                 for _ in range(9):
-                    await device.link(channel).place("", None)
+                    await device.link(channel).place("", SHOWN)
                 for _ in range(12):
-                    await trainer.link(other).place("", None)
+                    await trainer.link(other).place("", SHOWN)
             return device
 
     async def second(device: Peer) -> None:
         async with world(tmp_path / "s") as found:
             device.address = found.listeners.address
             async with device.channel() as channel:
-                await device.link(channel).place("", None)
-                error, fault = await refused(device.link(channel).place("", None))
+                await device.link(channel).place("", SHOWN)
+                error, fault = await refused(device.link(channel).place("", SHOWN))
                 assert (error.code(), fault.code) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "too-often")
                 tomorrow = time.time() + issuing.DAY
                 monkeypatch.setattr("time.time", lambda: tomorrow)
-                await device.link(channel).place("", None)
+                await device.link(channel).place("", SHOWN)
 
     asyncio.run(second(asyncio.run(first())))
 

@@ -60,7 +60,7 @@ def _pooled(table: Table, mine: npt.NDArray[np.bool_]) -> _Moments:
     weights = (counts / np.maximum(total, 1e-300))[:, :, None]
     noise = np.where(weights > 0.0, table.mean_noise[mine], 0.0)
     means = (weights * table.means[mine]).sum(axis=0)
-    # What noise alone makes the means of devices differ by is no difference of their data.
+    # The part by which noise makes the means of devices differ is no difference of their data.
     apart = np.maximum((table.means[mine] - means) ** 2 - noise, 0.0)
     variances = (weights * (table.variances[mine] + apart)).sum(axis=0)
     return total, means, variances, (weights**2 * noise).sum(axis=0)

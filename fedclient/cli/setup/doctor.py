@@ -1,0 +1,169 @@
+"""`fedclient doctor`: what a device needs, tried one after the other, with what to do about it."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+
+import click
+
+from fedclient.cli.options import CALLING, configured
+from fedclient.config import ClientConfig
+from fedclient.identity.connection import Endpoint, endpoint
+from fedclient.store.state import DeviceFolder
+from shoal.core.engine.timeouts import MOMENT
+from shoal.core.errors import ShoalError
+from shoal.shell.console import Console, Result, one_line, verb
+
+IMPORTS = 120.0
+"""Seconds that a package may take to load, on a slow device."""
+AHEAD = 60.0
+"""Seconds by which the clock may differ from the server's."""
+SOON = 7.0
+"""A certificate that ends within this many days should have been renewed."""
+
+
+class Unwell(ShoalError):
+    """Something that the device needs does not work; the message says how many things."""
+
+    code, exit_code = "unwell", 1
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was tried. hint: what to do; "" if all is well."""
+
+    what: str
+    text: str
+    hint: str = ""
+
+    @property
+    def well(self) -> bool:
+        return not self.hint
+
+
+@click.command(epilog="Example: fedclient doctor --config device.yaml")
+@verb
+@configured(*CALLING)
+def doctor(console: Console, settings: ClientConfig) -> Result:
+    """Find out what keeps this device from working: packages, disk, identity, line, TLS and clock.
+
+    Nothing is changed. Packages are imported in a process of their own, so that one that crashes does no
+    harm. The learner and the data are tried by `fedclient check`.
+    """
+    found = [test(settings) for test in (_packages, _disk, _agent)]
+    try:
+        reached = endpoint(settings)
+    except ShoalError as error:  # without an identity there is no server to ask
+        found.append(Finding("identity", error.message, error.hint))
+    else:
+        for tried in (_identity, _line, _clock):
+            try:
+                found.append(tried(reached))
+            except ShoalError as error:
+                found.append(
+                    Finding(tried.__name__.strip("_"), error.message, error.hint or "see the message")
+                )
+    wrong = [each for each in found if not each.well]
+    lines = [line for each in found for line in _shown(each)]
+    unwell = Unwell(f"{len(wrong)} of {len(found)} things do not work") if wrong else None
+    return Result({"findings": list(map(asdict, found)), "well": not wrong}, "\n".join(lines), unwell)
+
+
+def _shown(found: Finding) -> list[str]:
+    mark = "ok   " if found.well else "WRONG"
+    hint = [f"{'':<17}{one_line(found.hint)}"] if found.hint else []
+    return [f"{mark} {found.what + ':':<11}{one_line(found.text)}", *hint]
+
+
+def _packages(settings: ClientConfig) -> Finding:
+    """The package that computes, imported in a child: a broken one can end the process that imports it."""
+    name, extra = ("torch", "client") if settings.learner is not None else ("onnxruntime", "infer")
+    code = f"import {name}; print({name}.__version__)"
+    try:
+        ended = subprocess.run(  # noqa: S603 - our own words
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=IMPORTS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return Finding(
+            "packages", f"{name} was not loaded within {IMPORTS:.0f} s", "look at the machine's load"
+        )
+    if ended.returncode == 0:
+        return Finding("packages", f"{name} {ended.stdout.strip()}, Python {sys.version.split()[0]}")
+    said = (ended.stderr.strip().splitlines() or [f"it ended with code {ended.returncode}"])[-1]
+    return Finding("packages", f"{name} cannot be loaded: {said}", f'pip install "shoal-fed[{extra}]"')
+
+
+def _disk(settings: ClientConfig) -> Finding:
+    root = settings.state.absolute()
+    existing = next(path for path in (root, *root.parents) if path.exists())
+    if not os.access(existing, os.W_OK):
+        hint = f"give the user of this device the right to write to {existing}"
+        return Finding("disk", f"{existing} cannot be written to", hint)
+    space = os.statvfs(existing)
+    free, needed = space.f_bavail * space.f_frsize, settings.limits.kept_bytes
+    text = f"{free / 1e9:.1f} GB free at {root}"
+    if free < needed:
+        return Finding("disk", f"{text}, and models may take {needed / 1e9:.1f} GB", "free some space")
+    return Finding("disk", text)
+
+
+def _agent(settings: ClientConfig) -> Finding:
+    works = DeviceFolder(settings.state).busy()
+    return Finding("agent", f"{'works' if works else 'none works'} in {settings.state}")
+
+
+def _identity(reached: Endpoint) -> Finding:
+    identity = reached.identity
+    if identity is None:
+        return Finding("identity", "none: plain text to a server on this machine")
+    days = (identity.ends - datetime.now(UTC)).total_seconds() / 86_400.0
+    text = (
+        f"{identity.device}, {identity.role.value} in {identity.federation}, until {identity.ends:%Y-%m-%d}"
+    )
+    if days < 0.0:
+        hint = "run the device: it gets a new certificate with the key of the old one"
+        return Finding("identity", f"{text}: it has ended", hint)
+    if days < SOON:
+        return Finding("identity", text, "run the device, so that it can renew it; see the clock below")
+    return Finding("identity", text)
+
+
+def _line(reached: Endpoint) -> Finding:
+    """Whether the server answers, with TLS if the device has an identity."""
+    from fedclient.identity.rpc import credentials
+    from fedclient.net.rpc import answers
+
+    assert reached.address is not None
+    began = time.monotonic()
+    secure = credentials(reached.identity) if reached.identity else None
+    if asyncio.run(answers(reached.address, MOMENT, secure)):
+        how = "TLS 1.3" if secure else "plain text"
+        return Finding("line", f"{reached.address} answers in {time.monotonic() - began:.2f} s, {how}")
+    return Finding(
+        "line",
+        f"{reached.address} does not answer within {MOMENT:.0f} s",
+        "check that the server is running, and that no firewall is between",
+    )
+
+
+def _clock(reached: Endpoint) -> Finding:
+    """This device's clock beside that of the server, which its joining port tells."""
+    if reached.identity is None:
+        return Finding("clock", "not compared: only a device that has joined can ask")
+    ahead = time.time() - asyncio.run(_server_clock(reached))
+    text = f"{abs(ahead):.1f} s {'ahead of' if ahead > 0 else 'behind'} the server's"
+    return Finding(
+        "clock", text, "" if abs(ahead) <= AHEAD else "set this device's clock, for example by NTP"
+    )
+
+
+async def _server_clock(reached: Endpoint) -> float:
+    from fedclient.identity.rpc import enrollment
+
+    assert reached.identity is not None
+    async with enrollment(reached.identity.joining_port) as port:
+        return (await port.challenge()).clock

@@ -1,0 +1,53 @@
+"""`fedclient leave`: take a device out of its federation."""
+
+import shutil
+
+import click
+
+from fedclient.cli.options import configured
+from fedclient.config import ClientConfig
+from fedclient.store.state import STATUS, DeviceFolder, Outbox
+from shoal.core.errors import ConfigError
+from shoal.shell import disk
+from shoal.shell.console import Console, Result, verb
+
+FOLDERS = ("identity", "outbox", "blobs", "memory", "model", "consent")
+FILES = ("mark", STATUS)
+
+
+@click.command(epilog="Example: fedclient leave --state state --yes")
+@verb
+@configured("state")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def leave(console: Console, settings: ClientConfig, yes: bool) -> Result:
+    """Delete this device's identity, its models and its results. It cannot come back under this name.
+
+    The privacy ledger stays: what the data have lost stays lost, and counts if the device joins again. The
+    key exists nowhere else, so no one can use the certificate any more; tell the server's operator, who
+    revokes it, so that no run waits for this device.
+    """
+    folder = DeviceFolder(settings.state)
+    name = folder.known_device()
+    if name is None:
+        raise ConfigError(f"{settings.state} is not the folder of a device", "give --state")
+    waiting = Outbox(folder.outbox).pending() is not None
+    with folder.locked():
+        lost = ", with a result that the server does not have yet" if waiting else ""
+        if not yes:
+            click.confirm(f"delete the identity of {name}{lost}?", abort=True, err=True)
+        with disk.storing(folder.root):
+            for each in FOLDERS:
+                path = folder.root / each
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
+            for each in FILES:
+                (folder.root / each).unlink(missing_ok=True)
+            disk.sync_folder(folder.root)
+    lines = [
+        f"{name} has left; its privacy ledger stays in {folder.privacy}",
+        f"tell the server's operator: fedserver device revoke {name}",
+        f"to join again, use another name and folder, and set `ledger: {folder.privacy}`",
+    ]
+    return Result({"device": name, "state": str(settings.state)}, "\n".join(lines))

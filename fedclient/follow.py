@@ -1,0 +1,60 @@
+"""`fedclient place --follow`: ask again from time to time, and say when there is another model."""
+
+import json
+import os
+import shlex
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fedclient.placement import MODEL, PLACEMENT
+from shoal.core.errors import ConfigError
+from shoal.shell import disk
+
+FOLLOWED = "followed"
+"""The file beside the model with the SHA-256 of the model for which the hook has run."""
+HOOK = 600.0
+"""Seconds that a hook may take."""
+
+
+def command_of(hook: str) -> list[str]:
+    """The words of a hook. Raises ConfigError for quotes that do not end."""
+    try:
+        return shlex.split(hook)
+    except ValueError as error:
+        raise ConfigError(f"the hook {hook!r} cannot be read: {error}", "close its quotes") from None
+
+
+def announce(folder: Path, hook: list[str], say: Callable[[str], None]) -> bool:
+    """Run the hook if the model in this folder is another one than at its last run. Returns whether it is.
+
+    The model is in place before, whole. The hook gets SHOAL_MODEL, SHOAL_RUN and SHOAL_CLUSTER in its
+    environment. One that fails runs again the next time.
+    """
+    placed = _placed(folder / PLACEMENT)
+    name, known = str(placed.get("model") or ""), folder / FOLLOWED
+    if not name or (known.exists() and known.read_text() == name):
+        return False
+    where = {"SHOAL_RUN": str(placed.get("run")), "SHOAL_CLUSTER": str(placed.get("cluster"))}
+    say(f"there is another model: cluster {placed.get('cluster')} of run {placed.get('run')}, {name[:12]}")
+    if hook:
+        environment = {**os.environ, **where, "SHOAL_MODEL": str((folder / MODEL).absolute())}
+        try:
+            ended = subprocess.run(hook, env=environment, timeout=HOOK, check=False)  # noqa: S603 - the owner's
+        except (OSError, subprocess.TimeoutExpired) as error:
+            say(f"the hook failed and runs again the next time: {error}")
+            return True
+        if ended.returncode:
+            say(f"the hook ended with code {ended.returncode} and runs again the next time")
+            return True
+    disk.write(known, name.encode())
+    return True
+
+
+def _placed(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,156 @@
+"""Verbs around a device's life: new, doctor, service, leave, completion, and what place --follow does."""
+
+import json
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedclient.__main__ import main
+from fedclient.cli.setup import doctor as doctor_module
+from fedclient.follow import announce, command_of
+from shoal.core.errors import ConfigError
+
+Verb = Callable[..., Any]
+
+
+@pytest.fixture
+def verb(capfd: pytest.CaptureFixture[str]) -> Verb:
+    def call(*arguments: str | Path, code: int = 0) -> Any:
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main([*map(str, arguments), "--json"], prog_name="fedclient")
+        out = capfd.readouterr()
+        assert ended.value.code == code, out.err
+        found = json.loads(out.out)
+        return found["error"] if code and not found["data"] else found["data"]
+
+    return call
+
+
+def test_what_new_writes_works_at_once(tmp_path: Path, verb: Verb) -> None:
+    folder = tmp_path / "attic"
+    verb("new", folder)
+    found = verb("check", "--config", folder / "device.yaml")
+    assert found["classes"] == {"0": 120, "1": 120}
+    assert found["latent"] == [64, 16]
+    assert found["accuracy"] > 0.4
+    before = (folder / "learner.py").read_bytes()
+    (folder / "device.yaml").unlink()
+    refused = verb("new", folder, code=3)
+    assert refused["message"] == f"{folder} already has learner.py, data.csv"
+    assert (folder / "learner.py").read_bytes() == before
+    assert not (folder / "device.yaml").exists()
+
+
+def test_doctor_names_what_does_not_work_and_what_to_do(
+    tmp_path: Path, verb: Verb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verb("new", tmp_path / "attic")
+    settings, state = tmp_path / "attic" / "device.yaml", tmp_path / "attic" / "state"
+    found = verb("doctor", "--config", settings, code=1)
+    by_name = {each["what"]: each for each in found["findings"]}
+    assert list(by_name) == ["packages", "disk", "agent", "identity"]
+    assert by_name["packages"]["text"].startswith("torch ")
+    assert not by_name["packages"]["hint"]
+    assert by_name["identity"]["text"].endswith("this device has not joined")
+    assert by_name["identity"]["hint"]
+    assert found["well"] is False
+    assert not state.exists()
+    (tmp_path / "torch.py").write_text("import os\nos.abort()\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    broken = verb("doctor", "--config", settings, code=1)["findings"][0]
+    assert broken["text"] == "torch cannot be loaded: it ended with code -6"
+    assert broken["hint"] == 'pip install "shoal-fed[client]"'
+    monkeypatch.setattr(doctor_module, "IMPORTS", 1e-4)
+    slow = verb("doctor", "--config", settings, code=1)["findings"][0]
+    assert slow["text"].startswith("torch was not loaded within")
+
+
+def test_a_device_that_leaves_keeps_only_its_ledger(tmp_path: Path, verb: Verb) -> None:
+    state = tmp_path / "state"
+    for name in ("identity/identity.json", "blobs/x", "model/model.safetensors", "privacy/ledger", "mark"):
+        (state / name).parent.mkdir(parents=True, exist_ok=True)
+        (state / name).write_text("x")
+    refused = verb("leave", "--state", state, "--yes", code=3)
+    assert "is not the folder of a device" in refused["message"]
+    (state / "device").write_text("attic\n")
+    assert verb("leave", "--state", state, "--yes")["device"] == "attic"
+    assert sorted(str(path.relative_to(state)) for path in state.rglob("*") if path.is_file()) == [
+        "device",
+        "lock",
+        "privacy/ledger",
+    ]
+
+
+def test_a_unit_runs_the_device_with_its_settings(
+    tmp_path: Path, verb: Verb, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    settings = tmp_path / "100 %" / "device.yaml"
+    verb("new", settings.parent)
+    printed = verb("service", "install", "--config", settings, "--print")
+    unit = tmp_path / ".config" / "systemd" / "user" / "fedclient.service"
+    assert not unit.exists()
+    written = verb("service", "install", "--config", settings)
+    assert written["path"] == str(unit)
+    assert unit.read_text() == written["unit"] == printed["unit"]
+    (command,) = (line for line in unit.read_text().splitlines() if line.startswith("ExecStart="))
+    assert f"--config '{str(settings).replace('%', '%%')}'" in command
+    assert "RestartPreventExitStatus=3 5 7" in unit.read_text()
+    assert verb("service", "install", "--config", tmp_path / "none.yaml", code=3)
+
+
+@pytest.mark.parametrize(
+    ("shell", "file", "line"),
+    [
+        ("bash", ".bashrc", 'eval "$(_FEDCLIENT_COMPLETE=bash_source fedclient)"'),
+        ("fish", ".config/fish/config.fish", "_FEDCLIENT_COMPLETE=fish_source fedclient | source"),
+    ],
+)
+def test_completion_is_installed_once_and_changes_nothing_else(
+    tmp_path: Path, verb: Verb, monkeypatch: pytest.MonkeyPatch, shell: str, file: str, line: str
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path = tmp_path / file
+    assert verb("completion", "--shell", shell)["line"] == line
+    assert not path.exists()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("alias ll='ls -l'")
+    path.chmod(0o600)
+    for _ in range(2):
+        assert verb("completion", "--shell", shell, "--install")["file"] == str(path)
+    assert path.read_text() == f"alias ll='ls -l'\n{line}\n"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    monkeypatch.setenv("SHELL", "/bin/tcsh")
+    assert "give --shell" in verb("completion", code=3)["hint"]
+
+
+def test_the_hook_runs_once_for_each_model_and_again_after_it_failed(tmp_path: Path) -> None:
+    said: list[str] = []
+    log = tmp_path / "log"
+    hook = command_of(
+        f"sh -c 'echo $SHOAL_CLUSTER $SHOAL_RUN $SHOAL_MODEL >> {log}; test $SHOAL_CLUSTER = c0'"
+    )
+
+    def placed(cluster: str, model: str | None) -> bool:
+        placement = {"run": "digits", "cluster": cluster, "model": model}
+        (tmp_path / "placement.json").write_text(json.dumps(placement))
+        return announce(tmp_path, hook, said.append)
+
+    assert not announce(tmp_path, hook, said.append)
+    assert not placed("c0", None)
+    assert placed("c0", "a" * 64)
+    assert not placed("c0", "a" * 64)
+    assert placed("c1", "b" * 64)
+    assert placed("c1", "b" * 64)
+    assert "ended with code 1 and runs again" in said[-1]
+    assert placed("c0", "b" * 64)
+    assert not placed("c0", "b" * 64)
+    lines = log.read_text().splitlines()
+    assert [line.split()[0] for line in lines] == ["c0", "c1", "c1", "c0"]
+    assert lines[0].split()[1:] == ["digits", str(tmp_path / "model.safetensors")]
+    with pytest.raises(ConfigError, match="cannot be read"):
+        command_of("echo 'x")

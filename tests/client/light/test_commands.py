@@ -1,0 +1,118 @@
+"""`predict --follow` and `run --serve` as a whole, with a server that is played."""
+
+import asyncio
+import http.client
+import json
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedclient.config import ClientConfig, DataConfig, LearnerConfig
+from fedclient.light import commands
+from fedclient.placement import PlacementResult
+from fedclient.store.blobs import BlobStore
+from fedclient.store.state import DeviceFolder
+from shoal.core.errors import ConfigError, Unavailable
+from shoal.core.exchange.parts import ClusterAssignment
+from shoal.core.types import Array
+from shoal.shell.console import Console
+from tests.core.inference.graphs import graph
+
+pytest.importorskip("onnxruntime", reason="ONNX Runtime is not installed")
+
+SAMPLES = np.random.default_rng(3).normal(size=(40, 4)).astype(np.float32)
+FIRST, SECOND = (np.random.default_rng(seed).normal(size=(4, 3)).astype(np.float32) * 9 for seed in (1, 2))
+SAME = np.zeros((4, 3), np.float32)
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> ClientConfig:
+    np.savez(tmp_path / "new.npz", x=SAMPLES)
+    return ClientConfig(state=tmp_path / "state", data=DataConfig(npz=tmp_path / "new.npz"))
+
+
+def playing(monkeypatch: pytest.MonkeyPatch, settings: ClientConfig, story: list[Any]) -> None:
+    """Place with these weights, one after the other; a function is called first, and None is a server that is
+    away."""
+    store = BlobStore(DeviceFolder(settings.state).blobs)
+    file = store.keep({"graph": np.frombuffer(graph(), np.uint8)}).blob
+
+    async def placed(*_: Any) -> PlacementResult:
+        if not story:
+            await asyncio.Event().wait()  # until the signal ends it
+        step = story.pop(0)
+        if callable(step):
+            step()
+            step = story.pop(0)
+        if step is None:
+            raise Unavailable("the server is away", "try again")
+        kept = store.keep({"weight": step, "bias": np.zeros(3, np.float32)})
+        return PlacementResult("r1", ClusterAssignment("c1"), kept, 0.0, 0, 0, (), file)
+
+    monkeypatch.setattr(commands, "placed", placed)
+
+
+def stop() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def wanted(weight: Array) -> list[int]:
+    found: list[int] = (SAMPLES @ weight).argmax(axis=1).tolist()
+    return found
+
+
+def test_a_file_follows_the_run_and_ignores_a_model_that_collapsed(
+    settings: ClientConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, seen = tmp_path / "classes.npz", list[list[int]]()
+
+    def look() -> None:
+        with np.load(out) as found:
+            seen.append(found["classes"].tolist())
+
+    def last() -> None:
+        look()
+        stop()
+
+    playing(monkeypatch, settings, [None, FIRST, look, SAME, look, SECOND, last, SECOND])
+    asyncio.run(commands.follow(settings, Console(), None, out, every=0.0))
+    assert seen == [wanted(FIRST), wanted(FIRST), wanted(SECOND)]
+
+
+def test_predictions_are_served_until_a_signal(
+    settings: ClientConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers, path = list[Any](), tmp_path / "s"
+
+    def ask() -> None:
+        connection = http.client.HTTPConnection("localhost", timeout=60)
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.settimeout(60)
+        connection.sock.connect(str(path))
+        body = json.dumps({"x": SAMPLES.tolist()})
+        connection.request("POST", "/predict", body, {"Content-Type": "application/json"})
+        answers.append(json.loads(connection.getresponse().read()))
+        connection.close()
+
+    def last() -> None:
+        ask()
+        stop()
+
+    playing(monkeypatch, settings, [FIRST, ask, SECOND, last, SECOND])
+    found = asyncio.run(commands.serve(settings, Console(), f"unix:{path}", "", every=0.0))
+    assert [each["classes"] for each in answers] == [wanted(FIRST), wanted(SECOND)]
+    assert answers[-1]["cluster"] == "c1"
+    assert found["model"] == answers[-1]["model"]
+
+
+def test_a_device_with_a_learner_has_nothing_to_follow(settings: ClientConfig, tmp_path: Path) -> None:
+    with_learner = ClientConfig(
+        state=settings.state, data=settings.data, learner=LearnerConfig(builtin="mlp")
+    )
+    with pytest.raises(ConfigError, match="has a learner"):
+        asyncio.run(commands.serve(with_learner, Console(), f"unix:{tmp_path}/s", "", every=0.0))
