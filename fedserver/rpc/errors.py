@@ -20,6 +20,7 @@ from shoal.core.errors import (
     ConfigError,
     DataFault,
     NotFound,
+    NotLeader,
     Refused,
     ServerFull,
     SessionLost,
@@ -57,6 +58,8 @@ STATUSES: dict[type[ShoalError], grpc.StatusCode] = {
 }
 """An error has the status of the nearest of its classes. An error that is not here is a bug."""
 
+AGAIN = (0.5, 2.0)
+"""Seconds after which a device that has called a server that does not lead may call again."""
 REFUSALS = (Refused, BadPayload, TooOften, TooSlow)
 """Errors for which the caller is to blame. A connection that brings nothing else is closed."""
 
@@ -73,7 +76,8 @@ class Errors(aio.ServerInterceptor):  # type: ignore[type-arg]
     """The outermost interceptor: turns the errors of every call into statuses, and counts refused calls.
 
     count: called with the code of each error. The details of a bug stay in the server's log. So do those of
-    an error of the disk, with its paths, unless the disk is the caller's own.
+    an error of the disk, with its paths, unless the disk is the caller's own. is_deposed: whether another
+    server leads now; see `Store.is_deposed`.
     """
 
     def __init__(
@@ -82,9 +86,10 @@ class Errors(aio.ServerInterceptor):  # type: ignore[type-arg]
         attention: Attention | None = None,
         own_disk: bool = False,
         count: Callable[[str], None] = lambda code: None,
+        is_deposed: Callable[[], bool] = lambda: False,
     ) -> None:
         self._connections, self._attention, self._own_disk = connections, attention, own_disk
-        self._count = count
+        self._count, self._is_deposed = count, is_deposed
 
     async def intercept_service(
         self,
@@ -102,6 +107,14 @@ class Errors(aio.ServerInterceptor):  # type: ignore[type-arg]
                     self._connections.refused(context.peer())
                 raise
             except Exception as error:
+                if (
+                    isinstance(error, ShoalError)
+                    and not isinstance(error, Unavailable)
+                    and self._is_deposed()
+                ):
+                    # A server that was stopped for a while, and wakes: what it does not know or does not have
+                    # may well be with the one that leads now.
+                    error = NotLeader("another server leads now", "call the other server", AGAIN)
                 self._count(error.code if isinstance(error, ShoalError) else "internal")
                 if isinstance(error, REFUSALS):
                     self._refused(context)
@@ -124,6 +137,11 @@ class Errors(aio.ServerInterceptor):  # type: ignore[type-arg]
             self._connections.refused(context.peer())
         if self._attention is not None:
             self._attention.refused(address_of(context))
+
+
+def _is_final(error: Exception) -> bool:
+    """Whether a caller would not call again."""
+    return isinstance(error, ShoalError) and not isinstance(error, Unavailable)
 
 
 async def refuse(context: Context, error: Exception) -> None:

@@ -106,10 +106,10 @@ async def listen(
     if access is not None:
         coordinator.may_train = access.peers.may_train
         coordinator.quota = ModelQuota(access.peers, coordinator.settings.clusters)
-    options = (*OPTIONS, *_ageing(coordinator.settings.age))
+    options, deposed = (*OPTIONS, *_ageing(coordinator.settings.age)), coordinator.storage.is_deposed
     admission = Admission(callers)
     at_devices = (
-        Errors(connections, attention[0], count=coordinator.meter.refused),
+        Errors(connections, attention[0], count=coordinator.meter.refused, is_deposed=deposed),
         *authorization,
         admission,
         Requests(),
@@ -133,7 +133,8 @@ async def listen(
         port = bind(devices, address, device_credentials(access.peers.authority))
         listeners.address = access.at(port)
         joins = JoinService(access.peers, listeners.address)
-        joining = joining_server(joins, Errors(connections, attention[1], count=coordinator.meter.refused))
+        refusing = Errors(connections, attention[1], count=coordinator.meter.refused, is_deposed=deposed)
+        joining = joining_server(joins, refusing)
         join_port = bind(joining, access.join_listen, joining_credentials(access.peers.authority))
         listeners.join_address = access.at(join_port)
         connections.ports.update((port, join_port))

@@ -14,14 +14,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health  # type: ignore[attr-defined]
 
 from fedserver.authority.roots import Authority
-from fedserver.rpc.errors import refuse
+from fedserver.rpc.errors import AGAIN, refuse
 from fedserver.rpc.server import DEVICE_SERVICES, OPERATOR_CALLS, OPTIONS, bind, bind_socket, loopback
 from fedserver.rpc.tls import OPTIONS as JOINING_OPTIONS
 from fedserver.rpc.tls import device_credentials, joining_credentials
 from shoal.core.errors import NotLeader
-
-AGAIN = (0.5, 2.0)
-"""Seconds after which a device may ask again: a leader is away for at most ten."""
 
 
 class Standby:

@@ -26,7 +26,7 @@ from fedserver.store.content.blob_cache import BlobCache
 from fedserver.store.content.blobs import Blobs, References
 from fedserver.store.disk_space import DiskSpace
 from fedserver.store.engines import Elsewhere, open_database
-from fedserver.store.engines.blob_folder import claim
+from fedserver.store.engines.blob_folder import claim, is_claimed
 from fedserver.store.history import History
 from fedserver.store.identities import Identities
 from fedserver.store.identities.audit import AuditLog
@@ -70,7 +70,8 @@ class Store:
             self._release()
             raise
         try:
-            self.blobs = Blobs(claim(elsewhere.blobs, self.database) if elsewhere else state)
+            self._claimed = claim(elsewhere.blobs, self.database) if elsewhere else None
+            self.blobs = Blobs(self._claimed or state)
             self.history = History(self.database)
             audit, references = AuditLog(self.database, state), References(self.database, self.blobs)
             self.journal, self.identities = Journal(self.database), Identities(self.database, audit)
@@ -79,6 +80,11 @@ class Store:
         except BaseException:
             self.close()
             raise
+
+    def is_deposed(self) -> bool:
+        """Whether another server has taken over, so that what is missing here may be there. Any thread may
+        ask."""
+        return self._claimed is not None and not is_claimed(self._claimed)
 
     def close(self) -> None:
         self.database.close()
@@ -157,7 +163,7 @@ class Storage:
     def __init__(self, store: Store, thread: ThreadPoolExecutor, space: DiskSpace) -> None:
         self._store, self._thread, self.space = store, thread, space
         self._ending = asyncio.Event()
-        self.lost = asyncio.wrap_future(store.database.lost)
+        self.lost, self.is_deposed = asyncio.wrap_future(store.database.lost), store.is_deposed
         self.full: DiskFull | None = None
         self.blobs = store.blobs
         self.runs, self.reports = RunCalls(self, store.runs), ReportCalls(self, store.reports)

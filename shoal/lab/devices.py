@@ -1,6 +1,8 @@
 """The devices of a fleet at work in one process: their data over time, and the one network in which they
 take turns."""
 
+import mmap
+import tempfile
 import time
 from collections.abc import Callable, MutableMapping
 from dataclasses import replace
@@ -18,6 +20,7 @@ from shoal.core.exchange.choosing import Choose, Wish
 from shoal.core.exchange.messages import Evaluate, Evaluated, Message
 from shoal.core.exchange.parts import MAX_MODELS, ClusterAssignment, Evidence
 from shoal.core.exchange.payload import fields_of
+from shoal.core.exchange.tensors import manifest_of, pack, unpack
 from shoal.core.inference.choosing import NoClassifier
 from shoal.core.privacy.accountant import Unmetered
 from shoal.core.seeds import generator
@@ -172,3 +175,15 @@ class SimulatedDevices:
             return answer
 
         return perform
+
+
+def spooled(tensors: Tensors) -> Tensors:
+    """The same tensors in a mapped file that goes when they do: memory does not grow with the devices."""
+    with tempfile.TemporaryFile() as file:
+        for piece in pack(tensors):
+            file.write(piece)
+        if not file.tell():  # an empty file cannot be mapped
+            return tensors
+        file.flush()
+        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return unpack(manifest_of(tensors), memoryview(data))

@@ -4,27 +4,30 @@ The same engine and the same halves of the algorithms run here, in the coordinat
 same seeds they give the same models, bit for bit.
 """
 
-import mmap
 import sys
-import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from shoal.core.algorithm import Algorithm, State, discover, find, measurement
 from shoal.core.device_kit.learner import Latent, Learner, initial_weights
 from shoal.core.engine import simulate as engine
+from shoal.core.engine.events import Abandon, Effect, Opened, Save
 from shoal.core.engine.rounds import RoundPolicy
 from shoal.core.errors import BadPayload, ConfigError, DeviceFault, LearnerFault, Refused
-from shoal.core.exchange.tensors import manifest_of, pack, unpack
-from shoal.core.types import Tensors
-from shoal.lab.devices import NEWCOMER, SimulatedDevices
+from shoal.core.exchange.messages import Message
+from shoal.core.server_kit.history.figures import Figures, figures_of, measured_on
+from shoal.core.types import DeviceId
+from shoal.lab.devices import NEWCOMER, SimulatedDevices, spooled
 from shoal.lab.fleet import Fleet, dataset
 from shoal.lab.models import learner_of
-from shoal.lab.recording import Progress, Recorder, progress_of
-from shoal.result import Accuracy, Comparison, Placement, Result, Round
+from shoal.result import Accuracy, Comparison, Placement, Result, Round, percent, plural
+
+Progress = Callable[[str], None]
 
 
 def simulate(
@@ -72,7 +75,7 @@ def simulate(
         seed=seed,
         model_seed=seed if model_seed is None else model_seed,
         device=device,
-        say=progress_of(progress),
+        say=_progress(progress),
     )
     if progress is True:
         sys.stderr.write("\n")
@@ -112,7 +115,7 @@ def attempt(
     if expected := card.clustering(configured):
         say(f"{name}: {expected}")
     outcome = engine.Outcome(state)
-    recorder = Recorder(state, outcome, configured.rounds, say)
+    recorder = _Recorder(state, outcome, configured.rounds, say)
     calls = {device: recorder.listening(device, call) for device, call in devices.calls().items()}
     policy = RoundPolicy(minimum=len(fleet))
     if participation < 1.0:
@@ -300,13 +303,87 @@ def training_rounds(history: Sequence[Round]) -> dict[str, int]:
     return {"training": len(trained), "clustered": sum(each.clusters > 1 for each in trained)}
 
 
-def spooled(tensors: Tensors) -> Tensors:
-    """The same tensors in a mapped file that goes when they do: memory does not grow with the devices."""
-    with tempfile.TemporaryFile() as file:
-        for piece in pack(tensors):
-            file.write(piece)
-        if not file.tell():  # an empty file cannot be mapped
-            return tensors
-        file.flush()
-        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    return unpack(manifest_of(tensors), memoryview(data))
+class _Recorder:
+    """Writes the history of a run while it goes on, and says how far it is."""
+
+    def __init__(self, state: State, outcome: engine.Outcome, total: int, say: Progress) -> None:
+        self.rounds: list[Round] = []
+        self._state, self._outcome, self._total, self._say = state, outcome, total, say
+        self._began = self._opened = time.perf_counter()
+        self._title, self._bytes, self._measured = "", (0, 0), ""
+        self._figures: dict[DeviceId, Figures] = {}
+        self.fault: LearnerFault | None = None
+
+    def listening(self, name: DeviceId, call: engine.Device) -> engine.Device:
+        """The same device, with its answers recorded, and the last fault of the learner."""
+
+        def perform(message: Message, seed: int) -> Message:
+            try:
+                answer = call(message, seed)
+            except LearnerFault as fault:
+                self.fault = fault
+                raise
+            self._figures[name] = figures_of(message, answer)
+            return answer
+
+        return perform
+
+    def watch(self, effect: Effect) -> None:
+        if isinstance(effect, Opened):
+            self._opened, self._title = time.perf_counter(), effect.title
+            self._figures.clear()
+            self._say(f"{effect.title}{self._measured}{self._left()}")
+            self._measured = ""
+        elif isinstance(effect, Save):
+            self._close(effect.state)
+        elif isinstance(effect, Abandon):
+            self._figures.clear()
+
+    def _close(self, state: State) -> None:
+        total = sum(self._outcome.up.values()), sum(self._outcome.down.values())
+        figures, part = list(self._figures.values()), measured_on(self._figures)
+        loss, accuracy = (_mean([getattr(each, name) for each in figures]) for name in ("loss", "accuracy"))
+        self.rounds.append(
+            Round(
+                number=len(self.rounds) + 1,
+                title=self._title,
+                phase=str(getattr(self._state, "phase", "")),
+                seconds=time.perf_counter() - self._opened,
+                devices=len(figures),
+                loss=loss,
+                accuracy=accuracy,
+                measured_on=part,
+                trained=any(each.trained for each in figures),
+                clusters=len(state.models),
+                bytes_up=total[0] - self._bytes[0],
+                bytes_down=total[1] - self._bytes[1],
+            )
+        )
+        if accuracy is not None:
+            self._measured = f", {part.replace('_', '-')} accuracy {percent(accuracy)}"
+        self._state, self._bytes = state, total
+
+    def _left(self) -> str:
+        """The time that the rest will take, at the pace so far."""
+        done = self._state.progress
+        if not 0 < done < self._total:
+            return ""
+        left = (time.perf_counter() - self._began) / done * (self._total - done)
+        return f", about {plural(round(left), 'second')} left"
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
+
+
+def _progress(wanted: bool | Progress) -> Progress:
+    if callable(wanted):
+        return wanted
+    return _shown if wanted else lambda text: None
+
+
+def _shown(text: str) -> None:
+    """One line on stderr that each next one overwrites, in a terminal as in a notebook."""
+    sys.stderr.write(f"\r{text:<110}")
+    sys.stderr.flush()

@@ -207,7 +207,7 @@ def counted(url: str, server: Cluster) -> list[tuple[int, int, str]]:
         return [tuple(row) for row in rows]
 
 
-def campaign(moments: int, seed: int, devices: int, rounds: int) -> None:
+def campaign(moments: int, seed: int, devices: int, rounds: int, stopped: float) -> None:
     chance, done, slowest = random.Random(seed), 0, 0.0
     with cluster() as server, tempfile.TemporaryDirectory() as folder:
         trial = 0
@@ -218,7 +218,7 @@ def campaign(moments: int, seed: int, devices: int, rounds: int) -> None:
                 while done < moments and not pair.is_over():
                     time.sleep(chance.uniform(0.0, 2.0))
                     leader = pair.until_led()
-                    how = pair.stop_and_wake if chance.random() < 0.2 else pair.kill
+                    how = pair.stop_and_wake if chance.random() < stopped else pair.kill
                     took = how(leader)
                     done, slowest = done + 1, max(slowest, took)
                     print(
@@ -236,10 +236,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--devices", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--stopped", type=float, default=0.2, help="share of moments without a kill")
     options = parser.parse_args()
     if reason := lacking():
         raise SystemExit(reason)
-    campaign(options.moments, options.seed, options.devices, options.rounds)
+    campaign(options.moments, options.seed, options.devices, options.rounds, options.stopped)
 
 
 if __name__ == "__main__":

@@ -16,11 +16,10 @@ from shoal.core.server_kit.standard import ensemble
 from shoal.lab.datasets.images import load
 from shoal.lab.datasets.natural import COLUMNS
 from shoal.lab.datasets.pixels import unit
-from shoal.lab.devices import SimulatedDevices
+from shoal.lab.devices import SimulatedDevices, spooled
 from shoal.lab.experiments.experiment import ENSEMBLE, Experiment, mean_of_placed, run
 from shoal.lab.experiments.setting import fleet_of
 from shoal.lab.fleet import Holding, numbered
-from shoal.lab.simulation import spooled
 from tests.fleet import first_model, learner
 
 SMALL = {"learning_rate": 0.05, "batch_size": 16}

@@ -51,3 +51,8 @@ def claim(shared: Path, database: Database) -> Path:
     with database.transaction():
         database.execute("DELETE FROM blob_folders WHERE name != ?", (folder.name,))
     return folder
+
+
+def is_claimed(folder: Path) -> bool:
+    """Whether a folder is still the one, under the name that `claim` gave it."""
+    return (folder / MARK).is_file()

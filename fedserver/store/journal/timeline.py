@@ -4,6 +4,7 @@ import time
 
 from fedserver.store.database import Database
 from fedserver.store.integrity.records import RoundRecord
+from shoal.core.errors import DataFault
 from shoal.core.server_kit.history.packed import bounded, pack, unpack
 from shoal.core.server_kit.history.records import RoundHistory
 from shoal.core.types import RunId
@@ -20,6 +21,8 @@ class Timeline:
 
     def __init__(self, database: Database) -> None:
         self._db = database
+        self._sizes: dict[RunId, int] = {}
+        """At least the bytes of each run's history: rows that are deleted with others are still counted."""
 
     def add(self, run: RunId, round: RoundHistory) -> None:
         """Inside a transaction: add a round that is over."""
@@ -30,25 +33,31 @@ class Timeline:
             " DO UPDATE SET summary = excluded.summary, devices = excluded.devices",
             (run, round.round, summary, devices),
         )
-        self._shrink(run)
+        known = self._sizes.get(run)  # a look at all rows for each round would make long runs slow
+        self._sizes[run] = sum(map(sum, self._lengths(run).values())) if known is None else known
+        self._sizes[run] += 0 if known is None else len(summary) + len(devices)
+        if self._sizes[run] > LARGEST:
+            self._shrink(run)
+
+    def _lengths(self, run: RunId) -> dict[int, tuple[int, int]]:
+        """By round, oldest first, the bytes of what is stored of it, and of its devices."""
+        query = "SELECT round, length(summary), length(devices) FROM timeline WHERE run = ? ORDER BY round"
+        return {number: (summary, devices) for number, summary, devices in self._db.query(query, (run,))}
 
     def _shrink(self, run: RunId) -> None:
-        query = "SELECT round, length(summary), length(devices) FROM timeline WHERE run = ? ORDER BY round"
-        rows = [tuple(row) for row in self._db.query(query, (run,))]
-        excess = sum(summary + devices for _, summary, devices in rows) - LARGEST
-        for number, _, devices in rows[:-1]:
-            if excess <= 0:
-                return
-            if devices:
+        lengths = self._lengths(run)
+        size, older = sum(map(sum, lengths.values())), list(lengths)[:-1]
+        for number in older:
+            if size > LARGEST and lengths[number][1]:
                 self._db.execute(
                     "UPDATE timeline SET devices = x'' WHERE run = ? AND round = ?", (run, number)
                 )
-                excess -= devices
-        for number, summary, _ in rows[:-1]:
-            if excess <= 0:
-                return
-            self._db.execute("DELETE FROM timeline WHERE run = ? AND round = ?", (run, number))
-            excess -= summary
+                size -= lengths[number][1]
+        for number in older:
+            if size > LARGEST:
+                self._db.execute("DELETE FROM timeline WHERE run = ? AND round = ?", (run, number))
+                size -= lengths[number][0]
+        self._sizes[run] = size
 
     def read(self, run: RunId, after: int = 0, *, devices: bool = True) -> list[RoundHistory]:
         """One page of the rounds with numbers above `after`, oldest first; empty if there are no more.
@@ -56,12 +65,18 @@ class Timeline:
         devices: whether to include the figures of devices.
         """
         found: list[RoundHistory] = []
-        rows = self._db.rows(
-            "timeline", "WHERE run = ? AND round > ? ORDER BY round LIMIT ?", (run, after, ROUNDS)
+        what = "devices" if devices else "x'' AS devices"
+        query = f"SELECT round, summary, {what} FROM timeline"  # noqa: S608 - our own words
+        rows = self._db.query(
+            f"{query} WHERE run = ? AND round > ? ORDER BY round LIMIT ?", (run, after, ROUNDS)
         )
         listed = 0
         for row in rows:
-            found.append(unpack(row["summary"], row["devices"] if devices else b""))
+            try:
+                found.append(unpack(row["summary"], row["devices"]))
+            except DataFault:  # the row is damaged: restore it from its copy
+                (row,) = self._db.rows("timeline", "WHERE run = ? AND round = ?", (run, row["round"]))
+                found.append(unpack(row["summary"], row["devices"] if devices else b""))
             listed += len(found[-1].devices) + len(found[-1].positions) + len(found[-1].clusters)
             if listed >= DEVICES:
                 break

@@ -196,6 +196,7 @@ def test_a_former_leader_cannot_delete_a_blob(leader: Store, elsewhere: Elsewher
     leader.close()
     with closing(Store(tmp_path / "other", elsewhere)) as other:
         assert other.blobs.path(name).is_file()
+        assert (leader.is_deposed(), other.is_deposed()) == (True, False)
         former.remove([name])
         written = former.keep(model(2.0)).blob.sha256
         assert other.blobs.path(name).is_file()

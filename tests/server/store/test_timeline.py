@@ -1,6 +1,8 @@
 """The history of a run on disk: page by page, bounded, and gone with the run."""
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -77,3 +79,12 @@ def test_history_goes_with_the_run_and_with_rounds_that_are_dropped(store: Store
     assert [each.round for each in read(store)] == [1, 2]
     store.runs.remove("mnist")
     assert store.database.query("SELECT * FROM timeline") == []
+
+
+def test_a_damaged_round_is_restored_from_its_copy(store: Store, tmp_path: Path) -> None:
+    play(store, 2)
+    before = read(store)
+    with closing(sqlite3.connect(tmp_path / "state" / "shoal.db", isolation_level=None)) as other:
+        other.execute("UPDATE timeline SET summary = x'00' WHERE round = 2")
+    assert read(store) == before
+    assert "row 2 of table timeline was damaged" in store.database.repaired[-1]
