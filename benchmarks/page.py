@@ -14,6 +14,7 @@ import asyncio
 import http.client
 import json
 import math
+import socket
 import statistics
 import tempfile
 import threading
@@ -64,6 +65,7 @@ def measure(state: Path, devices: int, rounds: int, turns: int) -> dict[str, Any
     with database.transaction():
         for number in range(1, rounds + 1):
             timeline.add(LONG, history(number, devices))
+        database.execute("UPDATE runs SET round = ? WHERE run = ?", (rounds + 1, LONG))
     database.close()
     with daemon(state) as server, OperatorClient(state) as operator, page(state) as at:
         restored(operator, LONG)
@@ -140,6 +142,8 @@ class Viewer:
         host, port = at.address.rsplit(":", 1)
         self._line = http.client.HTTPConnection(host, int(port), timeout=60)
         self._line.request("GET", f"/events?run={run}", headers={"cookie": cookie})
+        assert self._line.sock is not None
+        self._socket = self._line.sock
         self._answer = self._line.getresponse()
         self.came: dict[int, float] = {}
         threading.Thread(target=self._read, daemon=True).start()
@@ -162,8 +166,7 @@ class Viewer:
         return [self.came[number] - at for number, at in ended.items()]
 
     def close(self) -> None:
-        self._answer.close()
-        self._line.close()
+        self._socket.shutdown(socket.SHUT_RDWR)  # it ends the reading thread, which closing would wait for
 
 
 def memory(process: int) -> float:

@@ -63,5 +63,5 @@ def torch_required() -> Iterator[None]:
         raise DeviceFault(
             "PyTorch is not installed on this device",
             "on a device without a GPU install PyTorch's CPU build first (see pytorch.org), then "
-            'pip install "shoal-fed[client]"',
+            'pip install "shoal-fed[client]"; or remove `learner` to use the graph of a run (docs/light.md)',
         ) from None

@@ -132,7 +132,9 @@ def up(console: Console, path: Path | None, **flags: Any) -> Result:
     from fedserver.config import read_server
     from fedserver.daemon import serve
     from fedserver.logs import Bounded, Json, Printable
+    from shoal.shell.memory import share_arenas
 
+    share_arenas()
     config = read_server(path, flags)
     log = logging.StreamHandler(sys.stderr)
     text_format = Printable("%(asctime)s %(levelname)s %(name)s: %(message)s")

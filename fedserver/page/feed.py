@@ -125,6 +125,8 @@ class Feed:
                 self._tell({"reachable": False, "why": words(error.message)})
             else:
                 self._take(topic, answer)
+                if answer.more:
+                    self._wanted.set()
 
     def _take(self, topic: Topic, answer: Answer) -> None:
         self._tell({"reachable": True, **answer.server})

@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Protocol
 
 from fedserver.authority.answers import Known
@@ -21,17 +22,22 @@ STATUS = 3.0
 """The same for the devices themselves, while only runs are looked at."""
 
 
+ROUNDS = 100
+"""How many rounds are taken in one look, so that a long run takes little memory at a time."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """What one look found. server: for every view. documents: of this view, by name.
 
-    rows: rounds of the run, from number `start` on.
+    rows: rounds of the run, from number `start` on; more: there are further ones.
     """
 
     server: dict[str, Any]
     documents: dict[str, Any]
     rows: Sequence[dict[str, Any]] = field(default=())
     start: int = 0
+    more: bool = False
 
 
 class Source(Protocol):
@@ -86,24 +92,38 @@ class Server:
         self._pasts.pop(run, None)
 
     def _look_at(self, run: RunId, have: int, server: dict[str, Any], runs: Sequence[RunSummary]) -> Answer:
-        status = self._client.show(run)
         past = self._pasts.get(run)
-        if past is None or past.rows != have or past.created != status.summary.created:
-            past = self._pasts[run] = Past(status.summary.created)
+        summary = next((replace(each, time_left=None) for each in runs if each.run == run), None)
+        if past is None or past.rows != have or summary is None or past.created != summary.created:
+            past = self._pasts[run] = Past(summary.created if summary else None)
         start = past.rows
-        rows = past.take(self._client.history(run, past.last))
-        beside = self._beside(status.summary, runs)
+        single = run_view.single(summary, runs) if summary and summary.cluster_count > 1 else None
+        seen = (summary, single and replace(single, time_left=None))
+        if summary is not None and seen == past.seen:
+            return Answer(server, {}, start=start)
+        status = self._client.show(run)
+        rows = past.take(self._rounds(run, past.last, status.summary.round - 1))
+        more = len(rows) == ROUNDS
+        past.seen = None if more else seen
+        beside = self._beside(single)
         documents = {"run": run_view.document(status), "map": past.places, "beside": beside}
-        return Answer(server, documents, rows, start)
+        return Answer(server, documents, rows, start, more)
 
-    def _beside(self, run: RunSummary, runs: Sequence[RunSummary]) -> dict[str, Any] | None:
-        """The run with one model that this one is compared with; it is asked for where it has got further."""
-        found = run_view.single(run, runs) if run.cluster_count > 1 else None
-        if found is None:
+    def _rounds(self, run: RunId, after: int, last: int) -> Iterator[RoundHistory]:
+        """Some of the rounds that are over, up to the one that is known to be the last."""
+        if after < last:
+            for each in islice(self._client.history(run, after), ROUNDS):
+                yield each
+                if each.round >= last:
+                    return
+
+    def _beside(self, single: RunSummary | None) -> dict[str, Any] | None:
+        """The run with one model that another is compared with; it is asked for where it has got further."""
+        if single is None:
             return None
-        now = (found.run, found.created, found.round, found.stage, found.accuracy)
+        now = (single.run, single.created, single.round, single.stage, single.accuracy)
         if self._single is None or self._single[0] != now:
-            self._single = now, run_view.beside(found, self._client.show(found.run))
+            self._single = now, run_view.beside(single, self._client.show(single.run))
         return self._single[1]
 
     def _ask_status(self, age: float) -> ServerStatus:

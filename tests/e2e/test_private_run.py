@@ -24,9 +24,9 @@ from fedserver.coordinator.device_api import DeviceApi
 from fedserver.coordinator.operator_api import OperatorApi
 from fedserver.store.integrity.records import RunSpec
 from shoal.core.data.dataset import Dataset
+from shoal.core.privacy import report
 from shoal.core.privacy.budget import Budget
 from shoal.core.privacy.ledger import Debit, Failed, Open, Release, chosen
-from shoal.core.privacy.report import OF_TRAINING
 from shoal.lab.datasets import images
 from shoal.lab.datasets.pixels import rotate
 from shoal.lab.demo import fleet, processes
@@ -35,6 +35,8 @@ from shoal.lab.demo.fleet import Member
 PRIVATE = {**fleet.TRAINING, "rounds": 6, "placing": "likelihood"}  # newcomers describe their data, too
 TRAINERS, IMAGES = 4, 300
 OPEN = {**PRIVATE, "privacy": "off"}
+PLAIN = {report.OPEN["weights"], report.OPEN["figures"]}
+"""What leaves where weights are neither noised nor summed."""
 POLICY = replace(fleet.POLICY, devices=TRAINERS, minimum=TRAINERS, max_abandoned_rounds=1)
 
 
@@ -114,12 +116,12 @@ def test_groups_are_found_all_that_left_is_in_the_ledgers_and_no_more_leaves(tmp
                 total = facts(entries, budget)["total"]
                 assert (total["of_releases"], total["delta"]) == (pytest.approx(5.0), 1e-6)
                 assert total["epsilon"] is None  # for it has trained and measured too
-                assert set(total["unprotected"]) == set(OF_TRAINING)
+                assert set(total["unprotected"]) == PLAIN
                 mirrored = status.released[each.name]  # what the server has seen is what the ledger says
                 assert (mirrored.protected, mirrored.epsilon) == (pytest.approx(5.0), math.inf)
-                assert set(mirrored.unprotected) == set(OF_TRAINING)
+                assert set(mirrored.unprotected) == PLAIN
             noted = await coordinator.storage.journal.releases("first")
-            assert {each.release for each in noted} - set(OF_TRAINING) == {
+            assert {each.release for each in noted} - PLAIN == {
                 chosen(ledger(tmp_path, each, budget).entries(), Release)[0].release for each in members
             }
 

@@ -18,11 +18,13 @@ class Past:
     """The rounds of one run, taken one after another. created: when the run was started.
 
     last: the number of the last round that was taken, rows: how many were. places: the last map of devices.
+    seen: how things stood when all of it was taken; while they stand so, there is nothing new.
     """
 
     created: float | None = None
     last: int = 0
     rows: int = 0
+    seen: object = None
     places: dict[str, Any] = field(default_factory=dict)
     _clusters: dict[DeviceId, ModelKey] = field(default_factory=dict)
 
