@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from benchmarks.robust_memory import model
-from fedserver.coordinator.reducers import Reducers
+from fedserver.coordinator.aggregation.reducers import Reducers
 from fedserver.store.content.mapped import MappedTensors
 from shoal.core.exchange.tensors import digest, manifest_of, pack
 from shoal.core.server_kit.aggregation.pieces import spread_over

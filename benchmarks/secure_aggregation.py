@@ -28,7 +28,7 @@ from shoal.core import algorithm
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
 from shoal.core.device_kit.context import DeviceContext
-from shoal.core.device_kit.evaluate import evaluate
+from shoal.core.device_kit.evaluation.evaluate import evaluate
 from shoal.core.device_kit.learner import builtin, initial_weights
 from shoal.core.device_kit.samples import convert
 from shoal.core.engine.rounds import RoundPolicy

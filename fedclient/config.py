@@ -80,7 +80,7 @@ class DataConfig:
     brought into it.
     divide_by: a number to divide every value by; unset: bytes are divided by 255, other numbers are not.
     regression: whether labels are numbers to predict and not classes, see
-    `shoal.core.device_kit.regression`.
+    `shoal.core.device_kit.evaluation.regression`.
     held_out: the share of the samples to measure on during a run instead of training on them; with 0, a run
     that needs such a part, as flux does, fails on this device. A module that returns Views has its own.
     """

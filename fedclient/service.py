@@ -18,7 +18,7 @@ from fedclient.identity.keyring import Keyring
 from fedclient.identity.link import SecureLink
 from fedclient.net.backoff import Backoff, patiently
 from fedclient.net.rpc import RpcLink
-from fedclient.placement import PlacementResult, Placer, save
+from fedclient.placing.placement import PlacementResult, Placer, save
 from fedclient.reporter import Reporter
 from fedclient.store import privacy_report
 from fedclient.store.blobs import BlobStore

@@ -15,7 +15,7 @@ from shoal.core.errors import Busy, NotFound, Refused, TooOften, Unavailable
 from shoal.shell.console import Console, Result, one_line, verb
 
 if TYPE_CHECKING:
-    from fedclient.placement import PlacementResult
+    from fedclient.placing.placement import PlacementResult
 
 GIVE_UP_AFTER = 10.0
 EVERY, SHORTEST = 6 * 3600.0, 1.0
@@ -67,7 +67,7 @@ def place(
     whole. The hook runs after that, with SHOAL_MODEL, SHOAL_RUN and SHOAL_CLUSTER in its environment.
     """
     from fedclient.faults import Abstained
-    from fedclient.follow import announce, command_of
+    from fedclient.placing.follow import announce, command_of
     from fedclient.service import place
 
     seconds = GIVE_UP_AFTER if give_up_after is None else give_up_after

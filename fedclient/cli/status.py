@@ -9,7 +9,7 @@ import click
 from fedclient.cli.options import CALLING, configured
 from fedclient.config import ClientConfig
 from fedclient.identity.connection import Endpoint, endpoint
-from fedclient.placement import PLACEMENT
+from fedclient.placing.placement import PLACEMENT
 from fedclient.store import privacy_report
 from fedclient.store.state import STATUS, DeviceFolder, Outbox, read_json
 from shoal.core.engine.timeouts import MOMENT

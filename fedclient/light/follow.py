@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from fedclient.placement import PlacementResult, save
+from fedclient.placing.placement import PlacementResult, save
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import DeviceFolder
 from shoal.core.errors import ShoalError

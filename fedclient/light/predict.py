@@ -9,7 +9,7 @@ import numpy as np
 from fedclient.config import ClientConfig
 from fedclient.faults import TaskFailed
 from fedclient.light.messages import Open, Predict, Predicted
-from fedclient.placement import GRAPH
+from fedclient.placing.placement import GRAPH
 from fedclient.store.blobs import BlobStore
 from fedclient.work.executor import Executor, Spawned
 from fedclient.work.predictions import Prediction, read_model, write

@@ -137,7 +137,7 @@ def predicted(context: InferenceContext, asked: Predict) -> Predicted:
 
 
 def explained(found: Any, targets: Any) -> float:
-    """R^2, at least 0: see `shoal.core.device_kit.regression`."""
+    """R^2, at least 0: see `shoal.core.device_kit.evaluation.regression`."""
     error, spread = float(np.square(found - targets).mean()), float(np.var(targets.astype(np.float64)))
     return float(error == 0.0) if spread == 0.0 else max(0.0, 1.0 - error / spread)
 

@@ -12,9 +12,9 @@ from fedclient.work.runtime import open_learner, settle_torch
 from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
 from shoal.core.device_kit.context import DeviceContext
-from shoal.core.device_kit.evaluate import class_scores
+from shoal.core.device_kit.evaluation.evaluate import class_scores
+from shoal.core.device_kit.evaluation.regression import explained, predictions
 from shoal.core.device_kit.learner import Learner, authors
-from shoal.core.device_kit.regression import explained, predictions
 from shoal.core.device_kit.samples import Samples
 from shoal.core.errors import ConfigError
 from shoal.core.types import Array, Tensors

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from shoal.core.device_kit.context import DeviceContext
-from shoal.core.device_kit.evaluate import class_scores, evaluate, loss_of
+from shoal.core.device_kit.evaluation.evaluate import class_scores, evaluate, loss_of
 from shoal.core.device_kit.latents import has_latent, latents
 from shoal.core.device_kit.learner import WrongShape, authors, tensors_of
 from shoal.core.device_kit.samples import Samples, seeded

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedserver.config import Settings
+from fedserver.coordinator.aggregation.reducers import Reducers
 from fedserver.coordinator.history.meter import Meter
 from fedserver.coordinator.recipe import Recipe
-from fedserver.coordinator.reducers import Reducers
 from fedserver.coordinator.repair.caretaker import Caretaker
 from fedserver.coordinator.repair.recovery import Recovery
 from fedserver.coordinator.runs import Lease, Run

@@ -8,10 +8,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from fedserver.coordinator.aggregation.reduction import StoredReports, in_thread, reduce
 from fedserver.coordinator.history.meter import Meter
 from fedserver.coordinator.history.recorder import Recorder, log_lines
 from fedserver.coordinator.recipe import Recipe
-from fedserver.coordinator.reduction import StoredReports, in_thread, reduce
 from fedserver.coordinator.repair import damage
 from fedserver.coordinator.repair.damage import DamagedReports
 from fedserver.coordinator.visits.visitor import Signal

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 
 from fedserver.authority.answers import Ended, Known, Root
 from fedserver.coordinator.status_types import ClusterVersions, RunChange, RunStatus, RunSummary, ServerStatus
-from fedserver.rpc import authority_wire, history_wire, operator_wire
+from fedserver.rpc.wire import authority_wire, history_wire, operator_wire
 from fedserver.store.identities.records import Terms, Token
 from fedserver.store.integrity.records import LogLine, RunSpec
 from shoal.core.engine.timeouts import ANSWER

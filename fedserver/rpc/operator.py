@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 
 from fedserver.authority.authority_api import AuthorityApi
 from fedserver.coordinator.operator_api import OperatorApi
-from fedserver.rpc import authority_wire, history_wire, operator_wire
 from fedserver.rpc.admission.identity import Context, Verified
+from fedserver.rpc.wire import authority_wire, history_wire, operator_wire
 from shoal.core.exchange import wire
 from shoal.core.exchange._pb.fed.v1 import authority_service_pb2 as authority_pb
 from shoal.core.exchange._pb.fed.v1 import observer_service_pb2 as observer_pb

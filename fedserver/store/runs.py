@@ -1,4 +1,4 @@
-"""Runs in the database: their specifications and states, checkpoints, rounds and reports."""
+"""Runs in the database: their specifications and states, checkpoints and rounds."""
 
 import json
 import time
@@ -11,12 +11,12 @@ from fedserver.store.content.blobs import Blobs, References
 from fedserver.store.database import RESTORE, Database, Row
 from fedserver.store.history import History
 from fedserver.store.identities.audit import AuditLog, Event
-from fedserver.store.integrity.records import ReportRecord, RoundRecord, RunRecord, RunSpec, Standing
+from fedserver.store.integrity.records import RoundRecord, RunRecord, RunSpec, Standing
 from fedserver.store.integrity.redundancy import DamagedRow
 from fedserver.store.journal.timeline import Timeline, history_of
 from shoal.core.engine.checkpoint import Structure, blobs_of, decode, encode
 from shoal.core.engine.round.attendance import Memory
-from shoal.core.errors import DataFault, DiskFull, NotFound
+from shoal.core.errors import DataFault, NotFound
 from shoal.core.exchange.payload import Weights
 from shoal.core.server_kit.history.records import RoundHistory
 from shoal.core.types import DeviceId, RunId, Tensors
@@ -333,68 +333,6 @@ class Runs:
             )
 
 
-class Reports:
-    """The reports of all rounds whose checkpoints are kept."""
-
-    def __init__(self, database: Database, blobs: Blobs, references: References, history: History) -> None:
-        self._db, self._blobs, self._references, self._history = database, blobs, references, history
-
-    def add(self, report: ReportRecord) -> None:
-        """Store a report, which counts from then on. Raises NotFound if its blobs have not arrived.
-
-        After NotFound or DiskFull it does not count, and the uploads that arrived are still there.
-        """
-        try:
-            self._blobs.accept(report.device, report.blobs)
-            crash.point("server.report-blobs-moved")
-            self._insert(report)
-        except (NotFound, DiskFull):
-            self._references.remove_unneeded(set(report.blobs))
-            raise
-        with suppress(DiskFull):  # as in References.remove_unneeded
-            self._blobs.discard(report.device, report.blobs)
-
-    def _insert(self, report: ReportRecord) -> None:
-        key = (report.run, report.round, report.device)
-        with self._db.transaction():
-            self._db.execute(
-                "INSERT INTO reports (run, round, device, attempt, message) VALUES (?, ?, ?, ?, ?)",
-                (
-                    *key,
-                    report.attempt,
-                    report.data,
-                ),
-            )
-            for name in set(report.blobs):
-                self._db.execute(
-                    "INSERT INTO report_blobs (run, round, device, sha256) VALUES (?, ?, ?, ?)", (*key, name)
-                )
-            self._history.advance()
-            crash.point("server.report-committing")
-
-    def of_round(self, run: RunId, round: int) -> list[ReportRecord]:
-        """The reports of a round that count, sorted by device. Their blobs exist until the round is saved."""
-        rows = self._db.rows("reports", "WHERE run = ? AND round = ? ORDER BY device", (run, round))
-        return [_report_of(row) for row in rows]
-
-    def withdraw(self, run: RunId, round: int, device: DeviceId) -> None:
-        """Remove a report whose blobs are damaged, so that it no longer counts."""
-        with self._db.transaction():
-            self._db.execute(
-                "DELETE FROM reports WHERE run = ? AND round = ? AND device = ?", (run, round, device)
-            )
-
-    def get(self, run: RunId, round: int, device: DeviceId) -> ReportRecord | None:
-        """A device's report in a round, if it counts."""
-        rows = self._db.rows("reports", "WHERE run = ? AND round = ? AND device = ?", (run, round, device))
-        return _report_of(rows[0]) if rows else None
-
-    def rounds_of(self, run: RunId, device: DeviceId) -> list[int]:
-        """The rounds of a run, among those still stored, in which a report of the device counts."""
-        query = "SELECT round FROM reports WHERE run = ? AND device = ? ORDER BY round"
-        return [number for (number,) in self._db.query(query, (run, device))]
-
-
 def _run_of(row: Row) -> RunRecord:
     # The devices that a round asked first, and then a list for each group that stepped in.
     asked, memory = json.loads(row["asked"]), row["memory"]
@@ -418,10 +356,6 @@ def _run_of(row: Row) -> RunRecord:
 
 def _stored(memory: Memory) -> str:
     return json.dumps(encode(Memory, memory, _no_tensors), sort_keys=True)
-
-
-def _report_of(row: Row) -> ReportRecord:
-    return ReportRecord(row["run"], row["round"], row["device"], row["attempt"], row["message"])
 
 
 def _spec_to_json(spec: RunSpec) -> str:

@@ -33,7 +33,8 @@ from fedserver.store.identities.audit import AuditLog
 from fedserver.store.integrity.records import RoundRecord, Standing
 from fedserver.store.integrity.redundancy import DamagedRow
 from fedserver.store.journal.journal import Journal
-from fedserver.store.runs import Reports, Runs
+from fedserver.store.reports import Reports
+from fedserver.store.runs import Runs
 from shoal.core.errors import DiskFull, TooManyFiles
 from shoal.core.types import RunId
 from shoal.shell import disk

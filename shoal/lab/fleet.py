@@ -48,7 +48,7 @@ class Fleet(Mapping[str, Holding]):
     drawn at random by `seed`. A device that brings a test part of its own, as (x, y, x_test, y_test) or under
     "x_test" and "y_test" of its dictionary, keeps all of (x, y) to train on.
 
-    regression: whether y are numbers to predict and not classes, see `shoal.core.device_kit.regression`.
+    regression: whether y are numbers to predict and not classes, see `evaluation.regression`.
 
     held_out: the share of what remains that a device measures on during a run and does not train on; some
     algorithms, such as flux, need one.

@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from shoal.core.device_kit.evaluate import loss_of
+from shoal.core.device_kit.evaluation.evaluate import loss_of
 from shoal.core.device_kit.learner import builtin, tensors_of
 from shoal.core.device_kit.samples import Samples
 from shoal.core.device_kit.training.private import clipped_sums, of_each, width_of

@@ -11,7 +11,7 @@ import pytest
 from fedclient.cli.place import _tried
 from fedclient.config import WorkConfig
 from fedclient.faults import TaskFailed
-from fedclient.placement import MOST_MODELS, PLACEMENT, PlacementResult, Placer, save
+from fedclient.placing.placement import MOST_MODELS, PLACEMENT, PlacementResult, Placer, save
 from fedclient.store.blobs import BlobStore
 from fedclient.store.ledger import Ledger
 from fedclient.work.executor import InProcess, Spawned

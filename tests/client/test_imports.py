@@ -51,6 +51,7 @@ def test_the_training_process_has_no_scikit_learn() -> None:
 
 def test_gRPC_is_in_one_module() -> None:  # noqa: N802
     found = imported(
-        "-c", "import fedclient.agent, fedclient.placement, fedclient.store.state, fedclient.cli.status"
+        "-c",
+        "import fedclient.agent, fedclient.placing.placement, fedclient.store.state, fedclient.cli.status",
     )
     assert "grpc" not in found

@@ -13,7 +13,7 @@ import pytest
 
 from fedclient.config import ClientConfig, DataConfig, WorkConfig
 from fedclient.faults import TaskFailed
-from fedclient.placement import MODEL, PLACEMENT, PlacementResult, Placer, save
+from fedclient.placing.placement import MODEL, PLACEMENT, PlacementResult, Placer, save
 from fedclient.store.blobs import BlobStore
 from fedclient.work.executor import InProcess, Spawned
 from fedclient.work.predict import classify

@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from fedclient.placement import Placer
+from fedclient.placing.placement import Placer
 from fedclient.store.blobs import BlobStore
 from fedserver.coordinator.coordinator import Coordinator
 from fedserver.coordinator.device_api import DeviceApi

@@ -10,7 +10,7 @@ import pytest
 
 from fedclient.agent import Agent, Until
 from fedclient.config import DataConfig, LearnerConfig, WorkConfig
-from fedclient.placement import PlacementResult, Placer
+from fedclient.placing.placement import PlacementResult, Placer
 from fedclient.reporter import Reporter
 from fedclient.store.blobs import BlobStore
 from fedclient.store.ledger import Ledger

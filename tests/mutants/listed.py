@@ -80,7 +80,7 @@ MUTANTS = (
     ),
     mutant(
         "a report counts before its blobs are in place",
-        "fedserver/store/runs.py",
+        "fedserver/store/reports.py",
         "            self._blobs.accept(report.device, report.blobs)\n"
         '            crash.point("server.report-blobs-moved")\n'
         "            self._insert(report)\n",

@@ -11,5 +11,5 @@ def test_a_server_without_a_run_that_clusters_loads_no_scipy() -> None:
         "print(sorted(sys.modules))"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert "'shoal.core.server_kit.cluster'" in found.stdout
+    assert "'shoal.core.server_kit.clustering.cluster'" in found.stdout
     assert "'scipy'" not in found.stdout

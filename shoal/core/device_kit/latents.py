@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shoal.core.device_kit.evaluate import shape_of
+from shoal.core.device_kit.evaluation.evaluate import shape_of
 from shoal.core.device_kit.learner import Latent, Learner, authors
 from shoal.core.device_kit.samples import Samples
 from shoal.core.device_kit.training.slots import Rows, blocks, slots_of

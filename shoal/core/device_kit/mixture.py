@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from shoal.core.device_kit.context import DeviceContext
-from shoal.core.device_kit.evaluate import WORST, class_scores
+from shoal.core.device_kit.evaluation.evaluate import WORST, class_scores
+from shoal.core.device_kit.evaluation.regression import refuse_targets
 from shoal.core.device_kit.learner import authors, tensors_of
-from shoal.core.device_kit.regression import refuse_targets
 from shoal.core.device_kit.samples import Batches, Samples, seeded
 from shoal.core.device_kit.training.train import descend
 from shoal.core.errors import DeviceFault, LearnerFault

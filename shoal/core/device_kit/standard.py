@@ -16,7 +16,7 @@ import torch
 from shoal.core.device_kit import summing
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.describe import described
-from shoal.core.device_kit.evaluate import correct, detailed, evaluate, score
+from shoal.core.device_kit.evaluation.evaluate import correct, detailed, evaluate, score
 from shoal.core.device_kit.latents import bounds, latents, width
 from shoal.core.device_kit.learner import initial_weights, tensors_of
 from shoal.core.device_kit.mixture import predicted

@@ -218,7 +218,7 @@ class Evaluated(Message):
     """How good the model is on the device. accuracy: 0 to 1; examples: samples it was measured on.
 
     bounds, latents: of the model's latent values and their number of coordinates, where asked for. f1, auc:
-    means over the classes, where asked for (`shoal.core.device_kit.metrics`); None for a learner with an
+    means over the classes, where asked for (`evaluation.metrics`); None for a learner with an
     evaluate() of its own, and auc where there is only one class.
     rho: what the accuracy cost; then it has noise, and the loss, which does not leave, is 0.
     """

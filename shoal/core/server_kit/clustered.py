@@ -23,8 +23,8 @@ from shoal.core.server_kit import summing
 from shoal.core.server_kit.aggregation.averaging import combined_models, next_models
 from shoal.core.server_kit.aggregation.guard import Guard
 from shoal.core.server_kit.aggregation.robust import Update
-from shoal.core.server_kit.assign import nearest_of
-from shoal.core.server_kit.cluster import Labels
+from shoal.core.server_kit.clustering.assign import nearest_of
+from shoal.core.server_kit.clustering.cluster import Labels
 from shoal.core.server_kit.standard import accuracy_cost, metrics_of, private_training, trained, training
 from shoal.core.server_kit.summing import Summing
 from shoal.core.types import Array, DeviceId, ModelKey, Scalar, Tensors

@@ -143,7 +143,7 @@ def make_projector(
     """
     chance = np.random.RandomState(SEED)
     points = chance.uniform(bounds.low, bounds.high, (POINTS, latents))
-    from sklearn.decomposition import PCA  # where it is used, as in shoal.core.server_kit.cluster
+    from sklearn.decomposition import PCA  # where it is used, as in shoal.core.server_kit.clustering.cluster
 
     fitted = PCA(min(dims, POINTS, latents), svd_solver=solver, random_state=chance).fit(points)
     return {"mean": fitted.mean_, "components": np.ascontiguousarray(fitted.components_)}

@@ -6,7 +6,7 @@ test: the same of what each device is given as a newcomer that shows its test da
 them with labels. Where an algorithm cannot place a newcomer without labels, it is the accuracy of the models
 of all clusters together, each weighted by its devices, which is how the papers measure such algorithms (FLUX,
 F.1; FEROMA, I.3). A device that is refused a model predicts nothing right; None if all are refused.
-f1, auc: of what is known, the mean over classes (`shoal.core.device_kit.metrics`); None where devices have
+f1, auc: of what is known, the mean over classes (`evaluation.metrics`); None where devices have
 models or mixtures of their own. random: accuracy with a random cluster's model, where it is asked for.
 worst, deviation: of the devices' known accuracies, the lowest one and the population's standard deviation.
 own: what the devices measured themselves in the end, by the algorithm's own way of predicting.

@@ -10,7 +10,7 @@ import pytest
 
 from fedclient.__main__ import main
 from fedclient.cli.setup import doctor as doctor_module
-from fedclient.follow import announce, command_of
+from fedclient.placing.follow import announce, command_of
 from shoal.core.errors import ConfigError
 
 Verb = Callable[..., Any]

@@ -14,7 +14,7 @@ import pytest
 
 from fedclient.config import ClientConfig, DataConfig, LearnerConfig
 from fedclient.light import commands
-from fedclient.placement import PlacementResult
+from fedclient.placing.placement import PlacementResult
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import DeviceFolder
 from shoal.core.errors import ConfigError, Unavailable

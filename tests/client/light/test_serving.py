@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 from fedclient.config import DataConfig, WorkConfig
 from fedclient.light.follow import Follower
 from fedclient.light.serving import Endpoint, listening
-from fedclient.placement import GRAPH, MODEL, PLACEMENT, PlacementResult
+from fedclient.placing.placement import GRAPH, MODEL, PLACEMENT, PlacementResult
 from fedclient.store.blobs import BlobStore
 from fedclient.store.state import DeviceFolder
 from shoal.core.errors import ConfigError, Unavailable

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal.core.data.dataset import Dataset
-from shoal.core.device_kit.evaluate import WORST, evaluate, score
+from shoal.core.device_kit.evaluation.evaluate import WORST, evaluate, score
 from shoal.core.device_kit.learner import Learner
 from shoal.core.device_kit.samples import PASS, Samples, convert
 from shoal.core.errors import DeviceFault, LearnerFault

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from shoal.core.data.dataset import Dataset
 from shoal.core.device_kit.describe import sums as described_sums
-from shoal.core.device_kit.evaluate import loss_of
+from shoal.core.device_kit.evaluation.evaluate import loss_of
 from shoal.core.device_kit.learner import Learner, builtin
 from shoal.core.device_kit.samples import Samples, convert
 from shoal.core.device_kit.training.private import WITHIN, clipped_sums, of_each, width_of

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import f1_score, roc_auc_score
 
+from shoal.core.device_kit.evaluation.metrics import macro_auc, macro_f1
 from shoal.core.device_kit.learner import initial_weights
-from shoal.core.device_kit.metrics import macro_auc, macro_f1
 from shoal.core.device_kit.standard import perform
 from shoal.core.exchange.messages import Evaluate, Evaluated
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from shoal.core.device_kit.evaluate import WORST
+from shoal.core.device_kit.evaluation.evaluate import WORST
 from shoal.core.device_kit.learner import initial_weights
 from shoal.core.device_kit.mixture import labelled, predicted, responsibilities, sample_losses, train_share
 from shoal.core.device_kit.standard import perform

@@ -15,7 +15,7 @@ from shoal.core.data.dataset import Dataset
 from shoal.core.data.views import Views
 from shoal.core.device_kit import standard
 from shoal.core.device_kit.context import DeviceContext
-from shoal.core.device_kit.evaluate import loss_of
+from shoal.core.device_kit.evaluation.evaluate import loss_of
 from shoal.core.device_kit.learner import Learner, builtin, initial_weights
 from shoal.core.device_kit.samples import Samples, convert
 from shoal.core.device_kit.training.private import WITHIN, clipped_sums, cost, of_each, width_of

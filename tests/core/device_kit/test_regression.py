@@ -11,9 +11,9 @@ from shoal.core.data.version import version
 from shoal.core.data.views import Views
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.describe import described
-from shoal.core.device_kit.evaluate import evaluate, score
+from shoal.core.device_kit.evaluation.evaluate import evaluate, score
+from shoal.core.device_kit.evaluation.regression import explained, predictions
 from shoal.core.device_kit.learner import Learner, builtin, initial_weights
-from shoal.core.device_kit.regression import explained, predictions
 from shoal.core.device_kit.samples import convert
 from shoal.core.device_kit.standard import perform
 from shoal.core.device_kit.training.private import attempt

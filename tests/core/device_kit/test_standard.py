@@ -7,7 +7,7 @@ import pytest
 from shoal.core.data.dataset import Dataset
 from shoal.core.device_kit.context import DeviceContext
 from shoal.core.device_kit.describe import describe
-from shoal.core.device_kit.evaluate import evaluate
+from shoal.core.device_kit.evaluation.evaluate import evaluate
 from shoal.core.device_kit.latents import latents
 from shoal.core.device_kit.learner import initial_weights
 from shoal.core.device_kit.standard import perform

@@ -11,7 +11,7 @@ from shoal.core import algorithm
 from shoal.core.data.views import Views
 from shoal.core.device_kit import standard
 from shoal.core.device_kit.context import DeviceContext
-from shoal.core.device_kit.evaluate import correct, evaluate
+from shoal.core.device_kit.evaluation.evaluate import correct, evaluate
 from shoal.core.device_kit.learner import Learner, initial_weights
 from shoal.core.errors import BadPayload, ConfigError, LearnerFault
 from shoal.core.exchange.admit import admit_message

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from shoal.core.exchange.parts import FloatArray
-from shoal.core.server_kit.assign import divergence, euclidean, mixing_weights, nearest, radii
+from shoal.core.server_kit.clustering.assign import divergence, euclidean, mixing_weights, nearest, radii
 
 CENTROIDS = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 4.0]])
 NAMES = ["a", "b", "c"]

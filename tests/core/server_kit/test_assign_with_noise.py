@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from shoal.core.server_kit import assign
-from shoal.core.server_kit.assign import (
+from shoal.core.server_kit.clustering import assign
+from shoal.core.server_kit.clustering.assign import (
     SURE,
     filled,
     nearest_noisy,

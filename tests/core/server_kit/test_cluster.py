@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from shoal.core.server_kit.cluster import adaptive_dbscan, centroids, elbow, kmeans, with_singletons
+from shoal.core.server_kit.clustering.cluster import (
+    adaptive_dbscan,
+    centroids,
+    elbow,
+    kmeans,
+    with_singletons,
+)
 
 PX5 = [0.378, 0.378, 0.386, 0.408, 0.434, 0.434, 0.438, 0.448, 1.033, 2.691]
 PYX4 = [0.592, 0.592, 0.662, 0.662, 0.671, 0.671, 0.749, 0.807, 0.809, 1.814]

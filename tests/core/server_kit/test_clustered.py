@@ -11,8 +11,8 @@ from shoal.core.errors import BadPayload
 from shoal.core.exchange.messages import Evaluate, Score, Scored, Train, Trained
 from shoal.core.exchange.parts import ClusterAssignment, Scores
 from shoal.core.server_kit import clustered
-from shoal.core.server_kit.cluster import matched
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
+from shoal.core.server_kit.clustering.cluster import matched
 from shoal.core.types import ModelKey, Tensors
 
 

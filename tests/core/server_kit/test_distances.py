@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from shoal.core.exchange.parts import FloatArray
-from shoal.core.server_kit import distances
-from shoal.core.server_kit.cluster import agglomerated
+from shoal.core.server_kit.clustering import distances
+from shoal.core.server_kit.clustering.cluster import agglomerated
 from shoal.core.types import Tensors
 
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from shoal.core.exchange.tensors import digest, weighted_mean
-from shoal.core.server_kit import distances
 from shoal.core.server_kit.aggregation import coordinates, robust
 from shoal.core.server_kit.aggregation.robust import (
     RULES,
@@ -23,6 +22,7 @@ from shoal.core.server_kit.aggregation.robust import (
     norm,
     reference,
 )
+from shoal.core.server_kit.clustering import distances
 from shoal.core.types import Tensors
 
 ZERO: Tensors = {"w": np.zeros(2, np.float32)}

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedserver.coordinator.aggregation.reducers import Reducers
 from fedserver.coordinator.coordinator import Coordinator
-from fedserver.coordinator.reducers import Reducers
 from fedserver.store.content.mapped import MappedTensors
 from shoal.core.exchange.tensors import digest, manifest_of, pack
 from shoal.core.server_kit.aggregation import pieces
@@ -97,7 +97,7 @@ def test_a_run_has_the_same_models_with_reducers(tmp_path: Path, monkeypatch: py
 
 SERVER = """
 import sys, time
-from fedserver.coordinator.reducers import Reducers
+from fedserver.coordinator.aggregation.reducers import Reducers
 if __name__ == "__main__":
     reducers = Reducers(1)
     reducers.map([])

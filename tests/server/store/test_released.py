@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedserver.coordinator.status_types import RunStatus, RunSummary, ServerStatus
-from fedserver.rpc import operator_wire
+from fedserver.rpc.wire import operator_wire
 from fedserver.store.journal import journal, released
 from fedserver.store.journal.released import statements
 from fedserver.store.store import Storage

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from shoal.core.device_kit.evaluate import class_scores
+from shoal.core.device_kit.evaluation.evaluate import class_scores
 
 MEAN, VARIANCE = "running_mean", "running_var"
 

@@ -8,9 +8,9 @@ from torch import Tensor
 from shoal.core.algorithms.atp.adapting import adapting
 from shoal.core.algorithms.atp.messages import Learn, Learned, Measure
 from shoal.core.device_kit import standard
-from shoal.core.device_kit.evaluate import evaluate, loss_of
+from shoal.core.device_kit.evaluation.evaluate import evaluate, loss_of
+from shoal.core.device_kit.evaluation.regression import refuse_targets
 from shoal.core.device_kit.learner import authors
-from shoal.core.device_kit.regression import refuse_targets
 from shoal.core.device_kit.samples import Batches, Samples, seeded
 from shoal.core.device_kit.training.train import walk
 from shoal.core.exchange.messages import Evaluated, Message

@@ -10,9 +10,10 @@ from shoal.core.algorithm import Report
 from shoal.core.algorithms.cfl import Parameters
 from shoal.core.exchange.messages import Trained
 from shoal.core.exchange.parts import FloatArray
-from shoal.core.server_kit import clustered, distances
-from shoal.core.server_kit.cluster import Labels, agglomerated
+from shoal.core.server_kit import clustered
 from shoal.core.server_kit.clustered import Clustered
+from shoal.core.server_kit.clustering import distances
+from shoal.core.server_kit.clustering.cluster import Labels, agglomerated
 from shoal.core.server_kit.standard import trained
 from shoal.core.types import DeviceId, ModelKey, Tensors
 

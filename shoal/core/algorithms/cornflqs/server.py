@@ -9,10 +9,11 @@ import numpy as np
 from shoal.core.algorithm import Plan, Report
 from shoal.core.algorithms.cornflqs import Parameters
 from shoal.core.exchange.parts import FloatArray
-from shoal.core.server_kit import clustered, distances
+from shoal.core.server_kit import clustered
 from shoal.core.server_kit.aggregation.averaging import next_models
-from shoal.core.server_kit.cluster import agglomerated, matched
 from shoal.core.server_kit.clustered import GLOBAL, Clustered, advanced, choose, regrouped, started_from
+from shoal.core.server_kit.clustering import distances
+from shoal.core.server_kit.clustering.cluster import agglomerated, matched
 from shoal.core.server_kit.standard import trained
 from shoal.core.types import DeviceId, Tensors
 

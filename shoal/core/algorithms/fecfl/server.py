@@ -11,10 +11,11 @@ from shoal.core.algorithms.fecfl import Parameters
 from shoal.core.errors import Refused
 from shoal.core.exchange.messages import Message, Represent, Represented
 from shoal.core.exchange.parts import ClusterAssignment, Evidence, FloatArray, Prototypes
-from shoal.core.server_kit import clustered, distances
-from shoal.core.server_kit.assign import nearest_of
-from shoal.core.server_kit.cluster import agglomerated
+from shoal.core.server_kit import clustered
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
+from shoal.core.server_kit.clustering import distances
+from shoal.core.server_kit.clustering.assign import nearest_of
+from shoal.core.server_kit.clustering.cluster import agglomerated
 from shoal.core.types import DeviceId, Tensors
 
 QUESTION = Represent(by_class=False)

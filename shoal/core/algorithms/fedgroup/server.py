@@ -8,10 +8,11 @@ import numpy as np
 from shoal.core.algorithm import Plan, Report
 from shoal.core.algorithms.fedgroup import Parameters
 from shoal.core.exchange.parts import FloatArray
-from shoal.core.server_kit import clustered, distances
+from shoal.core.server_kit import clustered
 from shoal.core.server_kit.aggregation.robust import norm
-from shoal.core.server_kit.cluster import kmeans
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
+from shoal.core.server_kit.clustering import distances
+from shoal.core.server_kit.clustering.cluster import kmeans
 from shoal.core.server_kit.standard import trained
 from shoal.core.types import Array, DeviceId, ModelKey, Tensors
 

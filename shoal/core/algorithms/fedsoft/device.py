@@ -8,7 +8,7 @@ import torch
 
 from shoal.core.algorithms.fedsoft.messages import Measure, SoftTrained, Train
 from shoal.core.device_kit import standard
-from shoal.core.device_kit.evaluate import loss_of
+from shoal.core.device_kit.evaluation.evaluate import loss_of
 from shoal.core.device_kit.learner import authors, tensors_of
 from shoal.core.device_kit.mixture import labelled, sample_losses
 from shoal.core.device_kit.samples import Batches, seeded

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 from shoal.core.algorithm import Report
 from shoal.core.algorithms.fesem import Parameters
-from shoal.core.server_kit import clustered, distances
+from shoal.core.server_kit import clustered
 from shoal.core.server_kit.aggregation.robust import norm
-from shoal.core.server_kit.cluster import kmeans
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
+from shoal.core.server_kit.clustering import distances
+from shoal.core.server_kit.clustering.cluster import kmeans
 from shoal.core.server_kit.standard import trained
 from shoal.core.types import DeviceId, ModelKey, Tensors
 

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shoal.core.algorithms.flhc import Parameters
-from shoal.core.server_kit import clustered, distances
-from shoal.core.server_kit.cluster import Labels, agglomerated
+from shoal.core.server_kit import clustered
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
+from shoal.core.server_kit.clustering import distances
+from shoal.core.server_kit.clustering.cluster import Labels, agglomerated
 from shoal.core.types import DeviceId, Tensors
 
 

@@ -19,7 +19,7 @@ class Clustering:
     described: every device's descriptor. vectors: the same, scaled, (2 (U+1) l,).
     centroids: (M, 2 (U+1) l), one row for each of `names`.
     reach: (M,), the clusters' radii in the measure by which newcomers are placed; see
-    `shoal.core.server_kit.assign.radii`.
+    `shoal.core.server_kit.clustering.assign.radii`.
     noise: (M, 2 (U+1) l), variances of the privacy noise in the centroids; None without a guarantee. Where a
     cluster knows nothing of a class, its noise is infinite and the centroid is a placeholder.
     classless: how many devices of the clustering round released no classes.

@@ -7,8 +7,8 @@ from sklearn.metrics import silhouette_score
 
 from shoal.core.algorithms.fmcl import Parameters
 from shoal.core.exchange.parts import ClusterAssignment, FloatArray, Prototypes
-from shoal.core.server_kit.assign import nearest_of
-from shoal.core.server_kit.cluster import Labels, agglomerated
+from shoal.core.server_kit.clustering.assign import nearest_of
+from shoal.core.server_kit.clustering.cluster import Labels, agglomerated
 from shoal.core.types import DeviceId, ModelKey
 
 MOST = 10

@@ -11,8 +11,8 @@ from shoal.core.algorithms.haccs import Parameters
 from shoal.core.algorithms.haccs.messages import Count, Counted
 from shoal.core.exchange.parts import FloatArray
 from shoal.core.server_kit import clustered
-from shoal.core.server_kit.cluster import Labels, renumbered, with_singletons
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
+from shoal.core.server_kit.clustering.cluster import Labels, renumbered, with_singletons
 from shoal.core.types import DeviceId, Tensors
 
 

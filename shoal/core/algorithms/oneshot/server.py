@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from shoal.core.algorithms.oneshot import Parameters
-from shoal.core.server_kit import clustered, distances
-from shoal.core.server_kit.cluster import Labels, kmeans, renumbered
+from shoal.core.server_kit import clustered
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
+from shoal.core.server_kit.clustering import distances
+from shoal.core.server_kit.clustering.cluster import Labels, kmeans, renumbered
 from shoal.core.types import DeviceId, Tensors
 
 

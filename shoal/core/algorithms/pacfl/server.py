@@ -10,8 +10,8 @@ from shoal.core.algorithms.pacfl import Parameters
 from shoal.core.algorithms.pacfl.messages import Span, Spanned
 from shoal.core.exchange.parts import FloatArray
 from shoal.core.server_kit import clustered
-from shoal.core.server_kit.cluster import agglomerated
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
+from shoal.core.server_kit.clustering.cluster import agglomerated
 from shoal.core.types import DeviceId, Tensors
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from shoal.core.algorithms.pfedme.messages import Measure, Train
 from shoal.core.device_kit import standard
-from shoal.core.device_kit.evaluate import loss_of
+from shoal.core.device_kit.evaluation.evaluate import loss_of
 from shoal.core.device_kit.learner import authors, tensors_of
 from shoal.core.device_kit.samples import Batches, seeded
 from shoal.core.device_kit.training.personal import Personal, recall, remember

@@ -10,9 +10,10 @@ from scipy.sparse.csgraph import connected_components
 from shoal.core.algorithm import Report
 from shoal.core.algorithms.srfca import Parameters
 from shoal.core.exchange.parts import FloatArray
-from shoal.core.server_kit import clustered, distances
-from shoal.core.server_kit.cluster import SLACK
+from shoal.core.server_kit import clustered
 from shoal.core.server_kit.clustered import GLOBAL, Clustered
+from shoal.core.server_kit.clustering import distances
+from shoal.core.server_kit.clustering.cluster import SLACK
 from shoal.core.server_kit.standard import trained
 from shoal.core.types import Tensors
 

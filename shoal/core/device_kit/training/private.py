@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from shoal.core.device_kit.evaluate import loss_of
+from shoal.core.device_kit.evaluation.evaluate import loss_of
+from shoal.core.device_kit.evaluation.regression import refuse_targets
 from shoal.core.device_kit.learner import Learner, Loss, authors
-from shoal.core.device_kit.regression import refuse_targets
 from shoal.core.device_kit.samples import Samples, seeded
 from shoal.core.device_kit.training.optimizers import optimizer_of
 from shoal.core.device_kit.training.slots import SLOTS, Block, Rows, blocks, slots_of

@@ -7,7 +7,7 @@ from itertools import islice
 import torch
 from torch import Tensor, nn
 
-from shoal.core.device_kit.evaluate import loss_of
+from shoal.core.device_kit.evaluation.evaluate import loss_of
 from shoal.core.device_kit.learner import Learner, Loss, authors
 from shoal.core.device_kit.samples import Batches, Samples, seeded
 from shoal.core.device_kit.training.optimizers import optimizer_of

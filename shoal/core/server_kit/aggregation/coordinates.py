@@ -20,7 +20,7 @@ from shoal.core.server_kit.aggregation.pieces import (
     results,
     squares_of,
 )
-from shoal.core.server_kit.distances import MATRIX
+from shoal.core.server_kit.clustering.distances import MATRIX
 from shoal.core.types import Array, Tensors
 
 TENTH = 10

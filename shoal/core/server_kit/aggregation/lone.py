@@ -17,7 +17,7 @@ what is left out can only be one update: two devices that point elsewhere togeth
 import numpy as np
 
 from shoal.core.exchange.parts import FloatArray
-from shoal.core.server_kit.distances import cosines
+from shoal.core.server_kit.clustering.distances import cosines
 
 FEWEST, MOST = 3, 50
 """How many updates there must be to tell who is alone, and up to how many it is asked, because that takes
@@ -30,7 +30,7 @@ then directions mean little. Chosen on honest fleets of digits with the seeds 41
 def lone_opponent(products: FloatArray) -> tuple[int, float] | None:
     """Which update points away from all others, and its cosine with them; None if there is no such update.
 
-    products: (n, n) inner products of the updates, as `shoal.core.server_kit.distances` makes them.
+    products: (n, n) inner products of the updates, as `clustering.distances` makes them.
     """
     moved = np.flatnonzero(np.diagonal(products) > 0.0)
     if not FEWEST <= len(moved) <= MOST:

@@ -47,7 +47,7 @@ from shoal.core.exchange.tensors import BLOCK
 from shoal.core.server_kit.aggregation.coordinates import Clipped, blocks, half, mean, middle, tenth
 from shoal.core.server_kit.aggregation.lone import FEWEST, MOST, lone_opponent
 from shoal.core.server_kit.aggregation.pieces import Part, helpers, pieces_of, results
-from shoal.core.server_kit.distances import of_devices
+from shoal.core.server_kit.clustering.distances import of_devices
 from shoal.core.types import DeviceId, Tensors
 
 RULES = get_args(Rule)

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from scipy.special import gammaln
 
 from shoal.core.exchange.parts import FloatArray
-from shoal.core.server_kit.cluster import Labels
+from shoal.core.server_kit.clustering.cluster import Labels
 from shoal.core.server_kit.fleet.evidence import (
     HEAVIEST,
     KINDS,

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from scipy.linalg import eigh
 
 from shoal.core.exchange.parts import Descriptor, FloatArray
-from shoal.core.server_kit.cluster import Labels, renumbered
+from shoal.core.server_kit.clustering.cluster import Labels, renumbered
 from shoal.core.server_kit.fleet.evidence import Evidence, evidence
 from shoal.core.server_kit.fleet.model import Model, fitted, prior, usual_ranks
 

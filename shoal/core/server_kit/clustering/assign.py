@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from shoal.core.exchange.parts import ClusterAssignment, FloatArray
-from shoal.core.server_kit.cluster import Labels
+from shoal.core.server_kit.clustering.cluster import Labels
 from shoal.core.types import ModelKey
 
 FAR = 1e150

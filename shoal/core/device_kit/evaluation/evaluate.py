@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from shoal.core.device_kit.context import DeviceContext
+from shoal.core.device_kit.evaluation.metrics import macro_auc, macro_f1
+from shoal.core.device_kit.evaluation.regression import explained, predictions, refuse_targets, squared_error
 from shoal.core.device_kit.learner import Learner, Loss, authors
-from shoal.core.device_kit.metrics import macro_auc, macro_f1
-from shoal.core.device_kit.regression import explained, predictions, refuse_targets, squared_error
 from shoal.core.device_kit.samples import PASS, Samples
 from shoal.core.device_kit.training.slots import blocks, slots_of
 from shoal.core.errors import DataFault, DeviceFault, LearnerFault
@@ -72,7 +72,7 @@ class Diverged(LearnerFault):
 
 def evaluate(learner: Learner, model: nn.Module, samples: Samples) -> tuple[float, float]:
     """Accuracy (0 to 1) and mean loss by sample, in evaluation mode: the author's own, or ours. Of
-    regression, the accuracy is the share of variance that is explained (`shoal.core.device_kit.regression`).
+    regression, the accuracy is the share of variance that is explained (`evaluation.regression`).
 
     Raises DeviceFault without labels, LearnerFault when the author's code fails, Diverged when the loss is
     no number.
@@ -137,7 +137,7 @@ def correct(learner: Learner, model: nn.Module, samples: Samples) -> int:
 
 
 def detailed(learner: Learner, model: nn.Module, samples: Samples) -> tuple[float | None, float | None]:
-    """Macro F1 and AUC (`shoal.core.device_kit.metrics`); None where the learner has an evaluate()."""
+    """Macro F1 and AUC (`evaluation.metrics`); None where the learner has an evaluate()."""
     if learner.evaluate is not None or samples.targets is not None:
         return None, None
     model.eval()

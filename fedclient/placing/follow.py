@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedclient.placement import MODEL, PLACEMENT
+from fedclient.placing.placement import MODEL, PLACEMENT
 from shoal.core.errors import ConfigError
 from shoal.shell import disk
 

@@ -1,0 +1,1 @@
+"""What operators are told, as messages of the contract."""

@@ -1,0 +1,1 @@
+"""How good a model is on a device's own samples."""

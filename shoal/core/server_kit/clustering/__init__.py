@@ -1,0 +1,1 @@
+"""Clusters from distances, and who belongs to which."""
