@@ -1,1 +1,1 @@
-"""What operators are told, as messages of the contract."""
+"""What operators see and ask for, as messages of the contract."""
