@@ -271,7 +271,12 @@ class RpcLink:
             meaning = await self._meaning(error)
             if is_gone(error) or isinstance(meaning, NotLeader):
                 self._go_on(tried)
-            raise meaning from None
+            try:
+                raise meaning from None
+            finally:
+                del (
+                    meaning
+                )  # it refers to this frame, and as long as anything of the call lives, gRPC redials
         except TimeoutError:
             self._go_on(tried)
             problem = f"nothing moved to or from {self.address} for {timeouts.STALL:.0f} s"
