@@ -3,7 +3,7 @@
 import asyncio
 import copy
 import math
-import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,6 @@ import click
 
 from fedclient.cli.options import CALLING, PATH, configured, give_up_after
 from fedclient.config import ClientConfig
-from shoal.core.errors import Busy, NotFound, Refused, TooOften, Unavailable
 from shoal.shell.console import Console, Result, one_line, verb
 
 if TYPE_CHECKING:
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 GIVE_UP_AFTER = 10.0
 EVERY, SHORTEST = 6 * 3600.0, 1.0
 """Seconds between two requests of `--follow`; a server gives a device ten placements a day by default."""
-PASSING = (Unavailable, TooOften, Busy, NotFound, Refused)
-"""Errors after which `--follow` asks again: the server is away, or the run cannot place a device yet."""
 
 
 @click.command(epilog="Example: fedclient place new.npz --config device.yaml")
@@ -67,19 +64,17 @@ def place(
     whole. The hook runs after that, with SHOAL_MODEL, SHOAL_RUN and SHOAL_CLUSTER in its environment.
     """
     from fedclient.faults import Abstained
-    from fedclient.placing.follow import announce, command_of
-    from fedclient.service import place
+    from fedclient.placing import follow as following
+    from fedclient.service import place, until_signal
 
     seconds = GIVE_UP_AFTER if give_up_after is None else give_up_after
-    words, folder = command_of(hook), settings.state / "model"
-    while follow:
-        try:
-            asyncio.run(place(settings, console, data, run, accept_nearest, seconds))
-            announce(folder, words, console.say)
-        except PASSING as away:
-            console.say(f"asking again in {every:.0f} s: {away}")
-        time.sleep(every)
-    found, path = asyncio.run(place(settings, console, data, run, accept_nearest, seconds))
+    once = partial(place, settings, console, data, run, accept_nearest, seconds)
+    words, folder = following.command_of(hook), settings.state / "model"
+    if follow:
+        announce = partial(following.announce, folder, words, console.say)
+        asyncio.run(until_signal(following.follow(once, announce, every, console.say)))
+        return Result({"path": folder / "model.safetensors"}, "stopped")
+    found, path = asyncio.run(once())
     error = None
     if path is None:
         reason = found.assignment.reason or "no cluster fits these data"

@@ -1,21 +1,43 @@
 """`fedclient place --follow`: ask again from time to time, and say when there is another model."""
 
+import asyncio
 import json
 import os
 import shlex
 import subprocess
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 from fedclient.placing.placement import MODEL, PLACEMENT
-from shoal.core.errors import ConfigError
+from shoal.core.errors import Busy, ConfigError, NotFound, Refused, TooOften, Unavailable
 from shoal.shell import disk
 
 FOLLOWED = "followed"
 """The file beside the model with the SHA-256 of the model for which the hook has run."""
 HOOK = 600.0
 """Seconds that a hook may take."""
+PASSING = (Unavailable, TooOften, Busy, NotFound, Refused)
+"""Errors after which the server is asked again: it is away, or the run cannot place a device yet."""
+
+
+async def follow(
+    place: Callable[[], Awaitable[object]],
+    announce: Callable[[], object],
+    every: float,
+    say: Callable[[str], None],
+) -> None:
+    """Place the device and announce its model, again and again, until the task is cancelled.
+
+    every: seconds between two requests. A hook that has begun is not cut off.
+    """
+    while True:
+        try:
+            await place()
+            announce()
+        except PASSING as away:
+            say(f"asking again in {every:.0f} s: {away}")
+        await asyncio.sleep(every)
 
 
 def command_of(hook: str) -> list[str]:

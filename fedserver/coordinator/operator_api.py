@@ -5,6 +5,7 @@ import itertools
 import re
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, cast
 
@@ -22,7 +23,7 @@ from fedserver.store.journal.released import statements
 from shoal.core.algorithm import State
 from shoal.core.engine.round.attendance import Memory
 from shoal.core.engine.stages import Stage
-from shoal.core.errors import ConfigError, NotFound, Refused
+from shoal.core.errors import ConfigError, DiskFull, NotFound, Refused
 from shoal.core.exchange.payload import BlobRef, Weights
 from shoal.core.exchange.tensors import check_manifest
 from shoal.core.inference.graph.model import read_graph, reference_of
@@ -296,7 +297,8 @@ class OperatorApi:
         traffic = {each.device: each for each in await storage.journal.traffic(run)}
         state, models = found.engine.state, {}
         for key, model in state.models.items():
-            models[key] = await found.blobs.weights(model)
+            with suppress(DiskFull):  # a new model is shown once there is space for it
+                models[key] = await found.blobs.weights(model)
         return RunStatus(
             self._coordinator.summary(found, await storage.journal.trainers()),
             clusters_of(state),

@@ -197,7 +197,9 @@ def status_from_pb(status: pb.RunStatus) -> RunStatus:
         {each.device: each.reason for each in status.missing},
         {key: wire.weights_from_pb(weights) for key, weights in sorted(status.models.items())},
         _released_from_pb(status.released),
-        CentralNoise(status.central.rho, status.central.delta) if status.HasField("central") else None,
+        CentralNoise(status.central.rho, status.central.delta, status.central.by_devices)
+        if status.HasField("central")
+        else None,
         _started_from_pb(status) if status.HasField("spec") else None,
         {each.round: each.accuracy for each in status.accuracies},
     )

@@ -109,7 +109,7 @@ def test_a_device_cannot_fill_the_disk_with_releases(tmp_path: Path, monkeypatch
 def test_operators_are_told_what_the_server_knows() -> None:
     released = {"d0": Statement(Cost(0.25, CURVE), 1e-7, 2), "d1": Statement(unprotected=(OPEN["paper"],))}
     summary = RunSummary("r1", "r1", "flux", "default", "finished", 3)
-    for central in (None, CentralNoise(0.5, 1e-7)):
+    for central in (None, CentralNoise(0.5, 1e-7), CentralNoise(0.5, 1e-7, by_devices=True)):
         status = RunStatus(summary, released=released, central=central)
         assert operator_wire.status_from_pb(operator_wire.status_to_pb(status)) == status
     daemon = ServerStatus("1", (), (), released=released)

@@ -1691,21 +1691,27 @@ class CentralNoise(_message.Message):
 
     RHO_FIELD_NUMBER: _builtins.int
     DELTA_FIELD_NUMBER: _builtins.int
+    BY_DEVICES_FIELD_NUMBER: _builtins.int
     rho: _builtins.float
     """Set by the server: what the device that took part most has lost, in zero-concentrated differential
     privacy for all of its samples together. Unset: no model was made yet.
     """
     delta: _builtins.float
     """Set by the server: the delta at which an epsilon is stated. Unset: never."""
+    by_devices: _builtins.bool
+    """Set by the server: whether the devices add the noise, each a share, as with secure aggregation. Unset: the
+    server adds it.
+    """
     def __init__(
         self,
         *,
         rho: _builtins.float = ...,
         delta: _builtins.float = ...,
+        by_devices: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["delta", b"delta", "rho", b"rho"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by_devices", b"by_devices", "delta", b"delta", "rho", b"rho"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
