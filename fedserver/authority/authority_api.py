@@ -18,8 +18,8 @@ from fedserver.coordinator.coordinator import Coordinator
 from fedserver.store.identities.audit import Event
 from fedserver.store.identities.records import DAY, DeviceStanding, Registered, Terms, Token
 from shoal.core.errors import DiskFull, Refused
-from shoal.core.identity.certificates import NAME
 from shoal.core.identity.join import JoinString
+from shoal.core.identity.joining import NAME
 from shoal.core.types import DeviceId
 
 RECENT = 90 * DAY

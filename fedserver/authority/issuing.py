@@ -11,10 +11,11 @@ from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey as PublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fedserver.store.identities.records import DAY, DEVICE_BACK, PublicKey
+from fedserver.store.identities.records import DAY, DEVICE_BACK
 from shoal.core.identity.certificates import uri_of
 from shoal.core.types import DeviceId
 

@@ -21,11 +21,12 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey as PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from fedserver.authority import issuing
 from fedserver.authority.issuing import Key
-from fedserver.store.identities.records import Issued, PublicKey
+from fedserver.store.identities.records import Issued
 from shoal.core.errors import BadPayload, ConfigError, NotFound, Refused, StorageFault, near
 from shoal.core.identity.certificates import certificate as parsed
 from shoal.core.identity.certificates import key_from_pem, key_to_pem, new_key, pin_of

@@ -14,7 +14,7 @@ from fedserver.config import SETTINGS, read_server
 from fedserver.store.identities.audit import Event
 from fedserver.store.store import Store
 from shoal.core.errors import ConfigError, StorageFault
-from shoal.core.identity.certificates import NAME
+from shoal.core.identity.joining import NAME
 from shoal.shell import disk
 
 HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9-]{1,63})*")

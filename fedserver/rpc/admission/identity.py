@@ -9,8 +9,8 @@ from grpc import aio
 
 from fedserver.authority.peers import Peers
 from shoal.core.errors import BadPayload, TooOften, Unauthenticated
-from shoal.core.identity.certificates import NAME, Named, certificate, named_by
-from shoal.core.identity.joining import Role
+from shoal.core.identity.certificates import Named, certificate, named_by
+from shoal.core.identity.joining import NAME, Role
 from shoal.core.types import DeviceId
 
 Context = aio.ServicerContext[Any, Any]

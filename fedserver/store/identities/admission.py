@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey as PublicKey
+
 from fedserver.store.database import Database, Row
 from fedserver.store.identities.audit import AuditLog, Event
 from fedserver.store.identities.records import (
@@ -19,7 +21,6 @@ from fedserver.store.identities.records import (
     Certified,
     DeviceStanding,
     Issuer,
-    PublicKey,
     Registered,
     TokenStanding,
 )

@@ -3,21 +3,20 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
-
-from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec
+from typing import TYPE_CHECKING, Protocol
 
 from shoal.core.identity.joining import Role
 from shoal.core.types import DeviceId
+
+if TYPE_CHECKING:  # the page also reads records, and does without the memory of cryptography
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey as PublicKey
 
 DAY = 86400.0
 """Seconds."""
 DEVICE_BACK = DAY
 """How long before its issue a device's certificate becomes valid, in seconds. `not_valid_before` plus this is
 the time of issue."""
-
-PublicKey = ec.EllipticCurvePublicKey
 
 
 class TokenStanding(Enum):
@@ -132,8 +131,8 @@ class Issuer(Protocol):
     def roots(self) -> Mapping[str, object]:
         """The trusted roots by name."""
 
-    def issue(self, device: DeviceId, key: PublicKey) -> Issued:
+    def issue(self, device: DeviceId, key: "PublicKey") -> Issued:
         """Issue a certificate for a device's key, valid from now on."""
 
-    def signer(self, certificate: x509.Certificate) -> str:
+    def signer(self, certificate: "x509.Certificate") -> str:
         """The name of the root that signed a certificate; "" if none of ours did."""

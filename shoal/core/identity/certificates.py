@@ -21,12 +21,9 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from shoal.core.errors import BadPayload, StorageFault
+from shoal.core.identity.joining import MAX_REQUEST
 from shoal.core.types import DeviceId
 
-MAX_REQUEST = 4096
-"""Bytes of a certificate request."""
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-"""What a device, and a federation, may be called."""
 URI = re.compile(r"spiffe://([A-Za-z0-9][A-Za-z0-9._-]{0,63})/device/([A-Za-z0-9][A-Za-z0-9._-]{0,63})")
 
 

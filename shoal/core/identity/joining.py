@@ -1,9 +1,15 @@
 """The messages by which a device gets its certificate."""
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 
 from shoal.core.types import DeviceId
+
+MAX_REQUEST = 4096
+"""Bytes of a certificate request."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""What a device, and a federation, may be called."""
 
 
 class Role(Enum):

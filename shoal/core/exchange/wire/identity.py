@@ -12,8 +12,16 @@ from shoal.core.exchange._pb.fed.v1 import (
 )
 from shoal.core.exchange._pb.fed.v1 import enrollment_service_pb2 as pb2
 from shoal.core.exchange.wire.checks import MAX_TEXT, meaning, name, present, seconds_from_pb, seconds_to_pb
-from shoal.core.identity.certificates import MAX_REQUEST, NAME
-from shoal.core.identity.joining import Challenge, IssuedIdentity, Joining, Pending, Rejoining, Role
+from shoal.core.identity.joining import (
+    MAX_REQUEST,
+    NAME,
+    Challenge,
+    IssuedIdentity,
+    Joining,
+    Pending,
+    Rejoining,
+    Role,
+)
 from shoal.core.identity.proof import NONCE
 
 PIN = PROOF = 32
