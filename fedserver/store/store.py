@@ -28,8 +28,8 @@ from fedserver.store.disk_space import DiskSpace
 from fedserver.store.engines import Elsewhere, open_database
 from fedserver.store.engines.blob_folder import claim, is_claimed
 from fedserver.store.history import History
-from fedserver.store.identities import Identities
 from fedserver.store.identities.audit import AuditLog
+from fedserver.store.identities.identities import Identities
 from fedserver.store.integrity.records import RoundRecord, Standing
 from fedserver.store.integrity.redundancy import DamagedRow
 from fedserver.store.journal.journal import Journal
